@@ -1,0 +1,54 @@
+# `make demo` and `make test` are all it takes on a machine with python3 (3.11 or newer).
+# PYTHON chooses the interpreter, VENV where the virtual environment lies.
+
+PYTHON ?= python3
+VENV ?= .venv
+
+BIN := $(VENV)/bin
+SETUP := setup.cfg pyproject.toml constraints.txt
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Tests run side by side, so each of them computes on one thread.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+DEMO_PLAN := x=1,y=1,z=64,data=128,recompute=full,overlap=oar+ors+oag
+
+.PHONY: demo test test-all test-gpu lint format clean
+
+demo: $(VENV)/.installed-run
+	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
+	$(BIN)/simgpt run tiny-2m --plan data=2 --ranks 2 --steps 20
+
+test: lint
+	$(PYTEST) -n 2 -m "not gpu and not slow"
+
+test-all: lint
+	$(PYTEST) -n 2 -m "not gpu"
+
+test-gpu: $(VENV)/.installed-test
+	$(PYTEST) -m gpu
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The stamps keep a second `make` from installing again.
+$(VENV)/.installed-run: $(SETUP) | $(BIN)/python
+	$(INSTALL) -e '.[run]'
+	@touch $@
+
+$(VENV)/.installed-test: $(SETUP) | $(BIN)/python
+	$(INSTALL) -e '.[run,test]'
+	@touch $@ $(VENV)/.installed-run
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("simgpt needs Python 3.11 or newer; choose one with \
+	make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)

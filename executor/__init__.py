@@ -1,0 +1,1 @@
+"""Reality: the program played with torch tensors and torch.distributed collectives."""

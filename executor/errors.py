@@ -1,0 +1,15 @@
+"""What can go wrong between a plan and the devices it should run on."""
+
+from __future__ import annotations
+
+from topologies.errors import SimgptError
+
+
+class LaunchError(SimgptError):
+    """The launch environment cannot carry the run: ranks, ports, devices, torch itself."""
+
+    exit_code = 5
+
+
+class TextError(SimgptError):
+    """The training text cannot be read, or is too short for one sequence."""

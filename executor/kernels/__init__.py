@@ -1,0 +1,49 @@
+"""One function per op kind: it reads its operands and fills the buffers that the op writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import torch
+
+from executor.kernels import dense, norms, optimizer, pointwise, vocabulary
+from executor.place import Place
+from workload.op import Op
+
+Kernel = Callable[[Op, Sequence[torch.Tensor], Sequence[torch.Tensor], Place], None]
+
+KERNELS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "matmul": dense.matmul,
+        "attention": dense.attention,
+        "attention_grad": dense.attention_grad,
+        "layernorm": norms.layernorm,
+        "layernorm_sums": norms.layernorm_sums,
+        "layernorm_apply": norms.layernorm_apply,
+        "layernorm_grad": norms.layernorm_grad,
+        "layernorm_grad_sums": norms.layernorm_grad_sums,
+        "layernorm_grad_apply": norms.layernorm_grad_apply,
+        "gelu": pointwise.gelu,
+        "gelu_grad": pointwise.gelu_grad,
+        "add": pointwise.add,
+        "bias": pointwise.add,
+        "cast": pointwise.cast,
+        "column_sum": pointwise.column_sum,
+        "accumulate": pointwise.accumulate,
+        "merge_columns": pointwise.merge_columns,
+        "take_columns": pointwise.take_columns,
+        "embedding": vocabulary.embedding,
+        "embedding_grad": vocabulary.embedding_grad,
+        "position": vocabulary.position,
+        "position_grad": vocabulary.position_grad,
+        "loss_maximum": vocabulary.loss_maximum,
+        "loss_sums": vocabulary.loss_sums,
+        "loss_mean": vocabulary.loss_mean,
+        "loss_grad": vocabulary.loss_grad,
+        "square_sum": optimizer.square_sum,
+        "clip_scale": optimizer.clip_scale,
+        "scale": optimizer.scale,
+        "adamw": optimizer.adamw,
+    }
+)

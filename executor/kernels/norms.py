@@ -1,0 +1,91 @@
+"""LayerNorm, fused on whole rows or in two halves around an all-reduce of its sums.
+
+Statistics are stored as (2, rows): sums while they travel, then mean and reciprocal deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from executor.place import Place
+from workload.op import Op
+
+EPS = 1e-5
+Tensors = Sequence[torch.Tensor]
+
+
+def layernorm(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Normalise whole rows; writes the result and (mean, reciprocal deviation)."""
+    source, gain, bias = reads
+    out, mean, rstd = torch.native_layer_norm(source, source.shape[1:], gain, bias, EPS)
+    writes[0].copy_(out)
+    writes[1][0].copy_(mean[:, 0])
+    writes[1][1].copy_(rstd[:, 0])
+
+
+def layernorm_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Sum and sum of squares of a rank's columns, per row."""
+    source, stats = reads[0], writes[0]
+    torch.sum(source, 1, dtype=stats.dtype, out=stats[0])
+    stats[1] = torch.linalg.vector_norm(source, dim=1, dtype=stats.dtype).square_()
+
+
+def layernorm_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Turn the summed statistics into mean and reciprocal deviation, and normalise."""
+    source, stats, gain, bias = reads
+    stats.div_(op.attributes["width"])
+    stats[1].sub_(stats[0].square()).add_(EPS).rsqrt_()
+    normal = (source - stats[0][:, None]).mul_(stats[1][:, None])
+    writes[0].copy_(normal.mul_(gain).add_(bias))
+
+
+def layernorm_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Gradient of whole rows in place, and those of gain and bias."""
+    grad, source, stats, gain = reads[:4]
+    mean, rstd = (part[:, None].to(_stat_dtype(source)) for part in stats)
+    d, d_gain, d_bias = torch.ops.aten.native_layer_norm_backward(
+        grad, source, list(source.shape[1:]), mean, rstd, gain, gain, [True, True, True]
+    )
+    writes[0].copy_(d)
+    _add(op, writes[1], d_gain)
+    _add(op, writes[2], d_bias)
+
+
+def layernorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """The two sums per row that the gradient needs, over a rank's columns; gain and bias too."""
+    grad, source, stats, gain = reads[:4]
+    normal = (source - stats[0][:, None]).mul_(stats[1][:, None])
+    weighted = grad * normal
+    _add(op, writes[1], weighted.sum(0))
+    _add(op, writes[2], grad.sum(0, dtype=stats.dtype))
+    sums = writes[0]
+    torch.mv(grad.to(stats.dtype), gain.to(stats.dtype), out=sums[0])
+    torch.mv(weighted, gain.to(stats.dtype), out=sums[1])
+
+
+def layernorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Gradient of a rank's columns from the sums over all of them, in place.
+
+    dx = rstd (g dy - mean(g dy) - normal mean(g dy normal)).
+    """
+    grad, source, stats, gain, sums = reads
+    means = sums / op.attributes["width"]
+    normal = (source - stats[0][:, None]).mul_(stats[1][:, None])
+    d = torch.addcmul(means[0][:, None], normal, means[1][:, None])
+    writes[0].copy_((grad * gain - d).mul_(stats[1][:, None]))
+
+
+def _stat_dtype(source: torch.Tensor) -> torch.dtype:
+    """CPU kernels want statistics of 16-bit rows in 16 bits, CUDA's want them in fp32."""
+    if source.device.type == "cuda" and source.dtype == torch.bfloat16:
+        return torch.float32
+    return source.dtype
+
+
+def _add(op: Op, total: torch.Tensor, part: torch.Tensor) -> None:
+    if op.attributes["first"]:
+        total.copy_(part)
+    else:
+        total.add_(part)

@@ -1,0 +1,69 @@
+"""Global-norm clipping and AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from executor.place import Place
+from workload.op import Op
+
+Tensors = Sequence[torch.Tensor]
+
+
+def square_sum(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Sum of the gradients' squares, each gradient's share counted once over its copies."""
+    norms = torch.stack([norm.to(writes[0].dtype) for norm in torch._foreach_norm(list(reads))])
+    shares = torch.tensor(op.attributes["shares"], dtype=norms.dtype, device=norms.device)
+    writes[0].copy_(norms.square_().dot(shares))
+
+
+def clip_scale(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """What every gradient is multiplied by: at most 1, less where the norm exceeds the clip."""
+    norm = torch.sqrt(reads[0], out=writes[0])
+    norm.add_(1e-6).reciprocal_().mul_(at.adamw.clip).clamp_(max=1.0)
+
+
+def scale(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Clip a block's gradients, in place."""
+    torch._foreach_mul_(list(writes), reads[0][0])
+
+
+def adamw(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """One AdamW update of a block's parameters; bf16 ones follow their fp32 master copies."""
+    names, decays = op.attributes["parameters"], op.attributes["decays"]
+    count = len(names)
+    states = len(writes) // count - 1
+    grads = reads[:count]
+    held = [writes[i * count : (i + 1) * count] for i in range(states)]
+    parameters = writes[-count:]
+    trained = held[2] if states == 3 else parameters
+    for decay in (True, False):
+        chosen = [i for i in range(count) if decays[i] == decay]
+        columns = [[column[i] for i in chosen] for column in (trained, grads, held[0], held[1])]
+        if chosen:
+            _update(columns, at, at.adamw.weight_decay if decay else 0.0)
+    if states == 3:
+        for parameter, master in zip(parameters, trained, strict=True):
+            parameter.copy_(master)
+
+
+def _update(columns: list[list[torch.Tensor]], at: Place, decay: float) -> None:
+    trained, grads, first, second = columns
+    steps = [torch.tensor(float(at.step), device=at.device) for _ in trained]
+    torch._fused_adamw_(
+        trained,
+        grads,
+        first,
+        second,
+        [],
+        steps,
+        amsgrad=False,
+        lr=at.adamw.lr,
+        beta1=at.adamw.beta1,
+        beta2=at.adamw.beta2,
+        weight_decay=decay,
+        eps=at.adamw.eps,
+        maximize=False,
+    )

@@ -1,0 +1,48 @@
+"""Where a rank is, and the numbers that its kernels need beyond their operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from workload.grid import Grid
+
+DTYPES = {
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+    "int64": torch.int64,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamW:
+    """Hyper-parameters of AdamW with decoupled decay, and of clipping by the global norm."""
+
+    lr: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One rank's place on the grid, its device, and the step it is in (counted from 1)."""
+
+    grid: Grid
+    rank: int
+    device: torch.device
+    adamw: AdamW
+    step: int = 1
+
+    def index(self, axis: str) -> int:
+        """This rank's coordinate on an axis."""
+        return self.grid.coordinates(self.rank)[axis]
+
+    @property
+    def vocabulary_part(self) -> int:
+        """Which part of the vocabulary this rank holds: x varies faster than y."""
+        return self.index("x") + self.grid.x * self.index("y")

@@ -1,0 +1,106 @@
+"""When ops ran: host clock on a CPU, events on a GPU."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from workload.program import Program
+from workload.timeline import Span, Timeline
+
+
+class Recorder(Protocol):
+    """Notes when each op of a step starts and ends."""
+
+    def begin(self, index: int) -> None:
+        """Op `index` is about to be issued."""
+
+    def end(self, index: int) -> None:
+        """A compute op, or a blocking collective, is through."""
+
+    def track(self, index: int, work: dist.Work) -> None:
+        """An asynchronous collective was issued."""
+
+    def awaited(self, index: int) -> None:
+        """An asynchronous collective was waited for."""
+
+    def timeline(self, program: Program, rank: int) -> Timeline:
+        """The step's spans; call it once the device is idle."""
+
+
+class HostRecorder:
+    """Spans by the host's clock. A collective ends when its future fires, or when awaited."""
+
+    def __init__(self, ops: int) -> None:
+        self._starts = [0.0] * ops
+        self._ends = [0.0] * ops
+
+    def begin(self, index: int) -> None:
+        self._starts[index] = time.perf_counter()
+
+    def end(self, index: int) -> None:
+        self._ends[index] = time.perf_counter()
+
+    def track(self, index: int, work: dist.Work) -> None:
+        try:
+            future = work.get_future()
+        except RuntimeError:
+            # Gloo's reduce-scatter has no future; its end is known when it is awaited.
+            return
+        future.add_done_callback(lambda _: self._done(index))
+
+    def awaited(self, index: int) -> None:
+        if not self._ends[index]:
+            self._done(index)
+
+    def timeline(self, program: Program, rank: int) -> Timeline:
+        return _timeline(program, rank, self._starts, self._ends)
+
+    def _done(self, index: int) -> None:
+        self._ends[index] = time.perf_counter()
+
+
+class DeviceRecorder:
+    """Spans by CUDA events. A side stream waits for collectives, so that the compute stream need not."""
+
+    def __init__(self, ops: int) -> None:
+        self._starts = [_event() for _ in range(ops)]
+        self._ends = [_event() for _ in range(ops)]
+        self._side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def begin(self, index: int) -> None:
+        self._starts[index].record()
+
+    def end(self, index: int) -> None:
+        self._ends[index].record()
+
+    def track(self, index: int, work: dist.Work) -> None:
+        with torch.cuda.stream(self._side):
+            work.wait()
+            self._ends[index].record()
+
+    def awaited(self, index: int) -> None:
+        return
+
+    def timeline(self, program: Program, rank: int) -> Timeline:
+        torch.cuda.synchronize()
+        origin = self._starts[0]
+        starts = [origin.elapsed_time(event) / 1e3 for event in self._starts]
+        ends = [origin.elapsed_time(event) / 1e3 for event in self._ends]
+        return _timeline(program, rank, starts, ends)
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _timeline(program: Program, rank: int, starts: list[float], ends: list[float]) -> Timeline:
+    origin = min(starts, default=0.0)
+    spans = (
+        Span(rank, op, start - origin, max(end, start) - origin)
+        for op, start, end in zip(program.ops, starts, ends, strict=True)
+    )
+    return Timeline("measured", tuple(spans))

@@ -1,0 +1,78 @@
+"""The buffer table: the program's named buffers as tensors, and the bytes they take."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from executor.place import DTYPES
+from workload.op import Buffer, Op
+from workload.program import Program
+
+
+class BufferTable:
+    """Tensors by buffer name. Persistent ones are there from the start, others while they live.
+
+    Buffers that one collective sums together lie side by side in an arena, so that it is one call
+    on one tensor. On a CPU a freed tensor's memory is kept for the next one of its size, as CUDA's
+    caching allocator does; `peak_bytes` counts live buffers alone.
+    """
+
+    def __init__(self, program: Program, device: torch.device) -> None:
+        self._buffers = program.buffers
+        self._device = device
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._arenas: dict[str, torch.Tensor] = {}
+        self._pool: dict[int, list[torch.Tensor]] = {}
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        for op in program.ops:
+            if op.is_collective and len(op.reads) > 1:
+                self._lay_out(op)
+        for buffer in program.buffers.values():
+            if buffer.persistent and buffer.name not in self._tensors:
+                self._adopt(buffer, self._empty(buffer).zero_())
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._tensors[name]
+
+    def operand(self, op: Op) -> torch.Tensor:
+        """What a collective works on: its arena if it sums several buffers, else its input."""
+        return self._arenas[op.name] if op.name in self._arenas else self._tensors[op.reads[0]]
+
+    def output(self, name: str) -> torch.Tensor:
+        """The tensor behind a buffer that is about to be written; it comes to life here."""
+        if name not in self._tensors:
+            self._adopt(self._buffers[name], self._empty(self._buffers[name]))
+        return self._tensors[name]
+
+    def free(self, name: str) -> None:
+        """End a transient buffer's life."""
+        tensor = self._tensors.pop(name)
+        self.live_bytes -= self._buffers[name].nbytes
+        if self._device.type == "cpu":
+            self._pool.setdefault(tensor.nbytes, []).append(tensor)
+
+    def _adopt(self, buffer: Buffer, tensor: torch.Tensor) -> None:
+        self._tensors[buffer.name] = tensor
+        self.live_bytes += buffer.nbytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def _empty(self, buffer: Buffer) -> torch.Tensor:
+        dtype = DTYPES[buffer.dtype]
+        kept = self._pool.get(buffer.nbytes)
+        if kept:
+            return kept.pop().view(-1).view(torch.uint8).view(dtype).view(buffer.shape)
+        return torch.empty(buffer.shape, dtype=dtype, device=self._device)
+
+    def _lay_out(self, op: Op) -> None:
+        parts = [self._buffers[name] for name in op.reads]
+        total = sum(part.elements for part in parts)
+        arena = torch.zeros(total, dtype=DTYPES[parts[0].dtype], device=self._device)
+        self._arenas[op.name] = arena
+        start = 0
+        for part in parts:
+            view = arena[start : start + prod(part.shape)].view(part.shape)
+            self._adopt(part, view)
+            start += part.elements

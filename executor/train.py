@@ -1,0 +1,106 @@
+"""Training: the program played step after step on one rank of a job that is already connected."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from executor.groups import Groups
+from executor.place import AdamW, Place
+from executor.play import play
+from executor.record import DeviceRecorder, HostRecorder, Recorder
+from executor.table import BufferTable
+from executor.text import share
+from executor.weights import initial_values, load
+from workload.program import Program
+from workload.timeline import Timeline
+
+WARM_UP_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step gave: its loss (before the update) and the seconds it took on this rank."""
+
+    number: int
+    loss: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class Run:
+    """What a run gave on one rank. `timeline` and `carried` are the last step's."""
+
+    steps: list[Step] = field(default_factory=list)
+    peak_bytes: int = 0
+    timeline: Timeline = field(default_factory=lambda: Timeline("measured", ()))
+    carried: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def step_s(self) -> float:
+        """Median step time after the warm-up."""
+        seconds = [step.seconds for step in self.steps]
+        counted = sorted(seconds[WARM_UP_STEPS:] or seconds[1:] or seconds)
+        middle = len(counted) // 2
+        if len(counted) % 2:
+            return counted[middle]
+        return (counted[middle - 1] + counted[middle]) / 2
+
+
+class Trainer:
+    """One rank's buffers, groups and place for one program."""
+
+    def __init__(
+        self, program: Program, groups: Groups, *, rank: int, device: torch.device, adamw: AdamW
+    ) -> None:
+        self.program = program
+        self.groups = groups
+        self.place = Place(grid=program.plan.grid, rank=rank, device=device, adamw=adamw)
+        groups.prepare(program)
+        self.table = BufferTable(program, device)
+
+    def start_from(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Set every parameter from its whole tensor."""
+        load(self.table, self.program, self.place.rank, values)
+
+    def start_afresh(self, seed: int) -> None:
+        """Set every parameter to its initial value."""
+        self.start_from(initial_values(self.program, seed))
+
+    def run(
+        self, batches: Iterable[torch.Tensor], report: Callable[[Step], None] | None = None
+    ) -> Run:
+        """Play one step per batch of (sequences, sequence + 1) tokens."""
+        result = Run()
+        for number, batch in enumerate(batches, start=1):
+            self._feed(batch)
+            recorder = self._recorder()
+            started = time.perf_counter()
+            place = replace(self.place, step=number)
+            result.carried = play(self.program, self.table, self.groups, place, recorder)
+            loss = float(self.table["loss"])
+            result.steps.append(Step(number, loss, time.perf_counter() - started))
+            result.timeline = recorder.timeline(self.program, self.place.rank)
+            if report is not None:
+                report(result.steps[-1])
+        result.peak_bytes = self._peak_bytes()
+        return result
+
+    def _feed(self, batch: torch.Tensor) -> None:
+        for m in range(self.program.plan.micro_batches):
+            mine = share(batch, self.program.plan, self.place, m)
+            self.table[f"m{m}.tokens"].copy_(mine[:, :-1].reshape(-1))
+            self.table[f"m{m}.targets"].copy_(mine[:, 1:].reshape(-1))
+
+    def _recorder(self) -> Recorder:
+        if self.place.device.type == "cuda":
+            return DeviceRecorder(len(self.program.ops))
+        return HostRecorder(len(self.program.ops))
+
+    def _peak_bytes(self) -> int:
+        if self.place.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.place.device)
+        return self.table.peak_bytes

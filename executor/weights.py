@@ -1,0 +1,104 @@
+"""Weights: from whole tensors to one rank's parts and back, and their initial values."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+
+from executor.place import DTYPES
+from executor.table import BufferTable
+from workload.gpt import GPT
+from workload.grid import Grid
+from workload.layout import Layout
+from workload.program import Program
+
+
+def cut(whole: torch.Tensor, layout: Layout, grid: Grid, rank: int) -> torch.Tensor:
+    """The part of a whole parameter that a rank holds, as its buffer is shaped."""
+    tile = _padded(whole, layout)
+    at = grid.coordinates(rank)
+    for dim, axes in enumerate(layout.split):
+        bands = layout.bands if dim == len(layout.split) - 1 else 1
+        parts = [_part(band, dim, axes, grid, at) for band in tile.chunk(bands, dim)]
+        tile = torch.cat(parts, dim)
+    if layout.flat:
+        tile = tile.reshape(-1).chunk(grid.size(layout.flat))[at[layout.flat]]
+    return tile.contiguous()
+
+
+def join(parts: Mapping[int, torch.Tensor], layout: Layout, grid: Grid) -> torch.Tensor:
+    """The whole parameter from every rank's part (copies are taken once)."""
+    index = torch.arange(_count(layout.padded)).view(layout.padded)
+    whole = torch.empty(_count(layout.padded), dtype=next(iter(parts.values())).dtype)
+    padded = replace(layout, shape=layout.padded)
+    for rank, part in parts.items():
+        places = cut(index, padded, grid, rank)
+        whole[places.reshape(-1)] = part.reshape(-1)
+    return _cropped(whole.view(layout.padded), layout)
+
+
+def initial_value(name: str, layout: Layout, gpt: GPT, seed: int) -> torch.Tensor:
+    """GPT-2's initialisation of one parameter, in fp32, the same for every plan.
+
+    Normal with deviation 0.02, the projections back into the residual stream divided by
+    sqrt(2 layers); gains one, biases zero. Source: Radford et al. (2019), section 2.3.
+    """
+    if len(layout.shape) == 1:
+        gain = name.endswith(".w")
+        return torch.ones(layout.shape) if gain else torch.zeros(layout.shape)
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    deviation = 0.02
+    if name.endswith((".out.w", ".down.w")):
+        deviation /= (2 * gpt.layers) ** 0.5
+    return torch.empty(layout.shape).normal_(0.0, deviation, generator=generator)
+
+
+def load(
+    table: BufferTable, program: Program, rank: int, values: Iterable[tuple[str, torch.Tensor]]
+) -> None:
+    """Put whole parameters into a rank's buffers: its part, the master copy, empty moments."""
+    grid = program.plan.grid
+    for name, whole in values:
+        part = cut(whole, program.layouts[name], grid, rank)
+        table[name].copy_(part)
+        for state in ("m", "v"):
+            table[f"{name}.{state}"].zero_()
+        if f"{name}.master" in program.buffers:
+            table[f"{name}.master"].copy_(part)
+
+
+def initial_values(program: Program, seed: int) -> Iterable[tuple[str, torch.Tensor]]:
+    """Every parameter's initial value, one at a time."""
+    dtype = DTYPES[program.plan.precision]
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    for name, layout in program.layouts.items():
+        yield name, initial_value(name, layout, program.gpt, seed).to(wide)
+
+
+def _part(
+    band: torch.Tensor, dim: int, axes: tuple[str, ...], grid: Grid, at: dict[str, int]
+) -> torch.Tensor:
+    index, stride = 0, 1
+    for axis in axes:
+        index += stride * at[axis]
+        stride *= grid.size(axis)
+    return band.chunk(stride, dim)[index]
+
+
+def _padded(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Zeros after the last entry of each dimension, as many as the layout's padding asks."""
+    widths = zip(reversed(layout.shape), reversed(layout.padded), strict=True)
+    return F.pad(whole, [n for shape, padded in widths for n in (0, padded - shape)])
+
+
+def _cropped(padded: torch.Tensor, layout: Layout) -> torch.Tensor:
+    return padded[tuple(slice(0, n) for n in layout.shape)]
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return int(torch.Size(shape).numel())

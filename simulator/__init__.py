@@ -1,0 +1,1 @@
+"""Time: the program played by SimPy on a model of the machine."""

@@ -1,0 +1,1 @@
+"""What must hold: the folders mirror the packages they test."""

@@ -1,0 +1,212 @@
+"""The house rules: which package may import which, and how the code reads."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# What each package may import of the others: a package, or single modules of it.
+ALLOWED = {
+    "topologies": [],
+    "workload": ["topologies.errors", "topologies.units"],
+    "simulator": ["topologies", "workload"],
+    "executor": ["topologies", "workload"],
+    "validation": ["topologies", "workload", "simulator", "executor"],
+    "simgpt": ["topologies", "workload", "simulator", "executor", "validation"],
+}
+HEAVY = ("executor",)  # brings torch, so those above it import it inside functions alone
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_LINE = 300, 40, 100
+EXCEPTIONS: frozenset[str] = frozenset()  # "package/file.py", each with its reason beside it
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name, as `package.module.name`, and whether importing the file runs it."""
+
+    name: str
+    line: int
+    at_start: bool
+
+    def within(self, module: str) -> bool:
+        return f"{self.name}.".startswith(f"{module}.")
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def all_sources() -> Iterator[Path]:
+    for package in ALLOWED:
+        for path in sources(package):
+            if path.relative_to(ROOT).as_posix() not in EXCEPTIONS:
+                yield path
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def place(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def imports_of(tree: ast.Module, package: str) -> list[Import]:
+    """Every import of a file of `package`; `package` is dotted, for the sake of relative ones."""
+    return list(_imports(tree, package, at_start=True))
+
+
+def _imports(node: ast.AST, package: str, at_start: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        for name in _imported_names(child, package):
+            yield Import(name, child.lineno, at_start)
+        deferred = isinstance(child, FUNCTIONS) or _is_for_type_checkers(child)
+        yield from _imports(child, package, at_start and not deferred)
+
+
+def _imported_names(node: ast.AST, package: str) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        parents = package.split(".")
+        base = ".".join(parents[: len(parents) - node.level + 1]) if node.level else ""
+        module = ".".join(filter(None, (base, node.module)))
+        return [f"{module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def _is_for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def all_imports(package: str) -> Iterator[tuple[Path, Import]]:
+    for path in sources(package):
+        dotted = ".".join(path.relative_to(ROOT).parent.parts)
+        for found in imports_of(tree_of(path), dotted):
+            yield path, found
+
+
+def test_the_reader_of_imports_sees_relative_deferred_and_type_checking_ones() -> None:
+    text = """
+from ..op import Op
+from . import grid
+if TYPE_CHECKING:
+    import torch
+def f():
+    from executor.run import go
+"""
+    found = [(i.name, i.at_start) for i in imports_of(ast.parse(text), "workload.passes")]
+    assert found == [
+        ("workload.op.Op", True),
+        ("workload.passes.grid", True),
+        ("torch", False),
+        ("executor.run.go", False),
+    ]
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_imports_point_up_the_house_only(package: str) -> None:
+    allowed = [package, *ALLOWED[package]]
+    wrong = [
+        f"{place(path, found.line)} imports {found.name}"
+        for path, found in all_imports(package)
+        if found.name.partition(".")[0] in ALLOWED
+        if not any(found.within(module) for module in allowed)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", [name for name in ALLOWED if name != "executor"])
+def test_torch_lives_in_the_executor_alone(package: str) -> None:
+    wrong = [place(p, found.line) for p, found in all_imports(package) if found.within("torch")]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", ["validation", "simgpt"])
+def test_the_executor_is_imported_inside_the_functions_that_use_it(package: str) -> None:
+    wrong = [
+        place(path, found.line)
+        for path, found in all_imports(package)
+        if found.at_start and any(found.within(heavy) for heavy in HEAVY)
+    ]
+    assert wrong == []
+
+
+def test_no_file_is_longer_than_a_sitting() -> None:
+    lengths = {place(p, 1): len(p.read_text(encoding="utf-8").splitlines()) for p in all_sources()}
+    assert {p: n for p, n in lengths.items() if n > MAX_FILE_LINES} == {}
+
+
+def test_no_line_is_longer_than_a_hundred_characters() -> None:
+    wrong = [
+        place(path, number)
+        for path in all_sources()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if len(line) > MAX_LINE
+    ]
+    assert wrong == []
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    wrong = [
+        f"{place(path, node.lineno)} {node.name}: {length} lines"
+        for path in all_sources()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, FUNCTIONS)
+        if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+    assert wrong == []
+
+
+def test_only_the_face_prints() -> None:
+    wrong = [
+        place(path, node.lineno)
+        for path in all_sources()
+        if path.relative_to(ROOT).parts[0] != "simgpt"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        if isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert wrong == []
+
+
+def test_nothing_is_left_to_do() -> None:
+    reminder = re.compile(r"\b(TODO|FIXME)\b")
+    wrong = [
+        place(path, number)
+        for path in all_sources()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if reminder.search(line)
+    ]
+    assert wrong == []
+
+
+def test_every_public_module_class_and_function_says_what_it_is() -> None:
+    wrong = [
+        place(path, getattr(node, "lineno", 1))
+        for path in all_sources()
+        for node in _public(tree_of(path))
+        if not ast.get_docstring(node)
+    ]
+    assert wrong == []
+
+
+def _public(
+    tree: ast.Module,
+) -> Iterator[ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    yield tree
+    for node in tree.body:
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and not node.name.startswith("_"):
+            yield node
+
+
+def test_every_package_says_that_it_is_typed() -> None:
+    assert [name for name in ALLOWED if not (ROOT / name / "py.typed").exists()] == []

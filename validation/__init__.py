@@ -1,0 +1,1 @@
+"""Truth: predictions held against measurements."""

@@ -1,0 +1,22 @@
+"""Layouts: which part of a whole model's parameter one rank holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a parameter of `shape` is cut.
+
+    Dimension d is padded with zeros to `padded[d]` and split over the axes `split[d]` (the first
+    axis named varies fastest). `bands` equal bands of the last dimension are each split by
+    themselves (query, key and value stand side by side, and a rank needs its heads of all three).
+    With `flat` the tile is flattened and split once more over that axis (z).
+    """
+
+    shape: tuple[int, ...]
+    padded: tuple[int, ...]
+    split: tuple[tuple[str, ...], ...]
+    bands: int = 1
+    flat: str = ""

@@ -1,0 +1,155 @@
+"""One transformer layer: attention and MLP between residual additions, forward and backward.
+
+The residual stream is m x h/y, in copies over x. Heads are split over x; what y then computes in
+copies (the attention core) carries `replicas`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workload.lowering import linear, norm
+from workload.lowering.builder import Builder
+from workload.lowering.linear import Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Names of what a layer's forward leaves behind for its backward."""
+
+    source: str
+    norm1: tuple[str, str]
+    qkv: str
+    context: str
+    logsumexp: str
+    middle: str
+    norm2: tuple[str, str]
+    up: str
+    activation: str
+    weights: dict[str, str]
+
+
+def linears(b: Builder) -> dict[str, Linear]:
+    """The layer's four linears: normal, transposed, normal, transposed."""
+    h, f = b.gpt.hidden, b.gpt.ffn
+    return {
+        "qkv": Linear("qkv", h, 3 * h, bands=3),
+        "out": Linear("out", h, h, transposed=True),
+        "up": Linear("up", h, f),
+        "down": Linear("down", f, h, transposed=True),
+    }
+
+
+def declare(b: Builder, owner: str) -> None:
+    """Declare a layer's parameters, in the order in which they are used."""
+    every = linears(b)
+    norm.declare(b, f"{owner}.norm1", owner)
+    linear.declare(b, every["qkv"], owner)
+    linear.declare(b, every["out"], owner)
+    norm.declare(b, f"{owner}.norm2", owner)
+    linear.declare(b, every["up"], owner)
+    linear.declare(b, every["down"], owner)
+
+
+def forward(b: Builder, prefix: str, owner: str, source: str) -> tuple[str, Saved]:
+    """Emit the layer on the residual stream `source`; returns its output and what it saved."""
+    every = linears(b)
+    normed1, stats1 = norm.forward(b, prefix, "norm1", f"{owner}.norm1", source)
+    qkv, w_qkv = linear.forward(b, prefix, every["qkv"], owner, normed1)
+    context, logsumexp = _attention(b, prefix, qkv)
+    middle, w_out = linear.forward(b, prefix, every["out"], owner, context)
+    b.op(f"{prefix}out.add", "add", [middle, source], [middle])
+    normed2, stats2 = norm.forward(b, prefix, "norm2", f"{owner}.norm2", middle)
+    up, w_up = linear.forward(b, prefix, every["up"], owner, normed2)
+    activation = b.tensor(f"{prefix}gelu.o", b.buffers[up].shape)
+    b.op(f"{prefix}gelu", "gelu", [up], [activation])
+    out, w_down = linear.forward(b, prefix, every["down"], owner, activation)
+    b.op(f"{prefix}down.add", "add", [out, middle], [out])
+    weights = {"qkv": w_qkv, "out": w_out, "up": w_up, "down": w_down}
+    saved = Saved(
+        source,
+        (normed1, stats1),
+        qkv,
+        context,
+        logsumexp,
+        middle,
+        (normed2, stats2),
+        up,
+        activation,
+        weights,
+    )
+    return out, saved
+
+
+def backward(
+    b: Builder, prefix: str, owner: str, m: int, saved: Saved, grad: str, *, gathered: bool
+) -> str:
+    """Emit the gradients of a layer from `grad`, that of its output; returns its input's.
+
+    `gathered` says that the weight tiles are still at hand (a recomputation gathered them).
+    """
+
+    def linear_back(name: str, source: str, upstream: str) -> str:
+        return linear.backward(
+            b,
+            prefix,
+            linears(b)[name],
+            owner,
+            micro_batch=m,
+            source=source,
+            weight=saved.weights[name] if gathered or b.grid.z == 1 else "",
+            grad=upstream,
+        )
+
+    d = linear_back("down", saved.activation, grad)
+    b.op(f"{prefix}gelu.grad", "gelu_grad", [d, saved.up], [d])
+    d = linear_back("up", saved.norm2[0], d)
+    kept = (saved.middle, saved.norm2[1])
+    norm.backward(b, prefix, "norm2", f"{owner}.norm2", kept, d, m)
+    b.op(f"{prefix}out.add.grad", "add", [d, grad], [d])
+    middle = d
+    d = linear_back("out", saved.context, middle)
+    d = _attention_backward(b, prefix, saved, d)
+    d = linear_back("qkv", saved.norm1[0], d)
+    kept = (saved.source, saved.norm1[1])
+    norm.backward(b, prefix, "norm1", f"{owner}.norm1", kept, d, m)
+    b.op(f"{prefix}add.grad", "add", [d, middle], [d])
+    return d
+
+
+def _attention(b: Builder, prefix: str, qkv: str) -> tuple[str, str]:
+    heads, width = _heads(b)
+    context = b.tensor(f"{prefix}attention.o", (b.rows, heads * width))
+    lse_shape = (b.plan.micro_batch, heads, b.gpt.sequence)
+    logsumexp = b.tensor(f"{prefix}attention.lse", lse_shape, b.wide)
+    shape = {"heads": heads, "width": width, "sequence": b.gpt.sequence}
+    b.op(
+        f"{prefix}attention",
+        "attention",
+        [qkv],
+        [context, logsumexp],
+        flops=4 * b.rows * b.gpt.sequence * heads * width,
+        replicas=b.grid.y,
+        **shape,
+    )
+    return context, logsumexp
+
+
+def _attention_backward(b: Builder, prefix: str, saved: Saved, grad: str) -> str:
+    heads, width = _heads(b)
+    out = b.tensor(f"{prefix}attention.dqkv", (b.rows, 3 * heads * width))
+    shape = {"heads": heads, "width": width, "sequence": b.gpt.sequence}
+    b.op(
+        f"{prefix}attention.grad",
+        "attention_grad",
+        [grad, saved.qkv, saved.context, saved.logsumexp],
+        [out],
+        flops=8 * b.rows * b.gpt.sequence * heads * width,
+        replicas=b.grid.y,
+        **shape,
+    )
+    return out
+
+
+def _heads(b: Builder) -> tuple[int, int]:
+    return b.gpt.heads // b.grid.x, b.gpt.hidden // b.gpt.heads

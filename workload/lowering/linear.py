@@ -1,0 +1,139 @@
+"""The 3D tensor-parallel linear layer, O = I W, forward and backward.
+
+Letters: I is m x k, W is k x n. Rows are split over z (and data). A normal layer has k over y and n
+over x; a transposed one k over x and n over y, so that the output of one is the input layout of the
+other. Each tile of W is flattened and split once more over z.
+Source: AxoNN (SC24), section 3; design as in 2305.13525.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workload.layout import Layout
+from workload.lowering.builder import Builder
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """One linear layer of a block: its name, widths and orientation."""
+
+    name: str
+    k: int
+    n: int
+    transposed: bool = False
+    bands: int = 1
+
+    @property
+    def k_axis(self) -> str:
+        """The axis that splits the input width; the forward all-reduce runs over it."""
+        return "x" if self.transposed else "y"
+
+    @property
+    def n_axis(self) -> str:
+        """The axis that splits the output width; the backward all-reduce runs over it."""
+        return "y" if self.transposed else "x"
+
+
+def declare(b: Builder, linear: Linear, owner: str) -> None:
+    """Declare the weight (sharded over x, y and z) and the bias (split as the output is)."""
+    shape = (linear.k, linear.n)
+    split = ((linear.k_axis,), (linear.n_axis,))
+    b.parameter(
+        f"{owner}.{linear.name}.w",
+        owner,
+        Layout(shape, shape, split, linear.bands, flat="z"),
+        sharded=True,
+    )
+    bias = Layout((linear.n,), (linear.n,), ((linear.n_axis,),), linear.bands)
+    b.parameter(f"{owner}.{linear.name}.b", owner, bias, sharded=False)
+
+
+def gather(b: Builder, prefix: str, weight: str, shape: tuple[int, int]) -> str:
+    """All-gather a weight tile over z; with one rank on z the parameter itself is the tile."""
+    if b.grid.z == 1:
+        return weight
+    full = b.tensor(f"{prefix}.w.full", shape, role="gathered")
+    b.collective(f"{prefix}.gather", "all_gather", [weight], [full], "z")
+    return full
+
+
+def forward(b: Builder, prefix: str, linear: Linear, owner: str, source: str) -> tuple[str, str]:
+    """Emit O = I W + bias; returns the names of the output and of the weight tile used."""
+    k, n = _tile(b, linear)
+    name = f"{prefix}{linear.name}"
+    weight = gather(b, name, f"{owner}.{linear.name}.w", (k, n))
+    bias = f"{owner}.{linear.name}.b"
+    out = b.tensor(f"{name}.o", (b.rows, n))
+    alone = b.grid.size(linear.k_axis) == 1
+    matmul(
+        b, f"{name}.matmul", [source, weight, *([bias] if alone else [])], out, "NN", (b.rows, n, k)
+    )
+    if not alone:
+        b.all_reduce(f"{name}.reduce", out, linear.k_axis)
+        b.op(f"{name}.bias", "bias", [out, bias], [out])
+    return out, weight
+
+
+def backward(
+    b: Builder,
+    prefix: str,
+    linear: Linear,
+    owner: str,
+    *,
+    micro_batch: int,
+    source: str,
+    weight: str,
+    grad: str,
+) -> str:
+    """Emit the gradients of input, weight and bias from `grad` = dO; returns dI's name.
+
+    `weight` is the tile that a recomputation gathered, or "" to gather it again.
+    """
+    k, n = _tile(b, linear)
+    name = f"{prefix}{linear.name}"
+    owned = f"{owner}.{linear.name}"
+    reads, writes = b.grad_writes(f"{owned}.b", micro_batch)
+    b.op(f"{name}.bias.grad", "column_sum", [grad, *reads], writes, first=micro_batch == 0)
+    weight = weight or gather(b, f"{name}.grad", f"{owned}.w", (k, n))
+    out = b.tensor(f"{name}.di", (b.rows, k))
+    matmul(b, f"{name}.grad.input", [grad, weight], out, "NT", (b.rows, k, n))
+    b.all_reduce(f"{name}.grad.reduce", out, linear.n_axis)
+    weight_gradient(b, name, f"{owned}.w", (source, grad), (k, n), micro_batch)
+    return out
+
+
+def weight_gradient(
+    b: Builder,
+    name: str,
+    parameter: str,
+    operands: tuple[str, str],
+    shape: tuple[int, int],
+    micro_batch: int,
+) -> None:
+    """Emit dW = left^T right, its reduce-scatter over z and its addition to the gradient."""
+    full = b.tensor(f"{name}.dw", shape, role="workspace")
+    matmul(b, f"{name}.grad.weight", list(operands), full, "TN", (*shape, b.rows))
+    add_gradient(b, name, parameter, full, first=micro_batch == 0)
+
+
+def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: bool) -> None:
+    """Emit the reduce-scatter of a weight's gradient over z and its addition to the shard's."""
+    part = full
+    if b.grid.z > 1:
+        part = b.tensor(f"{name}.dw.shard", b.buffers[parameter].shape, role="workspace")
+        b.collective(f"{name}.grad.scatter", "reduce_scatter", [full], [part], "z")
+    reads, writes = b.grad_writes(parameter, 0 if first else 1)
+    b.op(f"{name}.grad.accumulate", "accumulate", [part, *reads], writes, first=first)
+
+
+def matmul(
+    b: Builder, name: str, reads: list[str], write: str, form: str, shape: tuple[int, int, int]
+) -> None:
+    """Emit one matmul: `form` says which operands are transposed, `shape` is its (m, n, k)."""
+    m, n, k = shape
+    b.op(name, "matmul", reads, [write], flops=2 * m * n * k, form=form, m=m, n=n, k=k)
+
+
+def _tile(b: Builder, linear: Linear) -> tuple[int, int]:
+    return linear.k // b.grid.size(linear.k_axis), linear.n // b.grid.size(linear.n_axis)

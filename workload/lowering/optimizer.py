@@ -1,0 +1,48 @@
+"""The end of a step: gradients summed over ranks, clipped by their global norm, and AdamW."""
+
+from __future__ import annotations
+
+from workload.lowering.builder import Builder, Parameter
+
+
+def finish(b: Builder) -> None:
+    """Emit everything between the last backward and the next step."""
+    b.block = "step"
+    small = [f"{p.name}.grad" for p in b.parameters.values() if not p.sharded]
+    sharded = [f"{p.name}.grad" for p in b.parameters.values() if p.sharded]
+    if b.grid.data > 1:
+        b.collective("grads.reduce", "all_reduce", sharded, sharded, "data")
+    if b.grid.size("z", "data") > 1:
+        b.collective("small.reduce", "all_reduce", small, small, "z", "data")
+    b.all_reduce("loss.reduce", "loss", "z", "data")
+    _clip(b)
+    for owner in dict.fromkeys(p.owner for p in b.parameters.values()):
+        _adamw(b, owner, [p for p in b.parameters.values() if p.owner == owner])
+
+
+def _clip(b: Builder) -> None:
+    """The norm counts each gradient once: copies share its square among them."""
+    parameters = list(b.parameters.values())
+    grads = [f"{p.name}.grad" for p in parameters]
+    norm = b.tensor("norm.square", (1,), b.wide, role="workspace")
+    shares = tuple(1 / p.copies for p in parameters)
+    b.op("norm.squares", "square_sum", grads, [norm], shares=shares)
+    b.all_reduce("norm.reduce", norm, "x", "y", "z")
+    scale = b.tensor("clip.scale", (1,), b.wide, role="workspace")
+    b.op("clip", "clip_scale", [norm], [scale])
+
+
+def _adamw(b: Builder, owner: str, parameters: list[Parameter]) -> None:
+    states = ["m", "v"] + (["master"] if b.dtype == "bf16" else [])
+    grads = [f"{p.name}.grad" for p in parameters]
+    held = [f"{p.name}.{state}" for state in states for p in parameters]
+    names = [p.name for p in parameters]
+    b.op(f"{owner}.clip", "scale", ["clip.scale", *grads], grads)
+    b.op(
+        f"{owner}.adamw",
+        "adamw",
+        [*grads, *held, *names],
+        [*held, *names],
+        parameters=tuple(names),
+        decays=tuple(p.decays for p in parameters),
+    )

@@ -1,0 +1,140 @@
+"""The two ends of the model: embedding, classifier and loss, all vocabulary-parallel over x and y.
+
+The table's rows (the vocabulary) are split over x*y and each part is flattened and split over z
+like any weight. Logits are never gathered: the loss needs two all-reduces of one and two numbers
+per token. Source: Megatron-AxoNN (vocabulary over the whole tensor group).
+"""
+
+from __future__ import annotations
+
+from workload.layout import Layout
+from workload.lowering import norm
+from workload.lowering.builder import Builder
+from workload.lowering.linear import add_gradient, gather, matmul, weight_gradient
+
+
+def padded_vocabulary(b: Builder) -> int:
+    """The smallest vocabulary of at least V rows that x, y and z split evenly."""
+    rows = b.grid.size("x", "y")
+    count = -(-b.gpt.vocab // rows)
+    while count * b.gpt.hidden % b.grid.z:
+        count += 1
+    return rows * count
+
+
+def declare(b: Builder) -> None:
+    """Declare token and position tables, the last norm and, if untied, the classifier."""
+    gpt = b.gpt
+    padded = (padded_vocabulary(b), gpt.hidden)
+    table = Layout((gpt.vocab, gpt.hidden), padded, (("x", "y"), ()), flat="z")
+    b.parameter("embed.w", "embed", table, sharded=True)
+    positions = (gpt.sequence, gpt.hidden)
+    b.parameter("position.w", "embed", Layout(positions, positions, ((), ("y",))), sharded=False)
+    norm.declare(b, "norm", "head")
+    if not gpt.tied:
+        b.parameter("head.w", "head", table, sharded=True)
+
+
+def inputs(b: Builder, m: int) -> None:
+    """Declare a micro-batch's tokens and targets, which are there when the step begins."""
+    for name in ("tokens", "targets"):
+        b.state(f"m{m}.{name}", (b.rows,), "int64", "workspace", b.grid.size("x", "y"))
+
+
+def embed(b: Builder, m: int) -> str:
+    """Emit the lookup, its all-reduce and the positions; returns the residual stream's name."""
+    prefix, h = f"m{m}.embed", b.gpt.hidden
+    weight = gather(b, prefix, "embed.w", _tile(b))
+    full = b.tensor(f"{prefix}.o", (b.rows, h))
+    traffic = 2 * b.rows * h * b.item_bytes()
+    b.op(f"{prefix}.lookup", "embedding", [f"m{m}.tokens", weight], [full], nbytes=traffic)
+    b.all_reduce(f"{prefix}.reduce", full, "x", "y")
+    out = b.tensor(f"m{m}.position.o", (b.rows, h // b.grid.y))
+    b.op(f"m{m}.position", "position", [full, "position.w"], [out], sequence=b.gpt.sequence)
+    return out
+
+
+def embed_backward(b: Builder, m: int, grad: str) -> None:
+    """Emit the gradients of both tables from that of the residual stream."""
+    prefix = f"m{m}.embed"
+    reads, writes = b.grad_writes("position.w", m)
+    b.op(
+        f"m{m}.position.grad",
+        "position_grad",
+        [grad, *reads],
+        writes,
+        first=m == 0,
+        sequence=b.gpt.sequence,
+    )
+    whole = _merge_columns(b, f"{prefix}.grad", grad)
+    dw = b.tensor(f"{prefix}.dw", _tile(b), role="workspace")
+    traffic = b.buffers[dw].nbytes + 2 * b.rows * b.gpt.hidden * b.item_bytes()
+    reads = [f"m{m}.tokens", whole]
+    b.op(f"{prefix}.grad.weight", "embedding_grad", reads, [dw], nbytes=traffic)
+    add_gradient(b, prefix, "embed.w", dw, first=m == 0 and not b.gpt.tied)
+
+
+def head(b: Builder, m: int, source: str) -> str:
+    """Emit last norm, classifier, loss and their backward; returns the stream's gradient."""
+    prefix, table = f"m{m}.head", "embed.w" if b.gpt.tied else "head.w"
+    normed, stats = norm.forward(b, f"m{m}.", "norm", "norm", source)
+    whole = _merge_columns(b, prefix, normed)
+    weight = gather(b, prefix, table, _tile(b))
+    vocab = _tile(b)[0]
+    logits = b.tensor(f"{prefix}.o", (b.rows, vocab))
+    matmul(b, f"{prefix}.matmul", [whole, weight], logits, "NT", (b.rows, vocab, b.gpt.hidden))
+    d_logits = _loss(b, m, logits)
+    d = b.tensor(f"{prefix}.di", (b.rows, b.gpt.hidden))
+    matmul(b, f"{prefix}.grad.input", [d_logits, weight], d, "NN", (b.rows, b.gpt.hidden, vocab))
+    b.all_reduce(f"{prefix}.grad.reduce", d, "x", "y")
+    weight_gradient(b, prefix, table, (d_logits, whole), _tile(b), m)
+    if b.grid.y > 1:
+        part = b.tensor(f"{prefix}.di.part", b.buffers[source].shape)
+        b.op(f"{prefix}.grad.columns", "take_columns", [d], [part])
+        d = part
+    norm.backward(b, f"m{m}.", "norm", "norm", (source, stats), d, m)
+    return d
+
+
+def _loss(b: Builder, m: int, logits: str) -> str:
+    """Emit cross-entropy over the split vocabulary and its gradient; returns the latter's name.
+
+    Source: Shoeybi et al. (Megatron-LM, 1909.08053), section 3: maximum first, then the sum of
+    exponentials and the target's logit, each reduced over the ranks that split the vocabulary.
+    """
+    prefix, targets = f"m{m}.loss", f"m{m}.targets"
+    vocab = {"vocab": b.gpt.vocab}
+    if b.dtype == "bf16":
+        wide = b.tensor(f"{prefix}.logits", b.buffers[logits].shape, b.wide)
+        b.op(f"{prefix}.cast", "cast", [logits], [wide])
+        logits = wide
+    top = b.tensor(f"{prefix}.max", (b.rows,), b.wide, role="workspace")
+    b.op(f"{prefix}.maximum", "loss_maximum", [logits], [top], **vocab)
+    b.all_reduce(f"{prefix}.maximum.reduce", top, "x", "y", reduction="max")
+    sums = b.tensor(f"{prefix}.sums", (2, b.rows), b.wide, role="workspace")
+    reads = [logits, top, targets]
+    b.op(f"{prefix}.exponentials", "loss_sums", reads, [sums, logits], **vocab)
+    b.all_reduce(f"{prefix}.exponentials.reduce", sums, "x", "y")
+    tokens = b.plan.batch * b.gpt.sequence
+    total = ["loss"] if m else []
+    b.op(f"{prefix}.mean", "loss_mean", [sums, *total], ["loss"], tokens=tokens, first=m == 0)
+    grad = b.tensor(f"{prefix}.grad", b.buffers[logits].shape)
+    reads = [logits, sums, targets]
+    b.op(f"{prefix}.grad", "loss_grad", reads, [grad], tokens=tokens, **vocab)
+    return grad
+
+
+def _merge_columns(b: Builder, prefix: str, part: str) -> str:
+    """Emit the all-gather over y that makes whole rows of a stream whose columns are split."""
+    if b.grid.y == 1:
+        return part
+    rows, width = b.buffers[part].shape
+    stacked = b.tensor(f"{prefix}.stacked", (b.grid.y, rows, width))
+    b.collective(f"{prefix}.columns.gather", "all_gather", [part], [stacked], "y")
+    whole = b.tensor(f"{prefix}.columns.o", (rows, b.grid.y * width))
+    b.op(f"{prefix}.columns", "merge_columns", [stacked], [whole])
+    return whole
+
+
+def _tile(b: Builder) -> tuple[int, int]:
+    return padded_vocabulary(b) // b.grid.size("x", "y"), b.gpt.hidden

@@ -1,0 +1,83 @@
+"""The program: the ops of one rank in one step, and what follows from them by counting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from workload.dataflow import Waits, waits
+from workload.gpt import GPT
+from workload.layout import Layout
+from workload.memory import MemoryUse, memory_curve, releases
+from workload.op import Buffer, Op
+from workload.plan import Plan
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one rank performs in one training step: ops in issue order, on named buffers.
+
+    `layouts` says for each parameter which part of the whole model's tensor a rank holds.
+    """
+
+    gpt: GPT
+    plan: Plan
+    ops: tuple[Op, ...]
+    buffers: Mapping[str, Buffer]
+    layouts: Mapping[str, Layout]
+
+    @cached_property
+    def waits(self) -> list[Waits]:
+        """For each op the indices of the ops it waits for on other streams."""
+        return waits(self.ops)
+
+    @cached_property
+    def releases(self) -> list[list[str]]:
+        """For each op the buffers that are free after it."""
+        return releases(self.ops, self.waits, self.buffers)
+
+    @cached_property
+    def memory(self) -> list[MemoryUse]:
+        """Memory in use during each op."""
+        return memory_curve(self.ops, self.releases, self.buffers)
+
+    @property
+    def peak(self) -> MemoryUse:
+        """The first op at which most memory is in use."""
+        return max(self.memory, key=lambda use: use.total_bytes)
+
+    @property
+    def parameters(self) -> int:
+        """Trained parameters of the whole model, padding of the vocabulary included."""
+        held = (b for b in self.buffers.values() if b.role == "parameters")
+        ranks = self.plan.grid.ranks
+        return sum(b.elements * ranks // b.replicas for b in held)
+
+    @property
+    def model_flops(self) -> int:
+        """FLOPs of the whole step over all ranks, each once, without recomputation."""
+        return self._flops(recomputed=False)
+
+    @property
+    def hardware_flops(self) -> int:
+        """FLOPs of the whole step over all ranks, recomputation included, replicas left out."""
+        return self._flops(recomputed=False) + self._flops(recomputed=True)
+
+    @property
+    def comm_bytes(self) -> dict[str, int]:
+        """Payload of one rank's collectives in a step, by axis (`x`, `z+data`, ...)."""
+        volume: dict[str, int] = {}
+        for op in self.ops:
+            if op.is_collective:
+                key = "+".join(op.axes)
+                volume[key] = volume.get(key, 0) + op.nbytes
+        return volume
+
+    def _flops(self, *, recomputed: bool) -> int:
+        ranks = self.plan.grid.ranks
+        return sum(
+            op.flops * ranks // op.replicas
+            for op in self.ops
+            if op.flops and op.block.endswith("recompute") == recomputed
+        )
