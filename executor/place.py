@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from executor.tasks import AdamW
 from workload.grid import Grid
 
 DTYPES = {
@@ -14,18 +15,6 @@ DTYPES = {
     "fp64": torch.float64,
     "int64": torch.int64,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdamW:
-    """Hyper-parameters of AdamW with decoupled decay, and of clipping by the global norm."""
-
-    lr: float = 3e-4
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    weight_decay: float = 0.1
-    clip: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

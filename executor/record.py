@@ -64,7 +64,7 @@ class HostRecorder:
 
 
 class DeviceRecorder:
-    """Spans by CUDA events. A side stream waits for collectives, so that the compute stream need not."""
+    """Spans by CUDA events. A side stream waits for the collectives."""
 
     def __init__(self, ops: int) -> None:
         self._starts = [_event() for _ in range(ops)]

@@ -1,0 +1,104 @@
+"""Calibration: every op kind and every collective timed on the device at hand, by playing it.
+
+What is played are programs of one op, repeated: the same kernels in the same loop as a training
+step, so a table includes what the loop costs. Nothing of a whole step is measured.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from executor.groups import Groups
+from executor.job import connected
+from executor.place import DTYPES, Place
+from executor.play import play
+from executor.record import HostRecorder
+from executor.samples import Sample, collectives, kernels
+from executor.table import BufferTable
+from executor.tasks import AdamW, Calibration, Report, Seat
+from workload.grid import Grid
+
+Tables = dict[str, list[dict[str, float]]]
+REPEATS = 5
+MOST_REPEATED = 200
+
+
+def measure(task: Calibration, seat: Seat, report: Report) -> dict[str, Any]:
+    """Time everything on all ranks at once; every figure is the mean over the ranks.
+
+    `kernels` maps `kind@precision` to rows of features and `seconds`, `collectives` likewise.
+    """
+    with connected(seat, task.threads, task.timeout_s) as device:
+        place = Place(grid=Grid(data=seat.ranks), rank=seat.rank, device=device, adamw=AdamW())
+        groups = Groups(seat.rank, task.timeout_s)
+        tables: dict[str, Tables] = {"kernels": {}, "collectives": {}}
+        samples = list(_samples(task, seat.ranks))
+        for done, (table, key, features, sample) in enumerate(samples, start=1):
+            row = {**features, "seconds": _seconds(sample, place, groups, task.sample_s)}
+            tables[table].setdefault(key, []).append(row)
+            if seat.rank == 0:
+                report({"done": done, "of": len(samples), "measuring": key})
+        return {**tables, "device": _device_name(device), "torch": str(torch.__version__)}
+
+
+def _samples(task: Calibration, ranks: int) -> Iterator[tuple[str, str, dict[str, float], Sample]]:
+    for precision in task.precisions:
+        for sample in kernels(precision, quick=task.quick):
+            features = {"ranks": float(ranks), **sample.features}
+            yield "kernels", f"{sample.key}@{precision}", features, sample
+    for sample in collectives(ranks, quick=task.quick):
+        yield "collectives", sample.key, sample.features, sample
+
+
+def _seconds(sample: Sample, place: Place, groups: Groups, sample_s: float) -> float:
+    """Median over a few playings of the seconds that one repeat takes, the mean of all ranks."""
+    once = max(_mean(_play(sample, 2, place, groups, 2)), 1e-7)
+    count = min(max(int(sample_s / once), 2), MOST_REPEATED)
+    return _mean(_play(sample, count, place, groups, REPEATS))
+
+
+def _play(sample: Sample, count: int, place: Place, groups: Groups, repeats: int) -> float:
+    program = sample.program(count)
+    groups.prepare(program)
+    table = BufferTable(program, place.device)
+    for buffer in program.buffers.values():
+        if buffer.persistent:
+            _fill(table[buffer.name], buffer.dtype)
+    timings = []
+    for _ in range(repeats):
+        dist.barrier()
+        started = time.perf_counter()
+        play(program, table, groups, place, HostRecorder(count))
+        if place.device.type == "cuda":
+            torch.cuda.synchronize()
+        timings.append((time.perf_counter() - started) / count)
+    return statistics.median(timings)
+
+
+def _fill(tensor: torch.Tensor, dtype: str) -> None:
+    """Positive values around 0.1: no kernel meets a zero, an overflow or a denormal on them."""
+    if DTYPES[dtype] == torch.int64:
+        tensor.random_(0, 200)
+    else:
+        tensor.uniform_(0.05, 0.15)
+
+
+def _mean(value: float) -> float:
+    """The mean over all ranks, so that they agree on what they do next."""
+    device = torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")
+    total = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.all_reduce(total)
+    return float(total) / dist.get_world_size()
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine()

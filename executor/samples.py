@@ -1,0 +1,146 @@
+"""What calibration plays: programs of one op, repeated, over the sizes that training meets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.op import ITEM_BYTES, Buffer, Op
+from workload.plan import Plan
+from workload.program import Program
+
+FORMS = ("NN", "NT", "TN")
+SETS = 3  # operands rotate among so many sets, so that they are not always warm in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement: the table it goes to, its features, and the program of `count` repeats."""
+
+    key: str
+    features: dict[str, float]
+    program: Callable[[int], Program]
+
+
+def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
+    """Every kernel kind in one precision: matmuls on a grid, others as small GPTs have them."""
+    yield from _matmuls(precision, quick=quick)
+    seen: set[tuple[str, int, str]] = set()
+    for gpt, plan in _models(precision, quick=quick):
+        program = lower(gpt, plan)
+        for op in program.ops:
+            signature = (op.kind, op.nbytes, str(sorted(op.attributes.items())))
+            if op.is_collective or op.kind == "matmul" or signature in seen:
+                continue
+            seen.add(signature)
+            yield Sample(op.kind, _features(op, program), _repeats(op, program))
+
+
+def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
+    """Every collective in groups of each size that divides the ranks, all groups at once."""
+    sizes = [1 << power for power in range(10, 27, 4 if quick else 2)]
+    for group in (g for g in range(2, ranks + 1) if ranks % g == 0):
+        gpt, plan = _models("fp32", quick=True)[0]
+        plan = replace(plan, data=group, z=ranks // group, batch=ranks * plan.micro_batch)
+        for kind in ("all_gather", "reduce_scatter", "all_reduce"):
+            for nbytes in sizes:
+                op, buffers = _collective(kind, nbytes, group)
+                program = Program(gpt, plan, (op,), buffers, {})
+                features = {"ranks": float(group), "nbytes": float(nbytes)}
+                yield Sample(kind, features, _repeats(op, program))
+
+
+def _matmuls(precision: str, *, quick: bool) -> Iterator[Sample]:
+    widths = (64, 256, 1024) if quick else (32, 128, 512, 2048)
+    rows = (128, 1024) if quick else (64, 256, 1024, 4096)
+    gpt, plan = _models(precision, quick=True)[0]
+    for code, form in enumerate(FORMS):
+        for tall in rows:
+            for n in widths:
+                for other in widths:
+                    # The long dimension is the tokens: rows of the output, or summed over in dW.
+                    m, k = (other, tall) if form == "TN" else (tall, other)
+                    op, buffers = _matmul(form, (m, n, k), precision)
+                    sizes = {"m": float(m), "n": float(n), "k": float(k)}
+                    program = Program(gpt, plan, (op,), buffers, {})
+                    yield Sample("matmul", {"form": float(code), **sizes}, _repeats(op, program))
+
+
+def _matmul(form: str, shape: tuple[int, int, int], precision: str) -> tuple[Op, dict[str, Buffer]]:
+    m, n, k = shape
+    a = Buffer("a", (m, k) if form[0] == "N" else (k, m), precision, "activations", True)
+    b = Buffer("b", (k, n) if form[1] == "N" else (n, k), precision, "activations", True)
+    c = Buffer("c", (m, n), precision, "activations")
+    how = {"form": form, "m": m, "n": n, "k": k}
+    op = Op("matmul", "matmul", ("a", "b"), ("c",), "sample", dtype=precision, attributes=how)
+    return op, {"a": a, "b": b, "c": c}
+
+
+def _collective(kind: str, nbytes: int, group: int) -> tuple[Op, dict[str, Buffer]]:
+    elements = max(nbytes // ITEM_BYTES["fp32"] // group, 1)
+    whole = Buffer("whole", (elements * group,), "fp32", "activations", True)
+    part = Buffer("part", (elements,), "fp32", "activations", True)
+    ends = {"all_gather": ("part", "whole"), "reduce_scatter": ("whole", "part")}
+    read, write = ends.get(kind, ("whole", "whole"))
+    op = Op(kind, kind, (read,), (write,), "sample", axes=("data",), nbytes=nbytes)
+    return op, {"whole": whole, "part": part}
+
+
+def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
+    """One-layer GPTs from narrow to wide, whole and as y and z split them."""
+    shapes = [(64, 128, 1), (256, 256, 4), (1024, 512, 4)]
+    if not quick:
+        shapes = [(64, 64, 1), (128, 128, 4), (256, 256, 4), (512, 256, 8), (1024, 512, 8)]
+    cells = []
+    for hidden, sequence, micro_batch in shapes:
+        gpt = GPT(
+            name=f"sample-{hidden}",
+            layers=1,
+            hidden=hidden,
+            heads=8,
+            ffn=4 * hidden,
+            sequence=sequence,
+            vocab=256,
+        )
+        for y, z in ((1, 1), (2, 2)):
+            batch = 2 * z * micro_batch
+            plan = Plan(y=y, z=z, batch=batch, micro_batch=micro_batch, precision=precision)
+            cells.append((gpt, plan))
+    return cells
+
+
+def _features(op: Op, program: Program) -> dict[str, float]:
+    if op.kind in ("attention", "attention_grad"):
+        rows = program.plan.micro_batch * program.gpt.sequence
+        shape = {key: float(op.attributes[key]) for key in ("heads", "width", "sequence")}
+        return {"rows": float(rows), **shape}
+    return {"nbytes": float(op.nbytes)}
+
+
+def _repeats(op: Op, program: Program) -> Callable[[int], Program]:
+    """The program that performs one op so many times, on operands that take turns."""
+
+    def build(count: int) -> Program:
+        buffers: dict[str, Buffer] = {}
+
+        def name(old: str, turn: int, *, lasting: bool) -> str:
+            new = f"{old}#{turn}"
+            buffers[new] = replace(program.buffers[old], name=new, persistent=lasting)
+            return new
+
+        ops = []
+        for turn in range(count):
+            kept = turn % SETS
+            reads = tuple(name(old, kept, lasting=True) for old in op.reads)
+            writes = tuple(
+                name(old, kept, lasting=True)
+                if old in op.reads or program.buffers[old].persistent
+                else name(f"{old}", SETS + turn, lasting=False)
+                for old in op.writes
+            )
+            ops.append(replace(op, name=f"{op.name}#{turn}", reads=reads, writes=writes))
+        return Program(program.gpt, program.plan, tuple(ops), buffers, {})
+
+    return build

@@ -1,0 +1,93 @@
+"""What a rank is told to do, and which rank it is; free of torch, so that a parent can write it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from workload.gpt import GPT
+from workload.plan import Plan
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamW:
+    """Hyper-parameters of AdamW with decoupled decay, and of clipping by the global norm."""
+
+    lr: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A training run as every rank is told of it; it travels as JSON."""
+
+    gpt: GPT
+    plan: Plan
+    steps: int
+    seed: int = 0
+    text: str | None = None
+    threads: int = 1
+    timeout_s: float = 300.0
+    adamw: AdamW = field(default_factory=AdamW)
+
+    def to_json(self) -> str:
+        """The job as one JSON object."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Job:
+        """The job back from its JSON."""
+        raw = json.loads(text)
+        plan = Plan(**{**raw["plan"], "overlap": tuple(raw["plan"]["overlap"])})
+        parts = {"gpt": GPT(**raw["gpt"]), "plan": plan, "adamw": AdamW(**raw["adamw"])}
+        return Job(**{**raw, **parts})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What to measure: precisions, how finely, and the seconds that one timing should fill."""
+
+    precisions: tuple[str, ...]
+    quick: bool = False
+    threads: int = 1
+    timeout_s: float = 300.0
+    sample_s: float = 0.02
+
+    def to_json(self) -> str:
+        """The calibration as one JSON object."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Calibration:
+        """The calibration back from its JSON."""
+        raw = json.loads(text)
+        return Calibration(**{**raw, "precisions": tuple(raw["precisions"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Which rank this process is, of how many, and which device of its node it takes."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+
+    @staticmethod
+    def from_environment(environment: Mapping[str, str]) -> Seat | None:
+        """The seat that torchrun or srun gave this process; None when nobody did."""
+        for names in (
+            ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+            ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+        ):
+            if all(name in environment for name in names[:2]):
+                rank, ranks, local = (int(environment.get(name, 0)) for name in names)
+                return Seat(rank, ranks, local)
+        return None

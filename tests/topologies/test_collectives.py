@@ -1,0 +1,146 @@
+"""Collective times follow the measured curves, and measured tables go before them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.collectives import Kind, collective_seconds, tree_seconds
+from topologies.errors import MachineError
+from topologies.load import load_machine
+from topologies.machine import Machine
+from topologies.network import Ring
+from topologies.profile import Profile, Table
+
+MIB = 2.0**20
+FRONTIER = load_machine("frontier")
+PERLMUTTER = load_machine("perlmutter")
+KINDS: tuple[Kind, ...] = ("all_gather", "reduce_scatter", "all_reduce")
+
+
+def whole_nodes(machine: Machine, ranks: int) -> Ring:
+    """The ring over all devices of full nodes."""
+    per_node = machine.devices_per_node
+    nodes = ranks // per_node
+    within = {"frontier": 200e9, "perlmutter": 300e9}[machine.name]
+    return Ring(ranks, nodes, per_node, 100e9 if nodes > 1 else within)
+
+
+# Measured milliseconds, axonn-ai/sc2025-pccl-reproducer (branch experimental, data/).
+MEASURED: list[tuple[Machine, Kind, int, int, float]] = [
+    (FRONTIER, "all_gather", 8, 128, 1.33),
+    (FRONTIER, "all_gather", 8, 1024, 10.5),
+    (FRONTIER, "all_gather", 16, 512, 7.09),
+    (FRONTIER, "all_gather", 64, 512, 7.42),
+    (FRONTIER, "all_gather", 256, 2, 2.25),
+    (FRONTIER, "all_gather", 256, 32, 7.62),
+    (FRONTIER, "all_gather", 256, 1024, 15.1),
+    (FRONTIER, "reduce_scatter", 8, 512, 6.26),
+    (FRONTIER, "reduce_scatter", 64, 128, 2.24),
+    (FRONTIER, "reduce_scatter", 256, 64, 6.95),
+    (PERLMUTTER, "all_gather", 16, 1024, 16.2),
+    (PERLMUTTER, "all_gather", 64, 64, 1.63),
+    (PERLMUTTER, "all_gather", 256, 1, 1.67),
+    (PERLMUTTER, "all_gather", 256, 256, 6.74),
+]
+
+
+@pytest.mark.parametrize(("machine", "kind", "ranks", "mib", "measured_ms"), MEASURED)
+def test_the_curve_meets_measured_times_within_15_percent(
+    machine: Machine, kind: Kind, ranks: int, mib: int, measured_ms: float
+) -> None:
+    seconds = collective_seconds(machine, kind, mib * MIB, whole_nodes(machine, ranks))
+    assert seconds * 1e3 == pytest.approx(measured_ms, rel=0.15)
+
+
+def test_a_group_of_one_communicates_for_free() -> None:
+    assert collective_seconds(FRONTIER, "all_reduce", MIB, Ring(1, 1, 1, math.inf)) == 0
+
+
+def test_a_small_gather_in_a_node_is_its_launch() -> None:
+    ring = whole_nodes(FRONTIER, 8)
+    assert collective_seconds(FRONTIER, "all_gather", 0, ring) == pytest.approx(147.6e-6)
+
+
+def test_a_small_all_reduce_takes_the_tree_and_a_large_one_the_ring() -> None:
+    tree = FRONTIER.software.tree
+    assert tree is not None
+    small, large = whole_nodes(FRONTIER, 8000), whole_nodes(FRONTIER, 16)
+    # 37 us, and up and down log2(1000) levels of 32.2 us.
+    expected = 37e-6 + 2 * math.log2(1000) * 32.2e-6
+    assert collective_seconds(FRONTIER, "all_reduce", 0, small) == pytest.approx(expected)
+    by_ring = collective_seconds(FRONTIER, "all_reduce", 512 * MIB, large)
+    assert by_ring < 0.2 * tree_seconds(tree, 512 * MIB, large)
+
+
+def test_an_all_reduce_ring_is_both_halves_with_one_launch() -> None:
+    ring = whole_nodes(FRONTIER, 16)
+    halves = sum(
+        collective_seconds(FRONTIER, kind, 512 * MIB, ring)
+        for kind in ("all_gather", "reduce_scatter")
+    )
+    both = collective_seconds(FRONTIER, "all_reduce", 512 * MIB, ring)
+    assert both == pytest.approx(halves - 116.6e-6)
+
+
+def test_80_mb_on_8000_gcds_take_the_measured_56_ms() -> None:
+    seconds = collective_seconds(FRONTIER, "all_reduce", 80e6, whole_nodes(FRONTIER, 8000))
+    assert seconds == pytest.approx(56e-3, rel=0.05)
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    machine=st.sampled_from([FRONTIER, PERLMUTTER]),
+    nodes=st.integers(1, 512),
+    payload=st.floats(1, 1e10),
+    factor=st.floats(1, 100),
+)
+def test_more_bytes_never_take_less_time(
+    kind: Kind, machine: Machine, nodes: int, payload: float, factor: float
+) -> None:
+    ring = whole_nodes(machine, nodes * machine.devices_per_node)
+    less = collective_seconds(machine, kind, payload, ring)
+    assert collective_seconds(machine, kind, payload * factor, ring) >= less * (1 - 1e-12)
+
+
+@given(kind=st.sampled_from(KINDS), payload=st.floats(1, 1e10), factor=st.floats(1, 10))
+def test_a_faster_ring_never_takes_longer(kind: Kind, payload: float, factor: float) -> None:
+    slow = whole_nodes(FRONTIER, 64)
+    fast = dataclasses.replace(slow, bytes_per_s=slow.bytes_per_s * factor)
+    seconds = collective_seconds(FRONTIER, kind, payload, slow)
+    assert collective_seconds(FRONTIER, kind, payload, fast) <= seconds
+
+
+ROWS = ((4.0, 1024.0, 1e-5), (4.0, 4096.0, 4e-5), (2.0, 1024.0, 5e-6))
+PROFILED = dataclasses.replace(
+    FRONTIER,
+    profile=Profile(collectives={"all_gather": Table(("ranks", "bytes", "seconds"), ROWS)}),
+)
+
+
+@pytest.mark.parametrize(
+    ("payload", "seconds"),
+    [(1.0, 1e-5), (1024.0, 1e-5), (2048.0, 2e-5), (4096.0, 4e-5), (40960.0, 4e-4)],
+)
+def test_a_measured_table_is_interpolated_and_extrapolated_at_its_last_bandwidth(
+    payload: float, seconds: float
+) -> None:
+    ring = Ring(4, 1, 4, 100e9)
+    assert collective_seconds(PROFILED, "all_gather", payload, ring) == pytest.approx(seconds)
+
+
+def test_a_group_size_that_was_not_measured_is_refused() -> None:
+    with pytest.raises(MachineError) as error:
+        collective_seconds(PROFILED, "all_gather", MIB, Ring(8, 1, 8, 200e9))
+    assert str(error.value) == "all_gather was not measured in groups of 8, only of 2, 4"
+
+
+def test_what_was_neither_measured_nor_modelled_is_refused() -> None:
+    software = dataclasses.replace(FRONTIER.software, all_gather=None)
+    machine = dataclasses.replace(FRONTIER, software=software)
+    with pytest.raises(MachineError, match=r"neither software\.all_gather nor a measured table"):
+        collective_seconds(machine, "all_gather", MIB, whole_nodes(machine, 16))

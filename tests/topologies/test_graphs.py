@@ -1,0 +1,72 @@
+"""The graphs hold what the facilities' diagrams show."""
+
+from __future__ import annotations
+
+import pytest
+
+from topologies.errors import MachineError
+from topologies.graph import interconnect_graph, node_graph
+from topologies.interconnect import Dragonfly
+from topologies.load import load_machine, with_settings
+from topologies.machine import machine_from_dict, machine_to_dict
+
+
+def dragonfly(name: str) -> Dragonfly:
+    fabric = load_machine(name).interconnect
+    assert isinstance(fabric, Dragonfly)
+    return fabric
+
+
+def test_a_frontier_node_has_twelve_linked_pairs_and_26_links() -> None:
+    graph = node_graph(load_machine("frontier"))
+    links = {(a[1], b[1]): d for a, b, d in graph.edges(data=True) if d["kind"] == "link"}
+    assert len(links) == 12
+    assert sum(d["links"] for d in links.values()) == 4 * 4 + 2 * 2 + 6 * 1
+    assert links[0, 1]["bytes_per_s"] == 200e9
+    assert links[0, 6]["bytes_per_s"] == 100e9
+    assert links[1, 3]["bytes_per_s"] == 50e9
+
+
+def test_two_gcds_of_frontier_share_a_nic_and_perlmutter_counts_backwards() -> None:
+    frontier, perlmutter = (node_graph(load_machine(n)) for n in ("frontier", "perlmutter"))
+    assert all(frontier.has_edge(("device", d), ("nic", d // 2)) for d in range(8))
+    assert all(perlmutter.has_edge(("device", d), ("nic", 3 - d)) for d in range(4))
+
+
+@pytest.mark.parametrize("name", ["perlmutter", "alps"])
+def test_every_pair_of_a_four_gpu_node_is_linked(name: str) -> None:
+    graph = node_graph(load_machine(name))
+    links = [d["bytes_per_s"] for _, _, d in graph.edges(data=True) if d["kind"] == "link"]
+    assert links == [{"perlmutter": 100e9, "alps": 150e9}[name]] * 6
+
+
+def test_frontiers_groups_can_send_57_percent_of_what_they_inject() -> None:
+    assert dragonfly("frontier").taper == pytest.approx(73 * 4 / 512)
+    assert round(dragonfly("frontier").taper, 2) == 0.57
+
+
+@pytest.mark.parametrize("name", ["frontier", "perlmutter", "alps"])
+def test_a_groups_endpoints_are_its_nodes_nics(name: str) -> None:
+    fabric = dragonfly(name)
+    nics = fabric.nodes_per_group * load_machine(name).node.nics.count
+    assert fabric.switches_per_group * fabric.endpoints_per_switch == nics
+
+
+def test_a_frontier_switch_has_at_most_64_ports() -> None:
+    graph = interconnect_graph(load_machine("frontier"))
+    assert len(graph) == 74 * 32
+    kinds = {"local": 74 * 32 * 31 // 2, "global": 74 * 73 // 2 * 4}
+    for kind, links in kinds.items():
+        assert sum(d["links"] for *_, d in graph.edges(data=True) if d["kind"] == kind) == links
+    ports = [graph.nodes[v]["endpoints"] + graph.degree(v, weight="links") for v in graph]
+    assert max(ports) <= 16 + 31 + 16
+    assert max(ports) - min(ports) <= 1
+
+
+def test_a_single_node_has_no_interconnect_graph() -> None:
+    document = machine_to_dict(with_settings("alps", {"nodes": "1"}))
+    document["interconnect"] = {"kind": "none"}
+    machine = machine_from_dict(document, "one node")
+    assert machine.devices == 4
+    with pytest.raises(MachineError, match="single node"):
+        interconnect_graph(machine)

@@ -1,0 +1,203 @@
+"""Machine files: what they hold, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import topologies
+from topologies.errors import MachineError, SimgptError, UnitError
+from topologies.load import load_machine, machine_names, with_settings, write_machine
+from topologies.profile import Profile, Table
+
+FRONTIER = Path(topologies.__file__).parent / "machines" / "frontier.toml"
+
+
+def changed_frontier(tmp_path: Path, old: str, new: str) -> Path:
+    """Frontier's file with one piece of text replaced."""
+    text = FRONTIER.read_text(encoding="utf-8")
+    assert old in text
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    return path
+
+
+def refusal(path: Path | str, error: type[SimgptError] = MachineError) -> str:
+    with pytest.raises(error) as caught:
+        load_machine(str(path))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "devices", "bf16"),
+    [("frontier", 9472, 75776, 191.5e12), ("perlmutter", 1536, 6144, 312e12),
+     ("alps", 2688, 10752, 989e12)],
+)  # fmt: skip
+def test_shipped_machines_have_their_known_size_and_peak(
+    name: str, nodes: int, devices: int, bf16: float
+) -> None:
+    machine = load_machine(name)
+    assert (machine.nodes, machine.devices) == (nodes, devices)
+    assert machine.device.peak_flops_per_s["bf16"] == bf16
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_every_shipped_number_has_a_source_and_a_confidence(name: str) -> None:
+    facts = load_machine(name).facts()
+    assert len(facts) > 50
+    assert [fact.key for fact in facts if len(fact.source) < 5 or not fact.confidence] == []
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_every_value_of_a_shipped_file_is_a_fact(name: str) -> None:
+    document = tomllib.loads((FRONTIER.parent / f"{name}.toml").read_text(encoding="utf-8"))
+    machine = load_machine(name)
+    curve = machine.software.all_gather
+    assert curve is not None
+    key = "software.all_gather.efficiency_across"
+    fact = next(fact for fact in machine.facts() if fact.key == key)
+    entry = document["software"]["all_gather"]["efficiency_across"]
+    assert fact.value == curve.efficiency_across == entry["value"]
+    short, _, rest = entry["source"].partition(":")
+    assert fact.source == f"{document['sources'][short]}:{rest}"
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_a_written_machine_reads_back_equal(name: str, tmp_path: Path) -> None:
+    table = Table(("ranks", "bytes", "seconds"), ((2.0, 1024.0, 1e-5),))
+    profile = Profile({"matmul": table}, {"all_gather": table}, {"host": "test"})
+    machine = dataclasses.replace(load_machine(name), profile=profile)
+    write_machine(machine, tmp_path / "machine.json")
+    assert load_machine(str(tmp_path / "machine.json")) == machine
+
+
+def test_a_machine_can_be_hashed_for_caches() -> None:
+    assert hash(load_machine("alps")) == hash(load_machine("alps"))
+
+
+def test_an_unknown_machine_is_answered_with_the_known_ones() -> None:
+    assert refusal("frontire") == (
+        'no machine is called "frontire"; known: alps, frontier, perlmutter; nearest: frontier; '
+        "or give a .toml or .json file"
+    )
+
+
+def test_an_unknown_key_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    path = changed_frontier(tmp_path, "memory_bandwidth =", "memory_bandwith =")
+    assert refusal(path) == (
+        "mine.toml: device.memory_bandwith is not a key of a machine; "
+        "nearest: device.memory_bandwidth"
+    )
+
+
+def test_a_number_without_a_source_is_refused(tmp_path: Path) -> None:
+    path = changed_frontier(tmp_path, 'source = "olcf: MI250X peaks, per GCD, matrix cores"', "")
+    assert refusal(path) == (
+        "mine.toml: device.peak_flops.bf16 has no source; write bf16 = "
+        '{value = "191.5 TFLOP/s", source = "where it comes from"}'
+    )
+
+
+def test_a_bare_number_where_a_unit_belongs_is_refused(tmp_path: Path) -> None:
+    path = changed_frontier(tmp_path, 'fp64 = "47.9 TFLOP/s"', "fp64 = 47.9")
+    assert refusal(path, UnitError) == (
+        'mine.toml: device.peak_flops.fp64 = 47.9 has no unit; write it like "191.5 TFLOP/s"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("groups = 74", "groups = 7.4", "interconnect.groups = 7.4 does not fit; "
+         "it wants a whole number"),
+        ("[0, 1, 4]", "[0, 1]", "node.links.pairs = "),
+        ("[0, 1, 4]", "[0, 8, 4]", "node.links.pairs has [0, 8, 4], but wants two different "
+         "devices from 0 to 7 and a count of links"),
+        ("[0, 1, 4]", "[0, 1, 1.5]", "node.links.pairs = "),
+        ("[0, 0, 1, 1, 2, 2, 3, 3]", "[0, 0, 1]", "node.nics.of_device names 3 NICs, but the "
+         "node has 8 devices; give one NIC for each"),
+        ("e_max = 0.70", "e_max = 0", "device.matmul.e_max = 0 must be above 0"),
+        ('launch = "10 us"', "", "device.matmul.launch is missing; it wants text with a unit (s)"),
+        ('kind = "dragonfly"', 'kind = "torus"', "interconnect.kind is torus; try dragonfly or "
+         "none"),
+        ('routing = "adaptive"', 'routing = "best"', 'interconnect.routing = "best" is not known; '
+         "try adaptive or minimal"),
+        ("groups = 74", "groups = 73", "nodes = 9472, but the interconnect has room for 9344"),
+        ('confidence = "low"', 'confidence = "so-so"', 'device.matmul.e_max has confidence "so-so";'
+         " try high, medium, low"),
+    ],
+)  # fmt: skip
+def test_a_value_that_does_not_fit_is_refused_in_one_sentence(
+    tmp_path: Path, old: str, new: str, sentence: str
+) -> None:
+    assert refusal(changed_frontier(tmp_path, old, new)).startswith(f"mine.toml: {sentence}")
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "no.toml").endswith("no.toml: No such file or directory")
+    (tmp_path / "bad.json").write_text("{", encoding="utf-8")
+    assert "bad.json is not valid JSON" in refusal(tmp_path / "bad.json")
+
+
+def test_a_profile_with_a_ragged_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    write_machine(load_machine("alps"), path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    ragged = {"columns": ["ranks", "bytes", "seconds"], "rows": [[2, 1e-3]]}
+    document["profile"] = {"collectives": {"all_gather": ragged}}
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert refusal(path) == (
+        "machine.json: a profile row [2.0, 0.001] does not fit its columns "
+        "['ranks', 'bytes', 'seconds']"
+    )
+
+
+def test_a_setting_replaces_one_value_and_its_source() -> None:
+    machine = with_settings("frontier", {"device.peak_flops.bf16": "400 TFLOP/s"})
+    assert machine.device.peak_flops_per_s["bf16"] == 400e12
+    fact = next(fact for fact in machine.facts() if fact.key == "device.peak_flops.bf16")
+    assert (fact.text, fact.source) == ("400 TFLOP/s", "set by the user")
+    assert machine.node == load_machine("frontier").node
+
+
+def test_settings_take_numbers_and_lists_as_text() -> None:
+    settings = {"nodes": "2", "device.matmul.e_max": "0.8", "node.links.pairs": "[[0, 1, 1]]"}
+    machine = with_settings("frontier", settings)
+    assert (machine.devices, machine.device.matmul.e_max) == (16, 0.8)
+    assert machine.node.links.pairs == ((0, 1, 1),)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error", "sentence"),
+    [
+        ("device.peak_flops.bf61", "1 TFLOP/s", MachineError,
+         "device.peak_flops.bf61 is not a key of a machine; nearest: device.peak_flops.bf16"),
+        ("device.peak_flops.bf16", "400 GB/s", UnitError,
+         'frontier: device.peak_flops.bf16 = "400 GB/s" is not in FLOP/s; '
+         'write it like "191.5 TFLOP/s"'),
+        ("node.devices", "eight", MachineError,
+         "frontier: node.devices = 'eight' does not fit; it wants a whole number"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_refused(
+    key: str, value: str, error: type[SimgptError], sentence: str
+) -> None:
+    with pytest.raises(error) as caught:
+        with_settings("frontier", {key: value})
+    assert str(caught.value) == sentence
+
+
+def test_loading_a_machine_imports_neither_networkx_nor_torch() -> None:
+    code = (
+        "import sys; from topologies.load import load_machine; from topologies import network, "
+        "collectives, graph; load_machine('frontier'); "
+        "sys.exit(bool({'networkx', 'torch', 'scipy'} & set(sys.modules)))"
+    )
+    root = Path(topologies.__file__).parent.parent
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0

@@ -1,0 +1,68 @@
+"""One device: what a single rank owns, with its peak rates and how much of them is reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from topologies.keys import Key
+
+DTYPES = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """How fast a matmul of a given shape runs; m x k times k x n.
+
+    t = launch + max(2 m n k / (peak * e), bytes / (memory_fraction * memory bandwidth)), with
+    e = e_max * m/(m+m0) * n/(n+n0) * k/(k+k0), for every dtype's own peak.
+
+    Source: fit to 20,080 measured points each of A100 and H100 (microsoft/vidur). Not modelled:
+    the steps that tiles and kernel choice make (mean error 7 to 9 %), and the BLAS form.
+    """
+
+    e_max: Annotated[float, Key("e_max")]
+    m0: Annotated[float, Key("m0", zero=True)]
+    n0: Annotated[float, Key("n0", zero=True)]
+    k0: Annotated[float, Key("k0", zero=True)]
+    launch_s: Annotated[float, Key("launch", "s")]
+    memory_fraction: Annotated[float, Key("memory_fraction")]
+    best_flops_per_s: Annotated[float, Key("best", "FLOP/s")]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Fused attention's share of the matmul peak on the FLOPs it really does."""
+
+    forward: Annotated[float, Key("forward")]
+    backward: Annotated[float, Key("backward")]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What one device draws, idle and at most."""
+
+    idle_w: Annotated[float, Key("idle", "W")]
+    max_w: Annotated[float, Key("max", "W")]
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one rank owns: a GPU, or one GCD of an MI250X.
+
+    An elementwise kernel takes launch_s + bytes / (memory_efficiency * memory_bytes_per_s): that
+    sum also follows the measured fall of the rate towards small sizes. `best` of the matmul is
+    the highest rate anyone measured for a single one, for information.
+    """
+
+    name: Annotated[str, Key("name")]
+    memory_bytes: Annotated[float, Key("memory", "bytes")]
+    memory_bytes_per_s: Annotated[float, Key("memory_bandwidth", "bytes/s")]
+    memory_efficiency: Annotated[float, Key("memory_efficiency")]
+    launch_s: Annotated[float, Key("launch", "s")]
+    matmul: Annotated[Matmul, Key("matmul")]
+    attention: Annotated[Attention, Key("attention")]
+    power: Annotated[Draw, Key("power")]
+    peak_flops_per_s: Annotated[dict[str, float], Key("peak_flops", "FLOP/s", names=DTYPES)] = (
+        field(hash=False)
+    )

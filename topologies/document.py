@@ -1,0 +1,118 @@
+"""A machine file as a list of facts: every value with its source, confidence and note."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from topologies.errors import MachineError
+
+CONFIDENCES = ("", "high", "medium", "low")
+LABELS = ("name", "description", "kind")  # words, not findings: they need no source
+_ABOUT = ("source", "confidence", "note")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One value of a machine file under its dotted key, and who says so."""
+
+    key: str
+    value: Any
+    source: str
+    confidence: str = ""
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The value as the file writes it."""
+        return self.value if isinstance(self.value, str) else json.dumps(self.value)
+
+    @property
+    def is_label(self) -> bool:
+        """Whether it is a name rather than a finding."""
+        return self.key.rpartition(".")[2] in LABELS
+
+
+def read_facts(document: Mapping[str, Any], origin: str) -> tuple[Fact, ...]:
+    """All facts of a document, in its order.
+
+    A value stands either alone in a table that has a `source`, or as a small table
+    {value, source, confidence, note} of its own. A source may begin with a short name of the
+    document's `[sources]`, followed by a colon; it is spelled out here.
+    """
+    sources = document.get("sources", {})
+    if not isinstance(sources, Mapping):
+        raise MachineError(f"{origin}: sources must be a table of short name = full text")
+    tables = {name: value for name, value in document.items() if name != "sources"}
+    return tuple(_spelled_out(fact, sources, origin) for fact in _walk(tables, "", origin))
+
+
+def _walk(table: Mapping[str, Any], prefix: str, origin: str) -> Iterator[Fact]:
+    about = {name: table.get(name, "") for name in _ABOUT}
+    for name, value in table.items():
+        path = prefix + name
+        if name in _ABOUT:
+            continue
+        if isinstance(value, Mapping) and "value" not in value:
+            yield from _walk(value, f"{path}.", origin)
+        elif isinstance(value, Mapping):
+            yield _own_fact(path, value, origin)
+        else:
+            yield Fact(path, _frozen(value), **about)
+
+
+def _own_fact(path: str, entry: Mapping[str, Any], origin: str) -> Fact:
+    extra = [name for name in entry if name not in ("value", *_ABOUT)]
+    if extra:
+        raise MachineError(
+            f"{origin}: {path} has {extra[0]}, but beside its value go only source, confidence "
+            "and note"
+        )
+    about = {name: entry.get(name, "") for name in _ABOUT}
+    return Fact(path, _frozen(entry["value"]), **about)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def _spelled_out(fact: Fact, sources: Mapping[str, str], origin: str) -> Fact:
+    if not fact.is_label and not (isinstance(fact.source, str) and fact.source.strip()):
+        name = fact.key.rpartition(".")[2]
+        raise MachineError(
+            f"{origin}: {fact.key} has no source; write {name} = "
+            f'{{value = {json.dumps(fact.value)}, source = "where it comes from"}}'
+        )
+    if fact.confidence not in CONFIDENCES:
+        raise MachineError(
+            f'{origin}: {fact.key} has confidence "{fact.confidence}"; '
+            f"try {', '.join(CONFIDENCES[1:])}"
+        )
+    short, colon, rest = fact.source.partition(":")
+    source = f"{sources[short]}{colon}{rest}" if short in sources else fact.source
+    return Fact(fact.key, fact.value, source, fact.confidence, fact.note)
+
+
+def write_facts(facts: Iterable[Fact]) -> dict[str, Any]:
+    """The document that `read_facts` reads as these facts."""
+    document: dict[str, Any] = {}
+    for fact in facts:
+        entry: dict[str, Any] = {"value": _thawed(fact.value), "source": fact.source}
+        entry |= {k: v for k in ("confidence", "note") if (v := getattr(fact, k))}
+        bare = fact.is_label and not fact.source
+        put(document, fact.key, _thawed(fact.value) if bare else entry)
+    return document
+
+
+def put(document: dict[str, Any], path: str, value: Any) -> None:
+    """Puts a value under a dotted key, making the tables on the way."""
+    *tables, name = path.split(".")
+    for table in tables:
+        document = document.setdefault(table, {})
+    document[name] = value
+
+
+def _thawed(value: Any) -> Any:
+    return [_thawed(item) for item in value] if isinstance(value, tuple) else value

@@ -1,0 +1,93 @@
+"""Finding, reading, changing and writing machines."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from topologies.document import Fact
+from topologies.errors import MachineError
+from topologies.machine import (
+    Machine,
+    known_keys,
+    machine_from_dict,
+    machine_from_facts,
+    machine_to_dict,
+)
+from topologies.schema import Leaf, nearest
+
+_SHIPPED = Path(__file__).parent / "machines"
+
+
+def machine_names() -> list[str]:
+    """The machines that come with the package."""
+    return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
+
+
+def load_machine(name_or_path: str) -> Machine:
+    """Loads a machine by its name, or from a TOML or JSON file.
+
+    >>> load_machine("frontier").devices_per_node
+    8
+    """
+    path = Path(name_or_path)
+    if path.suffix in (".toml", ".json"):
+        return machine_from_dict(_document(path), path.name)
+    if name_or_path not in machine_names():
+        raise MachineError(
+            f'no machine is called "{name_or_path}"; known: {", ".join(machine_names())}'
+            f"{nearest(name_or_path, machine_names())}; or give a .toml or .json file"
+        )
+    shipped = _SHIPPED / f"{name_or_path}.toml"
+    return machine_from_dict(_document(shipped), shipped.name)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise MachineError(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from None
+    if not isinstance(document, dict):
+        raise MachineError(f"{path} does not hold a machine, but a {type(document).__name__}")
+    return document
+
+
+def with_settings(machine: Machine | str, settings: Mapping[str, object]) -> Machine:
+    """A machine with some of its file's values replaced; their source becomes the user.
+
+    Keys are those of the file (`device.peak_flops.bf16`), values its texts (`"400 TFLOP/s"`);
+    numbers and lists may be given as text too.
+    """
+    base = load_machine(machine) if isinstance(machine, str) else machine
+    known = known_keys(base.interconnect.kind)
+    facts = {fact.key: fact for fact in base.entries}
+    for key, value in settings.items():
+        if key not in known:
+            raise MachineError(f"{key} is not a key of a machine{nearest(key, known)}")
+        facts[key] = Fact(key, _parsed(known[key], value), "set by the user")
+    return machine_from_facts(tuple(facts.values()), base.profile, base.name)
+
+
+def _parsed(leaf: Leaf, value: object) -> Any:
+    if leaf.unit or leaf.type is str or not isinstance(value, str):
+        return _tuples(value)
+    try:
+        return _tuples(json.loads(value))
+    except ValueError:
+        return value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def write_machine(machine: Machine, path: str | Path) -> None:
+    """Writes a machine as JSON that `load_machine` reads back equal."""
+    text = json.dumps(machine_to_dict(machine), indent=2, ensure_ascii=False)
+    Path(path).write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,152 @@
+"""A machine: its nodes, what is in them and between them, and the source of every number."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from cattrs import BaseValidationError, Converter, transform_error
+from cattrs.gen import make_dict_structure_fn, override
+
+from topologies.device import Attention, Device, Draw, Matmul
+from topologies.document import Fact, put, read_facts, write_facts
+from topologies.errors import MachineError
+from topologies.interconnect import KINDS, Dragonfly, Interconnect, NoInterconnect
+from topologies.keys import Key, keyed_fields
+from topologies.node import Host, Links, Nics, Node
+from topologies.profile import Profile, Table
+from topologies.schema import Leaf, checked, leaves
+from topologies.software import Curve, Software, Tree
+
+
+@dataclass(frozen=True)
+class Power:
+    """What a node draws idle and at most, and what a switch draws."""
+
+    node_idle_w: Annotated[float, Key("node_idle", "W")]
+    node_max_w: Annotated[float, Key("node_max", "W")]
+    switch_w: Annotated[float, Key("switch", "W")]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine of like nodes. Change its numbers through `with_settings`, which keeps `entries`,
+    the facts it was built from, in step; only `profile` may be replaced by itself.
+    """
+
+    name: Annotated[str, Key("name")]
+    description: Annotated[str, Key("description")]
+    nodes: Annotated[int, Key("nodes")]
+    device: Annotated[Device, Key("device")]
+    node: Annotated[Node, Key("node")]
+    interconnect: Annotated[Interconnect, Key("interconnect")]
+    software: Annotated[Software, Key("software")]
+    power: Annotated[Power, Key("power")]
+    profile: Profile | None = None
+    entries: tuple[Fact, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses more nodes than the interconnect joins, and an interconnect without NICs."""
+        if self.nodes > self.interconnect.nodes:
+            raise MachineError(
+                f"nodes = {self.nodes}, but the interconnect has room for {self.interconnect.nodes}"
+            )
+        if self.nodes > 1 and not self.node.nics.count:
+            raise MachineError(f"nodes = {self.nodes} need node.nics to reach each other")
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices in one node."""
+        return self.node.devices
+
+    @property
+    def devices(self) -> int:
+        """Devices in the whole machine."""
+        return self.nodes * self.node.devices
+
+    def facts(self) -> list[Fact]:
+        """Every number of the machine as its file writes it, with its source."""
+        return [fact for fact in self.entries if not fact.is_label]
+
+
+def known_keys(kind: str) -> dict[str, Leaf]:
+    """Every key that the file of a machine with this kind of interconnect may have."""
+    joined = leaves(KINDS[kind], "interconnect.")
+    others = (leaf for leaf in leaves(Machine) if not leaf.key.startswith("interconnect."))
+    return {leaf.key: leaf for leaf in (*others, *joined)}
+
+
+def machine_from_dict(document: Mapping[str, Any], origin: str) -> Machine:
+    """Builds a machine from the document of its file; `origin` is that file's name, for errors."""
+    tables = {name: value for name, value in document.items() if name != "profile"}
+    profile = _profile(document["profile"], origin) if "profile" in document else None
+    return machine_from_facts(read_facts(tables, origin), profile, origin)
+
+
+def machine_from_facts(facts: Collection[Fact], profile: Profile | None, origin: str) -> Machine:
+    """Builds a machine from its facts, after checking each of them."""
+    kinds = [fact.value for fact in facts if fact.key == "interconnect.kind"]
+    if not kinds or kinds[0] not in KINDS:
+        raise MachineError(
+            f"{origin}: interconnect.kind is {kinds[0] if kinds else 'missing'}; "
+            f"try {' or '.join(KINDS)}"
+        )
+    tables: dict[str, Any] = {}
+    for path, value in checked(facts, known_keys(kinds[0]), origin).items():
+        put(tables, path, value)
+    if not tables.get("device", {}).get("peak_flops"):
+        raise MachineError(f"{origin}: device.peak_flops is missing; give it at least one dtype")
+    try:
+        machine = _CONVERTER.structure(tables, Machine)
+    except BaseValidationError as error:
+        raise MachineError(f"{origin}: {_reason(error)}") from None
+    return dataclasses.replace(machine, profile=profile, entries=tuple(facts))
+
+
+def machine_to_dict(machine: Machine) -> dict[str, Any]:
+    """The document that `machine_from_dict` reads as this machine."""
+    document = write_facts(machine.entries)
+    if machine.profile is not None:
+        document["profile"] = dataclasses.asdict(machine.profile)
+    return document
+
+
+def _profile(document: Any, origin: str) -> Profile:
+    try:
+        return _CONVERTER.structure(document, Profile)
+    except BaseValidationError as error:
+        raise MachineError(f"{origin}: {_reason(error, 'profile')}") from None
+
+
+def _reason(error: BaseException, path: str = "$") -> str:
+    while isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            if isinstance(inner, MachineError | BaseExceptionGroup):
+                error = inner
+                break
+        else:
+            return transform_error(error, path=path)[0]
+    return str(error)
+
+
+def _interconnect(table: Mapping[str, Any], _: object) -> Interconnect:
+    return _CONVERTER.structure(table, KINDS[table["kind"]])
+
+
+def _converter() -> Converter:
+    converter = Converter(forbid_extra_keys=True)
+    parts = (Matmul, Attention, Draw, Device, Links, Host, Nics, Node, Dragonfly, NoInterconnect)
+    for cls in (*parts, Curve, Tree, Software, Power, Profile, Table, Machine):
+        renamed: Any = {
+            field.attribute: override(rename=field.key.name) for field in keyed_fields(cls)
+        }
+        hook = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **renamed)
+        converter.register_structure_hook(cls, hook)
+        if cls is NoInterconnect:
+            converter.register_structure_hook(Interconnect, _interconnect)
+    return converter
+
+
+_CONVERTER = _converter()

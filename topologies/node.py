@@ -1,0 +1,82 @@
+"""One node: its devices, the links between them, and the NICs they hang on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Annotated
+
+from topologies.errors import MachineError
+from topologies.keys import Key
+
+
+@dataclass(frozen=True)
+class Links:
+    """Links between devices: `pairs` lists [device, device, count], `all_pairs` one count for all.
+
+    The bandwidth is one link's, per direction; both directions work at once.
+    """
+
+    bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
+    all_pairs: Annotated[int, Key("all_pairs", zero=True)] = 0
+    pairs: Annotated[tuple[tuple[int, int, int], ...], Key("pairs")] = ()
+
+
+@dataclass(frozen=True)
+class Host:
+    """The way from one device to the memory of its host, per direction."""
+
+    bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
+
+
+@dataclass(frozen=True)
+class Nics:
+    """The NICs of a node; `of_device[d]` is the NIC that device d hangs on."""
+
+    count: Annotated[int, Key("count", zero=True)]
+    bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
+    of_device: Annotated[tuple[int, ...], Key("of_device")]
+    latency_s: Annotated[float, Key("latency", "s")]
+
+
+NO_NICS = Nics(count=0, bytes_per_s=0.0, of_device=(), latency_s=0.0)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node and what is in it; a machine's nodes are all alike."""
+
+    devices: Annotated[int, Key("devices")]
+    links: Annotated[Links, Key("links")]
+    host: Annotated[Host, Key("host")]
+    nics: Annotated[Nics, Key("nics")] = NO_NICS
+
+    def __post_init__(self) -> None:
+        """Refuses links and NICs that do not fit the devices."""
+        for a, b, count in self.links.pairs:
+            if not (0 <= a < self.devices and 0 <= b < self.devices and a != b and count >= 1):
+                raise MachineError(
+                    f"node.links.pairs has [{a}, {b}, {count}], but wants two different devices "
+                    f"from 0 to {self.devices - 1} and a count of links"
+                )
+        nics = self.nics
+        if nics.count and len(nics.of_device) != self.devices:
+            raise MachineError(
+                f"node.nics.of_device names {len(nics.of_device)} NICs, but the node has "
+                f"{self.devices} devices; give one NIC for each"
+            )
+        if any(not 0 <= nic < nics.count for nic in nics.of_device):
+            raise MachineError(
+                f"node.nics.of_device = {list(nics.of_device)} names a NIC that is not among "
+                f"0 to {nics.count - 1}"
+            )
+
+    def link_counts(self) -> dict[tuple[int, int], int]:
+        """Links by pair of devices, lower device first; pairs without a link are left out."""
+        counts: dict[tuple[int, int], int] = {}
+        if self.links.all_pairs:
+            counts = dict.fromkeys(combinations(range(self.devices), 2), self.links.all_pairs)
+        for a, b, count in self.links.pairs:
+            pair = (min(a, b), max(a, b))
+            counts[pair] = counts.get(pair, 0) + count
+        return counts

@@ -1,0 +1,34 @@
+"""Measured tables of one machine, as `simgpt calibrate` writes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from topologies.errors import MachineError
+
+
+@dataclass(frozen=True)
+class Table:
+    """Measured times: named columns, the last of them `seconds`, and one tuple per measurement."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        """Refuses a table without times, and rows of another width."""
+        if not self.columns or self.columns[-1] != "seconds":
+            raise MachineError(f'a profile table ends in "seconds", but has {list(self.columns)}')
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise MachineError(
+                    f"a profile row {list(row)} does not fit its columns {list(self.columns)}"
+                )
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Kernel and collective times by op kind, and where they come from, in free words."""
+
+    kernels: dict[str, Table] = field(default_factory=dict, hash=False)
+    collectives: dict[str, Table] = field(default_factory=dict, hash=False)
+    provenance: dict[str, str] = field(default_factory=dict, hash=False)

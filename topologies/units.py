@@ -1,0 +1,100 @@
+"""Quantities with units: text on the way in, SI inside, text again for people."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from typing import Literal, get_args
+
+from topologies.errors import UnitError
+
+Unit = Literal["bytes", "bytes/s", "FLOP/s", "s", "W"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+
+_SYMBOLS: dict[Unit, str] = {"bytes": "B", "bytes/s": "B/s", "FLOP/s": "FLOP/s", "s": "s", "W": "W"}
+_EXAMPLES: dict[Unit, str] = {
+    "bytes": "64 GiB",
+    "bytes/s": "25 GB/s",
+    "FLOP/s": "191.5 TFLOP/s",
+    "s": "10 us",
+    "W": "2.7 kW",
+}
+_LARGE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {f"{prefix}i": 2.0 ** (10 * power) for power, prefix in enumerate("KMGTPE", start=1)}
+_SMALL = {"m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9}
+_PREFIXES: dict[Unit, dict[str, float]] = {
+    "bytes": _LARGE | _BINARY,
+    "bytes/s": _LARGE | _BINARY,
+    "FLOP/s": _LARGE,
+    "s": {"": 1.0} | _SMALL,
+    "W": _LARGE | {"m": 1e-3},
+}
+_TEXT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)\s*")
+
+
+def quantity(text: object, unit: Unit) -> float:
+    """Reads a quantity with its unit, and gives it in SI.
+
+    Byte units take decimal and binary prefixes, seconds the small ones down to `ns`. A number
+    without a unit is refused, since nobody can tell whether 25 meant GB/s or Gbit/s.
+
+    >>> quantity("25 GB/s", "bytes/s")
+    25000000000.0
+    >>> quantity("64 GiB", "bytes") / 2**30
+    64.0
+    """
+    example = f'write it like "{_EXAMPLES[unit]}"'
+    if not isinstance(text, str):
+        raise UnitError(f"{text!r} has no unit; {example}")
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise UnitError(f'"{text}" is not a number with a unit; {example}')
+    number, given = match.groups()
+    if not given:
+        raise UnitError(f'"{text}" has no unit; {example}')
+    symbol = _SYMBOLS[unit]
+    prefix = given.removesuffix(symbol)
+    if not given.endswith(symbol) or prefix not in _PREFIXES[unit]:
+        raise UnitError(f'"{text}" is not in {unit}; {example}')
+    value = _scaled(number, _PREFIXES[unit][prefix])
+    if not math.isfinite(value):
+        raise UnitError(f'"{text}" is not a finite quantity; {example}')
+    return value
+
+
+def _scaled(number: str, factor: float) -> float:
+    """Rounds once: "350 ns" is the same float as 3.5e-7."""
+    exact = Decimal(int(factor)) if factor >= 1 else Decimal(str(factor))
+    return float(Decimal(number) * exact)
+
+
+def format_quantity(value: float, unit: Unit, *, digits: int = 3, binary: bool = False) -> str:
+    """Shows an SI value with the prefix that fits: `25 GB/s`, `13.2 us`; `binary` for GiB.
+
+    >>> format_quantity(1.32e-5, "s"), format_quantity(2**36, "bytes", binary=True)
+    ('13.2 us', '64 GiB')
+    """
+    steps = _steps(unit, binary)
+    shown = abs(value)
+    # A value that rounds up to the next prefix takes it: 999.9 us reads 1 ms.
+    fitting = [step for step in steps if float(f"{shown / step[1]:.{digits}g}") >= 1]
+    prefix, factor = fitting[-1] if fitting else (steps[0] if shown else ("", 1.0))
+    return f"{_plain(value / factor, digits)} {prefix}{_SYMBOLS[unit]}"
+
+
+def _steps(unit: Unit, binary: bool) -> list[tuple[str, float]]:
+    skipped = {"K", "µ", "μ"} | (set() if unit == "s" else {"m"})
+    table = {"": 1.0} | _BINARY if binary else _PREFIXES[unit]
+    kept = [
+        (prefix, factor)
+        for prefix, factor in table.items()
+        if prefix not in skipped and (binary or prefix not in _BINARY)
+    ]
+    return sorted(kept, key=lambda step: step[1])
+
+
+def _plain(number: float, digits: int) -> str:
+    if abs(number) >= 10**digits:
+        return f"{number:.0f}"
+    return f"{number:.{digits}g}"
