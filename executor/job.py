@@ -10,10 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from executor.batches import batch_of
 from executor.errors import LaunchError
 from executor.groups import Groups
 from executor.tasks import Job, Report, Seat
-from executor.text import batch_of, check_text, read_text
+from executor.text import check_text, read_text
 from executor.train import Run, Step, Trainer
 from workload.lowering import lower
 
@@ -21,8 +22,8 @@ from workload.lowering import lower
 def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
     """Connect to the other ranks, train, and return what rank 0 has to say.
 
-    `report` gets a dict per step on rank 0. The result holds losses, step times, the largest peak of
-    all ranks and every rank's spans of the last step.
+    `report` gets a dict per step on rank 0. The result holds losses, step times, the largest
+    peak of all ranks and every rank's spans of the last step.
     """
     text = read_text(job.text)
     check_text(text, job.gpt)

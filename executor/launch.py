@@ -125,7 +125,7 @@ def _listen(stream: IO[str], lines: Queue[str]) -> None:
 
 
 def _check(workers: list[subprocess.Popen[str]], folder: Path) -> None:
-    """Raise if a rank is gone; one killed by a signal is the likelier cause than one that failed."""
+    """Raise if a rank is gone; one killed by a signal is the likelier cause."""
     gone = {rank: code for rank, worker in enumerate(workers) if (code := worker.poll())}
     if gone:
         time.sleep(POLL_S)  # what killed the first may still be writing

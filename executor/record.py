@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from workload.program import Program
-from workload.timeline import Span, Timeline
+from workload.timeline import Timeline, timeline_of
 
 
 class Recorder(Protocol):
@@ -57,7 +57,7 @@ class HostRecorder:
             self._done(index)
 
     def timeline(self, program: Program, rank: int) -> Timeline:
-        return _timeline(program, rank, self._starts, self._ends)
+        return timeline_of("measured", rank, program.ops, self._starts, self._ends)
 
     def _done(self, index: int) -> None:
         self._ends[index] = time.perf_counter()
@@ -90,17 +90,8 @@ class DeviceRecorder:
         origin = self._starts[0]
         starts = [origin.elapsed_time(event) / 1e3 for event in self._starts]
         ends = [origin.elapsed_time(event) / 1e3 for event in self._ends]
-        return _timeline(program, rank, starts, ends)
+        return timeline_of("measured", rank, program.ops, starts, ends)
 
 
 def _event() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-def _timeline(program: Program, rank: int, starts: list[float], ends: list[float]) -> Timeline:
-    origin = min(starts, default=0.0)
-    spans = (
-        Span(rank, op, start - origin, max(end, start) - origin)
-        for op, start, end in zip(program.ops, starts, ends, strict=True)
-    )
-    return Timeline("measured", tuple(spans))

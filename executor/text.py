@@ -1,16 +1,12 @@
-"""Byte-level tokens of any text, and each rank's share of a batch."""
+"""The training text: any file's bytes, checked before a rank starts."""
 
 from __future__ import annotations
 
 import pydoc_data.topics
 from pathlib import Path
 
-import torch
-
 from executor.errors import TextError
-from executor.place import Place
 from workload.gpt import GPT
-from workload.plan import Plan
 
 BYTES = 256
 
@@ -34,20 +30,3 @@ def check_text(text: bytes, gpt: GPT) -> None:
             f"the text has {len(text)} bytes; one sequence of {gpt.name} needs "
             f"{gpt.sequence + 1} (sequence={gpt.sequence} and a target)"
         )
-
-
-def batch_of(text: bytes, gpt: GPT, batch: int, step: int, seed: int) -> torch.Tensor:
-    """The windows of one step's batch: (batch, sequence + 1) tokens, the same for every plan."""
-    tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-    starts = torch.randint(len(text) - gpt.sequence, (batch,), generator=generator)
-    places = starts[:, None] + torch.arange(gpt.sequence + 1)
-    return tokens[places].to(torch.int64)
-
-
-def share(batch: torch.Tensor, plan: Plan, at: Place, micro_batch: int) -> torch.Tensor:
-    """The sequences of one micro-batch that this rank's z and data coordinates see."""
-    cells = plan.z * plan.data
-    cell = at.index("z") + plan.z * at.index("data")
-    start = (micro_batch * cells + cell) * plan.micro_batch
-    return batch[start : start + plan.micro_batch]

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from executor.batches import share
 from executor.groups import Groups
 from executor.place import Place
 from executor.play import play
 from executor.record import DeviceRecorder, HostRecorder, Recorder
 from executor.table import BufferTable
 from executor.tasks import AdamW
-from executor.text import share
 from executor.weights import initial_values, load
 from workload.program import Program
 from workload.timeline import Timeline

@@ -1,1 +1,32 @@
-"""Predict how long one training step of a GPT takes on a machine, and what limits it."""
+"""How long one training step of a GPT takes on a machine, what limits it, and the same step run.
+
+>>> import simgpt
+>>> result = simgpt.predict("gpt-5b", "frontier", "z=16,data=rest", devices=512, batch=512)
+>>> result.memory.fits
+True
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.prediction import Prediction
+
+__all__ = ["predict"]
+
+
+def predict(
+    model: str, machine: str, plan: str, *, devices: int | None = None, batch: int | None = None
+) -> Prediction:
+    """Predict one training step of a model on a machine under a plan, all given as on the CLI.
+
+    `devices` fills `data=rest`; `batch` counts sequences per step.
+    """
+    from simulator.prediction import predict as predict_step
+    from topologies.load import load_machine
+    from workload.gpt import find_model
+    from workload.plan import parse_plan
+
+    parsed = parse_plan(plan, devices=devices, batch=batch)
+    return predict_step(find_model(model), parsed, load_machine(machine))

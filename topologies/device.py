@@ -62,7 +62,7 @@ class Device:
     launch_s: Annotated[float, Key("launch", "s")]
     matmul: Annotated[Matmul, Key("matmul")]
     attention: Annotated[Attention, Key("attention")]
-    power: Annotated[Draw, Key("power")]
     peak_flops_per_s: Annotated[dict[str, float], Key("peak_flops", "FLOP/s", names=DTYPES)] = (
         field(hash=False)
     )
+    power: Annotated[Draw | None, Key("power")] = None

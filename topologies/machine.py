@@ -43,7 +43,7 @@ class Machine:
     node: Annotated[Node, Key("node")]
     interconnect: Annotated[Interconnect, Key("interconnect")]
     software: Annotated[Software, Key("software")]
-    power: Annotated[Power, Key("power")]
+    power: Annotated[Power | None, Key("power")] = None
     profile: Profile | None = None
     entries: tuple[Fact, ...] = ()
 

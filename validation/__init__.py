@@ -1,1 +1,1 @@
-"""Truth: predictions held against measurements."""
+"""Truth: predictions beside measurements, published ones and our own."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from workload.errors import ModelError
@@ -115,3 +116,25 @@ def _preset(name: str, shape: list[int], family: dict[str, Any]) -> GPT:
         vocab=family["defaults"]["vocab"],
         source=family["source"],
     )
+
+
+def read_model(path: Path) -> GPT:
+    """A model from a TOML file with the keys of `GPT`; `ffn` defaults to 4 hidden, `name` to the
+    file's."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"cannot read the model {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path} is no TOML file: {error}") from None
+    kinds = {"name": str, "source": str, "tied": bool}
+    known = [field.name for field in fields(GPT)]
+    for key, value in table.items():
+        if key not in known:
+            raise ModelError(f"{path}: unknown key {key!r}; known: {', '.join(known)}")
+        if type(value) is not kinds.get(key, int):
+            raise ModelError(f"{path}: {key} = {value!r} must be {kinds.get(key, int).__name__}")
+    missing = [k for k in ("layers", "hidden", "heads", "sequence", "vocab") if k not in table]
+    if missing:
+        raise ModelError(f"{path}: {', '.join(missing)} missing")
+    return GPT(**{"name": path.stem, "ffn": 4 * table["hidden"], **table})

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from workload.op import COMPUTE, Op
@@ -45,6 +43,18 @@ class Timeline:
         return [span for span in self.spans if span.rank == rank]
 
 
+def timeline_of(
+    origin: str, rank: int, ops: Sequence[Op], starts: Sequence[float], ends: Sequence[float]
+) -> Timeline:
+    """One rank's timeline from when each op started and ended, counted from the first start."""
+    zero = min(starts, default=0.0)
+    spans = (
+        Span(rank, op, start - zero, max(end, start) - zero)
+        for op, start, end in zip(ops, starts, ends, strict=True)
+    )
+    return Timeline(origin, tuple(spans))
+
+
 def join(predicted: Iterable[Span], measured: Iterable[Span]) -> list[tuple[Span, Span]]:
     """Pair two ranks' spans op by op; a ValueError names an op that stands on one side only."""
     ours = {span.op.name: span for span in predicted}
@@ -65,11 +75,6 @@ def chrome_trace(timelines: Iterable[Timeline]) -> dict[str, Any]:
             events += _process_events(process, f"{timeline.origin} rank {rank}", spans)
             process += 1
     return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-
-def write_chrome_trace(path: Path, timelines: Iterable[Timeline]) -> None:
-    """Write the Chrome trace to a file that ui.perfetto.dev and chrome://tracing open."""
-    path.write_text(json.dumps(chrome_trace(timelines), separators=(",", ":")) + "\n", "utf-8")
 
 
 def _process_events(process: int, title: str, spans: list[Span]) -> list[dict[str, Any]]:

@@ -1,0 +1,26 @@
+"""Batches of byte-level tokens, the same for every plan, and each rank's share of one."""
+
+from __future__ import annotations
+
+import torch
+
+from executor.place import Place
+from workload.gpt import GPT
+from workload.plan import Plan
+
+
+def batch_of(text: bytes, gpt: GPT, batch: int, step: int, seed: int) -> torch.Tensor:
+    """The windows of one step's batch: (batch, sequence + 1) tokens, the same for every plan."""
+    tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    starts = torch.randint(len(text) - gpt.sequence, (batch,), generator=generator)
+    places = starts[:, None] + torch.arange(gpt.sequence + 1)
+    return tokens[places].to(torch.int64)
+
+
+def share(batch: torch.Tensor, plan: Plan, at: Place, micro_batch: int) -> torch.Tensor:
+    """The sequences of one micro-batch that this rank's z and data coordinates see."""
+    cells = plan.z * plan.data
+    cell = at.index("z") + plan.z * at.index("data")
+    start = (micro_batch * cells + cell) * plan.micro_batch
+    return batch[start : start + plan.micro_batch]

@@ -1,0 +1,95 @@
+"""The machine file of the machine at hand, from what calibration measured on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Tables = Mapping[str, list[dict[str, float]]]
+
+
+def machine_document(
+    solo: Mapping[str, Any] | None, crowd: Mapping[str, Any], ranks: int, measured: str
+) -> dict[str, Any]:
+    """A machine of one node with `ranks` devices, as `topologies` reads it from JSON.
+
+    `crowd` was measured with all ranks busy at once, `solo` with one. Peaks are the best rates that
+    were measured, so that FLOP utilisation relates to them. `measured` says when and with what.
+    """
+    kernels = _merged([run["kernels"] for run in (solo, crowd) if run is not None])
+    source = f"simgpt calibrate: {measured}"
+
+    def fact(value: Any) -> dict[str, Any]:
+        return {"value": value, "source": source, "confidence": "high"}
+
+    best = {p: _best_flops_per_s(rows) for p, rows in _matmuls(kernels)}
+    copy_rate = max(_rates(kernels, "add"), default=1e9)
+    shape = {"e_max": 1.0, "m0": 0, "n0": 0, "k0": 0, "memory_fraction": 1.0}
+    return {
+        "name": "host",
+        "description": f"{crowd['device']}, {ranks} ranks, calibrated",
+        "nodes": fact(1),
+        "device": {
+            "name": crowd["device"],
+            "memory": fact(f"{memory_bytes(crowd) // ranks} B"),
+            "memory_bandwidth": fact(f"{copy_rate:.4g} B/s"),
+            "memory_efficiency": fact(1.0),
+            "launch": fact("0 s"),
+            "peak_flops": {p: fact(f"{rate:.4g} FLOP/s") for p, rate in best.items()},
+            "matmul": {
+                **{key: fact(value) for key, value in shape.items()},
+                "launch": fact("0 s"),
+                "best": fact(f"{max(best.values()):.4g} FLOP/s"),
+            },
+            "attention": {"forward": fact(1.0), "backward": fact(1.0)},
+        },
+        "node": {
+            "devices": fact(ranks),
+            "links": {"bandwidth": fact(f"{copy_rate:.4g} B/s"), "all_pairs": fact(1)},
+            "host": {"bandwidth": fact(f"{copy_rate:.4g} B/s")},
+        },
+        "interconnect": {"kind": "none"},
+        "software": {"name": f"torch {crowd['torch']}"},
+        "profile": {
+            "kernels": {key: _table(rows) for key, rows in kernels.items()},
+            "collectives": {key: _table(rows) for key, rows in crowd["collectives"].items()},
+            "provenance": {"measured": measured, "device": crowd["device"]},
+        },
+    }
+
+
+def memory_bytes(run: Mapping[str, Any]) -> int:
+    """Memory of the whole node: what the device reported, else the host's."""
+    reported = int(run.get("memory_bytes", 0))
+    return reported or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _merged(runs: Iterable[Tables]) -> dict[str, list[dict[str, float]]]:
+    merged: dict[str, list[dict[str, float]]] = {}
+    for run in runs:
+        for key, rows in run.items():
+            merged.setdefault(key, []).extend(rows)
+    return merged
+
+
+def _table(rows: list[dict[str, float]]) -> dict[str, Any]:
+    columns = list(rows[0])
+    return {"columns": columns, "rows": [[row[column] for column in columns] for row in rows]}
+
+
+def _matmuls(kernels: Tables) -> Iterable[tuple[str, list[dict[str, float]]]]:
+    for key, rows in kernels.items():
+        kind, _, precision = key.partition("@")
+        if kind == "matmul":
+            yield precision, rows
+
+
+def _best_flops_per_s(rows: list[dict[str, float]]) -> float:
+    return max(2 * row["m"] * row["n"] * row["k"] / row["seconds"] for row in rows)
+
+
+def _rates(kernels: Tables, kind: str) -> Iterable[float]:
+    for key, rows in kernels.items():
+        if key.partition("@")[0] == kind:
+            yield from (row["nbytes"] / row["seconds"] for row in rows)

@@ -1,0 +1,5 @@
+"""`python -m simgpt` is `simgpt`."""
+
+from simgpt.cli import main
+
+main()

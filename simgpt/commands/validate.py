@@ -1,0 +1,114 @@
+"""`simgpt validate`: predictions beside measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simgpt import options, tables
+from simgpt.progress import Ticker
+
+OUTSIDE_TOLERANCE = 4
+
+
+@click.group("validate")
+def command() -> None:
+    """Compare predictions with measurements.
+
+    \b
+    simgpt validate host
+    simgpt validate axonn --json
+    """
+
+
+@command.command("host")
+@click.option("-m", "--machine", help="A calibrated machine file; without it, calibrates first.")
+@click.option("--tolerance", default=0.15, show_default=True, help="Mean absolute error allowed.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--timeout", "timeout_s", default=300.0, show_default=True, help="Seconds.")
+@options.answer_options
+def host(
+    machine: str | None,
+    tolerance: float,
+    threads: int,
+    timeout_s: float,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Predict a fixed set of small steps from calibration alone, run them here, and compare.
+
+    \b
+    simgpt validate host
+    simgpt validate host -m host.json --json
+
+    Ends with status 4 when the mean absolute error is above the tolerance.
+    """
+    from executor.launch import require_torch
+    from validation.host import mape, validate_host
+
+    require_torch()
+    with Ticker() as ticker:
+        built = options.machine_of(machine) if machine else _calibrated(threads, timeout_s, ticker)
+        rows = list(validate_host(built, threads=threads, timeout_s=timeout_s, progress=ticker))
+    error = mape([row.error for row in rows])
+    shown = [
+        (
+            row.model,
+            str(row.plan),
+            tables.seconds(row.measured_s),
+            tables.seconds(row.predicted_s),
+            f"{100 * row.error:+.1f} %",
+        )
+        for row in rows
+    ]
+    text = tables.table(["model", "plan", "measured", "predicted", "error"], shown, left=2)
+    record: dict[str, Any] = {"rows": [row.as_dict() for row in rows], "mape": error}
+    text += f"\n\nmean absolute error {tables.percent(error)} over {len(rows)} steps"
+    options.answer(text, record, as_json=as_json, output=output)
+    if error > tolerance:
+        options.note(f"above the tolerance of {tables.percent(tolerance)}")
+        raise SystemExit(OUTSIDE_TOLERANCE)
+
+
+@command.command("axonn")
+@options.answer_options
+def axonn(as_json: bool, output: Path | None) -> None:
+    """Predict AxoNN's published weak-scaling runs, with nothing fitted to them.
+
+    \b
+    simgpt validate axonn
+    simgpt validate axonn --json
+    """
+    from validation.axonn import validate_axonn
+    from validation.host import mape
+
+    rows = validate_axonn()
+    shown = [
+        (
+            row.prediction.gpt.name,
+            f"{row.prediction.devices:,} of {row.prediction.machine}",
+            str(row.prediction.plan),
+            tables.percent(row.hfu),
+            tables.percent(row.prediction.hfu),
+            f"{100 * row.error:+.1f} %",
+        )
+        for row in rows
+    ]
+    columns = ["model", "devices", "plan", "HFU published", "predicted", "step error"]
+    error = mape([row.error for row in rows])
+    record = {"rows": [row.as_dict() for row in rows], "mape": error}
+    text = tables.table(columns, shown, left=3)
+    options.answer(text, record, as_json=as_json, output=output)
+
+
+def _calibrated(threads: int, timeout_s: float, ticker: Ticker) -> Any:
+    import os
+
+    from executor.calibration import calibrate
+    from executor.tasks import Calibration
+
+    task = Calibration(precisions=("fp32",), threads=threads, timeout_s=timeout_s)
+    ranks = min(os.cpu_count() or 1, 2)
+    return options.check_machine(calibrate(task, ranks, ticker, solo=True))

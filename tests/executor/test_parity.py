@@ -1,0 +1,135 @@
+"""The executor against a plain single-process GPT: same losses, same weights, in float64."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from executor.groups import Groups
+from executor.tasks import AdamW
+from executor.train import Trainer
+from executor.weights import join
+from tests.executor.ranks import TIMEOUT_S, on_ranks
+from tests.reference import initial_weights, train
+from workload.gpt import GPT, find_model
+from workload.lowering import lower
+from workload.plan import OVERLAPS, Plan
+
+STEPS, BATCH, LR, TOLERANCE = 3, 16, 1e-2, 1e-9
+# 250 does not divide by 4 or 8, so the vocabulary's padding is exercised too.
+TINY = replace(find_model("tiny-30k"), vocab=250)
+
+
+def batches(gpt: GPT) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (BATCH, gpt.sequence + 1)
+    return [torch.randint(gpt.vocab, shape, generator=generator) for _ in range(STEPS)]
+
+
+def start(gpt: GPT) -> dict[str, torch.Tensor]:
+    shape = {k: getattr(gpt, k) for k in ("layers", "hidden", "ffn", "heads", "sequence", "vocab")}
+    return initial_weights(**shape, tied=gpt.tied, seed=0, dtype=torch.float64)
+
+
+def reference(gpt: GPT) -> tuple[list[float], dict[str, torch.Tensor]]:
+    pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt)]
+    return train(start(gpt), pairs, heads=gpt.heads, lr=LR)
+
+
+def grids(ranks: int) -> list[tuple[int, ...]]:
+    sizes = [n for n in range(1, ranks + 1) if ranks % n == 0]
+    return [g for g in itertools.product(sizes, repeat=4) if torch.tensor(g).prod() == ranks]
+
+
+def plan_of(grid: tuple[int, ...], overlap: bool, recompute: str, micro_batches: int) -> Plan:
+    x, y, z, data = grid
+    return Plan(
+        x=x,
+        y=y,
+        z=z,
+        data=data,
+        batch=BATCH,
+        micro_batch=BATCH // (z * data * micro_batches),
+        recompute=recompute,
+        overlap=OVERLAPS if overlap else (),
+        precision="fp64",
+    )
+
+
+def every_plan(ranks: int) -> Iterator[Plan]:
+    for grid in grids(ranks):
+        for options in itertools.product((False, True), ("none", "full"), (1, 2)):
+            yield plan_of(grid, *options)
+
+
+def sample(ranks: int) -> list[Plan]:
+    """Every grid once, and over the grids every combination of the other options in turn."""
+    options = list(itertools.product((True, False), ("none", "full"), (2, 1)))
+    pairs = zip(grids(ranks), itertools.cycle(options), strict=False)
+    return [plan_of(grid, *chosen) for grid, chosen in pairs]
+
+
+def differences(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[float, float]]:
+    """For each plan the largest relative error of losses and of weights; facts checked on the way."""
+    losses, weights = reference(gpt)
+    groups = Groups(rank, TIMEOUT_S)
+    found = []
+    for plan in plans:
+        program = lower(gpt, plan)
+        device = torch.device("cpu")
+        trainer = Trainer(program, groups, rank=rank, device=device, adamw=AdamW(lr=LR))
+        trainer.start_from(start(gpt).items())
+        run = trainer.run(batches(gpt))
+        assert [span.op.name for span in run.timeline.spans] == [op.name for op in program.ops]
+        assert run.carried == program.comm_bytes
+        assert run.peak_bytes == program.peak.total_bytes
+        pairs = zip(run.steps, losses, strict=True)
+        loss_error = max(abs(step.loss - loss) / loss for step, loss in pairs)
+        found.append((loss_error, _weight_error(trainer, weights)))
+    return found
+
+
+def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:
+    program, worst = trainer.program, 0.0
+    everyone: list[Any] = [None] * program.plan.grid.ranks
+    dist.all_gather_object(everyone, {name: trainer.table[name] for name in program.layouts})
+    for name, layout in program.layouts.items():
+        parts = {rank: held[name] for rank, held in enumerate(everyone)}
+        whole = join(parts, layout, program.plan.grid)
+        worst = max(worst, float((whole - expected[name]).norm() / expected[name].norm()))
+    return worst
+
+
+def check(ranks: int, gpt: GPT, plans: list[Plan]) -> None:
+    found = on_ranks(ranks, differences, gpt, plans)
+    wrong = [
+        (str(plan), plan.overlap, errors)
+        for plan, errors in zip(plans, found, strict=True)
+        if max(errors) > TOLERANCE
+    ]
+    assert wrong == []
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_every_grid_trains_as_the_plain_model_does(ranks: int) -> None:
+    check(ranks, TINY, sample(ranks))
+
+
+@pytest.mark.distributed
+def test_an_untied_classifier_trains_as_the_plain_model_does() -> None:
+    check(4, replace(TINY, tied=False), [plan_of((1, 2, 2, 1), True, "full", 2)])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_every_plan_trains_as_the_plain_model_does(ranks: int) -> None:
+    check(ranks, TINY, list(every_plan(ranks)))

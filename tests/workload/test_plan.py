@@ -1,0 +1,144 @@
+"""The plan's grammar and the grid's arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import find_model
+from workload.grid import AXES, Grid
+from workload.lowering import lower
+from workload.plan import OVERLAPS, PRECISIONS, RECOMPUTES, Plan, parse_plan
+
+
+def test_the_plan_of_the_text_is_printed_back() -> None:
+    text = "x=2,y=2,z=8,data=16,micro_batch=4,recompute=full"
+    assert str(parse_plan(text, batch=8192)) == text
+
+
+def test_a_micro_batch_that_is_the_whole_share_is_left_out() -> None:
+    assert str(parse_plan("z=2,data=2,micro_batch=4", batch=16)) == "x=1,y=1,z=2,data=2"
+
+
+def test_rest_fills_the_machine() -> None:
+    assert parse_plan("x=2,z=4,data=rest", devices=64).data == 8
+
+
+def test_a_table_of_the_same_keys_is_the_same_plan() -> None:
+    text = parse_plan("x=2,data=4,overlap=oar+dp,precision=fp32", batch=8)
+    table = {"x": 2, "data": 4, "overlap": ["dp", "oar"], "precision": "fp32", "batch": 8}
+    assert parse_plan(table) == text
+
+
+sizes = st.sampled_from([1, 2, 3, 4, 8])
+
+
+@given(
+    axes=st.tuples(sizes, sizes, sizes, sizes),
+    micro=sizes,
+    count=sizes,
+    overlap=st.sets(st.sampled_from(OVERLAPS)),
+    recompute=st.sampled_from(RECOMPUTES),
+    precision=st.sampled_from(PRECISIONS),
+)
+def test_every_plan_is_read_back_from_its_text_and_its_table(
+    axes: tuple[int, ...],
+    micro: int,
+    count: int,
+    overlap: set[str],
+    recompute: str,
+    precision: str,
+) -> None:
+    x, y, z, data = axes
+    plan = Plan(
+        x=x,
+        y=y,
+        z=z,
+        data=data,
+        batch=z * data * micro * count,
+        micro_batch=micro,
+        overlap=tuple(switch for switch in OVERLAPS if switch in overlap),
+        recompute=recompute,
+        precision=precision,
+    )
+    assert parse_plan(str(plan), batch=plan.batch) == plan
+    assert parse_plan(plan.as_dict()) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("q=2", "unknown plan key 'q'"),
+        ("dat=2", "did you mean data?"),
+        ("x", "cannot read 'x'"),
+        ("x=2,x=2", "x stands twice"),
+        ("x=two", "x=two must be a whole number"),
+        ("x=0", "x=0 must be at least 1"),
+        ("x=-2", "x=-2 must be at least 1"),
+        ("pipe=2", "pipe=2 is not supported yet"),
+        ("recompute=some", "recompute=some is not supported; use one of none, full"),
+        ("overlap=all+none", "overlap=all is not supported"),
+        ("precision=fp16", "precision=fp16 is not supported"),
+        ("data=rest", "needs a number of devices"),
+        ("batch=8", "the plan says batch=8, the command batch=16"),
+    ],
+)
+def test_a_plan_that_cannot_be_read_is_refused(text: str, said: str) -> None:
+    with pytest.raises(PlanError, match=said.replace("?", r"\?").replace("+", r"\+")):
+        parse_plan(text, batch=16)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data=3", "batch=16 does not divide over z.data=3 ranks; nearest: 15, 18"),
+        ("data=2,micro_batch=3", "micro_batch=3 does not divide a rank's 8 sequences"),
+        ("x=2,y=2", "multiply to 4 ranks, not to 8 devices"),
+        ("x=3,data=rest", "does not divide 8 devices"),
+    ],
+)
+def test_a_plan_that_does_not_divide_says_what_would(text: str, said: str) -> None:
+    with pytest.raises(PlanCannotRunError, match=said):
+        parse_plan(text, batch=16, devices=8 if "," in text and "micro" not in text else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x=3", "x=3 does not divide heads=8; nearest: 2, 4"),
+        ("y=5", "y=5 does not divide hidden=128; nearest: 4, 8"),
+        ("z=7", "z=7 does not divide the 49152 elements"),
+    ],
+)
+def test_a_plan_that_does_not_divide_the_model_says_what_would(text: str, said: str) -> None:
+    with pytest.raises(PlanCannotRunError, match=said):
+        lower(find_model("tiny-1m"), parse_plan(text))
+
+
+def test_x_is_the_fastest_axis_of_the_rank_order() -> None:
+    grid = Grid(x=2, y=3, z=2, data=2)
+    assert grid.coordinates(1) == {"x": 1, "y": 0, "z": 0, "data": 0, "pipe": 0}
+    assert grid.coordinates(2)["y"] == 1
+    assert grid.coordinates(6)["z"] == 1
+    assert grid.coordinates(12)["data"] == 1
+
+
+def test_groups_differ_in_their_axis_alone() -> None:
+    grid = Grid(x=2, y=2, z=2)
+    assert grid.groups("y").tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert grid.groups("x", "y").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@given(shape=st.tuples(sizes, sizes, sizes, sizes, sizes), axes=st.sets(st.sampled_from(AXES)))
+def test_groups_partition_the_ranks(shape: tuple[int, ...], axes: set[str]) -> None:
+    grid = Grid(*shape)
+    groups = grid.groups(*axes)
+    assert groups.shape[1] == grid.size(*axes)
+    assert sorted(groups.ravel().tolist()) == list(range(grid.ranks))
+    rest = [axis for axis in AXES if axis not in axes]
+    for group in groups[:4]:
+        places = [grid.coordinates(int(rank)) for rank in group]
+        assert all(place[axis] == places[0][axis] for place in places for axis in rest)
+        assert [grid.rank(place) for place in places] == group.tolist() == sorted(group.tolist())

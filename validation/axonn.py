@@ -1,0 +1,59 @@
+"""AxoNN's published weak scaling beside our prediction, nothing fitted to it.
+
+The papers give the share of peak (recomputation counted) and the model, not the grid. The rule for
+the grid here is the authors' own launch script's: the smallest x*y*z that it allows for the model,
+all of it on z, the rest on data.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from simulator.prediction import Prediction, predict
+from topologies.load import load_machine
+from workload.gpt import find_model
+from workload.plan import parse_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A published run and our prediction of it; HFU is a share of the advertised peak."""
+
+    id: str
+    hfu: float
+    prediction: Prediction
+
+    @property
+    def error(self) -> float:
+        """Relative error of the predicted step time, which goes as one over HFU."""
+        return self.hfu / self.prediction.hfu - 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as it stands in JSON."""
+        return {
+            "id": self.id,
+            "model": self.prediction.gpt.name,
+            "machine": self.prediction.machine,
+            "devices": self.prediction.devices,
+            "plan_string": str(self.prediction.plan),
+            "measured_hfu": self.hfu,
+            "predicted_hfu": self.prediction.hfu,
+            "predicted_s": self.prediction.step_s,
+            "measured_s": self.prediction.step_s * self.prediction.hfu / self.hfu,
+            "error": self.error,
+        }
+
+
+def validate_axonn() -> list[Published]:
+    """Predict every published run of the data file."""
+    text = resources.files("validation").joinpath("data/axonn.toml").read_text(encoding="utf-8")
+    return [_predicted(run) for run in tomllib.loads(text)["run"]]
+
+
+def _predicted(run: dict[str, Any]) -> Published:
+    plan = parse_plan(run["plan"], devices=run["devices"], batch=run["batch"])
+    prediction = predict(find_model(run["model"]), plan, load_machine(run["machine"]))
+    return Published(run["id"], run["hfu"], prediction)

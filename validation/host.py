@@ -1,0 +1,90 @@
+"""The host validation: a fixed set of small steps, predicted from calibration and then run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.prediction import predict
+from topologies.machine import Machine
+from workload.gpt import find_model
+from workload.plan import Plan, parse_plan
+
+# Model, batch and plan of each step that is validated: on one and two ranks, every axis, with and
+# without overlap, recomputation and micro-batches.
+CELLS = (
+    ("tiny-1m", 8, "data=1"),
+    ("tiny-2m", 8, "data=1,recompute=full"),
+    ("tiny-10m", 4, "data=1,micro_batch=2"),
+    ("tiny-25m", 2, "data=1"),
+    ("tiny-2m", 16, "data=2,overlap=none"),
+    ("tiny-10m", 8, "data=2"),
+    ("tiny-10m", 8, "x=2,overlap=none"),
+    ("tiny-25m", 4, "x=2,recompute=full"),
+    ("tiny-10m", 8, "y=2"),
+    ("tiny-25m", 4, "y=2,overlap=none"),
+    ("tiny-10m", 8, "z=2,overlap=none,recompute=full"),
+    ("tiny-25m", 4, "z=2"),
+)
+STEPS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One validated step; `error` is predicted over measured, less one."""
+
+    model: str
+    plan: Plan
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the prediction."""
+        return self.predicted_s / self.measured_s - 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as it stands in JSON."""
+        return {
+            "model": self.model,
+            "ranks": self.plan.grid.ranks,
+            "batch": self.plan.batch,
+            "plan_string": str(self.plan),
+            "predicted_s": self.predicted_s,
+            "measured_s": self.measured_s,
+            "error": self.error,
+        }
+
+
+def validate_host(
+    machine: Machine, *, threads: int, timeout_s: float, progress: Callable[[str], None]
+) -> Iterator[Row]:
+    """Predict every cell that the machine has ranks for, then run it, and compare.
+
+    Every prediction is made from the calibrated machine before its step is run.
+    """
+    from executor.launch import launch
+    from executor.tasks import Job
+
+    for name, batch, text in CELLS:
+        plan = parse_plan(f"{text},precision=fp32", batch=batch)
+        if plan.grid.ranks > machine.devices:
+            continue
+        gpt = find_model(name)
+        predicted_s = predict(gpt, plan, machine).step_s
+        progress(f"running {name} with {plan}")
+        job = Job(gpt=gpt, plan=plan, steps=STEPS, threads=threads, timeout_s=timeout_s)
+        result = launch(
+            "train",
+            job.to_json(),
+            ranks=plan.grid.ranks,
+            report=lambda _: None,
+            timeout_s=timeout_s,
+        )
+        yield Row(name, plan, predicted_s, result["step_s"])
+
+
+def mape(errors: list[float]) -> float:
+    """Mean absolute relative error."""
+    return sum(map(abs, errors)) / len(errors)
