@@ -1,0 +1,52 @@
+"""Where a step's time goes, as the compute stream of one rank sees it.
+
+Compute ops count as `compute`, those of the closing block `step` (norm, clipping, AdamW) as
+`optimizer`. A collective on the compute stream counts whole towards its axes, waiting for its peers
+included; so does the time in which the compute stream waits for a collective of another stream.
+What is left is `idle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.steady import Guess, key_of
+from workload.op import COMPUTE
+
+STEP = "step"
+
+
+def last_to_end(guess: Guess) -> int:
+    """The rank class whose last op ends last; the first of them if several do."""
+    return int(guess.end.max(axis=1).argmax())
+
+
+def breakdown(guess: Guess, number: int, copies: Sequence[int]) -> dict[str, int]:
+    """Ticks of a rank class's step by what they went to, where op i stands for `copies[i]` ops.
+
+    Without folding the parts sum to the class's step; with it, if the ops' waits are even too.
+    """
+    program, follows = guess.program, guess.follows
+    start, end = guess.start[number].tolist(), guess.end[number].tolist()
+    earlier_end = guess.earlier_end[number].tolist()
+    bounds = [*follows.first.tolist(), len(earlier_end)]
+    parts = {"compute": 0, "optimizer": 0}
+    for index, op in enumerate(program.ops):
+        if op.stream != COMPUTE:
+            continue
+        pairs = range(bounds[index], bounds[index + 1])
+        latest = max(pairs, key=lambda pair: (earlier_end[pair], -pair))
+        ready = max(earlier_end[latest], 0)
+        waited = ready - earlier_end[bounds[index]]
+        if waited:
+            key = key_of(program.ops[int(follows.earlier[latest])])
+            parts[key] = parts.get(key, 0) + copies[index] * waited
+        if op.is_collective:
+            key = key_of(op)
+            parts[key] = parts.get(key, 0) + copies[index] * (end[index] - ready)
+        else:
+            key = "optimizer" if op.block == STEP else "compute"
+            parts[key] += copies[index] * (end[index] - start[index])
+    last = max(e for e, op in zip(end, program.ops, strict=True) if op.stream == COMPUTE)
+    parts["idle"] = max(end) - last
+    return parts

@@ -1,0 +1,113 @@
+"""How long a compute op takes: one interface, and the analytic model behind it.
+
+Letters of the matmul model: m, n, k are the call's shape, e the share of the peak it reaches.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from simulator.profile import ProfileCosts
+from topologies.device import Device
+from topologies.errors import MachineError
+from topologies.machine import Machine
+from workload.op import Op
+
+CAUSAL = 0.5
+BACKWARD_OVER_FORWARD = 2.5
+
+
+class ComputeCosts(Protocol):
+    """Answers how long an op that is no collective takes on a device."""
+
+    def seconds(self, op: Op) -> float:
+        """Seconds from the op's start to its end, alone on its device."""
+        ...
+
+
+def compute_costs(machine: Machine, ranks_per_node: int) -> ComputeCosts:
+    """The best costs at hand: those of the machine's profile if it has one, else the model's.
+
+    `ranks_per_node` is how many ranks of one node are busy at once.
+    """
+    if machine.profile is not None and machine.profile.kernels:
+        return ProfileCosts(machine.profile, ranks_per_node)
+    return AnalyticCosts(machine)
+
+
+class AnalyticCosts:
+    """A roofline with a shape-dependent matmul rate, from the numbers of the machine's file.
+
+    Not modelled: steps that tiles and kernel choice make in a matmul's rate, the BLAS form, caches
+    that keep an operand between two ops, clocks that fall under load, variation among devices, and
+    an elementwise op's arithmetic.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._known: dict[tuple[object, ...], float] = {}
+
+    def seconds(self, op: Op) -> float:
+        """Seconds that the op takes; ops of the same kind, dtype and size are worked out once."""
+        shape = tuple(op.attributes[key] for key in "mnk") if op.kind == "matmul" else ()
+        key = (op.kind, op.dtype, shape, op.nbytes, op.flops)
+        if key not in self._known:
+            self._known[key] = self._seconds(op)
+        return self._known[key]
+
+    def _seconds(self, op: Op) -> float:
+        if op.kind == "matmul":
+            return matmul_s(self._machine.device, self._peak(op), op)
+        if op.kind in ("attention", "attention_grad"):
+            return attention_s(self._machine.device, self._peak(op), op)
+        return memory_bound_s(self._machine.device, op)
+
+    def _peak(self, op: Op) -> float:
+        return peak_flops_per_s(self._machine, op.dtype)
+
+
+def peak_flops_per_s(machine: Machine, dtype: str) -> float:
+    """A device's peak for a dtype; a MachineError says which dtypes the machine knows."""
+    peaks = machine.device.peak_flops_per_s
+    if dtype not in peaks:
+        raise MachineError(
+            f"{machine.name} has no device.peak_flops.{dtype}; it knows {', '.join(peaks)}"
+        )
+    return peaks[dtype]
+
+
+def matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
+    """t = launch + max(2 m n k / (peak * e), bytes / (f * memory bandwidth)), e by the shape.
+
+    Source: topologies/device.py, class Matmul. Not modelled: tiles, kernel choice, BLAS form.
+    """
+    model = device.matmul
+    m, n, k = (float(op.attributes[key]) for key in "mnk")
+    e = model.e_max * m / (m + model.m0) * n / (n + model.n0) * k / (k + model.k0)
+    memory_s = op.nbytes / (model.memory_fraction * device.memory_bytes_per_s)
+    return model.launch_s + max(op.flops / (peak_flops_per_s * e), memory_s)
+
+
+def attention_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
+    """Fused causal attention: the triangle's FLOPs at the device's attention efficiency.
+
+    An op counts the whole square, forward once and backward twice. A causal kernel does half of
+    the forward; its backward does 5 matmuls for the forward's 2, that is 2.5 times as much.
+    Source: Dao (FlashAttention-2, arXiv 2307.08691), sections 3.2 and 4.1. Not modelled: short
+    sequences and few heads, which fill a device badly.
+    """
+    work = op.flops * CAUSAL
+    efficiency = device.attention.forward
+    if op.kind == "attention_grad":
+        work *= BACKWARD_OVER_FORWARD / 2
+        efficiency = device.attention.backward
+    return device.launch_s + work / (peak_flops_per_s * efficiency)
+
+
+def memory_bound_s(device: Device, op: Op) -> float:
+    """t = launch + bytes / achieved memory bandwidth, for everything that multiplies no matrices.
+
+    Source: topologies/device.py, class Device. Not modelled: operands still in a cache, atomics of
+    the embedding's gradient, the several kernels that some kinds take.
+    """
+    return device.launch_s + op.nbytes / (device.memory_efficiency * device.memory_bytes_per_s)

@@ -1,0 +1,251 @@
+"""Folding: a few layers and micro-batches stand for all of them, exactly.
+
+The program is lowered and simulated with K and K+1 layers and with J and J+1 micro-batches. From
+these corners every op's time (and the memory in use at it) is extrapolated to the whole program,
+with whole numbers. `steady` proves that the outcome is the whole program's own timing; where the
+proof fails because the step is not yet in its steady state, K and J grow, up to the whole program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from simulator.breakdown import breakdown, last_to_end
+from simulator.costs import ComputeCosts
+from simulator.network import Fabric, Ints, Network, network_of
+from simulator.play import Run, play
+from simulator.positions import Cut, Fold, Position, index_of, position
+from simulator.steady import Guess, Line, key_of, layer_line, micro_batch_line
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.memory import MemoryUse
+from workload.op import ROLES, Op
+from workload.plan import Plan
+from workload.program import Program
+
+LAYERS, MICRO_BATCHES = 8, 4  # the fewest whose ends may be unlike the parts beside the cut
+
+
+@dataclass(frozen=True)
+class Step:
+    """What there is to know of one simulated step of the whole program, in ticks, bytes and FLOPs.
+
+    FLOPs are those of all ranks. `layers` and `micro_batches` say how many were simulated.
+    """
+
+    parts_ticks: dict[str, int]
+    memory: MemoryUse
+    ops: int
+    comm_bytes: dict[str, int]
+    model_flops: int
+    hardware_flops: int
+    rank_classes: int
+    layers: int
+    micro_batches: int
+
+
+def simulate_step(
+    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, *, fold: bool = True
+) -> Step:
+    """Simulate a step, folded as far as that is exact, or without folding at all."""
+    network = network_of(lower(replace(gpt, layers=1), plan.with_micro_batches(1)), fabric)
+    kept = gpt.layers, plan.micro_batches
+    if fold:
+        kept = _enough_layers(gpt, plan, costs, network), MICRO_BATCHES
+    memory = None
+    while True:
+        corners = _Corners(gpt, plan, _fold(gpt, plan, *kept))
+        memory = memory or _memory(corners)
+        parts_ticks = _parts_ticks(corners, costs, network)
+        if memory is not None and parts_ticks is not None:
+            return _step(corners, len(network.ranks), parts_ticks, memory)
+        kept = _grown(gpt, *kept)
+
+
+def _enough_layers(gpt: GPT, plan: Plan, costs: ComputeCosts, network: Network) -> int:
+    """How many layers two micro-batches want, as a first guess for all of them, cheaply had."""
+    two = plan.with_micro_batches(2)
+    layers = LAYERS
+    if plan.micro_batches > 2:
+        while _fold(gpt, two, layers, 2).layers.omitted:
+            corners = _Corners(gpt, two, _fold(gpt, two, layers, 2))
+            if _parts_ticks(corners, costs, network) is not None:
+                break
+            layers *= 2
+    return layers
+
+
+def _grown(gpt: GPT, layers: int, micro_batches: int) -> tuple[int, int]:
+    """The next folded program to try: first with more layers, then with more micro-batches too."""
+    if _cut(layers, gpt.layers).omitted:
+        return 2 * layers, micro_batches
+    return layers, 3 * micro_batches // 2
+
+
+def _fold(gpt: GPT, plan: Plan, layers: int, micro_batches: int) -> Fold:
+    return Fold(_cut(layers, gpt.layers), _cut(micro_batches, plan.micro_batches))
+
+
+def _cut(kept: int, whole: int) -> Cut:
+    """Keep so many parts, or all of them where the two folded programs would be the larger."""
+    return Cut(kept, whole) if 2 * kept + 1 < whole else Cut(whole, whole)
+
+
+@dataclass(frozen=True)
+class _Corners:
+    """The folded program, and those with one more layer and one more micro-batch."""
+
+    gpt: GPT
+    plan: Plan
+    fold: Fold
+
+    @cached_property
+    def more(self) -> list[tuple[int, int]]:
+        """By how many layers and micro-batches each corner exceeds the first."""
+        layers = (0, 1) if self.fold.layers.omitted else (0,)
+        micro_batches = (0, 1) if self.fold.micro_batches.omitted else (0,)
+        return [(a, b) for a in layers for b in micro_batches]
+
+    @cached_property
+    def programs(self) -> list[Program]:
+        """The corners' programs, the folded one first."""
+        return [
+            lower(
+                replace(self.gpt, layers=self.fold.layers.kept + a),
+                self.plan.with_micro_batches(self.fold.micro_batches.kept + b),
+            )
+            for a, b in self.more
+        ]
+
+    @cached_property
+    def positions(self) -> list[Position]:
+        """Where the folded program's ops stand."""
+        return [position(op.name) for op in self.programs[0].ops]
+
+    @cached_property
+    def copies(self) -> list[int]:
+        """How many ops of the whole program each of the folded program's stands for."""
+        return [self.fold.copies(where) for where in self.positions]
+
+    @cached_property
+    def layers(self) -> Line:
+        """The omitted layers."""
+        return layer_line(self.fold.layers, self.positions)
+
+    @cached_property
+    def micro_batches(self) -> Line:
+        """The omitted micro-batches."""
+        return micro_batch_line(self.fold.micro_batches, self.positions)
+
+    @cached_property
+    def places(self) -> list[Ints]:
+        """For each corner the places of the folded program's ops in it."""
+        places = []
+        for (a, b), program in zip(self.more, self.programs, strict=True):
+            index = index_of(program.ops)
+            names = (str(self.fold.moved(where, a, b)) for where in self.positions)
+            places.append(np.array([index[name] for name in names], dtype=np.int64))
+        return places
+
+    @cached_property
+    def ops(self) -> list[list[Op]]:
+        """The corners' ops, each of the size that it has in the whole program.
+
+        The gradient norm and the gradients' all-reduce grow with the layers.
+        """
+        sizes = [np.array([[op.nbytes for op in program.ops]]) for program in self.programs]
+        whole = self.extrapolated(sizes)[0]
+        ops = [list(program.ops) for program in self.programs]
+        for index in np.flatnonzero(whole != sizes[0][0]).tolist():
+            for corner, places in zip(ops, self.places, strict=True):
+                place = int(places[index])
+                corner[place] = replace(corner[place], nbytes=int(whole[index]))
+        return ops
+
+    def extrapolated(self, values: Sequence[Ints]) -> Ints:
+        """Values at the corners' ops, (anything, ops), to the folded ops of the whole program."""
+        at = {
+            more: value[:, places]
+            for more, value, places in zip(self.more, values, self.places, strict=True)
+        }
+        first = at[0, 0]
+        layer = at.get((1, 0), first) - first
+        micro_batch = at.get((0, 1), first) - first
+        both = at[1, 1] - at[1, 0] - at[0, 1] + first if (1, 1) in at else 0
+        n, m = self.fold.layers.omitted, self.fold.micro_batches.omitted
+        return np.asarray(first + n * layer + m * micro_batch + n * m * both, dtype=np.int64)
+
+
+def _parts_ticks(corners: _Corners, costs: ComputeCosts, network: Network) -> dict[str, int] | None:
+    """Where the time of the whole step goes, or None where the corners do not determine it."""
+    runs = [
+        play(program, costs, network, ops)
+        for program, ops in zip(corners.programs, corners.ops, strict=True)
+    ]
+    guess = _guess(corners, network, runs)
+    durations = runs[0].end - runs[0].start
+    folded = len(runs) > 1
+    if folded and not ((guess.end - guess.start == durations).all() and guess.is_exact()):
+        return None
+    parts = breakdown(guess, last_to_end(guess), corners.copies)
+    if sum(parts.values()) != guess.end.max():
+        return None
+    return parts
+
+
+def _guess(corners: _Corners, network: Network, runs: Sequence[Run]) -> Guess:
+    start = corners.extrapolated([run.start for run in runs])
+    end = corners.extrapolated([run.end for run in runs])
+    program = corners.programs[0]
+    return Guess(program, network, corners.layers, corners.micro_batches, start, end)
+
+
+def _step(
+    corners: _Corners, rank_classes: int, parts_ticks: dict[str, int], memory: MemoryUse
+) -> Step:
+    ranks = corners.plan.grid.ranks
+    comm_bytes: dict[str, int] = {}
+    model = recomputed = count = 0
+    for op, copies in zip(corners.ops[0], corners.copies, strict=True):
+        count += copies
+        if op.is_collective:
+            comm_bytes[key_of(op)] = comm_bytes.get(key_of(op), 0) + copies * op.nbytes
+        flops = copies * (op.flops * ranks // op.replicas)
+        if op.block.endswith("recompute"):
+            recomputed += flops
+        else:
+            model += flops
+    return Step(
+        parts_ticks=parts_ticks,
+        memory=memory,
+        ops=count,
+        comm_bytes=comm_bytes,
+        model_flops=model,
+        hardware_flops=model + recomputed,
+        rank_classes=rank_classes,
+        layers=corners.fold.layers.kept,
+        micro_batches=corners.fold.micro_batches.kept,
+    )
+
+
+def _memory(corners: _Corners) -> MemoryUse | None:
+    """The whole program's peak: memory at an op grows evenly with layers and micro-batches, so the
+    peak lies at one of the folded program's ops."""
+    curves = [_memory_curve(program) for program in corners.programs]
+    whole = corners.extrapolated(curves)
+    if not (corners.layers.is_even(whole) and corners.micro_batches.is_even(whole)):
+        return None
+    peak = int(whole[0].argmax())
+    fold = corners.fold
+    where = fold.moved(corners.positions[peak], fold.layers.omitted, fold.micro_batches.omitted)
+    total, *parts = whole[:, peak].tolist()
+    return MemoryUse(str(where), total, dict(zip(ROLES, parts, strict=True)))
+
+
+def _memory_curve(program: Program) -> Ints:
+    rows = [(use.total_bytes, *(use.parts[role] for role in ROLES)) for use in program.memory]
+    return np.array(rows, dtype=np.int64).T

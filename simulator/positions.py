@@ -1,0 +1,105 @@
+"""Where an op stands in a program: in which layer and which micro-batch, by its name.
+
+A folded program has the first and the last few layers (and micro-batches) of the whole one. `Cut`
+says how many there are and which stand for those left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from workload.op import Op
+
+_NAME = re.compile(r"(?:m(\d+)(?:\.|$))?(?:l(\d+)(?=\.|$))?")
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """An op's micro-batch and layer, -1 where it belongs to none, and the rest of its name."""
+
+    micro_batch: int
+    layer: int
+    rest: str
+
+    def twin(self, axis: str, part: int) -> Position:
+        """The same op in another layer or, as `axis` says, another micro-batch."""
+        if axis == "layer":
+            return replace(self, layer=part)
+        return replace(self, micro_batch=part)
+
+    def __str__(self) -> str:
+        words = [f"m{self.micro_batch}"] if self.micro_batch >= 0 else []
+        words += [f"l{self.layer}{self.rest}"] if self.layer >= 0 else [self.rest]
+        return ".".join(words)
+
+
+def position(name: str) -> Position:
+    """Read an op's name.
+
+    >>> position("m1.l12.up.gather")
+    Position(micro_batch=1, layer=12, rest='.up.gather')
+    >>> str(position("l3.adamw")), position("loss.reduce").layer
+    ('l3.adamw', -1)
+    """
+    match = _NAME.match(name)
+    assert match is not None
+    micro_batch, layer = (int(text) if text else NONE for text in match.groups())
+    return Position(micro_batch, layer, name[match.end() :])
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A dimension of `whole` like parts, of which `kept` stand in a folded program, cut at half.
+
+    The part just behind the cut stands for the `omitted` ones too.
+    """
+
+    kept: int
+    whole: int
+
+    @property
+    def omitted(self) -> int:
+        """How many parts the folded program leaves out."""
+        return self.whole - self.kept
+
+    @property
+    def back(self) -> int:
+        """The first part behind the cut."""
+        return self.kept // 2
+
+    def moved(self, index: int, by: int) -> int:
+        """Where a part stands once `by` more are put in at the cut."""
+        return index + by if index >= self.back else index
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A folded program's two cuts."""
+
+    layers: Cut
+    micro_batches: Cut
+
+    def moved(self, at: Position, layers: int, micro_batches: int) -> Position:
+        """Where an op stands in a program of that many more layers and micro-batches."""
+        return Position(
+            self.micro_batches.moved(at.micro_batch, micro_batches),
+            self.layers.moved(at.layer, layers),
+            at.rest,
+        )
+
+    def copies(self, at: Position) -> int:
+        """How many ops of the whole program this one stands for."""
+        copies = 1
+        if at.layer == self.layers.back:
+            copies *= 1 + self.layers.omitted
+        if at.micro_batch == self.micro_batches.back:
+            copies *= 1 + self.micro_batches.omitted
+        return copies
+
+
+def index_of(ops: Sequence[Op]) -> dict[str, int]:
+    """Op name to place in the program."""
+    return {op.name: index for index, op in enumerate(ops)}

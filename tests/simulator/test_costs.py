@@ -1,0 +1,137 @@
+"""Compute costs: the model's formula by hand, a profile's tables at and between their points."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.costs import AnalyticCosts, compute_costs
+from simulator.profile import ProfileCosts
+from topologies.errors import MachineError
+from topologies.load import load_machine
+from topologies.profile import Profile, Table
+from workload.op import Op
+
+MATMULS = Table(
+    ("ranks", "form", "m", "n", "k", "seconds"),
+    tuple(
+        (ranks, 0.0, m, n, k, ranks * 2 * m * n * k / (1e9 * m))
+        for ranks in (1.0, 4.0)
+        for m in (16.0, 64.0)
+        for n in (16.0, 64.0)
+        for k in (16.0, 64.0)
+    ),
+)  # rate 1e9 * m, a power law, which interpolation in logarithms hits exactly
+MOVES = Table(("ranks", "nbytes", "seconds"), ((1.0, 1e3, 1e-6), (1.0, 1e5, 1e-5)))
+PROFILE = Profile(kernels={"matmul": MATMULS, "pointwise": MOVES})
+
+
+def matmul(m: int, n: int, k: int, form: str = "NN", dtype: str = "bf16") -> Op:
+    attributes = {"m": m, "n": n, "k": k, "form": form}
+    nbytes = 2 * (m * n + n * k + m * k)
+    return Op(
+        "op",
+        "matmul",
+        (),
+        (),
+        "b",
+        nbytes=nbytes,
+        flops=2 * m * n * k,
+        dtype=dtype,
+        attributes=attributes,
+    )
+
+
+def move(nbytes: int, kind: str = "gelu") -> Op:
+    return Op("op", kind, (), (), "b", nbytes=nbytes)
+
+
+def test_a_matmul_takes_its_launch_and_its_flops_at_the_rate_of_its_shape() -> None:
+    machine = load_machine("frontier")
+    model = machine.device.matmul
+    share = model.e_max * 4096 / (4096 + model.m0) * 8192 / (8192 + model.n0)
+    share *= 2048 / (2048 + model.k0)
+    expected = model.launch_s + 2 * 4096 * 8192 * 2048 / (
+        machine.device.peak_flops_per_s["bf16"] * share
+    )
+    assert AnalyticCosts(machine).seconds(matmul(4096, 8192, 2048)) == pytest.approx(expected)
+
+
+def test_a_matmul_of_one_row_takes_the_time_of_reading_its_weight() -> None:
+    device = load_machine("frontier").device
+    rate = device.matmul.memory_fraction * device.memory_bytes_per_s
+    op = matmul(1, 16384, 16384)
+    seconds = AnalyticCosts(load_machine("frontier")).seconds(op)
+    assert seconds == pytest.approx(device.matmul.launch_s + op.nbytes / rate)
+
+
+def test_causal_attention_does_half_of_its_square_and_backward_five_halves_of_that() -> None:
+    machine = load_machine("perlmutter")
+    device, peak = machine.device, machine.device.peak_flops_per_s["bf16"]
+    forward = Op("f", "attention", (), (), "b", flops=4 * 10**12)
+    backward = Op("b", "attention_grad", (), (), "b", flops=8 * 10**12)
+    costs = AnalyticCosts(machine)
+    assert (costs.seconds(forward) - device.launch_s) * peak * device.attention.forward == (
+        pytest.approx(2e12)
+    )
+    assert (costs.seconds(backward) - device.launch_s) * peak * device.attention.backward == (
+        pytest.approx(5e12)
+    )
+
+
+def test_a_dtype_that_the_machine_does_not_know_is_refused_by_name() -> None:
+    with pytest.raises(MachineError, match=r"has no device\.peak_flops\.int3; it knows"):
+        AnalyticCosts(load_machine("frontier")).seconds(matmul(8, 8, 8, dtype="int3"))
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(16, 64, 16), (32, 32, 32), (20, 50, 64)])
+def test_a_profile_interpolates_a_matmuls_rate_in_logarithms(m: int, n: int, k: int) -> None:
+    seconds = ProfileCosts(PROFILE, ranks=1).seconds(matmul(m, n, k))
+    assert seconds == pytest.approx(2 * n * k / 1e9)
+
+
+def test_outside_the_measured_shapes_the_rate_of_the_nearest_holds() -> None:
+    costs = ProfileCosts(PROFILE, ranks=1)
+    assert costs.seconds(matmul(128, 64, 64)) == pytest.approx(
+        2 * costs.seconds(matmul(64, 64, 64))
+    )
+
+
+def test_a_form_that_was_not_measured_takes_the_rate_of_one_that_was() -> None:
+    costs = ProfileCosts(PROFILE, ranks=1)
+    assert costs.seconds(matmul(32, 32, 32, form="TN")) == costs.seconds(matmul(32, 32, 32))
+
+
+def test_rows_measured_with_the_nearest_number_of_busy_ranks_count() -> None:
+    alone, crowded = (ProfileCosts(PROFILE, ranks).seconds(matmul(32, 32, 32)) for ranks in (1, 8))
+    assert crowded == pytest.approx(4 * alone)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "seconds"), [(10, 1e-6), (1000, 1e-6), (10_000, 10**-5.5), (10**6, 1e-4)]
+)
+def test_a_moved_size_holds_its_time_below_the_table_and_its_rate_above(
+    nbytes: int, seconds: float
+) -> None:
+    assert ProfileCosts(PROFILE, ranks=1).seconds(move(nbytes)) == pytest.approx(seconds)
+
+
+def test_attention_is_interpolated_in_its_work() -> None:
+    rows = ((1.0, 64.0, 2.0, 8.0, 32.0, 1e-3), (1.0, 128.0, 2.0, 8.0, 32.0, 2e-3))
+    columns = ("ranks", "rows", "heads", "width", "sequence", "seconds")
+    costs = ProfileCosts(Profile(kernels={"attention": Table(columns, rows)}), ranks=1)
+    op = Op("op", "attention", (), (), "b", flops=4 * 96 * 2 * 8 * 32)
+    assert costs.seconds(op) == pytest.approx(1.5e-3)
+
+
+def test_a_grid_with_a_hole_is_refused_by_the_missing_shape() -> None:
+    holed = replace(MATMULS, rows=MATMULS.rows[1:8])
+    with pytest.raises(MachineError, match=r"no NN row for m, n, k = \(16\.0, 16\.0, 16\.0\)"):
+        ProfileCosts(Profile(kernels={"matmul": holed}), ranks=1)
+
+
+def test_a_machine_with_a_profile_is_predicted_from_it() -> None:
+    machine = load_machine("frontier")
+    assert isinstance(compute_costs(machine, 8), AnalyticCosts)
+    assert isinstance(compute_costs(replace(machine, profile=PROFILE), 8), ProfileCosts)

@@ -1,0 +1,116 @@
+"""Folding must be invisible: a folded step equals the whole one to the last tick and byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.fold import LAYERS, MICRO_BATCHES, Step, simulate_step
+from simulator.network import network_of
+from simulator.play import play
+from tests.simulator.worlds import SmallCosts, SmallFabric, plan_of
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.plan import Plan
+
+SMALL = GPT(name="small", layers=2, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
+OVERLAPS = ("none", "all", "oar", "ors", "oag", "dp", "oar+ors+oag", "ors+dp", "ors+oag+dp")
+GRIDS = (
+    "x=2,y=2,z=2,data=2",
+    "z=4",
+    "z=2,data=2",
+    "data=4",
+    "x=4",
+    "y=2,z=2",
+    "x=3,z=2,data=2",
+    "x=2,y=3,data=2",
+    "z=3,data=4",
+    "x=1",
+)
+BANDWIDTHS = (1e6, 3e7, 1e8, 3e8, 1e9, 1e10, 1e12)  # from bound by links to bound by compute
+
+
+def both(plan: Plan, layers: int, bytes_per_s: float, *, tied: bool = True) -> tuple[Step, Step]:
+    gpt = replace(SMALL, layers=layers, tied=tied)
+    costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=bytes_per_s)
+    folded = simulate_step(gpt, plan, costs, fabric)
+    return folded, simulate_step(gpt, plan, costs, fabric, fold=False)
+
+
+def assert_equal(folded: Step, whole: Step) -> None:
+    same = replace(folded, layers=whole.layers, micro_batches=whole.micro_batches)
+    assert same == whole
+
+
+CASES = {
+    "grid": st.sampled_from(GRIDS),
+    "overlap": st.sampled_from(OVERLAPS),
+    "recompute": st.sampled_from(("none", "full")),
+    "bytes_per_s": st.sampled_from(BANDWIDTHS),
+    "tied": st.booleans(),
+}
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(**CASES, layers=st.integers(1, 24), micro_batches=st.integers(1, 12))
+def test_a_folded_step_equals_the_whole_step_exactly(
+    grid: str,
+    overlap: str,
+    recompute: str,
+    layers: int,
+    micro_batches: int,
+    bytes_per_s: float,
+    tied: bool,
+) -> None:
+    plan = plan_of(f"{grid},overlap={overlap},recompute={recompute}", micro_batches)
+    assert_equal(*both(plan, layers, bytes_per_s, tied=tied))
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(**CASES, layers=st.integers(18, 48), micro_batches=st.sampled_from((1, 2, 10, 15)))
+def test_a_deeply_folded_step_equals_the_whole_step_exactly(
+    grid: str,
+    overlap: str,
+    recompute: str,
+    layers: int,
+    micro_batches: int,
+    bytes_per_s: float,
+    tied: bool,
+) -> None:
+    plan = plan_of(f"{grid},overlap={overlap},recompute={recompute}", micro_batches)
+    assert_equal(*both(plan, layers, bytes_per_s, tied=tied))
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_most_steps_fold_to_the_fewest_layers_and_micro_batches(overlap: str) -> None:
+    plan = plan_of(f"x=2,y=2,z=2,data=2,recompute=full,overlap={overlap}", 10)
+    folded, _ = both(plan, 18, 1e9)
+    assert (folded.layers, folded.micro_batches) == (LAYERS, MICRO_BATCHES)
+
+
+@pytest.mark.parametrize("overlap", ["none", "all"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_counts_and_memory_are_those_of_the_whole_program(overlap: str, recompute: str) -> None:
+    plan = plan_of(f"x=2,y=2,z=2,data=2,recompute={recompute},overlap={overlap}", 10)
+    gpt = replace(SMALL, layers=36)
+    folded = simulate_step(gpt, plan, SmallCosts(), SmallFabric(bytes_per_s=1e8))
+    program = lower(gpt, plan)
+    assert folded.layers < 36
+    assert folded.memory == program.peak
+    assert folded.comm_bytes == program.comm_bytes
+    assert folded.ops == len(program.ops)
+    assert folded.model_flops == program.model_flops
+    assert folded.hardware_flops == program.hardware_flops
+
+
+@pytest.mark.parametrize("bytes_per_s", BANDWIDTHS)
+def test_the_parts_sum_to_the_end_of_the_last_op(bytes_per_s: float) -> None:
+    plan, fabric = plan_of("x=3,z=2,data=2", 10), SmallFabric(bytes_per_s=bytes_per_s)
+    folded, _ = both(plan, 20, bytes_per_s)
+    program = lower(replace(SMALL, layers=20), plan)
+    run = play(program, SmallCosts(), network_of(program, fabric))
+    assert sum(folded.parts_ticks.values()) == run.end.max()

@@ -1,0 +1,66 @@
+"""Rank classes and whom they meet, on grids small enough to see."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from simulator.network import network_of
+from tests.simulator.worlds import TINY, SmallFabric, by_hand, lowered, reduce
+from workload.op import Op
+
+
+def meeting_over(*axes: str) -> list[Op]:
+    return [reduce(f"over.{axis}", "a", axis, 4) for axis in axes]
+
+
+def test_ranks_that_fill_nodes_evenly_are_all_alike() -> None:
+    network = network_of(lowered(TINY, "x=4,z=2,data=2"), SmallFabric())
+    assert network.ranks == (0,)
+    assert all(meetings.sizes == (1,) for meetings in network.meetings.values())
+
+
+def test_groups_that_straddle_nodes_unevenly_make_classes_of_their_own() -> None:
+    """x=3 on nodes of 4: ranks 0-2 and 9-11 lie within a node, 3-5 and 6-8 across two."""
+    network = network_of(by_hand("x=3,data=4", *meeting_over("x")), SmallFabric())
+    assert network.ranks == (0, 3)
+    assert network.meetings["x",].sizes == (1, 1)
+
+
+def test_a_class_splits_where_its_members_meet_different_classes() -> None:
+    """x=3, y=2 on nodes of 4: ranks 0-2 lie in one node and meet, over y, 3-5, which lie in two."""
+    network = network_of(by_hand("x=3,y=2,z=2", *meeting_over("x", "y")), SmallFabric())
+    assert len(network.ranks) > 1
+    over_y = network.meetings["y",]
+    assert max(over_y.sizes) == 2
+    assert sum(over_y.sizes) == len(network.ranks)
+
+
+@pytest.mark.parametrize("plan", ["x=3,y=2,z=4", "x=3,data=8", "y=3,z=5", "x=5,z=3,data=2"])
+def test_members_of_a_class_meet_the_same_classes_over_the_same_rings(plan: str) -> None:
+    program = by_hand(
+        plan, *meeting_over(*(word[0] if word[0] != "d" else "data" for word in plan.split(",")))
+    )
+    folded = network_of(program, SmallFabric())
+    every = network_of(program, SmallFabric(), unfold=True)
+    for axes, meetings in folded.meetings.items():
+        for number, rank in enumerate(folded.ranks):
+            assert meetings.rings[number] == every.meetings[axes].rings[rank]
+        assert set(meetings.rings) == set(every.meetings[axes].rings)
+
+
+def test_thirty_thousand_ranks_are_sorted_into_classes_in_a_moment() -> None:
+    class Uneven(SmallFabric):
+        """Two rings for every axis, by the parity of the group."""
+
+        def rings(self, groups):  # type: ignore[no-untyped-def]
+            index = np.arange(len(groups), dtype=np.int64) % 2
+            return ["even", "odd"], index
+
+    program = by_hand("x=8,y=2,z=64,data=32", *meeting_over("x", "y", "z", "data"))
+    begin = time.perf_counter()
+    network = network_of(program, Uneven())
+    assert time.perf_counter() - begin < 1.0
+    assert len(network.ranks) > 1

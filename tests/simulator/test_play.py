@@ -1,0 +1,161 @@
+"""Playing small programs whose timing can be worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.network import network_of
+from simulator.play import play, simulate
+from simulator.ticks import to_seconds
+from tests.simulator.worlds import (
+    TINY,
+    GivenSeconds,
+    SmallCosts,
+    SmallFabric,
+    by_hand,
+    compute,
+    lowered,
+    reduce,
+)
+from workload.op import COMPUTE
+from workload.program import Program
+from workload.timeline import Timeline
+
+FABRIC = SmallFabric(bytes_per_s=1e6, launch_s=0.0)  # two ranks all-reduce 1 MB in 1 s
+
+
+def starts(timeline: Timeline, rank: int = 0) -> dict[str, float]:
+    return {span.op.name: span.start_s for span in timeline.of_rank(rank)}
+
+
+def test_ops_of_two_streams_run_side_by_side_until_one_reads_what_the_other_wrote() -> None:
+    program = by_hand(
+        "x=1",
+        compute("long", writes="a", stream="other"),
+        compute("short", writes="b"),
+        compute("both", reads="a b", writes="c"),
+    )
+    timeline = simulate(program, GivenSeconds(long=3.0, short=1.0, both=1.0), FABRIC)
+    assert starts(timeline) == {"long": 0.0, "short": 0.0, "both": 3.0}
+    assert timeline.step_s == 4.0
+
+
+def test_a_blocking_collective_adds_its_time_and_an_overlapped_one_hides_it() -> None:
+    costs = GivenSeconds(first=1.0, second=2.0, last=0.5)
+
+    def step_s(stream: str) -> float:
+        program = by_hand(
+            "x=2",
+            compute("first", writes="a"),
+            reduce("reduce", "a", "x", 1_000_000, stream),
+            compute("second", writes="b"),
+            compute("last", reads="a b", writes="c"),
+        )
+        return simulate(program, costs, FABRIC).step_s
+
+    assert step_s(COMPUTE) == 1.0 + 1.0 + 2.0 + 0.5
+    assert step_s("x") == 1.0 + max(1.0, 2.0) + 0.5
+
+
+def test_a_collective_starts_when_the_slower_class_has_come_to_it() -> None:
+    """x=3 on nodes of 4: the groups of ranks 0-2 and 9-11 lie in one node, the others in two.
+
+    Those take 2 us longer for their first all-reduce, and make everyone in their data groups wait.
+    """
+    program = by_hand(
+        "x=3,data=4",
+        reduce("inner", "a", "x", 0),
+        compute("work", reads="a", writes="b"),
+        reduce("outer", "b", "data", 0),
+    )
+    fabric = SmallFabric(bytes_per_s=1e6, launch_s=1e-6)
+    timeline = simulate(program, GivenSeconds(work=1.0), fabric, unfold=True)
+    assert starts(timeline, rank=0)["work"] == 1e-6
+    assert starts(timeline, rank=3)["work"] == 2e-6
+    assert starts(timeline, rank=0)["outer"] == starts(timeline, rank=3)["outer"] == 1.000002
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e8, 1e9, 1e10])
+def test_oar_hides_the_smaller_of_all_reduce_and_weight_gradient(bytes_per_s: float) -> None:
+    """On x=2 without recomputation, each of a layer's dI all-reduces runs beside a dW matmul."""
+    costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=bytes_per_s)
+    blocking = lowered(TINY, "x=2,overlap=none")
+    spans = {span.op.name: span.duration_s for span in simulate(blocking, costs, fabric).spans}
+    reduces = [name for name in spans if name.endswith(".grad.reduce")]
+    twins = [name.replace(".grad.reduce", ".grad.weight") for name in reduces]
+    hidden = sum(min(spans[a], spans[b]) for a, b in zip(reduces, twins, strict=True))
+    overlapped = simulate(lowered(TINY, "x=2,overlap=oar"), costs, fabric)
+    whole = sum(spans.values())
+    assert overlapped.step_s == pytest.approx(whole - hidden, rel=1e-9)
+    assert len(reduces) == 2 * TINY.layers + 1
+
+
+@pytest.mark.parametrize(
+    "plan", ["x=2,y=2", "x=3,data=4", "x=2,z=3,data=2", "y=3,z=2", "z=6,data=3"]
+)
+@pytest.mark.parametrize("overlap", ["none", "all"])
+def test_rank_classes_have_the_timing_of_every_rank_on_its_own(plan: str, overlap: str) -> None:
+    gpt = replace(TINY, hidden=96, heads=12, ffn=96)
+    program = lowered(gpt, f"{plan},overlap={overlap}", 2)
+    costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=3e8)
+    folded = play(program, costs, network_of(program, fabric))
+    every = play(program, costs, network_of(program, fabric, unfold=True))
+    assert len(every.start) == program.plan.grid.ranks
+    timings = {row.tobytes() for row in folded.start}
+    assert timings == {row.tobytes() for row in every.start}
+    for number, rank in enumerate(folded.network.ranks):
+        assert (folded.start[number] == every.start[rank]).all()
+        assert (folded.end[number] == every.end[rank]).all()
+
+
+def test_the_same_program_gives_the_same_timeline_twice() -> None:
+    program = lowered(TINY, "x=2,z=2,data=3", 2)
+    first, second = (repr(simulate(program, SmallCosts(), SmallFabric())) for _ in range(2))
+    assert first == second
+
+
+WORLDS = {
+    "plan": st.sampled_from(["x=2,y=2,z=2", "z=4,data=2", "x=4", "data=6", "y=2,data=2"]),
+    "overlap": st.sampled_from(["none", "all", "oar", "ors+oag", "dp"]),
+    "bytes_per_s": st.floats(1e5, 1e12),
+    "flops_per_s": st.floats(1e7, 1e12),
+}
+
+
+def played(program: Program, flops_per_s: float, bytes_per_s: float) -> Any:
+    costs, fabric = SmallCosts(flops_per_s=flops_per_s), SmallFabric(bytes_per_s=bytes_per_s)
+    return play(program, costs, network_of(program, fabric))
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(**WORLDS)
+def test_a_step_lasts_as_long_as_its_busiest_stream_or_longer_and_no_longer_than_all_together(
+    plan: str, overlap: str, bytes_per_s: float, flops_per_s: float
+) -> None:
+    program = lowered(TINY, f"{plan},overlap={overlap}")
+    run = played(program, flops_per_s, bytes_per_s)
+    for start, end in zip(run.start, run.end, strict=True):
+        busy: dict[str, int] = {}
+        for op, ticks in zip(program.ops, (end - start).tolist(), strict=True):
+            busy[op.stream] = busy.get(op.stream, 0) + ticks
+        assert max(busy.values()) <= end.max()
+    assert run.end.max() <= (run.end - run.start).max(axis=0).sum()
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(**WORLDS, slower=st.floats(1.0, 100.0))
+def test_a_slower_link_never_makes_a_step_faster(
+    plan: str, overlap: str, bytes_per_s: float, flops_per_s: float, slower: float
+) -> None:
+    program = lowered(TINY, f"{plan},overlap={overlap}")
+    fast = played(program, flops_per_s, bytes_per_s).end.max()
+    assert played(program, flops_per_s, bytes_per_s / slower).end.max() >= fast
+
+
+def test_a_second_holds_a_million_million_ticks() -> None:
+    assert to_seconds(10**12) == 1.0

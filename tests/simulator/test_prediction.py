@@ -1,0 +1,108 @@
+"""Predictions as a whole: sums, conventions, and the time and memory it takes to make one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from math import fsum
+from pathlib import Path
+
+import pytest
+
+from simulator.prediction import Prediction, predict
+from topologies.load import load_machine
+from workload.gpt import find_model
+from workload.plan import parse_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+PLANS = {
+    "gpt-5b": "x=2,y=2,z=2,data=64,recompute=full",
+    "gpt-20b": "x=4,y=2,z=8,data=8,micro_batch=1",
+    "gpt-80b": "x=8,y=2,z=8,data=4,micro_batch=2,recompute=full,overlap=oar+ors+oag",
+}
+
+
+def predicted(model: str, machine: str = "frontier", batch: int = 4096) -> Prediction:
+    plan = parse_plan(PLANS[model], batch=batch)
+    return predict(find_model(model), plan, load_machine(machine))
+
+
+@pytest.mark.parametrize("model", PLANS)
+@pytest.mark.parametrize("machine", ["frontier", "perlmutter"])
+def test_the_breakdown_sums_to_the_step(model: str, machine: str) -> None:
+    prediction = predicted(model, machine)
+    parts = prediction.breakdown_s.values()
+    assert fsum(parts) == pytest.approx(prediction.step_s, rel=1e-12)
+    assert min(parts) >= 0
+
+
+@pytest.mark.parametrize("machine", ["frontier", "perlmutter"])
+def test_a_folded_prediction_is_the_whole_one(machine: str) -> None:
+    gpt = replace(find_model("gpt-5b"), layers=20)
+    plan = parse_plan("x=4,y=2,z=4,data=4,micro_batch=1,recompute=full", batch=112)
+    whole = predict(gpt, plan, load_machine(machine), fold=False)
+    assert predict(gpt, plan, load_machine(machine)) == whole
+
+
+def test_utilisation_follows_the_published_formulas() -> None:
+    prediction = predicted("gpt-80b")
+    gpt, machine = find_model("gpt-80b"), load_machine("frontier")
+    peak = prediction.step_s * prediction.devices * machine.device.peak_flops_per_s["bf16"]
+    assert prediction.mfu == pytest.approx(gpt.model_flops(4096) / peak, rel=1e-3)
+    assert prediction.hfu == pytest.approx(gpt.hardware_flops(4096) / peak, rel=1e-3)
+
+
+def test_without_recomputation_hardware_flops_are_model_flops() -> None:
+    prediction = predicted("gpt-20b")
+    assert prediction.hfu == prediction.mfu
+
+
+def test_a_model_that_is_too_large_does_not_fit() -> None:
+    plan = parse_plan("data=8", batch=8)
+    memory = predict(find_model("gpt-80b"), plan, load_machine("frontier")).memory
+    assert not memory.fits
+    assert sum(memory.parts.values()) == memory.peak_bytes
+
+
+def test_the_timeline_is_the_whole_step() -> None:
+    plan = parse_plan(PLANS["gpt-5b"], batch=1024)
+    prediction = predict(find_model("gpt-5b"), plan, load_machine("frontier"), timeline=True)
+    assert prediction.timeline is not None
+    assert prediction.timeline.step_s == pytest.approx(prediction.step_s, rel=1e-9)
+    assert len(prediction.timeline.of_rank(0)) == prediction.ops
+
+
+def test_the_same_prediction_is_the_same_text_twice() -> None:
+    first, second = (json.dumps(predicted("gpt-80b").as_dict()) for _ in range(2))
+    assert first == second
+
+
+def test_json_has_the_promised_keys() -> None:
+    keys = """step_s tokens_per_s model_flops_per_s_per_device mfu hfu memory breakdown_s plan
+        plan_string machine devices model program"""
+    given = predicted("gpt-5b").as_dict()
+    assert set(keys.split()) <= set(given)
+    assert set(given["memory"]) >= {"peak_bytes", "capacity_bytes", "fits", "parts"}
+    assert set(given["program"]) == {"ops", "comm_bytes"}
+
+
+LARGEST = """
+import resource, sys
+from simulator.prediction import predict
+from topologies.load import load_machine
+from workload.gpt import find_model
+from workload.plan import parse_plan
+plan = parse_plan("x=8,y=2,z=64,data=32,recompute=full", batch=8192)
+predict(find_model("gpt-640b"), plan, load_machine("frontier"))
+assert not {"torch", "networkx", "matplotlib", "scipy"} & set(sys.modules)
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 300_000, "kilobytes"
+"""
+
+
+def test_thirty_thousand_devices_take_two_seconds_and_three_hundred_megabytes() -> None:
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-c", LARGEST], check=True, cwd=ROOT)
+    assert time.perf_counter() - begin < 2.0

@@ -1,0 +1,102 @@
+"""Small worlds to simulate: a fabric and costs with round numbers, and programs written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.network import Ints
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.op import COMPUTE, NO_ATTRIBUTES, Op
+from workload.plan import Plan, parse_plan
+from workload.program import Program
+
+TINY = GPT(name="tiny", layers=2, hidden=32, heads=8, ffn=64, sequence=16, vocab=64)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A ring over so many nodes, with so many groups sharing a node."""
+
+    ranks: int
+    nodes: int
+    sharing: int
+
+
+@dataclass(frozen=True)
+class SmallFabric:
+    """Nodes of a few devices; a group's bandwidth is shared by the groups on its busiest node."""
+
+    bytes_per_s: float = 1e6
+    launch_s: float = 1e-6
+    devices_per_node: int = 4
+
+    def rings(self, groups: Ints) -> tuple[Sequence[Ring], Ints]:
+        nodes = groups // self.devices_per_node
+        touching = [set(row) for row in nodes.tolist()]
+        busy = {n: sum(n in touched for touched in touching) for n in range(int(nodes.max()) + 1)}
+        every = [
+            Ring(groups.shape[1], len(touched), max(busy[n] for n in touched))
+            for touched in touching
+        ]
+        unique = sorted(set(every), key=lambda ring: (ring.nodes, ring.sharing))
+        return unique, np.array([unique.index(ring) for ring in every], dtype=np.int64)
+
+    def seconds(self, kind: str, payload_bytes: int, ring: Ring) -> float:
+        rounds = 2 if kind == "all_reduce" else 1
+        moved = payload_bytes * (ring.ranks - 1) / ring.ranks * ring.sharing * rounds
+        return self.launch_s * ring.nodes + moved / self.bytes_per_s
+
+
+@dataclass(frozen=True)
+class SmallCosts:
+    """A device that multiplies and moves at so many FLOP/s and bytes/s."""
+
+    flops_per_s: float = 1e9
+    bytes_per_s: float = 1e9
+    launch_s: float = 1e-6
+
+    def seconds(self, op: Op) -> float:
+        return self.launch_s + op.flops / self.flops_per_s + op.nbytes / self.bytes_per_s
+
+
+class GivenSeconds:
+    """Costs of compute ops by name, for programs written by hand."""
+
+    def __init__(self, **by_name: float) -> None:
+        self.by_name = by_name
+
+    def seconds(self, op: Op) -> float:
+        return self.by_name[op.name]
+
+
+def compute(name: str, reads: str = "", writes: str = "", stream: str = COMPUTE) -> Op:
+    """A compute op on buffers named by single words."""
+    return Op(name, "add", tuple(reads.split()), tuple(writes.split()), "b", stream)
+
+
+def reduce(name: str, buffer: str, axis: str, nbytes: int, stream: str = COMPUTE) -> Op:
+    """An all-reduce in place."""
+    names = (buffer,)
+    return Op(
+        name, "all_reduce", names, names, "b", stream, (axis,), nbytes, 0, 1, "fp32", NO_ATTRIBUTES
+    )
+
+
+def by_hand(text: str, *ops: Op) -> Program:
+    """A program of these ops on the grid of a plan."""
+    return Program(TINY, plan_of(text), ops, {}, {})
+
+
+def plan_of(text: str, micro_batches: int = 1) -> Plan:
+    """A plan of that many micro-batches of one sequence."""
+    plan = parse_plan(text if "micro_batch=" in text else f"{text},micro_batch=1")
+    return plan.with_micro_batches(micro_batches)
+
+
+def lowered(gpt: GPT, text: str, micro_batches: int = 1) -> Program:
+    """The program of a plan's text."""
+    return lower(gpt, plan_of(text, micro_batches))
