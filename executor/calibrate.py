@@ -20,14 +20,15 @@ from executor.job import connected
 from executor.place import DTYPES, Place
 from executor.play import play
 from executor.record import HostRecorder
-from executor.samples import Sample, collectives, kernels
+from executor.samples import Sample, collectives, kernels, overlapped
 from executor.table import BufferTable
 from executor.tasks import AdamW, Calibration, Report, Seat
 from workload.grid import Grid
 
 Tables = dict[str, list[dict[str, float]]]
-REPEATS = 5
-MOST_REPEATED = 200
+REPEATS = 3
+MOST_REPEATED = 100
+OVERLAP_TURNS = 10
 
 
 def measure(task: Calibration, seat: Seat, report: Report) -> dict[str, Any]:
@@ -38,14 +39,32 @@ def measure(task: Calibration, seat: Seat, report: Report) -> dict[str, Any]:
     with connected(seat, task.threads, task.timeout_s) as device:
         place = Place(grid=Grid(data=seat.ranks), rank=seat.rank, device=device, adamw=AdamW())
         groups = Groups(seat.rank, task.timeout_s)
-        tables: dict[str, Tables] = {"kernels": {}, "collectives": {}}
+        tables: dict[str, Any] = {"kernels": {}, "collectives": {}}
         samples = list(_samples(task, seat.ranks))
         for done, (table, key, features, sample) in enumerate(samples, start=1):
             row = {**features, "seconds": _seconds(sample, place, groups, task.sample_s)}
             tables[table].setdefault(key, []).append(row)
             if seat.rank == 0:
                 report({"done": done, "of": len(samples), "measuring": key})
+        tables["overlap"] = _compute_share(task, place, groups)
         return {**tables, "device": _device_name(device), "torch": str(torch.__version__)}
+
+
+def _compute_share(task: Calibration, place: Place, groups: Groups) -> float:
+    """The share of an overlapped collective's time by which the compute beside it takes longer.
+
+    From n matmuls of c seconds, n collectives of d, and both at once in t: (t - max(c, d)) / min,
+    held between 0 and 1.
+    """
+    ranks = place.grid.ranks
+    if ranks == 1:
+        return 0.0
+    compute, network, both = (
+        _mean(_play(sample, OVERLAP_TURNS, place, groups, REPEATS))
+        for sample in overlapped(ranks, task.precisions[0])
+    )
+    longer, shorter = max(compute, network), min(compute, network)
+    return min(max((both - longer) / shorter, 0.0), 1.0)
 
 
 def _samples(task: Calibration, ranks: int) -> Iterator[tuple[str, str, dict[str, float], Sample]]:
@@ -59,7 +78,7 @@ def _samples(task: Calibration, ranks: int) -> Iterator[tuple[str, str, dict[str
 
 def _seconds(sample: Sample, place: Place, groups: Groups, sample_s: float) -> float:
     """Median over a few playings of the seconds that one repeat takes, the mean of all ranks."""
-    once = max(_mean(_play(sample, 2, place, groups, 2)), 1e-7)
+    once = max(_mean(_play(sample, 2, place, groups, 1)), 1e-7)
     count = min(max(int(sample_s / once), 2), MOST_REPEATED)
     return _mean(_play(sample, count, place, groups, REPEATS))
 
@@ -75,7 +94,7 @@ def _play(sample: Sample, count: int, place: Place, groups: Groups, repeats: int
     for _ in range(repeats):
         dist.barrier()
         started = time.perf_counter()
-        play(program, table, groups, place, HostRecorder(count))
+        play(program, table, groups, place, HostRecorder(len(program.ops)))
         if place.device.type == "cuda":
             torch.cuda.synchronize()
         timings.append((time.perf_counter() - started) / count)
@@ -83,9 +102,14 @@ def _play(sample: Sample, count: int, place: Place, groups: Groups, repeats: int
 
 
 def _fill(tensor: torch.Tensor, dtype: str) -> None:
-    """Positive values around 0.1: no kernel meets a zero, an overflow or a denormal on them."""
+    """Positive values around 0.1: no kernel meets a zero, an overflow or a denormal on them.
+
+    A GPU's clock depends on the values, so there they are random; a CPU's does not.
+    """
     if DTYPES[dtype] == torch.int64:
         tensor.random_(0, 200)
+    elif tensor.device.type == "cpu":
+        tensor.fill_(0.1)
     else:
         tensor.uniform_(0.05, 0.15)
 

@@ -50,7 +50,10 @@ def machine_document(
             "host": {"bandwidth": fact(f"{copy_rate:.4g} B/s")},
         },
         "interconnect": {"kind": "none"},
-        "software": {"name": f"torch {crowd['torch']}"},
+        "software": {
+            "name": f"torch {crowd['torch']}",
+            "compute_share": fact(crowd["overlap"]),
+        },
         "profile": {
             "kernels": {key: _table(rows) for key, rows in kernels.items()},
             "collectives": {key: _table(rows) for key, rows in crowd["collectives"].items()},

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import log2
 
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import ITEM_BYTES, Buffer, Op
+from workload.op import COMPUTE, ITEM_BYTES, Buffer, Op
 from workload.plan import Plan
 from workload.program import Program
 
 FORMS = ("NN", "NT", "TN")
-SETS = 3  # operands rotate among so many sets, so that they are not always warm in the cache
+FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
+OVERLAPPED_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,12 @@ class Sample:
 def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
     """Every kernel kind in one precision: matmuls on a grid, others as small GPTs have them."""
     yield from _matmuls(precision, quick=quick)
-    seen: set[tuple[str, int, str]] = set()
+    seen: set[tuple[str, int]] = set()
     for gpt, plan in _models(precision, quick=quick):
         program = lower(gpt, plan)
         for op in program.ops:
-            signature = (op.kind, op.nbytes, str(sorted(op.attributes.items())))
+            # Sizes closer than a factor of 1.4 tell a curve nothing new.
+            signature = (op.kind, round(2 * log2(op.nbytes)))
             if op.is_collective or op.kind == "matmul" or signature in seen:
                 continue
             seen.add(signature)
@@ -48,8 +51,41 @@ def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
             for nbytes in sizes:
                 op, buffers = _collective(kind, nbytes, group)
                 program = Program(gpt, plan, (op,), buffers, {})
-                features = {"ranks": float(group), "nbytes": float(nbytes)}
+                features = {"ranks": float(group), "bytes": float(nbytes)}
                 yield Sample(kind, features, _repeats(op, program))
+
+
+def overlapped(ranks: int, precision: str) -> tuple[Sample, Sample, Sample]:
+    """Matmuls alone, all-gathers alone, and both at once: what a collective takes from compute.
+
+    Each all-gather is issued before a matmul and awaited before the one after the next.
+    """
+    gpt, plan = _models(precision, quick=True)[0]
+    plan = replace(plan, data=ranks, batch=ranks * plan.micro_batch)
+    matmul, matmul_buffers = _matmul("NN", (512, 1024, 1024), precision)
+    gather, gather_buffers = _collective("all_gather", OVERLAPPED_BYTES, ranks)
+    buffers = {**matmul_buffers, **gather_buffers}
+    turns = {"compute": (matmul,), "network": (gather,), "both": (gather, matmul)}
+
+    def build(ops: tuple[Op, ...]) -> Callable[[int], Program]:
+        alone = len(ops) == 1
+
+        def program(count: int) -> Program:
+            every = tuple(
+                replace(op, name=f"{op.name}#{turn}", stream=COMPUTE if alone else _stream(op))
+                for turn in range(count)
+                for op in ops
+            )
+            return Program(gpt, plan, every, buffers, {})
+
+        return program
+
+    first, second, third = (Sample(key, {}, build(ops)) for key, ops in turns.items())
+    return first, second, third
+
+
+def _stream(op: Op) -> str:
+    return "data" if op.is_collective else COMPUTE
 
 
 def _matmuls(precision: str, *, quick: bool) -> Iterator[Sample]:
@@ -124,6 +160,8 @@ def _repeats(op: Op, program: Program) -> Callable[[int], Program]:
 
     def build(count: int) -> Program:
         buffers: dict[str, Buffer] = {}
+        held = sum(program.buffers[name].nbytes for name in {*op.reads, *op.writes})
+        sets = min(max(FOOTPRINT // max(held, 1), 2), count)
 
         def name(old: str, turn: int, *, lasting: bool) -> str:
             new = f"{old}#{turn}"
@@ -132,12 +170,12 @@ def _repeats(op: Op, program: Program) -> Callable[[int], Program]:
 
         ops = []
         for turn in range(count):
-            kept = turn % SETS
+            kept = turn % sets
             reads = tuple(name(old, kept, lasting=True) for old in op.reads)
             writes = tuple(
                 name(old, kept, lasting=True)
                 if old in op.reads or program.buffers[old].persistent
-                else name(f"{old}", SETS + turn, lasting=False)
+                else name(old, sets + turn, lasting=False)
                 for old in op.writes
             )
             ops.append(replace(op, name=f"{op.name}#{turn}", reads=reads, writes=writes))

@@ -19,6 +19,11 @@ class MachineFabric:
         self._machine = machine
         self._placement = contiguous(machine, ranks) if placement is None else placement
 
+    @property
+    def compute_share(self) -> float:
+        """The share of an overlapped collective's time that its device's compute loses."""
+        return self._machine.software.compute_share
+
     def rings(self, groups: Ints) -> tuple[Sequence[Ring], Ints]:
         """For all groups of an axis, (groups, members): the different rings, each group's index."""
         index, found = rings(self._machine, self._placement, groups)

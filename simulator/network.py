@@ -27,7 +27,15 @@ Axes = tuple[str, ...]
 
 
 class Fabric(Protocol):
-    """What connects the ranks: it knows each group's ring and how long a collective takes on it."""
+    """What connects the ranks: it knows each group's ring and how long a collective takes on it.
+
+    `compute_share` of an overlapped collective's time is lost to its device's compute stream.
+    """
+
+    @property
+    def compute_share(self) -> float:
+        """See above; between 0 and 1."""
+        ...
 
     def rings(self, groups: Ints) -> tuple[Sequence[Hashable], Ints]:
         """For all groups of an axis, (groups, members): the different rings, each group's index."""

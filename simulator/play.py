@@ -18,7 +18,7 @@ from simulator.costs import ComputeCosts
 from simulator.network import Fabric, Ints, Network, network_of
 from simulator.ticks import to_seconds, to_ticks
 from workload.dataflow import Waits
-from workload.op import Op
+from workload.op import COMPUTE, Op
 from workload.program import Program
 from workload.timeline import Span, Timeline
 
@@ -76,7 +76,11 @@ def play(
 
 
 def _durations(ops: Sequence[Op], costs: ComputeCosts, network: Network) -> list[list[int]]:
-    """Ticks of every op for each class."""
+    """Ticks of every op for each class.
+
+    What an overlapped collective takes from its device's compute is charged to the next compute op,
+    the one issued beside it.
+    """
     everyone = range(len(network.ranks))
     known: dict[tuple[object, ...], list[int]] = {}
     columns = []
@@ -88,7 +92,24 @@ def _durations(ops: Sequence[Op], costs: ComputeCosts, network: Network) -> list
         if key not in known:
             known[key] = network.ticks(op)
         columns.append(known[key])
+    share = network.fabric.compute_share
+    if share:
+        columns = _charged(ops, columns, share)
     return [[column[number] for column in columns] for number in everyone]
+
+
+def _charged(ops: Sequence[Op], columns: list[list[int]], share: float) -> list[list[int]]:
+    owed = [0] * len(columns[0])
+    charged = []
+    for op, column in zip(ops, columns, strict=True):
+        if op.stream != COMPUTE:
+            owed = [debt + round(share * ticks) for debt, ticks in zip(owed, column, strict=True)]
+        if op.stream != COMPUTE or op.is_collective:
+            charged.append(column)
+        else:
+            charged.append([debt + ticks for debt, ticks in zip(owed, column, strict=True)])
+            owed = [0] * len(owed)
+    return charged
 
 
 class _Stage:

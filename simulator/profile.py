@@ -1,7 +1,8 @@
 """Compute costs read off a profile: times measured on the machine at hand, interpolated.
 
-Every table's first column, `ranks`, tells how many ranks were busy at once while it was measured;
-of those the nearest to the prediction's own number counts.
+A table is named after an op kind and a precision, as in `matmul@bf16`. Its first column, `ranks`,
+tells how many ranks were busy at once while it was measured; of those the nearest to the
+prediction's own number counts.
 """
 
 from __future__ import annotations
@@ -24,45 +25,55 @@ Point = tuple[float, float, float]
 class ProfileCosts:
     """Op times interpolated in a profile's tables, in logarithms of size and time.
 
-    Not modelled: a precision other than the one measured, and whatever differs between a kernel
-    measured alone and the same kernel between others (caches, clocks).
+    Not modelled: whatever differs between a kernel measured alone and the same kernel between
+    others (caches, clocks).
     """
 
     def __init__(self, profile: Profile, ranks: int) -> None:
         tables = {
             kind: _nearest_ranks(kind, table, ranks) for kind, table in profile.kernels.items()
         }
-        self._grids = _matmul_grids(tables.pop("matmul", []))
-        self._curves = {
-            kind: _curve(kind, _attention_points(rows) if kind in ATTENTIONS else _points(rows))
-            for kind, rows in tables.items()
-        }
+        self._grids: dict[str, dict[str, _Grid]] = {}
+        self._curves: dict[tuple[str, str], _Curve] = {}
+        for name, rows in tables.items():
+            kind, _, precision = name.partition("@")
+            if kind == "matmul":
+                self._grids[precision] = _matmul_grids(rows)
+            else:
+                points = _attention_points(rows) if kind in ATTENTIONS else _points(rows)
+                self._curves[kind, precision] = _curve(name, points)
         self._known: dict[tuple[object, ...], float] = {}
 
     def seconds(self, op: Op) -> float:
         """Seconds that the op takes; ops of the same kind and size are worked out once."""
         shape = tuple(op.attributes[key] for key in _ATTRIBUTES.get(op.kind, ()))
-        key = (op.kind, shape, op.nbytes, op.flops)
+        key = (op.kind, op.dtype, shape, op.nbytes, op.flops)
         if key not in self._known:
             self._known[key] = self._seconds(op)
         return self._known[key]
 
     def _seconds(self, op: Op) -> float:
         if op.kind == "matmul":
-            form = op.attributes["form"]
-            grid = self._grids.get(form) or next(iter(self._grids.values()), None)
-            if grid is None:
-                raise MachineError("the profile has no kernels.matmul table")
+            grids = self._grids.get(op.dtype)
+            if not grids:
+                raise self._missing("matmul", op.dtype)
+            grid = grids.get(op.attributes["form"]) or next(iter(grids.values()))
             return op.flops / grid.flops_per_s(*(op.attributes[key] for key in "mnk"))
         if op.kind in ATTENTIONS:
-            return self._curve_of(op.kind).seconds(_attention_work(op))
-        kind = op.kind if op.kind in self._curves else FALLBACK
-        return self._curve_of(kind).seconds(op.nbytes)
+            return self._curve_of(op.kind, op.dtype).seconds(_attention_work(op))
+        kind = op.kind if (op.kind, op.dtype) in self._curves else FALLBACK
+        return self._curve_of(kind, op.dtype).seconds(op.nbytes)
 
-    def _curve_of(self, kind: str) -> _Curve:
-        if kind not in self._curves:
-            raise MachineError(f"the profile has no kernels.{kind} table")
-        return self._curves[kind]
+    def _curve_of(self, kind: str, precision: str) -> _Curve:
+        if (kind, precision) not in self._curves:
+            raise self._missing(kind, precision)
+        return self._curves[kind, precision]
+
+    def _missing(self, kind: str, precision: str) -> MachineError:
+        measured = ", ".join(self._grids) or "nothing"
+        return MachineError(
+            f"the profile has no table {kind}@{precision}; it was measured in {measured}"
+        )
 
 
 _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {"matmul": ("form", "m", "n", "k")}

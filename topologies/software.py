@@ -37,9 +37,14 @@ class Tree:
 
 @dataclass(frozen=True)
 class Software:
-    """A collective library as measured on its machine; a curve nobody measured is absent."""
+    """A collective library as measured on its machine; a curve nobody measured is absent.
+
+    `compute_share` is the share of an overlapped collective's time that it takes from its device's
+    compute: 0 where it has an engine of its own, 1 where it needs the very cores that compute.
+    """
 
     name: Annotated[str, Key("name")]
     all_gather: Annotated[Curve | None, Key("all_gather")] = None
     reduce_scatter: Annotated[Curve | None, Key("reduce_scatter")] = None
     tree: Annotated[Tree | None, Key("tree")] = None
+    compute_share: Annotated[float, Key("compute_share", zero=True)] = 0.0

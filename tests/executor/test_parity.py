@@ -76,7 +76,7 @@ def sample(ranks: int) -> list[Plan]:
 
 
 def differences(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[float, float]]:
-    """For each plan the largest relative error of losses and of weights; facts checked on the way."""
+    """For each plan the largest relative error of losses and of weights."""
     losses, weights = reference(gpt)
     groups = Groups(rank, TIMEOUT_S)
     found = []

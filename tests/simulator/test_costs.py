@@ -24,7 +24,7 @@ MATMULS = Table(
     ),
 )  # rate 1e9 * m, a power law, which interpolation in logarithms hits exactly
 MOVES = Table(("ranks", "nbytes", "seconds"), ((1.0, 1e3, 1e-6), (1.0, 1e5, 1e-5)))
-PROFILE = Profile(kernels={"matmul": MATMULS, "pointwise": MOVES})
+PROFILE = Profile(kernels={"matmul@bf16": MATMULS, "pointwise@bf16": MOVES})
 
 
 def matmul(m: int, n: int, k: int, form: str = "NN", dtype: str = "bf16") -> Op:
@@ -120,7 +120,7 @@ def test_a_moved_size_holds_its_time_below_the_table_and_its_rate_above(
 def test_attention_is_interpolated_in_its_work() -> None:
     rows = ((1.0, 64.0, 2.0, 8.0, 32.0, 1e-3), (1.0, 128.0, 2.0, 8.0, 32.0, 2e-3))
     columns = ("ranks", "rows", "heads", "width", "sequence", "seconds")
-    costs = ProfileCosts(Profile(kernels={"attention": Table(columns, rows)}), ranks=1)
+    costs = ProfileCosts(Profile(kernels={"attention@bf16": Table(columns, rows)}), ranks=1)
     op = Op("op", "attention", (), (), "b", flops=4 * 96 * 2 * 8 * 32)
     assert costs.seconds(op) == pytest.approx(1.5e-3)
 
@@ -128,7 +128,7 @@ def test_attention_is_interpolated_in_its_work() -> None:
 def test_a_grid_with_a_hole_is_refused_by_the_missing_shape() -> None:
     holed = replace(MATMULS, rows=MATMULS.rows[1:8])
     with pytest.raises(MachineError, match=r"no NN row for m, n, k = \(16\.0, 16\.0, 16\.0\)"):
-        ProfileCosts(Profile(kernels={"matmul": holed}), ranks=1)
+        ProfileCosts(Profile(kernels={"matmul@bf16": holed}), ranks=1)
 
 
 def test_a_machine_with_a_profile_is_predicted_from_it() -> None:

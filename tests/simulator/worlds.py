@@ -33,6 +33,7 @@ class SmallFabric:
     bytes_per_s: float = 1e6
     launch_s: float = 1e-6
     devices_per_node: int = 4
+    compute_share: float = 0.0
 
     def rings(self, groups: Ints) -> tuple[Sequence[Ring], Ints]:
         nodes = groups // self.devices_per_node
