@@ -10,13 +10,13 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 # Tests run side by side, so each of them computes on one thread.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-DEMO_PLAN := x=1,y=1,z=64,data=128,recompute=full,overlap=oar+ors+oag
+DEMO_PLAN := z=64,data=rest,recompute=full,overlap=oar+ors+oag
 
 .PHONY: demo test test-all test-gpu lint format clean
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
-	$(BIN)/simgpt run tiny-2m --plan data=2 --ranks 2 --steps 20
+	$(BIN)/simgpt run tiny-2m --plan data=2 --ranks 2 --batch 16 --steps 20
 
 test: lint
 	$(PYTEST) -n 2 -m "not gpu and not slow"

@@ -127,6 +127,28 @@ def test_an_untied_classifier_trains_as_the_plain_model_does() -> None:
     check(4, replace(TINY, tied=False), [plan_of((1, 2, 2, 1), True, "full", 2)])
 
 
+def losses_of(rank: int, gpt: GPT, plans: list[Plan]) -> list[list[float]]:
+    groups, found = Groups(rank, TIMEOUT_S), []
+    for plan in plans:
+        device = torch.device("cpu")
+        program = lower(gpt, plan)
+        trainer = Trainer(program, groups, rank=rank, device=device, adamw=AdamW(lr=LR))
+        trainer.start_from(start(gpt).items())
+        found.append([step.loss for step in trainer.run(batches(gpt)).steps])
+    return found
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("grid", [(2, 2, 1, 1), (1, 2, 2, 1), (1, 1, 2, 2)])
+def test_bf16_and_fp32_stay_near_the_plain_model(grid: tuple[int, ...]) -> None:
+    exact = plan_of(grid, True, "full", 2)
+    plans = [replace(exact, precision=precision) for precision in ("fp32", "bf16")]
+    single, half = on_ranks(4, losses_of, TINY, plans)
+    expected, _ = reference(TINY)
+    assert single == pytest.approx(expected, rel=1e-5)
+    assert half == pytest.approx(expected, rel=1e-2)
+
+
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.timeout(1200)

@@ -1,0 +1,55 @@
+"""The README shows what its commands print: `SIMGPT_REWRITE=1` writes their output anew.
+
+A block `<!-- output: COMMAND -->` is followed by the command and its output, and compared;
+`<!-- measured: COMMAND -->` likewise, but what was measured once on a machine is only kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+BLOCK = re.compile(r"<!-- (output|measured): (simgpt .*?) -->\n(?:```text\n.*?```\n)?", re.DOTALL)
+
+
+def shown(command: str) -> str:
+    """A command and what it prints, as the README shows it."""
+    words = [sys.executable, *shlex.split(f"-m {command}")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = (line.rstrip() for line in f"$ {command}\n{done.stdout}".strip().splitlines())
+    return "```text\n" + "\n".join(lines) + "\n```\n"
+
+
+def blocks(kind: str) -> list[str]:
+    found = BLOCK.finditer(README.read_text(encoding="utf-8"))
+    return [match[2] for match in found if match[1] == kind]
+
+
+def rewrite(command: str) -> None:
+    def replacement(match: re.Match[str]) -> str:
+        head = match[0].split("\n", 1)[0]
+        return f"{head}\n{shown(command)}" if match[2] == command else match[0]
+
+    README.write_text(BLOCK.sub(replacement, README.read_text(encoding="utf-8")), "utf-8")
+
+
+@pytest.mark.parametrize("command", blocks("output"))
+def test_the_readme_shows_what_the_command_prints(command: str) -> None:
+    if os.environ.get("SIMGPT_REWRITE"):
+        rewrite(command)
+    assert shown(command) in README.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", blocks("measured"))
+def test_the_readme_shows_what_was_measured(command: str) -> None:
+    if os.environ.get("SIMGPT_REWRITE") == "measured":
+        rewrite(command)
+    assert f"$ {command}\n" in README.read_text(encoding="utf-8")

@@ -1,0 +1,66 @@
+"""Waits and live ranges in worlds of a few ops."""
+
+from __future__ import annotations
+
+from workload.dataflow import retired_at, waits
+from workload.memory import memory_curve, releases
+from workload.op import COMPUTE, Buffer, Op
+
+
+def op(name: str, reads: str = "", writes: str = "", stream: str = COMPUTE) -> Op:
+    return Op(name, "add", tuple(reads.split()), tuple(writes.split()), "block", stream=stream)
+
+
+def test_an_op_waits_for_the_writer_of_what_it_reads_on_another_stream() -> None:
+    ops = [op("a", "", "p"), op("b", "p", "q", "x"), op("c", "q", "r")]
+    assert waits(ops) == [(), (0,), (1,)]
+
+
+def test_an_op_waits_for_no_one_on_its_own_stream() -> None:
+    assert waits([op("a", "", "p"), op("b", "p", "q")]) == [(), ()]
+
+
+def test_a_writer_waits_for_readers_on_other_streams() -> None:
+    ops = [op("a", "", "p"), op("b", "p", "q", "x"), op("c", "", "p")]
+    assert waits(ops)[2] == (1,)
+
+
+def test_an_op_of_a_communication_stream_follows_the_compute_issued_before_it() -> None:
+    ops = [op("a", "", "p"), op("b", "w", "q", "z"), op("c", "", "r"), op("d", "w", "s", "z")]
+    assert waits(ops) == [(), (0,), (), (2,)]
+
+
+def test_of_several_ops_of_one_stream_the_latest_is_awaited() -> None:
+    ops = [op("a", "w", "p", "z"), op("b", "v", "q", "z"), op("c", "p q", "r")]
+    assert waits(ops)[2] == (1,)
+
+
+def test_an_asynchronous_op_is_known_done_when_a_later_one_of_its_stream_is_awaited() -> None:
+    ops = [op("a", "w", "p", "z"), op("b", "v", "q", "z"), op("c", "q", "r"), op("d", "r", "s")]
+    assert retired_at(ops, waits(ops)) == [2, 2, 2, 3]
+
+
+def test_an_asynchronous_op_that_nobody_awaits_is_done_at_the_end() -> None:
+    ops = [op("a", "w", "p", "z"), op("b", "", "q"), op("c", "q", "r")]
+    assert retired_at(ops, waits(ops)) == [2, 1, 2]
+
+
+def test_memory_of_a_small_world_by_hand() -> None:
+    buffers = {
+        "w": Buffer("w", (4,), "fp32", "parameters", persistent=True),
+        "p": Buffer("p", (2,), "fp32", "activations"),
+        "q": Buffer("q", (8,), "fp32", "workspace"),
+    }
+    ops = [op("a", "w", "p"), op("b", "p", "q"), op("c", "w", "w")]
+    freed = releases(ops, waits(ops), buffers)
+    assert freed == [[], ["p", "q"], []]
+    curve = memory_curve(ops, freed, buffers)
+    assert [use.total_bytes for use in curve] == [16 + 8, 16 + 8 + 32, 16]
+    assert curve[1].parts["workspace"] == 32
+
+
+def test_what_an_overlapped_collective_reads_lives_until_it_is_awaited() -> None:
+    buffers = {name: Buffer(name, (1,), "fp32", "activations") for name in "pqr"}
+    ops = [op("a", "", "p"), op("b", "p", "q", "z"), op("c", "", "r"), op("d", "q", "r")]
+    freed = releases(ops, waits(ops), buffers)
+    assert freed == [[], [], [], ["p", "q", "r"]]

@@ -1,0 +1,183 @@
+"""The program: what AxoNN's schedule and its overlaps look like, op by op."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workload.gpt import GPT, find_model
+from workload.lowering import lower
+from workload.op import COMPUTE, Op
+from workload.plan import OVERLAPS, Plan, parse_plan
+from workload.program import Program
+
+GOLDEN = Path(__file__).parent / "golden"
+ONE_LAYER = GPT(name="one", layers=1, hidden=32, heads=8, ffn=128, sequence=16, vocab=256)
+
+
+def program_of(text: str, gpt: GPT = ONE_LAYER, batch: int = 8) -> Program:
+    return lower(gpt, parse_plan(text, batch=batch))
+
+
+def names(program: Program, block: str) -> list[str]:
+    return [op.name for op in program.ops if op.block == block]
+
+
+def op_of(program: Program, name: str) -> Op:
+    return next(op for op in program.ops if op.name == name)
+
+
+def place(program: Program, name: str) -> int:
+    return [op.name for op in program.ops].index(name)
+
+
+def table(program: Program) -> str:
+    """The program as a person reads it: stream, op, what it reads and writes."""
+    lines = []
+    for op in program.ops:
+        axes = f" {'+'.join(op.axes)}" if op.axes else ""
+        operands = f"{', '.join(op.writes)} <- {', '.join(op.reads)}"
+        lines.append(f"{op.stream:8} {op.name:32} {op.kind}{axes}: {operands}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("serial", "data=1"),
+        ("blocking", "x=2,y=2,z=2,data=2,recompute=full,overlap=none"),
+        ("overlapped", "x=2,y=2,z=2,data=2,recompute=full,overlap=all"),
+    ],
+)
+def test_the_whole_program_is_as_reviewed(name: str, plan: str) -> None:
+    text = table(program_of(plan, batch=4))
+    path = GOLDEN / f"{name}.txt"
+    assert text == path.read_text(encoding="utf-8"), f"see {path}, and rewrite it if this is meant"
+
+
+def test_a_linear_reduces_its_output_over_y_and_its_input_gradient_over_x() -> None:
+    program = program_of("x=2,y=2,z=2,overlap=none")
+    m, h, f = 4 * 16, 32, 128
+    up = {name: op_of(program, f"m0.l0.up.{name}") for name in ("gather", "reduce", "grad.reduce")}
+    assert (up["gather"].axes, up["gather"].nbytes) == (("z",), 2 * h * f // 4)
+    assert (up["reduce"].axes, up["reduce"].nbytes) == (("y",), 2 * m * f // 2)
+    assert (up["grad.reduce"].axes, up["grad.reduce"].nbytes) == (("x",), 2 * m * h // 2)
+
+
+def test_the_next_linear_swaps_x_and_y() -> None:
+    program = program_of("x=2,y=2,overlap=none")
+    assert op_of(program, "m0.l0.down.reduce").axes == ("x",)
+    assert op_of(program, "m0.l0.down.grad.reduce").axes == ("y",)
+
+
+def test_without_overlap_everything_runs_on_the_compute_stream() -> None:
+    program = program_of("x=2,y=2,z=2,data=2,overlap=none")
+    assert {op.stream for op in program.ops} == {COMPUTE}
+
+
+def test_oar_runs_the_input_gradient_reduce_beside_the_weight_gradient() -> None:
+    program = program_of("x=2,overlap=oar")
+    assert op_of(program, "m0.l0.up.grad.reduce").stream == "x"
+    following = place(program, "m0.l0.up.grad.reduce") + 1
+    assert program.ops[following].name == "m0.l0.up.grad.weight"
+    assert op_of(program, "m0.l0.down.reduce").stream == COMPUTE
+
+
+def test_ors_awaits_reduce_scatters_at_the_end_of_the_backward_pass() -> None:
+    program = program_of("z=2,overlap=ors")
+    scatter = place(program, "m0.l0.down.grad.scatter")
+    assert program.ops[scatter].stream == "z"
+    waiting = [i for i, w in enumerate(program.waits) if scatter in w or (w and max(w) > scatter)]
+    backward = place(program, "m0.embed.grad.scatter")
+    assert all(program.ops[i].stream != COMPUTE or i > backward for i in waiting)
+
+
+def test_ors_computes_the_weight_gradient_first_where_nothing_covers_it() -> None:
+    program = program_of("z=2,overlap=ors")
+    assert place(program, "m0.l0.up.grad.scatter") < place(program, "m0.l0.up.grad.input")
+    covered = program_of("x=2,z=2,overlap=ors")
+    assert place(covered, "m0.l0.up.grad.scatter") > place(covered, "m0.l0.up.grad.input")
+
+
+def test_oag_gathers_a_weight_before_the_matmul_of_the_linear_before() -> None:
+    program = program_of("z=2,overlap=oag")
+    assert place(program, "m0.l0.out.gather") == place(program, "m0.l0.qkv.matmul") - 1
+    assert op_of(program, "m0.l0.out.gather").stream == "z"
+
+
+def test_oag_starts_anew_in_each_recomputed_layer() -> None:
+    gpt = find_model("tiny-1m")
+    ops = names(program_of("z=2,overlap=oag,recompute=full", gpt), "m0.l2.recompute")
+    assert ops[1] == "m0.l2.re.qkv.gather"
+
+
+def test_a_recomputed_layer_keeps_its_gathered_weights_for_the_backward() -> None:
+    again = program_of("z=2,recompute=full")
+    assert not any(".grad.gather" in op.name for op in again.ops)
+    kept = program_of("z=2,recompute=none")
+    assert sum(".grad.gather" in op.name for op in kept.ops) == 4
+
+
+def test_dp_reduces_each_layer_in_the_last_micro_batch_alone() -> None:
+    gpt = find_model("tiny-1m")
+    program = program_of("data=2,overlap=dp,micro_batch=1", gpt)
+    reduces = [op for op in program.ops if op.stream == "data"]
+    owners = [op.name.partition(".")[0] for op in reduces]
+    assert owners == ["l3", "l2", "l1", "l0", "embed"]
+    assert place(program, reduces[0].name) > place(program, "m3.l3.qkv.grad.accumulate")
+    whole = program_of("data=2,overlap=none", gpt)
+    assert sum(op.nbytes for op in reduces) == op_of(whole, "grads.reduce").nbytes
+
+
+def test_attention_is_computed_alike_on_every_rank_of_y() -> None:
+    program = program_of("y=4")
+    assert op_of(program, "m0.l0.attention").replicas == 4
+    assert op_of(program, "m0.l0.up.matmul").replicas == 1
+
+
+@given(
+    grid=st.tuples(*[st.sampled_from([1, 2])] * 4),
+    micro=st.sampled_from([1, 2]),
+    overlap=st.sets(st.sampled_from(OVERLAPS)),
+    recompute=st.sampled_from(["none", "full"]),
+)
+def test_every_program_is_well_formed(
+    grid: tuple[int, ...], micro: int, overlap: set[str], recompute: str
+) -> None:
+    x, y, z, data = grid
+    plan = Plan(
+        x=x,
+        y=y,
+        z=z,
+        data=data,
+        batch=4,
+        micro_batch=4 // (z * data * micro) or 1,
+        overlap=tuple(switch for switch in OVERLAPS if switch in overlap),
+        recompute=recompute,
+    )
+    program = lower(ONE_LAYER, plan)
+    assert len({op.name for op in program.ops}) == len(program.ops)
+    written = {name for name, buffer in program.buffers.items() if buffer.persistent}
+    for op in program.ops:
+        assert set(op.reads) <= written, f"{op.name} reads what nobody wrote"
+        written |= set(op.writes)
+    assert all(later < index for index, wait in enumerate(program.waits) for later in wait)
+    blocking = lower(ONE_LAYER, Plan(**{**plan.as_dict(), "overlap": ()}))
+    assert program.comm_bytes == blocking.comm_bytes
+    assert program.hardware_flops == blocking.hardware_flops
+
+
+@given(overlap=st.sets(st.sampled_from(OVERLAPS)), recompute=st.sampled_from(["none", "full"]))
+def test_no_buffer_is_freed_before_its_last_use_or_twice(overlap: set[str], recompute: str) -> None:
+    switches = "+".join(sorted(overlap)) or "none"
+    program = program_of(f"x=2,z=2,data=2,recompute={recompute},overlap={switches}")
+    gone: set[str] = set()
+    for op, freed in zip(program.ops, program.releases, strict=True):
+        assert not gone & {*op.reads, *op.writes}
+        assert not gone & set(freed)
+        gone |= set(freed)
+    transient = {name for name, buffer in program.buffers.items() if not buffer.persistent}
+    assert gone == transient
