@@ -21,8 +21,9 @@ from executor.place import DTYPES, Place
 from executor.play import play
 from executor.record import HostRecorder
 from executor.samples import Sample, collectives, kernels, overlapped
+from executor.seat import Seat
 from executor.table import BufferTable
-from executor.tasks import AdamW, Calibration, Report, Seat
+from executor.tasks import AdamW, Calibration, Report
 from workload.grid import Grid
 
 Tables = dict[str, list[dict[str, float]]]
@@ -41,8 +42,9 @@ def measure(task: Calibration, seat: Seat, report: Report) -> dict[str, Any]:
         groups = Groups(seat.rank, task.timeout_s)
         tables: dict[str, Any] = {"kernels": {}, "collectives": {}}
         samples = list(_samples(task, seat.ranks))
+        sample_s = task.sample_s / 2 if task.quick else task.sample_s
         for done, (table, key, features, sample) in enumerate(samples, start=1):
-            row = {**features, "seconds": _seconds(sample, place, groups, task.sample_s)}
+            row = {**features, "seconds": _seconds(sample, place, groups, sample_s)}
             tables[table].setdefault(key, []).append(row)
             if seat.rank == 0:
                 report({"done": done, "of": len(samples), "measuring": key})

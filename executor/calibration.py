@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from executor.errors import LaunchError
 from executor.host import machine_document
-from executor.launch import launch, require_torch
+from executor.launch import check_ranks, launch, require_torch
 from executor.tasks import Calibration
 
 Progress = Callable[[str], None]
@@ -43,22 +46,48 @@ def _measure(task: Calibration, ranks: int, progress: Progress) -> dict[str, Any
     return launch("calibrate", description, ranks=ranks, report=report, timeout_s=task.timeout_s)
 
 
-def cached(task: Calibration, ranks: int, progress: Progress) -> Path:
-    """The file of this machine's quick calibration, made now if it is not there yet."""
+def cached(
+    task: Calibration, ranks: int, progress: Progress, *, announce: Progress = lambda _: None
+) -> Path:
+    """The file of this machine's quick calibration, made now if it is not there yet.
+
+    Of two processes that want it at once, one measures, undisturbed by the other, which waits.
+    `announce` hears that something is about to be measured, and why.
+    """
     require_torch()
+    check_ranks(ranks)
     path = _cache() / f"host-{_fingerprint(task, ranks)}.json"
-    if not path.exists():
-        progress(f"no calibration of this machine for {ranks} rank(s) yet; measuring it once")
-        document = calibrate(task, ranks, progress, solo=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(document), encoding="utf-8")
-        partial.replace(path)
+    if path.exists():
+        return path
+    with _alone(path):
+        if not path.exists():
+            announce(f"no calibration of this machine for {ranks} rank(s) yet; measuring it once")
+            document = calibrate(task, ranks, progress, solo=False)
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(document), encoding="utf-8")
+            partial.replace(path)
+            announce(f"kept in {path}")
     return path
 
 
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock beside a file of the cache; the system frees it should this process die."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_suffix(".lock").open("w")
+    except OSError as error:
+        raise LaunchError(
+            f"cannot keep a calibration in {path.parent}: {error.strerror}; set XDG_CACHE_HOME to "
+            "a folder that can be written, or give -m FILE or --no-predict"
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(home) / "simgpt"
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from executor.memory import host_bytes
 
 Tables = Mapping[str, list[dict[str, float]]]
 
@@ -19,13 +20,11 @@ def machine_document(
     """
     kernels = _merged([run["kernels"] for run in (solo, crowd) if run is not None])
     source = f"simgpt calibrate: {measured}"
+    copy_rate = f"{max(_rates(kernels, 'add'), default=1e9):.4g} B/s"
 
     def fact(value: Any) -> dict[str, Any]:
         return {"value": value, "source": source, "confidence": "high"}
 
-    best = {p: _best_flops_per_s(rows) for p, rows in _matmuls(kernels)}
-    copy_rate = max(_rates(kernels, "add"), default=1e9)
-    shape = {"e_max": 1.0, "m0": 0, "n0": 0, "k0": 0, "memory_fraction": 1.0}
     return {
         "name": "host",
         "description": f"{crowd['device']}, {ranks} ranks, calibrated",
@@ -33,39 +32,50 @@ def machine_document(
         "device": {
             "name": crowd["device"],
             "memory": fact(f"{memory_bytes(crowd) // ranks} B"),
-            "memory_bandwidth": fact(f"{copy_rate:.4g} B/s"),
+            "memory_bandwidth": fact(copy_rate),
             "memory_efficiency": fact(1.0),
             "launch": fact("0 s"),
-            "peak_flops": {p: fact(f"{rate:.4g} FLOP/s") for p, rate in best.items()},
-            "matmul": {
-                **{key: fact(value) for key, value in shape.items()},
-                "launch": fact("0 s"),
-                "best": fact(f"{max(best.values()):.4g} FLOP/s"),
-            },
+            **_matmul_facts(kernels, fact),
             "attention": {"forward": fact(1.0), "backward": fact(1.0)},
         },
         "node": {
             "devices": fact(ranks),
-            "links": {"bandwidth": fact(f"{copy_rate:.4g} B/s"), "all_pairs": fact(1)},
-            "host": {"bandwidth": fact(f"{copy_rate:.4g} B/s")},
+            "links": {"bandwidth": fact(copy_rate), "all_pairs": fact(1)},
+            "host": {"bandwidth": fact(copy_rate)},
         },
         "interconnect": {"kind": "none"},
         "software": {
             "name": f"torch {crowd['torch']}",
             "compute_share": fact(crowd["overlap"]),
         },
-        "profile": {
-            "kernels": {key: _table(rows) for key, rows in kernels.items()},
-            "collectives": {key: _table(rows) for key, rows in crowd["collectives"].items()},
-            "provenance": {"measured": measured, "device": crowd["device"]},
+        "profile": _profile(kernels, crowd, measured),
+    }
+
+
+def _matmul_facts(kernels: Tables, fact: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    """The best rates as peaks, and an efficiency of one: the profile's tables say the rest."""
+    best = {p: _best_flops_per_s(rows) for p, rows in _matmuls(kernels)}
+    shape = {"e_max": 1.0, "m0": 0, "n0": 0, "k0": 0, "launch": "0 s", "memory_fraction": 1.0}
+    return {
+        "peak_flops": {p: fact(f"{rate:.4g} FLOP/s") for p, rate in best.items()},
+        "matmul": {
+            **{key: fact(value) for key, value in shape.items()},
+            "best": fact(f"{max(best.values()):.4g} FLOP/s"),
         },
+    }
+
+
+def _profile(kernels: Tables, crowd: Mapping[str, Any], measured: str) -> dict[str, Any]:
+    return {
+        "kernels": {key: _table(rows) for key, rows in kernels.items()},
+        "collectives": {key: _table(rows) for key, rows in crowd["collectives"].items()},
+        "provenance": {"measured": measured, "device": crowd["device"]},
     }
 
 
 def memory_bytes(run: Mapping[str, Any]) -> int:
     """Memory of the whole node: what the device reported, else the host's."""
-    reported = int(run.get("memory_bytes", 0))
-    return reported or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(run.get("memory_bytes", 0)) or host_bytes()
 
 
 def _merged(runs: Iterable[Tables]) -> dict[str, list[dict[str, float]]]:

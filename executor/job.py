@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,9 +14,12 @@ import torch.distributed as dist
 from executor.batches import batch_of
 from executor.errors import LaunchError
 from executor.groups import Groups
-from executor.tasks import Job, Report, Seat
+from executor.memory import check_memory
+from executor.seat import Seat
+from executor.tasks import Job, Report
 from executor.text import check_text, read_text
 from executor.train import Run, Step, Trainer
+from workload.errors import PlanCannotRunError
 from workload.lowering import lower
 
 
@@ -29,6 +33,8 @@ def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
     check_text(text, job.gpt)
     with connected(seat, job.threads, job.timeout_s) as device:
         program = lower(job.gpt, job.plan)
+        if device.type == "cpu":
+            check_memory(program, seat.local_ranks)
         groups = Groups(seat.rank, job.timeout_s)
         trainer = Trainer(program, groups, rank=seat.rank, device=device, adamw=job.adamw)
         trainer.start_afresh(job.seed)
@@ -51,17 +57,28 @@ def connected(seat: Seat, threads: int, timeout_s: float) -> Iterator[torch.devi
     try:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
+            init_method=seat.meeting,
             rank=seat.rank,
             world_size=seat.ranks,
             timeout=timedelta(seconds=timeout_s),
         )
     except (dist.DistError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise LaunchError(f"rank {seat.rank} cannot join the others: {reason}") from None
+        raise LaunchError(f"rank {seat.rank} cannot join the others: {_sentence(error)}") from None
     try:
         yield device
+    except torch.OutOfMemoryError as error:
+        raise PlanCannotRunError(f"rank {seat.rank} does not fit: {_sentence(error)}") from None
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            raise LaunchError(f"rank {seat.rank} lost the others: {_sentence(error)}") from None
+        raise
     finally:
         dist.destroy_process_group()
+
+
+def _sentence(error: Exception) -> str:
+    """The first line of torch's message, without the place in its sources."""
+    return re.sub(r"^\[[^\]]*\]\s*", "", str(error).splitlines()[0])
 
 
 def _device(seat: Seat) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -12,22 +13,34 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from typing import IO, Any
 
 from executor.errors import LaunchError
+from workload.errors import PlanCannotRunError
 
 Report = Callable[[dict[str, Any]], None]
 POLL_S = 0.1
+RANKS_PER_CORE = 16
 
 
 def require_torch() -> None:
     """Refuse to go on without torch, saying how to get it."""
     if importlib.util.find_spec("torch") is None:
-        raise LaunchError("torch is not installed; `pip install simgpt[run]` brings it")
+        raise LaunchError("torch is not installed; `pip install 'simgpt[run]'` brings it")
+
+
+def check_ranks(ranks: int) -> None:
+    """Refuse to start more ranks than this machine's cores can take turns at."""
+    cores = os.cpu_count() or 1
+    if ranks > RANKS_PER_CORE * cores:
+        raise LaunchError(
+            f"{ranks} ranks are too many to start on this machine; its {cores} cores take "
+            f"{RANKS_PER_CORE * cores} at most"
+        )
 
 
 def launch(
@@ -39,6 +52,7 @@ def launch(
     which one it was and what it said last.
     """
     require_torch()
+    check_ranks(ranks)
     port = _port(port)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="simgpt-")))
@@ -60,9 +74,10 @@ def _port(wanted: int) -> int:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", wanted))
-        except OSError:
+        except OSError as error:
+            reason = "in use" if error.errno == errno.EADDRINUSE else f"no use: {error.strerror}"
             raise LaunchError(
-                f"port {wanted} is in use; choose another with --port, or leave it out"
+                f"port {wanted} is {reason}; choose another with --port, or leave it out"
             ) from None
         return int(probe.getsockname()[1])
 
@@ -75,6 +90,7 @@ def _start(
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
@@ -88,11 +104,11 @@ def _start(
             text=True,
         )
     stdin = _pipe(worker.stdin)
-    try:
-        stdin.write(description)
-        stdin.close()
-    except BrokenPipeError:
-        pass  # it died at once; the watch says why
+    # It stays open: a rank whose stdin ends has lost its parent, and ends too. One that died at
+    # once is left to the watch.
+    with suppress(BrokenPipeError):
+        stdin.write(description + "\n")
+        stdin.flush()
     return worker
 
 
@@ -129,16 +145,22 @@ def _check(workers: list[subprocess.Popen[str]], folder: Path) -> None:
     gone = {rank: code for rank, worker in enumerate(workers) if (code := worker.poll())}
     if gone:
         time.sleep(POLL_S)  # what killed the first may still be writing
+        gone = {rank: code for rank, worker in enumerate(workers) if (code := worker.poll())}
         rank, code = min(gone.items(), key=lambda item: item[1])
+        if code == PlanCannotRunError.exit_code:
+            raise PlanCannotRunError(_last_words(rank, code, folder))
         raise LaunchError(_obituary(rank, code, folder))
 
 
 def _obituary(rank: int, code: int, folder: Path) -> str:
     if code < 0:
         return f"rank {rank} was killed by {signal.Signals(-code).name}; all ranks were stopped"
+    return f"rank {rank} stopped: {_last_words(rank, code, folder)}"
+
+
+def _last_words(rank: int, code: int, folder: Path) -> str:
     said = (folder / f"stderr.{rank}").read_text(errors="replace").strip().splitlines()
-    last = said[-1] if said else f"exit status {code}"
-    return f"rank {rank} stopped: {last}"
+    return said[-1] if said else f"exit status {code}"
 
 
 def _stop(worker: subprocess.Popen[str]) -> None:
@@ -152,8 +174,10 @@ def _stop(worker: subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             worker.kill()
             worker.wait()
-    if worker.stdout is not None:
-        worker.stdout.close()
+    for pipe in (worker.stdin, worker.stdout):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:

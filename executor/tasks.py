@@ -1,9 +1,9 @@
-"""What a rank is told to do, and which rank it is; free of torch, so that a parent can write it."""
+"""What a rank is told to do; free of torch, so that a parent can write it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -70,24 +70,3 @@ class Calibration:
         """The calibration back from its JSON."""
         raw = json.loads(text)
         return Calibration(**{**raw, "precisions": tuple(raw["precisions"])})
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """Which rank this process is, of how many, and which device of its node it takes."""
-
-    rank: int
-    ranks: int
-    local_rank: int
-
-    @staticmethod
-    def from_environment(environment: Mapping[str, str]) -> Seat | None:
-        """The seat that torchrun or srun gave this process; None when nobody did."""
-        for names in (
-            ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-            ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-        ):
-            if all(name in environment for name in names[:2]):
-                rank, ranks, local = (int(environment.get(name, 0)) for name in names)
-                return Seat(rank, ranks, local)
-        return None

@@ -1,7 +1,8 @@
 """One rank of a job that `launch` started: `python -m executor.worker TASK`, the rest on stdin.
 
-TASK is `train` or `calibrate`; rank 0 answers on stdout with one JSON object per line, the last of
-them under the key `result`.
+TASK is `train` or `calibrate`; its description is one line on stdin, which stays open as long as
+the parent lives. Rank 0 answers on stdout with one JSON object per line, the last of them under the
+key `result`.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from threading import Thread
 from typing import Any
 
 from executor.errors import LaunchError
-from executor.tasks import Calibration, Job, Seat
+from executor.seat import Seat
+from executor.tasks import Calibration, Job, Report
 from topologies.errors import SimgptError
 
 
@@ -21,23 +24,39 @@ def main() -> int:
     seat = Seat.from_environment(os.environ)
     if seat is None:
         raise LaunchError("a worker needs RANK and WORLD_SIZE in its environment")
-    task, description = sys.argv[1], sys.stdin.read()
+    task, description = sys.argv[1], sys.stdin.readline()
+    Thread(target=_end_with_parent, daemon=True).start()
+    say = _answers()
     if task == "calibrate":
         from executor.calibrate import measure
 
-        result = measure(Calibration.from_json(description), seat, _say)
+        result = measure(Calibration.from_json(description), seat, say)
     else:
         from executor.job import perform
 
-        result = perform(Job.from_json(description), seat, _say)
+        result = perform(Job.from_json(description), seat, say)
     if seat.rank == 0:
-        _say({"result": result})
+        say({"result": result})
     return 0
 
 
-def _say(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+def _end_with_parent() -> None:
+    """Stop this process when nobody holds the other end of stdin any more."""
+    while os.read(0, 1):
+        pass
+    os._exit(LaunchError.exit_code)
+
+
+def _answers() -> Report:
+    """What puts a message on stdout, which from now on is stderr for everybody else."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def say(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    return say
 
 
 if __name__ == "__main__":

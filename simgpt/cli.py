@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
+from typing import NoReturn
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from topologies.errors import SimgptError
 
@@ -17,6 +20,10 @@ COMMANDS = {
     ),
     "calibrate": ("simgpt.commands.calibrate", "Measure this machine into a file for predict -m."),
     "validate": ("simgpt.commands.validate", "Compare predictions with measurements."),
+    "bench-network": (
+        "simgpt.commands.bench_network",
+        "The table that a collective benchmark would print on a machine.",
+    ),
     "models": ("simgpt.commands.models", "List the model presets, or show one."),
     "machines": ("simgpt.commands.machines", "List the machines, or show one with its sources."),
 }
@@ -53,8 +60,33 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point: runs the command line, and turns an error into a sentence and a status."""
+    signal.signal(signal.SIGTERM, _terminated)
     try:
-        cli(prog_name="simgpt")
-    except SimgptError as error:
-        click.echo(f"simgpt: {error}", err=True)
+        sys.exit(cli.main(prog_name="simgpt", standalone_mode=False))
+    except NoArgsIsHelpError as error:
+        error.show()
         sys.exit(error.exit_code)
+    except click.ClickException as error:
+        _fail(_sentence(error), error.exit_code)
+    except SimgptError as error:
+        _fail(str(error), error.exit_code)
+    except click.Abort:
+        _fail("interrupted", 128 + signal.SIGINT)
+
+
+def _fail(sentence: str, status: int) -> NoReturn:
+    click.echo(f"simgpt: {sentence}", err=True)
+    sys.exit(status)
+
+
+def _sentence(error: click.ClickException) -> str:
+    """What click has to say, and where the command's options are explained."""
+    said = error.format_message().removesuffix(".")
+    said = said[:1].lower() + said[1:]
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{said}; see {context.command_path} --help" if context is not None else said
+
+
+def _terminated(signum: int, _: object) -> NoReturn:
+    """Leave through every `with`, so that ranks are stopped and folders removed."""
+    sys.exit(128 + signum)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,36 @@ from workload.gpt import GPT, find_model, read_model
 from workload.plan import Plan, parse_plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+LONGEST_S = 1e6  # some eleven days, which torch still takes for a timeout
+MOST_THREADS = 1024
+
+
+class NewFile(click.Path):
+    """A file to write; refused before the work rather than after it if its folder is not there."""
+
+    name = "file"
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        folder = path.resolve().parent
+        if not folder.is_dir():
+            self.fail(f"cannot write {path}: there is no folder {folder}", param, ctx)
+        if not os.access(path if path.exists() else folder, os.W_OK):
+            self.fail(f"cannot write {path}: permission denied", param, ctx)
+        return path
+
+
+class Number(click.FloatRange):
+    """A finite number within bounds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 def answer_options(function: Command) -> Command:
@@ -24,13 +56,31 @@ def answer_options(function: Command) -> Command:
     function = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(
         function
     )
-    output = click.Path(dir_okay=False, path_type=Path)
-    return click.option("-o", "--output", type=output, help="Write the answer to a file.")(function)
+    return click.option("-o", "--output", type=NewFile(), help="Write the answer to a file.")(
+        function
+    )
+
+
+threads_option = click.option(
+    "--threads",
+    type=click.IntRange(1, MOST_THREADS),
+    default=1,
+    show_default=True,
+    help="Threads that each rank computes with.",
+)
+timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=Number(min=1, max=LONGEST_S),
+    default=300.0,
+    show_default=True,
+    help="Seconds that ranks may be silent for.",
+)
 
 
 def answer(text: str, record: dict[str, Any], *, as_json: bool, output: Path | None) -> None:
     """Print a command's answer, as text or as its JSON record, or write it to a file."""
-    content = json.dumps(record, indent=2) if as_json else text.rstrip("\n")
+    content = json.dumps(_strict(record), indent=2) if as_json else text.rstrip("\n")
     if output is None:
         click.echo(content)
     else:
@@ -65,9 +115,9 @@ def machine_of(name_or_path: str, settings: tuple[str, ...] = ()) -> Machine:
     changes: dict[str, object] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
-        if not equals:
+        if not equals or not key:
             raise click.UsageError(f"--set {setting}: write key=value, as in device.launch='5 us'")
-        changes[key] = _literal(value)
+        changes[key] = value
     machine = load_machine(name_or_path)
     return with_settings(machine, changes) if changes else machine
 
@@ -85,6 +135,10 @@ def plan_of(text: str, *, devices: int | None, batch: int | None) -> Plan:
         raise PlanError(f"{text} is no plan: {error}") from None
     if not isinstance(table, dict):
         raise PlanError(f"{text} is no plan: it should be a table of keys such as x, z and data")
+    for key, value in table.items():
+        kinds = (list, str) if key == "overlap" else (int, str)
+        if type(value) not in kinds:
+            raise PlanError(f"{text}: {key} = {json.dumps(value, default=str)} is no plan's value")
     return parse_plan(table, devices=devices, batch=batch)
 
 
@@ -103,14 +157,6 @@ def batch_of(batch: int | None, batch_tokens: int | None, gpt: GPT) -> int | Non
     return sequences
 
 
-def _literal(value: str) -> object:
-    """A setting's value: a number or list where it reads as one in TOML, else its text."""
-    try:
-        return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return value
-
-
 def compact(record: dict[str, Any]) -> str:
     """JSON on one line, for files that programs read."""
     return json.dumps(record, separators=(",", ":")) + "\n"
@@ -119,3 +165,12 @@ def compact(record: dict[str, Any]) -> str:
 def check_machine(document: dict[str, Any]) -> Machine:
     """The machine of a document that was just made."""
     return machine_from_dict(document, "calibration")
+
+
+def _strict(value: Any) -> Any:
+    """The value as JSON knows it: a loss that went to infinity is null."""
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -25,26 +25,32 @@ class ComputeCosts(Protocol):
         ...
 
 
-def compute_costs(machine: Machine, ranks_per_node: int) -> ComputeCosts:
+def compute_costs(machine: Machine, ranks_per_node: int, devices: int) -> ComputeCosts:
     """The best costs at hand: those of the machine's profile if it has one, else the model's.
 
-    `ranks_per_node` is how many ranks of one node are busy at once.
+    `ranks_per_node` is how many ranks of one node are busy at once, `devices` how many work on a
+    step in all. A profile's times are those of the very devices that it was measured on, the
+    slowest included, so nothing is added to them for the spread of a fleet.
     """
     if machine.profile is not None and machine.profile.kernels:
         return ProfileCosts(machine.profile, ranks_per_node)
-    return AnalyticCosts(machine)
+    return AnalyticCosts(machine, devices)
 
 
 class AnalyticCosts:
     """A roofline with a shape-dependent matmul rate, from the numbers of the machine's file.
 
+    A step waits for the slowest of its devices, whose rate of multiplying matrices counts for all;
+    for memory-bound ops no such spread was measured.
+
     Not modelled: steps that tiles and kernel choice make in a matmul's rate, the BLAS form, caches
-    that keep an operand between two ops, clocks that fall under load, variation among devices, and
-    an elementwise op's arithmetic.
+    that keep an operand between two ops, clocks that fall under load, and an elementwise op's
+    arithmetic.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, devices: int = 1) -> None:
         self._machine = machine
+        self._slowest = machine.device.slowest_of(devices)
         self._known: dict[tuple[object, ...], float] = {}
 
     def seconds(self, op: Op) -> float:
@@ -63,7 +69,7 @@ class AnalyticCosts:
         return memory_bound_s(self._machine.device, op)
 
     def _peak(self, op: Op) -> float:
-        return peak_flops_per_s(self._machine, op.dtype)
+        return peak_flops_per_s(self._machine, op.dtype) * self._slowest
 
 
 def peak_flops_per_s(machine: Machine, dtype: str) -> float:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from simulator.network import Ints
 from topologies.collectives import Kind, collective_seconds
+from topologies.errors import MachineError
 from topologies.machine import Machine
-from topologies.network import Ring, rings
+from topologies.network import Ring, rings_together
 from topologies.placement import Placement, contiguous
 
 
@@ -18,16 +21,35 @@ class MachineFabric:
     def __init__(self, machine: Machine, ranks: int, placement: Placement | None = None) -> None:
         self._machine = machine
         self._placement = contiguous(machine, ranks) if placement is None else placement
+        if self._placement.ranks != ranks:
+            raise MachineError(
+                f"the placement has {self._placement.ranks} ranks, but the plan has {ranks}"
+            )
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on the node that has most of them."""
+        return int(np.bincount(self._placement.node).max())
 
     @property
     def compute_share(self) -> float:
         """The share of an overlapped collective's time that its device's compute loses."""
         return self._machine.software.compute_share
 
-    def rings(self, groups: Ints) -> tuple[Sequence[Ring], Ints]:
-        """For all groups of an axis, (groups, members): the different rings, each group's index."""
-        index, found = rings(self._machine, self._placement, groups)
-        return found, index
+    def rings(self, together: Sequence[Ints]) -> list[tuple[Sequence[Ring], Ints]]:
+        """For each of some axes, given by its groups, (groups, members), the different rings and
+        each group's index, while all groups of all of them are active at once."""
+        every = rings_together(self._machine, self._placement, together)
+        return [(found, index) for index, found in every]
+
+    def slowest(self, rings: Sequence[Ring]) -> list[Ring]:
+        """Of rings that differ in their rate alone the slowest."""
+        found: dict[tuple[int, int, int], Ring] = {}
+        for ring in rings:
+            shape = ring.ranks, ring.nodes, ring.devices_per_node
+            if shape not in found or ring.bytes_per_s < found[shape].bytes_per_s:
+                found[shape] = ring
+        return list(found.values())
 
     def seconds(self, kind: Any, payload_bytes: int, ring: Ring) -> float:
         """How long a collective of that kind and payload takes on that ring."""

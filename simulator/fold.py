@@ -16,8 +16,9 @@ import numpy as np
 
 from simulator.breakdown import breakdown, last_to_end
 from simulator.costs import ComputeCosts
-from simulator.network import Fabric, Ints, Network, network_of
-from simulator.play import Run, play
+from simulator.network import Fabric, Flying, Ints, Network, UnlikeRanksError, network_of
+from simulator.overlaps import Times, overlaps_repeat
+from simulator.play import Run, can_overlap, play
 from simulator.positions import Cut, Fold, Position, index_of, position
 from simulator.steady import Guess, Line, key_of, layer_line, micro_batch_line
 from workload.gpt import GPT
@@ -52,7 +53,17 @@ def simulate_step(
     gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, *, fold: bool = True
 ) -> Step:
     """Simulate a step, folded as far as that is exact, or without folding at all."""
-    network = network_of(lower(replace(gpt, layers=1), plan.with_micro_batches(1)), fabric)
+    smallest = lower(replace(gpt, layers=1), plan.with_micro_batches(1))
+    crowds: list[Flying] = []
+    while True:
+        network = network_of(smallest, fabric, crowds=crowds)
+        try:
+            return _simulated(gpt, plan, costs, network, fold=fold)
+        except UnlikeRanksError as error:
+            crowds.append(error.flying)
+
+
+def _simulated(gpt: GPT, plan: Plan, costs: ComputeCosts, network: Network, *, fold: bool) -> Step:
     kept = gpt.layers, plan.micro_batches
     if fold:
         kept = _enough_layers(gpt, plan, costs, network), MICRO_BATCHES
@@ -166,8 +177,9 @@ class _Corners:
                 corner[place] = replace(corner[place], nbytes=int(whole[index]))
         return ops
 
-    def extrapolated(self, values: Sequence[Ints]) -> Ints:
-        """Values at the corners' ops, (anything, ops), to the folded ops of the whole program."""
+    def extrapolated(self, values: Sequence[Ints], *, deep_only: bool = False) -> Ints:
+        """Values at the corners' ops, (anything, ops), to the folded ops of the whole program, or
+        of the one with all layers, but with the folded one's micro-batches."""
         at = {
             more: value[:, places]
             for more, value, places in zip(self.more, values, self.places, strict=True)
@@ -176,7 +188,7 @@ class _Corners:
         layer = at.get((1, 0), first) - first
         micro_batch = at.get((0, 1), first) - first
         both = at[1, 1] - at[1, 0] - at[0, 1] + first if (1, 1) in at else 0
-        n, m = self.fold.layers.omitted, self.fold.micro_batches.omitted
+        n, m = self.fold.layers.omitted, 0 if deep_only else self.fold.micro_batches.omitted
         return np.asarray(first + n * layer + m * micro_batch + n * m * both, dtype=np.int64)
 
 
@@ -187,14 +199,28 @@ def _parts_ticks(corners: _Corners, costs: ComputeCosts, network: Network) -> di
         for program, ops in zip(corners.programs, corners.ops, strict=True)
     ]
     guess = _guess(corners, network, runs)
-    durations = runs[0].end - runs[0].start
-    folded = len(runs) > 1
-    if folded and not ((guess.end - guess.start == durations).all() and guess.is_exact()):
+    if len(runs) > 1 and not _is_proven(corners, runs, guess):
         return None
     parts = breakdown(guess, last_to_end(guess), corners.copies)
     if sum(parts.values()) != guess.end.max():
         return None
     return parts
+
+
+def _is_proven(corners: _Corners, runs: Sequence[Run], guess: Guess) -> bool:
+    """Whether ops start when they may, and last as long as in the simulation, in all parts."""
+    durations = runs[0].end - runs[0].start
+    if not ((guess.end - guess.start == durations).all() and guess.is_exact()):
+        return False
+    if not can_overlap(guess.program.ops):
+        return True
+    deep = Times(
+        corners.extrapolated([run.start for run in runs], deep_only=True),
+        corners.extrapolated([run.end for run in runs], deep_only=True),
+    )
+    folded, whole = Times(runs[0].start, runs[0].end), Times(guess.start, guess.end)
+    lines = corners.layers, corners.micro_batches
+    return overlaps_repeat(guess.program.ops, lines, (folded, deep, whole))
 
 
 def _guess(corners: _Corners, network: Network, runs: Sequence[Run]) -> Guess:

@@ -4,14 +4,19 @@ Two ranks are of one class if for every group they are in, the ring is the same 
 classes of the members. The classes are the coarsest such partition, found by colour refinement; one
 rank of each class is then simulated for all.
 
-Not modelled: collectives of different axes that overlap in time do not slow each other down; those
-of one axis share their links, because a `Ring` already says what its group gets of them.
+Groups of one axis share their links all the time, and a `Ring` says what each gets of them. While a
+rank has collectives of several axes in flight, a `Flying` names them, and each has another ring:
+the one it would have if all ranks had all of those in flight.
+
+Where a placement makes more classes than can be simulated, all ranks count as one class, and every
+collective takes as long as its slowest group: an upper bound, for only the slowest ranks would.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +29,10 @@ from workload.program import Program
 
 Ints = NDArray[np.int64]
 Axes = tuple[str, ...]
+Flying = tuple[Axes, ...]  # the axes of the collectives in flight on a rank, sorted; some twice
+Rivals = tuple[Hashable, ...]  # rings, the slowest of which counts: one, where classes are exact
+Rings = Mapping[Axes, Sequence[tuple[Rivals, ...]]]  # by axes, each time it flies, and by class
+MOST_CLASSES = 64  # a second of simulation or so
 
 
 class Fabric(Protocol):
@@ -37,8 +46,13 @@ class Fabric(Protocol):
         """See above; between 0 and 1."""
         ...
 
-    def rings(self, groups: Ints) -> tuple[Sequence[Hashable], Ints]:
-        """For all groups of an axis, (groups, members): the different rings, each group's index."""
+    def rings(self, together: Sequence[Ints]) -> Sequence[tuple[Sequence[Hashable], Ints]]:
+        """For each of some axes, given by its groups, (groups, members), the different rings and
+        each group's index, while all groups of all of them are active at once."""
+        ...
+
+    def slowest(self, rings: Sequence[Any]) -> Sequence[Hashable]:
+        """Some of the rings, one of which is the slowest for any payload."""
         ...
 
     def seconds(self, kind: str, payload_bytes: int, ring: Any) -> float:
@@ -46,53 +60,131 @@ class Fabric(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Meetings:
     """Who meets over one set of axes: for each class its ring and its meeting, for each meeting
     the number of classes in it."""
 
-    rings: tuple[Hashable, ...]
+    rings: tuple[Rivals, ...]
     meeting: tuple[int, ...]
     sizes: tuple[int, ...]
+
+    @cached_property
+    def members(self) -> list[list[int]]:
+        """For each meeting its classes."""
+        classes: list[list[int]] = [[] for _ in self.sizes]
+        for number, meeting in enumerate(self.meeting):
+            classes[meeting].append(number)
+        return classes
+
+
+class UnlikeRanksError(Exception):
+    """Ranks of one class turn out to differ, namely while these collectives are in flight."""
+
+    def __init__(self, flying: Flying) -> None:
+        super().__init__(f"ranks of one class differ with {flying} in flight")
+        self.flying = flying
+
+
+@dataclass(frozen=True)
+class Groups:
+    """All ranks of a program: `members` has every group by axes, `of` each rank's group, and
+    `classes` each rank's class; `alike` if those of a class are so indeed."""
+
+    members: Mapping[Axes, Ints]
+    of: Mapping[Axes, Ints]
+    classes: Ints
+    alike: bool
 
 
 @dataclass(frozen=True)
 class Network:
-    """The rank classes of a program: `ranks` has one rank of each, `meetings` whom it meets."""
+    """The rank classes of a program: `ranks` has one rank of each, `meetings` whom it meets.
+
+    `known` keeps the times that were asked for, `crowds` the rings.
+    """
 
     fabric: Fabric
     ranks: tuple[int, ...]
     meetings: Mapping[Axes, Meetings]
+    groups: Groups
+    known: dict[tuple[object, ...], list[int]] = field(default_factory=dict, repr=False)
+    crowds: dict[Flying, Rings] = field(default_factory=dict, repr=False)
 
-    def ticks(self, op: Op) -> list[int]:
-        """How long a collective lasts once everyone is there, for each class."""
-        rings = self.meetings[op.axes].rings
+    def ticks(self, op: Op, flying: Flying = ()) -> list[int]:
+        """How long a collective lasts once everyone is there, for each class.
+
+        That is alone, or with all of `flying` in flight from its begin to its end, itself among
+        them; others never make it faster.
+        """
+        key = (op.kind, op.axes, op.nbytes, flying)
+        if key not in self.known:
+            alone = self._ticks(op, self.meetings[op.axes].rings)
+            if len(flying) > 1:
+                if flying not in self.crowds:
+                    self.crowds[flying] = self._rings(flying)
+                crowded = [self._ticks(op, rings) for rings in self.crowds[flying][op.axes]]
+                alone = [max(ticks) for ticks in zip(alone, *crowded, strict=True)]
+            self.known[key] = alone
+        return self.known[key]
+
+    def _ticks(self, op: Op, rings: Sequence[Rivals]) -> list[int]:
         last = {
-            ring: to_ticks(self.fabric.seconds(op.kind, op.nbytes, ring))
-            for ring in dict.fromkeys(rings)
+            rivals: max(to_ticks(self.fabric.seconds(op.kind, op.nbytes, ring)) for ring in rivals)
+            for rivals in dict.fromkeys(rings)
         }
-        return [last[ring] for ring in rings]
+        return [last[rivals] for rivals in rings]
+
+    def _rings(self, flying: Flying) -> Rings:
+        """Each class's rings with these in flight; an UnlikeRanksError if that splits a class."""
+        groups, ranks = self.groups, np.array(self.ranks)
+        result: dict[Axes, list[tuple[Rivals, ...]]] = {}
+        found = self.fabric.rings([groups.members[axes] for axes in flying])
+        for axes, (rings, index) in zip(flying, found, strict=True):
+            own = index[groups.of[axes]]
+            if groups.alike and not (own == own[ranks][groups.classes]).all():
+                raise UnlikeRanksError(flying)
+            result.setdefault(axes, []).append(
+                _rivals(self.fabric, rings, own[ranks], alike=groups.alike)
+            )
+        return result
 
 
-def network_of(program: Program, fabric: Fabric, *, unfold: bool = False) -> Network:
-    """The network as this program uses it; with `unfold`, every rank is a class of its own."""
+def _rivals(
+    fabric: Fabric, rings: Sequence[Hashable], index: Ints, *, alike: bool
+) -> tuple[Rivals, ...]:
+    if not alike:
+        return (tuple(fabric.slowest(rings)),)
+    return tuple((rings[at],) for at in index.tolist())
+
+
+def network_of(
+    program: Program, fabric: Fabric, *, unfold: bool = False, crowds: Sequence[Flying] = ()
+) -> Network:
+    """The network as this program uses it; with `unfold`, every rank is a class of its own.
+
+    Ranks of a class are alike with any of `crowds` in flight too.
+    """
     grid = program.plan.grid
     used = dict.fromkeys(op.axes for op in program.ops if op.is_collective)
     groups = {axes: grid.groups(*axes) for axes in used}
-    found = {axes: fabric.rings(members) for axes, members in groups.items()}
     group_of = {axes: _group_of(members, grid.ranks) for axes, members in groups.items()}
-    if unfold:
-        colours = np.arange(grid.ranks, dtype=np.int64)
-    else:
-        rings_of = [found[axes][1][group_of[axes]] for axes in used]
+    found = {axes: fabric.rings([members])[0] for axes, members in groups.items()}
+    rings_of = [found[axes][1][group_of[axes]] for axes in used]
+    for flying in () if unfold else crowds:
+        crowded = fabric.rings([groups[axes] for axes in flying])
+        rings_of += [c[1][group_of[axes]] for axes, c in zip(flying, crowded, strict=True)]
+    colours = np.arange(grid.ranks, dtype=np.int64)
+    if not unfold:
         colours = _refined(grid, rings_of, list(groups.values()), list(group_of.values()))
-    _, first = np.unique(colours, return_index=True)
-    ranks = np.sort(first)
-    meetings = {
-        axes: _meetings(groups[axes], group_of[axes][ranks], colours, ranks, found[axes])
-        for axes in used
-    }
-    return Network(fabric, tuple(ranks.tolist()), meetings)
+    alike = unfold or int(colours.max()) < MOST_CLASSES
+    colours = colours if alike else np.zeros_like(colours)
+    ranks = np.sort(np.unique(colours, return_index=True)[1])
+    classes = np.empty(len(ranks), dtype=np.int64)
+    classes[colours[ranks]] = np.arange(len(ranks), dtype=np.int64)
+    everyone = Groups(groups, group_of, classes[colours], alike)
+    meetings = {axes: _meetings(everyone, axes, ranks, fabric, found[axes]) for axes in used}
+    return Network(fabric, tuple(ranks.tolist()), meetings, everyone)
 
 
 def _group_of(groups: Ints, ranks: int) -> Ints:
@@ -103,19 +195,22 @@ def _group_of(groups: Ints, ranks: int) -> Ints:
 
 
 def _meetings(
-    groups: Ints, chosen: Ints, colours: Ints, ranks: Ints, found: tuple[Sequence[Hashable], Ints]
+    groups: Groups,
+    axes: Axes,
+    ranks: Ints,
+    fabric: Fabric,
+    found: tuple[Sequence[Hashable], Ints],
 ) -> Meetings:
-    """Classes meet if they stand together in a representative's group; `chosen` are those groups.
+    """Classes meet if they stand together in a representative's group.
 
     A group's classes are the same for each of its members, so the lowest of them names the meeting.
     """
-    class_of = np.empty(int(colours.max()) + 1, dtype=np.int64)
-    class_of[colours[ranks]] = np.arange(len(ranks), dtype=np.int64)
-    lowest = class_of[colours[groups[chosen]]].min(axis=1)
+    chosen = groups.of[axes][ranks]
+    lowest = groups.classes[groups.members[axes][chosen]].min(axis=1)
     _, meeting = np.unique(lowest, return_inverse=True)
     rings, ring_of_group = found
     return Meetings(
-        tuple(rings[index] for index in ring_of_group[chosen].tolist()),
+        _rivals(fabric, rings, ring_of_group[chosen], alike=groups.alike),
         tuple(meeting.tolist()),
         tuple(np.bincount(meeting).tolist()),
     )

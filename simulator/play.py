@@ -1,9 +1,11 @@
 """Playing a program: one SimPy process per rank class and stream walks its ops in issue order.
 
 An op starts when the op before it on its stream and the ops it waits for on other streams are done;
-a collective moreover when every class of its group has come to it. A stream keeps its own clock,
-which runs ahead of the simulation's through ops that concern nobody else, and catches up with it
-before it waits for, meets or tells anyone: that spares most of the events.
+a collective moreover when every class of its group has come to it. Where collectives of several
+streams may be in flight at once, `Traffic` says when each is over; else they last as long as alone.
+A stream keeps its own clock, which runs ahead of the simulation's through ops that concern nobody
+else, and catches up with it before it waits for, meets or tells anyone: that spares most of the
+events.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import numpy as np
 import simpy
 
 from simulator.costs import ComputeCosts
-from simulator.network import Fabric, Ints, Network, network_of
+from simulator.network import Fabric, Flying, Ints, Network, UnlikeRanksError, network_of
 from simulator.ticks import to_seconds, to_ticks
+from simulator.traffic import Traffic
 from workload.dataflow import Waits
 from workload.op import COMPUTE, Op
 from workload.program import Program
@@ -49,8 +52,25 @@ def simulate(
     program: Program, costs: ComputeCosts, fabric: Fabric, *, unfold: bool = False
 ) -> Timeline:
     """The predicted timeline of a program; `unfold` simulates every rank instead of every class."""
-    network = network_of(program, fabric, unfold=unfold)
-    return play(program, costs, network).timeline
+    return play_whole(program, costs, fabric, unfold=unfold).timeline
+
+
+def play_whole(
+    program: Program, costs: ComputeCosts, fabric: Fabric, *, unfold: bool = False
+) -> Run:
+    """Simulate one step with as many rank classes as it takes."""
+    crowds: list[Flying] = []
+    while True:
+        network = network_of(program, fabric, unfold=unfold, crowds=crowds)
+        try:
+            return play(program, costs, network)
+        except UnlikeRanksError as error:
+            crowds.append(error.flying)
+
+
+def can_overlap(ops: Sequence[Op]) -> bool:
+    """Whether a rank may have several collectives in flight at once."""
+    return len({op.stream for op in ops if op.is_collective}) > 1
 
 
 def play(
@@ -79,7 +99,8 @@ def _durations(ops: Sequence[Op], costs: ComputeCosts, network: Network) -> list
     """Ticks of every op for each class.
 
     What an overlapped collective takes from its device's compute is charged to the next compute op,
-    the one issued beside it.
+    the one issued beside it. It is a share of the collective's time alone: one that others slow
+    moves no more bytes through the device's memory than it would alone.
     """
     everyone = range(len(network.ranks))
     known: dict[tuple[object, ...], list[int]] = {}
@@ -130,6 +151,8 @@ class _Stage:
         self.durations = durations
         self.awaited = {awaited for wait in waits for awaited in wait}
         self.open: dict[tuple[int, int], tuple[simpy.Event, int]] = {}
+        self.traffic = Traffic(env, network) if can_overlap(ops) else None
+        self.over: dict[tuple[int, int], simpy.Event] = {}
 
     def arrive(self, op: int, actor: int) -> simpy.Event | None:
         """Come to a collective: None for the last to come, else the event that it begins."""
@@ -137,6 +160,9 @@ class _Stage:
         meeting = meetings.meeting[actor]
         event, missing = self.open.pop((op, meeting), (None, meetings.sizes[meeting]))
         if missing == 1:
+            if self.traffic is not None and self.durations[actor][op]:
+                classes = meetings.members[meeting]
+                self.over[op, meeting] = self.traffic.begin(self.ops[op], classes)
             if event is not None:
                 event.succeed()
             return None
@@ -144,12 +170,18 @@ class _Stage:
         self.open[op, meeting] = (event, missing - 1)
         return event
 
-    def alone(self, op: int, actor: int) -> bool:
-        """Whether an op concerns no other class."""
+    def end(self, op: int, actor: int) -> simpy.Event | None:
+        """The end of a collective that has begun, or None where its duration is known."""
         if not self.ops[op].is_collective:
-            return True
+            return None
+        return self.over.get((op, self.network.meetings[self.ops[op].axes].meeting[actor]))
+
+    def meets(self, op: int, actor: int) -> bool:
+        """Whether an op concerns another class, or another stream's collectives."""
+        if not self.ops[op].is_collective:
+            return False
         meetings = self.network.meetings[self.ops[op].axes]
-        return meetings.sizes[meetings.meeting[actor]] == 1
+        return self.traffic is not None or meetings.sizes[meetings.meeting[actor]] > 1
 
 
 class _Actor:
@@ -168,7 +200,7 @@ class _Actor:
         env, stage, durations = self.stage.env, self.stage, self.stage.durations[self.number]
         clock = 0
         for op in indices:
-            meets = not stage.alone(op, self.number)
+            meets = stage.meets(op, self.number)
             if meets or stage.waits[op]:
                 if clock > env.now:
                     yield env.timeout(clock - int(env.now))
@@ -177,7 +209,11 @@ class _Actor:
                     yield begin
                 clock = int(env.now)
             self.start[op] = clock
-            clock += durations[op]
+            if meets and (over := stage.end(op, self.number)) is not None:
+                yield over
+                clock = int(env.now)
+            else:
+                clock += durations[op]
             self.end[op] = clock
             if op in stage.awaited:
                 yield env.timeout(clock - int(env.now))

@@ -13,6 +13,7 @@ from simulator.network import Fabric
 from simulator.play import simulate
 from simulator.ticks import to_seconds
 from topologies.machine import Machine
+from topologies.placement import Placement
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.plan import Plan
@@ -105,16 +106,22 @@ class Prediction:
 
 
 def predict(
-    gpt: GPT, plan: Plan, machine: Machine, *, fold: bool = True, timeline: bool = False
+    gpt: GPT,
+    plan: Plan,
+    machine: Machine,
+    *,
+    fold: bool = True,
+    timeline: bool = False,
+    placement: Placement | None = None,
 ) -> Prediction:
-    """Predict one training step of `gpt` under `plan` on `machine`, ranks placed node by node.
+    """Predict one training step of `gpt` under `plan` on `machine`.
 
-    `fold` extrapolates from a few layers and micro-batches where that is exact; `timeline` adds the
-    spans of the whole step, one rank of each class.
+    Without a `placement` ranks fill node after node. `fold` extrapolates from a few layers and
+    micro-batches where that is exact; `timeline` adds the spans of the whole step, one rank of each
+    class.
     """
-    fabric = MachineFabric(machine, plan.grid.ranks)
-    busy = min(plan.grid.ranks, machine.devices_per_node)
-    costs = compute_costs(machine, busy)
+    fabric = MachineFabric(machine, plan.grid.ranks, placement)
+    costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
     step = simulate_step(gpt, plan, costs, fabric, fold=fold)
     prediction = _prediction(gpt, plan, machine, step)
     if timeline:

@@ -1,22 +1,28 @@
-"""How long a collective takes on a ring, or by a tree, or as measured.
+"""How long a collective takes: as measured on this machine, or by the library's algorithms.
 
-S is the gathered size of an all-gather, the input size of a reduce-scatter and the buffer of an
-all-reduce; p the ranks of the ring.
+The payload is the gathered size of an all-gather, the input size of a reduce-scatter, the buffer
+of an all-reduce, broadcast or all-to-all (what one rank holds before it), and a send's message.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from bisect import bisect_left
-from typing import Literal
+from collections.abc import Sequence
+from functools import lru_cache
 
+from topologies import algorithms
+from topologies.algorithms import Group, Phase
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.network import Ring
+from topologies.node import Node
+from topologies.packing import packed_rings
 from topologies.profile import Table
-from topologies.software import Curve, Tree
+from topologies.software import ALGORITHMS, Curve, Kind, Software, check_algorithm
 
-Kind = Literal["all_gather", "reduce_scatter", "all_reduce"]
+__all__ = ["Kind", "algorithm_seconds", "collective_seconds", "group_of", "with_algorithm"]
 
 
 def collective_seconds(machine: Machine, kind: Kind, payload_bytes: float, ring: Ring) -> float:
@@ -26,70 +32,129 @@ def collective_seconds(machine: Machine, kind: Kind, payload_bytes: float, ring:
     if machine.profile is not None and kind in machine.profile.collectives:
         table = machine.profile.collectives[kind]
         return measured_seconds(table, kind, payload_bytes, ring.ranks)
+    return min(algorithm_seconds(machine, kind, payload_bytes, ring).values())
+
+
+def algorithm_seconds(
+    machine: Machine, kind: Kind, payload_bytes: float, ring: Ring
+) -> dict[str, float]:
+    """Time by each algorithm that the library may take: the one it is set to, or all it has.
+
+    The tuners of NCCL and RCCL take the algorithm that their own constants make the cheapest;
+    `auto` takes the cheapest as measured, so it is never slower than a tuner's choice.
+    """
+    chosen = machine.software.algorithm.of(kind)
+    group = group_of(machine, ring)
+    auto = _AUTO[kind] if chosen == "auto" else (chosen,)
+    times = {name: _seconds(machine.software, kind, name, payload_bytes, group) for name in auto}
+    found = {name: time for name, time in times.items() if time is not None}
+    if not found:
+        raise MachineError(_missing(machine, kind, chosen))
+    return found
+
+
+def with_algorithm(machine: Machine, kind: Kind, name: str) -> Machine:
+    """The machine whose library serves a collective by the algorithm of that name."""
+    check_algorithm(kind, name)
+    algorithm = dataclasses.replace(machine.software.algorithm, **{kind: name})
+    software = dataclasses.replace(machine.software, algorithm=algorithm)
+    return dataclasses.replace(machine, software=software)
+
+
+def group_of(machine: Machine, ring: Ring) -> Group:
+    """The ring with the rate of its links inside a node, which a ring across nodes leaves open.
+
+    Not modelled: other groups in the same node, other than in the ring's own rate.
+    """
+    if ring.nodes == 1:
+        return Group(ring, ring.bytes_per_s)
+    most = min(ring.devices_per_node, machine.devices_per_node)
+    return Group(ring, _within(machine.node, most) if most > 1 else math.inf)
+
+
+@lru_cache(maxsize=256)
+def _within(node: Node, devices: int) -> float:
+    return packed_rings(node, (tuple(range(devices)),))[0] * node.links.bytes_per_s
+
+
+# What a library itself chooses from. A hierarchical collective is a library of its own.
+_AUTO: dict[Kind, tuple[str, ...]] = {
+    "all_gather": ("ring", "recursive"),
+    "reduce_scatter": ("ring", "recursive"),
+    "all_reduce": ("ring", "tree", "nvls"),
+    "broadcast": ("ring", "tree"),
+    "all_to_all": ("pairwise",),
+    "send_recv": ("direct",),
+}
+
+
+def _seconds(software: Software, kind: Kind, name: str, size: float, group: Group) -> float | None:
+    """Time by one algorithm, or nothing where the library has no curve for it."""
+    if kind == "all_reduce" and name in ("ring", "recursive", "hierarchical"):
+        if name == "ring" and software.all_reduce is not None:
+            return algorithms.seconds(software.all_reduce, algorithms.ring(size, group, passes=2))
+        return _two_halves(software, name, size, group)
+    curve = _curve(software, kind, name, group)
+    return None if curve is None else algorithms.seconds(curve, _phases(kind, name, size, group))
+
+
+def _two_halves(software: Software, name: str, size: float, group: Group) -> float | None:
+    """A reduce-scatter followed by an all-gather in one kernel, so that it launches once."""
+    gather = _curve(software, "all_gather", name, group)
+    scatter = _curve(software, "reduce_scatter", name, group)
+    if gather is None or scatter is None:
+        return None
+    phases = _phases("all_gather", name, size, group)
+    both_s = algorithms.seconds(gather, phases) + algorithms.seconds(scatter, phases)
+    return both_s - min(gather.launch_s, scatter.launch_s)
+
+
+def _curve(software: Software, kind: Kind, name: str, group: Group) -> Curve | None:
+    """The curve of an algorithm; a collective without one of its own borrows its nearest kin's."""
+    if name in ("recursive", "hierarchical"):
+        staged: Curve | None = getattr(getattr(software, name), kind)
+        ring: Curve | None = getattr(software, kind)
+        return ring if staged is None and name == "hierarchical" else staged
+    if name == "nvls":
+        return software.nvls
     if kind == "all_reduce":
-        return _all_reduce_seconds(machine, payload_bytes, ring)
-    return ring_seconds(_curve(machine, kind), payload_bytes, ring)
-
-
-def _curve(machine: Machine, kind: Literal["all_gather", "reduce_scatter"]) -> Curve:
-    curve: Curve | None = getattr(machine.software, kind)
-    if curve is None:
-        raise MachineError(
-            f"{machine.name} has neither software.{kind} nor a measured table of {kind}; "
-            "measure it with simgpt calibrate"
-        )
+        return software.tree
+    if kind == "broadcast":
+        own = software.broadcast
+        borrowed = software.all_gather if name == "ring" else software.tree
+        return borrowed if own is None else own
+    if kind in ("all_to_all", "send_recv"):
+        own = getattr(software, kind)
+        return software.all_gather if own is None else own
+    curve: Curve | None = getattr(software, kind)
     return curve
 
 
-def ring_seconds(curve: Curve, payload_bytes: float, ring: Ring) -> float:
-    """launch + [ (S (p-1)/p / rate)^q + ((nodes-1) hop)^q ]^(1/q).
-
-    Source: form and constants are fitted to the measured collectives of axonn-ai/
-    sc2025-pccl-reproducer, 8 to 256 devices (4 to 8 % mean error, 10 to 14 % when extrapolated
-    to 1,024). Not modelled: the library's switches of protocol, other than by the hop.
-    """
-    q = curve.overlap
-    efficiency = curve.efficiency_across if ring.nodes > 1 else curve.efficiency_within
-    moved_bytes = payload_bytes * (ring.ranks - 1) / ring.ranks
-    transfer_s = moved_bytes / (ring.bytes_per_s * efficiency)
-    latency_s = (ring.nodes - 1) * hop_seconds(curve, payload_bytes / ring.ranks)
-    return float(curve.launch_s + (transfer_s**q + latency_s**q) ** (1 / q))
-
-
-def hop_seconds(curve: Curve, chunk_bytes: float) -> float:
-    """Latency of one step from node to node: between hop_small and hop_large, by the chunk.
-
-    Source: as `ring_seconds`; the rise is the library's change from its small-message protocols
-    to that for large ones.
-    """
-    if chunk_bytes <= 0:
-        return curve.hop_small_s
-    steps = math.log(chunk_bytes / curve.chunk_pivot_bytes) / curve.chunk_width
-    large = 1 / (1 + math.exp(-steps))
-    return math.exp((1 - large) * math.log(curve.hop_small_s) + large * math.log(curve.hop_large_s))
+def _phases(kind: Kind, name: str, size: float, group: Group) -> Sequence[Phase]:
+    if name == "tree":
+        return algorithms.tree(size, group, passes=1 if kind == "broadcast" else 2)
+    if name == "ring":
+        return (algorithms.chain if kind == "broadcast" else algorithms.ring)(size, group)
+    by_name = {
+        "recursive": algorithms.recursive,
+        "hierarchical": algorithms.hierarchical,
+        "nvls": algorithms.nvls,
+        "pairwise": algorithms.pairwise,
+        "direct": algorithms.direct,
+    }
+    return by_name[name](size, group)
 
 
-def _all_reduce_seconds(machine: Machine, payload_bytes: float, ring: Ring) -> float:
-    """The cheaper of ring and tree, which is what the tuners of NCCL and RCCL take.
-
-    The ring is a reduce-scatter followed by an all-gather in one kernel, so it launches once.
-    """
-    gather, scatter = _curve(machine, "all_gather"), _curve(machine, "reduce_scatter")
-    both_s = ring_seconds(gather, payload_bytes, ring) + ring_seconds(scatter, payload_bytes, ring)
-    by_ring_s = both_s - min(gather.launch_s, scatter.launch_s)
-    tree = machine.software.tree
-    return by_ring_s if tree is None else min(by_ring_s, tree_seconds(tree, payload_bytes, ring))
-
-
-def tree_seconds(tree: Tree, payload_bytes: float, ring: Ring) -> float:
-    """launch + 2 log2(nodes) hop + 2 S (p-1)/p / (rate * efficiency): up the tree, and down.
-
-    Source: the latency is NCCL's own model (src/graph/tuning.cc); the efficiency is the machine
-    file's. Not modelled: its dependence on the size, for which no data are at hand.
-    """
-    moved_bytes = 2 * payload_bytes * (ring.ranks - 1) / ring.ranks
-    transfer_s = moved_bytes / (ring.bytes_per_s * tree.efficiency)
-    return tree.launch_s + 2 * math.log2(ring.nodes) * tree.hop_s + transfer_s
+def _missing(machine: Machine, kind: Kind, chosen: str) -> str:
+    wants = {"recursive": "recursive.", "hierarchical": "hierarchical."}.get(chosen, "") + kind
+    if chosen in ("tree", "nvls"):
+        wants = chosen
+    by = "" if chosen == "auto" else f" by {chosen}"
+    others = ", ".join(name for name in ALGORITHMS[kind] if name != chosen)
+    return (
+        f"{machine.name} has neither software.{wants} nor a measured table of {kind}{by}; "
+        f"measure it with simgpt calibrate, or try software.{kind} = {others}"
+    )
 
 
 def measured_seconds(table: Table, kind: str, payload_bytes: float, ranks: int) -> float:

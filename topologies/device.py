@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated
 
+import numpy as np
+
+from topologies.errors import MachineError
 from topologies.keys import Key
 
 DTYPES = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
@@ -52,7 +57,8 @@ class Device:
 
     An elementwise kernel takes launch_s + bytes / (memory_efficiency * memory_bytes_per_s): that
     sum also follows the measured fall of the rate towards small sizes. `best` of the matmul is
-    the highest rate anyone measured for a single one, for information.
+    the highest rate anyone measured for a single one, for information. `slowest` lists [devices,
+    rate]: how fast the slowest of that many devices is, relative to the mean device.
     """
 
     name: Annotated[str, Key("name")]
@@ -66,3 +72,28 @@ class Device:
         field(hash=False)
     )
     power: Annotated[Draw | None, Key("power")] = None
+    slowest: Annotated[tuple[tuple[float, float], ...], Key("slowest")] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses a table of the slowest devices that does not fall from the mean device on."""
+        devices = [1.0, *(row[0] for row in self.slowest)]
+        rates = [1.0, *(row[1] for row in self.slowest)]
+        falls = all(a < b for a, b in pairwise(devices)) and all(a >= b for a, b in pairwise(rates))
+        if not falls or rates[-1] <= 0:
+            raise MachineError(
+                f"device.slowest = {[list(row) for row in self.slowest]} wants rows of [devices, "
+                "rate] with ever more devices and rates that fall from 1"
+            )
+
+    def slowest_of(self, devices: int) -> float:
+        """The rate of the slowest of that many devices over the mean: what a step waits for.
+
+        Linear in log(devices) between the rows of `slowest`, and constant above the last; 1 for
+        one device, or where nobody measured it. Not modelled: spread from one run to the next.
+        """
+        if devices <= 1 or not self.slowest:
+            return 1.0
+        known = [math.log(row[0]) for row in self.slowest]
+        return float(
+            np.interp(math.log(devices), [0.0, *known], [1.0, *(r for _, r in self.slowest)])
+        )

@@ -10,7 +10,7 @@ from typing import Any
 from topologies.errors import MachineError
 
 CONFIDENCES = ("", "high", "medium", "low")
-LABELS = ("name", "description", "kind")  # words, not findings: they need no source
+LABELS = ("name", "description", "kind", "variant")  # words, not findings: they need no source
 _ABOUT = ("source", "confidence", "note")
 
 

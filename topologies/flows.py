@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.fairness import max_min_rates
-from topologies.interconnect import Dragonfly
 from topologies.machine import Machine
+from topologies.routes import Crossings, Hops, fair_rates
 from topologies.visits import Ints, Visits, devices_in
+from topologies.wiring import wiring
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,27 +31,38 @@ class _Channels:
 def ring_rates_across(machine: Machine, visits: Visits) -> NDArray[np.float64]:
     """Bytes/s of each group's ring over the network; infinite for groups inside one node.
 
-    All rings run at once and share NICs and global links by max-min fairness.
+    All rings run at once and share NICs and the links between switches by max-min fairness.
+    Not modelled: the links inside a dragonfly group, which have a capacity above what its NICs
+    inject.
     """
     rates = np.full(visits.groups, np.inf)
     across = visits.nodes_of_group > 1
     if not across.any():
         return rates
     channels = _channels(machine, visits, across)
-    nics = machine.node.nics
-    link = visits.node[channels.visit] * nics.count + channels.nic
-    flow = channels.flow
-    capacity = np.full(int(link.max()) + 1, nics.bytes_per_s)
-    if isinstance(machine.interconnect, Dragonfly):
-        extra = _global_links(machine.interconnect, visits, channels, len(capacity))
-        flow, link = np.append(flow, extra[0]), np.append(link, extra[1])
-        capacity = np.append(capacity, extra[2])
-    used, link = np.unique(link, return_inverse=True)
-    flows = len(channels.group_of_flow)
-    flow_rates = max_min_rates(flow, link.reshape(-1), capacity[used], flows)
+    hops = _hops(visits, channels)
+    wires = wiring(machine)
+    link = wires.nic_link(hops.node, hops.nic)
+    ends = Crossings(hops.flow, link, np.full(wires.nic_links, wires.nic_bytes_per_s))
+    flow_rates = fair_rates(machine, hops, ends, len(channels.group_of_flow))
     sums = np.bincount(channels.group_of_flow, weights=flow_rates, minlength=visits.groups)
     rates[across] = sums[across]
     return rates
+
+
+def _hops(visits: Visits, channels: _Channels) -> Hops:
+    """Each channel's hop from one visit to the next, where it enters by its NIC there."""
+    start = np.searchsorted(channels.visit, np.arange(len(visits.group)))
+    first_of_own = start[channels.visit]
+    offset = np.arange(len(channels.visit)) - first_of_own
+    arrival = start[visits.following[channels.visit]] + offset
+    return Hops(
+        flow=channels.flow,
+        node=visits.node[channels.visit],
+        nic=channels.nic,
+        next_node=visits.node[channels.visit[arrival]],
+        next_nic=channels.nic[arrival],
+    )
 
 
 def _channels(machine: Machine, visits: Visits, across: NDArray[np.bool_]) -> _Channels:
@@ -78,27 +89,3 @@ def _channels(machine: Machine, visits: Visits, across: NDArray[np.bool_]) -> _C
 
 def _nics_of(machine: Machine, mask: int) -> list[int]:
     return sorted({machine.node.nics.of_device[device] for device in devices_in(mask)})
-
-
-def _global_links(
-    fabric: Dragonfly, visits: Visits, channels: _Channels, base: int
-) -> tuple[Ints, Ints, NDArray[np.float64]]:
-    """Flow and link of each hop between two groups of the dragonfly, and these links' capacity.
-
-    Minimal routes cross the bundle between the two groups. Adaptive ones spread over all
-    bundles of both: then half of what leaves a group's bundles is its own, since a detour takes
-    two global hops and so each group carries as much for others (Valiant routing, the worst
-    case). Not modelled: traffic of other jobs, and in-group links.
-    """
-    switch_group = visits.node // fabric.nodes_per_group
-    here = switch_group[channels.visit]
-    there = switch_group[visits.following[channels.visit]]
-    leaves = here != there
-    here, there, flow = here[leaves], there[leaves], channels.flow[leaves]
-    bundle = fabric.bundle_bytes_per_s
-    if fabric.routing == "minimal":
-        link = base + here * fabric.groups + there
-        return flow, link, np.full(fabric.groups**2, bundle)
-    spread = max(bundle, (fabric.groups - 1) * bundle / 2)
-    link = np.append(base + here, base + fabric.groups + there)
-    return np.append(flow, flow), link, np.full(2 * fabric.groups, spread)

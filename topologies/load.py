@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from topologies.machine import (
     machine_to_dict,
 )
 from topologies.schema import Leaf, nearest
+from topologies.variants import as_variant, variants_in
 
 _SHIPPED = Path(__file__).parent / "machines"
 
@@ -27,22 +29,32 @@ def machine_names() -> list[str]:
     return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
 
 
+def variant_names(name: str) -> list[str]:
+    """The variants of a machine that comes with the package, its default first."""
+    return variants_in(_document(_SHIPPED / f"{name}.toml"))
+
+
 def load_machine(name_or_path: str) -> Machine:
     """Loads a machine by its name, or from a TOML or JSON file.
+
+    A variant of its software follows after a colon; without it, the first of the file is taken.
 
     >>> load_machine("frontier").devices_per_node
     8
     """
-    path = Path(name_or_path)
-    if path.suffix in (".toml", ".json"):
-        return machine_from_dict(_document(path), path.name)
-    if name_or_path not in machine_names():
-        raise MachineError(
-            f'no machine is called "{name_or_path}"; known: {", ".join(machine_names())}'
-            f"{nearest(name_or_path, machine_names())}; or give a .toml or .json file"
-        )
-    shipped = _SHIPPED / f"{name_or_path}.toml"
-    return machine_from_dict(_document(shipped), shipped.name)
+    before, _, after = name_or_path.rpartition(":")
+    name, variant = (before, after) if before else (name_or_path, "")
+    path = Path(name)
+    if path.suffix not in (".toml", ".json"):
+        if name not in machine_names():
+            raise MachineError(
+                f'no machine is called "{name}"; known: {", ".join(machine_names())}'
+                f"{nearest(name, machine_names())}; or give a .toml or .json file"
+            )
+        path = _SHIPPED / f"{name}.toml"
+    origin = name if path.parent == _SHIPPED else path.name
+    document = as_variant(_document(path), variant, origin)
+    return machine_from_dict(document, path.name)
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -62,12 +74,16 @@ def with_settings(machine: Machine | str, settings: Mapping[str, object]) -> Mac
     """A machine with some of its file's values replaced; their source becomes the user.
 
     Keys are those of the file (`device.peak_flops.bf16`), values its texts (`"400 TFLOP/s"`);
-    numbers and lists may be given as text too.
+    numbers and lists may be given as text too. `software.all_reduce = "ring"` and its like are
+    short for `software.algorithm.all_reduce`, and `network.` is another word for `interconnect.`.
     """
     base = load_machine(machine) if isinstance(machine, str) else machine
     known = known_keys(base.interconnect.kind)
     facts = {fact.key: fact for fact in base.entries}
-    for key, value in settings.items():
+    for given, value in settings.items():
+        name = re.sub(r"^network\.", "interconnect.", given)
+        short = f"software.algorithm.{name.removeprefix('software.')}"
+        key = short if name.startswith("software.") and short in known else name
         if key not in known:
             raise MachineError(f"{key} is not a key of a machine{nearest(key, known)}")
         facts[key] = Fact(key, _parsed(known[key], value), "set by the user")

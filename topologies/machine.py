@@ -13,12 +13,12 @@ from cattrs.gen import make_dict_structure_fn, override
 from topologies.device import Attention, Device, Draw, Matmul
 from topologies.document import Fact, put, read_facts, write_facts
 from topologies.errors import MachineError
-from topologies.interconnect import KINDS, Dragonfly, Interconnect, NoInterconnect
+from topologies.interconnect import KINDS, Dragonfly, FatTree, Interconnect, NoInterconnect
 from topologies.keys import Key, keyed_fields
 from topologies.node import Host, Links, Nics, Node
 from topologies.profile import Profile, Table
 from topologies.schema import Leaf, checked, leaves
-from topologies.software import Curve, Software, Tree
+from topologies.software import PARTS, Software
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Power:
 @dataclass(frozen=True)
 class Machine:
     """A machine of like nodes. Change its numbers through `with_settings`, which keeps `entries`,
-    the facts it was built from, in step; only `profile` may be replaced by itself.
+    the facts it was built from, in step; only `profile` may be replaced by itself. `variant` names
+    its software, where the file has several.
     """
 
     name: Annotated[str, Key("name")]
@@ -44,6 +45,7 @@ class Machine:
     interconnect: Annotated[Interconnect, Key("interconnect")]
     software: Annotated[Software, Key("software")]
     power: Annotated[Power | None, Key("power")] = None
+    variant: Annotated[str, Key("variant")] = ""
     profile: Profile | None = None
     entries: tuple[Fact, ...] = ()
 
@@ -55,6 +57,11 @@ class Machine:
             )
         if self.nodes > 1 and not self.node.nics.count:
             raise MachineError(f"nodes = {self.nodes} need node.nics to reach each other")
+
+    @property
+    def full_name(self) -> str:
+        """The name with that of the variant: `frontier:rccl-rendezvous`."""
+        return f"{self.name}:{self.variant}" if self.variant else self.name
 
     @property
     def devices_per_node(self) -> int:
@@ -91,7 +98,7 @@ def machine_from_facts(facts: Collection[Fact], profile: Profile | None, origin:
     if not kinds or kinds[0] not in KINDS:
         raise MachineError(
             f"{origin}: interconnect.kind is {kinds[0] if kinds else 'missing'}; "
-            f"try {' or '.join(KINDS)}"
+            f"try {', '.join(list(KINDS)[:-1])} or {list(KINDS)[-1]}"
         )
     tables: dict[str, Any] = {}
     for path, value in checked(facts, known_keys(kinds[0]), origin).items():
@@ -137,8 +144,8 @@ def _interconnect(table: Mapping[str, Any], _: object) -> Interconnect:
 
 def _converter() -> Converter:
     converter = Converter(forbid_extra_keys=True)
-    parts = (Matmul, Attention, Draw, Device, Links, Host, Nics, Node, Dragonfly, NoInterconnect)
-    for cls in (*parts, Curve, Tree, Software, Power, Profile, Table, Machine):
+    parts = (Matmul, Attention, Draw, Device, Links, Host, Nics, Node, Dragonfly, FatTree)
+    for cls in (*parts, NoInterconnect, *PARTS, Power, Profile, Table, Machine):
         renamed: Any = {
             field.attribute: override(rename=field.key.name) for field in keyed_fields(cls)
         }

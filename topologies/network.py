@@ -1,9 +1,12 @@
-"""The rings of an axis's groups: what bandwidth each gets when all of them run at once."""
+"""The rings of the groups of one or more axes: what bandwidth each gets when all run at once."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +16,10 @@ from topologies.machine import Machine
 from topologies.node import Node
 from topologies.packing import packed_rings
 from topologies.placement import Placement
-from topologies.visits import Visits, devices_in, visits_of
+from topologies.visits import Visits, devices_in, together, visits_of
 
 _STEP_BYTES_PER_S = 1e3  # rates closer than this are one ring
+Rates = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,23 @@ class Ring:
     bytes_per_s: float
 
 
+@dataclass(frozen=True, eq=False)
+class _Axis:
+    """The groups of an axis, (groups, p), as the key of a cache: equal arrays are equal."""
+
+    members: NDArray[np.int64]
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Axis) and self._digest == other._digest
+
+    @cached_property
+    def _digest(self) -> tuple[bytes, tuple[int, ...]]:
+        return blake2b(self.members.tobytes()).digest(), self.members.shape
+
+
 def rings(
     machine: Machine, placement: Placement, members: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], list[Ring]]:
@@ -41,21 +62,86 @@ def rings(
     `members` has shape (groups, p): the ranks of each group in ring order. All groups are
     active at once, so they share the links inside nodes, the NICs and the global links.
     """
-    ranks = members.shape[1]
-    if ranks == 1:
-        return np.zeros(len(members), dtype=np.int64), [Ring(1, 1, 1, math.inf)]
-    visits = visits_of(placement, members)
-    rate = np.minimum(ring_rates_across(machine, visits), _rates_within(machine.node, visits))
+    return rings_together(machine, placement, [members])[0]
+
+
+def rings_together(
+    machine: Machine, placement: Placement, members: Sequence[NDArray[np.int64]]
+) -> list[tuple[NDArray[np.int64], list[Ring]]]:
+    """As `rings` for each of several axes, with the groups of all of them active at once.
+
+    Across nodes, the channels of all groups share in one max-min allocation. Inside nodes, the
+    rings of all groups are packed on the links together. No axis ever gains by another that
+    joins: a rate is the least over all selections of these axes (max-min fairness alone would now
+    and then let a flow gain where a newcomer slows a third one).
+
+    Not modelled: links inside a node that a ring, held back by its NICs, leaves to others.
+    """
+    axes = tuple(_Axis(groups) for groups in members)
+    busy = tuple(axis for axis in axes if axis.members.shape[1] > 1)
+    rates = iter(_least_rates(machine, placement, busy)) if busy else iter(())
+    return [
+        _rings_of(placement, axis, next(rates))
+        if axis.members.shape[1] > 1
+        else (np.zeros(len(axis.members), dtype=np.int64), [Ring(1, 1, 1, math.inf)])
+        for axis in axes
+    ]
+
+
+def _rings_of(
+    placement: Placement, axis: _Axis, rate: Rates
+) -> tuple[NDArray[np.int64], list[Ring]]:
+    visits = _visits(placement, axis)
     local = np.zeros(visits.groups, dtype=np.int64)
     np.maximum.at(local, visits.group, visits.local)
     rounded = np.round(rate / _STEP_BYTES_PER_S) * _STEP_BYTES_PER_S
     table = np.column_stack([visits.nodes_of_group, local, rounded])
     different, index = np.unique(table, axis=0, return_inverse=True)
+    ranks = axis.members.shape[1]
     found = [Ring(ranks, int(nodes), int(most), float(r)) for nodes, most, r in different]
     return index.reshape(-1), found
 
 
-def _rates_within(node: Node, visits: Visits) -> NDArray[np.float64]:
+@lru_cache(maxsize=64)
+def _visits(placement: Placement, axis: _Axis) -> Visits:
+    return visits_of(placement, axis.members)
+
+
+@lru_cache(maxsize=256)
+def _least_rates(
+    machine: Machine, placement: Placement, axes: tuple[_Axis, ...]
+) -> tuple[Rates, ...]:
+    """The rates of all groups by axis, the least over all selections of the axes."""
+    visits = [_visits(placement, axis) for axis in axes]
+    rates = np.split(
+        _rates_within(machine.node, together(visits)),
+        np.cumsum([part.groups for part in visits])[:-1],
+    )
+    across = [i for i, part in enumerate(visits) if len(part.group) > part.groups]
+    found = _rates_across(machine, placement, tuple(axes[i] for i in across))
+    for i, bound in zip(across, found, strict=True):
+        rates[i] = np.minimum(rates[i], bound)
+    for left_out in range(len(axes) if len(axes) > 1 else 0):
+        kept = [i for i in range(len(axes)) if i != left_out]
+        fewer = _least_rates(machine, placement, tuple(axes[i] for i in kept))
+        for i, bound in zip(kept, fewer, strict=True):
+            rates[i] = np.minimum(rates[i], bound)
+    return tuple(rates)
+
+
+@lru_cache(maxsize=256)
+def _rates_across(
+    machine: Machine, placement: Placement, axes: tuple[_Axis, ...]
+) -> tuple[Rates, ...]:
+    """The rates by axis over the network alone; apart, since axes in a node do not change them."""
+    visits = [_visits(placement, axis) for axis in axes]
+    if not visits:
+        return ()
+    rates = ring_rates_across(machine, together(visits))
+    return tuple(np.split(rates, np.cumsum([part.groups for part in visits])[:-1]))
+
+
+def _rates_within(node: Node, visits: Visits) -> Rates:
     """The least rate of each group inside its nodes; infinite where it has one device in each."""
     rates = np.full(visits.groups, np.inf)
     several = np.flatnonzero(visits.local > 1)
@@ -63,7 +149,7 @@ def _rates_within(node: Node, visits: Visits) -> NDArray[np.float64]:
         return rates
     rows = several[np.lexsort((visits.devices[several], visits.node[several]))]
     first_of_node = np.flatnonzero(np.diff(visits.node[rows], prepend=-1))
-    known: dict[bytes, NDArray[np.float64]] = {}
+    known: dict[bytes, Rates] = {}
     per_row = np.empty(len(rows))
     for start, end in zip(first_of_node, [*first_of_node[1:], len(rows)], strict=True):
         masks = visits.devices[rows[start:end]]

@@ -14,12 +14,14 @@ from topologies.keys import Key
 class Links:
     """Links between devices: `pairs` lists [device, device, count], `all_pairs` one count for all.
 
-    The bandwidth is one link's, per direction; both directions work at once.
+    `switch` is the count of links from each device to a switch that joins them all without
+    blocking, as NVSwitch does. The bandwidth is one link's, per direction; both work at once.
     """
 
     bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
     all_pairs: Annotated[int, Key("all_pairs", zero=True)] = 0
     pairs: Annotated[tuple[tuple[int, int, int], ...], Key("pairs")] = ()
+    switch: Annotated[int, Key("switch", zero=True)] = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ class Node:
                     f"node.links.pairs has [{a}, {b}, {count}], but wants two different devices "
                     f"from 0 to {self.devices - 1} and a count of links"
                 )
+        if self.links.switch and (self.links.pairs or self.links.all_pairs):
+            raise MachineError(
+                "node.links has a switch and pairs; devices that hang on a switch need no pairs"
+            )
         nics = self.nics
         if nics.count and len(nics.of_device) != self.devices:
             raise MachineError(
@@ -70,6 +76,11 @@ class Node:
                 f"node.nics.of_device = {list(nics.of_device)} names a NIC that is not among "
                 f"0 to {nics.count - 1}"
             )
+
+    @property
+    def device_bytes_per_s(self) -> float:
+        """What a device can send to the switch inside its node; 0 where there is none."""
+        return self.links.switch * self.links.bytes_per_s
 
     def link_counts(self) -> dict[tuple[int, int], int]:
         """Links by pair of devices, lower device first; pairs without a link are left out."""

@@ -15,6 +15,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.fairness import max_min_rates
 from topologies.node import Node
 
 _EXHAUSTIVE = 8  # members up to which every order is tried: 5,040 orders
@@ -28,11 +29,14 @@ Paths = dict[tuple[int, int], list[Path]]
 def packed_rings(node: Node, groups: tuple[tuple[int, ...], ...]) -> tuple[float, ...]:
     """Unit rings that each group of devices gets, all groups together; one ring is one link wide.
 
-    A group that finds no free ring shares one with the others: 1 / groups.
+    A group that finds no free ring shares one with the others: 1 / groups. Groups on a switch
+    share each device's links to it by max-min fairness, so they get parts of rings as well.
     Not modelled: the best packing; greedy turns reach it on the nodes that we know.
     """
+    if node.links.switch:
+        return _switched(node.links.switch, groups)
     free = _arcs(node)
-    paths = _shortest_paths(node)
+    paths = shortest_paths(node)
     orders = [_shortest_orders(group, paths) for group in groups]
     rings = [0] * len(groups)
     waiting = list(range(len(groups)))
@@ -43,6 +47,13 @@ def packed_rings(node: Node, groups: tuple[tuple[int, ...], ...]) -> tuple[float
     return tuple(float(count) if count else 1.0 / len(groups) for count in rings)
 
 
+def _switched(links: int, groups: tuple[tuple[int, ...], ...]) -> tuple[float, ...]:
+    flow = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    device = np.concatenate([np.array(group) for group in groups])
+    capacity = np.full(int(device.max()) + 1, float(links))
+    return tuple(max_min_rates(flow, device, capacity, len(groups)).tolist())
+
+
 def _arcs(node: Node) -> NDArray[np.int64]:
     free = np.zeros((node.devices, node.devices), dtype=np.int64)
     for (a, b), count in node.link_counts().items():
@@ -51,7 +62,7 @@ def _arcs(node: Node) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=64)
-def _shortest_paths(node: Node) -> Paths:
+def shortest_paths(node: Node) -> Paths:
     """All shortest paths between any two devices; a pair with a link has that link alone."""
     near: dict[int, list[int]] = {device: [] for device in range(node.devices)}
     for a, b in node.link_counts():

@@ -120,4 +120,6 @@ def _wish(leaf: Leaf) -> str:
     if leaf.unit:
         return f"text with a unit ({leaf.unit})"
     words = {str: "text", int: "a whole number", float: "a number"}
+    if "float" in str(leaf.type):
+        return "a list of [devices, rate]"
     return words.get(leaf.type, "a list of whole numbers, or of [device, device, count]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +58,22 @@ def visits_of(placement: Placement, members: Ints) -> Visits:
         devices=devices[order],
         local=np.bincount(row_of)[order],
         following=following,
+    )
+
+
+def together(parts: Sequence[Visits]) -> Visits:
+    """The visits of several axes as one table: groups and rows are numbered through."""
+    groups = np.cumsum([0, *(part.groups for part in parts)])
+    rows = np.cumsum([0, *(len(part.group) for part in parts)])
+    return Visits(
+        groups=int(groups[-1]),
+        group=np.concatenate([part.group + g for part, g in zip(parts, groups, strict=False)]),
+        node=np.concatenate([part.node for part in parts]),
+        devices=np.concatenate([part.devices for part in parts]),
+        local=np.concatenate([part.local for part in parts]),
+        following=np.concatenate(
+            [part.following + r for part, r in zip(parts, rows, strict=False)]
+        ),
     )
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
-from simgpt import options
+from simgpt import options, tables
 from simgpt.progress import Ticker
+from topologies.machine import Machine
 
 
 @click.command("calibrate")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.NewFile(),
     help="The machine file to write (JSON); without it the file goes to stdout.",
 )
 @click.option("--ranks", type=click.IntRange(min=1), help="Devices to use; default: all.")
@@ -27,9 +29,9 @@ from simgpt.progress import Ticker
     type=click.Choice(["bf16", "fp32", "fp64"]),
     help="Precision to measure, may be given again; default: fp32 on a CPU, bf16 on GPUs.",
 )
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@options.threads_option
 @click.option("--quick", is_flag=True, help="A coarse grid: seconds instead of minutes.")
-@click.option("--timeout", "timeout_s", default=300.0, show_default=True, help="Seconds.")
+@options.timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON object.")
 def command(
     output: Path | None,
@@ -62,20 +64,32 @@ def command(
     )
     with Ticker() as ticker:
         document = calibrate(task, count, ticker, solo=True)
-    options.check_machine(document)
+    machine = options.check_machine(document)
     content = json.dumps(document)
     if output is None:
         click.echo(content)
         return
     options.write(output, content + "\n")
-    peaks = document["device"]["peak_flops"]
-    record = {
-        "machine": str(output),
-        "device": document["device"]["name"],
-        "ranks": count,
-        "best_matmul": {precision: fact["value"] for precision, fact in peaks.items()},
-        "memory_bandwidth": document["device"]["memory_bandwidth"]["value"],
+    record = _record(machine, output)
+    options.answer(_describe(machine, output), record, as_json=as_json, output=None)
+
+
+def _describe(machine: Machine, path: Path) -> str:
+    device = machine.device
+    facts = [
+        ("device", device.name),
+        ("ranks", f"{machine.devices}"),
+        *((f"best {p} matmul", tables.rate(rate)) for p, rate in device.peak_flops_per_s.items()),
+        ("memory bandwidth", tables.rate(device.memory_bytes_per_s, "bytes/s")),
+    ]
+    return f"wrote {path}\n\n" + tables.table([], facts, left=2)
+
+
+def _record(machine: Machine, path: Path) -> dict[str, Any]:
+    return {
+        "machine": str(path),
+        "device": machine.device.name,
+        "ranks": machine.devices,
+        "best_matmul_flops_per_s": dict(machine.device.peak_flops_per_s),
+        "memory_bytes_per_s": machine.device.memory_bytes_per_s,
     }
-    lines = [f"wrote {output}: {record['device']}, {count} rank(s)"]
-    lines += [f"best {p} matmul {fact['value']}" for p, fact in peaks.items()]
-    options.answer("\n".join(lines), record, as_json=as_json, output=None)

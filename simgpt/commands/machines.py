@@ -14,46 +14,88 @@ from topologies.machine import Machine
 
 @click.command("machines")
 @click.argument("name", required=False)
+@click.option(
+    "--figure",
+    type=options.NewFile(),
+    help="Draw the node into this PNG or SVG, and the interconnect beside it.",
+)
 @options.answer_options
-def command(name: str | None, as_json: bool, output: Path | None) -> None:
+def command(name: str | None, figure: Path | None, as_json: bool, output: Path | None) -> None:
     """List the machines, or show every fact of one with its source.
 
     \b
     simgpt machines
-    simgpt machines frontier
+    simgpt machines frontier --figure frontier.png
+
+    NAME may name a software variant, as in frontier:rccl-default, or be a machine's own file.
     """
+    if name is None and figure is not None:
+        raise click.UsageError("--figure needs the NAME of a machine")
     if name is None:
         _list(as_json=as_json, output=output)
         return
     machine = options.machine_of(name)
-    facts = [(fact.key, fact.text, fact.confidence or "", fact.source) for fact in machine.facts()]
-    text = f"{machine.description}\n" + tables.table(
-        ["key (for --set)", "value", "confidence", "source"], facts, left=4
-    )
     keys = ("key", "value", "confidence", "source")
+    facts = [(fact.key, fact.text, fact.confidence, fact.source) for fact in machine.facts()]
     record: dict[str, Any] = {
         **_record(machine),
         "facts": [dict(zip(keys, fact, strict=True)) for fact in facts],
     }
-    options.answer(text, record, as_json=as_json, output=output)
+    options.answer(_describe(machine), record, as_json=as_json, output=output)
+    if figure is not None:
+        _draw(machine, figure)
+
+
+def _draw(machine: Machine, path: Path) -> None:
+    """A picture of the node in `path`, and one of the interconnect in `path`-interconnect."""
+    from topologies.figures import draw_interconnect, draw_node
+
+    draw_node(machine, path)
+    written = [path]
+    if machine.nodes > 1:
+        written.append(path.with_stem(f"{path.stem}-interconnect"))
+        draw_interconnect(machine, written[-1])
+    options.note(f"wrote {' and '.join(str(each) for each in written)}")
+
+
+def _describe(machine: Machine) -> str:
+    """Every fact, its source as a number, and the numbered sources below."""
+    facts = machine.facts()
+    numbers: dict[str, str] = {}
+    for fact in facts:
+        numbers.setdefault(fact.source, f"[{len(numbers) + 1}]")
+    rows = [(f.key, f.text, f.confidence, numbers[f.source]) for f in facts]
+    sources = [
+        tables.paragraph(f"{number:<6}{source}", indent=" " * 6)
+        for source, number in numbers.items()
+    ]
+    columns = ["key (for --set)", "value", "confidence", "source"]
+    return "\n".join(
+        [machine.description, "", tables.table(columns, rows, left=4), "", "sources", *sources]
+    )
 
 
 def _list(*, as_json: bool, output: Path | None) -> None:
     every = [load_machine(name) for name in machine_names()]
-    columns = ["machine", "devices", "per node", "bf16 peak", "memory", "what it is"]
+    columns = ["machine", "what it is", "devices", "per node", "bf16 peak", "memory"]
     rows = [
         (
             m.name,
+            m.description,
             f"{m.devices:,}",
             f"{m.devices_per_node}",
-            f"{m.device.peak_flops_per_s['bf16'] / 1e12:.4g} TFLOP/s",
+            _peak(m),
             tables.gib(m.device.memory_bytes),
-            m.description,
         )
         for m in every
     ]
     record = {"machines": [_record(machine) for machine in every]}
-    options.answer(tables.table(columns, rows), record, as_json=as_json, output=output)
+    options.answer(tables.table(columns, rows, left=2), record, as_json=as_json, output=output)
+
+
+def _peak(machine: Machine) -> str:
+    peak = machine.device.peak_flops_per_s.get("bf16")
+    return tables.rate(peak, digits=4) if peak else "-"
 
 
 def _record(machine: Machine) -> dict[str, Any]:

@@ -24,25 +24,35 @@ def command(name: str | None, as_json: bool, output: Path | None) -> None:
     """
     if name is not None:
         gpt = options.model_of(name)
-        rows = [(key, str(value)) for key, value in _record(gpt).items()]
-        options.answer(tables.table(["", ""], rows), _record(gpt), as_json=as_json, output=output)
+        options.answer(_describe(gpt), _record(gpt), as_json=as_json, output=output)
         return
     every = [options.model_of(preset) for preset in model_names()]
     columns = ["model", "parameters", "layers", "hidden", "heads", "sequence", "vocab"]
     shown = [
         (
-            g.name,
-            f"{g.parameters / 1e9:.3g} B",
-            f"{g.layers}",
-            f"{g.hidden}",
-            f"{g.heads}",
-            f"{g.sequence}",
-            f"{g.vocab}",
+            gpt.name,
+            tables.count(gpt.parameters),
+            *(f"{size:,}" for size in (gpt.layers, gpt.hidden, gpt.heads, gpt.sequence, gpt.vocab)),
         )
-        for g in every
+        for gpt in every
     ]
     record = {"models": [_record(gpt) for gpt in every]}
     options.answer(tables.table(columns, shown), record, as_json=as_json, output=output)
+
+
+def _describe(gpt: GPT) -> str:
+    facts = [
+        ("parameters", f"{tables.count(gpt.parameters)} ({gpt.parameters:,})"),
+        ("layers", f"{gpt.layers:,}"),
+        ("hidden", f"{gpt.hidden:,}"),
+        ("heads", f"{gpt.heads:,} of {gpt.hidden // gpt.heads:,}"),
+        ("ffn", f"{gpt.ffn:,}"),
+        ("sequence", f"{gpt.sequence:,}"),
+        ("vocab", f"{gpt.vocab:,}, {'tied' if gpt.tied else 'not tied'} to the classifier"),
+        ("model FLOPs per sequence", f"{gpt.model_flops(1):.4g}"),
+        ("source", gpt.source or "-"),
+    ]
+    return f"{gpt.name}\n\n" + tables.table([], facts, left=2)
 
 
 def _record(gpt: GPT) -> dict[str, Any]:

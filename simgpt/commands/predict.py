@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +12,11 @@ from simgpt import options, tables
 
 if TYPE_CHECKING:
     from simulator.prediction import Prediction
+    from topologies.machine import Machine
+    from topologies.placement import Placement
+
+OWN_PARTS = ("compute", "optimizer", "idle")
+LABELS = 30  # characters of the tables' first column
 
 
 @click.command("predict")
@@ -22,23 +28,18 @@ if TYPE_CHECKING:
 @click.option("--batch-tokens", type=click.IntRange(min=1), help="Tokens per step instead.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
 @click.option(
+    "--placement",
+    default="scheduler",
+    show_default=True,
+    help="Where ranks land: scheduler, contiguous, scattered:30, random:seed=1, hosts:NAME[1-64].",
+)
+@click.option(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.NewFile(),
     help="Write the step's timeline for ui.perfetto.dev.",
 )
 @options.answer_options
-def command(
-    model: str,
-    machine: str,
-    devices: int | None,
-    plan: str,
-    batch: int | None,
-    batch_tokens: int | None,
-    settings: tuple[str, ...],
-    trace: Path | None,
-    as_json: bool,
-    output: Path | None,
-) -> None:
+def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
     """Predict how long one training step takes, what limits it, and whether it fits.
 
     \b
@@ -49,13 +50,19 @@ def command(
     A plan that does not fit into memory is answered in full, and then ends with status 3.
     """
     from simulator.prediction import predict
+    from topologies.policies import parse_placement
 
     gpt = options.model_of(model)
-    sequences = options.batch_of(batch, batch_tokens, gpt)
-    parsed = options.plan_of(plan, devices=devices, batch=sequences)
-    built = options.machine_of(machine, settings)
-    prediction = predict(gpt, parsed, built, timeline=trace is not None)
-    options.answer(describe(prediction), prediction.as_dict(), as_json=as_json, output=output)
+    sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
+    plan = options.plan_of(how["plan"], devices=how["devices"], batch=sequences)
+    built = options.machine_of(machine, how["settings"])
+    policy, trace = how["placement"], how["trace"]
+    placed = parse_placement(policy, built, plan.grid.ranks)
+    prediction = predict(gpt, plan, built, placement=placed, timeline=trace is not None)
+    reach = reach_of(prediction, built, placed)
+    record = {**prediction.as_dict(), "placement": {"policy": policy, "axes": reach}}
+    text = describe(prediction, f"placement {policy}", reach)
+    options.answer(text, record, as_json=as_json, output=output)
     if trace is not None and prediction.timeline is not None:
         from workload.timeline import chrome_trace
 
@@ -66,52 +73,69 @@ def command(
         raise SystemExit(3)
 
 
-def describe(prediction: Prediction) -> str:
+def reach_of(prediction: Prediction, machine: Machine, placement: Placement) -> dict[str, str]:
+    """For each axes that communicate, how far their groups reach: `inside a node`, …"""
+    from topologies.locality import locality
+
+    grid = prediction.plan.grid
+    return {
+        axes: locality(machine, placement, grid.groups(*axes.split("+"))).words
+        for axes in prediction.comm_bytes
+    }
+
+
+def describe(prediction: Prediction, placed: str, reach: Mapping[str, str]) -> str:
     """The prediction as a person reads it."""
     memory = prediction.memory
-    plan = prediction.plan
-    headline = (
-        f"{prediction.gpt.name} on {prediction.devices:,} devices of {prediction.machine}, "
-        f"batch {plan.batch:,} sequences of {prediction.gpt.sequence:,}\n"
-        f"plan {plan}, {plan.micro_batches} micro-batch{'es' if plan.micro_batches > 1 else ''} of "
-        f"{plan.micro_batch}, {plan.precision}"
-    )
     facts = [
         ("step", tables.seconds(prediction.step_s)),
         ("tokens/s", f"{prediction.tokens_per_s:,.0f}"),
-        ("model FLOP/s per device", _teraflops(prediction.model_flops_per_s_per_device)),
+        ("model FLOP/s per device", tables.rate(prediction.model_flops_per_s_per_device)),
         ("MFU", tables.percent(prediction.mfu)),
         ("HFU (recomputation counted)", tables.percent(prediction.hfu)),
         ("peak memory per device", tables.gib(memory.peak_bytes)),
         ("memory of a device", tables.gib(memory.capacity_bytes)),
         ("fits", "yes" if memory.fits else "no"),
     ]
-    step = prediction.step_s
     parts = [
         (
             name if name in OWN_PARTS else f"exposed communication {name}",
             tables.seconds(value),
-            tables.percent(value / step),
+            tables.percent(value / prediction.step_s),
         )
-        for name, value in sorted(prediction.breakdown_s.items(), key=lambda item: -item[1])
-        if value > 0
+        for name, value in _largest_first(prediction.breakdown_s)
     ]
     held = [
         (role, tables.gib(nbytes), tables.percent(nbytes / memory.peak_bytes))
-        for role, nbytes in sorted(memory.parts.items(), key=lambda item: -item[1])
-        if nbytes
+        for role, nbytes in _largest_first(memory.parts)
     ]
-    return "\n".join(
+    reached = [(f"groups of {axes}", words) for axes, words in reach.items()]
+    return "\n\n".join(
         [
-            headline,
-            tables.table(["", ""], facts),
-            tables.table(["where the step goes", "time", "share"], parts),
-            tables.table([f"memory at {memory.op}", "bytes", "share"], held),
+            _headline(prediction),
+            *([tables.table([placed, ""], reached, first=LABELS)] if reached else []),
+            tables.table([], facts, first=LABELS),
+            tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
+            tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),
         ]
     )
 
 
-OWN_PARTS = ("compute", "optimizer", "idle")
+def _headline(prediction: Prediction) -> str:
+    gpt, plan = prediction.gpt, prediction.plan
+    batch = f"batch of {tables.several(plan.batch, 'sequence')} of {gpt.sequence:,} tokens"
+    each = f"{tables.several(plan.micro_batches, 'micro-batch')} of {plan.micro_batch:,} per rank"
+    return "\n".join(
+        [
+            f"{gpt.name} on {tables.several(prediction.devices, 'device')} of {prediction.machine}",
+            tables.paragraph(f"plan {plan}", indent=" " * 5),
+            f"{batch}, {each}, {plan.precision}",
+        ]
+    )
+
+
+def _largest_first(parts: Mapping[str, float]) -> list[tuple[str, float]]:
+    return [item for item in sorted(parts.items(), key=lambda item: -item[1]) if item[1] > 0]
 
 
 def does_not_fit(prediction: Prediction) -> str:
@@ -125,7 +149,3 @@ def does_not_fit(prediction: Prediction) -> str:
         advice.append(f"micro_batch={prediction.plan.micro_batch // 2 or 1}")
     advice.append("a larger z (weights and optimizer state are split over x, y and z)")
     return f"does not fit by {tables.gib(over)} per device; try {', or '.join(advice)}"
-
-
-def _teraflops(flops_per_s: float) -> str:
-    return f"{flops_per_s / 1e12:.3g} TFLOP/s"

@@ -10,30 +10,49 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
+from simgpt.commands.predict import does_not_fit
 from simgpt.progress import Ticker
+from workload.errors import PlanCannotRunError
 
 if TYPE_CHECKING:
-    from executor.tasks import Job, Seat
+    from executor.seat import Seat
+    from executor.tasks import Job
     from simulator.prediction import Prediction
+
+MOST_SEED = 2**32
 
 
 @click.command("run")
 @click.argument("model")
-@click.option("--plan", default="data=rest", show_default=True, help="key=value,… or a file.")
-@click.option("--ranks", type=click.IntRange(min=1), help="Ranks to start on this machine.")
-@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--plan", help="key=value,… or a file; default: data=rest.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    help="Ranks to start on this machine; default: those of the plan, or 1.",
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to train."
+)
 @click.option("--batch", type=click.IntRange(min=1), help="Sequences per step.")
 @click.option("--data", "text", type=click.Path(), help="A text file; default: Python's manual.")
-@click.option("--lr", type=click.FloatRange(min=0), default=3e-4, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--lr", type=options.Number(min=0), default=3e-4, show_default=True, help="Learning rate."
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, MOST_SEED),
+    default=0,
+    show_default=True,
+    help="Chooses the initial weights and the batches.",
+)
+@options.threads_option
 @click.option("--port", type=click.IntRange(1, 65535), help="Where ranks meet; default: any free.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), default=300.0)
+@options.timeout_option
 @click.option("-m", "--machine", help="Machine file to predict with; default: measured once.")
 @click.option("--no-predict", is_flag=True, help="Do not predict beside the measurement.")
 @click.option(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.NewFile(),
     help="Write the last step's measured and predicted timelines for ui.perfetto.dev.",
 )
 @options.answer_options
@@ -47,18 +66,40 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     Starts --ranks processes on this machine, or joins those that torchrun or srun started.
     """
     from executor.launch import require_torch
-    from executor.tasks import AdamW, Job, Seat
+    from executor.seat import Seat
     from executor.text import check_text, read_text
-    from workload.lowering import check
 
     require_torch()
     seat = Seat.from_environment(os.environ)
+    job = _job(model, text, seat, how)
+    check_text(read_text(text), job.gpt)
+    prediction = None if how["no_predict"] else _predict(job, how["machine"], seat)
+    report = _reporter(job, prediction, quiet=as_json)
+    result = _perform(job, seat, how["port"] or 0, report)
+    if seat is not None and seat.rank:
+        return
+    if how["trace"] is not None:
+        _write_trace(how["trace"], job, result, prediction)
+    record = _record(job, result, prediction)
+    options.answer(_summary(record), record, as_json=as_json, output=output)
+
+
+def _job(model: str, text: str | None, seat: Seat | None, how: dict[str, Any]) -> Job:
+    """What every rank is told, once the plan is known to suit the model and the ranks."""
+    from executor.launch import check_ranks
+    from executor.tasks import AdamW, Job
+    from workload.lowering import check
+
     ranks = _ranks(how["ranks"], seat)
     gpt = options.model_of(model)
-    plan = options.plan_of(how["plan"], devices=ranks, batch=how["batch"])
+    if how["plan"] is None:
+        plan = options.plan_of("data=rest", devices=ranks or 1, batch=how["batch"])
+    else:
+        plan = options.plan_of(how["plan"], devices=ranks, batch=how["batch"])
+    if seat is None:
+        check_ranks(plan.grid.ranks)
     check(gpt, plan)
-    check_text(read_text(text), gpt)
-    job = Job(
+    return Job(
         gpt=gpt,
         plan=plan,
         steps=how["steps"],
@@ -68,15 +109,6 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
         timeout_s=how["timeout_s"],
         adamw=AdamW(lr=how["lr"]),
     )
-    prediction = None if how["no_predict"] else _predict(job, how["machine"], seat)
-    report = _reporter(prediction, quiet=as_json)
-    result = _perform(job, seat, how["port"] or 0, report)
-    if seat is not None and seat.rank:
-        return
-    if how["trace"] is not None:
-        _write_trace(how["trace"], job, result, prediction)
-    record = _record(job, result, prediction)
-    options.answer(_summary(record), record, as_json=as_json, output=output)
 
 
 def _ranks(wanted: int | None, seat: Seat | None) -> int | None:
@@ -92,27 +124,40 @@ def _ranks(wanted: int | None, seat: Seat | None) -> int | None:
 
 def _predict(job: Job, machine: str | None, seat: Seat | None) -> Prediction | None:
     """The prediction on the given machine, or on this one as it was measured once."""
-    from executor.calibration import cached
-    from executor.tasks import Calibration
     from simulator.prediction import predict
 
-    if machine is None:
-        if seat is not None:
-            options.note("no -m FILE, so nothing is predicted beside the measurement")
-            return None
-        task = Calibration(precisions=(job.plan.precision,), quick=True, threads=job.threads)
-        with Ticker() as ticker:
-            machine = str(cached(task, job.plan.grid.ranks, ticker))
-    return predict(job.gpt, job.plan, options.machine_of(machine), timeline=True)
+    if seat is not None and seat.rank:
+        return None
+    if machine is None and seat is not None:
+        options.note("no -m FILE, so nothing is predicted beside the measurement")
+        return None
+    built = options.machine_of(machine or _calibrated(job))
+    prediction = predict(job.gpt, job.plan, built, timeline=True)
+    if not prediction.memory.fits:
+        raise PlanCannotRunError(f"{job.gpt.name} with {job.plan} {does_not_fit(prediction)}")
+    return prediction
 
 
-def _reporter(prediction: Prediction | None, *, quiet: bool) -> Callable[[dict[str, Any]], None]:
-    beside = f"  predicted {tables.seconds(prediction.step_s)}" if prediction is not None else ""
+def _calibrated(job: Job) -> str:
+    """The file of this machine's quick calibration, made if it is not there yet."""
+    from executor.calibration import cached
+    from executor.tasks import Calibration
+
+    task = Calibration(precisions=(job.plan.precision,), quick=True, threads=job.threads)
+    with Ticker() as ticker:
+        return str(cached(task, job.plan.grid.ranks, ticker, announce=options.note))
+
+
+def _reporter(
+    job: Job, prediction: Prediction | None, *, quiet: bool
+) -> Callable[[dict[str, Any]], None]:
+    beside = f"   predicted {tables.seconds(prediction.step_s)}" if prediction is not None else ""
+    digits = len(str(job.steps))
 
     def report(step: dict[str, Any]) -> None:
-        measured = tables.seconds(step["seconds"])
-        line = f"step {step['step']:>4}  loss {step['loss']:.4f}  measured {measured}{beside}"
-        click.echo(line, err=quiet)
+        number = f"step {step['step']:>{digits}}/{job.steps}"
+        measured = f"measured {tables.seconds(step['seconds']):>7}"
+        click.echo(f"{number}   loss {step['loss']:.4f}   {measured}{beside}", err=quiet)
 
     return report
 
@@ -121,6 +166,8 @@ def _perform(
     job: Job, seat: Seat | None, port: int, report: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
     if seat is not None:
+        # Torch's own account of a lost connection is a page; ours is a sentence.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
         from executor.job import perform
 
         return perform(job, seat, report)
@@ -154,22 +201,20 @@ def _record(job: Job, result: dict[str, Any], prediction: Prediction | None) -> 
 
 
 def _summary(record: dict[str, Any]) -> str:
+    def row(name: str, key: str, form: Callable[[float], str]) -> tuple[str, ...]:
+        measured, predicted = record[key], record[f"predicted_{key}"]
+        if predicted is None:
+            return name, form(measured), "-", "-"
+        error = tables.percent(predicted / measured - 1, sign=True)
+        return name, form(measured), form(predicted), error
+
     rows = [
-        ("step", record["step_s"], record["predicted_step_s"], tables.seconds),
-        ("peak memory per rank", record["peak_bytes"], record["predicted_peak_bytes"], tables.gib),
+        row("step (median)", "step_s", tables.seconds),
+        row("peak memory per rank", "peak_bytes", tables.gib),
     ]
-    shown = [
-        (
-            name,
-            form(measured),
-            form(predicted) if predicted is not None else "-",
-            f"{100 * (predicted / measured - 1):+.1f} %" if predicted is not None else "-",
-        )
-        for name, measured, predicted, form in rows
-    ]
-    return tables.table(
-        [f"{record['model']}, {record['plan_string']}", "measured", "predicted", "error"], shown
-    )
+    title = f"{record['model']} with {record['plan_string']}"
+    table = tables.table(["", "measured", "predicted", "error"], rows)
+    return f"\n{tables.paragraph(title)}\n\n{table}"
 
 
 def _write_trace(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from simgpt import options, tables
+from simgpt.commands import validate_network
 from simgpt.progress import Ticker
+from topologies.machine import Machine
+
+if TYPE_CHECKING:
+    from validation.host import Row
 
 OUTSIDE_TOLERANCE = 4
 
@@ -23,11 +29,20 @@ def command() -> None:
     """
 
 
+command.add_command(validate_network.command)
+
+
 @command.command("host")
 @click.option("-m", "--machine", help="A calibrated machine file; without it, calibrates first.")
-@click.option("--tolerance", default=0.15, show_default=True, help="Mean absolute error allowed.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--timeout", "timeout_s", default=300.0, show_default=True, help="Seconds.")
+@click.option(
+    "--tolerance",
+    type=options.Number(min=0),
+    default=0.15,
+    show_default=True,
+    help="Mean absolute error allowed.",
+)
+@options.threads_option
+@options.timeout_option
 @options.answer_options
 def host(
     machine: str | None,
@@ -53,23 +68,31 @@ def host(
         built = options.machine_of(machine) if machine else _calibrated(threads, timeout_s, ticker)
         rows = list(validate_host(built, threads=threads, timeout_s=timeout_s, progress=ticker))
     error = mape([row.error for row in rows])
+    record = {"rows": [row.as_dict() for row in rows], "mape": error}
+    options.answer(_rows(rows, error), record, as_json=as_json, output=output)
+    if error > tolerance:
+        options.note(f"above the tolerance of {tables.percent(tolerance)}")
+        raise SystemExit(OUTSIDE_TOLERANCE)
+
+
+def _rows(rows: list[Row], error: float) -> str:
     shown = [
         (
             row.model,
             str(row.plan),
             tables.seconds(row.measured_s),
             tables.seconds(row.predicted_s),
-            f"{100 * row.error:+.1f} %",
+            tables.percent(row.error, sign=True),
         )
         for row in rows
     ]
-    text = tables.table(["model", "plan", "measured", "predicted", "error"], shown, left=2)
-    record: dict[str, Any] = {"rows": [row.as_dict() for row in rows], "mape": error}
-    text += f"\n\nmean absolute error {tables.percent(error)} over {len(rows)} steps"
-    options.answer(text, record, as_json=as_json, output=output)
-    if error > tolerance:
-        options.note(f"above the tolerance of {tables.percent(tolerance)}")
-        raise SystemExit(OUTSIDE_TOLERANCE)
+    steps = tables.several(len(rows), "step")
+    return "\n\n".join(
+        [
+            tables.table(["model", "plan", "measured", "predicted", "error"], shown, left=2),
+            f"mean absolute error {tables.percent(error)} over {steps}",
+        ]
+    )
 
 
 @command.command("axonn")
@@ -92,7 +115,7 @@ def axonn(as_json: bool, output: Path | None) -> None:
             str(row.prediction.plan),
             tables.percent(row.hfu),
             tables.percent(row.prediction.hfu),
-            f"{100 * row.error:+.1f} %",
+            tables.percent(row.error, sign=True),
         )
         for row in rows
     ]
@@ -100,12 +123,11 @@ def axonn(as_json: bool, output: Path | None) -> None:
     error = mape([row.error for row in rows])
     record = {"rows": [row.as_dict() for row in rows], "mape": error}
     text = tables.table(columns, shown, left=3)
+    text += f"\n\nmean absolute error {tables.percent(error)} over {len(rows)} published runs"
     options.answer(text, record, as_json=as_json, output=output)
 
 
-def _calibrated(threads: int, timeout_s: float, ticker: Ticker) -> Any:
-    import os
-
+def _calibrated(threads: int, timeout_s: float, ticker: Ticker) -> Machine:
     from executor.calibration import calibrate
     from executor.tasks import Calibration
 

@@ -80,6 +80,21 @@ def test_causal_attention_does_half_of_its_square_and_backward_five_halves_of_th
     )
 
 
+def test_a_step_of_many_devices_waits_for_the_slowest_to_multiply() -> None:
+    """Of 100 devices the slowest has 9/10 of the mean rate; moving bytes is not affected."""
+    machine = load_machine("frontier")
+    device = replace(machine.device, slowest=((100.0, 0.9),))
+    spread = replace(machine, device=device)
+    launch_s = device.matmul.launch_s
+    one, many = (AnalyticCosts(spread, devices) for devices in (1, 100))
+    op = matmul(8192, 8192, 8192)
+    assert many.seconds(op) - launch_s == pytest.approx((one.seconds(op) - launch_s) / 0.9)
+    attention = Op("a", "attention", (), (), "b", flops=4 * 10**12)
+    own = device.launch_s
+    assert many.seconds(attention) - own == pytest.approx((one.seconds(attention) - own) / 0.9)
+    assert many.seconds(move(10**9)) == one.seconds(move(10**9))
+
+
 def test_a_dtype_that_the_machine_does_not_know_is_refused_by_name() -> None:
     with pytest.raises(MachineError, match=r"has no device\.peak_flops\.int3; it knows"):
         AnalyticCosts(load_machine("frontier")).seconds(matmul(8, 8, 8, dtype="int3"))
@@ -133,5 +148,5 @@ def test_a_grid_with_a_hole_is_refused_by_the_missing_shape() -> None:
 
 def test_a_machine_with_a_profile_is_predicted_from_it() -> None:
     machine = load_machine("frontier")
-    assert isinstance(compute_costs(machine, 8), AnalyticCosts)
-    assert isinstance(compute_costs(replace(machine, profile=PROFILE), 8), ProfileCosts)
+    assert isinstance(compute_costs(machine, 8, 8), AnalyticCosts)
+    assert isinstance(compute_costs(replace(machine, profile=PROFILE), 8, 8), ProfileCosts)

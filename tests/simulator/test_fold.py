@@ -86,10 +86,14 @@ def test_a_deeply_folded_step_equals_the_whole_step_exactly(
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
-def test_most_steps_fold_to_the_fewest_layers_and_micro_batches(overlap: str) -> None:
+def test_most_steps_fold_to_the_fewest_micro_batches_and_layers_or_twice_as_many(
+    overlap: str,
+) -> None:
+    """Gradients' all-reduces beside reduce-scatters take longer to come into step with layers."""
     plan = plan_of(f"x=2,y=2,z=2,data=2,recompute=full,overlap={overlap}", 10)
-    folded, _ = both(plan, 18, 1e9)
-    assert (folded.layers, folded.micro_batches) == (LAYERS, MICRO_BATCHES)
+    folded, _ = both(plan, 34, 1e9)
+    layers = 2 * LAYERS if overlap in ("all", "ors+dp", "ors+oag+dp") else LAYERS
+    assert (folded.layers, folded.micro_batches) == (layers, MICRO_BATCHES)
 
 
 @pytest.mark.parametrize("overlap", ["none", "all"])
@@ -97,7 +101,7 @@ def test_most_steps_fold_to_the_fewest_layers_and_micro_batches(overlap: str) ->
 def test_counts_and_memory_are_those_of_the_whole_program(overlap: str, recompute: str) -> None:
     plan = plan_of(f"x=2,y=2,z=2,data=2,recompute={recompute},overlap={overlap}", 10)
     gpt = replace(SMALL, layers=36)
-    folded = simulate_step(gpt, plan, SmallCosts(), SmallFabric(bytes_per_s=1e8))
+    folded = simulate_step(gpt, plan, SmallCosts(), SmallFabric(bytes_per_s=1e9))
     program = lower(gpt, plan)
     assert folded.layers < 36
     assert folded.memory == program.peak

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simulator.network import network_of
+from simulator.ticks import TICKS_PER_S
 from tests.simulator.worlds import TINY, SmallFabric, by_hand, lowered, reduce
 from workload.op import Op
 
@@ -55,12 +56,33 @@ def test_thirty_thousand_ranks_are_sorted_into_classes_in_a_moment() -> None:
     class Uneven(SmallFabric):
         """Two rings for every axis, by the parity of the group."""
 
-        def rings(self, groups):  # type: ignore[no-untyped-def]
-            index = np.arange(len(groups), dtype=np.int64) % 2
-            return ["even", "odd"], index
+        def rings(self, together):  # type: ignore[no-untyped-def]
+            return [
+                (["even", "odd"], np.arange(len(groups), dtype=np.int64) % 2) for groups in together
+            ]
 
     program = by_hand("x=8,y=2,z=64,data=32", *meeting_over("x", "y", "z", "data"))
     begin = time.perf_counter()
     network = network_of(program, Uneven())
     assert time.perf_counter() - begin < 1.0
     assert len(network.ranks) > 1
+
+
+def test_more_classes_than_can_be_simulated_count_as_the_slowest() -> None:
+    """Each of 80 pairs has another ring; all take as long as the slowest."""
+
+    class Unlike(SmallFabric):
+        """A ring for each group, by its number."""
+
+        def rings(self, together):  # type: ignore[no-untyped-def]
+            return [(range(len(groups)), np.arange(len(groups))) for groups in together]
+
+        def seconds(self, kind, payload_bytes, ring):  # type: ignore[no-untyped-def]
+            return 1.0 + ring
+
+    (op,) = meeting_over("x")
+    network = network_of(by_hand("x=2,data=80", op), Unlike())
+    assert network.ranks == (0,)
+    assert network.ticks(op) == [80 * TICKS_PER_S]
+    few = network_of(by_hand("x=2,data=8", op), Unlike())
+    assert few.ticks(op) == [number * TICKS_PER_S for number in range(1, 9)]

@@ -10,10 +10,13 @@ from dataclasses import replace
 from math import fsum
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from simulator.prediction import Prediction, predict
+from topologies.errors import MachineError
 from topologies.load import load_machine
+from topologies.placement import Placement, contiguous
 from workload.gpt import find_model
 from workload.plan import parse_plan
 
@@ -89,10 +92,30 @@ def test_json_has_the_promised_keys() -> None:
     assert set(given["program"]) == {"ops", "comm_bytes"}
 
 
+def test_a_placement_of_other_ranks_than_the_plans_is_refused() -> None:
+    machine, plan = load_machine("frontier"), parse_plan("data=8", batch=8)
+    with pytest.raises(MachineError, match="the placement has 16 ranks, but the plan has 8"):
+        predict(find_model("gpt-5b"), plan, machine, placement=contiguous(machine, 16))
+
+
+def test_ranks_that_are_spread_over_nodes_wait_for_the_network() -> None:
+    """Eight ranks of z on eight nodes gather through NICs what one node's own links carry."""
+    machine, plan = load_machine("frontier"), parse_plan("z=8,micro_batch=1", batch=8)
+    ranks = np.arange(8, dtype=np.int64)
+    spread = Placement(node=ranks, device=np.zeros_like(ranks))
+    together, apart = (
+        predict(find_model("gpt-5b"), plan, machine, placement=placement)
+        for placement in (None, spread)
+    )
+    assert apart.breakdown_s["z"] > together.breakdown_s["z"]
+
+
 LARGEST = """
 import resource, sys
 from simulator.prediction import predict
+from topologies.errors import MachineError
 from topologies.load import load_machine
+from topologies.placement import Placement, contiguous
 from workload.gpt import find_model
 from workload.plan import parse_plan
 plan = parse_plan("x=8,y=2,z=64,data=32,recompute=full", batch=8192)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,23 +29,38 @@ class Ring:
 
 @dataclass(frozen=True)
 class SmallFabric:
-    """Nodes of a few devices; a group's bandwidth is shared by the groups on its busiest node."""
+    """Nodes of a few devices; a group's bandwidth is shared by the groups on its busiest node.
+
+    With `axes_share` these are the groups of all axes that are active at once. `node_of` has each
+    rank's node; without it ranks fill node after node.
+    """
 
     bytes_per_s: float = 1e6
     launch_s: float = 1e-6
     devices_per_node: int = 4
     compute_share: float = 0.0
+    axes_share: bool = True
+    node_of: tuple[int, ...] = ()
 
-    def rings(self, groups: Ints) -> tuple[Sequence[Ring], Ints]:
-        nodes = groups // self.devices_per_node
-        touching = [set(row) for row in nodes.tolist()]
-        busy = {n: sum(n in touched for touched in touching) for n in range(int(nodes.max()) + 1)}
-        every = [
-            Ring(groups.shape[1], len(touched), max(busy[n] for n in touched))
-            for touched in touching
-        ]
-        unique = sorted(set(every), key=lambda ring: (ring.nodes, ring.sharing))
-        return unique, np.array([unique.index(ring) for ring in every], dtype=np.int64)
+    def rings(self, together: Sequence[Ints]) -> list[tuple[Sequence[Ring], Ints]]:
+        if not self.axes_share and len(together) > 1:
+            return [self.rings([groups])[0] for groups in together]
+        touching = [[set(row) for row in self.nodes(groups).tolist()] for groups in together]
+        busy = Counter(node for axis in touching for touched in axis for node in touched)
+        found: list[tuple[Sequence[Ring], Ints]] = []
+        for groups, axis in zip(together, touching, strict=True):
+            ranks = groups.shape[1]
+            every = [Ring(ranks, len(nodes), max(busy[node] for node in nodes)) for nodes in axis]
+            unique = sorted(set(every), key=lambda ring: (ring.nodes, ring.sharing))
+            index = np.array([unique.index(ring) for ring in every], dtype=np.int64)
+            found.append((unique, index))
+        return found
+
+    def nodes(self, ranks: Ints) -> Ints:
+        return np.array(self.node_of)[ranks] if self.node_of else ranks // self.devices_per_node
+
+    def slowest(self, rings: Sequence[Ring]) -> Sequence[Ring]:
+        return rings
 
     def seconds(self, kind: str, payload_bytes: int, ring: Ring) -> float:
         rounds = 2 if kind == "all_reduce" else 1

@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.collectives import Kind, collective_seconds, tree_seconds
+from topologies.collectives import (
+    Kind,
+    algorithm_seconds,
+    collective_seconds,
+    with_algorithm,
+)
 from topologies.errors import MachineError
-from topologies.load import load_machine
+from topologies.load import load_machine, with_settings
 from topologies.machine import Machine
 from topologies.network import Ring
 from topologies.profile import Profile, Table
@@ -19,7 +24,14 @@ from topologies.profile import Profile, Table
 MIB = 2.0**20
 FRONTIER = load_machine("frontier")
 PERLMUTTER = load_machine("perlmutter")
-KINDS: tuple[Kind, ...] = ("all_gather", "reduce_scatter", "all_reduce")
+KINDS: tuple[Kind, ...] = (
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "broadcast",
+    "all_to_all",
+    "send_recv",
+)
 
 
 def whole_nodes(machine: Machine, ranks: int) -> Ring:
@@ -62,29 +74,75 @@ def test_a_group_of_one_communicates_for_free() -> None:
 
 
 def test_a_small_gather_in_a_node_is_its_launch() -> None:
-    ring = whole_nodes(FRONTIER, 8)
-    assert collective_seconds(FRONTIER, "all_gather", 0, ring) == pytest.approx(147.6e-6)
+    curve = FRONTIER.software.all_gather
+    assert curve is not None
+    seconds = collective_seconds(FRONTIER, "all_gather", 0, whole_nodes(FRONTIER, 8))
+    assert seconds == pytest.approx(curve.launch_s)
 
 
 def test_a_small_all_reduce_takes_the_tree_and_a_large_one_the_ring() -> None:
-    tree = FRONTIER.software.tree
-    assert tree is not None
     small, large = whole_nodes(FRONTIER, 8000), whole_nodes(FRONTIER, 16)
     # 37 us, and up and down log2(1000) levels of 32.2 us.
     expected = 37e-6 + 2 * math.log2(1000) * 32.2e-6
     assert collective_seconds(FRONTIER, "all_reduce", 0, small) == pytest.approx(expected)
-    by_ring = collective_seconds(FRONTIER, "all_reduce", 512 * MIB, large)
-    assert by_ring < 0.2 * tree_seconds(tree, 512 * MIB, large)
+    times = algorithm_seconds(FRONTIER, "all_reduce", 512 * MIB, large)
+    assert times["ring"] < 0.2 * times["tree"]
 
 
 def test_an_all_reduce_ring_is_both_halves_with_one_launch() -> None:
     ring = whole_nodes(FRONTIER, 16)
+    gather, scatter = FRONTIER.software.all_gather, FRONTIER.software.reduce_scatter
+    assert gather is not None and scatter is not None
     halves = sum(
         collective_seconds(FRONTIER, kind, 512 * MIB, ring)
         for kind in ("all_gather", "reduce_scatter")
     )
     both = collective_seconds(FRONTIER, "all_reduce", 512 * MIB, ring)
-    assert both == pytest.approx(halves - 116.6e-6)
+    assert both == pytest.approx(halves - min(gather.launch_s, scatter.launch_s))
+
+
+@given(payload=st.floats(1, 1e10), nodes=st.integers(1, 512))
+def test_auto_is_never_slower_than_any_algorithm_of_the_library(payload: float, nodes: int) -> None:
+    ring = whole_nodes(FRONTIER, 8 * nodes)
+    auto = collective_seconds(FRONTIER, "all_reduce", payload, ring)
+    for name in ("ring", "tree"):
+        chosen = with_algorithm(FRONTIER, "all_reduce", name)
+        assert auto <= collective_seconds(chosen, "all_reduce", payload, ring)
+
+
+def test_a_setting_replaces_the_algorithm_of_a_collective() -> None:
+    by_setting = with_settings(FRONTIER, {"software.all_reduce": "hierarchical"})
+    ring = whole_nodes(FRONTIER, 2048)
+    times = algorithm_seconds(by_setting, "all_reduce", 64 * MIB, ring)
+    assert list(times) == ["hierarchical"]
+    assert times["hierarchical"] < 0.5 * collective_seconds(FRONTIER, "all_reduce", 64 * MIB, ring)
+
+
+def test_an_unknown_algorithm_is_refused_by_name() -> None:
+    with pytest.raises(MachineError) as error:
+        with_settings(FRONTIER, {"software.all_reduce": "butterfly"})
+    assert str(error.value).endswith(
+        'software.all_reduce = "butterfly" is no algorithm of all_reduce; '
+        "try auto, ring, tree, recursive, hierarchical, nvls"
+    )
+
+
+def test_a_library_without_the_chosen_algorithm_says_so() -> None:
+    with pytest.raises(MachineError, match=r"^perlmutter has neither software\.nvls nor"):
+        machine = with_algorithm(PERLMUTTER, "all_reduce", "nvls")
+        collective_seconds(machine, "all_reduce", MIB, whole_nodes(PERLMUTTER, 16))
+
+
+def test_eager_messages_stall_in_mid_sizes_and_nowhere_else() -> None:
+    eager = load_machine("frontier:rccl-default")
+    ring = whole_nodes(FRONTIER, 64)
+    slower = [
+        collective_seconds(eager, "all_gather", 64 * chunk, ring)
+        / collective_seconds(FRONTIER, "all_gather", 64 * chunk, ring)
+        for chunk in (2.0**15, 2.0**17, 2.0**20)
+    ]
+    assert slower[1] > 10
+    assert max(slower[0], slower[2]) < 2.5
 
 
 def test_80_mb_on_8000_gcds_take_the_measured_56_ms() -> None:

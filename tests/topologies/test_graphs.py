@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topologies.errors import MachineError
-from topologies.graph import interconnect_graph, node_graph
+from topologies.graph import interconnect_graph, machine_graph, node_graph
 from topologies.interconnect import Dragonfly
 from topologies.load import load_machine, with_settings
 from topologies.machine import machine_from_dict, machine_to_dict
@@ -70,3 +70,40 @@ def test_a_single_node_has_no_interconnect_graph() -> None:
     assert machine.devices == 4
     with pytest.raises(MachineError, match="single node"):
         interconnect_graph(machine)
+
+
+def test_the_graph_of_a_whole_machine_has_every_device_nic_and_switch() -> None:
+    machine = with_settings("frontier", {"nodes": "256"})
+    graph = machine_graph(machine)
+    kinds = [about["kind"] for _, about in graph.nodes(data=True)]
+    assert {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)} == {
+        "switch": 74 * 32, "host": 256, "device": 2048, "nic": 1024,
+    }  # fmt: skip
+    # NIC 2 of node 20 (chassis 1 of group 0) is on switch 4 + 2; that of node 148 in group 1.
+    assert graph.edges[("nic", 20, 2), (0, 6)]["kind"] == "endpoint"
+    assert graph.edges[("nic", 148, 2), (1, 6)]["bytes_per_s"] == 25e9
+    assert graph.edges[("device", 255, 0), ("device", 255, 1)]["links"] == 4
+    for group in range(2):
+        plugged = [v for v in graph[(group, 6)] if v[0] == "nic"]
+        assert len(plugged) == 16
+
+
+def test_every_dgx_nic_of_a_rail_is_on_its_units_leaf() -> None:
+    graph = machine_graph(load_machine("dgx-h100"))
+    assert graph.edges[("nic", 33, 5), ("leaf", 1, 5)]["kind"] == "endpoint"
+    assert len([v for v in graph[("leaf", 1, 5)] if v[0] == "nic"]) == 32
+    assert graph.edges[("leaf", 0, 0), ("spine", 3)] == {
+        "kind": "up", "links": 2, "bytes_per_s": 100e9,
+    }  # fmt: skip
+    ports = [graph.degree(("spine", s), weight="links") for s in range(16)]
+    assert ports == [64] * 16
+    assert graph.edges[("device", 0, 0), ("switch", 0, 0)]["bytes_per_s"] == 450e9
+
+
+def test_a_single_host_is_a_whole_machine() -> None:
+    assert len(machine_graph(load_machine("host"))) == 3
+
+
+def test_a_node_has_either_pairs_or_a_switch() -> None:
+    with pytest.raises(MachineError, match="a switch need no pairs"):
+        with_settings("dgx-a100", {"node.links.all_pairs": "1"})

@@ -1,0 +1,220 @@
+"""Fits the curves of the collective libraries to the measured tables, and prints them as TOML.
+
+    python benchmarks/fit_network.py              # every job of fit_jobs.json
+    python benchmarks/fit_network.py nccl mpich   # those whose name has one of these words
+
+It sees only the rows that validation.network.fit_rows allows. The search is Nelder and Mead's
+simplex over the logarithms of the parameters, from several seeded starts, on the mean absolute
+error of the logarithms (rounded off below 2 %).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.collectives import collective_seconds
+from topologies.load import load_machine
+from topologies.machine import Machine
+from topologies.software import Algorithms, Curve, Software, Staged, Stall
+from validation.network import comparable, devices_per_node, fit_rows, ring_of
+from validation.network_tables import Measured, measured, read_tables
+
+Vector = NDArray[np.float64]
+BOUNDS = {  # wide: they keep the simplex from running away where the data say nothing
+    "launch": (1e-6, 2e-3),
+    "hop_small": (5e-7, 2e-2),
+    "hop_large": (5e-7, 5e-2),
+    "step_small": (1e-7, 1e-3),
+    "step_large": (1e-7, 1e-3),
+    "first_hop": (1e-7, 2e-3),
+    "efficiency_across": (0.01, 1.0),
+    "efficiency_within": (0.01, 1.0),
+    "chunk_pivot": (1024.0, 2.0**24),
+    "chunk_width": (0.05, 3.0),
+    "overlap": (1.0, 8.0),
+    "stall.hop": (1e-6, 1e-1),
+}
+FIELDS = {
+    "launch": "launch_s",
+    "hop_small": "hop_small_s",
+    "hop_large": "hop_large_s",
+    "step_small": "step_small_s",
+    "step_large": "step_large_s",
+    "first_hop": "first_hop_s",
+    "chunk_pivot": "chunk_pivot_bytes",
+}
+
+
+def simplex(error: Callable[[Vector], float], start: Vector, steps: int) -> tuple[float, Vector]:
+    """Nelder and Mead's search (Computer Journal 1965), with its usual coefficients."""
+    points = [start, *(start + 0.4 * row for row in np.eye(len(start)))]
+    ranked = sorted(((error(point), tuple(point)) for point in points), key=lambda pair: pair[0])
+    for _ in range(steps):
+        worst, best = np.array(ranked[-1][1]), ranked[0][0]
+        if ranked[-1][0] - best < 1e-7:
+            break
+        centre = np.mean([point for _, point in ranked[:-1]], axis=0)
+        tried = _try(error, centre, worst, 1.0)
+        if tried[0] < best:
+            tried = min(tried, _try(error, centre, worst, 2.0), key=lambda pair: pair[0])
+        elif tried[0] >= ranked[-2][0]:
+            tried = min(tried, _try(error, centre, worst, -0.5), key=lambda pair: pair[0])
+        if tried[0] < ranked[-1][0]:
+            ranked[-1] = tried
+        else:
+            first = np.array(ranked[0][1])
+            moved = [(first + np.array(point)) / 2 for _, point in ranked[1:]]
+            ranked[1:] = [(error(point), tuple(point)) for point in moved]
+        ranked.sort(key=lambda pair: pair[0])
+    return ranked[0][0], np.array(ranked[0][1])
+
+
+def _try(
+    error: Callable[[Vector], float], centre: Vector, worst: Vector, by: float
+) -> tuple[float, tuple[float, ...]]:
+    point = centre + by * (centre - worst)
+    return error(point), tuple(point)
+
+
+def curve_of(values: dict[str, float]) -> Curve:
+    """A curve from its keys; `stall.` keys make its stall."""
+    own = {FIELDS.get(k, k): v for k, v in values.items() if not k.startswith("stall.")}
+    stall = None
+    if "stall.hop" in values:
+        stall = Stall(values["stall.chunk_from"], values["stall.chunk_below"], values["stall.hop"])
+    own.setdefault("efficiency_across", 1.0)
+    own.setdefault("efficiency_within", 1.0)
+    return Curve(**own, stall=stall)  # type: ignore[arg-type]
+
+
+def software_of(slots: dict[str, dict[str, float]], algorithm: dict[str, str]) -> Software:
+    """A library with these curves alone; slots are keys such as `hierarchical.all_gather`."""
+    parts: dict[str, Any] = {"hierarchical": {}, "recursive": {}}
+    for slot, values in slots.items():
+        outer, dot, inner = slot.partition(".")
+        if dot:
+            parts[outer][inner] = curve_of(values)
+        else:
+            parts[slot] = curve_of(values)
+    staged = {name: Staged(**parts.pop(name)) for name in ("hierarchical", "recursive")}
+    return Software(name="fit", **parts, **staged, algorithm=Algorithms(**algorithm))
+
+
+def fit(job: dict[str, Any], tables: list[Measured]) -> tuple[dict[str, dict[str, float]], str]:
+    """The curves of one job, and a line on how well they fit."""
+    machine = load_machine(job.get("machine", tables[0].variant.partition(":")[0]))
+    free = [(slot, key) for slot, keys in job["free"].items() for key in keys]
+    start = np.array([math.log(job["free"][slot][key]) for slot, key in free])
+    low = np.array([math.log(BOUNDS[key][0]) for _, key in free])
+    high = np.array([math.log(BOUNDS[key][1]) for _, key in free])
+
+    def slots(point: Vector) -> dict[str, dict[str, float]]:
+        result = {slot: dict(keys) for slot, keys in job.get("fixed", {}).items()}
+        clipped = np.exp(np.clip(point, low, high))
+        for (slot, key), value in zip(free, clipped.tolist(), strict=True):
+            result.setdefault(slot, {})[key] = value
+        return result
+
+    seen = [(t, row) for t in tables for row in fit_rows(t) if row.size_bytes >= job.get("from", 0)]
+    rings = [ring_of(machine, row) for _, row in seen]
+
+    def errors(point: Vector) -> Vector:
+        library = software_of(slots(point), job.get("algorithm", {}))
+        own = dataclasses.replace(machine, software=library, profile=None)
+        return np.array(
+            [
+                math.log(collective_seconds(own, t.kind, row.payload_bytes, ring) / row.seconds)
+                for (t, row), ring in zip(seen, rings, strict=True)
+            ]
+        )
+
+    def loss(point: Vector) -> float:
+        beyond = np.abs(point - np.clip(point, low, high)).sum()
+        falling = sum(_falling(curve) for curve in slots(point).values())
+        return float(np.sqrt(errors(point) ** 2 + 0.02**2).mean() + beyond + falling)
+
+    random = np.random.default_rng(7)
+    starts = [
+        start,
+        *(start + random.normal(0, 0.6, len(start)) for _ in range(job.get("starts", 4))),
+    ]
+    _, point = min((simplex(loss, s, 400 * len(start) // 3) for s in starts), key=lambda p: p[0])
+    _, point = simplex(loss, point, 400)
+    rounded = slots(np.log([float(f"{value:.4g}") for value in np.exp(np.clip(point, low, high))]))
+    return rounded, report(machine, rounded, job, tables)
+
+
+def _falling(curve: dict[str, float]) -> float:
+    """How far a latency falls with its chunk, which would let more bytes take less time."""
+    pairs = [(curve.get(f"{name}_small"), curve.get(f"{name}_large")) for name in ("hop", "step")]
+    return sum(max(0.0, math.log(small / large)) for small, large in pairs if small and large)
+
+
+def report(
+    machine: Machine,
+    slots: dict[str, dict[str, float]],
+    job: dict[str, Any],
+    tables: list[Measured],
+) -> str:
+    """Mean absolute error of the compared rows, seen and held out, by table."""
+    library = software_of(slots, job.get("algorithm", {}))
+    own = dataclasses.replace(machine, software=library, profile=None)
+    lines = []
+    for table in tables:
+        seen = set(fit_rows(table))
+        parts: dict[bool, list[float]] = {True: [], False: []}
+        for row in comparable(table):
+            predicted = collective_seconds(own, table.kind, row.payload_bytes, ring_of(own, row))
+            parts[row in seen].append(abs(predicted / row.seconds - 1))
+        text = " ".join(f"{np.mean(p) if p else math.nan:.3f} ({len(p)})" for p in parts.values())
+        counts = sorted({row.devices for row in seen})
+        lines.append(f"# {table.name}: fitted, held out {text}; fitted on {counts}")
+    return "\n".join(lines)
+
+
+def toml(job: dict[str, Any], slots: dict[str, dict[str, float]]) -> str:
+    """The curves as tables of a machine file."""
+    text = []
+    for slot, values in slots.items():
+        text.append(f"[{job['into']}.{slot}]\nsource = {json.dumps(job['source'])}")
+        text.append(f'confidence = "{job.get("confidence", "high")}"')
+        text += [f"{key} = {_shown(key, value)}" for key, value in values.items()]
+        text.append("")
+    return "\n".join(text)
+
+
+def _shown(key: str, value: float) -> str:
+    name = key.rpartition(".")[2]
+    if name in ("launch", "first_hop") or name.startswith(("hop", "step")):
+        return f'"{value * 1e6:.4g} us"'
+    if name in ("chunk_pivot", "chunk_from", "chunk_below"):
+        return f'"{value / 1024:.4g} KiB"'
+    return f"{value:.4g}"
+
+
+def main(words: list[str]) -> None:
+    """Fits the chosen jobs."""
+    text = Path(__file__).with_name("fit_jobs.json").read_text(encoding="utf-8")
+    jobs: dict[str, dict[str, Any]] = json.loads(text)
+    every, per_node = read_tables(), devices_per_node()
+    for name, job in jobs.items():
+        if words and not any(word in name for word in words):
+            continue
+        found = [measured(table, every[table], per_node) for table in job["tables"]]
+        tables = [table for table in found if isinstance(table, Measured)]
+        slots, about = fit(job, tables)
+        sys.stdout.write(f"# {name}\n{about}\n{toml(job, slots)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

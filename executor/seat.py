@@ -1,0 +1,84 @@
+"""Which rank this process is, as its launcher says; free of torch, so that a parent can ask."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from executor.errors import LaunchError
+
+ENVIRONMENT = "env://"  # torch's word for MASTER_ADDR and MASTER_PORT
+FIRST_PORT, PORTS = 20_000, 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Which rank this process is, of how many, and which device of its node it takes.
+
+    `local_ranks` share its node (1 where the launcher does not say); `meeting` is where torch finds
+    the other ranks.
+    """
+
+    rank: int
+    ranks: int
+    local_rank: int
+    local_ranks: int = 1
+    meeting: str = ENVIRONMENT
+
+    @staticmethod
+    def from_environment(environment: Mapping[str, str]) -> Seat | None:
+        """The seat that torchrun or srun gave this process; None when nobody did."""
+        if "RANK" in environment or "WORLD_SIZE" in environment:
+            return _of_torchrun(environment)
+        if "SLURM_PROCID" in environment and "SLURM_NTASKS" in environment:
+            return _of_srun(environment)
+        return None
+
+
+def _of_torchrun(environment: Mapping[str, str]) -> Seat:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        if name not in environment:
+            given = "RANK" if "RANK" in environment else "WORLD_SIZE"
+            raise LaunchError(
+                f"{given} is set, but {name} is not; torchrun sets both, and without a launcher "
+                "neither should be set"
+            )
+    _whole(environment, "MASTER_PORT", 1)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    return _seat(environment, names, ENVIRONMENT)
+
+
+def _of_srun(environment: Mapping[str, str]) -> Seat | None:
+    """None inside a batch script or a shell of one task: there, nobody started other ranks."""
+    names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+    told = "MASTER_ADDR" in environment and "MASTER_PORT" in environment
+    seat = _seat(environment, names, ENVIRONMENT if told else _meeting(environment))
+    started = told or "SLURM_STEP_ID" in environment
+    return seat if started and seat.ranks > 1 else None
+
+
+def _seat(environment: Mapping[str, str], names: tuple[str, ...], meeting: str) -> Seat:
+    rank, ranks, local_rank, local_ranks = (
+        _whole(environment, name, least) for name, least in zip(names, (0, 1, 0, 1), strict=True)
+    )
+    if rank >= ranks:
+        raise LaunchError(f"{names[0]}={rank} must be below {names[1]}={ranks}")
+    return Seat(rank, ranks, local_rank, local_ranks, meeting)
+
+
+def _meeting(environment: Mapping[str, str]) -> str:
+    """The first node of the step, and a port that other jobs on it are unlikely to choose."""
+    nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST", "127.0.0.1"))
+    first = re.match(r"([^\[,]+)(?:\[(\d+))?", nodes)
+    if first is None:
+        raise LaunchError(f"SLURM_STEP_NODELIST={nodes} names no node")
+    job = _whole(environment, "SLURM_JOB_ID", 0) + _whole(environment, "SLURM_STEP_ID", 0)
+    return f"tcp://{first[1]}{first[2] or ''}:{FIRST_PORT + job % PORTS}"
+
+
+def _whole(environment: Mapping[str, str], name: str, least: int) -> int:
+    value = environment.get(name, str(least))
+    if not (value.isascii() and value.isdigit()) or int(value) < least:
+        raise LaunchError(f"{name}={value} must be a whole number of at least {least}")
+    return int(value)

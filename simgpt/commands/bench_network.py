@@ -1,0 +1,81 @@
+"""`simgpt bench-network`: the table that a collective benchmark would print on a machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simgpt import options, tables
+from topologies.benchmark import Line, bench, doubling, sizes_of
+from topologies.errors import MachineError
+from topologies.software import ALGORITHMS, Kind
+
+
+@click.command("bench-network")
+@click.option("-m", "--machine", "name", required=True, help="A machine's name or its file.")
+@click.option(
+    "--collective", type=click.Choice(list(ALGORITHMS)), default="all_gather", show_default=True
+)
+@click.option("--sizes", default="1MiB:1GiB", show_default=True, help="FROM:TO by doubling.")
+@click.option("--devices", default="16:1024", show_default=True, help="FROM:TO by doubling.")
+@click.option(
+    "--placement", type=click.Choice(["contiguous"]), default="contiguous", show_default=True
+)
+@click.option("--algorithm", default="auto", show_default=True, help="Instead of the library's.")
+@click.option("--set", "settings", multiple=True, help="key=value, as simgpt machines lists them.")
+@options.answer_options
+def command(
+    name: str,
+    collective: Kind,
+    sizes: str,
+    devices: str,
+    placement: str,
+    algorithm: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Print the table that nccl-tests or its like would print on a machine.
+
+    \b
+    simgpt bench-network -m frontier --collective all_gather --sizes 1MiB:1GiB --devices 16:1024
+    simgpt bench-network -m perlmutter --collective all_reduce --algorithm hierarchical
+
+    Size and bandwidths are those of nccl-tests: algbw is size over time, and busbw what the links
+    of a ring would carry. One group over the first devices of the machine, node after node.
+    """
+    machine = options.machine_of(name, settings)
+    counts = doubling(devices, _whole)
+    lines = bench(machine, collective, sizes_of(sizes), counts, algorithm)
+    record: dict[str, Any] = {
+        "machine": name,
+        "collective": collective,
+        "placement": placement,
+        "algorithm": algorithm,
+        "rows": [line.as_dict() for line in lines],
+    }
+    options.answer(_text(lines), record, as_json=as_json, output=output)
+
+
+def _text(lines: list[Line]) -> str:
+    columns = ["algorithm", "devices", "bytes", "time", "algbw (GB/s)", "busbw (GB/s)"]
+    rows = [
+        (
+            line.algorithm,
+            f"{line.devices:,}",
+            f"{line.size_bytes:,.0f}",
+            tables.seconds(line.seconds),
+            f"{line.algbw_bytes_per_s / 1e9:.4g}",
+            f"{line.busbw_bytes_per_s / 1e9:.4g}",
+        )
+        for line in lines
+    ]
+    return tables.table(columns, rows)
+
+
+def _whole(text: str) -> float:
+    if not text.isdecimal() or int(text) < 2:
+        raise MachineError(f"--devices {text} is no number of devices; write 16:1024 or 64")
+    return float(text)

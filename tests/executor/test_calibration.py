@@ -1,0 +1,153 @@
+"""Calibration: what is sampled, the machine made of it, and the file that is kept of it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor import calibration
+from executor.calibration import cached, calibrate
+from executor.host import machine_document
+from executor.samples import collectives, kernels
+from executor.tasks import Calibration
+from simulator.prediction import predict
+from topologies.machine import Machine, machine_from_dict
+from workload.gpt import find_model
+from workload.lowering import lower
+from workload.op import COLLECTIVES
+from workload.plan import PRECISIONS, parse_plan
+
+TASK = Calibration(precisions=("fp32",), quick=True)
+PLANS = (
+    "data=1",
+    "x=2,y=2,z=2,data=2,recompute=full",
+    "x=2,overlap=none",
+    "y=2,z=2,micro_batch=1",
+    "z=4,data=2,micro_batch=2",
+)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_kind_of_op_in_a_program_has_a_sample(plan: str, precision: str, quick: bool) -> None:
+    program = lower(find_model("tiny-30k"), parse_plan(f"{plan},precision={precision}", batch=16))
+    sampled = {sample.key for sample in kernels(precision, quick=quick)}
+    wanted = {op.kind for op in program.ops if not op.is_collective}
+    assert wanted <= sampled
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 6])
+def test_collectives_are_sampled_in_every_group_size_that_divides_the_ranks(ranks: int) -> None:
+    seen = {(sample.key, sample.features["ranks"]) for sample in collectives(ranks, quick=True)}
+    groups = [float(size) for size in range(2, ranks + 1) if ranks % size == 0]
+    assert seen == {(kind, size) for kind in COLLECTIVES for size in groups}
+
+
+def test_a_sample_repeats_its_op_on_operands_that_take_turns() -> None:
+    sample = next(kernels("fp32", quick=True))
+    program = sample.program(4)
+    assert [op.kind for op in program.ops] == ["matmul"] * 4
+    assert len({op.reads for op in program.ops}) == 4
+    assert len({op.name for op in program.ops}) == 4
+
+
+def made_up(ranks: int, seconds_per_byte: float = 1e-9) -> dict[str, Any]:
+    """What a calibration of a machine of 1 GFLOP/s and 1 GB/s would have measured."""
+    tables: dict[str, list[dict[str, float]]] = {}
+    for sample in kernels("fp32", quick=True):
+        work = sample.features.get("nbytes", 1e6) * seconds_per_byte
+        if sample.key == "matmul":
+            work = 2e-9 * sample.features["m"] * sample.features["n"] * sample.features["k"]
+        row = {"ranks": float(ranks), **sample.features, "seconds": work}
+        tables.setdefault(f"{sample.key}@fp32", []).append(row)
+    moved: dict[str, list[dict[str, float]]] = {}
+    for sample in collectives(ranks, quick=True):
+        row = {**sample.features, "seconds": sample.features["bytes"] * seconds_per_byte}
+        moved.setdefault(sample.key, []).append(row)
+    about = {"overlap": 0.5, "device": "made up", "torch": "2", "memory_bytes": 2**30}
+    return {"kernels": tables, "collectives": moved, **about}
+
+
+def machine_of(ranks: int) -> Machine:
+    document = machine_document(made_up(1), made_up(ranks), ranks, "today")
+    return machine_from_dict(json.loads(json.dumps(document)), "made up")
+
+
+def test_made_up_tables_make_a_machine_that_predicts() -> None:
+    machine = machine_of(2)
+    assert machine.devices == 2
+    assert machine.device.memory_bytes == 2**29
+    assert machine.device.peak_flops_per_s["fp32"] == pytest.approx(1e9)
+    plan = parse_plan("data=2,precision=fp32", batch=4)
+    prediction = predict(find_model("tiny-30k"), plan, machine)
+    least_s = prediction.model_flops_per_s_per_device * prediction.step_s / 1e9
+    assert prediction.step_s > 0.5 * least_s > 0
+
+
+def test_a_calibration_is_kept_and_not_made_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibration, "calibrate", lambda *_, **__: {"made": "once"})
+    said: list[str] = []
+    first = cached(TASK, 2, said.append, announce=said.append)
+    assert json.loads(first.read_text(encoding="utf-8")) == {"made": "once"}
+    assert "measuring it once" in said[0]
+    monkeypatch.setattr(calibration, "calibrate", pytest.fail)
+    assert cached(TASK, 2, pytest.fail, announce=pytest.fail) == first
+
+
+def test_other_ranks_precision_or_threads_are_another_calibration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibration, "calibrate", lambda *_, **__: {})
+    tasks = [
+        TASK,
+        Calibration(precisions=("bf16",), quick=True),
+        Calibration(precisions=("fp32",), quick=True, threads=2),
+    ]
+    paths = {cached(task, ranks, lambda _: None) for task in tasks for ranks in (1, 2)}
+    assert len(paths) == 6
+
+
+def _calibrate_slowly(folder: str) -> None:
+    def slow(*_: object, **__: object) -> dict[str, Any]:
+        with (Path(folder) / "calls").open("a") as calls:
+            calls.write("one\n")
+        time.sleep(0.5)
+        return {"made": "once"}
+
+    calibration.calibrate = slow
+    cached(TASK, 1, lambda _: None)
+
+
+def test_of_two_that_start_at_once_only_one_measures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    spawn = multiprocessing.get_context("spawn")
+    both = [spawn.Process(target=_calibrate_slowly, args=(str(tmp_path),)) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    assert [process.exitcode for process in both] == [0, 0]
+    assert (tmp_path / "calls").read_text() == "one\n"
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_quick_calibration_of_this_machine_predicts_every_tiny_model() -> None:
+    said: list[str] = []
+    machine = machine_from_dict(calibrate(TASK, 1, said.append, solo=True), "calibration")
+    plan = parse_plan("data=1,precision=fp32", batch=2)
+    times = [predict(find_model(f"tiny-{size}"), plan, machine).step_s for size in ("1m", "25m")]
+    assert 0 < times[0] < times[1]
+    assert said[-1].startswith("calibrating with 1 rank(s): ")

@@ -1,0 +1,119 @@
+"""Tokens and weights: every plan sees the same batch and the same model, cut differently."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor.batches import batch_of, share
+from executor.errors import TextError
+from executor.place import Place
+from executor.tasks import AdamW
+from executor.text import check_text, read_text
+from executor.weights import cut, initial_value, join
+from workload.gpt import find_model
+from workload.grid import Grid
+from workload.layout import Layout
+from workload.lowering import lower
+from workload.plan import Plan, parse_plan
+
+TINY = find_model("tiny-30k")
+CPU = torch.device("cpu")
+size = st.sampled_from([1, 2, 3, 4])
+
+
+def test_the_default_text_is_there_and_long_enough_for_every_tiny_model() -> None:
+    text = read_text(None)
+    check_text(text, find_model("tiny-25m"))
+    assert b"assert" in text
+
+
+def test_a_text_of_exactly_one_sequence_and_a_target_will_do(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(bytes(range(TINY.sequence + 1)))
+    text = read_text(str(path))
+    check_text(text, TINY)
+    batch = batch_of(text, TINY, 3, 0, 0)
+    assert batch.tolist() == [list(range(TINY.sequence + 1))] * 3
+    with pytest.raises(TextError, match="the text has 16 bytes"):
+        check_text(text[:-1], TINY)
+
+
+def test_batches_differ_by_step_and_seed_alone() -> None:
+    text = read_text(None)
+    first = batch_of(text, TINY, 4, 0, 0)
+    assert torch.equal(first, batch_of(text, TINY, 4, 0, 0))
+    assert not torch.equal(first, batch_of(text, TINY, 4, 1, 0))
+    assert not torch.equal(first, batch_of(text, TINY, 4, 0, 1))
+
+
+@given(x=size, y=size, z=size, data=size, micro_batch=size, count=size)
+def test_the_shares_of_all_cells_are_the_batch(
+    x: int, y: int, z: int, data: int, micro_batch: int, count: int
+) -> None:
+    batch = z * data * micro_batch * count
+    plan = Plan(x=x, y=y, z=z, data=data, batch=batch, micro_batch=micro_batch)
+    rows = torch.arange(batch)
+    seen: dict[tuple[int, int], list[int]] = {}
+    for rank in range(plan.grid.ranks):
+        place = Place(grid=plan.grid, rank=rank, device=CPU, adamw=AdamW())
+        mine = torch.cat([share(rows, plan, place, m) for m in range(count)]).tolist()
+        cell = place.index("z"), place.index("data")
+        assert seen.setdefault(cell, mine) == mine
+    assert sorted(row for mine in seen.values() for row in mine) == rows.tolist()
+
+
+axes = st.sampled_from([(), ("x",), ("y",), ("x", "y"), ("y", "x")])
+
+
+@given(
+    grid=st.builds(Grid, x=size, y=size, z=size, data=size),
+    split=st.tuples(axes, axes).filter(lambda pair: not set(pair[0]) & set(pair[1])),
+    blocks=st.tuples(size, size),
+    missing=st.integers(0, 3),
+    bands=st.sampled_from([1, 3]),
+    flat=st.booleans(),
+)
+def test_cut_and_join_are_inverse(
+    grid: Grid,
+    split: tuple[tuple[str, ...], tuple[str, ...]],
+    blocks: tuple[int, int],
+    missing: int,
+    bands: int,
+    flat: bool,
+) -> None:
+    rows = grid.size(*split[0]) * blocks[0] * (grid.z if flat else 1)
+    columns = grid.size(*split[1]) * blocks[1] * bands
+    shape = (max(rows - missing, 1), columns)
+    layout = Layout(shape, (rows, columns), split, bands, "z" if flat else "")
+    whole = torch.arange(shape[0] * shape[1], dtype=torch.float64).view(shape) + 1
+    parts = {rank: cut(whole, layout, grid, rank) for rank in range(grid.ranks)}
+    assert torch.equal(join(parts, layout, grid), whole)
+    cells = grid.size(*split[0], *split[1], *(["z"] if flat else []))
+    assert {part.numel() for part in parts.values()} == {rows * columns // cells}
+
+
+@pytest.mark.parametrize("text", ["x=2,y=2,z=2", "x=8", "y=4,z=2", "data=2"])
+def test_every_parameter_of_a_program_is_cut_to_its_buffer_and_joined_again(text: str) -> None:
+    program = lower(TINY, parse_plan(text))
+    grid = program.plan.grid
+    for name, layout in program.layouts.items():
+        whole = torch.rand(layout.shape)
+        parts = {rank: cut(whole, layout, grid, rank) for rank in range(grid.ranks)}
+        assert all(part.numel() == program.buffers[name].elements for part in parts.values())
+        assert torch.equal(join(parts, layout, grid), whole)
+
+
+def test_initial_values_depend_on_name_and_seed_and_shrink_with_depth() -> None:
+    layout = Layout((400, 400), (400, 400), ((), ()))
+    up, again = (initial_value("l0.up.w", layout, TINY, 0) for _ in range(2))
+    assert torch.equal(up, again)
+    assert not torch.equal(up, initial_value("l1.up.w", layout, TINY, 0))
+    assert not torch.equal(up, initial_value("l0.up.w", layout, TINY, 1))
+    down = initial_value("l0.down.w", layout, TINY, 0)
+    assert float(up.std()) == pytest.approx(0.02, rel=0.02)
+    assert float(down.std()) == pytest.approx(0.02 / (2 * TINY.layers) ** 0.5, rel=0.02)

@@ -1,0 +1,72 @@
+"""The buffer table counts what lives, and reuses what does not."""
+
+from __future__ import annotations
+
+import torch
+
+from executor.table import BufferTable
+from workload.gpt import find_model
+from workload.lowering import lower
+from workload.op import Buffer, Op
+from workload.plan import parse_plan
+from workload.program import Program
+
+CPU = torch.device("cpu")
+TINY = find_model("tiny-30k")
+
+
+def table_of(*buffers: Buffer, ops: tuple[Op, ...] = ()) -> BufferTable:
+    named = {buffer.name: buffer for buffer in buffers}
+    return BufferTable(Program(TINY, parse_plan("data=1"), ops, named, {}), CPU)
+
+
+def test_persistent_buffers_live_from_the_start_and_are_zero() -> None:
+    table = table_of(Buffer("w", (3, 4), "fp32", "parameters", True))
+    assert table.live_bytes == table.peak_bytes == 48
+    assert table["w"].count_nonzero() == 0
+
+
+def test_a_freed_buffers_memory_goes_to_the_next_of_its_size() -> None:
+    table = table_of(
+        Buffer("a", (8,), "fp32", "activations"),
+        Buffer("b", (2, 8), "bf16", "activations"),
+        Buffer("c", (9,), "fp32", "activations"),
+    )
+    place = table.output("a").data_ptr()
+    table.free("a")
+    assert table.output("c").data_ptr() != place
+    assert table.output("b").data_ptr() == place
+    assert table["b"].shape == (2, 8)
+    assert table["b"].dtype == torch.bfloat16
+
+
+def test_the_peak_is_the_most_that_lived_at_once() -> None:
+    table = table_of(*(Buffer(name, (10,), "fp32", "activations") for name in "abc"))
+    table.output("a")
+    table.output("b")
+    table.free("a")
+    table.free("b")
+    table.output("c")
+    assert (table.live_bytes, table.peak_bytes) == (40, 80)
+
+
+def test_buffers_that_are_summed_together_lie_in_one_arena() -> None:
+    parts = [Buffer(name, (2, n), "fp32", "gradients", True) for name, n in (("a", 3), ("b", 5))]
+    names = ("a", "b")
+    op = Op("reduce", "all_reduce", names, names, "grads", axes=("data",), dtype="fp32")
+    table = table_of(*parts, ops=(op,))
+    table.operand(op).fill_(7.0)
+    assert table.operand(op).numel() == 16
+    assert [float(table[name].sum()) for name in names] == [42.0, 70.0]
+    assert table.live_bytes == 64
+
+
+def test_playing_the_lives_of_a_program_reaches_the_programs_peak() -> None:
+    program = lower(TINY, parse_plan("data=1,recompute=full,micro_batch=2", batch=4))
+    table = BufferTable(program, CPU)
+    for op, gone in zip(program.ops, program.releases, strict=True):
+        for name in op.writes:
+            table.output(name)
+        for name in gone:
+            table.free(name)
+    assert table.peak_bytes == program.peak.total_bytes

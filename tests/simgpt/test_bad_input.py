@@ -1,0 +1,222 @@
+"""Wrong input gets one sentence and its exit status, and never a traceback."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from tests.simgpt.face import simgpt
+
+PREDICT = "predict gpt-5b -m frontier -n 8"
+RUN = "run tiny-30k --no-predict"
+TOO_MANY = 10**10
+
+
+@pytest.mark.parametrize(
+    ("status", "command", "words"),
+    [
+        (2, "frobnicate", "no such command 'frobnicate'"),
+        (2, "predict", "missing argument 'MODEL'"),
+        (2, "predict nope -m frontier", "unknown model 'nope'"),
+        (2, "predict gpt-5b -m fronteir -n 8", "nearest: frontier"),
+        (2, "predict gpt-5b", "missing option '-m'"),
+        (2, "predict gpt-5b -m frontier", "data=rest needs a number of devices"),
+        (2, "predict gpt-5b -m frontier -n 0", "0 is not in the range"),
+        (2, "predict gpt-5b -m frontier -n -3", "-3 is not in the range"),
+        (2, f"{PREDICT} --batch 0", "0 is not in the range"),
+        (2, f"{PREDICT} --batch-tokens 100", "nearest: 2048"),
+        (2, f"{PREDICT} --batch-tokens 16384 --batch 8", "not both"),
+        (2, f"{PREDICT} --plan microbatch=3", "did you mean micro_batch?"),
+        (2, f"{PREDICT} --plan x=abc", "x=abc must be a whole number"),
+        (2, f"{PREDICT} --plan x=1,x=2", "x stands twice"),
+        (2, f"{PREDICT} --plan x=0", "x=0 must be at least 1"),
+        (2, f"{PREDICT} --plan recompute=half", "none, full"),
+        (3, "predict tiny-30k -m frontier --plan x=3", "x=3 does not divide heads=8; nearest: 2"),
+        (3, f"{PREDICT} --batch 7", "batch=7 does not divide over z*data=8"),
+        (3, f"{PREDICT} --batch 16 --plan data=8,micro_batch=3", "try 1, 2"),
+        (3, f"{PREDICT} --plan data=4", "multiply to 4 ranks, not to 8 devices"),
+        (3, "predict gpt-5b -m frontier -n 1000000", "has 75776 devices"),
+        (2, f"{PREDICT} --set device.memory", "write key=value"),
+        (2, f"{PREDICT} --set device.memory=3", "has no unit"),
+        (2, f"{PREDICT} --set device.mem=3", "nearest: device.memory"),
+        (2, f"{PREDICT} --set nodes=1.5", "it wants a whole number"),
+        (2, f"{PREDICT} -o /nowhere/x", "there is no folder /nowhere"),
+        (2, f"{PREDICT} --trace /nowhere/x", "there is no folder /nowhere"),
+        (2, "models nope", "unknown model 'nope'"),
+        (2, "machines nope", 'no machine is called "nope"'),
+        (2, "run nope", "unknown model 'nope'"),
+        (2, f"{RUN} --ranks 0", "0 is not in the range"),
+        (2, f"{RUN} --lr nan", "nan is not a finite number"),
+        (2, f"{RUN} --timeout inf", "inf is not"),
+        (2, f"{RUN} --data /nowhere/x", "cannot read the text /nowhere/x"),
+        (2, f"{RUN} --data .", "Is a directory"),
+        (3, f"{RUN} --plan x=3", "x=3 does not divide heads=8"),
+        (3, f"{RUN} --plan data=2 --ranks 3", "2 ranks, not to 3 devices"),
+        (5, f"{RUN} --plan x={TOO_MANY}", "too many to start on this machine"),
+        (2, "run tiny-30k -m nope", 'no machine is called "nope"'),
+        (2, "validate host -m nope", 'no machine is called "nope"'),
+        (2, "validate host --tolerance nan", "nan is not a finite number"),
+        (2, "calibrate -o /nowhere/x", "there is no folder /nowhere"),
+    ],
+)
+def test_a_wrong_word_on_the_command_line(status: int, command: str, words: str) -> None:
+    said = simgpt(*command.split())
+    assert said.status == status
+    assert said.sentence.startswith("simgpt: ")
+    assert words in said.sentence
+
+
+PLANS = {
+    "a.toml": "garbage = = 1",
+    "a.json": '{"x": ',
+    "list.json": "[1, 2]",
+    "key.toml": "foo = 3",
+    "half.toml": "x = 2.5",
+    "null.json": '{"x": null}',
+    "overlap.json": '{"overlap": 3}',
+    "table.toml": "[x]\na = 1",
+}
+MODEL = "layers = 1\nhidden = 8\nheads = 2\nsequence = 4\nvocab = 256\n"
+MODELS = {
+    "a.toml": "garbage = = 1",
+    "less.toml": "layers = 1",
+    "zero.toml": MODEL.replace("8", "0"),
+    "heads.toml": MODEL.replace("= 2\n", "= 3\n"),
+    "key.toml": MODEL + "bogus = 1",
+    "kind.toml": MODEL.replace("1", "1.5", 1),
+}
+MACHINES = {
+    "a.toml": "garbage = = 1",
+    "a.json": '{"x": ',
+    "list.json": "[1, 2]",
+    "bare.toml": "nodes = 2",
+    "empty.json": "{}",
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_malformed_plan_file(name: str, tmp_path: Path) -> None:
+    path = _file(tmp_path, name, PLANS[name])
+    said = simgpt("predict", "tiny-30k", "-m", "frontier", "--plan", path)
+    assert (said.status, said.sentence[:8]) == (2, "simgpt: ")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_malformed_model_file(name: str, tmp_path: Path) -> None:
+    path = _file(tmp_path, name, MODELS[name])
+    said = simgpt("predict", path, "-m", "frontier", "--plan", "data=1")
+    assert (said.status, said.sentence[:8]) == (2, "simgpt: ")
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_malformed_machine_file(name: str, tmp_path: Path) -> None:
+    path = _file(tmp_path, name, MACHINES[name])
+    said = simgpt("predict", "tiny-30k", "-m", path, "--plan", "data=1")
+    assert (said.status, said.sentence[:8]) == (2, "simgpt: ")
+
+
+@pytest.mark.parametrize("command", ["predict tiny-30k -m {} --plan data=1", "run tiny-30k -m {}"])
+@pytest.mark.parametrize("name", ["missing.toml", "folder.toml"])
+def test_a_file_that_cannot_be_read(command: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder.toml").mkdir()
+    said = simgpt(*command.format(tmp_path / name).split())
+    assert said.status == 2
+    assert "cannot read" in said.sentence
+
+
+def _file(folder: Path, name: str, content: str) -> str:
+    path = folder / name
+    path.write_text(content, encoding="utf-8")
+    return str(path)
+
+
+def test_a_text_shorter_than_a_sequence(tmp_path: Path) -> None:
+    said = simgpt(*RUN.split(), "--data", _file(tmp_path, "short.txt", "hi"))
+    assert said.status == 2
+    assert "the text has 2 bytes; one sequence of tiny-30k needs 17" in said.sentence
+
+
+@pytest.mark.parametrize("command", ["run tiny-30k", "calibrate", "validate host"])
+def test_missing_torch_is_said_with_what_brings_it(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+
+    def without_torch(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "torch" else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without_torch)
+    said = simgpt(*command.split())
+    assert said.status == 5
+    assert "pip install 'simgpt[run]'" in said.sentence
+
+
+HOME = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "status", "words"),
+    [
+        ({"RANK": "0"}, 5, "RANK is set, but WORLD_SIZE is not"),
+        ({"WORLD_SIZE": "2"}, 5, "WORLD_SIZE is set, but RANK is not"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, 5, "MASTER_ADDR is not"),
+        ({**HOME, "RANK": "one", "WORLD_SIZE": "2"}, 5, "RANK=one must be a whole number"),
+        ({**HOME, "RANK": "2", "WORLD_SIZE": "2"}, 5, "RANK=2 must be below WORLD_SIZE=2"),
+        ({**HOME, "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "no"}, 5, "MASTER_PORT=no"),
+        ({"SLURM_PROCID": "x", "SLURM_NTASKS": "2"}, 5, "SLURM_PROCID=x"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "0"}, 5, "SLURM_NTASKS=0"),
+        ({**HOME, "RANK": "0", "WORLD_SIZE": "2"}, 2, "--ranks 3, but this process is one of 2"),
+    ],
+)
+def test_a_broken_launch_environment(
+    environment: dict[str, str], status: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    said = simgpt(*RUN.split(), "--ranks", "3")
+    assert said.status == status
+    assert words in said.sentence
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    said = simgpt("run", "tiny-30k")
+    assert said.status == 5
+    assert "--no-predict" in said.sentence
+
+
+def test_a_plan_that_does_not_fit_is_answered_and_ends_with_3() -> None:
+    said = simgpt("predict", "gpt-175b", "-m", "frontier", "--plan", "data=1")
+    assert said.status == 3
+    assert said.err.startswith("does not fit by ")
+    assert "fits" in said.out
+
+
+def test_no_command_at_all_shows_the_help_and_ends_with_2() -> None:
+    said = simgpt()
+    assert (said.status, said.out) == (2, "")
+    assert "Commands:" in said.err
+
+
+def test_an_interrupt_ends_with_one_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simgpt.options.model_of", interrupted)
+    said = simgpt("models", "gpt2")
+    assert said.status == 130
+    assert said.err.split() == ["simgpt:", "interrupted"]
+
+
+def test_a_reader_that_goes_away_is_no_error_worth_a_traceback() -> None:
+    command = f"{sys.executable} -m simgpt machines frontier | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, env=dict(os.environ), check=False
+    )
+    assert done.stderr == ""

@@ -1,0 +1,39 @@
+"""Help and predictions start fast because they leave the heavy libraries alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+ASK = """
+import sys
+from simgpt.cli import main
+sys.argv = {words!r}
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print(*(name for name in {libraries!r} if name in sys.modules), file=sys.stderr)
+"""
+HEAVY = ("torch", "matplotlib", "scipy", "networkx", "jinja2", "pandas")
+FOR_PREDICTIONS = ("simpy", "numpy", "cattrs", "rich", "simulator", "topologies.machine")
+
+
+@pytest.mark.parametrize(
+    ("command", "libraries"),
+    [
+        ("--help", (*HEAVY, *FOR_PREDICTIONS)),
+        ("--version", (*HEAVY, *FOR_PREDICTIONS)),
+        ("predict tiny-30k -m frontier --plan data=2", HEAVY),
+        ("predict tiny-30k -m frontier --plan x=2,z=2,data=8 --json", HEAVY),
+        ("run --help", HEAVY),
+        ("models", HEAVY),
+        ("machines", HEAVY),
+    ],
+)
+def test_a_light_command_imports_nothing_heavy(command: str, libraries: tuple[str, ...]) -> None:
+    asked = ASK.format(words=["simgpt", *command.split()], libraries=libraries)
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stderr.split() == []

@@ -1,0 +1,101 @@
+"""`simgpt predict`: settings, files, batches and traces do what they say."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simgpt as api
+from tests.simgpt.face import simgpt
+from workload.gpt import find_model
+from workload.lowering import lower
+from workload.plan import parse_plan
+
+PLAN = "x=2,z=2,data=2,micro_batch=2"
+WORDS = ("predict", "tiny-1m", "-m", "frontier", "--plan", PLAN, "--batch", "16")
+
+
+def predicted(*words: str) -> dict[str, Any]:
+    said = simgpt(*words, "--json")
+    assert said.status == 0, said.err
+    record: dict[str, Any] = json.loads(said.out)
+    return record
+
+
+def test_the_postcard_gives_the_same_step_time_as_the_command() -> None:
+    prediction = api.predict("tiny-1m", "frontier", PLAN, batch=16)
+    assert predicted(*WORDS)["step_s"] == prediction.step_s
+
+
+def test_the_public_surface_is_one_function() -> None:
+    assert api.__all__ == ["predict"]
+
+
+def test_the_plan_string_gives_the_same_prediction_again() -> None:
+    first = predicted(*WORDS)
+    again = predicted(*WORDS[:4], "--plan", first["plan_string"], "--batch", "16")
+    assert again == first
+
+
+@pytest.mark.parametrize("suffix", ["toml", "json"])
+def test_a_plan_file_is_the_plan(suffix: str, tmp_path: Path) -> None:
+    table = {"x": 2, "z": 2, "data": 2, "micro_batch": 2}
+    text = "\n".join(f"{k} = {v}" for k, v in table.items())
+    path = tmp_path / f"plan.{suffix}"
+    path.write_text(text if suffix == "toml" else json.dumps(table), encoding="utf-8")
+    assert predicted(*WORDS[:4], "--plan", str(path), "--batch", "16") == predicted(*WORDS)
+
+
+def test_tokens_are_sequences_times_their_length() -> None:
+    tokens = str(16 * find_model("tiny-1m").sequence)
+    assert predicted(*WORDS[:-2], "--batch-tokens", tokens) == predicted(*WORDS)
+
+
+def test_a_setting_changes_the_machine() -> None:
+    usual = predicted(*WORDS)
+    smaller = predicted(*WORDS, "--set", "device.memory=32 GiB")
+    assert smaller["memory"]["capacity_bytes"] == 32 * 2**30
+    slower = predicted(*WORDS, "--set", "device.launch=1 ms")
+    assert slower["step_s"] > usual["step_s"]
+
+
+def test_the_breakdown_sums_to_the_step() -> None:
+    record = predicted(*WORDS)
+    assert sum(record["breakdown_s"].values()) == pytest.approx(record["step_s"], rel=1e-9)
+
+
+def test_an_output_file_holds_the_answer_and_stdout_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "answer.json"
+    said = simgpt(*WORDS, "--json", "-o", str(path))
+    assert (said.status, said.out, said.err) == (0, "", f"wrote {path}\n")
+    assert json.loads(path.read_text(encoding="utf-8")) == predicted(*WORDS)
+
+
+def test_the_trace_has_every_op_and_no_track_overlaps_itself(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    record = predicted(*WORDS, "--trace", str(path))
+    trace = json.loads(path.read_text(encoding="utf-8"))
+    slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    first = [event["name"] for event in slices if event["pid"] == 0]
+    program = lower(find_model("tiny-1m"), parse_plan(PLAN, batch=16))
+    assert sorted(first) == sorted(op.name for op in program.ops)
+    assert_tracks_in_order(slices)
+    last_us = max(event["ts"] + event["dur"] for event in slices)
+    assert last_us == pytest.approx(record["step_s"] * 1e6, rel=1e-6)
+
+
+def assert_tracks_in_order(slices: list[dict[str, Any]]) -> None:
+    """No two slices of one track at once, to a nanosecond; times in microseconds."""
+    tracks = defaultdict(list)
+    for event in slices:
+        assert event["dur"] >= 0
+        tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for spans in tracks.values():
+        spans.sort()
+        for before, after in pairwise(spans):
+            assert before[1] <= after[0] + 1e-3

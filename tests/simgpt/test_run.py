@@ -1,0 +1,128 @@
+"""`simgpt run`: real ranks, started here or joined, beside their prediction."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simgpt.face import simgpt
+from tests.simgpt.test_predict import assert_tracks_in_order
+from workload.gpt import find_model
+from workload.lowering import lower
+from workload.plan import Plan, parse_plan
+from workload.program import Program
+
+pytestmark = pytest.mark.distributed
+
+WORDS = ("run", "tiny-30k", "--steps", "3", "--batch", "4", "--timeout", "60")
+KEYS = {
+    *("model", "plan", "plan_string", "ranks", "step_s", "steps_s", "losses", "peak_bytes"),
+    *("comm_bytes", "tokens_per_s", "predicted_step_s", "predicted_peak_bytes"),
+}
+
+
+def program_of(plan: str) -> Program:
+    return lower(find_model("tiny-30k"), parsed(plan))
+
+
+def parsed(plan: str) -> Plan:
+    return parse_plan(plan, batch=4)
+
+
+def test_two_ranks_join_their_prediction_without_a_remainder(tmp_path: Path) -> None:
+    plan, trace = "x=2,precision=fp32,recompute=full", tmp_path / "trace.json"
+    said = simgpt(*WORDS, "--plan", plan, "-m", "frontier", "--json", "--trace", str(trace))
+    assert said.status == 0, said.err
+    record, program = json.loads(said.out), program_of(plan)
+    assert set(record) == KEYS
+    assert record["comm_bytes"] == program.comm_bytes
+    assert record["peak_bytes"] == record["predicted_peak_bytes"] == program.peak.total_bytes
+    assert record["losses"][-1] < record["losses"][0]
+    assert said.err.count("   loss ") == 3
+
+    tracks = _ops_by_process(json.loads(trace.read_text(encoding="utf-8")))
+    assert [title.partition(" ")[0] for title in tracks].count("predicted") >= 1
+    assert {"measured rank 0", "measured rank 1"} <= set(tracks)
+    names = sorted(op.name for op in program.ops)
+    assert all(sorted(event["name"] for event in ops) == names for ops in tracks.values())
+    for title, ops in tracks.items():
+        if title.startswith("predicted"):
+            assert_tracks_in_order(ops)
+
+
+def _ops_by_process(trace: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    events = trace["traceEvents"]
+    titles = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    return {
+        title: [e for e in events if e["ph"] == "X" and e["pid"] == process]
+        for process, title in titles.items()
+    }
+
+
+def test_a_run_without_a_prediction_prints_a_line_per_step() -> None:
+    said = simgpt(*WORDS, "--no-predict")
+    assert (said.status, said.err) == (0, "")
+    assert [line[:8] for line in said.out.splitlines()[:3]] == ["step 1/3", "step 2/3", "step 3/3"]
+
+
+def test_a_loss_that_is_no_number_is_null_in_json() -> None:
+    said = simgpt(*WORDS, "--no-predict", "--lr", "1e30", "--json")
+    assert said.status == 0, said.err
+    assert json.loads(said.out, parse_constant=pytest.fail)["losses"][-1] is None
+
+
+def test_ranks_that_a_launcher_started_join_each_other() -> None:
+    port = _free_port()
+    ranks = [_joined(rank, port) for rank in range(2)]
+    first, second = (rank.communicate(timeout=100) for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [0, 0], first[1] + second[1]
+    record = json.loads(first[0])
+    assert record["comm_bytes"] == program_of("data=2").comm_bytes
+    assert record["predicted_step_s"] is None
+    assert second == ("", "")
+
+
+def _joined(rank: int, port: int) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "simgpt", *WORDS, "--plan", "data=rest", "--json"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_plan_of_more_memory_than_the_machine_has_is_refused() -> None:
+    said = simgpt("run", "gpt-175b", "--no-predict", "--steps", "1")
+    assert said.status == 3
+    assert "gpt-175b with x=1,y=1,z=1,data=1 needs" in said.sentence
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = simgpt(*WORDS, "--no-predict", "--port", str(port))
+    assert said.status == 5
+    assert f"port {port} is in use" in said.sentence

@@ -1,0 +1,106 @@
+"""What people read, compared whole: helps, tables, a prediction."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from simgpt import tables
+from simgpt.commands.validate import _rows
+from tests.simgpt.face import assert_golden, simgpt
+from validation.host import Row
+from workload.plan import parse_plan
+
+COMMANDS = ("predict", "run", "calibrate", "validate", "validate host", "validate axonn")
+PREDICT = (
+    *("predict", "gpt-5b", "-m", "frontier", "-n", "512", "--batch", "512"),
+    *("--plan", "x=2,z=4,data=rest,micro_batch=2,recompute=full"),
+)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, "models", "machines"])
+def test_the_help_opens_with_two_examples(command: str) -> None:
+    said = simgpt(*command.split(), "--help")
+    assert said.status == 0
+    assert said.out.count("\n  simgpt ") + said.out.count("\n  torchrun ") >= 2
+    assert_golden(f"help-{command.replace(' ', '-') or 'simgpt'}.txt", said.out)
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("predict.txt", PREDICT),
+        ("models.txt", ("models",)),
+        ("model.txt", ("models", "gpt-80b")),
+        ("machines.txt", ("machines",)),
+    ],
+)
+def test_a_command_reads_as_its_golden_file(name: str, command: tuple[str, ...]) -> None:
+    said = simgpt(*command)
+    assert (said.status, said.err) == (0, "")
+    assert max(map(len, said.out.splitlines())) <= tables.WIDTH
+    assert_golden(name, said.out)
+
+
+def test_a_machine_is_shown_with_each_source_once() -> None:
+    said = simgpt("machines", "frontier")
+    facts = json.loads(simgpt("machines", "frontier", "--json").out)["facts"]
+    assert all(fact["key"] in said.out for fact in facts)
+    sources = said.out.split("\nsources\n")[1]
+    assert sources.count("\n[") + 1 == len({fact["source"] for fact in facts})
+    assert max(map(len, said.out.splitlines())) <= tables.WIDTH
+
+
+def test_the_rows_of_the_host_validation_read_as_their_golden_file() -> None:
+    plan = parse_plan("z=2,recompute=full,overlap=none,precision=fp32", batch=8)
+    rows = [Row("tiny-10m", plan, 0.1, 0.125), Row("tiny-25m", plan, 1.1, 1.0)]
+    assert_golden("host.txt", _rows(rows, 0.15) + "\n")
+
+
+def _keys(value: Any) -> Any:
+    """The keys of a JSON object, without what depends on numbers."""
+    if isinstance(value, dict):
+        return {key: _keys(item) for key, item in value.items()}
+    return [_keys(value[0])] if isinstance(value, list) and value else type(value).__name__
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("predict.json", PREDICT),
+        ("models.json", ("models",)),
+        ("model.json", ("models", "tiny-2m")),
+        ("machines.json", ("machines",)),
+        ("machine.json", ("machines", "alps")),
+    ],
+)
+def test_json_is_one_object_with_the_same_keys(name: str, command: tuple[str, ...]) -> None:
+    said = simgpt(*command, "--json")
+    assert (said.status, said.err) == (0, "")
+    assert_golden(name, json.dumps(_keys(json.loads(said.out)), indent=2) + "\n")
+
+
+def test_wide_text_goes_on_after_a_comma_and_keys_stay_whole() -> None:
+    plan = ",".join(f"some_key_{n}=value" for n in range(9))
+    shown = tables.table(["plan", "step"], [(plan, "1 s")])
+    lines = [line.removesuffix("1 s").strip() for line in shown.splitlines()[2:]]
+    assert "".join(lines) == plan
+    assert all(line.endswith(",") for line in lines[:-1])
+    assert max(map(len, shown.splitlines())) <= tables.WIDTH
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0.00 us"),
+        (1.5e-6, "1.50 us"),
+        (0.0009996, "1.00 ms"),
+        (0.1, "100 ms"),
+        (12.345, "12.3 s"),
+        (86400, "86,400 s"),
+    ],
+)
+def test_durations_show_three_digits(value: float, shown: str) -> None:
+    assert tables.seconds(value) == shown

@@ -1,0 +1,160 @@
+"""Placements: policies, their text form, Slurm host lists, and how far an axis reaches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from topologies.errors import MachineError, TooFewDevicesError
+from topologies.hostlist import node_numbers
+from topologies.load import load_machine, with_settings
+from topologies.locality import Locality, locality
+from topologies.placement import Placement, contiguous, random, scattered, scheduler
+from topologies.policies import parse_placement
+from topologies.wiring import wiring
+
+FRONTIER = load_machine("frontier")
+
+
+def groups_of(placement: Placement) -> list[int]:
+    """Nodes in each dragonfly group that the placement uses, most first."""
+    nodes = np.unique(placement.node)
+    counts = np.bincount(wiring(FRONTIER).group[nodes])
+    return sorted(counts[counts > 0].tolist(), reverse=True)
+
+
+def test_scattered_nodes_are_shared_evenly_by_the_groups() -> None:
+    assert groups_of(scattered(FRONTIER, 512, groups=30)) == [3] * 4 + [2] * 26
+
+
+def test_a_full_group_leaves_its_share_to_the_others() -> None:
+    lumi = load_machine("lumi")
+    placement = scattered(lumi, lumi.devices, groups=24)
+    assert len(np.unique(placement.node)) == 2978
+
+
+def test_a_64_node_job_gets_the_median_of_the_groups_that_such_jobs_got() -> None:
+    assert len(groups_of(scheduler(FRONTIER, 512))) == 30
+
+
+def test_large_jobs_fill_their_groups() -> None:
+    assert groups_of(scheduler(FRONTIER, 32768)) == [128] * 32
+
+
+def test_small_jobs_get_few_groups_and_one_node_one() -> None:
+    assert len(groups_of(scheduler(FRONTIER, 8))) == 1
+    assert len(groups_of(scheduler(FRONTIER, 32))) <= 3
+
+
+def test_a_scheduler_of_a_fat_tree_packs() -> None:
+    dgx = load_machine("dgx-h100")
+    assert scheduler(dgx, 64) == contiguous(dgx, 64)
+
+
+def test_the_same_seed_gives_the_same_nodes_in_ascending_order() -> None:
+    assert random(FRONTIER, 512, seed=1) == random(FRONTIER, 512, seed=1)
+    assert random(FRONTIER, 512, seed=1) != random(FRONTIER, 512, seed=2)
+    assert (np.diff(random(FRONTIER, 512, seed=1).node) >= 0).all()
+    shuffled = random(FRONTIER, 512, seed=1, order="shuffled")
+    assert (np.diff(shuffled.node) < 0).any()
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("frontier00007", [7]),
+        ("frontier[00001-00003,00100]", [1, 2, 3, 100]),
+        ("nid[008-010],nid007,nid[1,3]", [8, 9, 10, 7, 1, 3]),
+    ],
+)
+def test_host_lists_name_nodes_by_their_digits(text: str, numbers: list[int]) -> None:
+    assert node_numbers(text) == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("frontier[1-3", 'the brackets of "frontier[1-3" do not match'),
+        ("rack[1-2]node[1-4]", 'has several brackets, which are not supported'),
+        ("nid[3-1]", '"3-1" in "nid[3-1]" ends before it starts'),
+        ("nid[1-3],nid2", "names node 2 more than once"),
+        ("nid[a-b]", '"a-b" in "nid[a-b]" is not a number or a range'),
+        ("login", '"login" is not a host with a number'),
+        ("x1000c[1-2]", "is not letters and one bracket of numbers"),
+        ("nid[1-2]s", "is not letters and one bracket of numbers"),
+    ],
+)  # fmt: skip
+def test_host_lists_of_another_form_are_refused_by_name(text: str, sentence: str) -> None:
+    with pytest.raises(MachineError) as error:
+        node_numbers(text)
+    assert sentence in str(error.value)
+
+
+def test_texts_name_the_policies() -> None:
+    def parsed(text: str) -> Placement:
+        return parse_placement(text, FRONTIER, 16)
+
+    assert parsed("contiguous") == contiguous(FRONTIER, 16)
+    assert parsed("scattered:2:seed=7") == scattered(FRONTIER, 16, 2, seed=7)
+    assert parsed("scattered:2") == scattered(FRONTIER, 16, 2)
+    assert parsed("random:seed=1:order=shuffled") == random(FRONTIER, 16, 1, "shuffled")
+    assert parsed("scheduler:seed=3") == scheduler(FRONTIER, 16, 3)
+    assert parsed("hosts:frontier[00005,00002]").node.tolist() == [5] * 8 + [2] * 8
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("contigous", 'placement "contigous" is not known; nearest: contiguous; try '),
+        ("scattered", 'placement "scattered" is not known'),
+        ("scattered:many", 'placement "scattered:many" is not known'),
+        ("hosts", 'placement "hosts" is not known'),
+        ("random:sed=1", "has sed=1, but takes seed=… and order=…"),
+        ("random:seed=x", "has seed=x"),
+        ("random:order=up", 'node order "up" is not known; try sorted or shuffled'),
+        ("contiguous:seed=1", "has seed=1, but takes no options"),
+        ("scattered:3", "scattered:3 does not fit 2 nodes on the 74 groups of frontier"),
+        ("hosts:frontier[9470-9472]", "names node 9472, but frontier has nodes 0 to 9471"),
+    ],
+)
+def test_unknown_placements_are_refused(text: str, sentence: str) -> None:
+    with pytest.raises(MachineError) as error:
+        parse_placement(text, FRONTIER, 16)
+    assert sentence in str(error.value)
+
+
+def test_too_few_hosts_or_nodes_in_the_groups_are_refused() -> None:
+    with pytest.raises(TooFewDevicesError, match="16 ranks do not fit 1 nodes of frontier"):
+        parse_placement("hosts:frontier1", FRONTIER, 16)
+    with pytest.raises(MachineError, match="scattered:2 groups of frontier have 256 nodes"):
+        scattered(FRONTIER, 8 * 300, groups=2)
+
+
+@pytest.mark.parametrize(
+    ("inner", "size", "expected", "words"),
+    [
+        (1, 8, Locality(True, True, True, 1, 1, 1), "inside a node"),
+        (8, 16, Locality(False, True, True, 16, 1, 1), "16 nodes on a switch"),
+        (1, 16, Locality(False, False, True, 2, 4, 1), "2 nodes in a group"),
+        (1024, 2, Locality(False, False, False, 2, 2, 2), "2 nodes of 2 groups"),
+    ],
+)
+def test_the_reach_of_an_axis(inner: int, size: int, expected: Locality, words: str) -> None:
+    grid = np.arange(2048).reshape(-1, size, inner)
+    members = grid.transpose(0, 2, 1).reshape(-1, size)
+    found = locality(FRONTIER, contiguous(FRONTIER, 2048), members)
+    assert (found, found.words) == (expected, words)
+
+
+def test_sixteen_nodes_of_frontier_share_four_switches() -> None:
+    wires = wiring(FRONTIER)
+    assert wires.switches == 74 * 32
+    assert np.unique(wires.switch[:16]).tolist() == [0, 1, 2, 3]
+    assert wires.switch[16].tolist() == [4, 5, 6, 7]
+    assert wires.switch[128].tolist() == [32, 33, 34, 35]
+    assert np.bincount(wires.switch.reshape(-1)).tolist() == [16] * wires.switches
+
+
+def test_other_jobs_cannot_take_everything() -> None:
+    with pytest.raises(MachineError, match=r"interconnect.background = 1 leaves nothing"):
+        with_settings(FRONTIER, {"interconnect.background": "1"})

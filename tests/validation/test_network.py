@@ -1,0 +1,183 @@
+"""Predicted collectives beside measured ones: the bar, the split, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from simgpt.commands.bench_network import command as bench_network
+from simgpt.commands.validate_network import command as validate_network_command
+from topologies.benchmark import bench
+from topologies.load import load_machine
+from validation.network import Comparison, comparable, devices_per_node, fit_rows, validate_network
+from validation.network_tables import (
+    Measured,
+    Skipped,
+    TableError,
+    fitted_tables,
+    measured,
+    read_tables,
+)
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BAR = 0.10
+# Tables that miss the bar, with the mean absolute error that they must not exceed, and the reason.
+MISSED = {
+    "alps_nccl_allreduce_8gpu_2node_without_cxi": (0.15, "TCP: 1 MiB takes longer than 2 MiB"),
+    "dgx_a100_all_reduce_intranode": (0.13, "fitted on 8 devices alone, 2 and 4 held out"),
+    "frontier_all_gather_all_gather_hybrid": (0.17, "early run, nothing fitted; 64 GCDs are slow"),
+    "frontier_all_gather_all_gather_mpi": (0.28, "early run, nothing fitted; stalls not modelled"),
+    "frontier_all_gather_all_gather_nccl": (0.24, "early run; stalls of 25 ms per hop, noisy"),
+    "frontier_all_gather_all_gather_2_mpi": (0.22, "nothing fitted; stalls from 128 GCDs on"),
+    "frontier_all_gather_all_gather_3_mpi": (0.12, "16 and 32 GCDs switch where it is not best"),
+    "frontier_reduce_scatter_reduce_scatter_hybrid": (0.14, "early run, nothing fitted"),
+    "perlmutter_all_gather_pm_all_gather_mpi": (0.15, "16 and 32 GPUs switch where it is not best"),
+    "perlmutter_all_gather_pm_all_gather_2_mpi": (0.17, "16 and 32 GPUs switch as above"),
+    "rccl_allgather_32gcd_issue1490": (0.25, "two rows, nothing fitted; other software"),
+}
+COMPARED = {each.name: each for each in validate_network()}
+
+
+@pytest.mark.parametrize("name", [name for name, each in COMPARED.items() if each.points])
+def test_tables_are_met_within_ten_percent_but_for_those_that_say_why(name: str) -> None:
+    mape = COMPARED[name].mape
+    assert mape is not None
+    bound = MISSED[name][0] if name in MISSED else BAR
+    assert mape <= bound
+    assert name not in MISSED or mape > BAR, "it meets the bar now"
+
+
+def test_every_other_table_says_why_it_is_skipped() -> None:
+    skipped = {name: each.reason for name, each in COMPARED.items() if not each.points}
+    assert set(MISSED) <= set(COMPARED) - set(skipped)
+    assert all(skipped.values())
+    assert sum("no collective" in reason for reason in skipped.values()) == 7
+    assert len(skipped) == 10
+
+
+def test_the_fit_saw_at_most_half_of_the_device_counts_or_half_of_the_sizes() -> None:
+    every, per_node = read_tables(), devices_per_node()
+    for name in sorted(fitted_tables()):
+        table = measured(name, every[name], per_node)
+        assert isinstance(table, Measured)
+        counts, seen = {row.devices for row in table.rows}, {r.devices for r in fit_rows(table)}
+        if len(counts) > 1:
+            assert len(seen) <= len(counts) / 2
+        else:
+            assert len(fit_rows(table)) <= (len(table.rows) + 1) / 2
+
+
+def test_the_fitted_tables_are_those_of_the_fit_script() -> None:
+    jobs = json.loads((ROOT / "benchmarks" / "fit_jobs.json").read_text(encoding="utf-8"))
+    assert fitted_tables() == {table for job in jobs.values() for table in job["tables"]}
+
+
+def test_start_up_artefacts_are_left_out_and_counted() -> None:
+    each = COMPARED["frontier_all_gather_all_gather_3_nccl"]
+    assert (len(each.points), each.artefacts) == (64, 2)
+    assert each.fitted_devices == (8, 64, 256)
+
+
+def test_rows_below_a_mebibyte_are_not_compared() -> None:
+    name = "dgx_h100_send_recv_intranode"
+    table = measured(name, read_tables()[name], devices_per_node())
+    assert isinstance(table, Measured)
+    assert [row.size_bytes / 2**20 for row in comparable(table)] == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_a_size_per_rank_counts_for_all_ranks() -> None:
+    name = "lumi_mpich_all_gather_16gcd_2node"
+    table = measured(name, read_tables()[name], devices_per_node())
+    assert isinstance(table, Measured)
+    assert {row.payload_bytes / row.size_bytes for row in table.rows} == {16.0}
+
+
+def test_a_table_of_an_unknown_machine_is_skipped_with_a_reason() -> None:
+    table = {"machine": "elsewhere", "op": "all_gather", "library": "NCCL"}
+    assert measured("new", table, {}) == Skipped(
+        "new", "no variant of a machine stands for NCCL on elsewhere"
+    )
+
+
+def _file(tmp_path: Path, content: Any) -> Path:
+    path = tmp_path / "tables.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def _larger() -> dict[str, Any]:
+    shipped = read_tables()["frontier_all_gather_all_gather_3_nccl"]
+    return {**shipped, "rows": [[512, 2**30, 0.0178]]}
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_file_of_larger_groups_is_compared_with_all_of_it_held_out(
+    tmp_path: Path, wrapped: bool
+) -> None:
+    tables = {"larger": _larger()}
+    path = _file(tmp_path, {"tables": tables, "other": 1} if wrapped else tables)
+    (each,) = validate_network(path)
+    assert isinstance(each, Comparison)
+    assert (each.variant, each.fitted_devices) == ("frontier:rccl-rendezvous", ())
+    assert each.heldout_mape == each.mape
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "holds no tables"),
+        ("{}", "holds no tables"),
+        ({"t": {**_larger(), "columns": ["devices", "bytes"]}}, "wants bytes and seconds"),
+        ({"t": {**_larger(), "rows": [[512, 2**30, "x"]]}}, "not all positive numbers"),
+        ({"t": {**_larger(), "rows": [[512, 2**30]]}}, "not all positive numbers"),
+        ({"t": {**_larger(), "rows": 3}}, "wants columns and rows"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, content: Any, reason: str) -> None:
+    with pytest.raises(TableError, match=reason) as error:
+        validate_network(_file(tmp_path, content))
+    assert error.value.exit_code == 2
+
+
+def test_a_missing_file_and_an_unknown_table_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="cannot read"):
+        validate_network(tmp_path / "none.json")
+    with pytest.raises(TableError, match='no table is called "nope"'):
+        validate_network(name="nope")
+
+
+def test_the_command_prints_the_record_of_its_tables() -> None:
+    result = CliRunner().invoke(
+        validate_network_command, ["--json", "--table", "frontier_all_gather_all_gather_3_nccl"]
+    )
+    record = json.loads(result.output)
+    (table,) = record["tables"]
+    assert record["mape"] == table["mape"] < BAR
+    keys = {"name", "rows", "mape", "median_error", "worst", "status", "reason", "heldout_mape"}
+    assert keys <= set(table)
+    assert (table["status"], table["rows"]) == ("compared", 64)
+
+
+def test_bench_network_prints_sizes_by_devices_with_both_bandwidths() -> None:
+    words = ["-m", "frontier", "--sizes", "1MiB:4MiB", "--devices", "16:32", "--json"]
+    rows = json.loads(CliRunner().invoke(bench_network, words).output)["rows"]
+    assert [(row["devices"], row["bytes"] / 2**20) for row in rows] == [
+        (16, 1), (16, 2), (16, 4), (32, 1), (32, 2), (32, 4),
+    ]  # fmt: skip
+    for row in rows:
+        assert row["algbw_bytes_per_s"] == pytest.approx(row["bytes"] / row["seconds"])
+        share = (row["devices"] - 1) / row["devices"]
+        assert row["busbw_bytes_per_s"] == pytest.approx(row["algbw_bytes_per_s"] * share)
+
+
+def test_bench_network_takes_an_algorithm_instead_of_the_librarys() -> None:
+    machine = load_machine("frontier")
+    (line,) = bench(machine, "all_reduce", [2.0**26], [2048], "hierarchical")
+    (own,) = bench(machine, "all_reduce", [2.0**26], [2048])
+    assert (line.algorithm, own.algorithm) == ("hierarchical", "tree")
+    assert line.seconds < own.seconds

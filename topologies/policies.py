@@ -1,0 +1,51 @@
+"""Placements by name: `contiguous`, `scattered:30:seed=7`, `hosts:frontier[00001-00064]`, …"""
+
+from __future__ import annotations
+
+from topologies.errors import MachineError
+from topologies.machine import Machine
+from topologies.placement import (
+    Placement,
+    contiguous,
+    from_hostlist,
+    random,
+    scattered,
+    scheduler,
+)
+from topologies.schema import nearest
+
+POLICIES = ("contiguous", "scattered", "random", "hosts", "scheduler")
+_OPTIONS = {"scattered": ("seed", "order"), "random": ("seed", "order"), "scheduler": ("seed",)}
+
+
+def parse_placement(text: str, machine: Machine, ranks: int) -> Placement:
+    """Places ranks as the text says.
+
+    `contiguous`, `scattered:GROUPS`, `random`, `scheduler` or `hosts:LIST`; after it, where
+    nodes are drawn, `:seed=N`, and for `scattered` and `random` `:order=shuffled` (else `sorted`).
+    """
+    name, _, rest = text.partition(":")
+    if name == "hosts" and rest:
+        return from_hostlist(machine, rest, ranks)
+    words = rest.split(":") if rest else []
+    groups = words.pop(0) if name == "scattered" and words else ""
+    if name not in POLICIES or name == "hosts" or (name == "scattered" and not groups.isdecimal()):
+        raise MachineError(
+            f'placement "{text}" is not known{nearest(name, POLICIES)}; try contiguous, scheduler, '
+            "scattered:30, scattered:30:seed=7, random:seed=1 or hosts:NAME[00001-00064]"
+        )
+    seed, order = _options(text, words, _OPTIONS.get(name, ()))
+    if name == "scattered":
+        return scattered(machine, ranks, int(groups), seed, order)
+    if name == "random":
+        return random(machine, ranks, seed, order)
+    return scheduler(machine, ranks, seed) if name == "scheduler" else contiguous(machine, ranks)
+
+
+def _options(text: str, words: list[str], allowed: tuple[str, ...]) -> tuple[int, str]:
+    given = dict(word.partition("=")[::2] for word in words)
+    for key, value in given.items():
+        if key not in allowed or (key == "seed" and not value.isdecimal()):
+            wanted = " and ".join(f"{name}=…" for name in allowed) or "no options"
+            raise MachineError(f'placement "{text}" has {key}={value}, but takes {wanted}')
+    return int(given.get("seed", "0")), given.get("order", "sorted")

@@ -1,0 +1,60 @@
+"""Variants: one machine with another collective library, or with other settings of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from topologies.errors import MachineError
+from topologies.schema import nearest
+
+
+def variants_in(document: Mapping[str, Any]) -> list[str]:
+    """The names of a machine document's variants; the first one is the default."""
+    return list(document.get("variants", {}))
+
+
+def as_variant(document: Mapping[str, Any], variant: str, origin: str) -> dict[str, Any]:
+    """The document with the `software` keys of `[variants.NAME]` in place of its own.
+
+    An empty variant takes the default, which is the first; a document without variants has
+    none to name. The table's name stays in the result under `variant`. A source given for a
+    table covers the keys that the variant gives there.
+    """
+    known = variants_in(document)
+    if variant and variant not in known:
+        others = f"known: {', '.join(known)}{nearest(variant, known)}" if known else "it has none"
+        raise MachineError(f'{origin} has no variant "{variant}"; {others}')
+    rest = {key: value for key, value in document.items() if key != "variants"}
+    if not known:
+        return rest
+    chosen = variant or known[0]
+    changes = document["variants"][chosen]
+    if not isinstance(changes, Mapping) or set(changes) - {"software"}:
+        raise MachineError(f"{origin}: variants.{chosen} may hold software alone")
+    own, new = (_with_sources(each.get("software", {})) for each in (rest, changes))
+    return rest | {"software": _merged(own, new), "variant": chosen}
+
+
+def _merged(own: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(own)
+    for key, value in new.items():
+        tables = [t for t in (own.get(key), value) if isinstance(t, dict) and "value" not in t]
+        result[key] = _merged(*tables) if len(tables) == 2 else value
+    return result
+
+
+def _with_sources(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table in which every value carries its own source, so that it may move elsewhere."""
+    about = {name: table[name] for name in ("source", "confidence", "note") if name in table}
+    result: dict[str, Any] = {}
+    for key, value in table.items():
+        if key in about:
+            continue
+        if isinstance(value, Mapping) and "value" not in value:
+            result[key] = _with_sources(value)
+        elif isinstance(value, Mapping):
+            result[key] = dict(value)
+        else:
+            result[key] = {"value": value, **about} if about else value
+    return result

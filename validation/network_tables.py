@@ -1,0 +1,162 @@
+"""Measured tables of collectives: reading them, and which machine and collective each measured.
+
+A file has the form {"tables": {name: table}}, or is that inner object alone. A table has machine,
+op, library, columns, rows and a source; bytes and seconds (or bytes_per_second) are among its
+columns, and devices unless all rows share one count. Which variant of which machine that makes,
+the rules of data/network_rules.json say: the first whose words are all in the table's fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from topologies.errors import SimgptError
+from topologies.software import Kind
+
+KIND_OF_OP: dict[str, Kind] = {
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "all_reduce": "all_reduce",
+    "broadcast": "broadcast",
+    "all_to_all": "all_to_all",
+    "p2p": "send_recv",
+    "p2p_latency": "send_recv",
+    "p2p_bandwidth": "send_recv",
+}
+_PER_RANK = ("bytes contributed per rank", "bytes per rank pair")
+_SECONDS = ("seconds", "seconds_median", "seconds_out_of_place")
+
+
+class TableError(SimgptError):
+    """A file of measured tables that cannot be read as such."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement: group, the size as its table gives it, the payload as we count it, time."""
+
+    devices: int
+    nodes: int
+    size_bytes: float
+    payload_bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A table that we can predict: its variant, its collective, its rows."""
+
+    name: str
+    variant: str
+    kind: Kind
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A table that we cannot predict, and why."""
+
+    name: str
+    reason: str
+
+
+def read_tables(path: Path | None = None) -> dict[str, dict[str, Any]]:
+    """The tables of a file by name; without a file, those that come with simgpt."""
+    if path is None:
+        shipped = resources.files("validation").joinpath("data/network.json")
+        document = json.loads(shipped.read_text(encoding="utf-8"))
+    else:
+        document = _document(path)
+    tables = document.get("tables", document) if isinstance(document, dict) else None
+    if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
+        raise TableError(f"{path} holds no tables: it should be an object of tables by name")
+    if not tables:
+        raise TableError(f"{path} holds no tables")
+    return tables
+
+
+def _document(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TableError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise TableError(f"{path} is no JSON: {error}") from None
+
+
+def measured(
+    name: str, table: Mapping[str, Any], per_node: Mapping[str, int]
+) -> Measured | Skipped:
+    """One table as measurements; `per_node` has the devices in a node by machine."""
+    kind = KIND_OF_OP.get(str(table.get("op")))
+    if kind is None:
+        return Skipped(name, f"{table.get('op')} is no collective")
+    rule = _rule(name, table)
+    if "variant" not in rule:
+        return Skipped(name, rule["reason"])
+    variant = rule["variant"]
+    machine = variant.partition(":")[0]
+    if machine not in per_node:
+        return Skipped(name, f"no machine is called {machine}")
+    return Measured(name, variant, kind, _rows(name, table, per_node[machine]))
+
+
+@lru_cache(maxsize=1)
+def _mapping() -> dict[str, Any]:
+    text = resources.files("validation").joinpath("data/network_rules.json")
+    mapping: dict[str, Any] = json.loads(text.read_text(encoding="utf-8"))
+    return mapping
+
+
+def fitted_tables() -> frozenset[str]:
+    """The shipped tables that the fit saw a part of."""
+    return frozenset(_mapping()["fitted"])
+
+
+def _rule(name: str, table: Mapping[str, Any]) -> dict[str, str]:
+    fields = {**table, "name": name}
+    rules: list[dict[str, str]] = _mapping()["rules"]
+    for rule in rules:
+        asked = {key: word for key, word in rule.items() if key not in ("variant", "reason")}
+        if all(word.lower() in str(fields.get(key, "")).lower() for key, word in asked.items()):
+            return rule
+    what = f"{table.get('library', 'an unnamed library')} on {table.get('machine', '?')}"
+    return {"reason": f"no variant of a machine stands for {what}"}
+
+
+def _rows(name: str, table: Mapping[str, Any], per_node: int) -> tuple[Row, ...]:
+    columns, rows = table.get("columns"), table.get("rows")
+    if not isinstance(columns, list) or not isinstance(rows, list):
+        raise TableError(f"table {name} wants columns and rows, both lists")
+    if "bytes" not in columns or not {*_SECONDS, "bytes_per_second"} & {*columns}:
+        raise TableError(
+            f"table {name} has columns {columns}, but wants bytes and seconds or bytes_per_second"
+        )
+    if "devices" not in columns and not isinstance(table.get("devices"), int):
+        raise TableError(f"table {name} names no devices, neither as a column nor beside it")
+    return tuple(_row(name, table, dict(zip(columns, row, strict=False)), per_node) for row in rows)
+
+
+def _row(name: str, table: Mapping[str, Any], cells: Mapping[str, Any], per_node: int) -> Row:
+    numbers = {**cells, "devices": cells.get("devices", table.get("devices"))}
+    times = [column for column in (*_SECONDS, "bytes_per_second") if column in cells]
+    wanted = ("devices", "bytes", times[0]) if times else ()
+    values = [numbers.get(column) for column in wanted]
+    if not wanted or not all(isinstance(v, int | float) and v > 0 for v in values):
+        raise TableError(f"table {name} has a row {dict(cells)} that is not all positive numbers")
+    devices, size, time = int(numbers["devices"]), float(cells["bytes"]), float(cells[times[0]])
+    nodes = table.get("nodes", -(-devices // int(table.get("devices_per_node", per_node))))
+    payload = size * devices if table.get("size_meaning") in _PER_RANK else size
+    return Row(
+        devices=devices,
+        nodes=int(nodes),
+        size_bytes=size,
+        payload_bytes=payload,
+        seconds=size / time if times[0] == "bytes_per_second" else time,
+    )
