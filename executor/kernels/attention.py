@@ -44,10 +44,7 @@ def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
             again = _plain(leaves[0], leaves[1], leaves[2], bias)
         grads = torch.autograd.grad(again, leaves, d)
     for target, part in zip(_heads(op, writes[0]), grads, strict=True):
-        count, heads, *rest = target.shape
-        target.copy_(
-            part.reshape(count, heads, -1, *rest).sum(2) if part.shape[1] > heads else part
-        )
+        target.copy_(_summed(part, target.shape[1]))
 
 
 def rope(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
@@ -124,6 +121,12 @@ def _expanded(op: Op, qkv: torch.Tensor) -> list[torch.Tensor]:
     group = op.attributes["heads"] // op.attributes["kv_heads"]
     q, k, v = _heads(op, qkv)
     return [q, k, v] if group == 1 else [q, *(t.repeat_interleave(group, 1) for t in (k, v))]
+
+
+def _summed(grad: torch.Tensor, heads: int) -> torch.Tensor:
+    """The gradient of `heads` heads from that of the copies that the queries used."""
+    count, copies, *rest = grad.shape
+    return grad if copies == heads else grad.reshape(count, heads, -1, *rest).sum(2)
 
 
 def _tokens(op: Op, tensor: torch.Tensor) -> tuple[int, int, int, int]:

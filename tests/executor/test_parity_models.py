@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+from executor.kernels import attention
+from executor.place import Place
+from executor.tasks import AdamW
 from tests.executor.ranks import on_ranks
 from tests.executor.test_parity import (
+    LR,
     TINY,
     check,
     every_plan,
@@ -17,6 +22,8 @@ from tests.executor.test_parity import (
     sample,
 )
 from workload.gpt import GPT, find_model
+from workload.grid import Grid
+from workload.op import Op
 
 ALONE = {
     "grouped queries": replace(TINY, heads=16, kv_heads=8),
@@ -70,6 +77,31 @@ def test_a_llama_in_bf16_and_fp32_stays_near_the_plain_model() -> None:
     expected, _ = reference(gpt)
     assert single == pytest.approx(expected, rel=1e-5)
     assert half == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.parametrize("alibi", [False, True])
+def test_the_local_graph_gives_what_the_flash_kernel_gives(
+    alibi: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flash = attention_and_gradient(alibi)
+    monkeypatch.setattr(attention, "_has_flash", lambda tensor, bias: False)
+    for ours, theirs in zip(attention_and_gradient(alibi), flash, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def attention_and_gradient(alibi: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Six queries, of which three share a key, on the second of two ranks of x."""
+    shape = {"heads": 6, "kv_heads": 2, "width": 4, "sequence": 16, "alibi": alibi}
+    op = Op("op", "attention", (), (), "b", attributes=shape)
+    at = Place(grid=Grid(x=2), rank=1, device=torch.device("cpu"), adamw=AdamW(lr=LR))
+    generator = torch.Generator().manual_seed(2)
+    qkv = torch.randn(32, (6 + 2 + 2) * 4, generator=generator, dtype=torch.float64)
+    grad = torch.randn(32, 24, generator=generator, dtype=torch.float64)
+    context, d_qkv = torch.empty_like(grad), torch.empty_like(qkv)
+    logsumexp = torch.empty(2, 6, 16, dtype=torch.float64)
+    attention.attention(op, [qkv], [context, logsumexp], at)
+    attention.attention_grad(op, [grad, qkv, context, logsumexp], [d_qkv], at)
+    return context, d_qkv
 
 
 @pytest.mark.distributed
