@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from executor import samples
 from executor.errors import LaunchError
 from executor.host import machine_document
 from executor.launch import check_ranks, launch, require_torch
@@ -92,7 +93,7 @@ def _cache() -> Path:
 
 
 def _fingerprint(task: Calibration, ranks: int) -> str:
-    """Another machine, torch, simgpt or task is another calibration."""
+    """Another machine, torch, simgpt, task or set of samples is another calibration."""
     about = [
         task.to_json(),
         str(ranks),
@@ -101,5 +102,6 @@ def _fingerprint(task: Calibration, ranks: int) -> str:
         str(os.cpu_count()),
         metadata.version("torch"),
         metadata.version("simgpt"),
+        Path(samples.__file__).read_text(encoding="utf-8"),
     ]
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]

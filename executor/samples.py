@@ -125,7 +125,7 @@ def _collective(kind: str, nbytes: int, group: int) -> tuple[Op, dict[str, Buffe
 
 
 def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
-    """One-layer GPTs from narrow to wide, whole and as y and z split them."""
+    """One-layer GPTs and Llamas from narrow to wide, whole and as y and z split them."""
     shapes = [(64, 128, 1), (256, 256, 4), (768, 256, 4)]
     if not quick:
         shapes = [(64, 64, 1), (128, 128, 4), (256, 256, 4), (512, 256, 8), (1024, 512, 8)]
@@ -140,10 +140,11 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
             sequence=sequence,
             vocab=256,
         )
+        llama = replace(gpt, norm="rmsnorm", activation="swiglu", positions="rope", biases=False)
         for y, z in ((1, 1), (2, 2)):
             batch = 2 * z * micro_batch
             plan = Plan(y=y, z=z, batch=batch, micro_batch=micro_batch, precision=precision)
-            cells.append((gpt, plan))
+            cells += [(gpt, plan), (llama, plan)]
     return cells
 
 

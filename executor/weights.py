@@ -22,8 +22,9 @@ def cut(whole: torch.Tensor, layout: Layout, grid: Grid, rank: int) -> torch.Ten
     tile = _padded(whole, layout)
     at = grid.coordinates(rank)
     for dim, axes in enumerate(layout.split):
-        bands = layout.bands if dim == len(layout.split) - 1 else 1
-        parts = [_part(band, dim, axes, grid, at) for band in tile.chunk(bands, dim)]
+        last = dim == len(layout.split) - 1
+        bands = layout.bands if last and layout.bands else (tile.shape[dim],)
+        parts = [_part(band, dim, axes, grid, at) for band in tile.split_with_sizes(bands, dim)]
         tile = torch.cat(parts, dim)
     if layout.flat:
         tile = tile.reshape(-1).chunk(grid.size(layout.flat))[at[layout.flat]]

@@ -2,41 +2,57 @@
 
 It shares nothing with simgpt. The model is an `nn.Module`, autograd differentiates it, and
 torch's own AdamW updates it. Weight matrices lie as (in_features, out_features), so y = x @ w + b;
-the columns of `qkv` are [Q of all heads | K of all heads | V of all heads].
+the columns of `qkv` are [Q of all heads | K of all heads | V of all heads], a SwiGLU's `up` has
+[gate | up].
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.reference_llama import RMSNorm, alibi, rotated, swiglu
+
 Weights = Mapping[str, Tensor]
 Batch = tuple[Tensor, Tensor]
 
 
-class Linear(nn.Module):
-    """y = x @ w + b."""
+@dataclass(frozen=True)
+class Family:
+    """What cannot be read off the weights, as learned positions can; by default GPT-2's."""
 
-    def __init__(self, rows: int, columns: int) -> None:
+    rmsnorm: bool = False
+    rope_base: float | None = None
+    alibi: bool = False
+
+
+GPT2 = Family()
+
+
+class Linear(nn.Module):
+    """y = x @ w + b, or x @ w."""
+
+    def __init__(self, rows: int, columns: int, bias: bool) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.empty(rows, columns))
-        self.b = nn.Parameter(torch.empty(columns))
+        self.b = nn.Parameter(torch.empty(columns)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return x @ self.w + self.b
+        return x @ self.w if self.b is None else x @ self.w + self.b
 
 
 class Norm(nn.Module):
-    """LayerNorm over the last dimension."""
+    """LayerNorm over the last dimension, with a bias or without."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, bias: bool) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.empty(width))
-        self.b = nn.Parameter(torch.empty(width))
+        self.b = nn.Parameter(torch.empty(width)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.w.shape, self.w, self.b, eps=1e-5)
@@ -53,55 +69,80 @@ class Table(nn.Module):
 class Layer(nn.Module):
     """Pre-norm attention, then a pre-norm MLP, each added to the residual stream."""
 
-    def __init__(self, hidden: int, ffn: int, heads: int, gelu: str) -> None:
+    def __init__(self, weights: Weights, name: str, heads: int, gelu: str, family: Family) -> None:
         super().__init__()
-        self.heads, self.gelu = heads, gelu
-        self.norm1, self.norm2 = Norm(hidden), Norm(hidden)
-        self.qkv, self.out = Linear(hidden, 3 * hidden), Linear(hidden, hidden)
-        self.up, self.down = Linear(hidden, ffn), Linear(ffn, hidden)
+        self.heads, self.gelu, self.family = heads, gelu, family
+        self.norm1 = norm_of(weights, f"{name}.norm1", family)
+        self.norm2 = norm_of(weights, f"{name}.norm2", family)
+        for linear in ("qkv", "out", "up", "down"):
+            shape = weights[f"{name}.{linear}.w"].shape
+            self.add_module(linear, Linear(*shape, bias=f"{name}.{linear}.b" in weights))
+        self.width = weights[f"{name}.out.w"].shape[0] // heads
+        self.gated = weights[f"{name}.up.w"].shape[1] == 2 * weights[f"{name}.down.w"].shape[0]
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.out(self.attention(self.qkv(self.norm1(x))))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate=self.gelu))
+        up = self.up(self.norm2(x))
+        return x + self.down(swiglu(up) if self.gated else F.gelu(up, approximate=self.gelu))
 
     def attention(self, qkv: Tensor) -> Tensor:
-        """Causal softmax(Q K^T / sqrt(d)) V, head by head, of (batch, sequence, 3 hidden)."""
-        batch, sequence, triple = qkv.shape
-        size = triple // 3 // self.heads
-        q, k, v = (
-            part.view(batch, sequence, self.heads, size).transpose(1, 2)
-            for part in qkv.chunk(3, dim=-1)
-        )
-        scores = q @ k.transpose(-2, -1) / math.sqrt(size)
+        """Causal softmax(Q K^T / sqrt(d) + ALiBi) V; equal runs of heads share K and V."""
+        sequence = qkv.shape[1]
+        every = qkv.unflatten(-1, (-1, self.width)).transpose(1, 2)
+        groups = (every.shape[1] - self.heads) // 2
+        q, k, v = every.split([self.heads, groups, groups], dim=1)
+        if self.family.rope_base is not None:
+            q, k = rotated(q, self.family.rope_base), rotated(k, self.family.rope_base)
+        owner = torch.arange(self.heads) * groups // self.heads
+        scores = q @ k[:, owner].transpose(-2, -1) / math.sqrt(self.width)
+        if self.family.alibi:
+            scores = scores + alibi(self.heads, sequence, qkv.dtype)
         later = torch.ones(sequence, sequence, dtype=torch.bool, device=qkv.device).triu(1)
-        mixed = scores.masked_fill(later, float("-inf")).softmax(dim=-1) @ v
-        return mixed.transpose(1, 2).reshape(batch, sequence, triple // 3)
+        mixed = scores.masked_fill(later, float("-inf")).softmax(dim=-1) @ v[:, owner]
+        return mixed.transpose(1, 2).flatten(2)
+
+
+def norm_of(weights: Weights, name: str, family: Family) -> nn.Module:
+    """The norm that these weights ask for."""
+    width = weights[f"{name}.w"].shape[0]
+    return RMSNorm(width) if family.rmsnorm else Norm(width, bias=f"{name}.b" in weights)
 
 
 class ReferenceGPT(nn.Module):
-    """GPT-2's architecture, without dropout, holding a copy of the given weights.
+    """GPT-2's architecture or another family's, without dropout, with a copy of the given weights.
 
-    The sizes are read off the weights; only the number of heads cannot be. The classifier is tied
-    to the token embedding unless there is a `head.w`. `gelu` is "tanh" or "none" (exact, by erf).
+    Sizes are read off the weights, and whether there are biases, positions and a norm behind the
+    embedding; the number of heads cannot be. The classifier is tied to the token embedding unless
+    there is a `head.w`. `gelu` is "tanh" or "none" (exact, by erf).
     """
 
-    def __init__(self, weights: Weights, *, heads: int, gelu: str = "tanh") -> None:
+    def __init__(
+        self, weights: Weights, *, heads: int, gelu: str = "tanh", family: Family = GPT2
+    ) -> None:
         super().__init__()
         vocab, hidden = weights["embed.w"].shape
-        ffn = weights["l0.up.w"].shape[1]
         self.layers = sum(name.endswith(".qkv.w") for name in weights)
         self.embed = Table(vocab, hidden)
-        self.position = Table(weights["position.w"].shape[0], hidden)
+        if "embed.norm.w" in weights:
+            self.embed.norm = norm_of(weights, "embed.norm", family)
+        if "position.w" in weights:
+            self.position = Table(weights["position.w"].shape[0], hidden)
         for i in range(self.layers):
-            self.add_module(f"l{i}", Layer(hidden, ffn, heads, gelu))
-        self.norm = Norm(hidden)
-        self.head = Table(vocab, hidden) if "head.w" in weights else self.embed
+            self.add_module(f"l{i}", Layer(weights, f"l{i}", heads, gelu, family))
+        self.norm = norm_of(weights, "norm", family)
+        self.head = Table(vocab, hidden)
+        if "head.w" not in weights:
+            self.head.w = self.embed.w
         self.to(weights["embed.w"].dtype)
         self.load_state_dict({**weights, "head.w": weights.get("head.w", weights["embed.w"])})
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits (batch, sequence, vocab) of tokens (batch, sequence)."""
-        x = F.embedding(tokens, self.embed.w) + self.position.w[: tokens.shape[1]]
+        x = F.embedding(tokens, self.embed.w)
+        if hasattr(self, "position"):
+            x = x + self.position.w[: tokens.shape[1]]
+        if hasattr(self.embed, "norm"):
+            x = self.embed.norm(x)
         for i in range(self.layers):
             x = self.get_submodule(f"l{i}")(x)
         return self.norm(x) @ self.head.w.T
@@ -126,43 +167,64 @@ def initial_weights(
     tied: bool = True,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
+    kv_heads: int = 0,
+    head_width: int = 0,
+    gated: bool = False,
+    biases: bool = True,
+    norm_biases: bool = True,
+    positions: bool = True,
+    embedding_norm: bool = False,
 ) -> dict[str, Tensor]:
-    """Random weights, the biases and norms among them, so that no error hides behind a 0 or a 1."""
-    assert hidden % heads == 0, f"heads={heads} does not divide hidden={hidden}"
+    """Random weights, the biases and norms among them, so that no error hides behind a 0 or a 1.
+
+    `kv_heads` and `head_width` are `heads` and hidden / heads if 0; `gated` doubles `up`.
+    """
+    assert head_width or hidden % heads == 0, f"heads={heads} does not divide hidden={hidden}"
+    width = head_width or hidden // heads
+    linears = {"qkv": (hidden, (heads + 2 * (kv_heads or heads)) * width)}
+    linears |= {"out": (heads * width, hidden)}
+    linears |= {"up": (hidden, 2 * ffn if gated else ffn), "down": (ffn, hidden)}
+    shapes: dict[str, tuple[int, ...]] = {"embed.w": (vocab, hidden)}
+    shapes |= {"position.w": (sequence, hidden)} if positions else {}
+    shapes |= dict(_norm("embed.norm", hidden, norm_biases)) if embedding_norm else {}
+    for i in range(layers):
+        shapes |= dict(_layer(f"l{i}", linears, biases, norm_biases))
+    shapes |= dict(_norm("norm", hidden, norm_biases))
+    shapes |= {} if tied else {"head.w": (vocab, hidden)}
     generator = torch.Generator().manual_seed(seed)
     weights: dict[str, Tensor] = {}
-    for name, shape in _shapes(layers, hidden, ffn, sequence, vocab, tied):
+    for name, shape in shapes.items():
         normal = torch.randn(shape, generator=generator, dtype=torch.float64)
         is_norm_weight = "norm" in name and name.endswith(".w")
         weights[name] = (1 + 0.1 * normal if is_norm_weight else 0.02 * normal).to(dtype)
     return weights
 
 
-def _shapes(
-    layers: int, hidden: int, ffn: int, sequence: int, vocab: int, tied: bool
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield "embed.w", (vocab, hidden)
-    yield "position.w", (sequence, hidden)
-    linears = {"qkv": (hidden, 3 * hidden), "out": (hidden, hidden)}
-    linears |= {"up": (hidden, ffn), "down": (ffn, hidden)}
-    for i in range(layers):
-        for norm in ("norm1", "norm2"):
-            yield f"l{i}.{norm}.w", (hidden,)
-            yield f"l{i}.{norm}.b", (hidden,)
-        for linear, shape in linears.items():
-            yield f"l{i}.{linear}.w", shape
-            yield f"l{i}.{linear}.b", shape[1:]
-    yield "norm.w", (hidden,)
-    yield "norm.b", (hidden,)
-    if not tied:
-        yield "head.w", (vocab, hidden)
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+
+
+def _layer(
+    layer: str, linears: Mapping[str, tuple[int, int]], biases: bool, norm_biases: bool
+) -> Shapes:
+    for norm in ("norm1", "norm2"):
+        yield from _norm(f"{layer}.{norm}", linears["qkv"][0], norm_biases)
+    for linear, shape in linears.items():
+        yield f"{layer}.{linear}.w", shape
+        if biases:
+            yield f"{layer}.{linear}.b", shape[1:]
+
+
+def _norm(name: str, hidden: int, bias: bool) -> Shapes:
+    yield f"{name}.w", (hidden,)
+    if bias:
+        yield f"{name}.b", (hidden,)
 
 
 def loss_and_gradients(
-    weights: Weights, batch: Batch, *, heads: int, gelu: str = "tanh"
+    weights: Weights, batch: Batch, *, heads: int, gelu: str = "tanh", family: Family = GPT2
 ) -> tuple[float, dict[str, Tensor]]:
     """The loss of one batch and its gradient in every weight, neither clipped nor applied."""
-    model = ReferenceGPT(weights, heads=heads, gelu=gelu)
+    model = ReferenceGPT(weights, heads=heads, gelu=gelu, family=family)
     loss = model.loss(*batch)
     loss.backward()
     return loss.item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -179,6 +241,7 @@ def train(
     weight_decay: float = 0.1,
     clip: float | None = 1.0,
     gelu: str = "tanh",
+    family: Family = GPT2,
 ) -> tuple[list[float], dict[str, Tensor]]:
     """One AdamW step per global batch: the loss before each step, and the weights after the last.
 
@@ -186,7 +249,7 @@ def train(
     decays, tables included; biases and norms do not. Gradients are scaled by
     min(1, clip / (global norm + 1e-6)). The given weights stay as they are.
     """
-    model = ReferenceGPT(weights, heads=heads, gelu=gelu)
+    model = ReferenceGPT(weights, heads=heads, gelu=gelu, family=family)
     parameters = list(model.parameters())
     decays = {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay}
     others = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}

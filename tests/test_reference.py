@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.reference import ReferenceGPT, initial_weights, loss_and_gradients, train
+from tests.reference_llama import RMSNorm, alibi, rotated, slopes
 
 HEADS, SEQUENCE, VOCAB = 4, 8, 50
 
@@ -111,3 +112,48 @@ def test_clipping_scales_every_gradient_by_the_one_global_norm() -> None:
     torch.testing.assert_close(
         moved["l1.down.w"], given["l1.down.w"] - scaled / (scaled.abs() + eps)
     )
+
+
+def test_rotated_queries_and_keys_depend_on_their_distance_alone() -> None:
+    generator = torch.Generator().manual_seed(5)
+    query, key = torch.randn(2, 6, generator=generator, dtype=torch.float64)
+    q, k = (rotated(x.expand(SEQUENCE, 6), 10_000) for x in (query, key))
+    products = q @ k.T
+    for distance in range(SEQUENCE):
+        along = products.diagonal(-distance)
+        torch.testing.assert_close(along, along[:1].expand_as(along))
+    # Element 0 turns with element 3, by one radian a position.
+    turned = query[0] * math.cos(1) - query[3] * math.sin(1)
+    assert float(q[1, 0]) == pytest.approx(float(turned))
+
+
+def test_alibis_slopes_are_those_of_its_paper() -> None:
+    assert slopes(8) == pytest.approx([2**-i for i in range(1, 9)])
+    assert slopes(3) == pytest.approx([2**-4, 2**-8, 2**-2])
+
+
+def test_alibi_takes_a_heads_slope_for_every_position_between_query_and_key() -> None:
+    bias = alibi(8, SEQUENCE, torch.float64)
+    assert float(bias[1, 5, 2]) == pytest.approx(-3 / 4)
+    assert float(bias[1, 5, 5]) == 0
+
+
+def test_an_rmsnorm_divides_by_the_root_of_the_mean_square() -> None:
+    norm = RMSNorm(2).double()
+    norm.w.data.copy_(torch.tensor([1.0, 2.0]))
+    out = norm(torch.tensor([3.0, 4.0], dtype=torch.float64))
+    root = math.sqrt(12.5 + 1e-5)
+    torch.testing.assert_close(out, torch.tensor([3 / root, 8 / root], dtype=torch.float64))
+
+
+def test_neighbouring_queries_share_a_key() -> None:
+    generator = torch.Generator().manual_seed(3)
+    given = initial_weights(
+        layers=1, hidden=16, ffn=8, heads=4, kv_heads=2, sequence=SEQUENCE, vocab=VOCAB
+    )
+    layer = ReferenceGPT(given, heads=4).get_submodule("l0")
+    qkv = torch.randn(2, SEQUENCE, 32, generator=generator, dtype=torch.float64)
+    q, k, v = (part.unflatten(-1, (-1, 4)).transpose(1, 2) for part in qkv.split([16, 8, 8], -1))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    theirs = attend(q, k, v, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(layer.attention(qkv), theirs.transpose(1, 2).flatten(2))

@@ -12,13 +12,24 @@ from typing import Any
 
 from workload.errors import ModelError
 
+CHOICES = {
+    "norm": ("layernorm", "rmsnorm"),
+    "activation": ("gelu", "swiglu"),
+    "positions": ("learned", "rope", "alibi"),
+}
+WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPT:
-    """A decoder-only transformer as GPT-2 has it: pre-LayerNorm, learned positions, biases.
+    """A decoder-only transformer of pre-norm layers; what is not given is as GPT-2 has it.
 
     Widths are in elements, `sequence` in tokens. With `tied` the classifier shares the token
-    embedding's table.
+    embedding's table. `kv_heads` heads of keys and values serve all `heads` queries in equal groups
+    (0: each query head has its own); `head_width` is the width of one head (0: hidden / heads).
+    `biases=False` leaves every bias out, a LayerNorm's too; an RMSNorm has none. With "swiglu" the
+    MLP is down(silu(gate) * up), gate and up each `ffn` wide. `embedding_norm` puts a norm between
+    the embedding and the first layer.
     """
 
     name: str
@@ -29,34 +40,82 @@ class GPT:
     sequence: int
     vocab: int
     tied: bool = True
+    kv_heads: int = 0
+    head_width: int = 0
+    norm: str = "layernorm"
+    activation: str = "gelu"
+    positions: str = "learned"
+    rope_base: int = 10_000
+    biases: bool = True
+    embedding_norm: bool = False
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
-        for key in ("layers", "hidden", "heads", "ffn", "sequence", "vocab"):
-            if getattr(self, key) < 1:
-                raise ModelError(f"{self.name}: {key}={getattr(self, key)} must be at least 1")
-        if self.hidden % self.heads:
-            raise ModelError(
-                f"{self.name}: heads={self.heads} does not divide hidden={self.hidden}"
-            )
+        for key, least in {**dict.fromkeys(WIDTHS, 1), "kv_heads": 0, "head_width": 0}.items():
+            if getattr(self, key) < least:
+                raise self._wrong(f"{key}={getattr(self, key)} must be at least {least}")
+        for key, allowed in CHOICES.items():
+            if getattr(self, key) not in allowed:
+                raise self._wrong(f"{key}={getattr(self, key)!r} must be {' or '.join(allowed)}")
+        if not self.head_width and self.hidden % self.heads:
+            raise self._wrong(f"heads={self.heads} does not divide hidden={self.hidden}")
+        if self.heads % self.key_heads:
+            raise self._wrong(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
+        if self.positions == "rope" and self.width % 2:
+            raise self._wrong(f"rope turns pairs, so a head's width {self.width} must be even")
+        if self.rope_base < 2:
+            raise self._wrong(f"rope_base={self.rope_base} must be at least 2")
+
+    def _wrong(self, what: str) -> ModelError:
+        return ModelError(f"{self.name}: {what}")
+
+    @property
+    def key_heads(self) -> int:
+        """How many heads of keys, and of values, there are."""
+        return self.kv_heads or self.heads
+
+    @property
+    def width(self) -> int:
+        """Width of one head."""
+        return self.head_width or self.hidden // self.heads
+
+    @property
+    def bands(self) -> tuple[int, int, int]:
+        """Widths of all queries, of all keys and of all values, side by side in one linear."""
+        return (self.heads * self.width, self.key_heads * self.width, self.key_heads * self.width)
+
+    @property
+    def up_bands(self) -> tuple[int, ...]:
+        """Widths that stand side by side in the MLP's first linear: gate and up, or one alone."""
+        return (self.ffn,) * (2 if self.activation == "swiglu" else 1)
+
+    @property
+    def norm_has_bias(self) -> bool:
+        """Whether a norm has a bias beside its gain."""
+        return self.biases and self.norm == "layernorm"
 
     @property
     def parameters(self) -> int:
         """Trained parameters, exactly.
 
         Source: Narayanan et al. (SC21), eq. 2: 12 L h^2 (1 + 13/(12 h) + (V + s)/(12 L h)) for
-        ffn = 4 h; here with any ffn, and with the last norm's 2 h that the formula leaves out.
+        GPT-2's layer with ffn = 4 h; here with any bands of the linears, and with the last norm's
+        2 h that the formula leaves out.
         """
-        h, f = self.hidden, self.ffn
-        layer = 4 * h * h + 2 * h * f + 9 * h + f
-        tables = (self.vocab * (1 if self.tied else 2) + self.sequence) * h
-        return self.layers * layer + tables + 2 * h
+        h = self.hidden
+        biases = sum(self.bands) + sum(self.up_bands) + 2 * h if self.biases else 0
+        norm = h * (2 if self.norm_has_bias else 1)
+        layer = self._layer_weights + biases + 2 * norm
+        tables = self.vocab * (1 if self.tied else 2)
+        tables += self.sequence if self.positions == "learned" else 0
+        return self.layers * layer + tables * h + norm * (2 if self.embedding_norm else 1)
 
     def model_flops(self, batch: int) -> int:
         """FLOPs of one step of `batch` sequences, without recomputation.
 
         Source: Narayanan et al. (SC21), eq. 3 without its recomputation:
-        72 B s L h^2 (1 + s/(6 h) + V/(12 L h)) for ffn = 4 h. Attention counts the whole square.
+        72 B s L h^2 (1 + s/(6 h) + V/(12 L h)) for GPT-2's layer with ffn = 4 h. Attention counts
+        the whole square, of all query heads.
         """
         tokens = batch * self.sequence
         return 3 * tokens * (self.layers * self._layer_flops_per_token + self._head_flops_per_token)
@@ -71,8 +130,13 @@ class GPT:
         return self.model_flops(batch) + tokens * self.layers * self._layer_flops_per_token
 
     @property
+    def _layer_weights(self) -> int:
+        """Elements of a layer's four weight matrices."""
+        return self.hidden * (sum(self.bands) + self.bands[0] + sum(self.up_bands) + self.ffn)
+
+    @property
     def _layer_flops_per_token(self) -> int:
-        return 8 * self.hidden**2 + 4 * self.hidden * self.ffn + 4 * self.sequence * self.hidden
+        return 2 * self._layer_weights + 4 * self.sequence * self.bands[0]
 
     @property
     def _head_flops_per_token(self) -> int:
@@ -104,37 +168,34 @@ def _presets() -> dict[str, GPT]:
     }
 
 
-def _preset(name: str, shape: list[int], family: dict[str, Any]) -> GPT:
-    layers, hidden, heads, *rest = shape
-    return GPT(
-        name=name,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        ffn=4 * hidden,
-        sequence=rest[0] if rest else family["defaults"]["sequence"],
-        vocab=family["defaults"]["vocab"],
-        source=family["source"],
-    )
+def _preset(name: str, shape: list[int] | dict[str, Any], family: dict[str, Any]) -> GPT:
+    """A list is [layers, hidden, heads] and perhaps the sequence, a table has GPT's own keys."""
+    if isinstance(shape, list):
+        shape = dict(zip(("layers", "hidden", "heads", "sequence"), shape, strict=False))
+    given = {"ffn": 4 * shape["hidden"], **family["defaults"], **shape}
+    return GPT(name=name, source=family["source"], **given)
 
 
 def read_model(path: Path) -> GPT:
-    """A model from a TOML file with the keys of `GPT`; `ffn` defaults to 4 hidden, `name` to the
-    file's."""
+    """A model from a TOML file with the keys of `GPT`.
+
+    `name` defaults to the file's, and `ffn` to 4 hidden, except with "swiglu", where models differ.
+    """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelError(f"cannot read the model {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is no TOML file: {error}") from None
-    kinds = {"name": str, "source": str, "tied": bool}
-    known = [field.name for field in fields(GPT)]
+    kinds = {field.name: str(field.type) for field in fields(GPT)}
     for key, value in table.items():
-        if key not in known:
-            raise ModelError(f"{path}: unknown key {key!r}; known: {', '.join(known)}")
-        if type(value) is not kinds.get(key, int):
-            raise ModelError(f"{path}: {key} = {value!r} must be {kinds.get(key, int).__name__}")
-    missing = [k for k in ("layers", "hidden", "heads", "sequence", "vocab") if k not in table]
+        if key not in kinds:
+            raise ModelError(f"{path}: unknown key {key!r}; known: {', '.join(kinds)}")
+        if type(value).__name__ != kinds[key]:
+            raise ModelError(f"{path}: {key} = {value!r} must be {kinds[key]}")
+    needed = ["layers", "hidden", "heads", "sequence", "vocab"]
+    needed += ["ffn"] if table.get("activation") == "swiglu" else []
+    missing = [key for key in needed if key not in table]
     if missing:
         raise ModelError(f"{path}: {', '.join(missing)} missing")
     return GPT(**{"name": path.stem, "ffn": 4 * table["hidden"], **table})

@@ -10,13 +10,14 @@ class Layout:
     """How a parameter of `shape` is cut.
 
     Dimension d is padded with zeros to `padded[d]` and split over the axes `split[d]` (the first
-    axis named varies fastest). `bands` equal bands of the last dimension are each split by
-    themselves (query, key and value stand side by side, and a rank needs its heads of all three).
+    axis named varies fastest). Bands of the last dimension, of widths `bands`, are each split by
+    themselves (query, key and value stand side by side, and a rank needs its heads of all three);
+    without any, the dimension is one band.
     With `flat` the tile is flattened and split once more over that axis (z).
     """
 
     shape: tuple[int, ...]
     padded: tuple[int, ...]
     split: tuple[tuple[str, ...], ...]
-    bands: int = 1
+    bands: tuple[int, ...] = ()
     flat: str = ""

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import torch
 
-from executor.kernels import dense, norms, optimizer, pointwise, vocabulary
+from executor.kernels import attention, dense, norms, optimizer, pointwise, vocabulary
 from executor.place import Place
 from workload.op import Op
 
@@ -16,16 +16,26 @@ Kernel = Callable[[Op, Sequence[torch.Tensor], Sequence[torch.Tensor], Place], N
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
         "matmul": dense.matmul,
-        "attention": dense.attention,
-        "attention_grad": dense.attention_grad,
+        "attention": attention.attention,
+        "attention_grad": attention.attention_grad,
+        "rope": attention.rope,
+        "rope_grad": attention.rope_grad,
         "layernorm": norms.layernorm,
         "layernorm_sums": norms.layernorm_sums,
         "layernorm_apply": norms.layernorm_apply,
         "layernorm_grad": norms.layernorm_grad,
         "layernorm_grad_sums": norms.layernorm_grad_sums,
         "layernorm_grad_apply": norms.layernorm_grad_apply,
+        "rmsnorm": norms.rmsnorm,
+        "rmsnorm_sums": norms.rmsnorm_sums,
+        "rmsnorm_apply": norms.rmsnorm_apply,
+        "rmsnorm_grad": norms.rmsnorm_grad,
+        "rmsnorm_grad_sums": norms.rmsnorm_grad_sums,
+        "rmsnorm_grad_apply": norms.rmsnorm_grad_apply,
         "gelu": pointwise.gelu,
         "gelu_grad": pointwise.gelu_grad,
+        "swiglu": pointwise.swiglu,
+        "swiglu_grad": pointwise.swiglu_grad,
         "add": pointwise.add,
         "bias": pointwise.add,
         "cast": pointwise.cast,

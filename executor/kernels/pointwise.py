@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from executor.place import Place
 from workload.op import Op
@@ -23,6 +24,20 @@ def gelu_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Gradient of GELU, in place of the gradient of its output."""
     ops: Any = torch.ops.aten
     ops.gelu_backward.grad_input(reads[0], reads[1], approximate="tanh", grad_input=writes[0])
+
+
+def swiglu(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """silu(gate) * up, of gate and up side by side (Llama). Source: Shazeer (2002.05202)."""
+    gate, up = reads[0].chunk(2, 1)
+    torch.mul(F.silu(gate), up, out=writes[0])
+
+
+def swiglu_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Gradients of gate and up, side by side."""
+    grad, (gate, up) = reads[0], reads[1].chunk(2, 1)
+    d_gate, d_up = writes[0].chunk(2, 1)
+    d_up.copy_(F.silu(gate).mul_(grad))
+    d_gate.copy_(torch.ops.aten.silu_backward(grad * up, gate))
 
 
 def add(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:

@@ -16,7 +16,7 @@ from executor.tasks import AdamW
 from executor.train import Trainer
 from executor.weights import join
 from tests.executor.ranks import TIMEOUT_S, on_ranks
-from tests.reference import initial_weights, train
+from tests.reference import Family, initial_weights, train
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.plan import OVERLAPS, Plan
@@ -33,13 +33,28 @@ def batches(gpt: GPT) -> list[torch.Tensor]:
 
 
 def start(gpt: GPT) -> dict[str, torch.Tensor]:
-    shape = {k: getattr(gpt, k) for k in ("layers", "hidden", "ffn", "heads", "sequence", "vocab")}
-    return initial_weights(**shape, tied=gpt.tied, seed=0, dtype=torch.float64)
+    widths = ("layers", "hidden", "ffn", "heads", "sequence", "vocab", "kv_heads", "head_width")
+    return initial_weights(
+        **{key: getattr(gpt, key) for key in (*widths, "tied", "biases", "embedding_norm")},
+        gated=gpt.activation == "swiglu",
+        norm_biases=gpt.biases and gpt.norm == "layernorm",
+        positions=gpt.positions == "learned",
+        seed=0,
+        dtype=torch.float64,
+    )
+
+
+def family(gpt: GPT) -> Family:
+    return Family(
+        rmsnorm=gpt.norm == "rmsnorm",
+        rope_base=gpt.rope_base if gpt.positions == "rope" else None,
+        alibi=gpt.positions == "alibi",
+    )
 
 
 def reference(gpt: GPT) -> tuple[list[float], dict[str, torch.Tensor]]:
     pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt)]
-    return train(start(gpt), pairs, heads=gpt.heads, lr=LR)
+    return train(start(gpt), pairs, heads=gpt.heads, lr=LR, family=family(gpt))
 
 
 def grids(ranks: int) -> list[tuple[int, ...]]:
@@ -68,10 +83,13 @@ def every_plan(ranks: int) -> Iterator[Plan]:
             yield plan_of(grid, *options)
 
 
-def sample(ranks: int) -> list[Plan]:
-    """Every grid once, and over the grids every combination of the other options in turn."""
-    options = list(itertools.product((True, False), ("none", "full"), (2, 1)))
-    pairs = zip(grids(ranks), itertools.cycle(options), strict=False)
+def sample(ranks: int, first: int = 0) -> list[Plan]:
+    """Every grid once, and over the grids every combination of the other options in turn.
+
+    `first` is the combination that the first grid gets.
+    """
+    options = itertools.cycle(itertools.product((True, False), ("none", "full"), (2, 1)))
+    pairs = zip(grids(ranks), itertools.islice(options, first, None), strict=False)
     return [plan_of(grid, *chosen) for grid, chosen in pairs]
 
 

@@ -117,6 +117,11 @@ def test_a_plan_that_does_not_divide_the_model_says_what_would(text: str, said: 
         lower(find_model("tiny-1m"), parse_plan(text))
 
 
+def test_x_must_divide_the_key_heads_that_queries_share() -> None:
+    with pytest.raises(PlanCannotRunError, match="x=8 does not divide kv_heads=4; nearest: 4"):
+        lower(find_model("tiny-llama-1m"), parse_plan("x=8"))
+
+
 def test_x_is_the_fastest_axis_of_the_rank_order() -> None:
     grid = Grid(x=2, y=3, z=2, data=2)
     assert grid.coordinates(1) == {"x": 1, "y": 0, "z": 0, "data": 0, "pipe": 0}

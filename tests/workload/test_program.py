@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from workload.program import Program
 
 GOLDEN = Path(__file__).parent / "golden"
 ONE_LAYER = GPT(name="one", layers=1, hidden=32, heads=8, ffn=128, sequence=16, vocab=256)
+ONE_LLAMA = replace(find_model("tiny-llama-40k"), layers=1)
 
 
 def program_of(text: str, gpt: GPT = ONE_LAYER, batch: int = 8) -> Program:
@@ -45,15 +47,16 @@ def table(program: Program) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "plan"),
+    ("name", "plan", "gpt"),
     [
-        ("serial", "data=1"),
-        ("blocking", "x=2,y=2,z=2,data=2,recompute=full,overlap=none"),
-        ("overlapped", "x=2,y=2,z=2,data=2,recompute=full,overlap=all"),
+        ("serial", "data=1", ONE_LAYER),
+        ("blocking", "x=2,y=2,z=2,data=2,recompute=full,overlap=none", ONE_LAYER),
+        ("overlapped", "x=2,y=2,z=2,data=2,recompute=full,overlap=all", ONE_LAYER),
+        ("llama", "x=2,y=2,z=2,data=2,overlap=none", ONE_LLAMA),
     ],
 )
-def test_the_whole_program_is_as_reviewed(name: str, plan: str) -> None:
-    text = table(program_of(plan, batch=4))
+def test_the_whole_program_is_as_reviewed(name: str, plan: str, gpt: GPT) -> None:
+    text = table(program_of(plan, gpt, batch=4))
     path = GOLDEN / f"{name}.txt"
     assert text == path.read_text(encoding="utf-8"), f"see {path}, and rewrite it if this is meant"
 
@@ -132,6 +135,37 @@ def test_dp_reduces_each_layer_in_the_last_micro_batch_alone() -> None:
     assert sum(op.nbytes for op in reduces) == op_of(whole, "grads.reduce").nbytes
 
 
+def test_a_llama_reads_queries_keys_and_values_from_bands_of_unequal_width() -> None:
+    program = program_of("x=2,y=2", ONE_LLAMA)
+    rows, width = 8 * 16, 4
+    assert program.layouts["l0.qkv.w"].bands == (16 * width, 8 * width, 8 * width)
+    assert program.buffers["m0.l0.qkv.o"].shape == (rows, (8 + 4 + 4) * width)
+    assert program.buffers["m0.l0.attention.o"].shape == (rows, 8 * width)
+    assert op_of(program, "m0.l0.attention").flops == 4 * rows * 16 * 8 * width
+    assert op_of(program, "m0.l0.rope").nbytes == 2 * rows * (8 + 4) * width * 2
+
+
+def test_gate_and_up_are_one_linear_and_the_activation_is_half_as_wide() -> None:
+    program = program_of("x=2,y=2", ONE_LLAMA)
+    up, swiglu = (op_of(program, f"m0.l0.{name}") for name in ("up.matmul", "swiglu"))
+    assert up.attributes["n"] == 2 * 64 // 2
+    assert program.buffers[swiglu.writes[0]].shape == (8 * 16, 64 // 2)
+
+
+def test_an_rmsnorm_reduces_one_sum_per_token_and_a_layernorm_two() -> None:
+    rows = 8 * 16
+    for gpt, sums in ((ONE_LLAMA, 1), (ONE_LAYER, 2)):
+        program = program_of("y=2", gpt)
+        for name in ("norm1.reduce", "norm1.grad.sums.reduce"):
+            assert op_of(program, f"m0.l0.{name}").nbytes == 4 * sums * rows
+
+
+def test_without_biases_no_op_and_no_parameter_is_a_bias() -> None:
+    program = program_of("x=2,y=2,z=2", replace(ONE_LAYER, biases=False))
+    assert not {"bias", "column_sum"} & {op.kind for op in program.ops}
+    assert not any(name.endswith(".b") for name in program.layouts)
+
+
 def test_attention_is_computed_alike_on_every_rank_of_y() -> None:
     program = program_of("y=4")
     assert op_of(program, "m0.l0.attention").replicas == 4
@@ -139,13 +173,14 @@ def test_attention_is_computed_alike_on_every_rank_of_y() -> None:
 
 
 @given(
+    gpt=st.sampled_from([ONE_LAYER, ONE_LLAMA, replace(ONE_LAYER, embedding_norm=True)]),
     grid=st.tuples(*[st.sampled_from([1, 2])] * 4),
     micro=st.sampled_from([1, 2]),
     overlap=st.sets(st.sampled_from(OVERLAPS)),
     recompute=st.sampled_from(["none", "full"]),
 )
 def test_every_program_is_well_formed(
-    grid: tuple[int, ...], micro: int, overlap: set[str], recompute: str
+    gpt: GPT, grid: tuple[int, ...], micro: int, overlap: set[str], recompute: str
 ) -> None:
     x, y, z, data = grid
     plan = Plan(
@@ -158,14 +193,14 @@ def test_every_program_is_well_formed(
         overlap=tuple(switch for switch in OVERLAPS if switch in overlap),
         recompute=recompute,
     )
-    program = lower(ONE_LAYER, plan)
+    program = lower(gpt, plan)
     assert len({op.name for op in program.ops}) == len(program.ops)
     written = {name for name, buffer in program.buffers.items() if buffer.persistent}
     for op in program.ops:
         assert set(op.reads) <= written, f"{op.name} reads what nobody wrote"
         written |= set(op.writes)
     assert all(later < index for index, wait in enumerate(program.waits) for later in wait)
-    blocking = lower(ONE_LAYER, Plan(**{**plan.as_dict(), "overlap": ()}))
+    blocking = lower(gpt, Plan(**{**plan.as_dict(), "overlap": ()}))
     assert program.comm_bytes == blocking.comm_bytes
     assert program.hardware_flops == blocking.hardware_flops
 

@@ -1,14 +1,14 @@
 """One transformer layer: attention and MLP between residual additions, forward and backward.
 
-The residual stream is m x h/y, in copies over x. Heads are split over x; what y then computes in
-copies (the attention core) carries `replicas`.
+The residual stream is m x h/y, in copies over x. What stands between the linears of attention and
+of the MLP is in attention.py and mlp.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workload.lowering import linear, norm
+from workload.lowering import attention, linear, mlp, norm
 from workload.lowering.builder import Builder
 from workload.lowering.linear import Linear
 
@@ -33,10 +33,10 @@ def linears(b: Builder) -> dict[str, Linear]:
     """The layer's four linears: normal, transposed, normal, transposed."""
     h, f = b.gpt.hidden, b.gpt.ffn
     return {
-        "qkv": Linear("qkv", h, 3 * h, bands=3),
-        "out": Linear("out", h, h, transposed=True),
-        "up": Linear("up", h, f),
-        "down": Linear("down", f, h, transposed=True),
+        "qkv": Linear("qkv", h, b.gpt.bands),
+        "out": Linear("out", b.gpt.bands[0], (h,), transposed=True),
+        "up": Linear("up", h, b.gpt.up_bands),
+        "down": Linear("down", f, (h,), transposed=True),
     }
 
 
@@ -56,13 +56,12 @@ def forward(b: Builder, prefix: str, owner: str, source: str) -> tuple[str, Save
     every = linears(b)
     normed1, stats1 = norm.forward(b, prefix, "norm1", f"{owner}.norm1", source)
     qkv, w_qkv = linear.forward(b, prefix, every["qkv"], owner, normed1)
-    context, logsumexp = _attention(b, prefix, qkv)
+    context, logsumexp = attention.forward(b, prefix, qkv)
     middle, w_out = linear.forward(b, prefix, every["out"], owner, context)
     b.op(f"{prefix}out.add", "add", [middle, source], [middle])
     normed2, stats2 = norm.forward(b, prefix, "norm2", f"{owner}.norm2", middle)
     up, w_up = linear.forward(b, prefix, every["up"], owner, normed2)
-    activation = b.tensor(f"{prefix}gelu.o", b.buffers[up].shape)
-    b.op(f"{prefix}gelu", "gelu", [up], [activation])
+    activation = mlp.forward(b, prefix, up)
     out, w_down = linear.forward(b, prefix, every["down"], owner, activation)
     b.op(f"{prefix}down.add", "add", [out, middle], [out])
     weights = {"qkv": w_qkv, "out": w_out, "up": w_up, "down": w_down}
@@ -102,54 +101,16 @@ def backward(
         )
 
     d = linear_back("down", saved.activation, grad)
-    b.op(f"{prefix}gelu.grad", "gelu_grad", [d, saved.up], [d])
+    d = mlp.backward(b, prefix, saved.up, d)
     d = linear_back("up", saved.norm2[0], d)
     kept = (saved.middle, saved.norm2[1])
     norm.backward(b, prefix, "norm2", f"{owner}.norm2", kept, d, m)
     b.op(f"{prefix}out.add.grad", "add", [d, grad], [d])
     middle = d
     d = linear_back("out", saved.context, middle)
-    d = _attention_backward(b, prefix, saved, d)
+    d = attention.backward(b, prefix, (saved.qkv, saved.context, saved.logsumexp), d)
     d = linear_back("qkv", saved.norm1[0], d)
     kept = (saved.source, saved.norm1[1])
     norm.backward(b, prefix, "norm1", f"{owner}.norm1", kept, d, m)
     b.op(f"{prefix}add.grad", "add", [d, middle], [d])
     return d
-
-
-def _attention(b: Builder, prefix: str, qkv: str) -> tuple[str, str]:
-    heads, width = _heads(b)
-    context = b.tensor(f"{prefix}attention.o", (b.rows, heads * width))
-    lse_shape = (b.plan.micro_batch, heads, b.gpt.sequence)
-    logsumexp = b.tensor(f"{prefix}attention.lse", lse_shape, b.wide)
-    shape = {"heads": heads, "width": width, "sequence": b.gpt.sequence}
-    b.op(
-        f"{prefix}attention",
-        "attention",
-        [qkv],
-        [context, logsumexp],
-        flops=4 * b.rows * b.gpt.sequence * heads * width,
-        replicas=b.grid.y,
-        **shape,
-    )
-    return context, logsumexp
-
-
-def _attention_backward(b: Builder, prefix: str, saved: Saved, grad: str) -> str:
-    heads, width = _heads(b)
-    out = b.tensor(f"{prefix}attention.dqkv", (b.rows, 3 * heads * width))
-    shape = {"heads": heads, "width": width, "sequence": b.gpt.sequence}
-    b.op(
-        f"{prefix}attention.grad",
-        "attention_grad",
-        [grad, saved.qkv, saved.context, saved.logsumexp],
-        [out],
-        flops=8 * b.rows * b.gpt.sequence * heads * width,
-        replicas=b.grid.y,
-        **shape,
-    )
-    return out
-
-
-def _heads(b: Builder) -> tuple[int, int]:
-    return b.gpt.heads // b.grid.x, b.gpt.hidden // b.gpt.heads

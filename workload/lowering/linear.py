@@ -16,13 +16,17 @@ from workload.lowering.builder import Builder
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """One linear layer of a block: its name, widths and orientation."""
+    """One linear layer of a block: its name, input width, widths side by side, orientation."""
 
     name: str
     k: int
-    n: int
+    bands: tuple[int, ...]
     transposed: bool = False
-    bands: int = 1
+
+    @property
+    def n(self) -> int:
+        """Output width, all bands together."""
+        return sum(self.bands)
 
     @property
     def k_axis(self) -> str:
@@ -36,7 +40,7 @@ class Linear:
 
 
 def declare(b: Builder, linear: Linear, owner: str) -> None:
-    """Declare the weight (sharded over x, y and z) and the bias (split as the output is)."""
+    """Declare the weight (sharded over x, y and z) and, if any, the bias (split as the output)."""
     shape = (linear.k, linear.n)
     split = ((linear.k_axis,), (linear.n_axis,))
     b.parameter(
@@ -45,8 +49,9 @@ def declare(b: Builder, linear: Linear, owner: str) -> None:
         Layout(shape, shape, split, linear.bands, flat="z"),
         sharded=True,
     )
-    bias = Layout((linear.n,), (linear.n,), ((linear.n_axis,),), linear.bands)
-    b.parameter(f"{owner}.{linear.name}.b", owner, bias, sharded=False)
+    if b.gpt.biases:
+        bias = Layout((linear.n,), (linear.n,), ((linear.n_axis,),), linear.bands)
+        b.parameter(f"{owner}.{linear.name}.b", owner, bias, sharded=False)
 
 
 def gather(b: Builder, prefix: str, weight: str, shape: tuple[int, int]) -> str:
@@ -59,19 +64,17 @@ def gather(b: Builder, prefix: str, weight: str, shape: tuple[int, int]) -> str:
 
 
 def forward(b: Builder, prefix: str, linear: Linear, owner: str, source: str) -> tuple[str, str]:
-    """Emit O = I W + bias; returns the names of the output and of the weight tile used."""
+    """Emit O = I W (+ bias); returns the names of the output and of the weight tile used."""
     k, n = _tile(b, linear)
     name = f"{prefix}{linear.name}"
     weight = gather(b, name, f"{owner}.{linear.name}.w", (k, n))
-    bias = f"{owner}.{linear.name}.b"
+    bias = [f"{owner}.{linear.name}.b"] if b.gpt.biases else []
     out = b.tensor(f"{name}.o", (b.rows, n))
-    alone = b.grid.size(linear.k_axis) == 1
-    matmul(
-        b, f"{name}.matmul", [source, weight, *([bias] if alone else [])], out, "NN", (b.rows, n, k)
-    )
-    if not alone:
-        b.all_reduce(f"{name}.reduce", out, linear.k_axis)
-        b.op(f"{name}.bias", "bias", [out, bias], [out])
+    fused = bias if b.grid.size(linear.k_axis) == 1 else []
+    matmul(b, f"{name}.matmul", [source, weight, *fused], out, "NN", (b.rows, n, k))
+    b.all_reduce(f"{name}.reduce", out, linear.k_axis)
+    if bias != fused:
+        b.op(f"{name}.bias", "bias", [out, *bias], [out])
     return out, weight
 
 
@@ -86,15 +89,16 @@ def backward(
     weight: str,
     grad: str,
 ) -> str:
-    """Emit the gradients of input, weight and bias from `grad` = dO; returns dI's name.
+    """Emit the gradients of input, weight and bias (if any) from `grad` = dO; returns dI's name.
 
     `weight` is the tile that a recomputation gathered, or "" to gather it again.
     """
     k, n = _tile(b, linear)
     name = f"{prefix}{linear.name}"
     owned = f"{owner}.{linear.name}"
-    reads, writes = b.grad_writes(f"{owned}.b", micro_batch)
-    b.op(f"{name}.bias.grad", "column_sum", [grad, *reads], writes, first=micro_batch == 0)
+    if b.gpt.biases:
+        reads, writes = b.grad_writes(f"{owned}.b", micro_batch)
+        b.op(f"{name}.bias.grad", "column_sum", [grad, *reads], writes, first=micro_batch == 0)
     weight = weight or gather(b, f"{name}.grad", f"{owned}.w", (k, n))
     out = b.tensor(f"{name}.di", (b.rows, k))
     matmul(b, f"{name}.grad.input", [grad, weight], out, "NT", (b.rows, k, n))

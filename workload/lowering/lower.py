@@ -36,11 +36,12 @@ def lower(gpt: GPT, plan: Plan) -> Program:
 def check(gpt: GPT, plan: Plan) -> None:
     """Refuse a plan that does not divide the model, naming what would."""
     x, y, z = plan.x, plan.y, plan.z
-    _divides("x", x, {"heads": gpt.heads, "ffn": gpt.ffn})
+    groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
+    _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn})
     _divides("y", y, {"hidden": gpt.hidden})
     tiles = {
-        "the query-key-value weight": 3 * gpt.hidden**2 // (x * y),
-        "the output weight": gpt.hidden**2 // (x * y),
+        "the query-key-value weight": gpt.hidden * sum(gpt.bands) // (x * y),
+        "the output weight": gpt.hidden * gpt.bands[0] // (x * y),
         "the MLP weight": gpt.hidden * gpt.ffn // (x * y),
     }
     for name, elements in tiles.items():
@@ -74,7 +75,7 @@ def _micro_batch(b: Builder, m: int) -> None:
     """Forward through all layers, head and loss, then backward in reverse, recomputing if asked."""
     full = b.plan.recompute == "full"
     b.block = f"m{m}.embed"
-    stream = vocabulary.embed(b, m)
+    stream, embedded = vocabulary.embed(b, m)
     saved = []
     for index in range(b.gpt.layers):
         b.block = f"m{m}.l{index}.forward"
@@ -92,4 +93,4 @@ def _micro_batch(b: Builder, m: int) -> None:
         prefix, owner = f"m{m}.l{index}.", f"l{index}"
         grad = layer.backward(b, prefix, owner, m, kept, grad, gathered=full)
     b.block = f"m{m}.embed.backward"
-    vocabulary.embed_backward(b, m, grad)
+    vocabulary.embed_backward(b, m, grad, embedded)

@@ -1,7 +1,8 @@
-"""LayerNorm on a residual stream whose width is split over y, with exact statistics.
+"""The model's norm on a residual stream whose width is split over y, with exact statistics.
 
-Each rank sums its columns, the two sums per token are all-reduced over y, and only then are the
-values normalised; the backward pass does likewise with its two sums. With one rank on y both fuse.
+Each rank sums its columns, the sums per token (LayerNorm two, RMSNorm one) are all-reduced over y,
+and only then are the values normalised; the backward pass does likewise with as many sums. With one
+rank on y both fuse.
 """
 
 from __future__ import annotations
@@ -9,27 +10,29 @@ from __future__ import annotations
 from workload.layout import Layout
 from workload.lowering.builder import Builder
 
+SUMS = {"layernorm": 2, "rmsnorm": 1}
+
 
 def declare(b: Builder, name: str, owner: str) -> None:
-    """Declare gain and bias, split over y as the residual stream is."""
+    """Declare gain and, if any, bias, split over y as the residual stream is."""
     layout = Layout((b.gpt.hidden,), (b.gpt.hidden,), (("y",),))
-    for part in ("w", "b"):
-        b.parameter(f"{name}.{part}", owner, layout, sharded=False)
+    for parameter in _parameters(b, name):
+        b.parameter(parameter, owner, layout, sharded=False)
 
 
 def forward(b: Builder, prefix: str, name: str, parameter: str, source: str) -> tuple[str, str]:
     """Emit the normalisation of `source`; returns the output's and the statistics' names."""
-    op = f"{prefix}{name}"
+    op, kind = f"{prefix}{name}", b.gpt.norm
     out = b.tensor(f"{op}.o", b.buffers[source].shape)
-    stats = b.tensor(f"{op}.stats", (2, b.rows), b.wide)
-    weights = [f"{parameter}.w", f"{parameter}.b"]
+    stats = b.tensor(f"{op}.stats", (SUMS[kind], b.rows), b.wide)
+    weights = _parameters(b, parameter)
     if b.grid.y == 1:
-        b.op(op, "layernorm", [source, *weights], [out, stats])
+        b.op(op, kind, [source, *weights], [out, stats])
         return out, stats
-    b.op(f"{op}.sums", "layernorm_sums", [source], [stats])
+    b.op(f"{op}.sums", f"{kind}_sums", [source], [stats])
     b.all_reduce(f"{op}.reduce", stats, "y")
     reads = [source, stats, *weights]
-    b.op(op, "layernorm_apply", reads, [out, stats], width=b.gpt.hidden)
+    b.op(op, f"{kind}_apply", reads, [out, stats], width=b.gpt.hidden)
     return out, stats
 
 
@@ -40,15 +43,18 @@ def backward(
 
     `saved` are the normalised tensor's source and the statistics; `m` is the micro-batch.
     """
-    op = f"{prefix}{name}.grad"
-    gain_reads, gain_writes = b.grad_writes(f"{parameter}.w", m)
-    bias_reads, bias_writes = b.grad_writes(f"{parameter}.b", m)
-    old, new = gain_reads + bias_reads, gain_writes + bias_writes
+    op, kind = f"{prefix}{name}.grad", b.gpt.norm
+    halves = [b.grad_writes(weight, m) for weight in _parameters(b, parameter)]
+    old, new = ([name for half in halves for name in half[side]] for side in (0, 1))
     reads = [grad, *saved, f"{parameter}.w"]
     if b.grid.y == 1:
-        b.op(op, "layernorm_grad", reads + old, [grad, *new], first=m == 0)
+        b.op(op, f"{kind}_grad", reads + old, [grad, *new], first=m == 0)
         return
-    sums = b.tensor(f"{op}.sums", (2, b.rows), b.wide, role="workspace")
-    b.op(f"{op}.sums", "layernorm_grad_sums", reads + old, [sums, *new], first=m == 0)
+    sums = b.tensor(f"{op}.sums", (SUMS[kind], b.rows), b.wide, role="workspace")
+    b.op(f"{op}.sums", f"{kind}_grad_sums", reads + old, [sums, *new], first=m == 0)
     b.all_reduce(f"{op}.sums.reduce", sums, "y")
-    b.op(op, "layernorm_grad_apply", [*reads, sums], [grad], width=b.gpt.hidden)
+    b.op(op, f"{kind}_grad_apply", [*reads, sums], [grad], width=b.gpt.hidden)
+
+
+def _parameters(b: Builder, name: str) -> list[str]:
+    return [f"{name}.w", f"{name}.b"] if b.gpt.norm_has_bias else [f"{name}.w"]

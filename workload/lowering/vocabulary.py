@@ -12,6 +12,8 @@ from workload.lowering import norm
 from workload.lowering.builder import Builder
 from workload.lowering.linear import add_gradient, gather, matmul, weight_gradient
 
+Kept = tuple[str, str] | None
+
 
 def padded_vocabulary(b: Builder) -> int:
     """The smallest vocabulary of at least V rows that x, y and z split evenly."""
@@ -23,13 +25,16 @@ def padded_vocabulary(b: Builder) -> int:
 
 
 def declare(b: Builder) -> None:
-    """Declare token and position tables, the last norm and, if untied, the classifier."""
+    """Declare what stands before the layers and behind them, each part where the model has it."""
     gpt = b.gpt
     padded = (padded_vocabulary(b), gpt.hidden)
     table = Layout((gpt.vocab, gpt.hidden), padded, (("x", "y"), ()), flat="z")
     b.parameter("embed.w", "embed", table, sharded=True)
-    positions = (gpt.sequence, gpt.hidden)
-    b.parameter("position.w", "embed", Layout(positions, positions, ((), ("y",))), sharded=False)
+    if gpt.positions == "learned":
+        shape = (gpt.sequence, gpt.hidden)
+        b.parameter("position.w", "embed", Layout(shape, shape, ((), ("y",))), sharded=False)
+    if gpt.embedding_norm:
+        norm.declare(b, "embed.norm", "embed")
     norm.declare(b, "norm", "head")
     if not gpt.tied:
         b.parameter("head.w", "head", table, sharded=True)
@@ -41,31 +46,37 @@ def inputs(b: Builder, m: int) -> None:
         b.state(f"m{m}.{name}", (b.rows,), "int64", "workspace", b.grid.size("x", "y"))
 
 
-def embed(b: Builder, m: int) -> str:
-    """Emit the lookup, its all-reduce and the positions; returns the residual stream's name."""
+def embed(b: Builder, m: int) -> tuple[str, Kept]:
+    """Emit the lookup, its all-reduce, learned positions and a norm, where the model has them.
+
+    Returns the residual stream's name, and what the norm keeps for the backward pass.
+    """
     prefix, h = f"m{m}.embed", b.gpt.hidden
     weight = gather(b, prefix, "embed.w", _tile(b))
     full = b.tensor(f"{prefix}.o", (b.rows, h))
     traffic = 2 * b.rows * h * b.item_bytes()
     b.op(f"{prefix}.lookup", "embedding", [f"m{m}.tokens", weight], [full], nbytes=traffic)
     b.all_reduce(f"{prefix}.reduce", full, "x", "y")
-    out = b.tensor(f"m{m}.position.o", (b.rows, h // b.grid.y))
-    b.op(f"m{m}.position", "position", [full, "position.w"], [out], sequence=b.gpt.sequence)
-    return out
+    if b.gpt.positions == "learned":
+        out = b.tensor(f"m{m}.position.o", (b.rows, h // b.grid.y))
+        b.op(f"m{m}.position", "position", [full, "position.w"], [out], sequence=b.gpt.sequence)
+    else:
+        out = _take_columns(b, f"{prefix}.columns", full, f"{prefix}.part")
+    if not b.gpt.embedding_norm:
+        return out, None
+    normed, stats = norm.forward(b, f"{prefix}.", "norm", "embed.norm", out)
+    return normed, (out, stats)
 
 
-def embed_backward(b: Builder, m: int, grad: str) -> None:
-    """Emit the gradients of both tables from that of the residual stream."""
+def embed_backward(b: Builder, m: int, grad: str, kept: Kept) -> None:
+    """Emit the gradients of all that `embed` used, from that of the residual stream."""
     prefix = f"m{m}.embed"
-    reads, writes = b.grad_writes("position.w", m)
-    b.op(
-        f"m{m}.position.grad",
-        "position_grad",
-        [grad, *reads],
-        writes,
-        first=m == 0,
-        sequence=b.gpt.sequence,
-    )
+    if kept is not None:
+        norm.backward(b, f"{prefix}.", "norm", "embed.norm", kept, grad, m)
+    if b.gpt.positions == "learned":
+        reads, writes = b.grad_writes("position.w", m)
+        how = {"first": m == 0, "sequence": b.gpt.sequence}
+        b.op(f"m{m}.position.grad", "position_grad", [grad, *reads], writes, **how)
     whole = _merge_columns(b, f"{prefix}.grad", grad)
     dw = b.tensor(f"{prefix}.dw", _tile(b), role="workspace")
     traffic = b.buffers[dw].nbytes + 2 * b.rows * b.gpt.hidden * b.item_bytes()
@@ -88,10 +99,7 @@ def head(b: Builder, m: int, source: str) -> str:
     matmul(b, f"{prefix}.grad.input", [d_logits, weight], d, "NN", (b.rows, b.gpt.hidden, vocab))
     b.all_reduce(f"{prefix}.grad.reduce", d, "x", "y")
     weight_gradient(b, prefix, table, (d_logits, whole), _tile(b), m)
-    if b.grid.y > 1:
-        part = b.tensor(f"{prefix}.di.part", b.buffers[source].shape)
-        b.op(f"{prefix}.grad.columns", "take_columns", [d], [part])
-        d = part
+    d = _take_columns(b, f"{prefix}.grad.columns", d, f"{prefix}.di.part")
     norm.backward(b, f"m{m}.", "norm", "norm", (source, stats), d, m)
     return d
 
@@ -134,6 +142,15 @@ def _merge_columns(b: Builder, prefix: str, part: str) -> str:
     whole = b.tensor(f"{prefix}.columns.o", (rows, b.grid.y * width))
     b.op(f"{prefix}.columns", "merge_columns", [stacked], [whole])
     return whole
+
+
+def _take_columns(b: Builder, op: str, whole: str, part: str) -> str:
+    """Emit the copy of this rank's columns of whole rows; with one rank on y they are the part."""
+    if b.grid.y == 1:
+        return whole
+    rows, width = b.buffers[whole].shape
+    b.op(op, "take_columns", [whole], [b.tensor(part, (rows, width // b.grid.y))])
+    return part
 
 
 def _tile(b: Builder) -> tuple[int, int]:

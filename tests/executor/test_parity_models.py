@@ -1,0 +1,121 @@
+"""Llama's, BLOOM's and MPT's parts against the plain model: each alone, and all together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from executor.kernels import attention
+from executor.place import Place
+from executor.tasks import AdamW
+from tests.executor.ranks import on_ranks
+from tests.executor.test_parity import (
+    LR,
+    TINY,
+    check,
+    every_plan,
+    losses_of,
+    plan_of,
+    reference,
+    sample,
+)
+from workload.gpt import GPT, find_model
+from workload.grid import Grid
+from workload.op import Op
+
+ALONE = {
+    "grouped queries": replace(TINY, heads=16, kv_heads=8),
+    "a head width of its own": replace(TINY, head_width=6),
+    "RMSNorm": replace(TINY, norm="rmsnorm"),
+    "SwiGLU": replace(TINY, activation="swiglu"),
+    "RoPE": replace(TINY, positions="rope"),
+    "ALiBi": replace(TINY, positions="alibi"),
+    "no biases": replace(TINY, biases=False),
+    "a norm behind the embedding": replace(TINY, embedding_norm=True),
+}
+TOGETHER = {
+    "Llama": replace(find_model("tiny-llama-40k"), vocab=250, rope_base=500),
+    "BLOOM": replace(TINY, positions="alibi", embedding_norm=True),
+    "MPT": replace(TINY, positions="alibi", biases=False),
+    # 24 heads are no power of two, and three queries share a key.
+    "all at once": replace(
+        find_model("tiny-llama-40k"),
+        vocab=250,
+        heads=24,
+        positions="alibi",
+        embedding_norm=True,
+        biases=True,
+        tied=True,
+    ),
+}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_llama_on_every_grid_trains_as_the_plain_model_does(ranks: int) -> None:
+    check(ranks, TOGETHER["Llama"], sample(ranks))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("part", ALONE)
+def test_each_part_alone_on_each_axis_trains_as_the_plain_model_does(part: str) -> None:
+    check(2, ALONE[part], sample(2, first=list(ALONE).index(part)))
+
+
+@pytest.mark.distributed
+def test_everything_at_once_trains_as_the_plain_model_does() -> None:
+    check(4, TOGETHER["all at once"], sample(4, first=1))
+
+
+@pytest.mark.distributed
+def test_a_llama_in_bf16_and_fp32_stays_near_the_plain_model() -> None:
+    gpt, exact = TOGETHER["Llama"], plan_of((2, 2, 1, 1), True, "full", 2)
+    plans = [replace(exact, precision=precision) for precision in ("fp32", "bf16")]
+    single, half = on_ranks(4, losses_of, gpt, plans)
+    expected, _ = reference(gpt)
+    assert single == pytest.approx(expected, rel=1e-5)
+    assert half == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.parametrize("alibi", [False, True])
+def test_the_local_graph_gives_what_the_flash_kernel_gives(
+    alibi: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flash = attention_and_gradient(alibi)
+    monkeypatch.setattr(attention, "_has_flash", lambda tensor, bias: False)
+    for ours, theirs in zip(attention_and_gradient(alibi), flash, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def attention_and_gradient(alibi: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Six queries, of which three share a key, on the second of two ranks of x."""
+    shape = {"heads": 6, "kv_heads": 2, "width": 4, "sequence": 16, "alibi": alibi}
+    op = Op("op", "attention", (), (), "b", attributes=shape)
+    at = Place(grid=Grid(x=2), rank=1, device=torch.device("cpu"), adamw=AdamW(lr=LR))
+    generator = torch.Generator().manual_seed(2)
+    qkv = torch.randn(32, (6 + 2 + 2) * 4, generator=generator, dtype=torch.float64)
+    grad = torch.randn(32, 24, generator=generator, dtype=torch.float64)
+    context, d_qkv = torch.empty_like(grad), torch.empty_like(qkv)
+    logsumexp = torch.empty(2, 6, 16, dtype=torch.float64)
+    attention.attention(op, [qkv], [context, logsumexp], at)
+    attention.attention_grad(op, [grad, qkv, context, logsumexp], [d_qkv], at)
+    return context, d_qkv
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("gpt", [*ALONE.values(), *TOGETHER.values()], ids=[*ALONE, *TOGETHER])
+def test_every_part_trains_on_every_grid_as_the_plain_model_does(gpt: GPT, ranks: int) -> None:
+    check(ranks, gpt, sample(ranks, first=1))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_every_plan_trains_llama_as_the_plain_model_does(ranks: int) -> None:
+    check(ranks, TOGETHER["Llama"], list(every_plan(ranks)))
