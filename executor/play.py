@@ -75,7 +75,7 @@ def _collective(
     if work is None:
         recorder.end(index)
     else:
-        recorder.track(index, work)
+        recorder.track(index, op.stream, work)
         pending.setdefault(op.stream, deque()).append((index, work))
 
 

@@ -21,7 +21,7 @@ class Recorder(Protocol):
     def end(self, index: int) -> None:
         """A compute op, or a blocking collective, is through."""
 
-    def track(self, index: int, work: dist.Work) -> None:
+    def track(self, index: int, stream: str, work: dist.Work) -> None:
         """An asynchronous collective was issued."""
 
     def awaited(self, index: int) -> None:
@@ -44,7 +44,7 @@ class HostRecorder:
     def end(self, index: int) -> None:
         self._ends[index] = time.perf_counter()
 
-    def track(self, index: int, work: dist.Work) -> None:
+    def track(self, index: int, stream: str, work: dist.Work) -> None:
         try:
             future = work.get_future()
         except RuntimeError:
@@ -64,12 +64,12 @@ class HostRecorder:
 
 
 class DeviceRecorder:
-    """Spans by CUDA events. A side stream waits for the collectives."""
+    """Spans by CUDA events. For each communication stream a side stream waits for its works."""
 
     def __init__(self, ops: int) -> None:
         self._starts = [_event() for _ in range(ops)]
         self._ends = [_event() for _ in range(ops)]
-        self._side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._sides: dict[str, Any] = {}
 
     def begin(self, index: int) -> None:
         self._starts[index].record()
@@ -77,8 +77,10 @@ class DeviceRecorder:
     def end(self, index: int) -> None:
         self._ends[index].record()
 
-    def track(self, index: int, work: dist.Work) -> None:
-        with torch.cuda.stream(self._side):
+    def track(self, index: int, stream: str, work: dist.Work) -> None:
+        if stream not in self._sides:
+            self._sides[stream] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._sides[stream]):
             work.wait()
             self._ends[index].record()
 

@@ -21,12 +21,16 @@ def predict(
 ) -> Prediction:
     """Predict one training step of a model on a machine under a plan, all given as on the CLI.
 
-    `devices` fills `data=rest`; `batch` counts sequences per step.
+    `devices` fills `data=rest`; `batch` counts sequences per step. Ranks land where a scheduler
+    would put them.
     """
     from simulator.prediction import predict as predict_step
     from topologies.load import load_machine
+    from topologies.placement import scheduler
     from workload.gpt import find_model
     from workload.plan import parse_plan
 
     parsed = parse_plan(plan, devices=devices, batch=batch)
-    return predict_step(find_model(model), parsed, load_machine(machine))
+    built = load_machine(machine)
+    placement = scheduler(built, parsed.grid.ranks)
+    return predict_step(find_model(model), parsed, built, placement=placement)

@@ -28,12 +28,15 @@ class NewFile(click.Path):
 
     name = "file"
 
-    def __init__(self) -> None:
+    def __init__(self, *suffixes: str) -> None:
         super().__init__(dir_okay=False, path_type=Path)
+        self._suffixes = suffixes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         folder = path.resolve().parent
+        if self._suffixes and path.suffix not in self._suffixes:
+            self.fail(f"{path} must end in {' or '.join(self._suffixes)}", param, ctx)
         if not folder.is_dir():
             self.fail(f"cannot write {path}: there is no folder {folder}", param, ctx)
         if not os.access(path if path.exists() else folder, os.W_OK):

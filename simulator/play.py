@@ -79,7 +79,11 @@ def play(
     """Simulate one step. `ops` may replace the program's ops by ones of other sizes."""
     timed = program.ops if ops is None else ops
     stage = _Stage(
-        simpy.Environment(), network, timed, program.waits, _durations(timed, costs, network)
+        simpy.Environment(),
+        network,
+        timed,
+        program.waits,
+        _durations(timed, program.waits, costs, network),
     )
     streams: dict[str, list[int]] = {}
     for index, op in enumerate(timed):
@@ -95,7 +99,9 @@ def play(
     return Run(program, network, start, end)
 
 
-def _durations(ops: Sequence[Op], costs: ComputeCosts, network: Network) -> list[list[int]]:
+def _durations(
+    ops: Sequence[Op], waits: Sequence[Waits], costs: ComputeCosts, network: Network
+) -> list[list[int]]:
     """Ticks of every op for each class.
 
     What an overlapped collective takes from its device's compute is charged to the next compute op,
@@ -115,21 +121,28 @@ def _durations(ops: Sequence[Op], costs: ComputeCosts, network: Network) -> list
         columns.append(known[key])
     share = network.fabric.compute_share
     if share:
-        columns = _charged(ops, columns, share)
+        columns = _charged(ops, waits, columns, share)
     return [[column[number] for column in columns] for number in everyone]
 
 
-def _charged(ops: Sequence[Op], columns: list[list[int]], share: float) -> list[list[int]]:
-    owed = [0] * len(columns[0])
+def _charged(
+    ops: Sequence[Op], waits: Sequence[Waits], columns: list[list[int]], share: float
+) -> list[list[int]]:
+    """A collective that the next compute op itself waits for runs beside nothing: it costs none."""
+    owed: dict[str, list[int]] = {}
     charged = []
-    for op, column in zip(ops, columns, strict=True):
+    for op, awaited, column in zip(ops, waits, columns, strict=True):
         if op.stream != COMPUTE:
-            owed = [debt + round(share * ticks) for debt, ticks in zip(owed, column, strict=True)]
+            before = owed.get(op.stream, [0] * len(column))
+            pairs = zip(before, column, strict=True)
+            owed[op.stream] = [debt + round(share * ticks) for debt, ticks in pairs]
         if op.stream != COMPUTE or op.is_collective:
             charged.append(column)
-        else:
-            charged.append([debt + ticks for debt, ticks in zip(owed, column, strict=True)])
-            owed = [0] * len(owed)
+            continue
+        for index in awaited:
+            owed.pop(ops[index].stream, None)
+        charged.append([sum(ticks) for ticks in zip(column, *owed.values(), strict=True)])
+        owed.clear()
     return charged
 
 

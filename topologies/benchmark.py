@@ -13,7 +13,8 @@ from topologies.collectives import algorithm_seconds, collective_seconds, with_a
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.network import Ring, rings
-from topologies.placement import Placement, contiguous
+from topologies.placement import Placement
+from topologies.policies import parse_placement
 from topologies.software import Kind
 from topologies.units import quantity
 
@@ -47,12 +48,13 @@ def bench(
     sizes: Sequence[float],
     devices: Sequence[float],
     algorithm: str = "auto",
+    placement: str = "contiguous",
 ) -> list[Line]:
-    """Every size on every number of devices, one group over the first devices."""
+    """Every size on every number of devices, one group over all ranks of a placement."""
     own = machine if algorithm == "auto" else with_algorithm(machine, kind, algorithm)
     lines = []
     for count in devices:
-        ring = ring_over(own, contiguous(own, int(count)))
+        ring = ring_over(own, parse_placement(placement, own, int(count)))
         lines += [_line(own, kind, size, ring) for size in sizes]
     return lines
 

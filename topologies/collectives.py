@@ -10,15 +10,12 @@ import dataclasses
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import lru_cache
 
 from topologies import algorithms
 from topologies.algorithms import Group, Phase
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.network import Ring
-from topologies.node import Node
-from topologies.packing import packed_rings
 from topologies.profile import Table
 from topologies.software import ALGORITHMS, Curve, Kind, Software, check_algorithm
 
@@ -44,7 +41,7 @@ def algorithm_seconds(
     `auto` takes the cheapest as measured, so it is never slower than a tuner's choice.
     """
     chosen = machine.software.algorithm.of(kind)
-    group = group_of(machine, ring)
+    group = group_of(ring)
     auto = _AUTO[kind] if chosen == "auto" else (chosen,)
     times = {name: _seconds(machine.software, kind, name, payload_bytes, group) for name in auto}
     found = {name: time for name, time in times.items() if time is not None}
@@ -61,20 +58,9 @@ def with_algorithm(machine: Machine, kind: Kind, name: str) -> Machine:
     return dataclasses.replace(machine, software=software)
 
 
-def group_of(machine: Machine, ring: Ring) -> Group:
-    """The ring with the rate of its links inside a node, which a ring across nodes leaves open.
-
-    Not modelled: other groups in the same node, other than in the ring's own rate.
-    """
-    if ring.nodes == 1:
-        return Group(ring, ring.bytes_per_s)
-    most = min(ring.devices_per_node, machine.devices_per_node)
-    return Group(ring, _within(machine.node, most) if most > 1 else math.inf)
-
-
-@lru_cache(maxsize=256)
-def _within(node: Node, devices: int) -> float:
-    return packed_rings(node, (tuple(range(devices)),))[0] * node.links.bytes_per_s
+def group_of(ring: Ring) -> Group:
+    """The ring with its rate inside a node, where all groups of its axis are at work."""
+    return Group(ring, ring.bytes_per_s if ring.nodes == 1 else ring.within_bytes_per_s)
 
 
 # What a library itself chooses from. A hierarchical collective is a library of its own.

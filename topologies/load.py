@@ -86,8 +86,21 @@ def with_settings(machine: Machine | str, settings: Mapping[str, object]) -> Mac
         key = short if name.startswith("software.") and short in known else name
         if key not in known:
             raise MachineError(f"{key} is not a key of a machine{nearest(key, known)}")
+        if _measured(base, key):
+            raise MachineError(
+                f"{base.name} was calibrated: its measured tables decide, so {key} changes nothing"
+            )
         facts[key] = Fact(key, _parsed(known[key], value), "set by the user")
     return machine_from_facts(tuple(facts.values()), base.profile, base.name)
+
+
+def _measured(machine: Machine, key: str) -> bool:
+    """Whether a profile's tables stand in for what a key says."""
+    profile, free = machine.profile, ("device.memory", "device.name", "software.compute_share")
+    if profile is None or key in free or key.startswith("device.power."):
+        return False
+    kernels = key.startswith("device.") and bool(profile.kernels)
+    return kernels or (key.startswith(("software.", "node.links.")) and bool(profile.collectives))
 
 
 def _parsed(leaf: Leaf, value: object) -> Any:

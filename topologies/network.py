@@ -28,13 +28,15 @@ class Ring:
 
     `bytes_per_s` is the nominal rate at which the ring moves data through each node, before any
     efficiency of the library, and infinite for a group of one rank; `devices_per_node` is the
-    most that the group has in one node.
+    most that the group has in one node. `within_bytes_per_s` is what a ring across nodes could
+    move over the links inside its nodes, were it not for its NICs; infinite where it needs none.
     """
 
     ranks: int
     nodes: int
     devices_per_node: int
     bytes_per_s: float
+    within_bytes_per_s: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +82,9 @@ def rings_together(
     axes = tuple(_Axis(groups) for groups in members)
     busy = tuple(axis for axis in axes if axis.members.shape[1] > 1)
     rates = iter(_least_rates(machine, placement, busy)) if busy else iter(())
+    within = iter(_all_rates_within(machine.node, placement, busy))
     return [
-        _rings_of(placement, axis, next(rates))
+        _rings_of(placement, axis, next(rates), next(within))
         if axis.members.shape[1] > 1
         else (np.zeros(len(axis.members), dtype=np.int64), [Ring(1, 1, 1, math.inf)])
         for axis in axes
@@ -89,16 +92,19 @@ def rings_together(
 
 
 def _rings_of(
-    placement: Placement, axis: _Axis, rate: Rates
+    placement: Placement, axis: _Axis, rate: Rates, within: Rates
 ) -> tuple[NDArray[np.int64], list[Ring]]:
     visits = _visits(placement, axis)
     local = np.zeros(visits.groups, dtype=np.int64)
     np.maximum.at(local, visits.group, visits.local)
     rounded = np.round(rate / _STEP_BYTES_PER_S) * _STEP_BYTES_PER_S
-    table = np.column_stack([visits.nodes_of_group, local, rounded])
+    inside = np.where(visits.nodes_of_group > 1, within, np.inf)
+    table = np.column_stack([visits.nodes_of_group, local, rounded, inside])
     different, index = np.unique(table, axis=0, return_inverse=True)
     ranks = axis.members.shape[1]
-    found = [Ring(ranks, int(nodes), int(most), float(r)) for nodes, most, r in different]
+    found = [
+        Ring(ranks, int(nodes), int(most), float(r), float(w)) for nodes, most, r, w in different
+    ]
     return index.reshape(-1), found
 
 
@@ -113,10 +119,7 @@ def _least_rates(
 ) -> tuple[Rates, ...]:
     """The rates of all groups by axis, the least over all selections of the axes."""
     visits = [_visits(placement, axis) for axis in axes]
-    rates = np.split(
-        _rates_within(machine.node, together(visits)),
-        np.cumsum([part.groups for part in visits])[:-1],
-    )
+    rates = list(_all_rates_within(machine.node, placement, axes))
     across = [i for i, part in enumerate(visits) if len(part.group) > part.groups]
     found = _rates_across(machine, placement, tuple(axes[i] for i in across))
     for i, bound in zip(across, found, strict=True):
@@ -138,6 +141,18 @@ def _rates_across(
     if not visits:
         return ()
     rates = ring_rates_across(machine, together(visits))
+    return tuple(np.split(rates, np.cumsum([part.groups for part in visits])[:-1]))
+
+
+@lru_cache(maxsize=256)
+def _all_rates_within(
+    node: Node, placement: Placement, axes: tuple[_Axis, ...]
+) -> tuple[Rates, ...]:
+    """The rates by axis of all groups inside their nodes, packed together."""
+    if not axes:
+        return ()
+    visits = [_visits(placement, axis) for axis in axes]
+    rates = _rates_within(node, together(visits))
     return tuple(np.split(rates, np.cumsum([part.groups for part in visits])[:-1]))
 
 

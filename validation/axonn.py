@@ -2,7 +2,7 @@
 
 The papers give the share of peak (recomputation counted) and the model, not the grid. The rule for
 the grid here is the authors' own launch script's: the smallest x*y*z that it allows for the model,
-all of it on z, the rest on data.
+all of it on z, the rest on data; where the batch does not divide over z*data, x takes the excess.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from simulator.prediction import Prediction, predict
 from topologies.load import load_machine
+from topologies.placement import scheduler
 from workload.gpt import find_model
 from workload.plan import parse_plan
 
@@ -55,5 +56,7 @@ def validate_axonn() -> list[Published]:
 
 def _predicted(run: dict[str, Any]) -> Published:
     plan = parse_plan(run["plan"], devices=run["devices"], batch=run["batch"])
-    prediction = predict(find_model(run["model"]), plan, load_machine(run["machine"]))
+    machine = load_machine(run["machine"])
+    placement = scheduler(machine, plan.grid.ranks)
+    prediction = predict(find_model(run["model"]), plan, machine, placement=placement)
     return Published(run["id"], run["hfu"], prediction)

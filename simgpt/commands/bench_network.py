@@ -21,7 +21,10 @@ from topologies.software import ALGORITHMS, Kind
 @click.option("--sizes", default="1MiB:1GiB", show_default=True, help="FROM:TO by doubling.")
 @click.option("--devices", default="16:1024", show_default=True, help="FROM:TO by doubling.")
 @click.option(
-    "--placement", type=click.Choice(["contiguous"]), default="contiguous", show_default=True
+    "--placement",
+    default="contiguous",
+    show_default=True,
+    help="As for predict: contiguous, scheduler, scattered:30, hosts:NAME[1-64].",
 )
 @click.option("--algorithm", default="auto", show_default=True, help="Instead of the library's.")
 @click.option("--set", "settings", multiple=True, help="key=value, as simgpt machines lists them.")
@@ -44,11 +47,11 @@ def command(
     simgpt bench-network -m perlmutter --collective all_reduce --algorithm hierarchical
 
     Size and bandwidths are those of nccl-tests: algbw is size over time, and busbw what the links
-    of a ring would carry. One group over the first devices of the machine, node after node.
+    of a ring would carry. One group over all devices.
     """
     machine = options.machine_of(name, settings)
     counts = doubling(devices, _whole)
-    lines = bench(machine, collective, sizes_of(sizes), counts, algorithm)
+    lines = bench(machine, collective, sizes_of(sizes), counts, algorithm, placement)
     record: dict[str, Any] = {
         "machine": name,
         "collective": collective,

@@ -18,7 +18,7 @@ from topologies.machine import Machine
 @click.option(
     "-o",
     "--output",
-    type=options.NewFile(),
+    type=options.NewFile(".json"),
     help="The machine file to write (JSON); without it the file goes to stdout.",
 )
 @click.option("--ranks", type=click.IntRange(min=1), help="Devices to use; default: all.")

@@ -16,7 +16,7 @@ from topologies.machine import Machine
 @click.argument("name", required=False)
 @click.option(
     "--figure",
-    type=options.NewFile(),
+    type=options.NewFile(".png", ".svg", ".pdf"),
     help="Draw the node into this PNG or SVG, and the interconnect beside it.",
 )
 @options.answer_options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,6 +126,44 @@ def axonn(as_json: bool, output: Path | None) -> None:
     text = tables.table(columns, shown, left=3)
     text += f"\n\nmean absolute error {tables.percent(error)} over {len(rows)} published runs"
     options.answer(text, record, as_json=as_json, output=output)
+
+
+@command.command("groups")
+@options.answer_options
+def groups(as_json: bool, output: Path | None) -> None:
+    """Bandwidths of groups that AxoNN publishes, by stride and size, beside those of our graphs.
+
+    \b
+    simgpt validate groups
+    simgpt validate groups --json
+    """
+    from topologies.load import load_machine
+    from validation.axonn_groups import axonn_group_bandwidths
+
+    found = [
+        (name, row)
+        for name in ("perlmutter", "frontier")
+        for row in axonn_group_bandwidths(load_machine(name))
+    ]
+    shown = [
+        (
+            name,
+            f"{row.size} ranks, {row.inner} apart",
+            *(
+                f"{rate / 1e9:.1f} GB/s"
+                for rate in (
+                    row.published_bytes_per_s,
+                    row.nominal_bytes_per_s,
+                    row.reached_bytes_per_s,
+                )
+            ),
+            tables.percent(row.share),
+        )
+        for name, row in found
+    ]
+    columns = ["machine", "group", "published", "links allow", "we say", "published/links"]
+    record = {"rows": [{"machine": name, **asdict(row), "share": row.share} for name, row in found]}
+    options.answer(tables.table(columns, shown, left=2), record, as_json=as_json, output=output)
 
 
 def _calibrated(threads: int, timeout_s: float, ticker: Ticker) -> Machine:

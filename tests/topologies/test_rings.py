@@ -70,9 +70,13 @@ def test_groups_that_find_no_ring_share_one() -> None:
 @pytest.mark.parametrize(
     ("inner", "size", "ring"),
     [
-        (1, 16, Ring(16, 2, 8, 100 * GB)),  # one group in a node: all four NICs
-        (2, 8, Ring(8, 2, 4, 50 * GB)),  # two groups, each on all four NICs: half of each
-        (4, 4, Ring(4, 2, 2, 25 * GB)),  # four groups: two NICs each, every NIC shared by two
+        (1, 16, Ring(16, 2, 8, 100 * GB, 200 * GB)),  # one group in a node: all four NICs
+        (2, 8, Ring(8, 2, 4, 50 * GB, 100 * GB)),  # two groups, each on all four NICs: half of each
+        (
+            4,
+            4,
+            Ring(4, 2, 2, 25 * GB, 50 * GB),
+        ),  # four groups: two NICs each, every NIC shared by two
         (8, 2, Ring(2, 2, 1, 12.5 * GB)),  # eight groups, one GCD each: half a NIC
     ],
 )
@@ -126,7 +130,7 @@ def test_unequal_groups_get_unequal_rings() -> None:
 def test_scattered_nodes_are_visited_once_in_rank_order() -> None:
     placement = Placement(np.array([5, 0, 5, 0]), np.array([0, 0, 1, 1]))
     _, found = rings(FRONTIER, placement, np.array([[0, 1, 2, 3]]))
-    assert found == [Ring(4, 2, 2, 25 * GB)]
+    assert found == [Ring(4, 2, 2, 25 * GB, 200 * GB)]
 
 
 def test_more_ranks_than_devices_are_refused_with_status_3() -> None:
