@@ -166,3 +166,28 @@ def test_a_slower_link_never_makes_a_step_faster(
 
 def test_a_second_holds_a_million_million_ticks() -> None:
     assert to_seconds(10**12) == 1.0
+
+
+def test_an_overlapped_collective_takes_its_share_from_the_compute_beside_it() -> None:
+    fabric = replace(FABRIC, compute_share=0.5)  # the all-reduce lasts 1 s, and takes half of it
+    costs = GivenSeconds(first=1.0, second=2.0, last=0.5)
+    beside = by_hand(
+        "x=2",
+        compute("first", writes="a"),
+        reduce("reduce", "a", "x", 1_000_000, "x"),
+        compute("second", writes="b"),
+        compute("last", reads="a b", writes="c"),
+    )
+    assert simulate(beside, costs, fabric).step_s == pytest.approx(1.0 + 2.5 + 0.5)
+
+
+def test_a_collective_that_compute_waits_for_takes_nothing_from_it() -> None:
+    fabric = replace(FABRIC, compute_share=0.5)
+    costs = GivenSeconds(first=1.0, last=0.5)
+    exposed = by_hand(
+        "x=2",
+        compute("first", writes="a"),
+        reduce("reduce", "a", "x", 1_000_000, "x"),
+        compute("last", reads="a", writes="c"),
+    )
+    assert simulate(exposed, costs, fabric).step_s == pytest.approx(1.0 + 1.0 + 0.5)

@@ -1,0 +1,27 @@
+"""What a calibrated machine measured, a setting does not silently fail to change."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from topologies.errors import MachineError
+from topologies.load import load_machine, with_settings
+from topologies.profile import Profile, Table
+
+TABLE = Table(("ranks", "bytes", "seconds"), ((2.0, 1024.0, 1e-3),))
+PROFILE = Profile(kernels={"add@fp32": TABLE}, collectives={"all_gather": TABLE})
+CALIBRATED = dataclasses.replace(load_machine("host"), profile=PROFILE)
+
+
+@pytest.mark.parametrize("key", ["device.matmul.e_max", "device.peak_flops.fp32"])
+def test_a_setting_that_measured_tables_override_is_refused(key: str) -> None:
+    value = "2 TFLOP/s" if "peak" in key else 0.5
+    with pytest.raises(MachineError, match=f"so {key} changes nothing"):
+        with_settings(CALIBRATED, {key: value})
+
+
+def test_what_is_not_measured_may_still_be_set() -> None:
+    changed = with_settings(CALIBRATED, {"device.memory": "8 GB"})
+    assert changed.device.memory_bytes == 8e9
