@@ -129,19 +129,18 @@ def _charged(
     ops: Sequence[Op], waits: Sequence[Waits], columns: list[list[int]], share: float
 ) -> list[list[int]]:
     """A collective that the next compute op itself waits for runs beside nothing: it costs none."""
-    owed: dict[str, list[int]] = {}
+    owed: list[int] = []
     charged = []
-    for op, awaited, column in zip(ops, waits, columns, strict=True):
+    for index, (op, column) in enumerate(zip(ops, columns, strict=True)):
         if op.stream != COMPUTE:
-            before = owed.get(op.stream, [0] * len(column))
-            pairs = zip(before, column, strict=True)
-            owed[op.stream] = [debt + round(share * ticks) for debt, ticks in pairs]
+            owed.append(index)
         if op.stream != COMPUTE or op.is_collective:
             charged.append(column)
             continue
-        for index in awaited:
-            owed.pop(ops[index].stream, None)
-        charged.append([sum(ticks) for ticks in zip(column, *owed.values(), strict=True)])
+        reached = {ops[awaited].stream: awaited for awaited in waits[index]}
+        beside = [columns[i] for i in owed if i > reached.get(ops[i].stream, -1)]
+        rows = zip(column, *beside, strict=True)
+        charged.append([own + sum(round(share * ticks) for ticks in debts) for own, *debts in rows])
         owed.clear()
     return charged
 

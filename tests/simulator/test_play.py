@@ -191,3 +191,18 @@ def test_a_collective_that_compute_waits_for_takes_nothing_from_it() -> None:
         compute("last", reads="a", writes="c"),
     )
     assert simulate(exposed, costs, fabric).step_s == pytest.approx(1.0 + 1.0 + 0.5)
+
+
+def test_a_wait_for_an_earlier_collective_does_not_spare_a_later_one_of_its_stream() -> None:
+    fabric = replace(FABRIC, compute_share=0.5)
+    costs = GivenSeconds(first=1.0, second=2.0, last=0.5)
+    ahead = by_hand(
+        "x=2",
+        compute("first", writes="a"),
+        reduce("earlier", "a", "x", 1_000_000, "x"),
+        reduce("later", "b", "x", 1_000_000, "x"),
+        compute("second", reads="a", writes="c"),
+        compute("last", reads="b c", writes="d"),
+    )
+    # `second` waits for the earlier one until 2 s, and shares its 2 s with the later one.
+    assert simulate(ahead, costs, fabric).step_s == pytest.approx(2.0 + 2.5 + 0.5)
