@@ -16,7 +16,7 @@ DEMO_PLAN := z=64,data=rest,recompute=full,overlap=oar+ors+oag
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
-	$(BIN)/simgpt run tiny-2m --plan data=2 --ranks 2 --batch 16 --steps 20
+	$(BIN)/simgpt run tiny-2m --plan data=2,precision=fp32 --ranks 2 --batch 16 --steps 20
 
 test: lint
 	$(PYTEST) -n 2 -m "not gpu and not slow"

@@ -62,7 +62,7 @@ TOO_MANY = 10**10
         (2, "run tiny-30k -m nope", 'no machine is called "nope"'),
         (2, "validate host -m nope", 'no machine is called "nope"'),
         (2, "validate host --tolerance nan", "nan is not a finite number"),
-        (2, "calibrate -o /nowhere/x", "there is no folder /nowhere"),
+        (2, "calibrate -o /nowhere/x.json", "there is no folder /nowhere"),
     ],
 )
 def test_a_wrong_word_on_the_command_line(status: int, command: str, words: str) -> None:
