@@ -9,6 +9,7 @@ from typing import Any
 
 from workload.gpt import GPT
 from workload.plan import Plan
+from workload.plan_text import parse_plan
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -46,7 +47,7 @@ class Job:
     def from_json(text: str) -> Job:
         """The job back from its JSON."""
         raw = json.loads(text)
-        plan = Plan(**{**raw["plan"], "overlap": tuple(raw["plan"]["overlap"])})
+        plan = parse_plan(raw["plan"])
         parts = {"gpt": GPT(**raw["gpt"]), "plan": plan, "adamw": AdamW(**raw["adamw"])}
         return Job(**{**raw, **parts})
 

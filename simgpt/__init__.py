@@ -28,7 +28,7 @@ def predict(
     from topologies.load import load_machine
     from topologies.placement import scheduler
     from workload.gpt import find_model
-    from workload.plan import parse_plan
+    from workload.plan_text import parse_plan
 
     parsed = parse_plan(plan, devices=devices, batch=batch)
     built = load_machine(machine)

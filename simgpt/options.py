@@ -16,7 +16,8 @@ from topologies.load import load_machine, with_settings
 from topologies.machine import Machine, machine_from_dict
 from workload.errors import PlanError
 from workload.gpt import GPT, find_model, read_model
-from workload.plan import Plan, parse_plan
+from workload.plan import Plan
+from workload.plan_text import parse_plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LONGEST_S = 1e6  # some eleven days, which torch still takes for a timeout

@@ -8,7 +8,7 @@ from pathlib import Path
 from simulator.prediction import predict
 from topologies.load import load_machine
 from workload.gpt import find_model
-from workload.plan import parse_plan
+from workload.plan_text import parse_plan
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "your-cluster.md"
 

@@ -16,7 +16,7 @@ from simulator.prediction import Prediction, predict
 from topologies.load import load_machine
 from topologies.placement import scheduler
 from workload.gpt import find_model
-from workload.plan import parse_plan
+from workload.plan_text import parse_plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import Any
 from simulator.prediction import predict
 from topologies.machine import Machine
 from workload.gpt import find_model
-from workload.plan import Plan, parse_plan
+from workload.plan import Plan
+from workload.plan_text import parse_plan
 
 # Model, batch and plan of each step that is validated: on one and two ranks, every axis, with and
 # without overlap, recomputation and micro-batches.

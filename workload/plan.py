@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, Grid
 
-OVERLAPS = ("oar", "ors", "oag", "dp")
-RECOMPUTES = ("none", "full")
-PRECISIONS = ("bf16", "fp32", "fp64")
-REST = "rest"
+OVERLAPS = ("oar", "ors", "oag", "dp", "pp")
+CHOICES = {
+    "schedule": ("1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p"),
+    "attention": ("flash", "unfused"),
+    "gradients": ("fp32", "bf16"),
+    "offload": ("none", "optimizer"),
+    "precision": ("bf16", "fp32", "fp64"),
+}
+RECOMPUTES = ("none", "selective", "full")
+PRECISIONS = CHOICES["precision"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How one training step is split.
 
-    `x, y, z` are the 3D tensor-parallel axes, `data` the data-parallel one. `batch` counts the
-    sequences of a step; `micro_batch` those that one device pushes through the model at a time (z
-    and data split the batch, x and y see the same sequences). `overlap` names AxoNN's switches:
-    `oar` input-gradient all-reduce beside the weight-gradient matmul, `ors` reduce-scatters awaited
-    at the end of the backward pass, `oag` weight gathers one linear ahead, `dp` gradient all-reduce
-    bucket by bucket beside the backward pass.
+    `x, y, z` are the 3D tensor-parallel axes, `data` the data-parallel one, `pipe` counts pipeline
+    stages of `interleave` chunks each, run in the order of `schedule`. Layers are split evenly over
+    the chunks or, from the first to the last, as `stage_layers` says; with `ends_as_layers`
+    embedding and classifier count as a layer each in the even split.
+    `batch` counts the sequences of a step; `micro_batch` those that one device pushes through the
+    model at a time (z and data split the batch, x and y see the same sequences).
+    `zero` shards over data what z has not yet: 1 the optimizer state, 2 also gradients, 3 also
+    parameters; with `shard` only over that many neighbours on data, in copies over the rest.
+    `reshard` drops gathered weights after the forward pass. `gradients` is the dtype in which bf16
+    training sums gradients, `offload` what lives in the host's memory. With `sequence_parallel`
+    norms and the residual stream are split over x by rows. `recompute` runs again in the backward
+    pass nothing, the attention core ("selective"), or layers whole: "full", or "full:N" for the
+    first N layers of a chunk.
+    `overlap` names AxoNN's switches: `oar` input-gradient all-reduce beside the weight-gradient
+    matmul, `ors` reduce-scatters awaited at the end of the backward pass, `oag` weight gathers one
+    linear ahead, `dp` gradient collectives bucket by bucket beside the backward pass; and `pp`,
+    sends between stages beside the next micro-batch's compute.
     """
 
     x: int = 1
@@ -34,22 +48,75 @@ class Plan:
     z: int = 1
     data: int = 1
     pipe: int = 1
+    interleave: int = 1
+    schedule: str = "1f1b"
+    stage_layers: tuple[int, ...] = ()
+    ends_as_layers: bool = False
     batch: int
     micro_batch: int
+    zero: int = 0
+    shard: int = 0
+    reshard: bool = True
+    gradients: str = "fp32"
+    offload: str = "none"
+    sequence_parallel: bool = False
+    attention: str = "flash"
     recompute: str = "none"
     overlap: tuple[str, ...] = OVERLAPS
     precision: str = "bf16"
 
     def __post_init__(self) -> None:
-        for key in (*AXES, "batch", "micro_batch"):
+        for key in (*AXES, "interleave", "batch", "micro_batch"):
             if getattr(self, key) < 1:
                 raise PlanError(f"{key}={getattr(self, key)} must be at least 1")
-        if self.pipe > 1:
-            raise PlanError(f"pipe={self.pipe} is not supported yet; use pipe=1")
-        _one_of("recompute", self.recompute, RECOMPUTES)
-        _one_of("precision", self.precision, PRECISIONS)
+        for key, allowed in CHOICES.items():
+            _one_of(key, getattr(self, key), allowed)
         for switch in self.overlap:
             _one_of("overlap", switch, OVERLAPS)
+        self._check_recompute()
+        self._check_sharding()
+        self._check_pipeline()
+        self._check_batch()
+        self._refuse_what_is_to_come()
+
+    def _refuse_what_is_to_come(self) -> None:
+        for key in _TO_COME:
+            if getattr(self, key) != _DEFAULTS[key]:
+                raise PlanError(f"{key}={getattr(self, key)} is not supported yet; leave it out")
+        if self.recompute not in ("none", "full"):
+            raise PlanError(f"recompute={self.recompute} is not supported yet; use none or full")
+
+    def _check_recompute(self) -> None:
+        word, colon, count = self.recompute.partition(":")
+        _one_of("recompute", word, RECOMPUTES)
+        if colon and (word != "full" or not count.isdecimal() or int(count) < 1):
+            raise PlanError(f"recompute={self.recompute} must be full:N for the first N layers")
+
+    def _check_sharding(self) -> None:
+        if self.zero not in range(4):
+            raise PlanError(f"zero={self.zero} must be 0, 1, 2 or 3")
+        if self.shard < 0 or (self.shard > 0 and not self.zero):
+            raise PlanError(f"shard={self.shard} needs zero=1, 2 or 3 and a positive number")
+        if self.shard and self.data % self.shard:
+            raise PlanCannotRunError(f"shard={self.shard} does not divide data={self.data}")
+        if self.sequence_parallel and self.y > 1:
+            raise PlanError(
+                f"sequence_parallel works with y=1, not y={self.y}: y splits the residual stream "
+                "and its norms by columns already"
+            )
+
+    def _check_pipeline(self) -> None:
+        if self.interleave > 1 and (self.pipe == 1 or self.schedule != "1f1b"):
+            raise PlanError(f"interleave={self.interleave} needs pipe > 1 and schedule=1f1b")
+        if self.stage_layers and len(self.stage_layers) != self.pipe * self.interleave:
+            raise PlanError(
+                f"stage_layers names {len(self.stage_layers)} chunks, but pipe={self.pipe} times "
+                f"interleave={self.interleave} makes {self.pipe * self.interleave}"
+            )
+        if self.stage_layers and (self.ends_as_layers or min(self.stage_layers) < 0):
+            raise PlanError("stage_layers wants numbers of 0 or more, and no ends_as_layers")
+
+    def _check_batch(self) -> None:
         per_rank, left = divmod(self.batch, self.z * self.data)
         if left or not per_rank:
             raise PlanCannotRunError(
@@ -62,11 +129,16 @@ class Plan:
                 f"(batch={self.batch} over z*data={self.z * self.data}); "
                 f"try {_divisors_text(per_rank)}"
             )
+        if self.interleave > 1 and self.micro_batches % self.pipe:
+            raise PlanCannotRunError(
+                f"interleave={self.interleave} wants micro-batches in multiples of "
+                f"pipe={self.pipe}, not {self.micro_batches}"
+            )
 
     @property
     def grid(self) -> Grid:
         """The rank grid of this plan."""
-        return Grid(self.x, self.y, self.z, self.data, self.pipe)
+        return Grid(self.x, self.y, self.z, self.data, self.pipe, self.shard)
 
     @property
     def micro_batches(self) -> int:
@@ -80,103 +152,41 @@ class Plan:
     def __str__(self) -> str:
         """The plan in the one grammar, without the batch and without what stands at its default."""
         words = [f"{axis}={getattr(self, axis)}" for axis in AXES[:4]]
-        if self.micro_batches > 1:
-            words.append(f"micro_batch={self.micro_batch}")
-        if self.recompute != "none":
-            words.append(f"recompute={self.recompute}")
-        if set(self.overlap) != set(OVERLAPS):
-            words.append(f"overlap={'+'.join(self.overlap) or 'none'}")
-        if self.precision != "bf16":
-            words.append(f"precision={self.precision}")
+        for key, default in _DEFAULTS.items():
+            value = getattr(self, key)
+            if key == "micro_batch" and self.micro_batches > 1:
+                words.append(f"micro_batch={value}")
+            elif key not in (*AXES[:4], "micro_batch") and value != default:
+                words.append(f"{key}={_text(value)}")
         return ",".join(words)
 
     def as_dict(self) -> dict[str, Any]:
         """The plan's keys and values, as they stand in TOML and JSON."""
-        return {**asdict(self), "overlap": list(self.overlap)}
+        lists = {"overlap": list(self.overlap), "stage_layers": list(self.stage_layers)}
+        return {**asdict(self), **lists}
 
 
-def parse_plan(
-    text: str | Mapping[str, Any], *, devices: int | None = None, batch: int | None = None
-) -> Plan:
-    """Read a plan from its text (`x=2,y=2,data=rest`) or from a table of the same keys.
-
-    `devices` is what `data=rest` fills, and must equal the plan's ranks where both are given.
-    Without a batch anywhere, a step is one micro-batch per rank; without `micro_batch`, a rank runs
-    its whole share at once.
-    """
-    given = dict(text) if isinstance(text, Mapping) else _split(text)
-    values = {key: _value(key, value) for key, value in given.items()}
-    _fill_rest(values, devices)
-    if batch is not None and values.setdefault("batch", batch) != batch:
-        raise PlanError(f"the plan says batch={values['batch']}, the command batch={batch}")
-    cells = values.get("z", 1) * values.get("data", 1)
-    if "batch" not in values:
-        values["batch"] = cells * values.get("micro_batch", 1)
-    if "micro_batch" not in values:
-        values["micro_batch"] = max(values["batch"] // max(cells, 1), 1)
-    plan = Plan(**values)
-    if devices is not None and plan.grid.ranks != devices:
-        raise PlanCannotRunError(
-            f"the plan's axes multiply to {plan.grid.ranks} ranks, not to {devices} devices; "
-            "one axis may be given as data=rest"
-        )
-    return plan
+_DEFAULTS = {field.name: field.default for field in fields(Plan) if field.name != "batch"}
+_TO_COME = (
+    "pipe",
+    "interleave",
+    "schedule",
+    "stage_layers",
+    "ends_as_layers",
+    "zero",
+    "shard",
+    "reshard",
+    "gradients",
+    "offload",
+    "sequence_parallel",
+    "attention",
+)
 
 
-def _split(text: str) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for word in filter(None, re.split(r"[,\s]+", text)):
-        key, equals, value = word.partition("=")
-        if not equals or not value:
-            raise PlanError(f"cannot read {word!r} in the plan; write key=value, as in x=2,data=4")
-        if key in given:
-            raise PlanError(f"{key} stands twice in the plan")
-        given[key] = value
-    return given
-
-
-def _value(key: str, value: Any) -> Any:
-    known = [field.name for field in fields(Plan)]
-    if key not in known:
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-        raise PlanError(f"unknown plan key {key!r}; {hint}")
-    if key == "overlap":
-        return _overlap(value)
-    if key in ("recompute", "precision"):
-        return str(value)
-    if key == "data" and value == REST:
-        return REST
-    try:
-        return int(str(value))
-    except ValueError:
-        raise PlanError(f"{key}={value} must be a whole number") from None
-
-
-def _overlap(value: Any) -> tuple[str, ...]:
-    words = value.split("+") if isinstance(value, str) else [str(word) for word in value]
-    if words == ["none"] or not words:
-        return ()
-    if words == ["all"]:
-        return OVERLAPS
-    for word in words:
-        _one_of("overlap", word, OVERLAPS)
-    return tuple(switch for switch in OVERLAPS if switch in words)
-
-
-def _fill_rest(values: dict[str, Any], devices: int | None) -> None:
-    if values.get("data") != REST:
-        return
-    if devices is None:
-        raise PlanError("data=rest needs a number of devices to fill")
-    inner = 1
-    for axis in ("x", "y", "z", "pipe"):
-        inner *= max(values.get(axis, 1), 1)
-    if devices % inner:
-        raise PlanCannotRunError(
-            f"x*y*z={inner} does not divide {devices} devices, so data=rest cannot fill"
-        )
-    values["data"] = devices // inner
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return "+".join(map(str, value)) or "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -20,7 +20,8 @@ from topologies.machine import Machine, machine_from_dict
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.op import COLLECTIVES
-from workload.plan import PRECISIONS, parse_plan
+from workload.plan import PRECISIONS
+from workload.plan_text import parse_plan
 
 TASK = Calibration(precisions=("fp32",), quick=True)
 PLANS = (

@@ -19,7 +19,8 @@ from workload.gpt import find_model
 from workload.grid import Grid
 from workload.layout import Layout
 from workload.lowering import lower
-from workload.plan import Plan, parse_plan
+from workload.plan import Plan
+from workload.plan_text import parse_plan
 
 TINY = find_model("tiny-30k")
 CPU = torch.device("cpu")

@@ -20,7 +20,7 @@ from executor.launch import launch
 from executor.tasks import Job
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
-from workload.plan import parse_plan
+from workload.plan_text import parse_plan
 
 pytestmark = pytest.mark.distributed
 

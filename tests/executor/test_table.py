@@ -8,7 +8,7 @@ from executor.table import BufferTable
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.op import Buffer, Op
-from workload.plan import parse_plan
+from workload.plan_text import parse_plan
 from workload.program import Program
 
 CPU = torch.device("cpu")

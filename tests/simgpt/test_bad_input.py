@@ -36,7 +36,7 @@ TOO_MANY = 10**10
         (2, f"{PREDICT} --plan x=abc", "x=abc must be a whole number"),
         (2, f"{PREDICT} --plan x=1,x=2", "x stands twice"),
         (2, f"{PREDICT} --plan x=0", "x=0 must be at least 1"),
-        (2, f"{PREDICT} --plan recompute=half", "none, full"),
+        (2, f"{PREDICT} --plan recompute=half", "none, selective, full"),
         (3, "predict tiny-30k -m frontier --plan x=3", "x=3 does not divide heads=8; nearest: 2"),
         (3, f"{PREDICT} --batch 7", "batch=7 does not divide over z*data=8"),
         (3, f"{PREDICT} --batch 16 --plan data=8,micro_batch=3", "try 1, 2"),

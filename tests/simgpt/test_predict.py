@@ -14,7 +14,7 @@ import simgpt as api
 from tests.simgpt.face import simgpt
 from workload.gpt import find_model
 from workload.lowering import lower
-from workload.plan import parse_plan
+from workload.plan_text import parse_plan
 
 PLAN = "x=2,z=2,data=2,micro_batch=2"
 WORDS = ("predict", "tiny-1m", "-m", "frontier", "--plan", PLAN, "--batch", "16")

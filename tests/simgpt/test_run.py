@@ -16,7 +16,8 @@ from tests.simgpt.face import simgpt
 from tests.simgpt.test_predict import assert_tracks_in_order
 from workload.gpt import find_model
 from workload.lowering import lower
-from workload.plan import Plan, parse_plan
+from workload.plan import Plan
+from workload.plan_text import parse_plan
 from workload.program import Program
 
 pytestmark = pytest.mark.distributed

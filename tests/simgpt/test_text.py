@@ -11,7 +11,7 @@ from simgpt import tables
 from simgpt.commands.validate import _rows
 from tests.simgpt.face import assert_golden, simgpt
 from validation.host import Row
-from workload.plan import parse_plan
+from workload.plan_text import parse_plan
 
 COMMANDS = ("predict", "run", "calibrate", "validate", "validate host", "validate axonn")
 PREDICT = (

@@ -17,7 +17,7 @@ from topologies.errors import MachineError
 from topologies.load import load_machine
 from topologies.placement import Placement, contiguous
 from workload.gpt import find_model
-from workload.plan import parse_plan
+from workload.plan_text import parse_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANS = {
@@ -115,7 +115,7 @@ from pathlib import Path
 from simulator.prediction import predict
 from topologies.load import load_machine
 from workload.gpt import find_model
-from workload.plan import parse_plan
+from workload.plan_text import parse_plan
 plan = parse_plan("x=8,y=2,z=64,data=32,recompute=full", batch=8192)
 predict(find_model("gpt-640b"), plan, load_machine("frontier"))
 assert not {"torch", "networkx", "matplotlib", "scipy"} & set(sys.modules)

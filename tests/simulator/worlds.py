@@ -12,7 +12,8 @@ from simulator.network import Ints
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import COMPUTE, NO_ATTRIBUTES, Op
-from workload.plan import Plan, parse_plan
+from workload.plan import Plan
+from workload.plan_text import parse_plan
 from workload.program import Program
 
 TINY = GPT(name="tiny", layers=2, hidden=32, heads=8, ffn=64, sequence=16, vocab=64)

@@ -10,7 +10,8 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
 from workload.grid import AXES, Grid
 from workload.lowering import lower
-from workload.plan import OVERLAPS, PRECISIONS, RECOMPUTES, Plan, parse_plan
+from workload.plan import OVERLAPS, PRECISIONS, Plan
+from workload.plan_text import parse_plan
 
 
 def test_the_plan_of_the_text_is_printed_back() -> None:
@@ -40,7 +41,7 @@ sizes = st.sampled_from([1, 2, 3, 4, 8])
     micro=sizes,
     count=sizes,
     overlap=st.sets(st.sampled_from(OVERLAPS)),
-    recompute=st.sampled_from(RECOMPUTES),
+    recompute=st.sampled_from(("none", "full")),
     precision=st.sampled_from(PRECISIONS),
 )
 def test_every_plan_is_read_back_from_its_text_and_its_table(
@@ -77,8 +78,14 @@ def test_every_plan_is_read_back_from_its_text_and_its_table(
         ("x=two", "x=two must be a whole number"),
         ("x=0", "x=0 must be at least 1"),
         ("x=-2", "x=-2 must be at least 1"),
-        ("pipe=2", "pipe=2 is not supported yet"),
-        ("recompute=some", "recompute=some is not supported; use one of none, full"),
+        ("zero=4", "zero=4 must be 0, 1, 2 or 3"),
+        ("shard=2,data=4", "shard=2 needs zero=1, 2 or 3"),
+        ("sequence_parallel=yes", "must be true or false"),
+        ("interleave=2", "interleave=2 needs pipe > 1"),
+        ("pipe=2,stage_layers=1+2+3", "names 3 chunks, but pipe=2 times interleave=1 makes 2"),
+        ("recompute=full:0", "recompute=full:0 must be full:N"),
+        ("recompute=selective:2", "recompute=selective:2 must be full:N"),
+        ("recompute=some", "recompute=some is not supported; use one of none, selective, full"),
         ("overlap=all+none", "overlap=all is not supported"),
         ("precision=fp16", "precision=fp16 is not supported"),
         ("data=rest", "needs a number of devices"),
@@ -124,7 +131,8 @@ def test_x_must_divide_the_key_heads_that_queries_share() -> None:
 
 def test_x_is_the_fastest_axis_of_the_rank_order() -> None:
     grid = Grid(x=2, y=3, z=2, data=2)
-    assert grid.coordinates(1) == {"x": 1, "y": 0, "z": 0, "data": 0, "pipe": 0}
+    first = grid.coordinates(1)
+    assert {axis: first[axis] for axis in AXES} == {"x": 1, "y": 0, "z": 0, "data": 0, "pipe": 0}
     assert grid.coordinates(2)["y"] == 1
     assert grid.coordinates(6)["z"] == 1
     assert grid.coordinates(12)["data"] == 1
@@ -147,3 +155,18 @@ def test_groups_partition_the_ranks(shape: tuple[int, ...], axes: set[str]) -> N
         places = [grid.coordinates(int(rank)) for rank in group]
         assert all(place[axis] == places[0][axis] for place in places for axis in rest)
         assert [grid.rank(place) for place in places] == group.tolist() == sorted(group.tolist())
+
+
+def test_data_is_runs_of_neighbours_that_share_shards() -> None:
+    grid = Grid(x=2, data=4, shard=2)
+    assert grid.groups("shard").tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert grid.groups("replica").tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert grid.groups("data").tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert grid.coordinates(6) | {"x": 0} == grid.coordinates(7) | {"x": 0}
+    assert grid.coordinates(6)["shard"] == 1 and grid.coordinates(6)["replica"] == 1
+
+
+def test_the_ends_of_a_pipeline_are_its_first_and_its_last_stage() -> None:
+    assert Grid(x=2, pipe=4).groups("ends").tolist() == [[0, 6], [1, 7]]
+    assert Grid(x=2, pipe=4).size("ends") == 2
+    assert Grid(x=2).size("ends") == 1

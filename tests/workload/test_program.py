@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import COMPUTE, Op
-from workload.plan import OVERLAPS, Plan, parse_plan
+from workload.plan import OVERLAPS, Plan
+from workload.plan_text import parse_plan
 from workload.program import Program
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -200,7 +201,7 @@ def test_every_program_is_well_formed(
         assert set(op.reads) <= written, f"{op.name} reads what nobody wrote"
         written |= set(op.writes)
     assert all(later < index for index, wait in enumerate(program.waits) for later in wait)
-    blocking = lower(gpt, Plan(**{**plan.as_dict(), "overlap": ()}))
+    blocking = lower(gpt, replace(plan, overlap=()))
     assert program.comm_bytes == blocking.comm_bytes
     assert program.hardware_flops == blocking.hardware_flops
 

@@ -1,0 +1,115 @@
+"""Reading a plan: from `x=2,data=4` on a command line, or from a table of the same keys."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from workload.errors import PlanCannotRunError, PlanError
+from workload.plan import OVERLAPS, Plan
+
+REST = "rest"
+_TYPES = {field.name: str(field.type) for field in fields(Plan)}
+
+
+def parse_plan(
+    text: str | Mapping[str, Any], *, devices: int | None = None, batch: int | None = None
+) -> Plan:
+    """Read a plan from its text (`x=2,y=2,data=rest`) or from a table of the same keys.
+
+    `devices` is what `data=rest` fills, and must equal the plan's ranks where both are given.
+    Without a batch anywhere, a step is one micro-batch per rank; without `micro_batch`, a rank runs
+    its whole share at once.
+    """
+    given = dict(text) if isinstance(text, Mapping) else _split(text)
+    values = {key: _value(key, value) for key, value in given.items()}
+    _fill_rest(values, devices)
+    if batch is not None and values.setdefault("batch", batch) != batch:
+        raise PlanError(f"the plan says batch={values['batch']}, the command batch={batch}")
+    cells = values.get("z", 1) * values.get("data", 1)
+    if "batch" not in values:
+        values["batch"] = cells * values.get("micro_batch", 1)
+    if "micro_batch" not in values:
+        values["micro_batch"] = max(values["batch"] // max(cells, 1), 1)
+    plan = Plan(**values)
+    if devices is not None and plan.grid.ranks != devices:
+        raise PlanCannotRunError(
+            f"the plan's axes multiply to {plan.grid.ranks} ranks, not to {devices} devices; "
+            "one axis may be given as data=rest"
+        )
+    return plan
+
+
+def _split(text: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for word in filter(None, re.split(r"[,\s]+", text)):
+        key, equals, value = word.partition("=")
+        if not equals or not value:
+            raise PlanError(f"cannot read {word!r} in the plan; write key=value, as in x=2,data=4")
+        if key in given:
+            raise PlanError(f"{key} stands twice in the plan")
+        given[key] = value
+    return given
+
+
+def _value(key: str, value: Any) -> Any:
+    if key not in _TYPES:
+        near = difflib.get_close_matches(key, _TYPES, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_TYPES)}"
+        raise PlanError(f"unknown plan key {key!r}; {hint}")
+    if key == "overlap":
+        return _overlap(value)
+    if key == "stage_layers":
+        words = value.split("+") if isinstance(value, str) else value
+        return () if words == ["none"] else tuple(_number(key, word) for word in words)
+    if _TYPES[key] == "str":
+        return str(value)
+    if _TYPES[key] == "bool":
+        return _switch(key, value)
+    return REST if key == "data" and value == REST else _number(key, value)
+
+
+def _number(key: str, value: Any) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        raise PlanError(f"{key}={value} must be a whole number") from None
+
+
+def _switch(key: str, value: Any) -> bool:
+    word = str(value).lower()
+    if word not in ("true", "false"):
+        raise PlanError(f"{key}={value} must be true or false")
+    return word == "true"
+
+
+def _overlap(value: Any) -> tuple[str, ...]:
+    words = value.split("+") if isinstance(value, str) else [str(word) for word in value]
+    if words == ["none"] or not words:
+        return ()
+    if words == ["all"]:
+        return OVERLAPS
+    for word in words:
+        if word not in OVERLAPS:
+            raise PlanError(
+                f"overlap={word} is not supported; use all, none or some of {', '.join(OVERLAPS)}"
+            )
+    return tuple(switch for switch in OVERLAPS if switch in words)
+
+
+def _fill_rest(values: dict[str, Any], devices: int | None) -> None:
+    if values.get("data") != REST:
+        return
+    if devices is None:
+        raise PlanError("data=rest needs a number of devices to fill")
+    inner = 1
+    for axis in ("x", "y", "z", "pipe"):
+        inner *= max(values.get(axis, 1), 1)
+    if devices % inner:
+        raise PlanCannotRunError(
+            f"x*y*z*pipe={inner} does not divide {devices} devices, so data=rest cannot fill"
+        )
+    values["data"] = devices // inner
