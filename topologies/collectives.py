@@ -130,10 +130,16 @@ def _seconds(software: Software, kind: Kind, name: str, size: float, group: Grou
     """Time by one algorithm, or nothing where the library has no curve for it."""
     if kind == "all_reduce" and name in ("ring", "recursive", "hierarchical"):
         if name == "ring" and software.all_reduce is not None:
-            return algorithms.seconds(software.all_reduce, algorithms.ring(size, group, passes=2))
+            return algorithms.seconds(
+                software.all_reduce, algorithms.ring(size, group, passes=2), group.ring.further_s
+            )
         return _two_halves(software, name, size, group)
     curve = _curve(software, kind, name, group)
-    return None if curve is None else algorithms.seconds(curve, _phases(kind, name, size, group))
+    return (
+        None
+        if curve is None
+        else algorithms.seconds(curve, _phases(kind, name, size, group), group.ring.further_s)
+    )
 
 
 def _two_halves(software: Software, name: str, size: float, group: Group) -> float | None:
@@ -143,7 +149,9 @@ def _two_halves(software: Software, name: str, size: float, group: Group) -> flo
     if gather is None or scatter is None:
         return None
     phases = _phases("all_gather", name, size, group)
-    both_s = algorithms.seconds(gather, phases) + algorithms.seconds(scatter, phases)
+    both_s = algorithms.seconds(gather, phases, group.ring.further_s) + algorithms.seconds(
+        scatter, phases, group.ring.further_s
+    )
     return both_s - min(gather.launch_s, scatter.launch_s)
 
 
