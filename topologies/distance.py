@@ -4,12 +4,12 @@ What the measured curves contain: nobody recorded where their jobs ran. The fit 
 first nodes, side by side, so their hops count as passing one switch each. Every further switch
 adds its latency. On a machine whose benchmarks ran scattered, this counts some of it twice.
 
-How much of the effect of placement that explains: hardly any. A hop of Frontier's rings takes 45 to
-250 us and three more switches 1 us, so scattering costs collectives bound by latency 0.4 to 2 %, and
-a step of GPT-20B on 512 GCDs (z=16, data=32) less than 0.001 %. That job's 102 measured runs
-(hpcgroup/perf-variability@508e33a) rise by 1.0 % from one group to 64, on a straight line about
-which they spread by 0.8 %. The rest is other jobs' traffic, for which `interconnect.background`
-stands, and noise.
+How much of the effect of placement that explains: hardly any. A hop of Frontier's rings takes 45
+to 250 us and three more switches 1 us, so scattering costs collectives bound by latency 0.4 to
+2 %, and a step of GPT-20B on 512 GCDs (z=16, data=32) less than 0.001 %. That job's 102 measured
+runs (hpcgroup/perf-variability@508e33a) rise by 1.0 % from one group to 64, on a straight line
+about which they spread by 0.8 %. The rest is other jobs' traffic, for which
+`interconnect.background` stands, and noise.
 """
 
 from __future__ import annotations
