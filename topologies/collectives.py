@@ -169,11 +169,8 @@ def _curve(software: Software, kind: Kind, name: str, group: Group) -> Curve | N
         own = software.broadcast
         borrowed = software.all_gather if name == "ring" else software.tree
         return borrowed if own is None else own
-    if kind in ("all_to_all", "send_recv"):
-        own = getattr(software, kind)
-        return software.all_gather if own is None else own
     curve: Curve | None = getattr(software, kind)
-    return curve
+    return software.all_gather if curve is None else curve
 
 
 def _phases(kind: Kind, name: str, size: float, group: Group) -> Sequence[Phase]:

@@ -204,3 +204,11 @@ def test_what_was_neither_measured_nor_modelled_is_refused() -> None:
     machine = dataclasses.replace(FRONTIER, software=software)
     with pytest.raises(MachineError, match=r"neither software\.all_gather nor a measured table"):
         collective_seconds(machine, "all_gather", MIB, whole_nodes(machine, 16))
+
+
+def test_a_reduce_scatter_that_nobody_measured_takes_the_time_of_an_all_gather() -> None:
+    software = dataclasses.replace(PERLMUTTER.software, reduce_scatter=None)
+    machine = dataclasses.replace(PERLMUTTER, software=software)
+    ring = whole_nodes(machine, 64)
+    gather, scatter = (collective_seconds(machine, kind, MIB, ring) for kind in KINDS[:2])
+    assert gather == scatter
