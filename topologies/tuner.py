@@ -114,6 +114,8 @@ def _correction(shares: tuple[float, ...], size: float) -> float:
 
 def check_tuner(name: str) -> None:
     """Refuses the name of a tuner that is not known."""
+    if name == NONE:
+        return
     known = [NONE, *_tuners()]
     if name not in known:
         raise MachineError(f'software.tuner = "{name}" is not known; try {", ".join(known)}')

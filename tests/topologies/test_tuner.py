@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import tomllib
+from pathlib import Path
 
 import pytest
 
+import topologies
 from topologies.benchmark import bench
 from topologies.collectives import (
     algorithm_seconds,
@@ -134,3 +137,10 @@ def test_an_unknown_tuner_is_refused_by_name() -> None:
     with pytest.raises(MachineError) as error:
         with_settings(PERLMUTTER, {"software.tuner": "nccl-hoper"})
     assert 'software.tuner = "nccl-hoper" is not known; try none, nccl-ampere' in str(error.value)
+
+
+def test_every_tuners_constants_have_a_source() -> None:
+    text = (Path(topologies.__file__).parent / "tuners.toml").read_text(encoding="utf-8")
+    for name, table in tomllib.loads(text).items():
+        assert "tuning.cc" in table["source"], name
+        assert "channels" not in table or table["channels"]["source"], name
