@@ -48,7 +48,7 @@ def assert_equal(folded: Step, whole: Step) -> None:
 CASES = {
     "grid": st.sampled_from(GRIDS),
     "overlap": st.sampled_from(OVERLAPS),
-    "recompute": st.sampled_from(("none", "full")),
+    "recompute": st.sampled_from(("none", "full", "selective", "full:3")),
     "bytes_per_s": st.sampled_from(BANDWIDTHS),
     "tied": st.booleans(),
 }

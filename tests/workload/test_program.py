@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import COMPUTE, Op
-from workload.plan import OVERLAPS, Plan
+from workload.plan import OVERLAPS, RECOMPUTES, Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 
@@ -125,6 +125,25 @@ def test_a_recomputed_layer_keeps_its_gathered_weights_for_the_backward() -> Non
     assert sum(".grad.gather" in op.name for op in kept.ops) == 4
 
 
+def test_selective_recomputation_runs_the_attention_core_again_right_before_its_gradient() -> None:
+    program = program_of("x=2,y=2,z=2,recompute=selective,overlap=none")
+    assert names(program, "m0.l0.recompute") == ["m0.l0.re.attention"]
+    core = place(program, "m0.l0.re.attention")
+    assert program.ops[core + 1].name == "m0.l0.attention.grad"
+    assert set(program.ops[core].writes) < set(program.ops[core + 1].reads)
+    forward = place(program, "m0.l0.attention")
+    assert "m0.l0.attention.lse" in program.releases[forward]
+    assert "m0.l0.attention.o" in program.releases[place(program, "m0.l0.out.grad.weight")]
+    attention = 4 * (4 * 2 * 16) * 16 * 32
+    assert program.hardware_flops - program.model_flops == attention
+
+
+def test_only_the_first_layers_are_recomputed_if_the_plan_says_how_many() -> None:
+    program = program_of("recompute=full:3", find_model("tiny-1m"))
+    blocks = {op.block for op in program.ops if op.block.endswith("recompute")}
+    assert blocks == {f"m0.l{index}.recompute" for index in range(3)}
+
+
 def test_dp_reduces_each_layer_in_the_last_micro_batch_alone() -> None:
     gpt = find_model("tiny-1m")
     program = program_of("data=2,overlap=dp,micro_batch=1", gpt)
@@ -178,7 +197,7 @@ def test_attention_is_computed_alike_on_every_rank_of_y() -> None:
     grid=st.tuples(*[st.sampled_from([1, 2])] * 4),
     micro=st.sampled_from([1, 2]),
     overlap=st.sets(st.sampled_from(OVERLAPS)),
-    recompute=st.sampled_from(["none", "full"]),
+    recompute=st.sampled_from(["none", "full", "selective", "full:1"]),
 )
 def test_every_program_is_well_formed(
     gpt: GPT, grid: tuple[int, ...], micro: int, overlap: set[str], recompute: str
@@ -206,7 +225,7 @@ def test_every_program_is_well_formed(
     assert program.hardware_flops == blocking.hardware_flops
 
 
-@given(overlap=st.sets(st.sampled_from(OVERLAPS)), recompute=st.sampled_from(["none", "full"]))
+@given(overlap=st.sets(st.sampled_from(OVERLAPS)), recompute=st.sampled_from(RECOMPUTES))
 def test_no_buffer_is_freed_before_its_last_use_or_twice(overlap: set[str], recompute: str) -> None:
     switches = "+".join(sorted(overlap)) or "none"
     program = program_of(f"x=2,z=2,data=2,recompute={recompute},overlap={switches}")

@@ -6,14 +6,60 @@ copies carries `replicas`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from workload.lowering.builder import Builder
 
 
-def forward(b: Builder, prefix: str, qkv: str) -> tuple[str, str]:
-    """Emit the core (behind the rotation, if any); returns context and log-sum-exp."""
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Names of what the core leaves behind: its input (rotated as it is), its output, the rest.
+
+    `inner` is what selective recomputation drops: the log-sum-exp.
+    """
+
+    qkv: str
+    context: str
+    inner: tuple[str, ...]
+
+
+def forward(b: Builder, prefix: str, qkv: str) -> Core:
+    """Emit the core, behind the rotation, if any."""
     _rotate(b, f"{prefix}rope", "rope", qkv)
+    return _core(b, prefix, qkv)
+
+
+def again(b: Builder, prefix: str, kept: Core) -> Core:
+    """Emit the core once more, as a block of its own within the backward pass.
+
+    As with Megatron's checkpoint around the core, the first context stays for the next linear's
+    gradient, and the gradient of the core works on the second.
+    """
+    block, b.block = b.block, f"{prefix}recompute"
+    core = _core(b, f"{prefix}re.", kept.qkv)
+    b.block = block
+    return core
+
+
+def backward(b: Builder, prefix: str, core: Core, grad: str) -> str:
+    """Emit the gradient of the fused tensor from that of the context."""
+    shape = _shape(b)
+    out = b.tensor(f"{prefix}attention.dqkv", b.buffers[core.qkv].shape)
+    b.op(
+        f"{prefix}attention.grad",
+        "attention_grad",
+        [grad, core.qkv, core.context, *core.inner],
+        [out],
+        flops=8 * b.rows * b.gpt.sequence * shape["heads"] * shape["width"],
+        replicas=b.grid.y,
+        **shape,
+    )
+    _rotate(b, f"{prefix}rope.grad", "rope_grad", out)
+    return out
+
+
+def _core(b: Builder, prefix: str, qkv: str) -> Core:
     shape = _shape(b)
     heads, width = shape["heads"], shape["width"]
     context = b.tensor(f"{prefix}attention.o", (b.rows, heads * width))
@@ -28,27 +74,7 @@ def forward(b: Builder, prefix: str, qkv: str) -> tuple[str, str]:
         replicas=b.grid.y,
         **shape,
     )
-    return context, logsumexp
-
-
-def backward(b: Builder, prefix: str, saved: tuple[str, str, str], grad: str) -> str:
-    """Emit the gradient of the fused tensor from that of the context.
-
-    `saved` are the fused tensor, rotated as it is, the context and the log-sum-exp.
-    """
-    shape = _shape(b)
-    out = b.tensor(f"{prefix}attention.dqkv", b.buffers[saved[0]].shape)
-    b.op(
-        f"{prefix}attention.grad",
-        "attention_grad",
-        [grad, *saved],
-        [out],
-        flops=8 * b.rows * b.gpt.sequence * shape["heads"] * shape["width"],
-        replicas=b.grid.y,
-        **shape,
-    )
-    _rotate(b, f"{prefix}rope.grad", "rope_grad", out)
-    return out
+    return Core(qkv, context, (logsumexp,))
 
 
 def _rotate(b: Builder, name: str, kind: str, qkv: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workload.lowering import attention, linear, mlp, norm
+from workload.lowering.attention import Core
 from workload.lowering.builder import Builder
 from workload.lowering.linear import Linear
 
@@ -19,9 +20,7 @@ class Saved:
 
     source: str
     norm1: tuple[str, str]
-    qkv: str
-    context: str
-    logsumexp: str
+    core: Core
     middle: str
     norm2: tuple[str, str]
     up: str
@@ -56,8 +55,8 @@ def forward(b: Builder, prefix: str, owner: str, source: str) -> tuple[str, Save
     every = linears(b)
     normed1, stats1 = norm.forward(b, prefix, "norm1", f"{owner}.norm1", source)
     qkv, w_qkv = linear.forward(b, prefix, every["qkv"], owner, normed1)
-    context, logsumexp = attention.forward(b, prefix, qkv)
-    middle, w_out = linear.forward(b, prefix, every["out"], owner, context)
+    core = attention.forward(b, prefix, qkv)
+    middle, w_out = linear.forward(b, prefix, every["out"], owner, core.context)
     b.op(f"{prefix}out.add", "add", [middle, source], [middle])
     normed2, stats2 = norm.forward(b, prefix, "norm2", f"{owner}.norm2", middle)
     up, w_up = linear.forward(b, prefix, every["up"], owner, normed2)
@@ -68,9 +67,7 @@ def forward(b: Builder, prefix: str, owner: str, source: str) -> tuple[str, Save
     saved = Saved(
         source,
         (normed1, stats1),
-        qkv,
-        context,
-        logsumexp,
+        core,
         middle,
         (normed2, stats2),
         up,
@@ -81,11 +78,12 @@ def forward(b: Builder, prefix: str, owner: str, source: str) -> tuple[str, Save
 
 
 def backward(
-    b: Builder, prefix: str, owner: str, m: int, saved: Saved, grad: str, *, gathered: bool
+    b: Builder, prefix: str, owner: str, m: int, saved: Saved, grad: str, *, again: str
 ) -> str:
     """Emit the gradients of a layer from `grad`, that of its output; returns its input's.
 
-    `gathered` says that the weight tiles are still at hand (a recomputation gathered them).
+    `again` says what of the layer is recomputed: after "full" the weight tiles are still at hand,
+    since the recomputation gathered them; "selective" runs the attention core here once more.
     """
 
     def linear_back(name: str, source: str, upstream: str) -> str:
@@ -96,7 +94,7 @@ def backward(
             owner,
             micro_batch=m,
             source=source,
-            weight=saved.weights[name] if gathered or b.grid.z == 1 else "",
+            weight=saved.weights[name] if again == "full" or b.grid.z == 1 else "",
             grad=upstream,
         )
 
@@ -107,8 +105,9 @@ def backward(
     norm.backward(b, prefix, "norm2", f"{owner}.norm2", kept, d, m)
     b.op(f"{prefix}out.add.grad", "add", [d, grad], [d])
     middle = d
-    d = linear_back("out", saved.context, middle)
-    d = attention.backward(b, prefix, (saved.qkv, saved.context, saved.logsumexp), d)
+    d = linear_back("out", saved.core.context, middle)
+    core = attention.again(b, prefix, saved.core) if again == "selective" else saved.core
+    d = attention.backward(b, prefix, core, d)
     d = linear_back("qkv", saved.norm1[0], d)
     kept = (saved.source, saved.norm1[1])
     norm.backward(b, prefix, "norm1", f"{owner}.norm1", kept, d, m)

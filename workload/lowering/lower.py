@@ -8,6 +8,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import layer, optimizer, vocabulary
 from workload.lowering.builder import Builder
+from workload.lowering.recompute import recomputed
 from workload.passes import overlap
 from workload.plan import Plan
 from workload.program import Program
@@ -73,7 +74,6 @@ def _nearest(size: int, widths: list[int]) -> str:
 
 def _micro_batch(b: Builder, m: int) -> None:
     """Forward through all layers, head and loss, then backward in reverse, recomputing if asked."""
-    full = b.plan.recompute == "full"
     b.block = f"m{m}.embed"
     stream, embedded = vocabulary.embed(b, m)
     saved = []
@@ -86,11 +86,12 @@ def _micro_batch(b: Builder, m: int) -> None:
     grad = vocabulary.head(b, m, stream)
     for index in reversed(range(b.gpt.layers)):
         kept = saved[index]
-        if full:
+        again = recomputed(b.plan, index)
+        if again == "full":
             b.block = f"m{m}.l{index}.recompute"
             _, kept = layer.forward(b, f"m{m}.l{index}.re.", f"l{index}", kept.source)
         b.block = f"m{m}.l{index}.backward"
         prefix, owner = f"m{m}.l{index}.", f"l{index}"
-        grad = layer.backward(b, prefix, owner, m, kept, grad, gathered=full)
+        grad = layer.backward(b, prefix, owner, m, kept, grad, again=again)
     b.block = f"m{m}.embed.backward"
     vocabulary.embed_backward(b, m, grad, embedded)
