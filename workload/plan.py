@@ -177,7 +177,6 @@ _TO_COME = (
     "gradients",
     "offload",
     "sequence_parallel",
-    "attention",
 )
 
 

@@ -30,6 +30,7 @@ PLANS = (
     "x=2,overlap=none",
     "y=2,z=2,micro_batch=1",
     "z=4,data=2,micro_batch=2",
+    "x=2,attention=unfused",
 )
 
 

@@ -54,6 +54,7 @@ def table(program: Program) -> str:
         ("blocking", "x=2,y=2,z=2,data=2,recompute=full,overlap=none", ONE_LAYER),
         ("overlapped", "x=2,y=2,z=2,data=2,recompute=full,overlap=all", ONE_LAYER),
         ("llama", "x=2,y=2,z=2,data=2,overlap=none", ONE_LLAMA),
+        ("unfused", "x=2,y=2,attention=unfused,recompute=selective,overlap=none", ONE_LAYER),
     ],
 )
 def test_the_whole_program_is_as_reviewed(name: str, plan: str, gpt: GPT) -> None:
@@ -136,6 +137,19 @@ def test_selective_recomputation_runs_the_attention_core_again_right_before_its_
     assert "m0.l0.attention.o" in program.releases[place(program, "m0.l0.out.grad.weight")]
     attention = 4 * (4 * 2 * 16) * 16 * 32
     assert program.hardware_flops - program.model_flops == attention
+
+
+def test_unfused_attention_multiplies_as_much_as_flash_on_squares_that_it_keeps() -> None:
+    flash, unfused = (
+        program_of(f"x=2,y=2,attention={kind}", ONE_LLAMA) for kind in ("flash", "unfused")
+    )
+    assert unfused.model_flops == flash.model_flops
+    scores = op_of(unfused, "m0.l0.attention.scores")
+    assert (scores.attributes["m"], scores.attributes["count"]) == (2 * 16, 8 * 4)
+    assert unfused.buffers["m0.l0.attention.softmax.o"].shape == (8, 8, 16, 16)
+    assert unfused.releases[place(unfused, "m0.l0.attention.softmax")] == [scores.writes[0]]
+    kept = unfused.releases[place(unfused, "m0.l0.attention.softmax.grad")]
+    assert kept == ["m0.l0.attention.softmax.o"]
 
 
 def test_only_the_first_layers_are_recomputed_if_the_plan_says_how_many() -> None:

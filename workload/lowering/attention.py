@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from workload.lowering import unfused
 from workload.lowering.builder import Builder
 
 
@@ -16,7 +17,7 @@ from workload.lowering.builder import Builder
 class Core:
     """Names of what the core leaves behind: its input (rotated as it is), its output, the rest.
 
-    `inner` is what selective recomputation drops: the log-sum-exp.
+    `inner` is what selective recomputation drops: the log-sum-exp or, unfused, the squares.
     """
 
     qkv: str
@@ -44,23 +45,25 @@ def again(b: Builder, prefix: str, kept: Core) -> Core:
 
 def backward(b: Builder, prefix: str, core: Core, grad: str) -> str:
     """Emit the gradient of the fused tensor from that of the context."""
-    shape = _shape(b)
-    out = b.tensor(f"{prefix}attention.dqkv", b.buffers[core.qkv].shape)
-    b.op(
-        f"{prefix}attention.grad",
-        "attention_grad",
-        [grad, core.qkv, core.context, *core.inner],
-        [out],
-        flops=8 * b.rows * b.gpt.sequence * shape["heads"] * shape["width"],
-        replicas=b.grid.y,
-        **shape,
-    )
+    shape, name = _shape(b), f"{prefix}attention"
+    out = b.tensor(f"{name}.dqkv", b.buffers[core.qkv].shape)
+    if b.plan.attention == "unfused":
+        unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
+    else:
+        reads = [grad, core.qkv, core.context, *core.inner]
+        flops = 8 * b.rows * b.gpt.sequence * shape["heads"] * shape["width"]
+        replicas = b.grid.y
+        b.op(
+            f"{name}.grad", "attention_grad", reads, [out], flops=flops, replicas=replicas, **shape
+        )
     _rotate(b, f"{prefix}rope.grad", "rope_grad", out)
     return out
 
 
 def _core(b: Builder, prefix: str, qkv: str) -> Core:
     shape = _shape(b)
+    if b.plan.attention == "unfused":
+        return Core(qkv, *unfused.forward(b, prefix, qkv, shape))
     heads, width = shape["heads"], shape["width"]
     context = b.tensor(f"{prefix}attention.o", (b.rows, heads * width))
     lse_shape = (b.plan.micro_batch, heads, b.gpt.sequence)
