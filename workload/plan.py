@@ -176,7 +176,6 @@ _TO_COME = (
     "reshard",
     "gradients",
     "offload",
-    "sequence_parallel",
 )
 
 

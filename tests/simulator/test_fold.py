@@ -29,6 +29,8 @@ GRIDS = (
     "x=2,y=3,data=2",
     "z=3,data=4",
     "x=1",
+    "x=4,sequence_parallel=true",
+    "x=2,z=2,data=2,sequence_parallel=true,attention=unfused",
 )
 BANDWIDTHS = (1e6, 3e7, 1e8, 3e8, 1e9, 1e10, 1e12)  # from bound by links to bound by compute
 

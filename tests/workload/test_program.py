@@ -54,6 +54,7 @@ def table(program: Program) -> str:
         ("blocking", "x=2,y=2,z=2,data=2,recompute=full,overlap=none", ONE_LAYER),
         ("overlapped", "x=2,y=2,z=2,data=2,recompute=full,overlap=all", ONE_LAYER),
         ("llama", "x=2,y=2,z=2,data=2,overlap=none", ONE_LLAMA),
+        ("sequence_parallel", "x=2,z=2,data=2,sequence_parallel=true,overlap=oar", ONE_LAYER),
         ("unfused", "x=2,y=2,attention=unfused,recompute=selective,overlap=none", ONE_LAYER),
     ],
 )
@@ -158,6 +159,41 @@ def test_only_the_first_layers_are_recomputed_if_the_plan_says_how_many() -> Non
     assert blocks == {f"m0.l{index}.recompute" for index in range(3)}
 
 
+def test_sequence_parallelism_gathers_rows_before_a_linear_and_scatters_sums_behind_it() -> None:
+    program = program_of("x=2,z=2,sequence_parallel=true,overlap=none")
+    m, h = 4 * 16, 32
+    moved = {op.name: (op.kind, op.nbytes) for op in program.ops if op.axes == ("x",)}
+    for linear in ("qkv", "up"):
+        assert moved[f"m0.l0.{linear}.rows.gather"] == ("all_gather", 2 * m * h)
+        assert moved[f"m0.l0.{linear}.grad.source.gather"] == ("all_gather", 2 * m * h)
+        assert moved[f"m0.l0.{linear}.grad.reduce"] == ("reduce_scatter", 2 * m * h)
+    for linear in ("out", "down"):
+        assert moved[f"m0.l0.{linear}.reduce"] == ("reduce_scatter", 2 * m * h)
+        assert moved[f"m0.l0.{linear}.grad.rows.gather"] == ("all_gather", 2 * m * h)
+    for part in ("norm1.o", "out.reduce.o", "norm2.o", "down.reduce.o"):
+        assert program.buffers[f"m0.l0.{part}"].shape == (m // 2, h)
+
+
+def test_the_gradients_of_what_worked_on_split_rows_are_summed_over_x_too() -> None:
+    program = program_of("x=2,z=2,data=2,sequence_parallel=true,overlap=none")
+    rows, small = op_of(program, "rows.reduce"), op_of(program, "small.reduce")
+    assert (rows.axes, small.axes) == (("x", "z", "data"), ("z", "data"))
+    assert small.reads == ("l0.qkv.b.grad", "l0.up.b.grad")
+    assert {"norm.w.grad", "l0.out.b.grad", "position.w.grad"} < set(rows.reads)
+
+
+def test_oar_gathers_the_input_again_beside_its_gradients_matmul() -> None:
+    program = program_of("x=2,sequence_parallel=true,overlap=oar")
+    gather = place(program, "m0.l0.up.grad.source.gather")
+    following = [(op.name.rpartition("up.")[2], op.stream) for op in program.ops[gather : gather + 4]]
+    assert following == [
+        ("grad.source.gather", "x"),
+        ("grad.input", COMPUTE),
+        ("grad.reduce", "x"),
+        ("grad.weight", COMPUTE),
+    ]
+
+
 def test_dp_reduces_each_layer_in_the_last_micro_batch_alone() -> None:
     gpt = find_model("tiny-1m")
     program = program_of("data=2,overlap=dp,micro_batch=1", gpt)
@@ -212,9 +248,17 @@ def test_attention_is_computed_alike_on_every_rank_of_y() -> None:
     micro=st.sampled_from([1, 2]),
     overlap=st.sets(st.sampled_from(OVERLAPS)),
     recompute=st.sampled_from(["none", "full", "selective", "full:1"]),
+    attention=st.sampled_from(["flash", "unfused"]),
+    rows=st.booleans(),
 )
 def test_every_program_is_well_formed(
-    gpt: GPT, grid: tuple[int, ...], micro: int, overlap: set[str], recompute: str
+    gpt: GPT,
+    grid: tuple[int, ...],
+    micro: int,
+    overlap: set[str],
+    recompute: str,
+    attention: str,
+    rows: bool,
 ) -> None:
     x, y, z, data = grid
     plan = Plan(
@@ -226,6 +270,8 @@ def test_every_program_is_well_formed(
         micro_batch=4 // (z * data * micro) or 1,
         overlap=tuple(switch for switch in OVERLAPS if switch in overlap),
         recompute=recompute,
+        attention=attention,
+        sequence_parallel=rows and y == 1,
     )
     program = lower(gpt, plan)
     assert len({op.name for op in program.ops}) == len(program.ops)

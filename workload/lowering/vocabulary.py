@@ -8,7 +8,7 @@ per token. Source: Megatron-AxoNN (vocabulary over the whole tensor group).
 from __future__ import annotations
 
 from workload.layout import Layout
-from workload.lowering import norm
+from workload.lowering import norm, rows
 from workload.lowering.builder import Builder
 from workload.lowering.linear import add_gradient, gather, matmul, weight_gradient
 
@@ -17,11 +17,11 @@ Kept = tuple[str, str] | None
 
 def padded_vocabulary(b: Builder) -> int:
     """The smallest vocabulary of at least V rows that x, y and z split evenly."""
-    rows = b.grid.size("x", "y")
-    count = -(-b.gpt.vocab // rows)
+    parts = b.grid.size("x", "y")
+    count = -(-b.gpt.vocab // parts)
     while count * b.gpt.hidden % b.grid.z:
         count += 1
-    return rows * count
+    return parts * count
 
 
 def declare(b: Builder) -> None:
@@ -56,10 +56,11 @@ def embed(b: Builder, m: int) -> tuple[str, Kept]:
     full = b.tensor(f"{prefix}.o", (b.rows, h))
     traffic = 2 * b.rows * h * b.item_bytes()
     b.op(f"{prefix}.lookup", "embedding", [f"m{m}.tokens", weight], [full], nbytes=traffic)
-    b.all_reduce(f"{prefix}.reduce", full, "x", "y")
+    full = rows.reduce(b, f"{prefix}.reduce", full, "x", "y")
     if b.gpt.positions == "learned":
-        out = b.tensor(f"m{m}.position.o", (b.rows, h // b.grid.y))
-        b.op(f"m{m}.position", "position", [full, "position.w"], [out], sequence=b.gpt.sequence)
+        out = b.tensor(f"m{m}.position.o", (b.buffers[full].shape[0], h // b.grid.y))
+        how = {"sequence": b.gpt.sequence, "row_parts": rows.parts(b)}
+        b.op(f"m{m}.position", "position", [full, "position.w"], [out], **how)
     else:
         out = _take_columns(b, f"{prefix}.columns", full, f"{prefix}.part")
     if not b.gpt.embedding_norm:
@@ -75,8 +76,9 @@ def embed_backward(b: Builder, m: int, grad: str, kept: Kept) -> None:
         norm.backward(b, f"{prefix}.", "norm", "embed.norm", kept, grad, m)
     if b.gpt.positions == "learned":
         reads, writes = b.grad_writes("position.w", m)
-        how = {"first": m == 0, "sequence": b.gpt.sequence}
+        how = {"first": m == 0, "sequence": b.gpt.sequence, "row_parts": rows.parts(b)}
         b.op(f"m{m}.position.grad", "position_grad", [grad, *reads], writes, **how)
+    grad = rows.gather(b, f"{prefix}.grad.rows", grad)
     whole = _merge_columns(b, f"{prefix}.grad", grad)
     dw = b.tensor(f"{prefix}.dw", _tile(b), role="workspace")
     traffic = b.buffers[dw].nbytes + 2 * b.rows * b.gpt.hidden * b.item_bytes()
@@ -89,15 +91,17 @@ def head(b: Builder, m: int, source: str) -> str:
     """Emit last norm, classifier, loss and their backward; returns the stream's gradient."""
     prefix, table = f"m{m}.head", "embed.w" if b.gpt.tied else "head.w"
     normed, stats = norm.forward(b, f"m{m}.", "norm", "norm", source)
-    whole = _merge_columns(b, prefix, normed)
+    whole = _merge_columns(b, prefix, rows.gather(b, f"{prefix}.rows", normed))
     weight = gather(b, prefix, table, _tile(b))
     vocab = _tile(b)[0]
     logits = b.tensor(f"{prefix}.o", (b.rows, vocab))
     matmul(b, f"{prefix}.matmul", [whole, weight], logits, "NT", (b.rows, vocab, b.gpt.hidden))
     d_logits = _loss(b, m, logits)
+    if rows.parts(b) > 1:
+        whole = rows.gather(b, f"{prefix}.grad.source", normed)
     d = b.tensor(f"{prefix}.di", (b.rows, b.gpt.hidden))
     matmul(b, f"{prefix}.grad.input", [d_logits, weight], d, "NN", (b.rows, b.gpt.hidden, vocab))
-    b.all_reduce(f"{prefix}.grad.reduce", d, "x", "y")
+    d = rows.reduce(b, f"{prefix}.grad.reduce", d, "x", "y")
     weight_gradient(b, prefix, table, (d_logits, whole), _tile(b), m)
     d = _take_columns(b, f"{prefix}.grad.columns", d, f"{prefix}.di.part")
     norm.backward(b, f"m{m}.", "norm", "norm", (source, stats), d, m)
@@ -136,10 +140,10 @@ def _merge_columns(b: Builder, prefix: str, part: str) -> str:
     """Emit the all-gather over y that makes whole rows of a stream whose columns are split."""
     if b.grid.y == 1:
         return part
-    rows, width = b.buffers[part].shape
-    stacked = b.tensor(f"{prefix}.stacked", (b.grid.y, rows, width))
+    height, width = b.buffers[part].shape
+    stacked = b.tensor(f"{prefix}.stacked", (b.grid.y, height, width))
     b.collective(f"{prefix}.columns.gather", "all_gather", [part], [stacked], "y")
-    whole = b.tensor(f"{prefix}.columns.o", (rows, b.grid.y * width))
+    whole = b.tensor(f"{prefix}.columns.o", (height, b.grid.y * width))
     b.op(f"{prefix}.columns", "merge_columns", [stacked], [whole])
     return whole
 
@@ -148,8 +152,8 @@ def _take_columns(b: Builder, op: str, whole: str, part: str) -> str:
     """Emit the copy of this rank's columns of whole rows; with one rank on y they are the part."""
     if b.grid.y == 1:
         return whole
-    rows, width = b.buffers[whole].shape
-    b.op(op, "take_columns", [whole], [b.tensor(part, (rows, width // b.grid.y))])
+    height, width = b.buffers[whole].shape
+    b.op(op, "take_columns", [whole], [b.tensor(part, (height, width // b.grid.y))])
     return part
 
 
