@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from executor.kernels.dropout import kept, scale_of
 from executor.place import Place
 from workload.op import Op
 
@@ -20,11 +21,11 @@ def attention(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     q, k, v = _expanded(op, reads[0])
     context, logsumexp = writes
     bias = bias_of(op, reads[0], at)
-    if _has_flash(reads[0], bias):
+    if _has_flash(op, reads[0], bias):
         out, lse = _flash(q, k, v, bias)
         logsumexp.copy_(lse)
     else:
-        out = _plain(q, k, v, bias)
+        out = _plain(q, k, v, bias, _left(op, q, at))
         logsumexp.zero_()
     context.view(tokens_of(op, context)).copy_(out.transpose(1, 2))
 
@@ -35,13 +36,13 @@ def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     expanded = _expanded(op, qkv)
     bias = bias_of(op, qkv, at)
     d = grad.view(tokens_of(op, grad)).transpose(1, 2)
-    if _has_flash(qkv, bias):
+    if _has_flash(op, qkv, bias):
         out = context.view(tokens_of(op, context)).transpose(1, 2)
         grads = _flash_grad(d, expanded, out, logsumexp, bias)
     else:
         leaves = [t.detach().requires_grad_() for t in expanded]
         with torch.enable_grad():
-            again = _plain(leaves[0], leaves[1], leaves[2], bias)
+            again = _plain(leaves[0], leaves[1], leaves[2], bias, _left(op, qkv, at))
         grads = torch.autograd.grad(again, leaves, d)
     for target, part in zip(heads_of(op, writes[0]), grads, strict=True):
         target.copy_(_summed(part, target.shape[1]))
@@ -135,13 +136,34 @@ def tokens_of(op: Op, tensor: torch.Tensor) -> tuple[int, int, int, int]:
     return (tensor.shape[0] // sequence, sequence, heads, width)
 
 
-def _has_flash(tensor: torch.Tensor, bias: Bias) -> bool:
-    """CUDA's flash kernels take 16-bit types without a bias; others use a local graph."""
+def _has_flash(op: Op, tensor: torch.Tensor, bias: Bias) -> bool:
+    """CUDA's flash kernels take 16-bit types without a bias; others use a local graph.
+
+    So does dropout, since the kernels draw in a way that depends on how heads are split.
+    """
+    if "rate" in op.attributes:
+        return False
     half = tensor.dtype in (torch.bfloat16, torch.float16)
     return tensor.device.type == "cpu" or (half and bias is None)
 
 
-def _plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Bias) -> torch.Tensor:
+def _left(op: Op, qkv: torch.Tensor, at: Place) -> torch.Tensor | None:
+    """What probabilities are multiplied by, where the model has dropout."""
+    if "rate" not in op.attributes:
+        return None
+    heads, sequence, rows = (op.attributes[key] for key in ("heads", "sequence", "rows"))
+    mask = kept(op, (rows // sequence, heads, sequence, sequence), at)
+    return mask.to(qkv.dtype).mul_(scale_of(op))
+
+
+def _plain(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Bias, left: torch.Tensor | None
+) -> torch.Tensor:
+    if left is not None:
+        scores = (q @ k.mT).mul(q.shape[-1] ** -0.5)
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        masked = scores.masked_fill(later, -torch.inf) if bias is None else scores + bias
+        return torch.matmul(masked.softmax(-1).mul(left), v)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None)
 
 

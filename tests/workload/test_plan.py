@@ -133,7 +133,9 @@ def test_x_must_divide_the_key_heads_that_queries_share() -> None:
 
 def test_x_must_divide_the_rows_that_sequence_parallelism_splits() -> None:
     gpt, text = replace(find_model("tiny-1m"), sequence=30), "x=4,sequence_parallel=true"
-    with pytest.raises(PlanCannotRunError, match="x=4 does not divide the rows of a micro-batch=30"):
+    with pytest.raises(
+        PlanCannotRunError, match="x=4 does not divide the rows of a micro-batch=30"
+    ):
         lower(gpt, parse_plan(text))
     lower(gpt, parse_plan(f"{text},micro_batch=2"))
 

@@ -153,6 +153,26 @@ def test_unfused_attention_multiplies_as_much_as_flash_on_squares_that_it_keeps(
     assert kept == ["m0.l0.attention.softmax.o"]
 
 
+def test_dropout_keeps_a_byte_per_element_where_megatron_has_it() -> None:
+    gpt, text = replace(ONE_LAYER, dropout=0.1), "x=2,attention=unfused"
+    program = program_of(text, gpt)
+    masks = {name: b.shape for name, b in program.buffers.items() if name.endswith(".mask")}
+    rows, square = (8 * 16, 32), (8, 4, 16, 16)
+    layer = {"attention": square, "out": rows, "down": rows}
+    assert masks == {"m0.embed.mask": rows, **{f"m0.l0.{k}.mask": v for k, v in layer.items()}}
+    assert program.buffers["m0.l0.out.mask"].nbytes == 8 * 16 * 32
+    flash = program_of("x=2", gpt)
+    assert "m0.l0.attention.mask" not in flash.buffers
+    assert op_of(flash, "m0.l0.attention").attributes["rate"] == 0.1
+
+
+def test_a_layer_run_again_drops_the_same_elements() -> None:
+    program = program_of("recompute=full", replace(ONE_LAYER, dropout=0.1), batch=2)
+    once, again = (op_of(program, f"m0.l0.{name}dropout") for name in ("out.", "re.out."))
+    assert once.attributes == again.attributes
+    assert once.attributes["place"] == "l0.out"
+
+
 def test_only_the_first_layers_are_recomputed_if_the_plan_says_how_many() -> None:
     program = program_of("recompute=full:3", find_model("tiny-1m"))
     blocks = {op.block for op in program.ops if op.block.endswith("recompute")}
@@ -185,7 +205,9 @@ def test_the_gradients_of_what_worked_on_split_rows_are_summed_over_x_too() -> N
 def test_oar_gathers_the_input_again_beside_its_gradients_matmul() -> None:
     program = program_of("x=2,sequence_parallel=true,overlap=oar")
     gather = place(program, "m0.l0.up.grad.source.gather")
-    following = [(op.name.rpartition("up.")[2], op.stream) for op in program.ops[gather : gather + 4]]
+    following = [
+        (op.name.rpartition("up.")[2], op.stream) for op in program.ops[gather : gather + 4]
+    ]
     assert following == [
         ("grad.source.gather", "x"),
         ("grad.input", COMPUTE),
@@ -243,7 +265,9 @@ def test_attention_is_computed_alike_on_every_rank_of_y() -> None:
 
 
 @given(
-    gpt=st.sampled_from([ONE_LAYER, ONE_LLAMA, replace(ONE_LAYER, embedding_norm=True)]),
+    gpt=st.sampled_from(
+        [ONE_LAYER, ONE_LLAMA, replace(ONE_LAYER, embedding_norm=True, dropout=0.1)]
+    ),
     grid=st.tuples(*[st.sampled_from([1, 2])] * 4),
     micro=st.sampled_from([1, 2]),
     overlap=st.sets(st.sampled_from(OVERLAPS)),

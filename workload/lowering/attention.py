@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from workload.lowering import unfused
+from workload.lowering import dropout, unfused
 from workload.lowering.builder import Builder
 
 
@@ -17,18 +17,20 @@ from workload.lowering.builder import Builder
 class Core:
     """Names of what the core leaves behind: its input (rotated as it is), its output, the rest.
 
-    `inner` is what selective recomputation drops: the log-sum-exp or, unfused, the squares.
+    `inner` is what selective recomputation drops: the log-sum-exp or, unfused, the squares. `place`
+    is what dropout draws by.
     """
 
     qkv: str
     context: str
     inner: tuple[str, ...]
+    place: str
 
 
-def forward(b: Builder, prefix: str, qkv: str) -> Core:
+def forward(b: Builder, prefix: str, owner: str, qkv: str) -> Core:
     """Emit the core, behind the rotation, if any."""
     _rotate(b, f"{prefix}rope", "rope", qkv)
-    return _core(b, prefix, qkv)
+    return _core(b, prefix, f"{owner}.attention", qkv)
 
 
 def again(b: Builder, prefix: str, kept: Core) -> Core:
@@ -38,14 +40,14 @@ def again(b: Builder, prefix: str, kept: Core) -> Core:
     gradient, and the gradient of the core works on the second.
     """
     block, b.block = b.block, f"{prefix}recompute"
-    core = _core(b, f"{prefix}re.", kept.qkv)
+    core = _core(b, f"{prefix}re.", kept.place, kept.qkv)
     b.block = block
     return core
 
 
 def backward(b: Builder, prefix: str, core: Core, grad: str) -> str:
     """Emit the gradient of the fused tensor from that of the context."""
-    shape, name = _shape(b), f"{prefix}attention"
+    shape, name = _shape(b, core.place), f"{prefix}attention"
     out = b.tensor(f"{name}.dqkv", b.buffers[core.qkv].shape)
     if b.plan.attention == "unfused":
         unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
@@ -60,10 +62,10 @@ def backward(b: Builder, prefix: str, core: Core, grad: str) -> str:
     return out
 
 
-def _core(b: Builder, prefix: str, qkv: str) -> Core:
-    shape = _shape(b)
+def _core(b: Builder, prefix: str, place: str, qkv: str) -> Core:
+    shape = _shape(b, place)
     if b.plan.attention == "unfused":
-        return Core(qkv, *unfused.forward(b, prefix, qkv, shape))
+        return Core(qkv, *unfused.forward(b, prefix, place, qkv, shape), place)
     heads, width = shape["heads"], shape["width"]
     context = b.tensor(f"{prefix}attention.o", (b.rows, heads * width))
     lse_shape = (b.plan.micro_batch, heads, b.gpt.sequence)
@@ -77,7 +79,7 @@ def _core(b: Builder, prefix: str, qkv: str) -> Core:
         replicas=b.grid.y,
         **shape,
     )
-    return Core(qkv, context, (logsumexp,))
+    return Core(qkv, context, (logsumexp,), place)
 
 
 def _rotate(b: Builder, name: str, kind: str, qkv: str) -> None:
@@ -89,8 +91,17 @@ def _rotate(b: Builder, name: str, kind: str, qkv: str) -> None:
         b.op(name, kind, [qkv], [qkv], nbytes=nbytes, base=b.gpt.rope_base, **shape)
 
 
-def _shape(b: Builder) -> dict[str, Any]:
-    """One rank's heads of queries, and of keys and values; a head's width; the sequence."""
+def _shape(b: Builder, place: str = "") -> dict[str, Any]:
+    """One rank's heads of queries, and of keys and values; a head's width; the sequence.
+
+    A flash kernel drops probabilities itself, so it must know of their place.
+    """
     gpt, x = b.gpt, b.grid.x
-    shape = {"heads": gpt.heads // x, "kv_heads": gpt.key_heads // x, "width": gpt.width}
-    return {**shape, "sequence": gpt.sequence, "alibi": gpt.positions == "alibi"}
+    shape: dict[str, Any] = {
+        "heads": gpt.heads // x,
+        "kv_heads": gpt.key_heads // x,
+        "width": gpt.width,
+    }
+    shape |= {"sequence": gpt.sequence, "alibi": gpt.positions == "alibi"}
+    drops = dropout.how(b, place) if place and b.plan.attention == "flash" else {}
+    return {**shape, **drops}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from workload.lowering import dropout
 from workload.lowering.builder import Builder
 
 Shape = dict[str, Any]
@@ -22,16 +23,26 @@ OPERANDS = {
 }
 
 
-def forward(b: Builder, prefix: str, qkv: str, shape: Shape) -> tuple[str, tuple[str, ...]]:
-    """Emit scores, softmax and context; returns the context, and the probabilities."""
+def forward(
+    b: Builder, prefix: str, place: str, qkv: str, shape: Shape
+) -> tuple[str, tuple[str, ...]]:
+    """Emit scores, softmax, dropout and context.
+
+    Returns the context, and the probabilities that the softmax made and that remained, and the mask
+    between them, if any.
+    """
     name = f"{prefix}attention"
     scores = b.tensor(f"{name}.scores.o", _square(b, shape))
     _product(b, name, "scores", (qkv, qkv, scores), shape)
     probabilities = b.tensor(f"{name}.softmax.o", _square(b, shape))
     b.op(f"{name}.softmax", "softmax", [scores], [probabilities], **shape)
+    kept, mask = probabilities, ""
+    if b.gpt.dropout:
+        kept = b.tensor(f"{name}.dropout.o", _square(b, shape))
+        mask = dropout.forward(b, name, place, probabilities, kept)
     context = b.tensor(f"{name}.o", (b.rows, shape["heads"] * shape["width"]))
-    _product(b, name, "context", (probabilities, qkv, context), shape)
-    return context, (probabilities,)
+    _product(b, name, "context", (kept, qkv, context), shape)
+    return context, (probabilities, kept, mask)
 
 
 def backward(
@@ -41,10 +52,11 @@ def backward(
 
     `saved` are the fused tensor and what `forward` returned beside the context.
     """
-    qkv, probabilities = saved
+    qkv, probabilities, kept, mask = saved
     scores = b.tensor(f"{name}.dscores", _square(b, shape))
-    _product(b, name, "grad.values", (probabilities, grad, out), shape)
+    _product(b, name, "grad.values", (kept, grad, out), shape)
     _product(b, name, "grad.scores", (grad, qkv, scores), shape)
+    dropout.backward(b, name, mask, scores, scores)
     b.op(f"{name}.softmax.grad", "softmax_grad", [scores, probabilities], [scores], **shape)
     _product(b, name, "grad.queries", (scores, qkv, out), shape)
     _product(b, name, "grad.keys", (scores, qkv, out), shape)

@@ -8,11 +8,11 @@ per token. Source: Megatron-AxoNN (vocabulary over the whole tensor group).
 from __future__ import annotations
 
 from workload.layout import Layout
-from workload.lowering import norm, rows
+from workload.lowering import dropout, norm, rows
 from workload.lowering.builder import Builder
 from workload.lowering.linear import add_gradient, gather, matmul, weight_gradient
 
-Kept = tuple[str, str] | None
+Kept = tuple[tuple[str, str] | None, str]
 
 
 def padded_vocabulary(b: Builder) -> int:
@@ -49,7 +49,7 @@ def inputs(b: Builder, m: int) -> None:
 def embed(b: Builder, m: int) -> tuple[str, Kept]:
     """Emit the lookup, its all-reduce, learned positions and a norm, where the model has them.
 
-    Returns the residual stream's name, and what the norm keeps for the backward pass.
+    Returns the residual stream's name, and what norm and dropout keep for the backward pass.
     """
     prefix, h = f"m{m}.embed", b.gpt.hidden
     weight = gather(b, prefix, "embed.w", _tile(b))
@@ -63,17 +63,21 @@ def embed(b: Builder, m: int) -> tuple[str, Kept]:
         b.op(f"m{m}.position", "position", [full, "position.w"], [out], **how)
     else:
         out = _take_columns(b, f"{prefix}.columns", full, f"{prefix}.part")
-    if not b.gpt.embedding_norm:
-        return out, None
-    normed, stats = norm.forward(b, f"{prefix}.", "norm", "embed.norm", out)
-    return normed, (out, stats)
+    kept = None
+    if b.gpt.embedding_norm:
+        source = out
+        out, stats = norm.forward(b, f"{prefix}.", "norm", "embed.norm", source)
+        kept = (source, stats)
+    return out, (kept, dropout.forward(b, prefix, "embed", out))
 
 
 def embed_backward(b: Builder, m: int, grad: str, kept: Kept) -> None:
     """Emit the gradients of all that `embed` used, from that of the residual stream."""
     prefix = f"m{m}.embed"
-    if kept is not None:
-        norm.backward(b, f"{prefix}.", "norm", "embed.norm", kept, grad, m)
+    normed, mask = kept
+    dropout.backward(b, prefix, mask, grad, grad)
+    if normed is not None:
+        norm.backward(b, f"{prefix}.", "norm", "embed.norm", normed, grad, m)
     if b.gpt.positions == "learned":
         reads, writes = b.grad_writes("position.w", m)
         how = {"first": m == 0, "sequence": b.gpt.sequence, "row_parts": rows.parts(b)}
