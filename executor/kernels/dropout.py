@@ -21,6 +21,7 @@ Tensors = Sequence[torch.Tensor]
 STRIDE = 0x9E3779B97F4A7C15
 FACTORS = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
 BITS = 53
+SLICE = 1 << 22  # elements hashed at once
 
 
 def dropout(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
@@ -41,18 +42,30 @@ def scale_of(op: Op) -> float:
 
 
 def kept(op: Op, shape: Sequence[int], at: Place) -> torch.Tensor:
-    """Which elements of this rank's part of a tensor are kept, as booleans."""
+    """Which elements of this rank's part of a tensor are kept, as booleans.
+
+    A slice at a time, since hashing takes 8 bytes an element a few times over.
+    """
     text = f"{at.seed}/{at.step}/{op.attributes['place']}"
     salt = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-    mixed = _places(op, shape, at).mul_(_signed(STRIDE)).add_(_signed(salt))
+    threshold = ceil(op.attributes["rate"] * 2**BITS)
+    lines, columns = _places(op, shape, at)
+    mask = torch.empty(len(lines), len(columns), dtype=torch.bool, device=at.device)
+    height = max(SLICE // len(columns), 1)
+    for part, starts in zip(torch.split(mask, height), torch.split(lines, height), strict=True):
+        torch.ge(_hashed(starts[:, None] + columns, salt), threshold, out=part)
+    return mask.view(*shape)
+
+
+def _hashed(places: torch.Tensor, salt: int) -> torch.Tensor:
+    mixed = places.mul_(_signed(STRIDE)).add_(_signed(salt))
     for factor in FACTORS:
         mixed.bitwise_xor_(_shifted(mixed, 33)).mul_(_signed(factor))
-    mixed.bitwise_xor_(_shifted(mixed, 33))
-    return _shifted(mixed, 64 - BITS).ge(ceil(op.attributes["rate"] * 2**BITS))
+    return _shifted(mixed.bitwise_xor_(_shifted(mixed, 33)), 64 - BITS)
 
 
-def _places(op: Op, shape: Sequence[int], at: Place) -> torch.Tensor:
-    """Where each element stands in the whole tensor.
+def _places(op: Op, shape: Sequence[int], at: Place) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where each line (all dimensions but the last) begins in the whole tensor; its columns.
 
     Scores are (sequences, heads, sequence, sequence) with heads over x; anything else is (rows,
     columns) with columns over y and perhaps rows over x.
@@ -60,19 +73,22 @@ def _places(op: Op, shape: Sequence[int], at: Place) -> torch.Tensor:
     if len(shape) == 4:
         count, heads, *square = shape
         first = at.first_sequence(op.attributes["micro_batch"], count)
-        wholes = [at.grid.x * heads, *square]
+        wholes = [1, at.grid.x * heads, *square]
         firsts = [first, at.index("x") * heads, 0, 0]
     else:
         rows, columns = shape
         first = at.first_sequence(op.attributes["micro_batch"], op.attributes["rows"])
         first += at.index("x") * rows if rows < op.attributes["rows"] else 0
-        wholes = [at.grid.y * columns]
+        wholes = [1, at.grid.y * columns]
         firsts = [first, at.index("y") * columns]
-    places = torch.zeros((), dtype=torch.int64, device=at.device)
-    for start, length, whole in zip(firsts, shape, [1, *wholes], strict=True):
-        steps = torch.arange(start, start + length, device=at.device)
-        places = places[..., None] * whole + steps
-    return places
+    *steps, last = (
+        torch.arange(start, start + length, device=at.device)
+        for start, length in zip(firsts, shape, strict=True)
+    )
+    lines = torch.zeros(1, dtype=torch.int64, device=at.device)
+    for whole, step in zip(wholes, steps, strict=False):
+        lines = (lines[:, None] * whole + step).view(-1)
+    return lines * wholes[-1], last
 
 
 def _shifted(values: torch.Tensor, by: int) -> torch.Tensor:

@@ -39,6 +39,14 @@ def test_the_share_of_dropped_elements_is_the_rate_within_three_deviations() -> 
     assert (~mask).double().mean().item() == pytest.approx(RATE, abs=3 * deviation)
 
 
+def test_slices_of_any_size_drop_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = place(Grid(), 0)
+    whole = kept(op_of(0, 50), (50, 48), at)
+    for size in (1, 48, 100, 1000):
+        monkeypatch.setattr("executor.kernels.dropout.SLICE", size)
+        assert torch.equal(kept(op_of(0, 50), (50, 48), at), whole)
+
+
 def test_another_seed_step_or_place_drops_other_elements() -> None:
     at = place(Grid(), 0)
     masks = [kept(op_of(0, 64), (64, 48), at)]

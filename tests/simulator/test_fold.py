@@ -113,6 +113,15 @@ def test_counts_and_memory_are_those_of_the_whole_program(overlap: str, recomput
     assert folded.hardware_flops == program.hardware_flops
 
 
+def test_layers_that_are_recomputed_unlike_each_other_are_all_simulated() -> None:
+    layers = {}
+    for recompute in ("full:3", "full:40", "selective"):
+        folded, whole = both(plan_of(f"x=2,z=2,recompute={recompute}", 10), 36, 1e9)
+        assert_equal(folded, whole)
+        layers[recompute] = folded.layers
+    assert layers == {"full:3": 36, "full:40": LAYERS, "selective": LAYERS}
+
+
 @pytest.mark.parametrize("bytes_per_s", BANDWIDTHS)
 def test_the_parts_sum_to_the_end_of_the_last_op(bytes_per_s: float) -> None:
     plan, fabric = plan_of("x=3,z=2,data=2", 10), SmallFabric(bytes_per_s=bytes_per_s)
