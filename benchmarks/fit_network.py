@@ -25,10 +25,12 @@ from topologies.collectives import collective_seconds
 from topologies.load import load_machine
 from topologies.machine import Machine
 from topologies.software import Algorithms, Curve, Software, Staged, Stall
+from topologies.tuner import NONE
 from validation.network import comparable, devices_per_node, fit_rows, ring_of
 from validation.network_tables import Measured, measured, read_tables
 
 Vector = NDArray[np.float64]
+Slots = dict[str, dict[str, float]]
 BOUNDS = {  # wide: they keep the simplex from running away where the data say nothing
     "launch": (1e-6, 2e-3),
     "hop_small": (5e-7, 2e-2),
@@ -96,8 +98,11 @@ def curve_of(values: dict[str, float]) -> Curve:
     return Curve(**own, stall=stall)  # type: ignore[arg-type]
 
 
-def software_of(slots: dict[str, dict[str, float]], algorithm: dict[str, str]) -> Software:
-    """A library with these curves alone; slots are keys such as `hierarchical.all_gather`."""
+def with_curves(machine: Machine, slots: Slots, job: dict[str, Any]) -> Machine:
+    """The machine with a library of these curves alone; slots are keys: `hierarchical.all_gather`.
+
+    A job that names a tuner has each row served by the algorithm that the tuner picks.
+    """
     parts: dict[str, Any] = {"hierarchical": {}, "recursive": {}}
     for slot, values in slots.items():
         outer, dot, inner = slot.partition(".")
@@ -106,51 +111,64 @@ def software_of(slots: dict[str, dict[str, float]], algorithm: dict[str, str]) -
         else:
             parts[slot] = curve_of(values)
     staged = {name: Staged(**parts.pop(name)) for name in ("hierarchical", "recursive")}
-    return Software(name="fit", **parts, **staged, algorithm=Algorithms(**algorithm))
+    chosen, tuner = Algorithms(**job.get("algorithm", {})), job.get("tuner", NONE)
+    library = Software(name="fit", **parts, **staged, algorithm=chosen, tuner=tuner)
+    return dataclasses.replace(machine, software=library, profile=None)
 
 
-def fit(job: dict[str, Any], tables: list[Measured]) -> tuple[dict[str, dict[str, float]], str]:
-    """The curves of one job, and a line on how well they fit."""
-    machine = load_machine(job.get("machine", tables[0].variant.partition(":")[0]))
-    free = [(slot, key) for slot, keys in job["free"].items() for key in keys]
-    start = np.array([math.log(job["free"][slot][key]) for slot, key in free])
-    low = np.array([math.log(BOUNDS[key][0]) for _, key in free])
-    high = np.array([math.log(BOUNDS[key][1]) for _, key in free])
+class _Search:
+    """The rows that a job's fit sees, and how far a point (logarithms) misses."""
 
-    def slots(point: Vector) -> dict[str, dict[str, float]]:
-        result = {slot: dict(keys) for slot, keys in job.get("fixed", {}).items()}
-        clipped = np.exp(np.clip(point, low, high))
-        for (slot, key), value in zip(free, clipped.tolist(), strict=True):
+    def __init__(self, job: dict[str, Any], tables: list[Measured]) -> None:
+        self.job = job
+        self.machine = load_machine(job.get("machine", tables[0].variant.partition(":")[0]))
+        self.free = [(slot, key) for slot, keys in job["free"].items() for key in keys]
+        self.start = np.array([math.log(job["free"][slot][key]) for slot, key in self.free])
+        self.low, self.high = (
+            np.array([math.log(BOUNDS[key][end]) for _, key in self.free]) for end in (0, 1)
+        )
+        least = job.get("from", 0)
+        seen = [(t, row) for t in tables for row in fit_rows(t) if row.size_bytes >= least]
+        self.seen = [(t, row, ring_of(self.machine, row)) for t, row in seen]
+
+    def slots(self, point: Vector) -> Slots:
+        """The curves at a point, by their slot in the library."""
+        result = {slot: dict(keys) for slot, keys in self.job.get("fixed", {}).items()}
+        clipped = np.exp(np.clip(point, self.low, self.high))
+        for (slot, key), value in zip(self.free, clipped.tolist(), strict=True):
             result.setdefault(slot, {})[key] = value
         return result
 
-    seen = [(t, row) for t in tables for row in fit_rows(t) if row.size_bytes >= job.get("from", 0)]
-    rings = [ring_of(machine, row) for _, row in seen]
+    def rounded(self, point: Vector) -> Slots:
+        """As `slots`, to four digits."""
+        values = np.exp(np.clip(point, self.low, self.high))
+        return self.slots(np.log([float(f"{value:.4g}") for value in values]))
 
-    def errors(point: Vector) -> Vector:
-        library = software_of(slots(point), job.get("algorithm", {}))
-        own = dataclasses.replace(machine, software=library, profile=None)
-        return np.array(
+    def loss(self, point: Vector) -> float:
+        """Mean error of the rows seen, and what bounds and falling latencies add."""
+        slots = self.slots(point)
+        own = with_curves(self.machine, slots, self.job)
+        errors = np.array(
             [
                 math.log(collective_seconds(own, t.kind, row.payload_bytes, ring) / row.seconds)
-                for (t, row), ring in zip(seen, rings, strict=True)
+                for t, row, ring in self.seen
             ]
         )
+        beyond = np.abs(point - np.clip(point, self.low, self.high)).sum()
+        falling = sum(_falling(curve) for curve in slots.values())
+        return float(np.sqrt(errors**2 + 0.02**2).mean() + beyond + falling)
 
-    def loss(point: Vector) -> float:
-        beyond = np.abs(point - np.clip(point, low, high)).sum()
-        falling = sum(_falling(curve) for curve in slots(point).values())
-        return float(np.sqrt(errors(point) ** 2 + 0.02**2).mean() + beyond + falling)
 
-    random = np.random.default_rng(7)
-    starts = [
-        start,
-        *(start + random.normal(0, 0.6, len(start)) for _ in range(job.get("starts", 4))),
-    ]
-    _, point = min((simplex(loss, s, 400 * len(start) // 3) for s in starts), key=lambda p: p[0])
-    _, point = simplex(loss, point, 400)
-    rounded = slots(np.log([float(f"{value:.4g}") for value in np.exp(np.clip(point, low, high))]))
-    return rounded, report(machine, rounded, job, tables)
+def fit(job: dict[str, Any], tables: list[Measured]) -> tuple[Slots, str]:
+    """The curves of one job, and a line on how well they fit."""
+    search, random = _Search(job, tables), np.random.default_rng(7)
+    start, number = search.start, len(search.start)
+    starts = [start, *(start + random.normal(0, 0.6, number) for _ in range(job.get("starts", 4)))]
+    found = (simplex(search.loss, s, 400 * number // 3) for s in starts)
+    _, point = min(found, key=lambda pair: pair[0])
+    _, point = simplex(search.loss, point, 400)
+    rounded = search.rounded(point)
+    return rounded, report(search.machine, rounded, job, tables)
 
 
 def _falling(curve: dict[str, float]) -> float:
@@ -161,13 +179,12 @@ def _falling(curve: dict[str, float]) -> float:
 
 def report(
     machine: Machine,
-    slots: dict[str, dict[str, float]],
+    slots: Slots,
     job: dict[str, Any],
     tables: list[Measured],
 ) -> str:
     """Mean absolute error of the compared rows, seen and held out, by table."""
-    library = software_of(slots, job.get("algorithm", {}))
-    own = dataclasses.replace(machine, software=library, profile=None)
+    own = with_curves(machine, slots, job)
     lines = []
     for table in tables:
         seen = set(fit_rows(table))
@@ -181,7 +198,7 @@ def report(
     return "\n".join(lines)
 
 
-def toml(job: dict[str, Any], slots: dict[str, dict[str, float]]) -> str:
+def toml(job: dict[str, Any], slots: Slots) -> str:
     """The curves as tables of a machine file."""
     text = []
     for slot, values in slots.items():

@@ -32,7 +32,7 @@ def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
     text = read_text(job.text)
     check_text(text, job.gpt)
     with connected(seat, job.threads, job.timeout_s) as device:
-        program = lower(job.gpt, job.plan)
+        program = lower(job.gpt, job.plan, job.plan.grid.coordinates(seat.rank)["pipe"])
         if device.type == "cpu":
             check_memory(program, seat.local_ranks)
         groups = Groups(seat.rank, job.timeout_s)

@@ -45,3 +45,8 @@ class Place:
     def vocabulary_part(self) -> int:
         """Which part of the vocabulary this rank holds: x varies faster than y."""
         return self.index("x") + self.grid.x * self.index("y")
+
+    def stage_peer(self, further: int) -> int:
+        """The rank at this place so many stages further, around the ring of stages."""
+        places = self.grid.coordinates(self.rank)
+        return self.grid.rank({**places, "pipe": (places["pipe"] + further) % self.grid.pipe})

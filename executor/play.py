@@ -33,8 +33,8 @@ def play(
         for awaited in program.waits[index]:
             _await(pending, program.ops[awaited].stream, awaited, recorder)
         recorder.begin(index)
-        if op.is_collective:
-            _collective(index, op, table, groups, pending, recorder, carried)
+        if op.communicates:
+            _communicate(index, op, table, groups, at, pending, recorder, carried)
         else:
             reads = [table[name] for name in op.reads]
             writes = [table.output(name) for name in op.writes]
@@ -56,27 +56,42 @@ def _await(pending: Pending, stream: str, index: int, recorder: Recorder) -> Non
         recorder.awaited(issued)
 
 
-def _collective(
+def _communicate(
     index: int,
     op: Op,
     table: BufferTable,
     groups: Groups,
+    at: Place,
     pending: Pending,
     recorder: Recorder,
     carried: dict[str, int],
 ) -> None:
-    source = table.operand(op)
-    target = source if op.kind == "all_reduce" else table.output(op.writes[0])
+    later = op.stream != COMPUTE
+    if op.is_message:
+        payload, work = _message(op, table, groups.of(op), at)
+    else:
+        source = table.operand(op)
+        target = source if op.kind == "all_reduce" else table.output(op.writes[0])
+        payload = target if op.kind == "all_gather" else source
+        work = COLLECTIVES[op.kind](op, source, target, groups.of(op), later)
     axes = "+".join(op.axes)
-    payload = target if op.kind == "all_gather" else source
     carried[axes] = carried.get(axes, 0) + payload.nbytes
-    group = groups.of(op)
-    work = COLLECTIVES[op.kind](op, source, target, group, op.stream != COMPUTE)
     if work is None:
         recorder.end(index)
     else:
         recorder.track(index, op.stream, work)
         pending.setdefault(op.stream, deque()).append((index, work))
+
+
+def _message(
+    op: Op, table: BufferTable, group: dist.ProcessGroup, at: Place
+) -> tuple[torch.Tensor, dist.Work | None]:
+    """Start a send or a receive; a send's token has no bytes, it only stands for its end."""
+    peer, output = at.stage_peer(op.attributes["peer"]), table.output(op.writes[0])
+    if op.kind == "recv":
+        return output, dist.irecv(output, src=peer, group=group)
+    sent = table[op.reads[0]]
+    return sent, dist.isend(sent, dst=peer, group=group)
 
 
 def _all_gather(

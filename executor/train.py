@@ -101,8 +101,9 @@ class Trainer:
     def _feed(self, batch: torch.Tensor) -> None:
         for m in range(self.program.plan.micro_batches):
             mine = share(batch, self.program.plan, self.place, m)
-            self.table[f"m{m}.tokens"].copy_(mine[:, :-1].reshape(-1))
-            self.table[f"m{m}.targets"].copy_(mine[:, 1:].reshape(-1))
+            for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
+                if f"m{m}.{name}" in self.program.buffers:
+                    self.table[f"m{m}.{name}"].copy_(part.reshape(-1))
 
     def _recorder(self) -> Recorder:
         if self.place.device.type == "cuda":

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.steady import Guess, key_of
-from workload.op import COMPUTE
+from workload.dataflow import Waits
+from workload.op import COMPUTE, Op
 
 STEP = "step"
 
@@ -49,4 +50,34 @@ def breakdown(guess: Guess, number: int, copies: Sequence[int]) -> dict[str, int
             parts[key] += copies[index] * (end[index] - start[index])
     last = max(e for e, op in zip(end, program.ops, strict=True) if op.stream == COMPUTE)
     parts["idle"] = max(end) - last
+    return parts
+
+
+def parts_of(
+    ops: Sequence[Op],
+    waits: Sequence[Waits],
+    start: Sequence[int],
+    end: Sequence[int],
+    begin: int,
+) -> dict[str, int]:
+    """Ticks of a compute stream from `begin` to its last op's end by what they went to.
+
+    Waiting for other stages counts as `pipe`.
+    """
+    parts: dict[str, int] = {"compute": 0, "optimizer": 0}
+    clock = begin
+    for index, op in enumerate(ops):
+        if op.stream != COMPUTE:
+            continue
+        latest = max(waits[index], key=lambda other: end[other], default=None)
+        if latest is not None and end[latest] > clock:
+            key = key_of(ops[latest])
+            parts[key] = parts.get(key, 0) + end[latest] - clock
+            clock = end[latest]
+        own = key_of(op) if op.is_collective else "optimizer" if op.block == STEP else "compute"
+        before = own if op.is_collective and "pipe" not in op.axes else "pipe"
+        for key, ticks in ((before, start[index] - clock), (own, end[index] - start[index])):
+            if ticks:
+                parts[key] = parts.get(key, 0) + ticks
+        clock = end[index]
     return parts

@@ -13,6 +13,7 @@ from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.network import Ring, rings_together
 from topologies.placement import Placement, contiguous
+from workload.op import MESSAGES
 
 
 class MachineFabric:
@@ -53,5 +54,5 @@ class MachineFabric:
 
     def seconds(self, kind: Any, payload_bytes: int, ring: Ring) -> float:
         """How long a collective of that kind and payload takes on that ring."""
-        known: Kind = kind
+        known: Kind = "send_recv" if kind in MESSAGES else kind
         return collective_seconds(self._machine, known, payload_bytes, ring)

@@ -21,6 +21,7 @@ from simulator.overlaps import Times, overlaps_repeat
 from simulator.play import Run, can_overlap, play
 from simulator.positions import Cut, Fold, Position, index_of, position
 from simulator.steady import Guess, Line, key_of, layer_line, micro_batch_line
+from simulator.step import Step
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.lowering.recompute import layers_are_alike
@@ -32,24 +33,6 @@ from workload.program import Program
 LAYERS, MICRO_BATCHES = 8, 4  # the fewest whose ends may be unlike the parts beside the cut
 
 
-@dataclass(frozen=True)
-class Step:
-    """What there is to know of one simulated step of the whole program, in ticks, bytes and FLOPs.
-
-    FLOPs are those of all ranks. `layers` and `micro_batches` say how many were simulated.
-    """
-
-    parts_ticks: dict[str, int]
-    memory: MemoryUse
-    ops: int
-    comm_bytes: dict[str, int]
-    model_flops: int
-    hardware_flops: int
-    rank_classes: int
-    layers: int
-    micro_batches: int
-
-
 def simulate_step(
     gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, *, fold: bool = True
 ) -> Step:
@@ -57,7 +40,7 @@ def simulate_step(
     smallest = lower(replace(gpt, layers=1), plan.with_micro_batches(1))
     crowds: list[Flying] = []
     while True:
-        network = network_of(smallest, fabric, crowds=crowds)
+        network = network_of([smallest], fabric, crowds=crowds)
         try:
             return _simulated(gpt, plan, costs, network, fold=fold)
         except UnlikeRanksError as error:
@@ -242,7 +225,7 @@ def _step(
     model = recomputed = count = 0
     for op, copies in zip(corners.ops[0], corners.copies, strict=True):
         count += copies
-        if op.is_collective:
+        if op.communicates:
             comm_bytes[key_of(op)] = comm_bytes.get(key_of(op), 0) + copies * op.nbytes
         flops = copies * (op.flops * ranks // op.replicas)
         if op.block.endswith("recompute"):

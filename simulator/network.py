@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.ticks import to_ticks
-from workload.grid import Grid
 from workload.op import Op
 from workload.program import Program
 
@@ -101,11 +100,13 @@ class Groups:
 class Network:
     """The rank classes of a program: `ranks` has one rank of each, `meetings` whom it meets.
 
-    `known` keeps the times that were asked for, `crowds` the rings.
+    `stages` has the pipeline stage of each class. `known` keeps the times that were asked for,
+    `crowds` the rings.
     """
 
     fabric: Fabric
     ranks: tuple[int, ...]
+    stages: tuple[int, ...]
     meetings: Mapping[Axes, Meetings]
     groups: Groups
     known: dict[tuple[object, ...], list[int]] = field(default_factory=dict, repr=False)
@@ -117,9 +118,9 @@ class Network:
         That is alone, or with all of `flying` in flight from its begin to its end, itself among
         them; others never make it faster.
         """
-        key = (op.kind, op.axes, op.nbytes, flying)
+        key = (op.kind, op.group, op.nbytes, flying)
         if key not in self.known:
-            alone = self._ticks(op, self.meetings[op.axes].rings)
+            alone = self._ticks(op, self.meetings[op.group].rings)
             if len(flying) > 1:
                 if flying not in self.crowds:
                     self.crowds[flying] = self._rings(flying)
@@ -141,7 +142,7 @@ class Network:
         result: dict[Axes, list[tuple[Rivals, ...]]] = {}
         found = self.fabric.rings([groups.members[axes] for axes in flying])
         for axes, (rings, index) in zip(flying, found, strict=True):
-            own = index[groups.of[axes]]
+            own = _of_rank(index, groups.of[axes])
             if groups.alike and not (own == own[ranks][groups.classes]).all():
                 raise UnlikeRanksError(flying)
             result.setdefault(axes, []).append(
@@ -159,37 +160,53 @@ def _rivals(
 
 
 def network_of(
-    program: Program, fabric: Fabric, *, unfold: bool = False, crowds: Sequence[Flying] = ()
+    programs: Sequence[Program],
+    fabric: Fabric,
+    *,
+    unfold: bool = False,
+    crowds: Sequence[Flying] = (),
+    also: Sequence[Axes] = (),
 ) -> Network:
-    """The network as this program uses it; with `unfold`, every rank is a class of its own.
+    """The network as the programs of the pipeline's stages use it; with `unfold`, every rank is a
+    class of its own.
 
-    Ranks of a class are alike with any of `crowds` in flight too.
+    Ranks of a class are of one stage, and alike with any of `crowds` in flight too. `also` names
+    groups beyond those that the programs' ops name.
     """
-    grid = program.plan.grid
-    used = dict.fromkeys(op.axes for op in program.ops if op.is_collective)
+    grid = programs[0].plan.grid
+    used = dict.fromkeys(op.group for p in programs for op in p.ops if op.communicates)
+    used |= dict.fromkeys(also)
     groups = {axes: grid.groups(*axes) for axes in used}
     group_of = {axes: _group_of(members, grid.ranks) for axes, members in groups.items()}
     found = {axes: fabric.rings([members])[0] for axes, members in groups.items()}
-    rings_of = [found[axes][1][group_of[axes]] for axes in used]
+    rings_of = [_of_rank(found[axes][1], group_of[axes]) for axes in used]
     for flying in () if unfold else crowds:
         crowded = fabric.rings([groups[axes] for axes in flying])
-        rings_of += [c[1][group_of[axes]] for axes, c in zip(flying, crowded, strict=True)]
+        pairs = zip(flying, crowded, strict=True)
+        rings_of += [_of_rank(index, group_of[axes]) for axes, (_, index) in pairs]
+    stage_of = np.arange(grid.ranks, dtype=np.int64) // grid.stride("pipe")
     colours = np.arange(grid.ranks, dtype=np.int64)
     if not unfold:
-        colours = _refined(grid, rings_of, list(groups.values()), list(group_of.values()))
-    alike = unfold or int(colours.max()) < MOST_CLASSES
-    colours = colours if alike else np.zeros_like(colours)
+        colours = _refined(stage_of, rings_of, list(groups.values()), list(group_of.values()))
+    alike = unfold or int(colours.max()) < MOST_CLASSES * grid.pipe
+    colours = colours if alike else stage_of
     ranks = np.sort(np.unique(colours, return_index=True)[1])
     classes = np.empty(len(ranks), dtype=np.int64)
     classes[colours[ranks]] = np.arange(len(ranks), dtype=np.int64)
     everyone = Groups(groups, group_of, classes[colours], alike)
     meetings = {axes: _meetings(everyone, axes, ranks, fabric, found[axes]) for axes in used}
-    return Network(fabric, tuple(ranks.tolist()), meetings, everyone)
+    stages = tuple(stage_of[ranks].tolist())
+    return Network(fabric, tuple(ranks.tolist()), stages, meetings, everyone)
+
+
+def _of_rank(of_group: Ints, group_of: Ints) -> Ints:
+    """What holds for each rank's group, -1 for a rank in none."""
+    return np.where(group_of >= 0, of_group[group_of], -1)
 
 
 def _group_of(groups: Ints, ranks: int) -> Ints:
-    """For each rank the index of its group."""
-    index = np.empty(ranks, dtype=np.int64)
+    """For each rank the index of its group, -1 for a rank in none."""
+    index = np.full(ranks, -1, dtype=np.int64)
     index[groups] = np.arange(len(groups), dtype=np.int64)[:, None]
     return index
 
@@ -206,7 +223,8 @@ def _meetings(
     A group's classes are the same for each of its members, so the lowest of them names the meeting.
     """
     chosen = groups.of[axes][ranks]
-    lowest = groups.classes[groups.members[axes][chosen]].min(axis=1)
+    members = groups.members[axes][chosen]
+    lowest = groups.classes[np.where(chosen[:, None] >= 0, members, ranks[:, None])].min(axis=1)
     _, meeting = np.unique(lowest, return_inverse=True)
     rings, ring_of_group = found
     return Meetings(
@@ -216,20 +234,19 @@ def _meetings(
     )
 
 
-def _refined(grid: Grid, rings_of: list[Ints], groups: list[Ints], group_of: list[Ints]) -> Ints:
+def _refined(colours: Ints, rings_of: list[Ints], groups: list[Ints], group_of: list[Ints]) -> Ints:
     """Colour refinement: split ranks by their rings, then by their groups' colours."""
-    colours = np.zeros(grid.ranks, dtype=np.int64)
     for rings in rings_of:
-        colours = _combined(colours, rings)
+        colours = _combined(colours, rings + 1)
     count = 0
     while int(colours.max()) + 1 > count:
         count = int(colours.max()) + 1
-        if count in (1, grid.ranks):
+        if count in (1, len(colours)):
             break
         marks = _hashed(colours)
         for members, index in zip(groups, group_of, strict=True):
             _, signature = np.unique(marks[members].sum(axis=1), return_inverse=True)
-            colours = _combined(colours, signature[index])
+            colours = _combined(colours, _of_rank(signature, index) + 1)
     return colours
 
 

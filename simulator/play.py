@@ -10,8 +10,8 @@ events.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import simpy
@@ -26,6 +26,9 @@ from workload.program import Program
 from workload.timeline import Span, Timeline
 
 Life = Generator[simpy.Event, None, None]
+Performance = tuple[list[int], list[int]]  # starts and ends of a role's ops
+Meeting = tuple[str, tuple[str, ...], int]  # of which op, over which group, and which of its many
+FENCE = "fence"
 
 
 @dataclass(frozen=True)
@@ -37,31 +40,39 @@ class Run:
     start: Ints
     end: Ints
 
-    @property
-    def timeline(self) -> Timeline:
-        """The spans of each class's representative rank, in issue order."""
-        spans = []
-        for index, rank in enumerate(self.network.ranks):
-            times = zip(self.start[index].tolist(), self.end[index].tolist(), strict=True)
-            for op, (start, end) in zip(self.program.ops, times, strict=True):
-                spans.append(Span(rank, op, to_seconds(start), to_seconds(end)))
-        return Timeline("predicted", tuple(spans))
-
 
 def simulate(
-    program: Program, costs: ComputeCosts, fabric: Fabric, *, unfold: bool = False
+    programs: Sequence[Program], costs: ComputeCosts, fabric: Fabric, *, unfold: bool = False
 ) -> Timeline:
-    """The predicted timeline of a program; `unfold` simulates every rank instead of every class."""
-    return play_whole(program, costs, fabric, unfold=unfold).timeline
+    """The predicted timeline of a step, given each pipeline stage's program; `unfold` simulates
+    every rank instead of every class."""
+    crowds: list[Flying] = []
+    while True:
+        network = network_of(programs, fabric, unfold=unfold, crowds=crowds)
+        try:
+            return timeline(programs, network, perform(roles(programs, network), costs, network))
+        except UnlikeRanksError as error:
+            crowds.append(error.flying)
+
+
+def timeline(
+    programs: Sequence[Program], network: Network, times: Sequence[Performance]
+) -> Timeline:
+    """The spans of each class's representative rank, in issue order."""
+    spans = []
+    for rank, stage, (starts, ends) in zip(network.ranks, network.stages, times, strict=True):
+        for op, start, end in zip(programs[stage].ops, starts, ends, strict=True):
+            spans.append(Span(rank, op, to_seconds(start), to_seconds(end)))
+    return Timeline("predicted", tuple(spans))
 
 
 def play_whole(
     program: Program, costs: ComputeCosts, fabric: Fabric, *, unfold: bool = False
 ) -> Run:
-    """Simulate one step with as many rank classes as it takes."""
+    """Simulate one step of a pipeline of one stage with as many rank classes as it takes."""
     crowds: list[Flying] = []
     while True:
-        network = network_of(program, fabric, unfold=unfold, crowds=crowds)
+        network = network_of([program], fabric, unfold=unfold, crowds=crowds)
         try:
             return play(program, costs, network)
         except UnlikeRanksError as error:
@@ -76,162 +87,188 @@ def can_overlap(ops: Sequence[Op]) -> bool:
 def play(
     program: Program, costs: ComputeCosts, network: Network, ops: Sequence[Op] | None = None
 ) -> Run:
-    """Simulate one step. `ops` may replace the program's ops by ones of other sizes."""
+    """Simulate one step of a pipeline of one stage. `ops` may replace the program's ops by ones of
+    other sizes."""
     timed = program.ops if ops is None else ops
-    stage = _Stage(
-        simpy.Environment(),
-        network,
-        timed,
-        program.waits,
-        _durations(timed, program.waits, costs, network),
-    )
-    streams: dict[str, list[int]] = {}
-    for index, op in enumerate(timed):
-        streams.setdefault(op.stream, []).append(index)
-    actors = [_Actor(stage, number) for number in range(len(network.ranks))]
+    cast = [Role(number, timed, program.waits) for number in range(len(network.ranks))]
+    times = np.array(perform(cast, costs, network), dtype=np.int64)
+    return Run(program, network, times[:, 0], times[:, 1])
+
+
+@dataclass(frozen=True)
+class Role:
+    """What one rank class performs: ops with their waits. `floors` has the ticks before which some
+    of them, by their places, cannot start."""
+
+    number: int
+    ops: Sequence[Op]
+    waits: Sequence[Waits]
+    floors: Mapping[int, int] = field(default_factory=dict)
+
+
+def roles(programs: Sequence[Program], network: Network) -> list[Role]:
+    """Every class with its stage's program."""
+    return [
+        Role(number, programs[stage].ops, programs[stage].waits)
+        for number, stage in enumerate(network.stages)
+    ]
+
+
+def perform(cast: Sequence[Role], costs: ComputeCosts, network: Network) -> list[Performance]:
+    """When each op of each role starts and ends, in ticks; the roles meet in their collectives."""
+    streams = any(can_overlap(ops) for ops in {id(role.ops): role.ops for role in cast}.values())
+    env = simpy.Environment()
+    stage = _Stage(env, network, Traffic(env, network) if streams else None)
+    durations = durations_of(cast, costs, network)
+    actors = [_Actor(stage, role, own) for role, own in zip(cast, durations, strict=True)]
     for actor in actors:
-        for indices in streams.values():
-            stage.env.process(actor.stream(indices))
-    stage.env.run()
-    start = np.array([actor.start for actor in actors], dtype=np.int64)
-    end = np.array([actor.end for actor in actors], dtype=np.int64)
-    assert (end >= 0).all(), "a stream never came to its end"
-    return Run(program, network, start, end)
+        for indices in actor.streams():
+            env.process(actor.stream(indices))
+    env.run()
+    assert all(min(actor.end, default=0) >= 0 for actor in actors), "a stream never came to its end"
+    return [(actor.start, actor.end) for actor in actors]
 
 
-def _durations(
-    ops: Sequence[Op], waits: Sequence[Waits], costs: ComputeCosts, network: Network
-) -> list[list[int]]:
-    """Ticks of every op for each class.
+def durations_of(
+    cast: Sequence[Role], costs: ComputeCosts, network: Network
+) -> list[tuple[int, ...]]:
+    """Ticks of every op for each role, as if nothing else were under way.
 
     What an overlapped collective takes from its device's compute is charged to the next compute op,
     the one issued beside it. It is a share of the collective's time alone: one that others slow
-    moves no more bytes through the device's memory than it would alone.
+    moves no more bytes through the device's memory than it would alone. Messages between stages
+    take nothing, and neither slow collectives nor are slowed.
     """
-    everyone = range(len(network.ranks))
-    known: dict[tuple[object, ...], list[int]] = {}
-    columns = []
-    for op in ops:
-        if not op.is_collective:
-            columns.append([to_ticks(costs.seconds(op))] * len(everyone))
-            continue
-        key = (op.kind, op.axes, op.nbytes)
-        if key not in known:
-            known[key] = network.ticks(op)
-        columns.append(known[key])
-    share = network.fabric.compute_share
-    if share:
-        columns = _charged(ops, waits, columns, share)
-    return [[column[number] for column in columns] for number in everyone]
+    computed: dict[int, list[int]] = {}
+    result = []
+    for role in cast:
+        if id(role.ops) not in computed:
+            computed[id(role.ops)] = [_compute_ticks(op, costs) for op in role.ops]
+        ticks = [
+            network.ticks(op)[role.number] if op.communicates else own
+            for op, own in zip(role.ops, computed[id(role.ops)], strict=True)
+        ]
+        if network.fabric.compute_share:
+            ticks = _charged(role.ops, role.waits, ticks, network.fabric.compute_share)
+        result.append(tuple(ticks))
+    return result
+
+
+def _compute_ticks(op: Op, costs: ComputeCosts) -> int:
+    """A fence takes no time, and that of communication is the network's."""
+    return 0 if op.communicates or op.kind == FENCE else to_ticks(costs.seconds(op))
 
 
 def _charged(
-    ops: Sequence[Op], waits: Sequence[Waits], columns: list[list[int]], share: float
-) -> list[list[int]]:
+    ops: Sequence[Op], waits: Sequence[Waits], alone: Sequence[int], share: float
+) -> list[int]:
     """A collective that the next compute op itself waits for runs beside nothing: it costs none."""
     owed: list[int] = []
     charged = []
-    for index, (op, column) in enumerate(zip(ops, columns, strict=True)):
-        if op.stream != COMPUTE:
+    for index, op in enumerate(ops):
+        debt = 0
+        if op.stream != COMPUTE and op.is_collective:
             owed.append(index)
-        if op.stream != COMPUTE or op.is_collective:
-            charged.append(column)
-            continue
-        reached = {ops[awaited].stream: awaited for awaited in waits[index]}
-        beside = [columns[i] for i in owed if i > reached.get(ops[i].stream, -1)]
-        rows = zip(column, *beside, strict=True)
-        charged.append([own + sum(round(share * ticks) for ticks in debts) for own, *debts in rows])
-        owed.clear()
+        if op.stream == COMPUTE and not op.is_collective:
+            reached = {ops[awaited].stream: awaited for awaited in waits[index]}
+            beside = [i for i in owed if i > reached.get(ops[i].stream, -1)]
+            debt = sum(round(share * alone[i]) for i in beside)
+            owed.clear()
+        charged.append(alone[index] + debt)
     return charged
 
 
 class _Stage:
-    """What all actors share: the clock, the ops, and the meetings that some are already at."""
+    """What all actors share: the clock, and the meetings that some are already at."""
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        network: Network,
-        ops: Sequence[Op],
-        waits: Sequence[Waits],
-        durations: list[list[int]],
-    ) -> None:
+    def __init__(self, env: simpy.Environment, network: Network, traffic: Traffic | None) -> None:
         self.env = env
         self.network = network
-        self.ops = ops
-        self.waits = waits
-        self.durations = durations
-        self.awaited = {awaited for wait in waits for awaited in wait}
-        self.open: dict[tuple[int, int], tuple[simpy.Event, int]] = {}
-        self.traffic = Traffic(env, network) if can_overlap(ops) else None
-        self.over: dict[tuple[int, int], simpy.Event] = {}
+        self.traffic = traffic
+        self.open: dict[Meeting, tuple[simpy.Event, int]] = {}
+        self.over: dict[Meeting, simpy.Event] = {}
 
-    def arrive(self, op: int, actor: int) -> simpy.Event | None:
+    def meeting(self, op: Op, actor: int) -> Meeting:
+        """Which meeting this is: of those with the same op, or messages of the same tag."""
+        name = op.attributes["tag"] if op.is_message else op.name
+        return name, op.group, self.network.meetings[op.group].meeting[actor]
+
+    def arrive(self, op: Op, actor: int, takes_time: bool) -> simpy.Event | None:
         """Come to a collective: None for the last to come, else the event that it begins."""
-        meetings = self.network.meetings[self.ops[op].axes]
-        meeting = meetings.meeting[actor]
-        event, missing = self.open.pop((op, meeting), (None, meetings.sizes[meeting]))
+        meeting = self.meeting(op, actor)
+        meetings = self.network.meetings[op.group]
+        event, missing = self.open.pop(meeting, (None, meetings.sizes[meeting[2]]))
         if missing == 1:
-            if self.traffic is not None and self.durations[actor][op]:
-                classes = meetings.members[meeting]
-                self.over[op, meeting] = self.traffic.begin(self.ops[op], classes)
+            if self.traffic is not None and takes_time and op.is_collective:
+                self.over[meeting] = self.traffic.begin(op, meetings.members[meeting[2]])
             if event is not None:
                 event.succeed()
             return None
         event = event or self.env.event()
-        self.open[op, meeting] = (event, missing - 1)
+        self.open[meeting] = (event, missing - 1)
         return event
 
-    def end(self, op: int, actor: int) -> simpy.Event | None:
+    def end(self, op: Op, actor: int) -> simpy.Event | None:
         """The end of a collective that has begun, or None where its duration is known."""
-        if not self.ops[op].is_collective:
-            return None
-        return self.over.get((op, self.network.meetings[self.ops[op].axes].meeting[actor]))
+        return self.over.get(self.meeting(op, actor)) if op.is_collective else None
 
-    def meets(self, op: int, actor: int) -> bool:
+    def meets(self, op: Op, actor: int) -> bool:
         """Whether an op concerns another class, or another stream's collectives."""
-        if not self.ops[op].is_collective:
+        if not op.communicates:
             return False
-        meetings = self.network.meetings[self.ops[op].axes]
-        return self.traffic is not None or meetings.sizes[meetings.meeting[actor]] > 1
+        meetings = self.network.meetings[op.group]
+        shared = self.traffic is not None and op.is_collective
+        return shared or meetings.sizes[meetings.meeting[actor]] > 1
 
 
 class _Actor:
     """One rank class: its streams tell each other when awaited ops are done."""
 
-    def __init__(self, stage: _Stage, number: int) -> None:
+    def __init__(self, stage: _Stage, role: Role, durations: Sequence[int]) -> None:
         self.stage = stage
-        self.number = number
-        self.start = [-1] * len(stage.ops)
-        self.end = [-1] * len(stage.ops)
+        self.role = role
+        self.durations = durations
+        self.start = [-1] * len(role.ops)
+        self.end = [-1] * len(role.ops)
         self.done: set[int] = set()
         self.heralds: dict[int, simpy.Event] = {}
+        self.awaited = {awaited for wait in role.waits for awaited in wait}
+
+    def streams(self) -> list[list[int]]:
+        """The ops of each stream, by their places."""
+        streams: dict[str, list[int]] = {}
+        for index, op in enumerate(self.role.ops):
+            streams.setdefault(op.stream, []).append(index)
+        return list(streams.values())
 
     def stream(self, indices: Sequence[int]) -> Life:
         """The life of one stream."""
-        env, stage, durations = self.stage.env, self.stage, self.stage.durations[self.number]
+        env, stage, role = self.stage.env, self.stage, self.role
         clock = 0
-        for op in indices:
-            meets = stage.meets(op, self.number)
-            if meets or stage.waits[op]:
+        for index in indices:
+            op = role.ops[index]
+            clock = max(clock, role.floors.get(index, 0))
+            meets = stage.meets(op, role.number)
+            if meets or role.waits[index]:
                 if clock > env.now:
                     yield env.timeout(clock - int(env.now))
-                yield from self._await(stage.waits[op])
-                if meets and (begin := stage.arrive(op, self.number)) is not None:
+                yield from self._await(role.waits[index])
+                takes_time = self.durations[index] > 0
+                if meets and (begin := stage.arrive(op, role.number, takes_time)) is not None:
                     yield begin
                 clock = int(env.now)
-            self.start[op] = clock
-            if meets and (over := stage.end(op, self.number)) is not None:
+            self.start[index] = clock
+            if meets and (over := stage.end(op, role.number)) is not None:
                 yield over
                 clock = int(env.now)
             else:
-                clock += durations[op]
-            self.end[op] = clock
-            if op in stage.awaited:
+                clock += self.durations[index]
+            self.end[index] = clock
+            if index in self.awaited:
                 yield env.timeout(clock - int(env.now))
-                self.done.add(op)
-                if op in self.heralds:
-                    self.heralds.pop(op).succeed()
+                self.done.add(index)
+                if index in self.heralds:
+                    self.heralds.pop(index).succeed()
 
     def _await(self, ops: Waits) -> Life:
         for op in ops:

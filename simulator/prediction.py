@@ -8,9 +8,11 @@ from typing import Any
 
 from simulator.costs import ComputeCosts, compute_costs, peak_flops_per_s
 from simulator.fabric import MachineFabric
-from simulator.fold import Step, simulate_step
+from simulator.fold import simulate_step
 from simulator.network import Fabric
+from simulator.pipeline import simulate_pipeline
 from simulator.play import simulate
+from simulator.step import Step
 from simulator.ticks import to_seconds
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -122,7 +124,8 @@ def predict(
     """
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
-    step = simulate_step(gpt, plan, costs, fabric, fold=fold)
+    simulated = simulate_pipeline if plan.pipe > 1 else simulate_step
+    step = simulated(gpt, plan, costs, fabric, fold=fold)
     prediction = _prediction(gpt, plan, machine, step)
     if timeline:
         return replace(prediction, timeline=_timeline(gpt, plan, costs, fabric))
@@ -130,7 +133,7 @@ def predict(
 
 
 def _timeline(gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric) -> Timeline:
-    return simulate(lower(gpt, plan), costs, fabric)
+    return simulate([lower(gpt, plan, stage) for stage in range(plan.pipe)], costs, fabric)
 
 
 def _prediction(gpt: GPT, plan: Plan, machine: Machine, step: Step) -> Prediction:

@@ -52,16 +52,16 @@ class Group:
         return self.ring.ranks / self.ring.nodes
 
 
-def seconds(curve: Curve, phases: Sequence[Phase]) -> float:
-    """Launch and phases of an algorithm."""
-    return curve.launch_s + sum(phase_seconds(curve, phase) for phase in phases)
+def seconds(curve: Curve, phases: Sequence[Phase], further_s: float = 0.0) -> float:
+    """Launch and phases of an algorithm; distance adds `further_s` to each hop."""
+    return curve.launch_s + sum(phase_seconds(curve, phase, further_s) for phase in phases)
 
 
-def phase_seconds(curve: Curve, phase: Phase) -> float:
+def phase_seconds(curve: Curve, phase: Phase, further_s: float = 0.0) -> float:
     """Transfer and latency of one phase, which overlap by the curve's q."""
     efficiency = curve.efficiency_across if phase.across else curve.efficiency_within
     transfer_s = phase.moved_bytes / (phase.bytes_per_s * efficiency)
-    latency_s = _latency_seconds(curve, phase)
+    latency_s = _latency_seconds(curve, phase) + phase.hops * further_s
     longer = max(transfer_s, latency_s)
     if longer == 0 or min(transfer_s, latency_s) == 0:
         return longer

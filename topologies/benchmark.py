@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from topologies.collectives import algorithm_seconds, collective_seconds, with_algorithm
+from topologies.collectives import algorithm_seconds, collective_seconds, picked, with_algorithm
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.network import Ring, rings
@@ -66,11 +66,14 @@ def ring_over(machine: Machine, placement: Placement) -> Ring:
 
 
 def _line(machine: Machine, kind: Kind, size: float, ring: Ring) -> Line:
-    seconds = collective_seconds(machine, kind, size, ring)
-    measured = machine.profile is not None and kind in machine.profile.collectives
-    times = {"measured": seconds} if measured else algorithm_seconds(machine, kind, size, ring)
+    if machine.profile is not None and kind in machine.profile.collectives:
+        name, seconds = "measured", collective_seconds(machine, kind, size, ring)
+    else:
+        times = algorithm_seconds(machine, kind, size, ring)
+        name = picked(machine, kind, size, ring, times)
+        seconds = times[name]
     return Line(
-        algorithm=min(times, key=lambda name: times[name]),
+        algorithm=name,
         devices=ring.ranks,
         size_bytes=size,
         seconds=seconds,

@@ -9,17 +9,35 @@ from __future__ import annotations
 import dataclasses
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from topologies import algorithms
 from topologies.algorithms import Group, Phase
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.network import Ring
+from topologies.packing import packed_rings
 from topologies.profile import Table
-from topologies.software import ALGORITHMS, Curve, Kind, Software, check_algorithm
+from topologies.software import (
+    ALGORITHMS,
+    AUTO,
+    CHEAPEST,
+    Curve,
+    Kind,
+    Software,
+    check_algorithm,
+)
+from topologies.tuner import NONE, Shape, tuner_seconds
 
-__all__ = ["Kind", "algorithm_seconds", "collective_seconds", "group_of", "with_algorithm"]
+__all__ = [
+    "Kind",
+    "algorithm_seconds",
+    "collective_seconds",
+    "group_of",
+    "nominal_bytes_per_s",
+    "picked",
+    "with_algorithm",
+]
 
 
 def collective_seconds(machine: Machine, kind: Kind, payload_bytes: float, ring: Ring) -> float:
@@ -29,25 +47,59 @@ def collective_seconds(machine: Machine, kind: Kind, payload_bytes: float, ring:
     if machine.profile is not None and kind in machine.profile.collectives:
         table = machine.profile.collectives[kind]
         return measured_seconds(table, kind, payload_bytes, ring.ranks)
-    return min(algorithm_seconds(machine, kind, payload_bytes, ring).values())
+    times = algorithm_seconds(machine, kind, payload_bytes, ring)
+    return times[picked(machine, kind, payload_bytes, ring, times)]
 
 
 def algorithm_seconds(
     machine: Machine, kind: Kind, payload_bytes: float, ring: Ring
 ) -> dict[str, float]:
-    """Time by each algorithm that the library may take: the one it is set to, or all it has.
-
-    The tuners of NCCL and RCCL take the algorithm that their own constants make the cheapest;
-    `auto` takes the cheapest as measured, so it is never slower than a tuner's choice.
-    """
+    """Time by each algorithm that the library may take: the one it is set to, or all it has."""
     chosen = machine.software.algorithm.of(kind)
     group = group_of(ring)
-    auto = _AUTO[kind] if chosen == "auto" else (chosen,)
-    times = {name: _seconds(machine.software, kind, name, payload_bytes, group) for name in auto}
+    names = _CHOICES[kind] if chosen in (AUTO, CHEAPEST) else (chosen,)
+    times = {name: _seconds(machine.software, kind, name, payload_bytes, group) for name in names}
     found = {name: time for name, time in times.items() if time is not None}
     if not found:
         raise MachineError(_missing(machine, kind, chosen))
     return found
+
+
+def picked(
+    machine: Machine, kind: Kind, payload_bytes: float, ring: Ring, times: Mapping[str, float]
+) -> str:
+    """The algorithm that the library takes, of those with their times.
+
+    That is its tuner's choice where it has one that we know (for an all-reduce; NCCL and RCCL have
+    rings alone for the rest), else the cheapest. So a tuner's error costs what it costs: the
+    algorithm that its constants favour takes the time that was measured.
+    """
+    tuned = machine.software.tuner != NONE and machine.software.algorithm.of(kind) == AUTO
+    if tuned and kind == "broadcast" and "ring" in times:
+        return "ring"
+    if tuned and kind == "all_reduce":
+        shape = Shape(ring.ranks, ring.nodes, nominal_bytes_per_s(machine, ring))
+        times = {
+            name: expected
+            for name, expected in tuner_seconds(
+                machine.software.tuner, payload_bytes, shape
+            ).items()
+            if name in times
+        } or times
+    return min(times, key=lambda name: times[name])
+
+
+def nominal_bytes_per_s(machine: Machine, ring: Ring) -> float:
+    """The bus bandwidth that a library finds when it looks at the group's links and NICs.
+
+    It knows neither of other groups on them nor of other jobs. A group is taken to have the first
+    devices of its nodes, and as many NICs as devices there.
+    """
+    local, node = ring.devices_per_node, machine.node
+    if ring.nodes > 1:
+        return min(local, node.nics.count) * node.nics.bytes_per_s
+    (unit_rings,) = packed_rings(node, (tuple(range(local)),))
+    return unit_rings * node.links.bytes_per_s
 
 
 def with_algorithm(machine: Machine, kind: Kind, name: str) -> Machine:
@@ -64,7 +116,7 @@ def group_of(ring: Ring) -> Group:
 
 
 # What a library itself chooses from. A hierarchical collective is a library of its own.
-_AUTO: dict[Kind, tuple[str, ...]] = {
+_CHOICES: dict[Kind, tuple[str, ...]] = {
     "all_gather": ("ring", "recursive"),
     "reduce_scatter": ("ring", "recursive"),
     "all_reduce": ("ring", "tree", "nvls"),
@@ -78,10 +130,16 @@ def _seconds(software: Software, kind: Kind, name: str, size: float, group: Grou
     """Time by one algorithm, or nothing where the library has no curve for it."""
     if kind == "all_reduce" and name in ("ring", "recursive", "hierarchical"):
         if name == "ring" and software.all_reduce is not None:
-            return algorithms.seconds(software.all_reduce, algorithms.ring(size, group, passes=2))
+            return algorithms.seconds(
+                software.all_reduce, algorithms.ring(size, group, passes=2), group.ring.further_s
+            )
         return _two_halves(software, name, size, group)
     curve = _curve(software, kind, name, group)
-    return None if curve is None else algorithms.seconds(curve, _phases(kind, name, size, group))
+    return (
+        None
+        if curve is None
+        else algorithms.seconds(curve, _phases(kind, name, size, group), group.ring.further_s)
+    )
 
 
 def _two_halves(software: Software, name: str, size: float, group: Group) -> float | None:
@@ -91,7 +149,9 @@ def _two_halves(software: Software, name: str, size: float, group: Group) -> flo
     if gather is None or scatter is None:
         return None
     phases = _phases("all_gather", name, size, group)
-    both_s = algorithms.seconds(gather, phases) + algorithms.seconds(scatter, phases)
+    both_s = algorithms.seconds(gather, phases, group.ring.further_s) + algorithms.seconds(
+        scatter, phases, group.ring.further_s
+    )
     return both_s - min(gather.launch_s, scatter.launch_s)
 
 
@@ -109,11 +169,8 @@ def _curve(software: Software, kind: Kind, name: str, group: Group) -> Curve | N
         own = software.broadcast
         borrowed = software.all_gather if name == "ring" else software.tree
         return borrowed if own is None else own
-    if kind in ("all_to_all", "send_recv"):
-        own = getattr(software, kind)
-        return software.all_gather if own is None else own
     curve: Curve | None = getattr(software, kind)
-    return curve
+    return software.all_gather if curve is None else curve
 
 
 def _phases(kind: Kind, name: str, size: float, group: Group) -> Sequence[Phase]:
@@ -135,7 +192,7 @@ def _missing(machine: Machine, kind: Kind, chosen: str) -> str:
     wants = {"recursive": "recursive.", "hierarchical": "hierarchical."}.get(chosen, "") + kind
     if chosen in ("tree", "nvls"):
         wants = chosen
-    by = "" if chosen == "auto" else f" by {chosen}"
+    by = "" if chosen in (AUTO, CHEAPEST) else f" by {chosen}"
     others = ", ".join(name for name in ALGORITHMS[kind] if name != chosen)
     return (
         f"{machine.name} has neither software.{wants} nor a measured table of {kind}{by}; "

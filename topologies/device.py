@@ -32,7 +32,7 @@ class Matmul:
     k0: Annotated[float, Key("k0", zero=True)]
     launch_s: Annotated[float, Key("launch", "s")]
     memory_fraction: Annotated[float, Key("memory_fraction")]
-    best_flops_per_s: Annotated[float, Key("best", "FLOP/s")]
+    best_flops_per_s: Annotated[float | None, Key("best", "FLOP/s")] = None
 
 
 @dataclass(frozen=True)

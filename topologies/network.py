@@ -11,6 +11,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.distance import further_seconds
 from topologies.flows import ring_rates_across
 from topologies.machine import Machine
 from topologies.node import Node
@@ -30,6 +31,7 @@ class Ring:
     efficiency of the library, and infinite for a group of one rank; `devices_per_node` is the
     most that the group has in one node. `within_bytes_per_s` is what a ring across nodes could
     move over the links inside its nodes, were it not for its NICs; infinite where it needs none.
+    `further_s` is what distance adds to each of its hops.
     """
 
     ranks: int
@@ -37,6 +39,7 @@ class Ring:
     devices_per_node: int
     bytes_per_s: float
     within_bytes_per_s: float = math.inf
+    further_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +87,7 @@ def rings_together(
     rates = iter(_least_rates(machine, placement, busy)) if busy else iter(())
     within = iter(_all_rates_within(machine.node, placement, busy))
     return [
-        _rings_of(placement, axis, next(rates), next(within))
+        _rings_of(machine, placement, axis, (next(rates), next(within)))
         if axis.members.shape[1] > 1
         else (np.zeros(len(axis.members), dtype=np.int64), [Ring(1, 1, 1, math.inf)])
         for axis in axes
@@ -92,20 +95,21 @@ def rings_together(
 
 
 def _rings_of(
-    placement: Placement, axis: _Axis, rate: Rates, within: Rates
+    machine: Machine, placement: Placement, axis: _Axis, found: tuple[Rates, Rates]
 ) -> tuple[NDArray[np.int64], list[Ring]]:
-    visits = _visits(placement, axis)
+    visits, (rate, within) = _visits(placement, axis), found
     local = np.zeros(visits.groups, dtype=np.int64)
     np.maximum.at(local, visits.group, visits.local)
     rounded = np.round(rate / _STEP_BYTES_PER_S) * _STEP_BYTES_PER_S
     inside = np.where(visits.nodes_of_group > 1, within, np.inf)
     table = np.column_stack([visits.nodes_of_group, local, rounded, inside])
     different, index = np.unique(table, axis=0, return_inverse=True)
-    ranks = axis.members.shape[1]
-    found = [
-        Ring(ranks, int(nodes), int(most), float(r), float(w)) for nodes, most, r, w in different
+    ranks, further_s = axis.members.shape[1], further_seconds(machine, visits)
+    rings_found = [
+        Ring(ranks, int(nodes), int(most), float(r), float(w), further_s if nodes > 1 else 0.0)
+        for nodes, most, r, w in different
     ]
-    return index.reshape(-1), found
+    return index.reshape(-1), rings_found
 
 
 @lru_cache(maxsize=64)

@@ -33,15 +33,18 @@ class Host:
 
 @dataclass(frozen=True)
 class Nics:
-    """The NICs of a node; `of_device[d]` is the NIC that device d hangs on."""
+    """The NICs of a node; `of_device[d]` is the NIC that device d hangs on.
+
+    `latency` is that of the smallest message, for information: the library's curves contain it.
+    """
 
     count: Annotated[int, Key("count", zero=True)]
     bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
     of_device: Annotated[tuple[int, ...], Key("of_device")]
-    latency_s: Annotated[float, Key("latency", "s")]
+    latency_s: Annotated[float | None, Key("latency", "s")] = None
 
 
-NO_NICS = Nics(count=0, bytes_per_s=0.0, of_device=(), latency_s=0.0)
+NO_NICS = Nics(count=0, bytes_per_s=0.0, of_device=())
 
 
 @dataclass(frozen=True)

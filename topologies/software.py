@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from topologies.errors import MachineError
 from topologies.keys import Key
+from topologies.tuner import NONE, check_tuner
 
 Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send_recv"]
 
@@ -54,19 +55,24 @@ class Staged:
     reduce_scatter: Annotated[Curve | None, Key("reduce_scatter")] = None
 
 
+AUTO, CHEAPEST = "auto", "cheapest"
 ALGORITHMS: dict[Kind, tuple[str, ...]] = {
-    "all_gather": ("auto", "ring", "recursive", "hierarchical"),
-    "reduce_scatter": ("auto", "ring", "recursive", "hierarchical"),
-    "all_reduce": ("auto", "ring", "tree", "recursive", "hierarchical", "nvls"),
-    "broadcast": ("auto", "ring", "tree"),
-    "all_to_all": ("auto", "pairwise"),
-    "send_recv": ("auto", "direct"),
+    "all_gather": (AUTO, CHEAPEST, "ring", "recursive", "hierarchical"),
+    "reduce_scatter": (AUTO, CHEAPEST, "ring", "recursive", "hierarchical"),
+    "all_reduce": (AUTO, CHEAPEST, "ring", "tree", "recursive", "hierarchical", "nvls"),
+    "broadcast": (AUTO, CHEAPEST, "ring", "tree"),
+    "all_to_all": (AUTO, CHEAPEST, "pairwise"),
+    "send_recv": (AUTO, CHEAPEST, "direct"),
 }
 
 
 @dataclass(frozen=True)
 class Algorithms:
-    """Which algorithm serves each collective; `auto` is the cheapest that the library has."""
+    """Which algorithm serves each collective.
+
+    `auto` is what the library's tuner picks, or the cheapest where no tuner is known; `cheapest` is
+    the cheapest that the library has, whatever its tuner says.
+    """
 
     all_gather: Annotated[str, Key("all_gather")] = "auto"
     reduce_scatter: Annotated[str, Key("reduce_scatter")] = "auto"
@@ -99,7 +105,8 @@ class Software:
     """A collective library as measured on its machine; a curve nobody measured is absent.
 
     `all_gather` and `reduce_scatter` are rings; `all_reduce` is one too, where it was measured by
-    itself. `compute_share` is the share of an overlapped collective's time that it takes from its
+    itself. `tuner` names the constants by which the library picks an all-reduce's algorithm, or
+    `none`. `compute_share` is the share of an overlapped collective's time that it takes from its
     device's compute: 0 where it has an engine of its own, 1 where it needs the cores that compute.
     """
 
@@ -115,7 +122,12 @@ class Software:
     hierarchical: Annotated[Staged, Key("hierarchical")] = Staged()
     recursive: Annotated[Staged, Key("recursive")] = Staged()
     algorithm: Annotated[Algorithms, Key("algorithm")] = Algorithms()
+    tuner: Annotated[str, Key("tuner")] = NONE
     compute_share: Annotated[float, Key("compute_share", zero=True)] = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuses a tuner that is not known."""
+        check_tuner(self.tuner)
 
 
 PARTS = (Stall, Curve, Staged, Algorithms, Software)  # each after the parts that it is made of

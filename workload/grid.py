@@ -12,6 +12,7 @@ AXES = ("x", "y", "z", "data", "pipe")
 _DIMENSIONS = ("x", "y", "z", "shard", "replica", "pipe")
 _PARTS = {"data": ("shard", "replica")}
 ENDS = "ends"
+LINK = "link"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Grid:
 
     Of the data axis, runs of `shard` neighbours (0: all of them) share sharded state: "shard" names
     the axis within a run, "replica" the one across runs. "ends" names the pairs of the first and
-    the last stage.
+    the last stage, "link3" those of the fourth stage and the next one in the ring of stages.
     """
 
     x: int = 1
@@ -45,11 +46,15 @@ class Grid:
         return prod(self._size(axis) for axis in axes)
 
     def _size(self, axis: str) -> int:
-        if axis == ENDS:
+        if axis == ENDS or axis.startswith(LINK):
             return min(self.pipe, 2)
         if axis == "replica":
             return self.data // self._size("shard")
         return self.shard or self.data if axis == "shard" else int(getattr(self, axis))
+
+    def _stages(self, pair: str) -> tuple[int, int]:
+        first = 0 if pair == ENDS else int(pair.removeprefix(LINK))
+        return first, self.pipe - 1 if pair == ENDS else (first + 1) % self.pipe
 
     def stride(self, axis: str) -> int:
         """Distance in ranks between neighbours along an axis."""
@@ -68,14 +73,15 @@ class Grid:
     def groups(self, *axes: str) -> NDArray[np.int64]:
         """Every group over these axes: an array of shape (groups, members), in rank order.
 
-        The groups hold every rank once, except over "ends", where middle stages are in none.
+        The groups hold every rank once, except over "ends" and links, where other stages are in
+        none.
         """
         parts = {part for axis in axes for part in _PARTS.get(axis, (axis,))}
         shape = tuple(self._size(name) for name in reversed(_DIMENSIONS))
         ranks = np.arange(self.ranks, dtype=np.int64).reshape(shape)
-        if ENDS in parts:
-            ranks = ranks[[0, -1]] if self.pipe > 1 else ranks
-            parts = parts - {ENDS} | {"pipe"}
+        for pair in [axis for axis in axes if axis == ENDS or axis.startswith(LINK)]:
+            ranks = ranks[sorted(set(self._stages(pair)))]
+            parts = parts - {pair} | {"pipe"}
         ordered = sorted(parts, key=_DIMENSIONS.index, reverse=True)
         places = [len(_DIMENSIONS) - 1 - _DIMENSIONS.index(axis) for axis in ordered]
         rest = [place for place in range(len(_DIMENSIONS)) if place not in places]

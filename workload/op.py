@@ -10,6 +10,7 @@ from typing import Any
 
 COMPUTE = "compute"
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
+MESSAGES = ("send", "recv")
 ITEM_BYTES = {"bf16": 2, "fp32": 4, "fp64": 8, "int64": 8, "uint8": 1}
 ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "workspace")
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
@@ -46,12 +47,12 @@ class Buffer:
 class Op:
     """One thing that a rank does in a step.
 
-    A collective has `axes` (its group) and its payload in `nbytes`: the gathered size of an
-    all-gather, the input of a reduce-scatter, the buffer of an all-reduce. Any other op has the
-    memory traffic in `nbytes` (each operand once) and, if it multiplies matrices, `flops`.
-    `replicas` ranks of the grid compute the very same thing. An op that names a buffer both in
-    `reads` and in `writes` works in place. `block` is the run of ops it belongs to, `attributes`
-    what a kernel must know beyond its operands.
+    A collective or message has `axes` (its group) and its payload in `nbytes`: the gathered size of
+    an all-gather, the input of a reduce-scatter, the buffer of an all-reduce, the message. Any
+    other op has the memory traffic in `nbytes` (each operand once) and, if it multiplies matrices,
+    `flops`. `replicas` ranks of the grid compute the very same thing. An op that names a buffer
+    both in `reads` and in `writes` works in place. `block` is the run of ops it belongs to,
+    `attributes` what a kernel must know beyond its operands.
     """
 
     name: str
@@ -69,5 +70,24 @@ class Op:
 
     @property
     def is_collective(self) -> bool:
-        """Whether ranks meet in this op."""
+        """Whether a group of ranks meets in this op."""
         return self.kind in COLLECTIVES
+
+    @property
+    def is_message(self) -> bool:
+        """Whether this op sends to another pipeline stage, or receives from one.
+
+        Its attributes are `tag`, the same on both sides, `peer`, how many stages further the other
+        side is, and `link`, the earlier of the two stages in the ring of stages.
+        """
+        return self.kind in MESSAGES
+
+    @property
+    def communicates(self) -> bool:
+        """Whether this op moves data between ranks."""
+        return self.kind in COLLECTIVES or self.kind in MESSAGES
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """Whom it concerns, as `Grid.groups` understands it."""
+        return (f"link{self.attributes['link']}",) if self.is_message else self.axes

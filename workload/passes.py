@@ -9,18 +9,23 @@ from workload.op import Buffer, Op
 from workload.plan import Plan
 
 
-def overlap(ops: Sequence[Op], plan: Plan, buffers: Mapping[str, Buffer]) -> list[Op]:
-    """Apply the overlaps that the plan switches on, in the order that they build on."""
+def overlap_slot(ops: Sequence[Op], plan: Plan) -> list[Op]:
+    """Apply to a slot's ops the overlaps within it that the plan switches on."""
     result = list(ops)
     if "oar" in plan.overlap:
         result = overlap_input_gradient_reduces(result)
     if "ors" in plan.overlap:
         result = defer_reduce_scatters(result)
-    if "dp" in plan.overlap and plan.data > 1:
-        result = bucket_gradient_reduces(result, buffers)
     if "oag" in plan.overlap:
         result = gather_ahead(result)
     return result
+
+
+def overlap_step(ops: Sequence[Op], plan: Plan, buffers: Mapping[str, Buffer]) -> list[Op]:
+    """Apply to a whole step's ops the overlaps across its slots that the plan switches on."""
+    if "dp" in plan.overlap and plan.data > 1:
+        return bucket_gradient_reduces(ops, buffers)
+    return list(ops)
 
 
 def overlap_input_gradient_reduces(ops: Sequence[Op]) -> list[Op]:

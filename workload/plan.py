@@ -166,11 +166,6 @@ class Plan:
 
 _DEFAULTS = {field.name: field.default for field in fields(Plan) if field.name != "batch"}
 _TO_COME = (
-    "pipe",
-    "interleave",
-    "schedule",
-    "stage_layers",
-    "ends_as_layers",
     "zero",
     "shard",
     "reshard",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from workload.dataflow import Waits, waits
@@ -12,13 +12,16 @@ from workload.layout import Layout
 from workload.memory import MemoryUse, memory_curve, releases
 from workload.op import Buffer, Op
 from workload.plan import Plan
+from workload.schedule import Slot
 
 
 @dataclass(frozen=True)
 class Program:
-    """What one rank performs in one training step: ops in issue order, on named buffers.
+    """What a rank of one pipeline stage performs in one training step: ops in issue order, on named
+    buffers.
 
-    `layouts` says for each parameter which part of the whole model's tensor a rank holds.
+    `layouts` says for each parameter which part of the whole model's tensor a rank holds, `slot_of`
+    to which slot of the schedule a block of ops belongs.
     """
 
     gpt: GPT
@@ -26,6 +29,8 @@ class Program:
     ops: tuple[Op, ...]
     buffers: Mapping[str, Buffer]
     layouts: Mapping[str, Layout]
+    stage: int = 0
+    slot_of: Mapping[str, Slot] = field(default_factory=dict)
 
     @cached_property
     def waits(self) -> list[Waits]:
@@ -49,33 +54,34 @@ class Program:
 
     @property
     def parameters(self) -> int:
-        """Trained parameters of the whole model, padding of the vocabulary included."""
+        """Trained parameters of this stage, padding of the vocabulary included; those that several
+        stages hold count in equal parts."""
         held = (b for b in self.buffers.values() if b.role == "parameters")
         ranks = self.plan.grid.ranks
         return sum(b.elements * ranks // b.replicas for b in held)
 
     @property
     def model_flops(self) -> int:
-        """FLOPs of the whole step over all ranks, each once, without recomputation."""
+        """FLOPs of the stage's step over all its ranks, each once, without recomputation."""
         return self._flops(recomputed=False)
 
     @property
     def hardware_flops(self) -> int:
-        """FLOPs of the whole step over all ranks, recomputation included, replicas left out."""
+        """FLOPs of the stage's step over all its ranks, recomputation included, copies left out."""
         return self._flops(recomputed=False) + self._flops(recomputed=True)
 
     @property
     def comm_bytes(self) -> dict[str, int]:
-        """Payload of one rank's collectives in a step, by axis (`x`, `z+data`, ...)."""
+        """Payload of one rank's collectives and messages, by axis (`x`, `z+data`, ...)."""
         volume: dict[str, int] = {}
         for op in self.ops:
-            if op.is_collective:
+            if op.communicates:
                 key = "+".join(op.axes)
                 volume[key] = volume.get(key, 0) + op.nbytes
         return volume
 
     def _flops(self, *, recomputed: bool) -> int:
-        ranks = self.plan.grid.ranks
+        ranks = self.plan.grid.ranks // self.plan.pipe
         return sum(
             op.flops * ranks // op.replicas
             for op in self.ops

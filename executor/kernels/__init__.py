@@ -69,5 +69,7 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "clip_scale": optimizer.clip_scale,
         "scale": optimizer.scale,
         "adamw": optimizer.adamw,
+        "fence": pointwise.fence,
+        "zero": pointwise.zero,
     }
 )

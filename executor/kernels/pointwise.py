@@ -78,3 +78,12 @@ def take_columns(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     width = writes[0].shape[1]
     start = at.index("y") * width
     writes[0].copy_(reads[0][:, start : start + width])
+
+
+def fence(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Nothing: what it waits for is over."""
+
+
+def zero(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Set to zero."""
+    writes[0].zero_()

@@ -26,7 +26,12 @@ from topologies.software import ALGORITHMS, Kind
     show_default=True,
     help="As for predict: contiguous, scheduler, scattered:30, hosts:NAME[1-64].",
 )
-@click.option("--algorithm", default="auto", show_default=True, help="Instead of the library's.")
+@click.option(
+    "--algorithm",
+    default="auto",
+    show_default=True,
+    help="As the library picks (auto), the cheapest, or by name: ring, tree, hierarchical.",
+)
 @click.option("--set", "settings", multiple=True, help="key=value, as simgpt machines lists them.")
 @options.answer_options
 def command(

@@ -100,10 +100,11 @@ def differences(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[float, flo
     groups = Groups(rank, TIMEOUT_S)
     found = []
     for plan in plans:
-        program = lower(gpt, plan)
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
         device = torch.device("cpu")
         trainer = Trainer(program, groups, rank=rank, device=device, adamw=AdamW(lr=LR))
-        trainer.start_from(start(gpt).items())
+        whole = start(gpt)
+        trainer.start_from((name, whole[name]) for name in program.layouts)
         run = trainer.run(batches(gpt))
         assert [span.op.name for span in run.timeline.spans] == [op.name for op in program.ops]
         assert run.carried == program.comm_bytes
@@ -115,13 +116,17 @@ def differences(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[float, flo
 
 
 def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:
+    """The worst of the whole weights, joined from the ranks of each stage."""
     program, worst = trainer.program, 0.0
+    stages: list[list[int]] = program.plan.grid.groups("x", "y", "z", "data").tolist()
     everyone: list[Any] = [None] * program.plan.grid.ranks
-    dist.all_gather_object(everyone, {name: trainer.table[name] for name in program.layouts})
-    for name, layout in program.layouts.items():
-        parts = {rank: held[name] for rank, held in enumerate(everyone)}
-        whole = join(parts, layout, program.plan.grid)
-        worst = max(worst, float((whole - expected[name]).norm() / expected[name].norm()))
+    held = {name: trainer.table[name] for name in program.layouts}
+    dist.all_gather_object(everyone, (held, program.layouts))
+    for ranks in stages:
+        for name, layout in everyone[ranks[0]][1].items():
+            parts = {rank: everyone[rank][0][name] for rank in ranks}
+            whole = join(parts, layout, program.plan.grid)
+            worst = max(worst, float((whole - expected[name]).norm() / expected[name].norm()))
     return worst
 
 

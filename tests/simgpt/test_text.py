@@ -13,7 +13,14 @@ from tests.simgpt.face import assert_golden, simgpt
 from validation.host import Row
 from workload.plan_text import parse_plan
 
-COMMANDS = ("predict", "run", "calibrate", "validate", "validate host", "validate axonn")
+COMMANDS = (
+    *("predict", "run", "calibrate", "validate", "validate host", "validate axonn"),
+    *("validate network", "validate groups", "bench-network"),
+)
+BENCH = (
+    *("bench-network", "-m", "dgx-h100", "--collective", "all_reduce"),
+    *("--sizes", "1MiB:4MiB", "--devices", "8:32"),
+)
 PREDICT = (
     *("predict", "gpt-5b", "-m", "frontier", "-n", "512", "--batch", "512"),
     *("--plan", "x=2,z=4,data=rest,micro_batch=2,recompute=full"),
@@ -35,6 +42,7 @@ def test_the_help_opens_with_two_examples(command: str) -> None:
         ("models.txt", ("models",)),
         ("model.txt", ("models", "gpt-80b")),
         ("machines.txt", ("machines",)),
+        ("bench-network.txt", BENCH),
     ],
 )
 def test_a_command_reads_as_its_golden_file(name: str, command: tuple[str, ...]) -> None:
@@ -42,6 +50,13 @@ def test_a_command_reads_as_its_golden_file(name: str, command: tuple[str, ...])
     assert (said.status, said.err) == (0, "")
     assert max(map(len, said.out.splitlines())) <= tables.WIDTH
     assert_golden(name, said.out)
+
+
+@pytest.mark.parametrize("name", ["network", "groups"])
+def test_a_validation_against_published_tables_reads_as_its_golden_file(name: str) -> None:
+    said = simgpt("validate", name)
+    assert (said.status, said.err) == (0, "")
+    assert_golden(f"validate-{name}.txt", said.out)
 
 
 def test_a_machine_is_shown_with_each_source_once() -> None:

@@ -127,5 +127,5 @@ def test_the_parts_sum_to_the_end_of_the_last_op(bytes_per_s: float) -> None:
     plan, fabric = plan_of("x=3,z=2,data=2", 10), SmallFabric(bytes_per_s=bytes_per_s)
     folded, _ = both(plan, 20, bytes_per_s)
     program = lower(replace(SMALL, layers=20), plan)
-    run = play(program, SmallCosts(), network_of(program, fabric))
+    run = play(program, SmallCosts(), network_of([program], fabric))
     assert sum(folded.parts_ticks.values()) == run.end.max()

@@ -18,21 +18,21 @@ def meeting_over(*axes: str) -> list[Op]:
 
 
 def test_ranks_that_fill_nodes_evenly_are_all_alike() -> None:
-    network = network_of(lowered(TINY, "x=4,z=2,data=2"), SmallFabric())
+    network = network_of([lowered(TINY, "x=4,z=2,data=2")], SmallFabric())
     assert network.ranks == (0,)
     assert all(meetings.sizes == (1,) for meetings in network.meetings.values())
 
 
 def test_groups_that_straddle_nodes_unevenly_make_classes_of_their_own() -> None:
     """x=3 on nodes of 4: ranks 0-2 and 9-11 lie within a node, 3-5 and 6-8 across two."""
-    network = network_of(by_hand("x=3,data=4", *meeting_over("x")), SmallFabric())
+    network = network_of([by_hand("x=3,data=4", *meeting_over("x"))], SmallFabric())
     assert network.ranks == (0, 3)
     assert network.meetings["x",].sizes == (1, 1)
 
 
 def test_a_class_splits_where_its_members_meet_different_classes() -> None:
     """x=3, y=2 on nodes of 4: ranks 0-2 lie in one node and meet, over y, 3-5, which lie in two."""
-    network = network_of(by_hand("x=3,y=2,z=2", *meeting_over("x", "y")), SmallFabric())
+    network = network_of([by_hand("x=3,y=2,z=2", *meeting_over("x", "y"))], SmallFabric())
     assert len(network.ranks) > 1
     over_y = network.meetings["y",]
     assert max(over_y.sizes) == 2
@@ -44,8 +44,8 @@ def test_members_of_a_class_meet_the_same_classes_over_the_same_rings(plan: str)
     program = by_hand(
         plan, *meeting_over(*(word[0] if word[0] != "d" else "data" for word in plan.split(",")))
     )
-    folded = network_of(program, SmallFabric())
-    every = network_of(program, SmallFabric(), unfold=True)
+    folded = network_of([program], SmallFabric())
+    every = network_of([program], SmallFabric(), unfold=True)
     for axes, meetings in folded.meetings.items():
         for number, rank in enumerate(folded.ranks):
             assert meetings.rings[number] == every.meetings[axes].rings[rank]
@@ -63,7 +63,7 @@ def test_thirty_thousand_ranks_are_sorted_into_classes_in_a_moment() -> None:
 
     program = by_hand("x=8,y=2,z=64,data=32", *meeting_over("x", "y", "z", "data"))
     begin = time.perf_counter()
-    network = network_of(program, Uneven())
+    network = network_of([program], Uneven())
     assert time.perf_counter() - begin < 1.0
     assert len(network.ranks) > 1
 
@@ -81,8 +81,8 @@ def test_more_classes_than_can_be_simulated_count_as_the_slowest() -> None:
             return 1.0 + ring
 
     (op,) = meeting_over("x")
-    network = network_of(by_hand("x=2,data=80", op), Unlike())
+    network = network_of([by_hand("x=2,data=80", op)], Unlike())
     assert network.ranks == (0,)
     assert network.ticks(op) == [80 * TICKS_PER_S]
-    few = network_of(by_hand("x=2,data=8", op), Unlike())
+    few = network_of([by_hand("x=2,data=8", op)], Unlike())
     assert few.ticks(op) == [number * TICKS_PER_S for number in range(1, 9)]

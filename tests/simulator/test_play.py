@@ -40,7 +40,7 @@ def test_ops_of_two_streams_run_side_by_side_until_one_reads_what_the_other_wrot
         compute("short", writes="b"),
         compute("both", reads="a b", writes="c"),
     )
-    timeline = simulate(program, GivenSeconds(long=3.0, short=1.0, both=1.0), FABRIC)
+    timeline = simulate([program], GivenSeconds(long=3.0, short=1.0, both=1.0), FABRIC)
     assert starts(timeline) == {"long": 0.0, "short": 0.0, "both": 3.0}
     assert timeline.step_s == 4.0
 
@@ -56,7 +56,7 @@ def test_a_blocking_collective_adds_its_time_and_an_overlapped_one_hides_it() ->
             compute("second", writes="b"),
             compute("last", reads="a b", writes="c"),
         )
-        return simulate(program, costs, FABRIC).step_s
+        return simulate([program], costs, FABRIC).step_s
 
     assert step_s(COMPUTE) == 1.0 + 1.0 + 2.0 + 0.5
     assert step_s("x") == 1.0 + max(1.0, 2.0) + 0.5
@@ -74,7 +74,7 @@ def test_a_collective_starts_when_the_slower_class_has_come_to_it() -> None:
         reduce("outer", "b", "data", 0),
     )
     fabric = SmallFabric(bytes_per_s=1e6, launch_s=1e-6)
-    timeline = simulate(program, GivenSeconds(work=1.0), fabric, unfold=True)
+    timeline = simulate([program], GivenSeconds(work=1.0), fabric, unfold=True)
     assert starts(timeline, rank=0)["work"] == 1e-6
     assert starts(timeline, rank=3)["work"] == 2e-6
     assert starts(timeline, rank=0)["outer"] == starts(timeline, rank=3)["outer"] == 1.000002
@@ -85,11 +85,11 @@ def test_oar_hides_the_smaller_of_all_reduce_and_weight_gradient(bytes_per_s: fl
     """On x=2 without recomputation, each of a layer's dI all-reduces runs beside a dW matmul."""
     costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=bytes_per_s)
     blocking = lowered(TINY, "x=2,overlap=none")
-    spans = {span.op.name: span.duration_s for span in simulate(blocking, costs, fabric).spans}
+    spans = {span.op.name: span.duration_s for span in simulate([blocking], costs, fabric).spans}
     reduces = [name for name in spans if name.endswith(".grad.reduce")]
     twins = [name.replace(".grad.reduce", ".grad.weight") for name in reduces]
     hidden = sum(min(spans[a], spans[b]) for a, b in zip(reduces, twins, strict=True))
-    overlapped = simulate(lowered(TINY, "x=2,overlap=oar"), costs, fabric)
+    overlapped = simulate([lowered(TINY, "x=2,overlap=oar")], costs, fabric)
     whole = sum(spans.values())
     assert overlapped.step_s == pytest.approx(whole - hidden, rel=1e-9)
     assert len(reduces) == 2 * TINY.layers + 1
@@ -115,7 +115,7 @@ def test_rank_classes_have_the_timing_of_every_rank_on_its_own(plan: str, overla
 
 def test_the_same_program_gives_the_same_timeline_twice() -> None:
     program = lowered(TINY, "x=2,z=2,data=3", 2)
-    first, second = (repr(simulate(program, SmallCosts(), SmallFabric())) for _ in range(2))
+    first, second = (repr(simulate([program], SmallCosts(), SmallFabric())) for _ in range(2))
     assert first == second
 
 
@@ -132,7 +132,7 @@ def played(
 ) -> Any:
     costs = SmallCosts(flops_per_s=flops_per_s)
     fabric = SmallFabric(bytes_per_s=bytes_per_s, axes_share=axes_share)
-    return play(program, costs, network_of(program, fabric))
+    return play(program, costs, network_of([program], fabric))
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
@@ -178,7 +178,7 @@ def test_an_overlapped_collective_takes_its_share_from_the_compute_beside_it() -
         compute("second", writes="b"),
         compute("last", reads="a b", writes="c"),
     )
-    assert simulate(beside, costs, fabric).step_s == pytest.approx(1.0 + 2.5 + 0.5)
+    assert simulate([beside], costs, fabric).step_s == pytest.approx(1.0 + 2.5 + 0.5)
 
 
 def test_a_collective_that_compute_waits_for_takes_nothing_from_it() -> None:
@@ -190,7 +190,7 @@ def test_a_collective_that_compute_waits_for_takes_nothing_from_it() -> None:
         reduce("reduce", "a", "x", 1_000_000, "x"),
         compute("last", reads="a", writes="c"),
     )
-    assert simulate(exposed, costs, fabric).step_s == pytest.approx(1.0 + 1.0 + 0.5)
+    assert simulate([exposed], costs, fabric).step_s == pytest.approx(1.0 + 1.0 + 0.5)
 
 
 def test_a_wait_for_an_earlier_collective_does_not_spare_a_later_one_of_its_stream() -> None:
@@ -205,4 +205,4 @@ def test_a_wait_for_an_earlier_collective_does_not_spare_a_later_one_of_its_stre
         compute("last", reads="b c", writes="d"),
     )
     # `second` waits for the earlier one until 2 s, and shares its 2 s with the later one.
-    assert simulate(ahead, costs, fabric).step_s == pytest.approx(2.0 + 2.5 + 0.5)
+    assert simulate([ahead], costs, fabric).step_s == pytest.approx(2.0 + 2.5 + 0.5)

@@ -39,7 +39,7 @@ ONE_NIC = SmallFabric(bytes_per_s=1e6, launch_s=0.0, devices_per_node=1)  # 1 MB
 
 
 def spans(*ops: Op, plan: str = "x=2,y=2", **costs: float) -> dict[str, tuple[float, float]]:
-    timeline = simulate(by_hand(plan, *ops), GivenSeconds(**costs), ONE_NIC)
+    timeline = simulate([by_hand(plan, *ops)], GivenSeconds(**costs), ONE_NIC)
     return {span.op.name: (span.start_s, span.end_s) for span in timeline.of_rank(0)}
 
 
@@ -90,7 +90,7 @@ def test_one_that_begins_as_another_ends_does_not_slow_it() -> None:
 def test_a_ring_is_as_slow_as_its_slowest_member() -> None:
     """Ranks 0-1 and 2-3 meet over x, 1 and 3 over y: one member in two is enough for half pace."""
     x, y = reduce("over.x", "a", "x", MB, "x"), reduce("over.y", "b", "y", MB // 2, "y")
-    network = network_of(by_hand("x=2,y=2", x, y), ONE_NIC, unfold=True)
+    network = network_of([by_hand("x=2,y=2", x, y)], ONE_NIC, unfold=True)
     env = simpy.Environment()
     traffic = Traffic(env, network)
     ends = [traffic.begin(x, [0, 1]), traffic.begin(x, [2, 3])]

@@ -1,5 +1,6 @@
 """Lowering: from a GPT and a plan to the program of one rank."""
 
-from workload.lowering.lower import check, lower
+from workload.lowering.check import check
+from workload.lowering.lower import lower, lower_slots
 
-__all__ = ["check", "lower"]
+__all__ = ["check", "lower", "lower_slots"]

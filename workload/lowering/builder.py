@@ -19,7 +19,7 @@ class Parameter:
 
     `owner` is the block whose AdamW updates it. `sharded` tells a weight whose gradient arrives by
     reduce-scatter over z from a small one whose gradient is summed over z and data at the end.
-    `copies` ranks of an x*y*z cell hold the same values (they share its square in the norm).
+    `copies` ranks of an x*y*z*pipe cell hold the same values (they share its square in the norm).
     """
 
     name: str
@@ -32,9 +32,10 @@ class Parameter:
 class Builder:
     """Ops, buffers and parameters of the program being written."""
 
-    def __init__(self, gpt: GPT, plan: Plan) -> None:
+    def __init__(self, gpt: GPT, plan: Plan, stage: int) -> None:
         self.gpt = gpt
         self.plan = plan
+        self.stage = stage
         self.grid = plan.grid
         self.rows = plan.micro_batch * gpt.sequence
         self.dtype = plan.precision
@@ -114,16 +115,42 @@ class Builder:
             )
         )
 
+    def message(
+        self, name: str, kind: str, tag: str, reads: Sequence[str], writes: Sequence[str], peer: int
+    ) -> None:
+        """Append a send or a receive on a stream of its own; `peer` is 1 for the next stage, -1 for
+        the previous one."""
+        direction = "forward" if (peer > 0) == (kind == "send") else "backward"
+        moved = self.buffers[(reads or writes)[0]]
+        link = (self.stage + min(peer, 0)) % self.grid.pipe
+        self.ops.append(
+            Op(
+                name,
+                kind,
+                tuple(reads),
+                tuple(writes),
+                self.block,
+                stream=f"{kind}.{direction}",
+                axes=("pipe",),
+                nbytes=moved.nbytes,
+                dtype=moved.dtype,
+                attributes={"tag": tag, "peer": peer, "link": link},
+            )
+        )
+
     def all_reduce(self, name: str, buffer: str, *axes: str, **how: Any) -> None:
         """Append an all-reduce in place, if the axes have more than one rank between them."""
         if self.grid.size(*axes) > 1:
             self.collective(name, "all_reduce", [buffer], [buffer], *axes, **how)
 
-    def parameter(self, name: str, owner: str, layout: Layout, *, sharded: bool) -> str:
+    def parameter(
+        self, name: str, owner: str, layout: Layout, *, sharded: bool, stages: int = 1
+    ) -> str:
         """A parameter with its gradient and optimizer state, cut as the layout says.
 
         In bf16 the gradient, AdamW's moments and a master copy are fp32 (AxoNN, Megatron); in fp32
-        and fp64 everything has the one dtype and there is no master copy.
+        and fp64 everything has the one dtype and there is no master copy. `stages` of the pipeline
+        hold it.
         """
         self.layouts[name] = layout
         tile = [
@@ -132,12 +159,12 @@ class Builder:
         shape = (prod(tile) // self.grid.z,) if layout.flat else tuple(tile)
         parts = self.grid.size(*(axis for axes in layout.split for axis in axes))
         parts *= self.grid.z if layout.flat else 1
-        copies = self.grid.ranks // parts
+        copies = self.grid.ranks // self.grid.pipe // parts * stages
         self.state(name, shape, self.dtype, "parameters", copies)
         self.state(f"{name}.grad", shape, self.wide, "gradients", copies)
         for moment in ("m", "v") if self.dtype != "bf16" else ("m", "v", "master"):
             self.state(f"{name}.{moment}", shape, self.wide, "optimizer", copies)
-        cell = self.grid.size("x", "y", "z") // parts
+        cell = self.grid.size("x", "y", "z") // parts * stages
         self.parameters[name] = Parameter(name, owner, sharded, cell, len(layout.shape) > 1)
         return name
 

@@ -1,99 +1,58 @@
-"""The order of a step: micro-batches forward and backward, then the optimizer, then the passes."""
+"""The order of a step: the slots of the pipeline's schedule, then the optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import layer, optimizer, vocabulary
 from workload.lowering.builder import Builder
-from workload.lowering.recompute import recomputed
-from workload.passes import overlap
+from workload.lowering.check import check
+from workload.lowering.chunk import Chunks
+from workload.lowering.messages import Messages
+from workload.op import Op
+from workload.passes import overlap_slot, overlap_step
 from workload.plan import Plan
 from workload.program import Program
+from workload.schedule import Slot, slots
 
 
-def lower(gpt: GPT, plan: Plan) -> Program:
-    """The program of one rank for one step of `gpt` under `plan`.
+def lower(gpt: GPT, plan: Plan, stage: int = 0) -> Program:
+    """The program of a rank of one pipeline stage for one step of `gpt` under `plan`.
 
-    Every rank of a grid performs the same ops on buffers of the same shapes. A PlanCannotRunError
+    Every rank of a stage performs the same ops on buffers of the same shapes. A PlanCannotRunError
     says which width the plan does not divide.
     """
+    order = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
+    return lower_slots(gpt, plan, stage, order)
+
+
+def lower_slots(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot]) -> Program:
+    """The program of a stage that runs these slots alone, then the optimizer."""
     check(gpt, plan)
-    b = Builder(gpt, plan)
-    vocabulary.declare(b)
-    b.state("loss", (1,), b.wide, "workspace", plan.grid.ranks)
-    for index in range(gpt.layers):
-        layer.declare(b, f"l{index}")
-    for m in range(plan.micro_batches):
-        vocabulary.inputs(b, m)
-        _micro_batch(b, m)
+    b = Builder(gpt, plan, stage)
+    chunks = Chunks(b)
+    _declare(b, chunks)
+    messages = Messages(b, chunks, order)
+    ops: list[Op] = []
+    slot_of: dict[str, Slot] = {}
+    for number, slot in enumerate(order):
+        before = messages.before(number)
+        following = order[number + 1] if number + 1 < len(order) else None
+        own = overlap_slot(chunks.emit(slot, following, messages.source(number)), plan)
+        ops += [*before, *own, *messages.after(number)]
+        slot_of |= {op.block: slot for op in own}
+    b.ops = []
     optimizer.finish(b)
-    ops = overlap(b.ops, plan, b.buffers)
-    return Program(gpt, plan, tuple(ops), b.buffers, b.layouts)
+    every = overlap_step([*ops, *b.ops], plan, b.buffers)
+    return Program(gpt, plan, tuple(every), b.buffers, b.layouts, stage, slot_of)
 
 
-def check(gpt: GPT, plan: Plan) -> None:
-    """Refuse a plan that does not divide the model, naming what would."""
-    x, y, z = plan.x, plan.y, plan.z
-    groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
-    _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn})
-    _divides("y", y, {"hidden": gpt.hidden})
-    if plan.sequence_parallel:
-        _divides("x", x, {"the rows of a micro-batch": plan.micro_batch * gpt.sequence})
-    tiles = {
-        "the query-key-value weight": gpt.hidden * sum(gpt.bands) // (x * y),
-        "the output weight": gpt.hidden * gpt.bands[0] // (x * y),
-        "the MLP weight": gpt.hidden * gpt.ffn // (x * y),
-    }
-    for name, elements in tiles.items():
-        if elements % z:
-            raise PlanCannotRunError(
-                f"z={z} does not divide the {elements} elements of {name} of a rank; "
-                f"nearest: {_nearest(z, [elements])}"
-            )
-
-
-def _divides(axis: str, size: int, widths: dict[str, int]) -> None:
-    for name, width in widths.items():
-        if width % size:
-            raise PlanCannotRunError(
-                f"{axis}={size} does not divide {name}={width}; "
-                f"nearest: {_nearest(size, list(widths.values()))}"
-            )
-
-
-def _nearest(size: int, widths: list[int]) -> str:
-    def fits(candidate: int) -> bool:
-        return all(width % candidate == 0 for width in widths)
-
-    below = next((c for c in range(size - 1, 0, -1) if fits(c)), 0)
-    above: Iterable[int] = range(size + 1, min(widths) + 1)
-    nearest = [below, next((c for c in above if fits(c)), 0)]
-    return ", ".join(str(candidate) for candidate in nearest if candidate)
-
-
-def _micro_batch(b: Builder, m: int) -> None:
-    """Forward through all layers, head and loss, then backward in reverse, recomputing if asked."""
-    b.block = f"m{m}.embed"
-    stream, embedded = vocabulary.embed(b, m)
-    saved = []
-    for index in range(b.gpt.layers):
-        b.block = f"m{m}.l{index}.forward"
-        source = stream
-        stream, kept = layer.forward(b, f"m{m}.l{index}.", f"l{index}", source)
-        saved.append(kept)
-    b.block = f"m{m}.head"
-    grad = vocabulary.head(b, m, stream)
-    for index in reversed(range(b.gpt.layers)):
-        kept = saved[index]
-        again = recomputed(b.plan, index)
-        if again == "full":
-            b.block = f"m{m}.l{index}.recompute"
-            _, kept = layer.forward(b, f"m{m}.l{index}.re.", f"l{index}", kept.source)
-        b.block = f"m{m}.l{index}.backward"
-        prefix, owner = f"m{m}.l{index}.", f"l{index}"
-        grad = layer.backward(b, prefix, owner, m, kept, grad, again=again)
-    b.block = f"m{m}.embed.backward"
-    vocabulary.embed_backward(b, m, grad, embedded)
+def _declare(b: Builder, chunks: Chunks) -> None:
+    if chunks.has_embedding:
+        vocabulary.declare_embedding(b)
+    if chunks.has_head:
+        vocabulary.declare_head(b)
+    b.state("loss", (1,), b.wide, "workspace", b.grid.ranks)
+    for index in chunks.layers:
+        layer.declare(b, f"l{index}")

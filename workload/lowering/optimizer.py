@@ -19,7 +19,11 @@ def finish(b: Builder) -> None:
         b.collective("rows.reduce", "all_reduce", partial, partial, "x", "z", "data")
     if small and b.grid.size("z", "data") > 1:
         b.collective("small.reduce", "all_reduce", small, small, "z", "data")
-    b.all_reduce("loss.reduce", "loss", "z", "data")
+    if b.gpt.tied and b.grid.pipe > 1 and b.stage in (0, b.grid.pipe - 1):
+        b.all_reduce("tied.reduce", "embed.w.grad", "ends")
+    if b.stage < b.grid.pipe - 1:
+        b.op("loss.zero", "zero", [], ["loss"])
+    b.all_reduce("loss.reduce", "loss", "z", "data", "pipe")
     _clip(b)
     for owner in dict.fromkeys(p.owner for p in b.parameters.values()):
         _adamw(b, owner, [p for p in b.parameters.values() if p.owner == owner])
@@ -37,7 +41,7 @@ def _clip(b: Builder) -> None:
     norm = b.tensor("norm.square", (1,), b.wide, role="workspace")
     shares = tuple(1 / p.copies for p in parameters)
     b.op("norm.squares", "square_sum", grads, [norm], shares=shares)
-    b.all_reduce("norm.reduce", norm, "x", "y", "z")
+    b.all_reduce("norm.reduce", norm, "x", "y", "z", "pipe")
     scale = b.tensor("clip.scale", (1,), b.wide, role="workspace")
     b.op("clip", "clip_scale", [norm], [scale])
 

@@ -7,6 +7,8 @@ per token. Source: Megatron-AxoNN (vocabulary over the whole tensor group).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from workload.layout import Layout
 from workload.lowering import dropout, norm, rows
 from workload.lowering.builder import Builder
@@ -24,26 +26,39 @@ def padded_vocabulary(b: Builder) -> int:
     return parts * count
 
 
-def declare(b: Builder) -> None:
-    """Declare what stands before the layers and behind them, each part where the model has it."""
+def declare_embedding(b: Builder) -> None:
+    """Declare what stands before the layers, each part where the model has it."""
     gpt = b.gpt
-    padded = (padded_vocabulary(b), gpt.hidden)
-    table = Layout((gpt.vocab, gpt.hidden), padded, (("x", "y"), ()), flat="z")
-    b.parameter("embed.w", "embed", table, sharded=True)
+    _declare_table(b, "embed.w", "embed")
     if gpt.positions == "learned":
         shape = (gpt.sequence, gpt.hidden)
         b.parameter("position.w", "embed", Layout(shape, shape, ((), ("y",))), sharded=False)
     if gpt.embedding_norm:
         norm.declare(b, "embed.norm", "embed")
+
+
+def declare_head(b: Builder) -> None:
+    """Declare what stands behind the layers; a tied table only where the embedding is not."""
     norm.declare(b, "norm", "head")
-    if not gpt.tied:
-        b.parameter("head.w", "head", table, sharded=True)
+    if _table(b) not in b.parameters:
+        _declare_table(b, _table(b), "head")
 
 
-def inputs(b: Builder, m: int) -> None:
-    """Declare a micro-batch's tokens and targets, which are there when the step begins."""
-    for name in ("tokens", "targets"):
-        b.state(f"m{m}.{name}", (b.rows,), "int64", "workspace", b.grid.size("x", "y"))
+def _declare_table(b: Builder, name: str, owner: str) -> None:
+    shape, padded = (b.gpt.vocab, b.gpt.hidden), (padded_vocabulary(b), b.gpt.hidden)
+    layout = Layout(shape, padded, (("x", "y"), ()), flat="z")
+    stages = b.grid.size("ends") if b.gpt.tied else 1
+    b.parameter(name, owner, layout, sharded=True, stages=stages)
+
+
+def _table(b: Builder) -> str:
+    """The classifier's table."""
+    return "embed.w" if b.gpt.tied else "head.w"
+
+
+def inputs(b: Builder, m: int, name: str) -> None:
+    """Declare a micro-batch's tokens or targets, which are there when the step begins."""
+    b.state(f"m{m}.{name}", (b.rows,), "int64", "workspace", b.grid.size("x", "y"))
 
 
 def embed(b: Builder, m: int) -> tuple[str, Kept]:
@@ -87,28 +102,50 @@ def embed_backward(b: Builder, m: int, grad: str, kept: Kept) -> None:
     dw = b.tensor(f"{prefix}.dw", _tile(b), role="workspace")
     traffic = b.buffers[dw].nbytes + 2 * b.rows * b.gpt.hidden * b.item_bytes()
     reads = [f"m{m}.tokens", whole]
+    after_head = b.gpt.tied and b.grid.pipe == 1
     b.op(f"{prefix}.grad.weight", "embedding_grad", reads, [dw], nbytes=traffic)
-    add_gradient(b, prefix, "embed.w", dw, first=m == 0 and not b.gpt.tied)
+    add_gradient(b, prefix, "embed.w", dw, first=m == 0 and not after_head)
 
 
-def head(b: Builder, m: int, source: str) -> str:
-    """Emit last norm, classifier, loss and their backward; returns the stream's gradient."""
-    prefix, table = f"m{m}.head", "embed.w" if b.gpt.tied else "head.w"
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Names of what the head's forward leaves behind for its backward."""
+
+    source: str
+    stats: str
+    rows: str
+    weight: str
+    d_logits: str
+
+
+def head(b: Builder, m: int, source: str) -> Head:
+    """Emit last norm, classifier and loss, with the gradient of its logits."""
+    prefix = f"m{m}.head"
     normed, stats = norm.forward(b, f"m{m}.", "norm", "norm", source)
     whole = _merge_columns(b, prefix, rows.gather(b, f"{prefix}.rows", normed))
-    weight = gather(b, prefix, table, _tile(b))
+    weight = gather(b, prefix, _table(b), _tile(b))
     vocab = _tile(b)[0]
     logits = b.tensor(f"{prefix}.o", (b.rows, vocab))
     matmul(b, f"{prefix}.matmul", [whole, weight], logits, "NT", (b.rows, vocab, b.gpt.hidden))
-    d_logits = _loss(b, m, logits)
-    if rows.parts(b) > 1:
-        whole = rows.gather(b, f"{prefix}.grad.source", normed)
+    kept = normed if rows.parts(b) > 1 else whole
+    return Head(source, stats, kept, weight, _loss(b, m, logits))
+
+
+def head_backward(b: Builder, m: int, kept: Head, *, gathered: bool) -> str:
+    """Emit the classifier's gradients and the last norm's; returns the stream's gradient.
+
+    `gathered` says that the table's tile is still at hand.
+    """
+    prefix, vocab = f"m{m}.head", _tile(b)[0]
+    source = rows.gather(b, f"{prefix}.grad.source", kept.rows)
+    weight = kept.weight if gathered else gather(b, f"{prefix}.grad", _table(b), _tile(b))
     d = b.tensor(f"{prefix}.di", (b.rows, b.gpt.hidden))
-    matmul(b, f"{prefix}.grad.input", [d_logits, weight], d, "NN", (b.rows, b.gpt.hidden, vocab))
+    shape = (b.rows, b.gpt.hidden, vocab)
+    matmul(b, f"{prefix}.grad.input", [kept.d_logits, weight], d, "NN", shape)
     d = rows.reduce(b, f"{prefix}.grad.reduce", d, "x", "y")
-    weight_gradient(b, prefix, table, (d_logits, whole), _tile(b), m)
+    weight_gradient(b, prefix, _table(b), (kept.d_logits, source), _tile(b), m)
     d = _take_columns(b, f"{prefix}.grad.columns", d, f"{prefix}.di.part")
-    norm.backward(b, f"m{m}.", "norm", "norm", (source, stats), d, m)
+    norm.backward(b, f"m{m}.", "norm", "norm", (kept.source, kept.stats), d, m)
     return d
 
 

@@ -1,0 +1,225 @@
+"""A pipelined step: slots timed op by op, the schedule played slot by slot, then the step's end.
+
+Each distinct slot of each kind of stage is simulated once, by itself: slots are closed, since every
+stream but those of gradients in the last micro-batch is idle at their ends. The last slot of every
+stage and what follows it (gradients, norm, optimizer) are simulated op by op for all stages at
+once. Not modelled: that messages share links with collectives. Where rank classes of a stage
+differ, a slot takes as long as in the slowest of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from simulator.breakdown import parts_of
+from simulator.costs import ComputeCosts
+from simulator.network import Fabric, Flying, Network, UnlikeRanksError, network_of
+from simulator.pipeline.blocks import Kind, Part, kind_of, kinds_of
+from simulator.pipeline.memory import stage_peak
+from simulator.pipeline.slots import Pipe, SlotTimes, play_slots
+from simulator.pipeline.steady import Folded, folded_plan, grown
+from simulator.play import Role, durations_of, perform
+from simulator.step import Step
+from workload.gpt import GPT
+from workload.lowering import check
+from workload.op import COMPUTE, Op
+from workload.plan import Plan
+from workload.schedule import Slot, slots
+
+
+def simulate_pipeline(
+    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, *, fold: bool = True
+) -> Step:
+    """Simulate a step of several stages; `fold` leaves out micro-batches of the steady state."""
+    check(gpt, plan)
+    crowds: list[Flying] = []
+    small = folded_plan(plan) if fold else plan
+    while True:
+        lines = _Lines(gpt, plan, small)
+        programs = [kind.program for kind in lines.kinds]
+        links = [(f"link{stage}",) for stage in range(plan.pipe - (plan.interleave == 1))]
+        network = network_of(programs, fabric, crowds=crowds, also=links)
+        try:
+            step = _Stages(lines, costs, network).step()
+        except UnlikeRanksError as error:
+            crowds.append(error.flying)
+            continue
+        if step is not None:
+            return step
+        small = grown(plan, small)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The stages' orders of slots, for `plan` shortened to the micro-batches of `small`."""
+
+    gpt: GPT
+    plan: Plan
+    small: Plan
+
+    @cached_property
+    def orders(self) -> list[tuple[Slot, ...]]:
+        """Each stage's slots."""
+        p = self.small
+        return [
+            slots(p.schedule, stage, p.pipe, p.micro_batches, p.interleave)
+            for stage in range(p.pipe)
+        ]
+
+    @cached_property
+    def kinds(self) -> list[Kind]:
+        """Each stage's kind."""
+        first = kinds_of(self.gpt, self.small)
+        known = {s: kind_of(self.gpt, self.small, s, self.orders[s]) for s in sorted(set(first))}
+        return [known[stage] for stage in first]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A slot's time, how much longer each other stream is busy, and where its time goes."""
+
+    ticks: int
+    tails: dict[str, int]
+    parts: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """The stages on a network. `blocks` keeps what is known of slots."""
+
+    lines: _Lines
+    costs: ComputeCosts
+    network: Network
+    blocks: dict[tuple[object, ...], _Block] = field(default_factory=dict, repr=False)
+
+    def step(self) -> Step | None:
+        """The whole step, or nothing if it is not yet in its steady state."""
+        lines, plan = self.lines, self.lines.plan
+        pipe = Pipe(
+            orders=lines.orders,
+            ticks=[
+                [self._block(stage, lines.kinds[stage].part(slot)).ticks for slot in order]
+                for stage, order in enumerate(lines.orders)
+            ],
+            links=[self._link_ticks(stage) for stage in range(plan.pipe)],
+            overlapped="pp" in plan.overlap,
+        )
+        times = play_slots(pipe)
+        folded = Folded(plan, lines.small, pipe, times)
+        if not folded.is_steady:
+            return None
+        return self._step(pipe, times, folded.shift_ticks)
+
+    def _step(self, pipe: Pipe, times: Sequence[SlotTimes], shift: int) -> Step:
+        lines, count = self.lines, self.lines.plan.micro_batches
+        cast = [role for stage in range(pipe.stages) for role in self._ending(stage, pipe, times)]
+        played = perform(cast, self.costs, self.network)
+        over = max(max(ends) for _, ends in played)
+        stage = max(range(pipe.stages), key=lambda number: (sum(pipe.ticks[number]), -number))
+        mine = [n for n, role in enumerate(cast) if self.network.stages[role.number] == stage]
+        latest = max(mine, key=lambda n: max(played[n][1]))
+        begin = times[stage].start[-1]
+        parts = parts_of(cast[latest].ops, cast[latest].waits, *played[latest], begin)
+        last = sum(parts.values()) + begin
+        parts = self._with_slots(parts, stage, pipe.orders[stage][-1], begin + shift)
+        parts["idle"] = over - last
+        kind = lines.kinds[stage]
+        peaks = [
+            stage_peak(each, pipe, number, count)
+            for number, each in enumerate(lines.kinds)
+            if each not in lines.kinds[:number]
+        ]
+        messages = sum(
+            (pipe.receives(stage, slot) is not None) + (pipe.sends(stage, slot) is not None)
+            for slot in pipe.orders[stage]
+        )
+        messages = messages * count // lines.small.micro_batches
+        ops, volume = kind.volume(count)
+        flops = [each.flops(count) for each in lines.kinds]
+        return Step(
+            parts_ticks=parts,
+            memory=max(peaks, key=lambda use: use.total_bytes),
+            ops=ops + 2 * messages,
+            comm_bytes={**volume, "pipe": volume.get("pipe", 0) + messages * kind.message_bytes},
+            model_flops=sum(model for model, _ in flops),
+            hardware_flops=sum(hardware for _, hardware in flops),
+            rank_classes=len(self.network.ranks),
+            layers=lines.gpt.layers,
+            micro_batches=lines.small.micro_batches,
+        )
+
+    def _with_slots(
+        self, ending: dict[str, int], stage: int, last: Slot, begin: int
+    ) -> dict[str, int]:
+        """Where a stage's time goes: `ending`, which starts with the `last` slot at `begin`, and
+        before it the other slots and the pipeline's waits between them."""
+        kind, count = self.lines.kinds[stage], self.lines.plan.micro_batches
+        parts = dict(ending)
+        busy = 0
+        for slot, copies in kind.counts(count).items():
+            block = self._block(stage, kind.part(slot))
+            times = copies - (kind.part(slot) is kind.part(last))
+            busy += times * block.ticks
+            for key, ticks in block.parts.items():
+                parts[key] = parts.get(key, 0) + times * ticks
+        parts["pipe"] = parts.get("pipe", 0) + begin - busy
+        return parts
+
+    def _ending(self, stage: int, pipe: Pipe, times: Sequence[SlotTimes]) -> list[Role]:
+        """The stage's last slot, and what comes after all slots."""
+        kind, order, own = self.lines.kinds[stage], pipe.orders[stage], times[stage]
+        part = kind.part(order[-1])
+        ops, waited = kind.ending(order[-1])
+        free = {COMPUTE: own.start[-1]}
+        for slot, end in zip(order[:-1], own.end, strict=False):
+            if slot.micro_batch == self.lines.small.micro_batches - 1:
+                for stream, tail in self._block(stage, kind.part(slot)).tails.items():
+                    free[stream] = max(free.get(stream, 0), end + tail)
+        floors = {len(part.ops): own.free[-1]}
+        for index in reversed(range(len(part.ops))):
+            stream = ops[index].stream
+            floors.update({index: max(free.get(stream, 0), own.start[-1])})
+        return [Role(number, ops, waited, floors) for number in self._classes(stage)]
+
+    def _block(self, stage: int, part: Part) -> _Block:
+        """A slot as this stage runs it."""
+        near = stage, id(part)
+        if near not in self.blocks:
+            cast = [Role(number, part.ops, part.waits) for number in self._classes(stage)]
+            same = id(part), *durations_of(cast, self.costs, self.network)
+            if same not in self.blocks:
+                self.blocks[same] = _played(cast, self.costs, self.network)
+            self.blocks[near] = self.blocks[same]
+        return self.blocks[near]
+
+    def _classes(self, stage: int) -> list[int]:
+        return [number for number, own in enumerate(self.network.stages) if own == stage]
+
+    def _link_ticks(self, stage: int) -> int:
+        """A message's time from this stage to the next in the ring of stages, or back."""
+        ops = self.lines.kinds[stage].program.ops
+        message = next(op for op in ops if op.is_message)
+        there = replace(message, attributes={**message.attributes, "link": stage})
+        if there.group not in self.network.meetings:
+            return 0
+        ticks = self.network.ticks(there)
+        return max(ticks[number] for number in self._classes(stage))
+
+
+def _played(cast: Sequence[Role], costs: ComputeCosts, network: Network) -> _Block:
+    """Play a slot by itself: it lasts until the last rank class's compute stream is through."""
+    times = perform(cast, costs, network)
+    ends: dict[str, int] = {}
+    for role, (_, own) in zip(cast, times, strict=True):
+        for op, end in zip(role.ops, own, strict=True):
+            ends[op.stream] = max(end, ends.get(op.stream, 0))
+    ticks = ends.pop(COMPUTE)
+    slowest = max(range(len(cast)), key=lambda n: _compute_end(cast[n].ops, times[n][1]))
+    parts = parts_of(cast[slowest].ops, cast[slowest].waits, *times[slowest], 0)
+    return _Block(ticks, {name: end - ticks for name, end in ends.items() if end > ticks}, parts)
+
+
+def _compute_end(ops: Sequence[Op], ends: Sequence[int]) -> int:
+    return max(end for op, end in zip(ops, ends, strict=True) if op.stream == COMPUTE)

@@ -1,0 +1,68 @@
+"""Pipelines against a plain single-process GPT: same losses, same weights, in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.executor.test_parity import BATCH, TINY, check
+from workload.gpt import find_model
+from workload.plan import CHOICES, OVERLAPS, Plan
+
+DEEP = replace(TINY, layers=8)
+
+
+def plan_of(micro_batches: int = 4, *, overlap: tuple[str, ...] = OVERLAPS, **keys: object) -> Plan:
+    cells = int(str(keys.get("z", 1))) * int(str(keys.get("data", 1)))
+    return Plan(
+        batch=BATCH,
+        micro_batch=BATCH // (cells * micro_batches),
+        overlap=overlap,
+        precision="fp64",
+        **keys,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("schedule", CHOICES["schedule"])
+def test_every_schedule_trains_as_the_plain_model_does(schedule: str) -> None:
+    plans = [
+        plan_of(4, pipe=4, schedule=schedule),
+        plan_of(2, pipe=4, schedule=schedule, recompute="full", overlap=()),
+        plan_of(4, pipe=2, z=2, schedule=schedule),
+        plan_of(4, pipe=2, data=2, schedule=schedule),
+    ]
+    check(4, DEEP, plans)
+
+
+@pytest.mark.distributed
+def test_chunks_in_turns_train_as_the_plain_model_does() -> None:
+    plans = [
+        plan_of(4, pipe=2, interleave=4, data=2),
+        plan_of(4, pipe=4, interleave=2, overlap=()),
+        plan_of(2, pipe=2, interleave=2, x=2, recompute="full"),
+        plan_of(4, pipe=2, interleave=2, y=2, overlap=("oar", "dp")),
+    ]
+    check(4, DEEP, plans)
+
+
+@pytest.mark.distributed
+def test_uneven_stages_train_as_the_plain_model_does() -> None:
+    plans = [
+        plan_of(4, pipe=4, stage_layers=(0, 3, 4, 1)),
+        plan_of(4, pipe=2, interleave=2, z=2, stage_layers=(1, 3, 3, 1)),
+    ]
+    check(4, DEEP, plans)
+    check(4, replace(TINY, layers=6), [plan_of(4, pipe=4, ends_as_layers=True)])
+
+
+@pytest.mark.distributed
+def test_an_untied_llama_and_eight_ranks_train_as_the_plain_model_does() -> None:
+    check(4, replace(find_model("tiny-llama-40k"), layers=4), [plan_of(4, pipe=2, x=2)])
+    plans = [
+        plan_of(4, pipe=2, x=2, z=2, schedule="zb-h1"),
+        plan_of(2, pipe=2, interleave=2, z=2, data=2),
+        plan_of(4, pipe=8),
+    ]
+    check(8, DEEP, plans)

@@ -1,0 +1,51 @@
+"""Whether a plan divides a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+from workload.plan import Plan
+from workload.stages import chunk_layers
+
+
+def check(gpt: GPT, plan: Plan) -> None:
+    """Refuse a plan that does not divide the model, naming what would."""
+    x, y, z = plan.x, plan.y, plan.z
+    chunk_layers(gpt, plan)
+    groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
+    _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn})
+    _divides("y", y, {"hidden": gpt.hidden})
+    if plan.sequence_parallel:
+        _divides("x", x, {"the rows of a micro-batch": plan.micro_batch * gpt.sequence})
+    tiles = {
+        "the query-key-value weight": gpt.hidden * sum(gpt.bands) // (x * y),
+        "the output weight": gpt.hidden * gpt.bands[0] // (x * y),
+        "the MLP weight": gpt.hidden * gpt.ffn // (x * y),
+    }
+    for name, elements in tiles.items():
+        if elements % z:
+            raise PlanCannotRunError(
+                f"z={z} does not divide the {elements} elements of {name} of a rank; "
+                f"nearest: {_nearest(z, [elements])}"
+            )
+
+
+def _divides(axis: str, size: int, widths: dict[str, int]) -> None:
+    for name, width in widths.items():
+        if width % size:
+            raise PlanCannotRunError(
+                f"{axis}={size} does not divide {name}={width}; "
+                f"nearest: {_nearest(size, list(widths.values()))}"
+            )
+
+
+def _nearest(size: int, widths: list[int]) -> str:
+    def fits(candidate: int) -> bool:
+        return all(width % candidate == 0 for width in widths)
+
+    below = next((c for c in range(size - 1, 0, -1) if fits(c)), 0)
+    above: Iterable[int] = range(size + 1, min(widths) + 1)
+    nearest = [below, next((c for c in above if fits(c)), 0)]
+    return ", ".join(str(candidate) for candidate in nearest if candidate)

@@ -1,0 +1,117 @@
+"""One stage's chunks of the model: the ops of a slot of the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workload.lowering import layer, vocabulary
+from workload.lowering.builder import Builder
+from workload.lowering.recompute import recomputed
+from workload.lowering.weight_slots import split
+from workload.op import Op
+from workload.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Slot
+from workload.stages import chunk_layers
+
+Place = tuple[int, int]
+
+
+class Chunks:
+    """The stage's chunks, and what slots already emitted left for those to come.
+
+    `outputs` has the residual stream, or its gradient, that a slot hands to the next chunk.
+    """
+
+    def __init__(self, b: Builder) -> None:
+        self._b = b
+        self._parts = chunk_layers(b.gpt, b.plan)
+        self._saved: dict[Place, list[layer.Saved]] = {}
+        self._embedded: dict[Place, vocabulary.Kept] = {}
+        self._heads: dict[Place, tuple[vocabulary.Head, bool]] = {}
+        self._weights: dict[Place, list[Op]] = {}
+        self.outputs: dict[Slot, str] = {}
+
+    @property
+    def has_embedding(self) -> bool:
+        """Whether the model begins in this stage."""
+        return self._b.stage == 0
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the model ends in this stage."""
+        return self._b.stage == self._b.plan.pipe - 1
+
+    @property
+    def layers(self) -> list[int]:
+        """The layers of all chunks."""
+        return [index for part in self._parts[self._b.stage :: self._b.plan.pipe] for index in part]
+
+    def number(self, chunk: int) -> int:
+        """The chunk's number in the whole model."""
+        return chunk * self._b.plan.pipe + self._b.stage
+
+    def is_first(self, chunk: int) -> bool:
+        """Whether the model begins with this chunk."""
+        return self.number(chunk) == 0
+
+    def is_last(self, chunk: int) -> bool:
+        """Whether the model ends with this chunk."""
+        return self.number(chunk) == len(self._parts) - 1
+
+    def emit(self, slot: Slot, following: Slot | None, source: str) -> list[Op]:
+        """The ops of a slot on what arrived, in plain order; `following` is the next slot."""
+        self._b.ops = []
+        place = slot.chunk, slot.micro_batch
+        if slot.work == FORWARD:
+            back = [Slot(work, *place) for work in (BACKWARD, INPUT)]
+            self.outputs[slot] = self._forward(place, source, kept=following in back)
+        elif slot.work == WEIGHT:
+            return self._weights.pop(place)
+        else:
+            self.outputs[slot] = self._backward(place, source)
+            if slot.work != BACKWARD:
+                now, later = split(self._b.ops, self.outputs[slot])
+                self._weights[place] = later
+                return now
+        return self._b.ops
+
+    def _range(self, chunk: int) -> Sequence[int]:
+        return self._parts[self.number(chunk)]
+
+    def _forward(self, place: Place, source: str, *, kept: bool) -> str:
+        """Through the chunk; `kept` says that its backward pass comes next."""
+        b, (chunk, m) = self._b, place
+        if self.is_first(chunk):
+            b.block = f"m{m}.embed"
+            vocabulary.inputs(b, m, "tokens")
+            source, self._embedded[place] = vocabulary.embed(b, m)
+        self._saved[place] = []
+        for index in self._range(chunk):
+            b.block = f"m{m}.l{index}.forward"
+            source, saved = layer.forward(b, f"m{m}.l{index}.", f"l{index}", source)
+            self._saved[place].append(saved)
+        if self.is_last(chunk):
+            b.block = f"m{m}.head"
+            vocabulary.inputs(b, m, "targets")
+            self._heads[place] = vocabulary.head(b, m, source), kept
+        return source
+
+    def _backward(self, place: Place, grad: str) -> str:
+        """Back through the chunk, recomputing if asked; returns the gradient of its input."""
+        b, (chunk, m) = self._b, place
+        if self.is_last(chunk):
+            b.block = f"m{m}.head.backward"
+            head, gathered = self._heads.pop(place)
+            grad = vocabulary.head_backward(b, m, head, gathered=gathered)
+        every = self._saved.pop(place)
+        for at, index in reversed([*enumerate(self._range(chunk))]):
+            kept, again = every.pop(), recomputed(b.plan, at)
+            if again == "full":
+                b.block = f"m{m}.l{index}.recompute"
+                _, kept = layer.forward(b, f"m{m}.l{index}.re.", f"l{index}", kept.source)
+            b.block = f"m{m}.l{index}.backward"
+            prefix, owner = f"m{m}.l{index}.", f"l{index}"
+            grad = layer.backward(b, prefix, owner, m, kept, grad, again=again)
+        if self.is_first(chunk):
+            b.block = f"m{m}.embed.backward"
+            vocabulary.embed_backward(b, m, grad, self._embedded.pop(place))
+        return grad

@@ -1,0 +1,115 @@
+"""Messages between pipeline stages: what a slot receives and sends, and when it waits for them.
+
+The next receive of either direction is always posted: so no stage waits for a send that another,
+itself waiting, will not receive. A send has the next slot's time to finish; without the overlap
+"pp" the compute stream waits for it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workload.lowering import rows
+from workload.lowering.builder import Builder
+from workload.lowering.chunk import Chunks
+from workload.op import Op
+from workload.schedule import BACKWARD, FORWARD, WEIGHT, Slot
+
+
+class Messages:
+    """The messages around the slots of one stage, asked for in the order of the schedule."""
+
+    def __init__(self, b: Builder, chunks: Chunks, order: Sequence[Slot]) -> None:
+        self._b = b
+        self._chunks = chunks
+        self._order = order
+        self._overlapped = "pp" in b.plan.overlap
+        self._unfinished: list[str] = []
+        self._to_come = {
+            direction: iter([s for s in order if self._receives(s) and _direction(s) == direction])
+            for direction in (FORWARD, BACKWARD)
+        }
+
+    def source(self, number: int) -> str:
+        """The buffer in which a slot's input arrives, "" for one that needs none."""
+        slot = self._order[number]
+        return _buffer(self._b, self._arrival(slot)) if self._receives(slot) else ""
+
+    def before(self, number: int) -> list[Op]:
+        """What stands before a slot's own ops."""
+        b, slot = self._b, self._order[number]
+        b.ops = []
+        if number == 0:
+            self._post_next(FORWARD)
+            self._post_next(BACKWARD)
+        if self._receives(slot):
+            self._post_next(_direction(slot))
+        if self._receives(slot):
+            b.block = self._block(slot)
+            b.op(f"{self._arrival(slot)}.arrived", "fence", [self.source(number)], [], nbytes=0)
+        return b.ops
+
+    def after(self, number: int) -> list[Op]:
+        """What stands behind a slot's own ops."""
+        b, slot = self._b, self._order[number]
+        b.ops, b.block = [], self._block(slot)
+        self._settle()
+        if self._sends(slot):
+            self._send(slot)
+        if not self._overlapped or number + 1 == len(self._order):
+            self._settle()
+        return b.ops
+
+    def _post_next(self, direction: str) -> None:
+        """Post the next receive of a direction, if there is one."""
+        for slot in self._to_come[direction]:
+            name = self._arrival(slot)
+            self._b.block = self._block(slot)
+            peer = -1 if direction == FORWARD else 1
+            self._b.message(f"{name}.recv", "recv", name, [], [_buffer(self._b, name)], peer)
+            return
+
+    def _send(self, slot: Slot) -> None:
+        """Send a slot's output to where it arrives: the next chunk's input, or the previous
+        chunk's output gradient."""
+        forward, number = slot.work == FORWARD, self._chunks.number(slot.chunk)
+        tag = _name(slot, number + 1, "input") if forward else _name(slot, number - 1, "grad")
+        name = _name(slot, number, "output" if forward else "input.grad")
+        token = self._b.tensor(f"{name}.sent", (0,), role="workspace")
+        peer = 1 if forward else -1
+        self._b.message(f"{name}.send", "send", tag, [self._chunks.outputs[slot]], [token], peer)
+        self._unfinished.append(name)
+
+    def _settle(self) -> None:
+        """Wait for the sends that are on their way."""
+        for name in self._unfinished:
+            self._b.op(f"{name}.sent", "fence", [f"{name}.sent"], [], nbytes=0)
+        self._unfinished = []
+
+    def _receives(self, slot: Slot) -> bool:
+        at_end = self._chunks.is_first if slot.work == FORWARD else self._chunks.is_last
+        return slot.work != WEIGHT and not at_end(slot.chunk)
+
+    def _sends(self, slot: Slot) -> bool:
+        at_end = self._chunks.is_last if slot.work == FORWARD else self._chunks.is_first
+        return slot.work != WEIGHT and not at_end(slot.chunk)
+
+    def _arrival(self, slot: Slot) -> str:
+        what = "input" if slot.work == FORWARD else "grad"
+        return _name(slot, self._chunks.number(slot.chunk), what)
+
+    def _block(self, slot: Slot) -> str:
+        return _name(slot, self._chunks.number(slot.chunk), slot.work)
+
+
+def _direction(slot: Slot) -> str:
+    return FORWARD if slot.work == FORWARD else BACKWARD
+
+
+def _name(slot: Slot, number: int, what: str) -> str:
+    return f"m{slot.micro_batch}.c{number}.{what}"
+
+
+def _buffer(b: Builder, name: str) -> str:
+    """The residual stream between two chunks, or its gradient, under this name."""
+    return b.tensor(name, (b.rows // rows.parts(b), b.gpt.hidden // b.grid.y))

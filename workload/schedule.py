@@ -1,0 +1,159 @@
+"""Pipeline schedules: the order in which a stage runs its forward and backward passes.
+
+A schedule is a pure function from (stage, stages, micro-batches, chunks) to slots. A stage has
+`chunks` parts of the model; part c of stage s is number c * stages + s in the model's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+FORWARD, BACKWARD, INPUT, WEIGHT = "forward", "backward", "input", "weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One entry of a schedule: a pass of one micro-batch through one chunk of the stage.
+
+    `work` is "forward" or "backward", or where a schedule splits the latter "input" (gradients of
+    activations) and "weight" (gradients of weights).
+    """
+
+    work: str
+    chunk: int
+    micro_batch: int
+
+
+def slots(
+    schedule: str, stage: int, stages: int, micro_batches: int, chunks: int = 1
+) -> tuple[Slot, ...]:
+    """The slots of one stage in the order in which it runs them.
+
+    >>> [f"{slot.work[0]}{slot.micro_batch}" for slot in slots("1f1b", 0, 2, 3)]
+    ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
+    """
+    if chunks > 1:
+        return tuple(_interleaved(stage, stages, micro_batches, chunks))
+    return tuple(_SCHEDULES[schedule](stage, stages, micro_batches))
+
+
+def _gpipe(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
+    """All forward passes, then all backward passes. Source: Huang et al. (1811.06965)."""
+    for work in (FORWARD, BACKWARD):
+        for m in range(micro_batches):
+            yield Slot(work, 0, m)
+
+
+def _one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
+    """A forward for each stage behind, then in turns. Source: Narayanan et al. (SC21), 2.2."""
+    ahead = min(stages - 1 - stage, micro_batches)
+    yield from (Slot(FORWARD, 0, m) for m in range(ahead))
+    for m in range(micro_batches):
+        if m + ahead < micro_batches:
+            yield Slot(FORWARD, 0, m + ahead)
+        yield Slot(BACKWARD, 0, m)
+
+
+def _interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> Iterator[Slot]:
+    """1F1B over virtual stages: each chunk in turn gets as many micro-batches as there are stages.
+
+    Source: Narayanan et al. (SC21), section 2.2; the warm-up as in Megatron-LM's schedules.py.
+    """
+    total = micro_batches * chunks
+    ahead = min(2 * (stages - 1 - stage) + (chunks - 1) * stages, total)
+
+    def place(number: int) -> tuple[int, int]:
+        turn, within = divmod(number, stages * chunks)
+        return within // stages, turn * stages + within % stages
+
+    for number in range(total + ahead):
+        if number < total:
+            yield Slot(FORWARD, *place(number))
+        if number >= ahead:
+            chunk, m = place(number - ahead)
+            yield Slot(BACKWARD, chunks - 1 - chunk, m)
+
+
+def _zero_bubble_h1(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
+    """1F1B whose weight gradients wait `stage` slots, so that all stages hold as much.
+
+    Source: Qi et al. (2401.10241), section 2.1 (ZB-H1).
+    """
+    behind = 0
+    for slot in _one_forward_one_backward(stage, stages, micro_batches):
+        if slot.work == FORWARD:
+            yield slot
+            continue
+        yield Slot(INPUT, 0, slot.micro_batch)
+        if slot.micro_batch >= stage:
+            yield Slot(WEIGHT, 0, behind)
+            behind += 1
+    yield from (Slot(WEIGHT, 0, m) for m in range(behind, micro_batches))
+
+
+def _zero_bubble_1p(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
+    yield from _zero_bubble(stage, stages, micro_batches, stages)
+
+
+def _zero_bubble_2p(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
+    yield from _zero_bubble(stage, stages, micro_batches, 2 * stages)
+
+
+def _zero_bubble(stage: int, stages: int, micro_batches: int, limit: int) -> Iterator[Slot]:
+    """Forwards as far as `limit` micro-batches in flight, then input gradients and forwards in
+    turns, and weight gradients where nothing else can run or the limit is reached.
+
+    Source: Qi et al. (2401.10241), section 3.1, the heuristic behind ZB-1p and ZB-2p, for passes
+    that all take equally long and messages that take no time.
+    """
+    return iter(_played(stages, micro_batches, limit)[stage])
+
+
+@cache
+def _played(stages: int, micro_batches: int, limit: int) -> list[list[Slot]]:
+    order: list[list[Slot]] = [[] for _ in range(stages)]
+    # done[work][s] is how many micro-batches stage s has through that work, as of the last tick
+    done = {work: [0] * stages for work in (FORWARD, INPUT, WEIGHT)}
+    while min(done[WEIGHT]) < micro_batches:
+        before = {work: list(counts) for work, counts in done.items()}
+        for s in range(stages):
+            work = _next(s, stages, micro_batches, limit, before, order[s])
+            if work:
+                order[s].append(Slot(work, 0, done[work][s]))
+                done[work][s] += 1
+    return order
+
+
+def _next(
+    s: int,
+    stages: int,
+    micro_batches: int,
+    limit: int,
+    done: dict[str, list[int]],
+    order: list[Slot],
+) -> str:
+    """What stage s runs next, given what all stages have done; "" if it must wait."""
+    forward, backward, weight = (done[work][s] for work in (FORWARD, INPUT, WEIGHT))
+    arrived = micro_batches if s == 0 else done[FORWARD][s - 1]
+    returned = forward if s == stages - 1 else done[INPUT][s + 1]
+    can_forward = forward < arrived and forward - weight < limit
+    can_backward = backward < returned
+    if can_forward and can_backward:
+        last = next((slot.work for slot in reversed(order) if slot.work != WEIGHT), "")
+        return FORWARD if last == INPUT else INPUT
+    if can_backward:
+        return INPUT
+    if can_forward:
+        return FORWARD
+    return WEIGHT if weight < backward else ""
+
+
+_SCHEDULES: dict[str, Callable[[int, int, int], Iterator[Slot]]] = {
+    "gpipe": _gpipe,
+    "1f1b": _one_forward_one_backward,
+    "zb-h1": _zero_bubble_h1,
+    "zb-1p": _zero_bubble_1p,
+    "zb-2p": _zero_bubble_2p,
+}

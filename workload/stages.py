@@ -1,0 +1,49 @@
+"""Which layers the chunks of a pipeline hold."""
+
+from __future__ import annotations
+
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+from workload.plan import Plan
+
+
+def chunk_layers(gpt: GPT, plan: Plan) -> list[range]:
+    """The layers of each chunk, in the model's order: chunk c of stage s is number c * pipe + s.
+
+    A PlanCannotRunError says how layers that do not divide could be split.
+    """
+    counts = list(plan.stage_layers) or _even(gpt, plan)
+    if sum(counts) != gpt.layers:
+        raise PlanCannotRunError(
+            f"stage_layers={'+'.join(map(str, counts))} adds up to {sum(counts)} layers, "
+            f"but {gpt.name} has {gpt.layers}"
+        )
+    ends = [sum(counts[: number + 1]) for number in range(len(counts))]
+    return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
+
+
+def _even(gpt: GPT, plan: Plan) -> list[int]:
+    chunks = plan.pipe * plan.interleave
+    ends = 2 if plan.ends_as_layers and chunks > 1 else 0
+    each, left = divmod(gpt.layers + ends, chunks)
+    if left or each < 1:
+        raise PlanCannotRunError(
+            f"{gpt.name}'s {gpt.layers} layers{' and two ends' if ends else ''} do not divide over "
+            f"pipe*interleave={chunks} chunks; {_hint(gpt.layers, chunks, ends)}"
+        )
+    counts = [each] * chunks
+    if ends:
+        counts[0] -= 1
+        counts[-1] -= 1
+    return counts
+
+
+def _hint(layers: int, chunks: int, ends: int) -> str:
+    if layers < chunks:
+        return f"at most {layers} chunks have a layer each"
+    if not ends and (layers + 2) % chunks == 0:
+        return "with ends_as_layers=true they do"
+    each, more = divmod(layers, chunks)
+    first = (chunks - more) // 2
+    counts = [each + (first <= number < first + more) for number in range(chunks)]
+    return f"try stage_layers={'+'.join(map(str, counts))}"
