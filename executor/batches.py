@@ -20,7 +20,5 @@ def batch_of(text: bytes, gpt: GPT, batch: int, step: int, seed: int) -> torch.T
 
 def share(batch: torch.Tensor, plan: Plan, at: Place, micro_batch: int) -> torch.Tensor:
     """The sequences of one micro-batch that this rank's z and data coordinates see."""
-    cells = plan.z * plan.data
-    cell = at.index("z") + plan.z * at.index("data")
-    start = (micro_batch * cells + cell) * plan.micro_batch
+    start = at.first_sequence(micro_batch, plan.micro_batch)
     return batch[start : start + plan.micro_batch]

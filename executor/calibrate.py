@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from executor.groups import Groups
 from executor.job import connected
-from executor.place import DTYPES, Place
+from executor.place import Place
 from executor.play import play
 from executor.record import HostRecorder
 from executor.samples import Sample, collectives, kernels, overlapped
@@ -30,6 +30,7 @@ Tables = dict[str, list[dict[str, float]]]
 REPEATS = 3
 MOST_REPEATED = 100
 OVERLAP_TURNS = 10
+BELOW = {"int64": 200, "uint8": 2}  # tokens, and masks of ones and zeros
 
 
 def measure(task: Calibration, seat: Seat, report: Report) -> dict[str, Any]:
@@ -108,8 +109,8 @@ def _fill(tensor: torch.Tensor, dtype: str) -> None:
 
     A GPU's clock depends on the values, so there they are random; a CPU's does not.
     """
-    if DTYPES[dtype] == torch.int64:
-        tensor.random_(0, 200)
+    if dtype in BELOW:
+        tensor.random_(0, BELOW[dtype])
     elif tensor.device.type == "cpu":
         tensor.fill_(0.1)
     else:

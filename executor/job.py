@@ -36,7 +36,8 @@ def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
         if device.type == "cpu":
             check_memory(program, seat.local_ranks)
         groups = Groups(seat.rank, job.timeout_s)
-        trainer = Trainer(program, groups, rank=seat.rank, device=device, adamw=job.adamw)
+        adamw, seed = job.adamw, job.seed
+        trainer = Trainer(program, groups, rank=seat.rank, device=device, adamw=adamw, seed=seed)
         trainer.start_afresh(job.seed)
         batches = (
             batch_of(text, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)

@@ -14,22 +14,32 @@ DTYPES = {
     "fp32": torch.float32,
     "fp64": torch.float64,
     "int64": torch.int64,
+    "uint8": torch.uint8,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One rank's place on the grid, its device, and the step it is in (counted from 1)."""
+    """One rank's place on the grid, its device, and the step it is in (counted from 1).
+
+    `seed` is what dropout draws from, the same on every rank.
+    """
 
     grid: Grid
     rank: int
     device: torch.device
     adamw: AdamW
     step: int = 1
+    seed: int = 0
 
     def index(self, axis: str) -> int:
         """This rank's coordinate on an axis."""
         return self.grid.coordinates(self.rank)[axis]
+
+    def first_sequence(self, micro_batch: int, sequences: int) -> int:
+        """Where in the step's batch the sequences of a micro-batch begin; so do rows, by rows."""
+        cell = self.index("z") + self.grid.z * self.index("data")
+        return (micro_batch * self.grid.size("z", "data") + cell) * sequences
 
     @property
     def vocabulary_part(self) -> int:

@@ -29,12 +29,13 @@ class Sample:
 def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
     """Every kernel kind in one precision: matmuls on a grid, others as small GPTs have them."""
     yield from _matmuls(precision, quick=quick)
-    seen: set[tuple[str, int]] = set()
+    seen: set[tuple[str, str, int]] = set()
     for gpt, plan in _models(precision, quick=quick):
         program = lower(gpt, plan)
         for op in program.ops:
             # Sizes closer than a factor of 1.4 tell a curve nothing new.
-            signature = (op.kind, round(2 * log2(op.nbytes)))
+            form = op.attributes.get("form", "")
+            signature = (op.kind, form, round(2 * log2(op.nbytes)))
             if op.is_collective or op.kind == "matmul" or signature in seen:
                 continue
             seen.add(signature)
@@ -145,6 +146,7 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
             batch = 2 * z * micro_batch
             plan = Plan(y=y, z=z, batch=batch, micro_batch=micro_batch, precision=precision)
             cells += [(gpt, plan), (llama, plan)]
+        cells.append((replace(gpt, dropout=0.1), replace(plan, y=1, z=1, attention="unfused")))
     return cells
 
 
@@ -153,6 +155,9 @@ def _features(op: Op, program: Program) -> dict[str, float]:
         rows = program.plan.micro_batch * program.gpt.sequence
         shape = {key: float(op.attributes[key]) for key in ("heads", "width", "sequence")}
         return {"rows": float(rows), **shape}
+    if op.kind == "batched_matmul":
+        code = FORMS.index(op.attributes["form"])
+        return {"form": float(code), "flops": float(op.flops)}
     return {"nbytes": float(op.nbytes)}
 
 

@@ -52,14 +52,22 @@ class Run:
 
 
 class Trainer:
-    """One rank's buffers, groups and place for one program."""
+    """One rank's buffers, groups and place for one program; `seed` is what dropout draws from."""
 
     def __init__(
-        self, program: Program, groups: Groups, *, rank: int, device: torch.device, adamw: AdamW
+        self,
+        program: Program,
+        groups: Groups,
+        *,
+        rank: int,
+        device: torch.device,
+        adamw: AdamW,
+        seed: int = 0,
     ) -> None:
         self.program = program
         self.groups = groups
-        self.place = Place(grid=program.plan.grid, rank=rank, device=device, adamw=adamw)
+        grid = program.plan.grid
+        self.place = Place(grid=grid, rank=rank, device=device, adamw=adamw, seed=seed)
         groups.prepare(program)
         self.table = BufferTable(program, device)
 

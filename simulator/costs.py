@@ -13,6 +13,7 @@ from topologies.errors import MachineError
 from topologies.machine import Machine
 from workload.op import Op
 
+PRODUCTS = ("matmul", "batched_matmul")
 CAUSAL = 0.5
 BACKWARD_OVER_FORWARD = 2.5
 
@@ -55,14 +56,14 @@ class AnalyticCosts:
 
     def seconds(self, op: Op) -> float:
         """Seconds that the op takes; ops of the same kind, dtype and size are worked out once."""
-        shape = tuple(op.attributes[key] for key in "mnk") if op.kind == "matmul" else ()
+        shape = tuple(op.attributes[key] for key in "mnk") if op.kind in PRODUCTS else ()
         key = (op.kind, op.dtype, shape, op.nbytes, op.flops)
         if key not in self._known:
             self._known[key] = self._seconds(op)
         return self._known[key]
 
     def _seconds(self, op: Op) -> float:
-        if op.kind == "matmul":
+        if op.kind in PRODUCTS:
             return matmul_s(self._machine.device, self._peak(op), op)
         if op.kind in ("attention", "attention_grad"):
             return attention_s(self._machine.device, self._peak(op), op)
@@ -85,10 +86,12 @@ def peak_flops_per_s(machine: Machine, dtype: str) -> float:
 def matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
     """t = launch + max(2 m n k / (peak * e), bytes / (f * memory bandwidth)), e by the shape.
 
+    The products of a batched matmul fill the device together, so their rows count together in e.
     Source: topologies/device.py, class Matmul. Not modelled: tiles, kernel choice, BLAS form.
     """
     model = device.matmul
     m, n, k = (float(op.attributes[key]) for key in "mnk")
+    m *= float(op.attributes.get("count", 1))
     e = model.e_max * m / (m + model.m0) * n / (n + model.n0) * k / (k + model.k0)
     memory_s = op.nbytes / (model.memory_fraction * device.memory_bytes_per_s)
     return model.launch_s + max(op.flops / (peak_flops_per_s * e), memory_s)

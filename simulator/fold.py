@@ -24,6 +24,7 @@ from simulator.steady import Guess, Line, key_of, layer_line, micro_batch_line
 from simulator.step import Step
 from workload.gpt import GPT
 from workload.lowering import lower
+from workload.lowering.recompute import layers_are_alike
 from workload.memory import MemoryUse
 from workload.op import ROLES, Op
 from workload.plan import Plan
@@ -61,9 +62,12 @@ def _simulated(gpt: GPT, plan: Plan, costs: ComputeCosts, network: Network, *, f
 
 
 def _enough_layers(gpt: GPT, plan: Plan, costs: ComputeCosts, network: Network) -> int:
-    """How many layers two micro-batches want, as a first guess for all of them, cheaply had."""
+    """How many layers two micro-batches want, as a first guess for all of them, cheaply had.
+
+    All of them, where some are recomputed and others are not: none can then stand for the rest.
+    """
     two = plan.with_micro_batches(2)
-    layers = LAYERS
+    layers = LAYERS if layers_are_alike(plan, gpt.layers) else gpt.layers
     if plan.micro_batches > 2:
         while _fold(gpt, two, layers, 2).layers.omitted:
             corners = _Corners(gpt, two, _fold(gpt, two, layers, 2))

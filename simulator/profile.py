@@ -39,6 +39,9 @@ class ProfileCosts:
             kind, _, precision = name.partition("@")
             if kind == "matmul":
                 self._grids[precision] = _matmul_grids(rows)
+            elif kind == "batched_matmul":
+                for form, points in _points_by_form(rows).items():
+                    self._curves[kind + form, precision] = _curve(name, points)
             else:
                 points = _attention_points(rows) if kind in ATTENTIONS else _points(rows)
                 self._curves[kind, precision] = _curve(name, points)
@@ -53,16 +56,24 @@ class ProfileCosts:
         return self._known[key]
 
     def _seconds(self, op: Op) -> float:
-        if op.kind == "matmul":
-            grids = self._grids.get(op.dtype)
-            if not grids:
-                raise self._missing("matmul", op.dtype)
-            grid = grids.get(op.attributes["form"]) or next(iter(grids.values()))
-            return op.flops / grid.flops_per_s(*(op.attributes[key] for key in "mnk"))
+        if op.kind in ("matmul", "batched_matmul"):
+            return self._matmul_s(op)
         if op.kind in ATTENTIONS:
             return self._curve_of(op.kind, op.dtype).seconds(_attention_work(op))
         kind = op.kind if (op.kind, op.dtype) in self._curves else FALLBACK
         return self._curve_of(kind, op.dtype).seconds(op.nbytes)
+
+    def _matmul_s(self, op: Op) -> float:
+        """A batched matmul has a curve of its own or, unmeasured, goes as one of all its rows."""
+        form = op.attributes["form"]
+        if (op.kind + form, op.dtype) in self._curves:
+            return self._curves[op.kind + form, op.dtype].seconds(op.flops)
+        grids = self._grids.get(op.dtype)
+        if not grids:
+            raise self._missing("matmul", op.dtype)
+        grid = grids.get(form) or next(iter(grids.values()))
+        m, n, k = (op.attributes[key] for key in "mnk")
+        return op.flops / grid.flops_per_s(m * op.attributes.get("count", 1), n, k)
 
     def _curve_of(self, kind: str, precision: str) -> _Curve:
         if (kind, precision) not in self._curves:
@@ -76,7 +87,8 @@ class ProfileCosts:
         )
 
 
-_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {"matmul": ("form", "m", "n", "k")}
+_SHAPE = ("form", "m", "n", "k")
+_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {"matmul": _SHAPE, "batched_matmul": _SHAPE}
 
 
 def _nearest_ranks(kind: str, table: Table, ranks: int) -> list[tuple[float, ...]]:
@@ -123,6 +135,13 @@ def _curve(kind: str, points: Sequence[tuple[float, float]]) -> _Curve:
 
 def _points(rows: Sequence[tuple[float, ...]]) -> list[tuple[float, float]]:
     return [(row[0], row[-1]) for row in rows]
+
+
+def _points_by_form(rows: Sequence[tuple[float, ...]]) -> dict[str, list[tuple[float, float]]]:
+    """Work against time for each BLAS form, which tells apart the shapes that attention multiplies;
+    columns form, flops, seconds."""
+    every = {form: [row[1:] for row in rows if row[0] == at] for at, form in enumerate(FORMS)}
+    return {form: _points(chosen) for form, chosen in every.items() if chosen}
 
 
 def _attention_points(rows: Sequence[tuple[float, ...]]) -> list[tuple[float, float]]:

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.reference_dropout import Dropout
 from tests.reference_llama import RMSNorm, alibi, rotated, swiglu
 
 Weights = Mapping[str, Tensor]
@@ -29,6 +30,7 @@ class Family:
     rmsnorm: bool = False
     rope_base: float | None = None
     alibi: bool = False
+    dropout: float = 0.0
 
 
 GPT2 = Family()
@@ -77,13 +79,16 @@ class Layer(nn.Module):
         for linear in ("qkv", "out", "up", "down"):
             shape = weights[f"{name}.{linear}.w"].shape
             self.add_module(linear, Linear(*shape, bias=f"{name}.{linear}.b" in weights))
+        for place in ("attention", "out", "down"):
+            self.add_module(f"drop_{place}", Dropout(family.dropout, f"{name}.{place}"))
         self.width = weights[f"{name}.out.w"].shape[0] // heads
         self.gated = weights[f"{name}.up.w"].shape[1] == 2 * weights[f"{name}.down.w"].shape[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.out(self.attention(self.qkv(self.norm1(x))))
+        x = x + self.drop_out(self.out(self.attention(self.qkv(self.norm1(x)))))
         up = self.up(self.norm2(x))
-        return x + self.down(swiglu(up) if self.gated else F.gelu(up, approximate=self.gelu))
+        active = swiglu(up) if self.gated else F.gelu(up, approximate=self.gelu)
+        return x + self.drop_down(self.down(active))
 
     def attention(self, qkv: Tensor) -> Tensor:
         """Causal softmax(Q K^T / sqrt(d) + ALiBi) V; equal runs of heads share K and V."""
@@ -98,7 +103,8 @@ class Layer(nn.Module):
         if self.family.alibi:
             scores = scores + alibi(self.heads, sequence, qkv.dtype)
         later = torch.ones(sequence, sequence, dtype=torch.bool, device=qkv.device).triu(1)
-        mixed = scores.masked_fill(later, float("-inf")).softmax(dim=-1) @ v[:, owner]
+        weights = scores.masked_fill(later, float("-inf")).softmax(dim=-1)
+        mixed = self.drop_attention(weights) @ v[:, owner]
         return mixed.transpose(1, 2).flatten(2)
 
 
@@ -109,7 +115,7 @@ def norm_of(weights: Weights, name: str, family: Family) -> nn.Module:
 
 
 class ReferenceGPT(nn.Module):
-    """GPT-2's architecture or another family's, without dropout, with a copy of the given weights.
+    """GPT-2's architecture or another family's, with a copy of the given weights.
 
     Sizes are read off the weights, and whether there are biases, positions and a norm behind the
     embedding; the number of heads cannot be. The classifier is tied to the token embedding unless
@@ -123,6 +129,7 @@ class ReferenceGPT(nn.Module):
         vocab, hidden = weights["embed.w"].shape
         self.layers = sum(name.endswith(".qkv.w") for name in weights)
         self.embed = Table(vocab, hidden)
+        self.drop = Dropout(family.dropout, "embed")
         if "embed.norm.w" in weights:
             self.embed.norm = norm_of(weights, "embed.norm", family)
         if "position.w" in weights:
@@ -143,6 +150,7 @@ class ReferenceGPT(nn.Module):
             x = x + self.position.w[: tokens.shape[1]]
         if hasattr(self.embed, "norm"):
             x = self.embed.norm(x)
+        x = self.drop(x)
         for i in range(self.layers):
             x = self.get_submodule(f"l{i}")(x)
         return self.norm(x) @ self.head.w.T
@@ -255,8 +263,11 @@ def train(
     others = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}
     adamw = torch.optim.AdamW([decays, others], lr=lr, betas=betas, eps=eps, foreach=False)
     losses = []
-    for tokens, targets in batches:
+    drops = [module for module in model.modules() if isinstance(module, Dropout)]
+    for step, (tokens, targets) in enumerate(batches, start=1):
         adamw.zero_grad()
+        for drop in drops:
+            drop.step = step
         loss = model.loss(tokens, targets)
         loss.backward()
         if clip is not None:

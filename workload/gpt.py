@@ -29,7 +29,8 @@ class GPT:
     (0: each query head has its own); `head_width` is the width of one head (0: hidden / heads).
     `biases=False` leaves every bias out, a LayerNorm's too; an RMSNorm has none. With "swiglu" the
     MLP is down(silu(gate) * up), gate and up each `ffn` wide. `embedding_norm` puts a norm between
-    the embedding and the first layer.
+    the embedding and the first layer. `dropout` is the share of elements that training drops of the
+    embedding, of the attention's probabilities and of what is added to the residual stream.
     """
 
     name: str
@@ -48,6 +49,7 @@ class GPT:
     rope_base: int = 10_000
     biases: bool = True
     embedding_norm: bool = False
+    dropout: float = 0.0
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
@@ -65,6 +67,8 @@ class GPT:
             raise self._wrong(f"rope turns pairs, so a head's width {self.width} must be even")
         if self.rope_base < 2:
             raise self._wrong(f"rope_base={self.rope_base} must be at least 2")
+        if not 0 <= self.dropout < 1:
+            raise self._wrong(f"dropout={self.dropout} must be at least 0 and below 1")
 
     def _wrong(self, what: str) -> ModelError:
         return ModelError(f"{self.name}: {what}")

@@ -29,8 +29,13 @@ def overlap_step(ops: Sequence[Op], plan: Plan, buffers: Mapping[str, Buffer]) -
 
 
 def overlap_input_gradient_reduces(ops: Sequence[Op]) -> list[Op]:
-    """OAR: the all-reduce of dI runs beside the weight-gradient matmul issued right after it."""
-    return [_on_own_stream(op) if op.name.endswith(".grad.reduce") else op for op in ops]
+    """OAR: the all-reduce of dI runs beside the weight-gradient matmul issued right after it.
+
+    Where rows are split over x it is a reduce-scatter, and the all-gather of the linear's input
+    runs beside the matmul of dI before. Source: Megatron-LM, tensor_parallel/layers.py.
+    """
+    beside = (".grad.reduce", ".grad.source.gather")
+    return [_on_own_stream(op) if op.name.endswith(beside) else op for op in ops]
 
 
 def defer_reduce_scatters(ops: Sequence[Op]) -> list[Op]:

@@ -83,8 +83,6 @@ class Plan:
         for key in _TO_COME:
             if getattr(self, key) != _DEFAULTS[key]:
                 raise PlanError(f"{key}={getattr(self, key)} is not supported yet; leave it out")
-        if self.recompute not in ("none", "full"):
-            raise PlanError(f"recompute={self.recompute} is not supported yet; use none or full")
 
     def _check_recompute(self) -> None:
         word, colon, count = self.recompute.partition(":")
@@ -173,8 +171,6 @@ _TO_COME = (
     "reshard",
     "gradients",
     "offload",
-    "sequence_parallel",
-    "attention",
 )
 
 

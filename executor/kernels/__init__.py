@@ -7,7 +7,16 @@ from types import MappingProxyType
 
 import torch
 
-from executor.kernels import attention, dense, norms, optimizer, pointwise, vocabulary
+from executor.kernels import (
+    attention,
+    dense,
+    dropout,
+    norms,
+    optimizer,
+    pointwise,
+    unfused,
+    vocabulary,
+)
 from executor.place import Place
 from workload.op import Op
 
@@ -18,6 +27,11 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "matmul": dense.matmul,
         "attention": attention.attention,
         "attention_grad": attention.attention_grad,
+        "batched_matmul": unfused.batched_matmul,
+        "softmax": unfused.softmax,
+        "softmax_grad": unfused.softmax_grad,
+        "dropout": dropout.dropout,
+        "dropout_grad": dropout.dropout_grad,
         "rope": attention.rope,
         "rope_grad": attention.rope_grad,
         "layernorm": norms.layernorm,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from executor.kernels.dropout import kept, scale_of
 from executor.place import Place
 from workload.op import Op
 
@@ -19,31 +20,31 @@ def attention(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Causal attention of fused query, key and value; writes context and log-sum-exp."""
     q, k, v = _expanded(op, reads[0])
     context, logsumexp = writes
-    bias = _bias(op, reads[0], at)
-    if _has_flash(reads[0], bias):
+    bias = bias_of(op, reads[0], at)
+    if _has_flash(op, reads[0], bias):
         out, lse = _flash(q, k, v, bias)
         logsumexp.copy_(lse)
     else:
-        out = _plain(q, k, v, bias)
+        out = _plain(q, k, v, bias, _left(op, q, at))
         logsumexp.zero_()
-    context.view(_tokens(op, context)).copy_(out.transpose(1, 2))
+    context.view(tokens_of(op, context)).copy_(out.transpose(1, 2))
 
 
 def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Gradients of query, key and value, laid out as the fused tensor is."""
     grad, qkv, context, logsumexp = reads
     expanded = _expanded(op, qkv)
-    bias = _bias(op, qkv, at)
-    d = grad.view(_tokens(op, grad)).transpose(1, 2)
-    if _has_flash(qkv, bias):
-        out = context.view(_tokens(op, context)).transpose(1, 2)
+    bias = bias_of(op, qkv, at)
+    d = grad.view(tokens_of(op, grad)).transpose(1, 2)
+    if _has_flash(op, qkv, bias):
+        out = context.view(tokens_of(op, context)).transpose(1, 2)
         grads = _flash_grad(d, expanded, out, logsumexp, bias)
     else:
         leaves = [t.detach().requires_grad_() for t in expanded]
         with torch.enable_grad():
-            again = _plain(leaves[0], leaves[1], leaves[2], bias)
+            again = _plain(leaves[0], leaves[1], leaves[2], bias, _left(op, qkv, at))
         grads = torch.autograd.grad(again, leaves, d)
-    for target, part in zip(_heads(op, writes[0]), grads, strict=True):
+    for target, part in zip(heads_of(op, writes[0]), grads, strict=True):
         target.copy_(_summed(part, target.shape[1]))
 
 
@@ -69,7 +70,7 @@ def _turn(op: Op, qkv: torch.Tensor, *, forward: bool) -> None:
     positions = torch.arange(sequence, dtype=wide, device=qkv.device)
     angles = torch.outer(positions, torch.pow(base, exponents))
     cos, sin = angles.cos(), angles.sin() if forward else -angles.sin()
-    for heads in _heads(op, qkv)[:2]:
+    for heads in heads_of(op, qkv)[:2]:
         first, second = heads.chunk(2, -1)
         turned = first * cos - second * sin
         second.copy_(second * cos + first * sin)
@@ -87,7 +88,7 @@ def alibi_slopes(heads: int) -> torch.Tensor:
     return slopes if whole == heads else torch.cat([slopes[1::2], slopes[::2]])[:heads]
 
 
-def _bias(op: Op, qkv: torch.Tensor, at: Place) -> Bias:
+def bias_of(op: Op, qkv: torch.Tensor, at: Place) -> Bias:
     """What ALiBi adds to the scores of this rank's heads, with the causal mask; None without it.
 
     (1, heads, sequence, sequence), so memory goes with the sequence's square.
@@ -103,7 +104,7 @@ def _bias(op: Op, qkv: torch.Tensor, at: Place) -> Bias:
     return bias.masked_fill_(distance < 0, -torch.inf)[None].to(qkv.dtype)
 
 
-def _heads(op: Op, qkv: torch.Tensor) -> list[torch.Tensor]:
+def heads_of(op: Op, qkv: torch.Tensor) -> list[torch.Tensor]:
     """Views of queries, keys and values, each (sequences, heads, sequence, width)."""
     keys = ("heads", "kv_heads", "width", "sequence")
     heads, kv_heads, width, sequence = (op.attributes[key] for key in keys)
@@ -119,7 +120,7 @@ def _heads(op: Op, qkv: torch.Tensor) -> list[torch.Tensor]:
 def _expanded(op: Op, qkv: torch.Tensor) -> list[torch.Tensor]:
     """Queries, keys and values with as many heads each: neighbouring queries share a key."""
     group = op.attributes["heads"] // op.attributes["kv_heads"]
-    q, k, v = _heads(op, qkv)
+    q, k, v = heads_of(op, qkv)
     return [q, k, v] if group == 1 else [q, *(t.repeat_interleave(group, 1) for t in (k, v))]
 
 
@@ -129,18 +130,40 @@ def _summed(grad: torch.Tensor, heads: int) -> torch.Tensor:
     return grad if copies == heads else grad.reshape(count, heads, -1, *rest).sum(2)
 
 
-def _tokens(op: Op, tensor: torch.Tensor) -> tuple[int, int, int, int]:
+def tokens_of(op: Op, tensor: torch.Tensor) -> tuple[int, int, int, int]:
+    """The shape (sequences, sequence, heads, width) of a context or its gradient."""
     heads, width, sequence = (op.attributes[key] for key in ("heads", "width", "sequence"))
     return (tensor.shape[0] // sequence, sequence, heads, width)
 
 
-def _has_flash(tensor: torch.Tensor, bias: Bias) -> bool:
-    """CUDA's flash kernels take 16-bit types without a bias; others use a local graph."""
+def _has_flash(op: Op, tensor: torch.Tensor, bias: Bias) -> bool:
+    """CUDA's flash kernels take 16-bit types without a bias; others use a local graph.
+
+    So does dropout, since the kernels draw in a way that depends on how heads are split.
+    """
+    if "rate" in op.attributes:
+        return False
     half = tensor.dtype in (torch.bfloat16, torch.float16)
     return tensor.device.type == "cpu" or (half and bias is None)
 
 
-def _plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Bias) -> torch.Tensor:
+def _left(op: Op, qkv: torch.Tensor, at: Place) -> torch.Tensor | None:
+    """What probabilities are multiplied by, where the model has dropout."""
+    if "rate" not in op.attributes:
+        return None
+    heads, sequence, rows = (op.attributes[key] for key in ("heads", "sequence", "rows"))
+    mask = kept(op, (rows // sequence, heads, sequence, sequence), at)
+    return mask.to(qkv.dtype).mul_(scale_of(op))
+
+
+def _plain(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Bias, left: torch.Tensor | None
+) -> torch.Tensor:
+    if left is not None:
+        scores = (q @ k.mT).mul(q.shape[-1] ** -0.5)
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        masked = scores.masked_fill(later, -torch.inf) if bias is None else scores + bias
+        return torch.matmul(masked.softmax(-1).mul(left), v)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None)
 
 

@@ -30,22 +30,37 @@ def embedding_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
 
 
 def position(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
-    """This rank's columns of the embedding, plus the learned positions."""
+    """This rank's columns of the embedding, plus the learned positions of its rows."""
     whole, table = reads
     sequence, width = table.shape
     start = at.index("y") * width
-    columns = whole[:, start : start + width].view(-1, sequence, width)
-    torch.add(columns, table, out=writes[0].view(-1, sequence, width))
+    columns = whole[:, start : start + width]
+    if op.attributes["row_parts"] > 1:
+        torch.add(columns, table[_positions(op, columns, at)], out=writes[0])
+    else:
+        out = writes[0].view(-1, sequence, width)
+        torch.add(columns.view(-1, sequence, width), table, out=out)
 
 
 def position_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
-    """Sum over the sequences of a micro-batch."""
-    total = writes[0]
-    part = reads[0].view(-1, *total.shape).sum(0, dtype=total.dtype)
+    """Sum over the rows of a micro-batch that share a position."""
+    grad, total = reads[0], writes[0]
+    if op.attributes["row_parts"] > 1:
+        places = _positions(op, grad, at)
+        part = torch.zeros_like(total).index_add_(0, places, grad.to(total.dtype))
+    else:
+        part = grad.view(-1, *total.shape).sum(0, dtype=total.dtype)
     if op.attributes["first"]:
         total.copy_(part)
     else:
         total.add_(part)
+
+
+def _positions(op: Op, rows: torch.Tensor, at: Place) -> torch.Tensor:
+    """Where in its sequence each row is, of which x has so many parts."""
+    first = at.index("x") * rows.shape[0]
+    places = torch.arange(first, first + rows.shape[0], device=rows.device)
+    return places % int(op.attributes["sequence"])
 
 
 def loss_maximum(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:

@@ -49,6 +49,7 @@ def family(gpt: GPT) -> Family:
         rmsnorm=gpt.norm == "rmsnorm",
         rope_base=gpt.rope_base if gpt.positions == "rope" else None,
         alibi=gpt.positions == "alibi",
+        dropout=gpt.dropout,
     )
 
 

@@ -43,6 +43,13 @@ def matmul(m: int, n: int, k: int, form: str = "NN", dtype: str = "bf16") -> Op:
     )
 
 
+def batched(count: int, m: int, n: int, k: int) -> Op:
+    one = matmul(m, n, k)
+    attributes = {**one.attributes, "count": count}
+    kind, flops, nbytes = "batched_matmul", count * one.flops, count * one.nbytes
+    return replace(one, kind=kind, flops=flops, nbytes=nbytes, attributes=attributes)
+
+
 def move(nbytes: int, kind: str = "gelu") -> Op:
     return Op("op", kind, (), (), "b", nbytes=nbytes)
 
@@ -64,6 +71,21 @@ def test_a_matmul_of_one_row_takes_the_time_of_reading_its_weight() -> None:
     op = matmul(1, 16384, 16384)
     seconds = AnalyticCosts(load_machine("frontier")).seconds(op)
     assert seconds == pytest.approx(device.matmul.launch_s + op.nbytes / rate)
+
+
+def test_a_batched_matmul_takes_the_time_of_one_with_all_its_rows() -> None:
+    for costs in (AnalyticCosts(load_machine("frontier")), ProfileCosts(PROFILE, ranks=1)):
+        one, many = matmul(256 * 64, 2048, 128), batched(64, 256, 2048, 128)
+        assert costs.seconds(many) == pytest.approx(costs.seconds(replace(one, nbytes=many.nbytes)))
+
+
+def test_a_measured_batched_matmul_is_interpolated_in_its_flops_form_by_form() -> None:
+    rows = ((1.0, 0.0, 1e6, 1e-4), (1.0, 0.0, 1e8, 1e-2), (1.0, 1.0, 1e6, 1.0))
+    table = Table(("ranks", "form", "flops", "seconds"), rows)
+    costs = ProfileCosts(Profile(kernels={"batched_matmul@bf16": table}), ranks=1)
+    op = batched(8, 50, 125, 100)
+    assert op.flops == 10**7
+    assert costs.seconds(op) == pytest.approx(1e-3)
 
 
 def test_causal_attention_does_half_of_its_square_and_backward_five_halves_of_that() -> None:

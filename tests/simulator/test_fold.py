@@ -29,6 +29,8 @@ GRIDS = (
     "x=2,y=3,data=2",
     "z=3,data=4",
     "x=1",
+    "x=4,sequence_parallel=true",
+    "x=2,z=2,data=2,sequence_parallel=true,attention=unfused",
 )
 BANDWIDTHS = (1e6, 3e7, 1e8, 3e8, 1e9, 1e10, 1e12)  # from bound by links to bound by compute
 
@@ -48,7 +50,7 @@ def assert_equal(folded: Step, whole: Step) -> None:
 CASES = {
     "grid": st.sampled_from(GRIDS),
     "overlap": st.sampled_from(OVERLAPS),
-    "recompute": st.sampled_from(("none", "full")),
+    "recompute": st.sampled_from(("none", "full", "selective", "full:3")),
     "bytes_per_s": st.sampled_from(BANDWIDTHS),
     "tied": st.booleans(),
 }
@@ -109,6 +111,15 @@ def test_counts_and_memory_are_those_of_the_whole_program(overlap: str, recomput
     assert folded.ops == len(program.ops)
     assert folded.model_flops == program.model_flops
     assert folded.hardware_flops == program.hardware_flops
+
+
+def test_layers_that_are_recomputed_unlike_each_other_are_all_simulated() -> None:
+    layers = {}
+    for recompute in ("full:3", "full:40", "selective"):
+        folded, whole = both(plan_of(f"x=2,z=2,recompute={recompute}", 10), 36, 1e9)
+        assert_equal(folded, whole)
+        layers[recompute] = folded.layers
+    assert layers == {"full:3": 36, "full:40": LAYERS, "selective": LAYERS}
 
 
 @pytest.mark.parametrize("bytes_per_s", BANDWIDTHS)

@@ -125,6 +125,7 @@ def test_heads_must_divide_the_width() -> None:
         ({"norm": "batchnorm"}, "norm='batchnorm' must be layernorm or rmsnorm"),
         ({"positions": "rope", "head_width": 5}, "a head's width 5 must be even"),
         ({"positions": "rope", "rope_base": 1}, "rope_base=1 must be at least 2"),
+        ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
     ],
 )
 def test_a_model_that_cannot_be_is_refused(changed: dict[str, Any], said: str) -> None:
@@ -160,6 +161,7 @@ def test_a_model_file_is_read(tmp_path: Path) -> None:
         ("layers = 'two'", "must be int"),
         ("layers = ", "is no TOML file"),
         ("biases = 1", "biases = 1 must be bool"),
+        ("dropout = '0.1'", "dropout = '0.1' must be float"),
         ("layers = 2\nhidden = 8\nactivation = 'swiglu'", "heads, sequence, vocab, ffn missing"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +43,7 @@ sizes = st.sampled_from([1, 2, 3, 4, 8])
     micro=sizes,
     count=sizes,
     overlap=st.sets(st.sampled_from(OVERLAPS)),
-    recompute=st.sampled_from(("none", "full")),
+    recompute=st.sampled_from(("none", "selective", "full", "full:3")),
     precision=st.sampled_from(PRECISIONS),
 )
 def test_every_plan_is_read_back_from_its_text_and_its_table(
@@ -127,6 +129,15 @@ def test_a_plan_that_does_not_divide_the_model_says_what_would(text: str, said: 
 def test_x_must_divide_the_key_heads_that_queries_share() -> None:
     with pytest.raises(PlanCannotRunError, match="x=8 does not divide kv_heads=4; nearest: 4"):
         lower(find_model("tiny-llama-1m"), parse_plan("x=8"))
+
+
+def test_x_must_divide_the_rows_that_sequence_parallelism_splits() -> None:
+    gpt, text = replace(find_model("tiny-1m"), sequence=30), "x=4,sequence_parallel=true"
+    with pytest.raises(
+        PlanCannotRunError, match="x=4 does not divide the rows of a micro-batch=30"
+    ):
+        lower(gpt, parse_plan(text))
+    lower(gpt, parse_plan(f"{text},micro_batch=2"))
 
 
 def test_x_is_the_fastest_axis_of_the_rank_order() -> None:

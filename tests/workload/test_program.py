@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import COMPUTE, Op
-from workload.plan import OVERLAPS, Plan
+from workload.plan import OVERLAPS, RECOMPUTES, Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 
@@ -54,6 +54,8 @@ def table(program: Program) -> str:
         ("blocking", "x=2,y=2,z=2,data=2,recompute=full,overlap=none", ONE_LAYER),
         ("overlapped", "x=2,y=2,z=2,data=2,recompute=full,overlap=all", ONE_LAYER),
         ("llama", "x=2,y=2,z=2,data=2,overlap=none", ONE_LLAMA),
+        ("sequence_parallel", "x=2,z=2,data=2,sequence_parallel=true,overlap=oar", ONE_LAYER),
+        ("unfused", "x=2,y=2,attention=unfused,recompute=selective,overlap=none", ONE_LAYER),
     ],
 )
 def test_the_whole_program_is_as_reviewed(name: str, plan: str, gpt: GPT) -> None:
@@ -125,6 +127,95 @@ def test_a_recomputed_layer_keeps_its_gathered_weights_for_the_backward() -> Non
     assert sum(".grad.gather" in op.name for op in kept.ops) == 4
 
 
+def test_selective_recomputation_runs_the_attention_core_again_right_before_its_gradient() -> None:
+    program = program_of("x=2,y=2,z=2,recompute=selective,overlap=none")
+    assert names(program, "m0.l0.recompute") == ["m0.l0.re.attention"]
+    core = place(program, "m0.l0.re.attention")
+    assert program.ops[core + 1].name == "m0.l0.attention.grad"
+    assert set(program.ops[core].writes) < set(program.ops[core + 1].reads)
+    forward = place(program, "m0.l0.attention")
+    assert "m0.l0.attention.lse" in program.releases[forward]
+    assert "m0.l0.attention.o" in program.releases[place(program, "m0.l0.out.grad.weight")]
+    attention = 4 * (4 * 2 * 16) * 16 * 32
+    assert program.hardware_flops - program.model_flops == attention
+
+
+def test_unfused_attention_multiplies_as_much_as_flash_on_squares_that_it_keeps() -> None:
+    flash, unfused = (
+        program_of(f"x=2,y=2,attention={kind}", ONE_LLAMA) for kind in ("flash", "unfused")
+    )
+    assert unfused.model_flops == flash.model_flops
+    scores = op_of(unfused, "m0.l0.attention.scores")
+    assert (scores.attributes["m"], scores.attributes["count"]) == (2 * 16, 8 * 4)
+    assert unfused.buffers["m0.l0.attention.softmax.o"].shape == (8, 8, 16, 16)
+    assert unfused.releases[place(unfused, "m0.l0.attention.softmax")] == [scores.writes[0]]
+    kept = unfused.releases[place(unfused, "m0.l0.attention.softmax.grad")]
+    assert kept == ["m0.l0.attention.softmax.o"]
+
+
+def test_dropout_keeps_a_byte_per_element_where_megatron_has_it() -> None:
+    gpt, text = replace(ONE_LAYER, dropout=0.1), "x=2,attention=unfused"
+    program = program_of(text, gpt)
+    masks = {name: b.shape for name, b in program.buffers.items() if name.endswith(".mask")}
+    rows, square = (8 * 16, 32), (8, 4, 16, 16)
+    layer = {"attention": square, "out": rows, "down": rows}
+    assert masks == {"m0.embed.mask": rows, **{f"m0.l0.{k}.mask": v for k, v in layer.items()}}
+    assert program.buffers["m0.l0.out.mask"].nbytes == 8 * 16 * 32
+    flash = program_of("x=2", gpt)
+    assert "m0.l0.attention.mask" not in flash.buffers
+    assert op_of(flash, "m0.l0.attention").attributes["rate"] == 0.1
+
+
+def test_a_layer_run_again_drops_the_same_elements() -> None:
+    program = program_of("recompute=full", replace(ONE_LAYER, dropout=0.1), batch=2)
+    once, again = (op_of(program, f"m0.l0.{name}dropout") for name in ("out.", "re.out."))
+    assert once.attributes == again.attributes
+    assert once.attributes["place"] == "l0.out"
+
+
+def test_only_the_first_layers_are_recomputed_if_the_plan_says_how_many() -> None:
+    program = program_of("recompute=full:3", find_model("tiny-1m"))
+    blocks = {op.block for op in program.ops if op.block.endswith("recompute")}
+    assert blocks == {f"m0.l{index}.recompute" for index in range(3)}
+
+
+def test_sequence_parallelism_gathers_rows_before_a_linear_and_scatters_sums_behind_it() -> None:
+    program = program_of("x=2,z=2,sequence_parallel=true,overlap=none")
+    m, h = 4 * 16, 32
+    moved = {op.name: (op.kind, op.nbytes) for op in program.ops if op.axes == ("x",)}
+    for linear in ("qkv", "up"):
+        assert moved[f"m0.l0.{linear}.rows.gather"] == ("all_gather", 2 * m * h)
+        assert moved[f"m0.l0.{linear}.grad.source.gather"] == ("all_gather", 2 * m * h)
+        assert moved[f"m0.l0.{linear}.grad.reduce"] == ("reduce_scatter", 2 * m * h)
+    for linear in ("out", "down"):
+        assert moved[f"m0.l0.{linear}.reduce"] == ("reduce_scatter", 2 * m * h)
+        assert moved[f"m0.l0.{linear}.grad.rows.gather"] == ("all_gather", 2 * m * h)
+    for part in ("norm1.o", "out.reduce.o", "norm2.o", "down.reduce.o"):
+        assert program.buffers[f"m0.l0.{part}"].shape == (m // 2, h)
+
+
+def test_the_gradients_of_what_worked_on_split_rows_are_summed_over_x_too() -> None:
+    program = program_of("x=2,z=2,data=2,sequence_parallel=true,overlap=none")
+    rows, small = op_of(program, "rows.reduce"), op_of(program, "small.reduce")
+    assert (rows.axes, small.axes) == (("x", "z", "data"), ("z", "data"))
+    assert small.reads == ("l0.qkv.b.grad", "l0.up.b.grad")
+    assert {"norm.w.grad", "l0.out.b.grad", "position.w.grad"} < set(rows.reads)
+
+
+def test_oar_gathers_the_input_again_beside_its_gradients_matmul() -> None:
+    program = program_of("x=2,sequence_parallel=true,overlap=oar")
+    gather = place(program, "m0.l0.up.grad.source.gather")
+    following = [
+        (op.name.rpartition("up.")[2], op.stream) for op in program.ops[gather : gather + 4]
+    ]
+    assert following == [
+        ("grad.source.gather", "x"),
+        ("grad.input", COMPUTE),
+        ("grad.reduce", "x"),
+        ("grad.weight", COMPUTE),
+    ]
+
+
 def test_dp_reduces_each_layer_in_the_last_micro_batch_alone() -> None:
     gpt = find_model("tiny-1m")
     program = program_of("data=2,overlap=dp,micro_batch=1", gpt)
@@ -174,14 +265,24 @@ def test_attention_is_computed_alike_on_every_rank_of_y() -> None:
 
 
 @given(
-    gpt=st.sampled_from([ONE_LAYER, ONE_LLAMA, replace(ONE_LAYER, embedding_norm=True)]),
+    gpt=st.sampled_from(
+        [ONE_LAYER, ONE_LLAMA, replace(ONE_LAYER, embedding_norm=True, dropout=0.1)]
+    ),
     grid=st.tuples(*[st.sampled_from([1, 2])] * 4),
     micro=st.sampled_from([1, 2]),
     overlap=st.sets(st.sampled_from(OVERLAPS)),
-    recompute=st.sampled_from(["none", "full"]),
+    recompute=st.sampled_from(["none", "full", "selective", "full:1"]),
+    attention=st.sampled_from(["flash", "unfused"]),
+    rows=st.booleans(),
 )
 def test_every_program_is_well_formed(
-    gpt: GPT, grid: tuple[int, ...], micro: int, overlap: set[str], recompute: str
+    gpt: GPT,
+    grid: tuple[int, ...],
+    micro: int,
+    overlap: set[str],
+    recompute: str,
+    attention: str,
+    rows: bool,
 ) -> None:
     x, y, z, data = grid
     plan = Plan(
@@ -193,6 +294,8 @@ def test_every_program_is_well_formed(
         micro_batch=4 // (z * data * micro) or 1,
         overlap=tuple(switch for switch in OVERLAPS if switch in overlap),
         recompute=recompute,
+        attention=attention,
+        sequence_parallel=rows and y == 1,
     )
     program = lower(gpt, plan)
     assert len({op.name for op in program.ops}) == len(program.ops)
@@ -206,7 +309,7 @@ def test_every_program_is_well_formed(
     assert program.hardware_flops == blocking.hardware_flops
 
 
-@given(overlap=st.sets(st.sampled_from(OVERLAPS)), recompute=st.sampled_from(["none", "full"]))
+@given(overlap=st.sets(st.sampled_from(OVERLAPS)), recompute=st.sampled_from(RECOMPUTES))
 def test_no_buffer_is_freed_before_its_last_use_or_twice(overlap: set[str], recompute: str) -> None:
     switches = "+".join(sorted(overlap)) or "none"
     program = program_of(f"x=2,z=2,data=2,recompute={recompute},overlap={switches}")

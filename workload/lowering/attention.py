@@ -6,15 +6,66 @@ copies carries `replicas`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from workload.lowering import dropout, unfused
 from workload.lowering.builder import Builder
 
 
-def forward(b: Builder, prefix: str, qkv: str) -> tuple[str, str]:
-    """Emit the core (behind the rotation, if any); returns context and log-sum-exp."""
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Names of what the core leaves behind: its input (rotated as it is), its output, the rest.
+
+    `inner` is what selective recomputation drops: the log-sum-exp or, unfused, the squares. `place`
+    is what dropout draws by.
+    """
+
+    qkv: str
+    context: str
+    inner: tuple[str, ...]
+    place: str
+
+
+def forward(b: Builder, prefix: str, owner: str, qkv: str) -> Core:
+    """Emit the core, behind the rotation, if any."""
     _rotate(b, f"{prefix}rope", "rope", qkv)
-    shape = _shape(b)
+    return _core(b, prefix, f"{owner}.attention", qkv)
+
+
+def again(b: Builder, prefix: str, kept: Core) -> Core:
+    """Emit the core once more, as a block of its own within the backward pass.
+
+    As with Megatron's checkpoint around the core, the first context stays for the next linear's
+    gradient, and the gradient of the core works on the second.
+    """
+    block, b.block = b.block, f"{prefix}recompute"
+    core = _core(b, f"{prefix}re.", kept.place, kept.qkv)
+    b.block = block
+    return core
+
+
+def backward(b: Builder, prefix: str, core: Core, grad: str) -> str:
+    """Emit the gradient of the fused tensor from that of the context."""
+    shape, name = _shape(b, core.place), f"{prefix}attention"
+    out = b.tensor(f"{name}.dqkv", b.buffers[core.qkv].shape)
+    if b.plan.attention == "unfused":
+        unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
+    else:
+        reads = [grad, core.qkv, core.context, *core.inner]
+        flops = 8 * b.rows * b.gpt.sequence * shape["heads"] * shape["width"]
+        replicas = b.grid.y
+        b.op(
+            f"{name}.grad", "attention_grad", reads, [out], flops=flops, replicas=replicas, **shape
+        )
+    _rotate(b, f"{prefix}rope.grad", "rope_grad", out)
+    return out
+
+
+def _core(b: Builder, prefix: str, place: str, qkv: str) -> Core:
+    shape = _shape(b, place)
+    if b.plan.attention == "unfused":
+        return Core(qkv, *unfused.forward(b, prefix, place, qkv, shape), place)
     heads, width = shape["heads"], shape["width"]
     context = b.tensor(f"{prefix}attention.o", (b.rows, heads * width))
     lse_shape = (b.plan.micro_batch, heads, b.gpt.sequence)
@@ -28,27 +79,7 @@ def forward(b: Builder, prefix: str, qkv: str) -> tuple[str, str]:
         replicas=b.grid.y,
         **shape,
     )
-    return context, logsumexp
-
-
-def backward(b: Builder, prefix: str, saved: tuple[str, str, str], grad: str) -> str:
-    """Emit the gradient of the fused tensor from that of the context.
-
-    `saved` are the fused tensor, rotated as it is, the context and the log-sum-exp.
-    """
-    shape = _shape(b)
-    out = b.tensor(f"{prefix}attention.dqkv", b.buffers[saved[0]].shape)
-    b.op(
-        f"{prefix}attention.grad",
-        "attention_grad",
-        [grad, *saved],
-        [out],
-        flops=8 * b.rows * b.gpt.sequence * shape["heads"] * shape["width"],
-        replicas=b.grid.y,
-        **shape,
-    )
-    _rotate(b, f"{prefix}rope.grad", "rope_grad", out)
-    return out
+    return Core(qkv, context, (logsumexp,), place)
 
 
 def _rotate(b: Builder, name: str, kind: str, qkv: str) -> None:
@@ -60,8 +91,17 @@ def _rotate(b: Builder, name: str, kind: str, qkv: str) -> None:
         b.op(name, kind, [qkv], [qkv], nbytes=nbytes, base=b.gpt.rope_base, **shape)
 
 
-def _shape(b: Builder) -> dict[str, Any]:
-    """One rank's heads of queries, and of keys and values; a head's width; the sequence."""
+def _shape(b: Builder, place: str = "") -> dict[str, Any]:
+    """One rank's heads of queries, and of keys and values; a head's width; the sequence.
+
+    A flash kernel drops probabilities itself, so it must know of their place.
+    """
     gpt, x = b.gpt, b.grid.x
-    shape = {"heads": gpt.heads // x, "kv_heads": gpt.key_heads // x, "width": gpt.width}
-    return {**shape, "sequence": gpt.sequence, "alibi": gpt.positions == "alibi"}
+    shape: dict[str, Any] = {
+        "heads": gpt.heads // x,
+        "kv_heads": gpt.key_heads // x,
+        "width": gpt.width,
+    }
+    shape |= {"sequence": gpt.sequence, "alibi": gpt.positions == "alibi"}
+    drops = dropout.how(b, place) if place and b.plan.attention == "flash" else {}
+    return {**shape, **drops}

@@ -17,6 +17,8 @@ def check(gpt: GPT, plan: Plan) -> None:
     groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
     _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn})
     _divides("y", y, {"hidden": gpt.hidden})
+    if plan.sequence_parallel:
+        _divides("x", x, {"the rows of a micro-batch": plan.micro_batch * gpt.sequence})
     tiles = {
         "the query-key-value weight": gpt.hidden * sum(gpt.bands) // (x * y),
         "the output weight": gpt.hidden * gpt.bands[0] // (x * y),

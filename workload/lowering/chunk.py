@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from workload.lowering import layer, vocabulary
 from workload.lowering.builder import Builder
+from workload.lowering.recompute import recomputed
 from workload.lowering.weight_slots import split
 from workload.op import Op
 from workload.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Slot
@@ -97,20 +98,19 @@ class Chunks:
     def _backward(self, place: Place, grad: str) -> str:
         """Back through the chunk, recomputing if asked; returns the gradient of its input."""
         b, (chunk, m) = self._b, place
-        full = b.plan.recompute == "full"
         if self.is_last(chunk):
             b.block = f"m{m}.head.backward"
             head, gathered = self._heads.pop(place)
             grad = vocabulary.head_backward(b, m, head, gathered=gathered)
         every = self._saved.pop(place)
-        for index in reversed(self._range(chunk)):
-            kept = every.pop()
-            if full:
+        for at, index in reversed([*enumerate(self._range(chunk))]):
+            kept, again = every.pop(), recomputed(b.plan, at)
+            if again == "full":
                 b.block = f"m{m}.l{index}.recompute"
                 _, kept = layer.forward(b, f"m{m}.l{index}.re.", f"l{index}", kept.source)
             b.block = f"m{m}.l{index}.backward"
             prefix, owner = f"m{m}.l{index}.", f"l{index}"
-            grad = layer.backward(b, prefix, owner, m, kept, grad, gathered=full)
+            grad = layer.backward(b, prefix, owner, m, kept, grad, again=again)
         if self.is_first(chunk):
             b.block = f"m{m}.embed.backward"
             vocabulary.embed_backward(b, m, grad, self._embedded.pop(place))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workload.lowering import attention, linear, mlp, norm
+from workload.lowering import attention, dropout, linear, mlp, norm
+from workload.lowering.attention import Core
 from workload.lowering.builder import Builder
 from workload.lowering.linear import Linear
 
@@ -19,13 +20,12 @@ class Saved:
 
     source: str
     norm1: tuple[str, str]
-    qkv: str
-    context: str
-    logsumexp: str
+    core: Core
     middle: str
     norm2: tuple[str, str]
     up: str
     activation: str
+    masks: tuple[str, str]
     weights: dict[str, str]
 
 
@@ -56,36 +56,43 @@ def forward(b: Builder, prefix: str, owner: str, source: str) -> tuple[str, Save
     every = linears(b)
     normed1, stats1 = norm.forward(b, prefix, "norm1", f"{owner}.norm1", source)
     qkv, w_qkv = linear.forward(b, prefix, every["qkv"], owner, normed1)
-    context, logsumexp = attention.forward(b, prefix, qkv)
-    middle, w_out = linear.forward(b, prefix, every["out"], owner, context)
-    b.op(f"{prefix}out.add", "add", [middle, source], [middle])
+    core = attention.forward(b, prefix, owner, qkv)
+    middle, w_out = linear.forward(b, prefix, every["out"], owner, core.context)
+    mask1 = _add(b, prefix, owner, "out", middle, source)
     normed2, stats2 = norm.forward(b, prefix, "norm2", f"{owner}.norm2", middle)
     up, w_up = linear.forward(b, prefix, every["up"], owner, normed2)
     activation = mlp.forward(b, prefix, up)
     out, w_down = linear.forward(b, prefix, every["down"], owner, activation)
-    b.op(f"{prefix}down.add", "add", [out, middle], [out])
+    mask2 = _add(b, prefix, owner, "down", out, middle)
     weights = {"qkv": w_qkv, "out": w_out, "up": w_up, "down": w_down}
     saved = Saved(
         source,
         (normed1, stats1),
-        qkv,
-        context,
-        logsumexp,
+        core,
         middle,
         (normed2, stats2),
         up,
         activation,
+        (mask1, mask2),
         weights,
     )
     return out, saved
 
 
+def _add(b: Builder, prefix: str, owner: str, name: str, out: str, source: str) -> str:
+    """Emit the dropout of a linear's output and the addition to the stream; returns the mask."""
+    mask = dropout.forward(b, f"{prefix}{name}", f"{owner}.{name}", out)
+    b.op(f"{prefix}{name}.add", "add", [out, source], [out])
+    return mask
+
+
 def backward(
-    b: Builder, prefix: str, owner: str, m: int, saved: Saved, grad: str, *, gathered: bool
+    b: Builder, prefix: str, owner: str, m: int, saved: Saved, grad: str, *, again: str
 ) -> str:
     """Emit the gradients of a layer from `grad`, that of its output; returns its input's.
 
-    `gathered` says that the weight tiles are still at hand (a recomputation gathered them).
+    `again` says what of the layer is recomputed: after "full" the weight tiles are still at hand,
+    since the recomputation gathered them; "selective" runs the attention core here once more.
     """
 
     def linear_back(name: str, source: str, upstream: str) -> str:
@@ -96,19 +103,22 @@ def backward(
             owner,
             micro_batch=m,
             source=source,
-            weight=saved.weights[name] if gathered or b.grid.z == 1 else "",
+            weight=saved.weights[name] if again == "full" or b.grid.z == 1 else "",
             grad=upstream,
         )
 
-    d = linear_back("down", saved.activation, grad)
+    d = dropout.backward(b, f"{prefix}down", saved.masks[1], grad)
+    d = linear_back("down", saved.activation, d)
     d = mlp.backward(b, prefix, saved.up, d)
     d = linear_back("up", saved.norm2[0], d)
     kept = (saved.middle, saved.norm2[1])
     norm.backward(b, prefix, "norm2", f"{owner}.norm2", kept, d, m)
     b.op(f"{prefix}out.add.grad", "add", [d, grad], [d])
     middle = d
-    d = linear_back("out", saved.context, middle)
-    d = attention.backward(b, prefix, (saved.qkv, saved.context, saved.logsumexp), d)
+    d = dropout.backward(b, f"{prefix}out", saved.masks[0], middle)
+    d = linear_back("out", saved.core.context, d)
+    core = attention.again(b, prefix, saved.core) if again == "selective" else saved.core
+    d = attention.backward(b, prefix, core, d)
     d = linear_back("qkv", saved.norm1[0], d)
     kept = (saved.source, saved.norm1[1])
     norm.backward(b, prefix, "norm1", f"{owner}.norm1", kept, d, m)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workload.layout import Layout
+from workload.lowering import rows
 from workload.lowering.builder import Builder
 
 
@@ -67,12 +68,13 @@ def forward(b: Builder, prefix: str, linear: Linear, owner: str, source: str) ->
     """Emit O = I W (+ bias); returns the names of the output and of the weight tile used."""
     k, n = _tile(b, linear)
     name = f"{prefix}{linear.name}"
+    source = source if linear.transposed else rows.gather(b, f"{name}.rows", source)
     weight = gather(b, name, f"{owner}.{linear.name}.w", (k, n))
     bias = [f"{owner}.{linear.name}.b"] if b.gpt.biases else []
     out = b.tensor(f"{name}.o", (b.rows, n))
     fused = bias if b.grid.size(linear.k_axis) == 1 else []
     matmul(b, f"{name}.matmul", [source, weight, *fused], out, "NN", (b.rows, n, k))
-    b.all_reduce(f"{name}.reduce", out, linear.k_axis)
+    out = rows.reduce(b, f"{name}.reduce", out, linear.k_axis)
     if bias != fused:
         b.op(f"{name}.bias", "bias", [out, *bias], [out])
     return out, weight
@@ -91,7 +93,8 @@ def backward(
 ) -> str:
     """Emit the gradients of input, weight and bias (if any) from `grad` = dO; returns dI's name.
 
-    `weight` is the tile that a recomputation gathered, or "" to gather it again.
+    `weight` is the tile that a recomputation gathered, or "" to gather it again. The input's rows,
+    if split, are gathered again too (beside the input's gradient, with OAR).
     """
     k, n = _tile(b, linear)
     name = f"{prefix}{linear.name}"
@@ -99,10 +102,14 @@ def backward(
     if b.gpt.biases:
         reads, writes = b.grad_writes(f"{owned}.b", micro_batch)
         b.op(f"{name}.bias.grad", "column_sum", [grad, *reads], writes, first=micro_batch == 0)
+    if linear.transposed:
+        grad = rows.gather(b, f"{name}.grad.rows", grad)
+    else:
+        source = rows.gather(b, f"{name}.grad.source", source)
     weight = weight or gather(b, f"{name}.grad", f"{owned}.w", (k, n))
     out = b.tensor(f"{name}.di", (b.rows, k))
     matmul(b, f"{name}.grad.input", [grad, weight], out, "NT", (b.rows, k, n))
-    b.all_reduce(f"{name}.grad.reduce", out, linear.n_axis)
+    out = rows.reduce(b, f"{name}.grad.reduce", out, linear.n_axis)
     weight_gradient(b, name, f"{owned}.w", (source, grad), (k, n), micro_batch)
     return out
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workload.lowering import rows
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.op import Op
@@ -111,4 +112,4 @@ def _name(slot: Slot, number: int, what: str) -> str:
 
 def _buffer(b: Builder, name: str) -> str:
     """The residual stream between two chunks, or its gradient, under this name."""
-    return b.tensor(name, (b.rows, b.gpt.hidden // b.grid.y))
+    return b.tensor(name, (b.rows // rows.parts(b), b.gpt.hidden // b.grid.y))

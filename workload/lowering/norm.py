@@ -24,7 +24,7 @@ def forward(b: Builder, prefix: str, name: str, parameter: str, source: str) -> 
     """Emit the normalisation of `source`; returns the output's and the statistics' names."""
     op, kind = f"{prefix}{name}", b.gpt.norm
     out = b.tensor(f"{op}.o", b.buffers[source].shape)
-    stats = b.tensor(f"{op}.stats", (SUMS[kind], b.rows), b.wide)
+    stats = b.tensor(f"{op}.stats", (SUMS[kind], b.buffers[source].shape[0]), b.wide)
     weights = _parameters(b, parameter)
     if b.grid.y == 1:
         b.op(op, kind, [source, *weights], [out, stats])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workload.lowering import rows
 from workload.lowering.builder import Builder, Parameter
 
 
@@ -12,7 +13,11 @@ def finish(b: Builder) -> None:
     sharded = [f"{p.name}.grad" for p in b.parameters.values() if p.sharded]
     if b.grid.data > 1:
         b.collective("grads.reduce", "all_reduce", sharded, sharded, "data")
-    if b.grid.size("z", "data") > 1:
+    partial = [name for name in small if rows.parts(b) > 1 and not _split_over_x(b, name)]
+    small = [name for name in small if name not in partial]
+    if partial:
+        b.collective("rows.reduce", "all_reduce", partial, partial, "x", "z", "data")
+    if small and b.grid.size("z", "data") > 1:
         b.collective("small.reduce", "all_reduce", small, small, "z", "data")
     if b.gpt.tied and b.grid.pipe > 1 and b.stage in (0, b.grid.pipe - 1):
         b.all_reduce("tied.reduce", "embed.w.grad", "ends")
@@ -22,6 +27,11 @@ def finish(b: Builder) -> None:
     _clip(b)
     for owner in dict.fromkeys(p.owner for p in b.parameters.values()):
         _adamw(b, owner, [p for p in b.parameters.values() if p.owner == owner])
+
+
+def _split_over_x(b: Builder, grad: str) -> bool:
+    """Whether ranks of x hold different parts; otherwise each has summed but its own rows."""
+    return any("x" in axes for axes in b.layouts[grad.removesuffix(".grad")].split)
 
 
 def _clip(b: Builder) -> None:

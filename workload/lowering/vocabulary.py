@@ -10,20 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workload.layout import Layout
-from workload.lowering import norm
+from workload.lowering import dropout, norm, rows
 from workload.lowering.builder import Builder
 from workload.lowering.linear import add_gradient, gather, matmul, weight_gradient
 
-Kept = tuple[str, str] | None
+Kept = tuple[tuple[str, str] | None, str]
 
 
 def padded_vocabulary(b: Builder) -> int:
     """The smallest vocabulary of at least V rows that x, y and z split evenly."""
-    rows = b.grid.size("x", "y")
-    count = -(-b.gpt.vocab // rows)
+    parts = b.grid.size("x", "y")
+    count = -(-b.gpt.vocab // parts)
     while count * b.gpt.hidden % b.grid.z:
         count += 1
-    return rows * count
+    return parts * count
 
 
 def declare_embedding(b: Builder) -> None:
@@ -64,34 +64,40 @@ def inputs(b: Builder, m: int, name: str) -> None:
 def embed(b: Builder, m: int) -> tuple[str, Kept]:
     """Emit the lookup, its all-reduce, learned positions and a norm, where the model has them.
 
-    Returns the residual stream's name, and what the norm keeps for the backward pass.
+    Returns the residual stream's name, and what norm and dropout keep for the backward pass.
     """
     prefix, h = f"m{m}.embed", b.gpt.hidden
     weight = gather(b, prefix, "embed.w", _tile(b))
     full = b.tensor(f"{prefix}.o", (b.rows, h))
     traffic = 2 * b.rows * h * b.item_bytes()
     b.op(f"{prefix}.lookup", "embedding", [f"m{m}.tokens", weight], [full], nbytes=traffic)
-    b.all_reduce(f"{prefix}.reduce", full, "x", "y")
+    full = rows.reduce(b, f"{prefix}.reduce", full, "x", "y")
     if b.gpt.positions == "learned":
-        out = b.tensor(f"m{m}.position.o", (b.rows, h // b.grid.y))
-        b.op(f"m{m}.position", "position", [full, "position.w"], [out], sequence=b.gpt.sequence)
+        out = b.tensor(f"m{m}.position.o", (b.buffers[full].shape[0], h // b.grid.y))
+        how = {"sequence": b.gpt.sequence, "row_parts": rows.parts(b)}
+        b.op(f"m{m}.position", "position", [full, "position.w"], [out], **how)
     else:
         out = _take_columns(b, f"{prefix}.columns", full, f"{prefix}.part")
-    if not b.gpt.embedding_norm:
-        return out, None
-    normed, stats = norm.forward(b, f"{prefix}.", "norm", "embed.norm", out)
-    return normed, (out, stats)
+    kept = None
+    if b.gpt.embedding_norm:
+        source = out
+        out, stats = norm.forward(b, f"{prefix}.", "norm", "embed.norm", source)
+        kept = (source, stats)
+    return out, (kept, dropout.forward(b, prefix, "embed", out))
 
 
 def embed_backward(b: Builder, m: int, grad: str, kept: Kept) -> None:
     """Emit the gradients of all that `embed` used, from that of the residual stream."""
     prefix = f"m{m}.embed"
-    if kept is not None:
-        norm.backward(b, f"{prefix}.", "norm", "embed.norm", kept, grad, m)
+    normed, mask = kept
+    dropout.backward(b, prefix, mask, grad, grad)
+    if normed is not None:
+        norm.backward(b, f"{prefix}.", "norm", "embed.norm", normed, grad, m)
     if b.gpt.positions == "learned":
         reads, writes = b.grad_writes("position.w", m)
-        how = {"first": m == 0, "sequence": b.gpt.sequence}
+        how = {"first": m == 0, "sequence": b.gpt.sequence, "row_parts": rows.parts(b)}
         b.op(f"m{m}.position.grad", "position_grad", [grad, *reads], writes, **how)
+    grad = rows.gather(b, f"{prefix}.grad.rows", grad)
     whole = _merge_columns(b, f"{prefix}.grad", grad)
     dw = b.tensor(f"{prefix}.dw", _tile(b), role="workspace")
     traffic = b.buffers[dw].nbytes + 2 * b.rows * b.gpt.hidden * b.item_bytes()
@@ -116,12 +122,13 @@ def head(b: Builder, m: int, source: str) -> Head:
     """Emit last norm, classifier and loss, with the gradient of its logits."""
     prefix = f"m{m}.head"
     normed, stats = norm.forward(b, f"m{m}.", "norm", "norm", source)
-    whole = _merge_columns(b, prefix, normed)
+    whole = _merge_columns(b, prefix, rows.gather(b, f"{prefix}.rows", normed))
     weight = gather(b, prefix, _table(b), _tile(b))
     vocab = _tile(b)[0]
     logits = b.tensor(f"{prefix}.o", (b.rows, vocab))
     matmul(b, f"{prefix}.matmul", [whole, weight], logits, "NT", (b.rows, vocab, b.gpt.hidden))
-    return Head(source, stats, whole, weight, _loss(b, m, logits))
+    kept = normed if rows.parts(b) > 1 else whole
+    return Head(source, stats, kept, weight, _loss(b, m, logits))
 
 
 def head_backward(b: Builder, m: int, kept: Head, *, gathered: bool) -> str:
@@ -130,12 +137,13 @@ def head_backward(b: Builder, m: int, kept: Head, *, gathered: bool) -> str:
     `gathered` says that the table's tile is still at hand.
     """
     prefix, vocab = f"m{m}.head", _tile(b)[0]
+    source = rows.gather(b, f"{prefix}.grad.source", kept.rows)
     weight = kept.weight if gathered else gather(b, f"{prefix}.grad", _table(b), _tile(b))
     d = b.tensor(f"{prefix}.di", (b.rows, b.gpt.hidden))
     shape = (b.rows, b.gpt.hidden, vocab)
     matmul(b, f"{prefix}.grad.input", [kept.d_logits, weight], d, "NN", shape)
-    b.all_reduce(f"{prefix}.grad.reduce", d, "x", "y")
-    weight_gradient(b, prefix, _table(b), (kept.d_logits, kept.rows), _tile(b), m)
+    d = rows.reduce(b, f"{prefix}.grad.reduce", d, "x", "y")
+    weight_gradient(b, prefix, _table(b), (kept.d_logits, source), _tile(b), m)
     d = _take_columns(b, f"{prefix}.grad.columns", d, f"{prefix}.di.part")
     norm.backward(b, f"m{m}.", "norm", "norm", (kept.source, kept.stats), d, m)
     return d
@@ -173,10 +181,10 @@ def _merge_columns(b: Builder, prefix: str, part: str) -> str:
     """Emit the all-gather over y that makes whole rows of a stream whose columns are split."""
     if b.grid.y == 1:
         return part
-    rows, width = b.buffers[part].shape
-    stacked = b.tensor(f"{prefix}.stacked", (b.grid.y, rows, width))
+    height, width = b.buffers[part].shape
+    stacked = b.tensor(f"{prefix}.stacked", (b.grid.y, height, width))
     b.collective(f"{prefix}.columns.gather", "all_gather", [part], [stacked], "y")
-    whole = b.tensor(f"{prefix}.columns.o", (rows, b.grid.y * width))
+    whole = b.tensor(f"{prefix}.columns.o", (height, b.grid.y * width))
     b.op(f"{prefix}.columns", "merge_columns", [stacked], [whole])
     return whole
 
@@ -185,8 +193,8 @@ def _take_columns(b: Builder, op: str, whole: str, part: str) -> str:
     """Emit the copy of this rank's columns of whole rows; with one rank on y they are the part."""
     if b.grid.y == 1:
         return whole
-    rows, width = b.buffers[whole].shape
-    b.op(op, "take_columns", [whole], [b.tensor(part, (rows, width // b.grid.y))])
+    height, width = b.buffers[whole].shape
+    b.op(op, "take_columns", [whole], [b.tensor(part, (height, width // b.grid.y))])
     return part
 
 

@@ -1,0 +1,127 @@
+"""What a plan does inside a layer, and dropout, against the plain model: all options in pairs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.executor.ranks import on_ranks
+from tests.executor.test_parity import (
+    TINY,
+    TOLERANCE,
+    differences,
+    grids,
+    losses_of,
+    plan_of,
+    reference,
+)
+from tests.executor.test_parity_models import TOGETHER
+from workload.gpt import GPT
+from workload.plan import Plan
+
+Case = tuple[GPT, Plan]
+Row = dict[str, Any]
+
+MODELS = {"GPT": TINY, **TOGETHER}
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "model": tuple(MODELS),
+    "recompute": ("none", "selective", "full:1", "full"),
+    "attention": ("flash", "unfused"),
+    "dropout": (0.0, 0.2),
+    "sequence_parallel": (False, True),
+    "overlap": (True, False),
+    "micro_batches": (1, 2),
+}
+
+
+def pairwise(seed: int, options: dict[str, tuple[Any, ...]] = OPTIONS) -> list[Row]:
+    """Few rows in which every two options meet in all their values; another seed, other rows."""
+    every = [
+        dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())
+    ]
+    random.Random(seed).shuffle(every)
+    missing = {pair for row in every for pair in pairs(row)}
+    rows = []
+    while missing:
+        rows.append(max(every, key=lambda row: len(missing & set(pairs(row)))))
+        missing -= set(pairs(rows[-1]))
+    return rows
+
+
+def pairs(row: Row) -> Iterator[Any]:
+    return itertools.combinations(row.items(), 2)
+
+
+def case(grid: tuple[int, ...], row: Row) -> Case:
+    """The model and the plan of a row; where y splits the stream, its rows stay whole."""
+    plan = plan_of(grid, row["overlap"], row["recompute"], row["micro_batches"])
+    rows = row["sequence_parallel"] and plan.y == 1
+    plan = replace(plan, attention=row["attention"], sequence_parallel=rows)
+    return replace(MODELS[row["model"]], dropout=row["dropout"]), plan
+
+
+def some(ranks: int, count: int) -> list[Case]:
+    """Rows of one covering set on the grids in turn, those with rows that x can split first."""
+    chosen = sorted(grids(ranks), key=lambda grid: grid[1] > 1 or grid[0] == 1)
+    return [case(*each) for each in zip(itertools.cycle(chosen), pairwise(ranks)[:count])]
+
+
+def every_case(ranks: int) -> list[Case]:
+    """Every grid with a covering set of its own; many grids share one that covers them too."""
+    every = grids(ranks)
+    if len(every) <= 10:
+        return [case(grid, row) for n, grid in enumerate(every) for row in pairwise(n)]
+    rows = pairwise(0, {"grid": tuple(every), **OPTIONS})
+    return [case(row["grid"], row) for row in rows]
+
+
+def errors_of(rank: int, cases: Iterable[Case]) -> list[tuple[float, float]]:
+    return [differences(rank, gpt, [plan])[0] for gpt, plan in cases]
+
+
+def check(ranks: int, cases: list[Case]) -> None:
+    found = on_ranks(ranks, errors_of, cases)
+    wrong = [
+        (gpt.name, gpt.dropout, str(plan), errors)
+        for (gpt, plan), errors in zip(cases, found, strict=True)
+        if max(errors) > TOLERANCE
+    ]
+    assert wrong == []
+
+
+def test_a_covering_set_has_every_pair_of_values() -> None:
+    rows = pairwise(0)
+    for (one, firsts), (two, seconds) in itertools.combinations(OPTIONS.items(), 2):
+        found = {(row[one], row[two]) for row in rows}
+        assert found == set(itertools.product(firsts, seconds))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("ranks", "count"), [(1, 3), (2, 6), (4, 10), (8, 3)])
+def test_options_inside_a_layer_train_as_the_plain_model_does(ranks: int, count: int) -> None:
+    check(ranks, some(ranks, count))
+
+
+@pytest.mark.distributed
+def test_bf16_and_fp32_stay_near_the_plain_model() -> None:
+    gpt = replace(TINY, dropout=0.2)
+    exact = plan_of((2, 1, 1, 1), True, "selective", 2)
+    exact = replace(exact, attention="unfused", sequence_parallel=True)
+    plans = [replace(exact, precision=precision) for precision in ("fp32", "bf16")]
+    single, half = on_ranks(2, losses_of, gpt, plans)
+    expected, _ = reference(gpt)
+    assert single == pytest.approx(expected, rel=1e-5)
+    assert half == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_every_grid_with_every_pair_of_options_trains_as_the_plain_model_does(ranks: int) -> None:
+    check(ranks, every_case(ranks))

@@ -1,0 +1,40 @@
+"""Sequence parallelism: norms, residual additions and the stream on a part of the rows each.
+
+The stream's rows are split over x; they are gathered in front of a linear whose columns x splits,
+and behind one whose rows x splits the sum is scattered instead of copied. A gathered tensor is not
+kept: the backward pass gathers it again. With one rank on x, or without sequence parallelism,
+nothing is emitted but the all-reduces.
+Source: Korthikanti et al. (2205.05198), section 4.2.2.
+"""
+
+from __future__ import annotations
+
+from workload.lowering.builder import Builder
+
+
+def parts(b: Builder) -> int:
+    """Over how many ranks the rows of the residual stream are split."""
+    return b.grid.x if b.plan.sequence_parallel else 1
+
+
+def gather(b: Builder, name: str, part: str) -> str:
+    """Emit the all-gather of all rows over x; returns the whole tensor's name."""
+    if parts(b) == 1:
+        return part
+    whole = b.tensor(f"{name}.o", (b.rows, *b.buffers[part].shape[1:]), role="gathered")
+    b.collective(f"{name}.gather", "all_gather", [part], [whole], "x")
+    return whole
+
+
+def reduce(b: Builder, name: str, whole: str, *axes: str) -> str:
+    """Emit the sum over the axes of all rows; returns what a rank keeps of it.
+
+    Over x and with the stream's rows split, that is its part alone, by a reduce-scatter.
+    """
+    if "x" not in axes or parts(b) == 1:
+        b.all_reduce(name, whole, *axes)
+        return whole
+    rows, *width = b.buffers[whole].shape
+    part = b.tensor(f"{name}.o", (rows // parts(b), *width))
+    b.collective(name, "reduce_scatter", [whole], [part], "x")
+    return part
