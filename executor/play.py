@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
 
+from executor.collectives import Waitable, issue, payload_bytes
 from executor.groups import Groups
 from executor.kernels import KERNELS
 from executor.place import Place
 from executor.record import Recorder
 from executor.table import BufferTable
-from workload.op import COMPUTE, Op
+from workload.op import Op
 from workload.program import Program
 
-Pending = dict[str, deque[tuple[int, dist.Work]]]
+Pending = dict[str, deque[tuple[int, Waitable]]]
 
 
 @torch.no_grad()
@@ -65,48 +64,12 @@ def _collective(
     recorder: Recorder,
     carried: dict[str, int],
 ) -> None:
-    source = table.operand(op)
-    target = source if op.kind == "all_reduce" else table.output(op.writes[0])
+    pairs = table.operands(op)
     axes = "+".join(op.axes)
-    payload = target if op.kind == "all_gather" else source
-    carried[axes] = carried.get(axes, 0) + payload.nbytes
-    group = groups.of(op)
-    work = COLLECTIVES[op.kind](op, source, target, group, op.stream != COMPUTE)
+    carried[axes] = carried.get(axes, 0) + payload_bytes(op, pairs)
+    work = issue(op, pairs, groups.of(op))
     if work is None:
         recorder.end(index)
     else:
         recorder.track(index, op.stream, work)
         pending.setdefault(op.stream, deque()).append((index, work))
-
-
-def _all_gather(
-    op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup, later: bool
-) -> dist.Work | None:
-    flat = target.view(-1), source.view(-1)
-    work: dist.Work | None = dist.all_gather_into_tensor(*flat, group=group, async_op=later)
-    return work
-
-
-def _reduce_scatter(
-    op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup, later: bool
-) -> dist.Work | None:
-    flat = target.view(-1), source.view(-1)
-    work: dist.Work | None = dist.reduce_scatter_tensor(*flat, group=group, async_op=later)
-    return work
-
-
-def _all_reduce(
-    op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup, later: bool
-) -> dist.Work | None:
-    largest = op.attributes.get("reduction") == "max"
-    reduction = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
-    work: dist.Work | None = dist.all_reduce(source, op=reduction, group=group, async_op=later)
-    return work
-
-
-Collective = Callable[[Op, torch.Tensor, torch.Tensor, dist.ProcessGroup, bool], "dist.Work | None"]
-COLLECTIVES: dict[str, Collective] = {
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_reduce": _all_reduce,
-}

@@ -99,6 +99,8 @@ class Plan:
             raise PlanError(f"shard={self.shard} needs zero=1, 2 or 3 and a positive number")
         if self.shard and self.data % self.shard:
             raise PlanCannotRunError(f"shard={self.shard} does not divide data={self.data}")
+        if self.gradients == "bf16" and self.precision != "bf16":
+            raise PlanError(f"gradients=bf16 needs precision=bf16, not {self.precision}")
         if self.sequence_parallel and self.y > 1:
             raise PlanError(
                 f"sequence_parallel works with y=1, not y={self.y}: y splits the residual stream "
@@ -173,11 +175,6 @@ _TO_COME = (
     "schedule",
     "stage_layers",
     "ends_as_layers",
-    "zero",
-    "shard",
-    "reshard",
-    "gradients",
-    "offload",
     "sequence_parallel",
     "attention",
 )

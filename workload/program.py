@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from workload.dataflow import Waits, waits
@@ -18,7 +18,8 @@ from workload.plan import Plan
 class Program:
     """What one rank performs in one training step: ops in issue order, on named buffers.
 
-    `layouts` says for each parameter which part of the whole model's tensor a rank holds.
+    `layouts` says for each parameter which part of the whole model's tensor a rank holds, `states`
+    of which part it keeps the optimizer state.
     """
 
     gpt: GPT
@@ -26,6 +27,7 @@ class Program:
     ops: tuple[Op, ...]
     buffers: Mapping[str, Buffer]
     layouts: Mapping[str, Layout]
+    states: Mapping[str, Layout] = field(default_factory=dict)
 
     @cached_property
     def waits(self) -> list[Waits]:

@@ -96,7 +96,7 @@ def backward(
             owner,
             micro_batch=m,
             source=source,
-            weight=saved.weights[name] if gathered or b.grid.z == 1 else "",
+            weight=saved.weights[name] if gathered else "",
             grad=upstream,
         )
 

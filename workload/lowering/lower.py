@@ -8,6 +8,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import layer, optimizer, vocabulary
 from workload.lowering.builder import Builder
+from workload.lowering.sharding import sharding_of
 from workload.passes import overlap
 from workload.plan import Plan
 from workload.program import Program
@@ -30,12 +31,12 @@ def lower(gpt: GPT, plan: Plan) -> Program:
         _micro_batch(b, m)
     optimizer.finish(b)
     ops = overlap(b.ops, plan, b.buffers)
-    return Program(gpt, plan, tuple(ops), b.buffers, b.layouts)
+    return Program(gpt, plan, tuple(ops), b.buffers, b.layouts, b.states)
 
 
 def check(gpt: GPT, plan: Plan) -> None:
     """Refuse a plan that does not divide the model, naming what would."""
-    x, y, z = plan.x, plan.y, plan.z
+    x, y, shards = plan.x, plan.y, sharding_of(plan)
     groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
     _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn})
     _divides("y", y, {"hidden": gpt.hidden})
@@ -44,11 +45,12 @@ def check(gpt: GPT, plan: Plan) -> None:
         "the output weight": gpt.hidden * gpt.bands[0] // (x * y),
         "the MLP weight": gpt.hidden * gpt.ffn // (x * y),
     }
+    parts = plan.grid.size(*shards.optimizer)
     for name, elements in tiles.items():
-        if elements % z:
+        if elements % parts:
             raise PlanCannotRunError(
-                f"z={z} does not divide the {elements} elements of {name} of a rank; "
-                f"nearest: {_nearest(z, [elements])}"
+                f"{'*'.join(('z', *shards.over))}={parts} does not divide the {elements} elements "
+                f"of {name} of a rank; nearest: {_nearest(parts, [elements])}"
             )
 
 

@@ -1,8 +1,8 @@
 """The two ends of the model: embedding, classifier and loss, all vocabulary-parallel over x and y.
 
-The table's rows (the vocabulary) are split over x*y and each part is flattened and split over z
-like any weight. Logits are never gathered: the loss needs two all-reduces of one and two numbers
-per token. Source: Megatron-AxoNN (vocabulary over the whole tensor group).
+The table's rows (the vocabulary) are split over x*y and each part is flattened and sharded like any
+weight. Logits are never gathered: the loss needs two all-reduces of one and two numbers per token.
+Source: Megatron-AxoNN (vocabulary over the whole tensor group).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Kept = tuple[str, str] | None
 
 
 def padded_vocabulary(b: Builder) -> int:
-    """The smallest vocabulary of at least V rows that x, y and z split evenly."""
+    """The smallest vocabulary of at least V rows that x, y and the shards split evenly."""
     rows = b.grid.size("x", "y")
     count = -(-b.gpt.vocab // rows)
-    while count * b.gpt.hidden % b.grid.z:
+    while count * b.gpt.hidden % b.grid.size(*b.sharding.optimizer):
         count += 1
     return rows * count
 
@@ -28,7 +28,7 @@ def declare(b: Builder) -> None:
     """Declare what stands before the layers and behind them, each part where the model has it."""
     gpt = b.gpt
     padded = (padded_vocabulary(b), gpt.hidden)
-    table = Layout((gpt.vocab, gpt.hidden), padded, (("x", "y"), ()), flat="z")
+    table = Layout((gpt.vocab, gpt.hidden), padded, (("x", "y"), ()))
     b.parameter("embed.w", "embed", table, sharded=True)
     if gpt.positions == "learned":
         shape = (gpt.sequence, gpt.hidden)
