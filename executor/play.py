@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
+from functools import partial
 
 import torch
 
-from executor.collectives import Waitable, issue, payload_bytes
+from executor.collectives import issue, payload_bytes
 from executor.groups import Groups
+from executor.inflight import InFlight
 from executor.kernels import KERNELS
 from executor.place import Place
 from executor.record import Recorder
 from executor.table import BufferTable
-from workload.op import Op
 from workload.program import Program
-
-Pending = dict[str, deque[tuple[int, Waitable]]]
 
 
 @torch.no_grad()
@@ -26,50 +24,23 @@ def play(
 
     Waits fall where the program's data flow says, and a buffer is freed where its live range ends.
     """
-    pending: Pending = {}
+    flying = InFlight(recorder, at.device)
     carried: dict[str, int] = {}
     for index, op in enumerate(program.ops):
         for awaited in program.waits[index]:
-            _await(pending, program.ops[awaited].stream, awaited, recorder)
+            flying.land(program.ops[awaited].stream, awaited)
         recorder.begin(index)
         if op.is_collective:
-            _collective(index, op, table, groups, pending, recorder, carried)
+            pairs = table.operands(op)
+            axes = "+".join(op.axes)
+            carried[axes] = carried.get(axes, 0) + payload_bytes(op, pairs)
+            work = issue(op, pairs, groups.of(op))
         else:
             reads = [table[name] for name in op.reads]
             writes = [table.output(name) for name in op.writes]
-            KERNELS[op.kind](op, reads, writes, at)
-            recorder.end(index)
+            work = flying.perform(op, partial(KERNELS[op.kind], op, reads, writes, at))
+        flying.started(index, op, work)
         for name in program.releases[index]:
             table.free(name)
-    for stream in pending:
-        _await(pending, stream, len(program.ops), recorder)
+    flying.land_all()
     return carried
-
-
-def _await(pending: Pending, stream: str, index: int, recorder: Recorder) -> None:
-    """Wait for a stream's collectives up to op `index`, in the order in which they were issued."""
-    queue = pending.get(stream)
-    while queue and queue[0][0] <= index:
-        issued, work = queue.popleft()
-        work.wait()
-        recorder.awaited(issued)
-
-
-def _collective(
-    index: int,
-    op: Op,
-    table: BufferTable,
-    groups: Groups,
-    pending: Pending,
-    recorder: Recorder,
-    carried: dict[str, int],
-) -> None:
-    pairs = table.operands(op)
-    axes = "+".join(op.axes)
-    carried[axes] = carried.get(axes, 0) + payload_bytes(op, pairs)
-    work = issue(op, pairs, groups.of(op))
-    if work is None:
-        recorder.end(index)
-    else:
-        recorder.track(index, op.stream, work)
-        pending.setdefault(op.stream, deque()).append((index, work))

@@ -7,7 +7,7 @@ from math import prod
 import torch
 
 from executor.place import DTYPES
-from workload.op import Buffer, Op
+from workload.op import HOST, Buffer, Op
 from workload.program import Program
 
 
@@ -16,7 +16,8 @@ class BufferTable:
 
     Persistent buffers that one collective sums together lie side by side in an arena, so that it is
     one call on one tensor. On a CPU a freed tensor's memory is kept for the next one of its size,
-    as CUDA's caching allocator does; `peak_bytes` counts live buffers alone.
+    as CUDA's caching allocator does; `peak_bytes` counts live buffers alone. Those of the role
+    "host" count for nothing; beside a GPU they lie in pinned memory.
     """
 
     def __init__(self, program: Program, device: torch.device) -> None:
@@ -59,11 +60,16 @@ class BufferTable:
 
     def _adopt(self, buffer: Buffer, tensor: torch.Tensor) -> None:
         self._tensors[buffer.name] = tensor
+        if buffer.role == HOST:
+            return
         self.live_bytes += buffer.nbytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def _empty(self, buffer: Buffer) -> torch.Tensor:
         dtype = DTYPES[buffer.dtype]
+        if buffer.role == HOST:
+            pinned = self._device.type == "cuda"
+            return torch.empty(buffer.shape, dtype=dtype, pin_memory=pinned)
         kept = self._pool.get(buffer.nbytes)
         if kept:
             return kept.pop().view(-1).view(torch.uint8).view(dtype).view(buffer.shape)

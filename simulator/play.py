@@ -132,7 +132,7 @@ def _charged(
     owed: list[int] = []
     charged = []
     for index, (op, column) in enumerate(zip(ops, columns, strict=True)):
-        if op.stream != COMPUTE:
+        if op.stream != COMPUTE and op.is_collective:
             owed.append(index)
         if op.stream != COMPUTE or op.is_collective:
             charged.append(column)

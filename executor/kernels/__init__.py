@@ -55,5 +55,7 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "clip_scale": optimizer.clip_scale,
         "scale": optimizer.scale,
         "adamw": optimizer.adamw,
+        "to_device": optimizer.move,
+        "to_host": optimizer.move,
     }
 )

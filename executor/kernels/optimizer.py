@@ -14,7 +14,8 @@ Tensors = Sequence[torch.Tensor]
 
 def square_sum(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Sum of the gradients' squares, each gradient's share counted once over its copies."""
-    norms = torch.stack([norm.to(writes[0].dtype) for norm in torch._foreach_norm(list(reads))])
+    dtype = writes[0].dtype
+    norms = torch.stack([norm.to(dtype) for norm in torch._foreach_norm(list(reads), dtype=dtype)])
     shares = torch.tensor(op.attributes["shares"], dtype=norms.dtype, device=norms.device)
     writes[0].copy_(norms.square_().dot(shares))
 
@@ -26,8 +27,17 @@ def clip_scale(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
 
 
 def scale(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
-    """Clip a block's gradients, in place."""
+    """Clip a block's gradients, in place or into wider copies of them."""
+    grads = reads[1 : 1 + len(writes)]
+    if writes[0].dtype != grads[0].dtype:
+        torch._foreach_copy_(list(writes), list(grads))
     torch._foreach_mul_(list(writes), reads[0][0])
+
+
+def move(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Copy states between device and host; a write beyond the reads is a mark without bytes."""
+    for source, target in zip(reads, writes, strict=False):
+        target.copy_(source, non_blocking=True)
 
 
 def adamw(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:

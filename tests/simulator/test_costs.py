@@ -102,24 +102,26 @@ def test_a_dtype_that_the_machine_does_not_know_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 64, 16), (32, 32, 32), (20, 50, 64)])
 def test_a_profile_interpolates_a_matmuls_rate_in_logarithms(m: int, n: int, k: int) -> None:
-    seconds = ProfileCosts(PROFILE, ranks=1).seconds(matmul(m, n, k))
+    seconds = ProfileCosts(PROFILE, 1, 1e9).seconds(matmul(m, n, k))
     assert seconds == pytest.approx(2 * n * k / 1e9)
 
 
 def test_outside_the_measured_shapes_the_rate_of_the_nearest_holds() -> None:
-    costs = ProfileCosts(PROFILE, ranks=1)
+    costs = ProfileCosts(PROFILE, 1, 1e9)
     assert costs.seconds(matmul(128, 64, 64)) == pytest.approx(
         2 * costs.seconds(matmul(64, 64, 64))
     )
 
 
 def test_a_form_that_was_not_measured_takes_the_rate_of_one_that_was() -> None:
-    costs = ProfileCosts(PROFILE, ranks=1)
+    costs = ProfileCosts(PROFILE, 1, 1e9)
     assert costs.seconds(matmul(32, 32, 32, form="TN")) == costs.seconds(matmul(32, 32, 32))
 
 
 def test_rows_measured_with_the_nearest_number_of_busy_ranks_count() -> None:
-    alone, crowded = (ProfileCosts(PROFILE, ranks).seconds(matmul(32, 32, 32)) for ranks in (1, 8))
+    alone, crowded = (
+        ProfileCosts(PROFILE, ranks, 1e9).seconds(matmul(32, 32, 32)) for ranks in (1, 8)
+    )
     assert crowded == pytest.approx(4 * alone)
 
 
@@ -129,13 +131,13 @@ def test_rows_measured_with_the_nearest_number_of_busy_ranks_count() -> None:
 def test_a_moved_size_holds_its_time_below_the_table_and_its_rate_above(
     nbytes: int, seconds: float
 ) -> None:
-    assert ProfileCosts(PROFILE, ranks=1).seconds(move(nbytes)) == pytest.approx(seconds)
+    assert ProfileCosts(PROFILE, 1, 1e9).seconds(move(nbytes)) == pytest.approx(seconds)
 
 
 def test_attention_is_interpolated_in_its_work() -> None:
     rows = ((1.0, 64.0, 2.0, 8.0, 32.0, 1e-3), (1.0, 128.0, 2.0, 8.0, 32.0, 2e-3))
     columns = ("ranks", "rows", "heads", "width", "sequence", "seconds")
-    costs = ProfileCosts(Profile(kernels={"attention@bf16": Table(columns, rows)}), ranks=1)
+    costs = ProfileCosts(Profile(kernels={"attention@bf16": Table(columns, rows)}), 1, 1e9)
     op = Op("op", "attention", (), (), "b", flops=4 * 96 * 2 * 8 * 32)
     assert costs.seconds(op) == pytest.approx(1.5e-3)
 
@@ -143,7 +145,7 @@ def test_attention_is_interpolated_in_its_work() -> None:
 def test_a_grid_with_a_hole_is_refused_by_the_missing_shape() -> None:
     holed = replace(MATMULS, rows=MATMULS.rows[1:8])
     with pytest.raises(MachineError, match=r"no NN row for m, n, k = \(16\.0, 16\.0, 16\.0\)"):
-        ProfileCosts(Profile(kernels={"matmul@bf16": holed}), ranks=1)
+        ProfileCosts(Profile(kernels={"matmul@bf16": holed}), 1, 1e9)
 
 
 def test_a_machine_with_a_profile_is_predicted_from_it() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from workload.gpt import GPT
 from workload.layout import Layout
 from workload.lowering.sharding import sharding_of
-from workload.op import COMPUTE, ITEM_BYTES, NO_ATTRIBUTES, Buffer, Op
+from workload.op import COMPUTE, HOST, ITEM_BYTES, NO_ATTRIBUTES, Buffer, Op
 from workload.plan import Plan
 
 
@@ -47,6 +47,7 @@ class Builder:
         self.dtype = plan.precision
         self.wide = "fp64" if plan.precision == "fp64" else "fp32"
         self.summed = "bf16" if plan.gradients == "bf16" else self.wide
+        self.kept = HOST if plan.offload == "optimizer" else "optimizer"
         self.ops: list[Op] = []
         self.buffers: dict[str, Buffer] = {}
         self.layouts: dict[str, Layout] = {}
@@ -133,9 +134,9 @@ class Builder:
         """A parameter with its gradient and optimizer state, cut as the layout says; if `sharded`,
         each of them over the axes of its own that `sharding` says.
 
-        In bf16 the gradient (unless the plan says bf16), AdamW's moments and a master copy are fp32
-        (AxoNN, Megatron); in fp32 and fp64 everything has the one dtype, and there is a master copy
-        only of a rank's part.
+        In bf16 the gradient (unless the plan says bf16), AdamW's moments and a master copy are
+        fp32 (AxoNN, Megatron); in fp32 and fp64 everything has the one dtype, and there is a master
+        copy only of a rank's part.
         """
         how = self.sharding
         held, summed, kept = (
@@ -148,7 +149,7 @@ class Builder:
         self._held(name, held, self.dtype, "parameters")
         self._held(f"{name}.grad", summed, self.summed, "gradients")
         for state in ("m", "v", "master") if master else ("m", "v"):
-            self._held(f"{name}.{state}", kept, self.wide, "optimizer")
+            self._held(f"{name}.{state}", kept, self.wide, self.kept)
         norm = self.grid.size("x", "y", "z", *how.over)
         self.parameters[name] = Parameter(
             name,
