@@ -119,16 +119,16 @@ def overlap_parameter_gathers(ops: Sequence[Op]) -> list[Op]:
 
 
 def follow_up_later(ops: Sequence[Op]) -> list[Op]:
-    """A gradient's second collective is issued behind the next one on the stream of its first.
+    """A gradient's second collective is issued behind the next gradient's first one.
 
     By then its input has had time to come, so that issuing it holds up nobody. It is issued sooner
-    where somebody needs it, and at the latest where its micro-batch ends.
+    where somebody needs what it makes.
     """
     result: list[Op] = []
     stream_of: dict[str, str] = {}
     held: list[Op] = []
     for op in ops:
-        if held and (_micro_batch(held[0]) != _micro_batch(op) or _concern(held, op)):
+        if _concern(held, op):
             result += held
             held.clear()
         first = stream_of.get(op.reads[0], COMPUTE) if _is_second(op) else COMPUTE
@@ -137,7 +137,7 @@ def follow_up_later(ops: Sequence[Op]) -> list[Op]:
             continue
         result.append(op)
         stream_of.update(dict.fromkeys(op.writes, op.stream))
-        if held and op.stream == stream_of[held[0].reads[0]]:
+        if held and op.kind == "reduce_scatter" and op.stream == stream_of[held[0].reads[0]]:
             result += held
             held.clear()
     return result + held
@@ -150,10 +150,6 @@ def _is_second(op: Op) -> bool:
 def _concern(held: Sequence[Op], op: Op) -> bool:
     touched = {*op.reads, *op.writes}
     return any(touched & {*each.reads, *each.writes} for each in held)
-
-
-def _micro_batch(op: Op) -> str:
-    return op.block.partition(".")[0]
 
 
 def gather_ahead(ops: Sequence[Op]) -> list[Op]:

@@ -96,6 +96,7 @@ def describe(prediction: Prediction, placed: str, reach: Mapping[str, str]) -> s
         ("peak memory per device", tables.gib(memory.peak_bytes)),
         ("memory of a device", tables.gib(memory.capacity_bytes)),
         ("fits", "yes" if memory.fits else "no"),
+        *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
     ]
     parts = [
         (

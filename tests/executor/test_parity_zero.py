@@ -35,12 +35,15 @@ def shards(data: int) -> list[int]:
 
 
 def every_plan(ranks: int) -> Iterator[Plan]:
-    """Every grid that splits data, way to shard it, recomputation, overlap and resharding."""
+    """Every grid that splits data, way to shard it, recomputation, overlap and resharding; in one
+    of five the optimizer's states live in the host's memory."""
+    offload = itertools.cycle(["none"] * 4 + ["optimizer"])
     for grid in (grid for grid in grids(ranks) if grid[3] > 1):
         for zero, shard in itertools.product((1, 2, 3), shards(grid[3])):
             for options in itertools.product((False, True), ("none", "full"), (1, 2, 3)):
                 for reshard in (True, False):
-                    yield zero_plan(grid, zero, options, shard=shard, reshard=reshard)
+                    more = {"shard": shard, "reshard": reshard, "offload": next(offload)}
+                    yield zero_plan(grid, zero, options, **more)
 
 
 FEW = {
