@@ -39,8 +39,9 @@ class Plan:
     first N layers of a chunk.
     `overlap` names AxoNN's switches: `oar` input-gradient all-reduce beside the weight-gradient
     matmul, `ors` reduce-scatters awaited at the end of the backward pass, `oag` weight gathers one
-    linear ahead, `dp` gradient collectives bucket by bucket beside the backward pass; and `pp`,
-    sends between stages beside the next micro-batch's compute.
+    linear ahead, `dp` gradient collectives bucket by bucket beside the backward pass and gathers of
+    updated parameters beside AdamW; and `pp`, sends between stages beside the next micro-batch's
+    compute. Copies between host and device always run beside AdamW.
     """
 
     x: int = 1

@@ -148,5 +148,7 @@ def does_not_fit(prediction: Prediction) -> str:
         advice.append("recompute=full")
     if prediction.plan.micro_batch > 1:
         advice.append(f"micro_batch={prediction.plan.micro_batch // 2 or 1}")
+    if prediction.plan.data > 1 and prediction.plan.zero < 3:
+        advice.append(f"zero={prediction.plan.zero + 1}")
     advice.append("a larger z (weights and optimizer state are split over x, y and z)")
     return f"does not fit by {tables.gib(over)} per device; try {', or '.join(advice)}"

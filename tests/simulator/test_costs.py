@@ -95,6 +95,16 @@ def test_a_step_of_many_devices_waits_for_the_slowest_to_multiply() -> None:
     assert many.seconds(move(10**9)) == one.seconds(move(10**9))
 
 
+def test_a_copy_from_or_to_the_host_goes_at_the_rate_of_its_link() -> None:
+    """36 GB/s of Infinity Fabric to each GCD, 450 of NVLink-C2C, PCIe 4 at 25; or as calibrated."""
+    for name, rate in (("frontier", 36e9), ("alps", 450e9), ("perlmutter", 25e9)):
+        machine = load_machine(name)
+        for kind in ("to_device", "to_host"):
+            seconds = AnalyticCosts(machine).seconds(move(10**9, kind)) - machine.device.launch_s
+            assert seconds == pytest.approx(1e9 / rate)
+    assert ProfileCosts(PROFILE, 1, 2e9).seconds(move(10**9, "to_host")) == pytest.approx(0.5)
+
+
 def test_a_dtype_that_the_machine_does_not_know_is_refused_by_name() -> None:
     with pytest.raises(MachineError, match=r"has no device\.peak_flops\.int3; it knows"):
         AnalyticCosts(load_machine("frontier")).seconds(matmul(8, 8, 8, dtype="int3"))
