@@ -2,9 +2,8 @@
 
 Compute ops count as `compute`, those of the closing block `step` (norm, clipping, AdamW) as
 `optimizer`. A collective on the compute stream counts whole towards its axes, waiting for its peers
-included; so does the time in which the compute stream waits for an op of another stream, and the
-time from its own end to the last op's.
-What is left is `idle`.
+included. So does the time in which the compute stream waits for an op of another stream, and the
+time from its own end to that of the step's last op, which leaves no `idle` time.
 """
 
 from __future__ import annotations

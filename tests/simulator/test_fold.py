@@ -87,6 +87,7 @@ def test_a_folded_step_equals_the_whole_step_exactly(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @settings(deadline=None, max_examples=150, derandomize=True)
 @given(**CASES, layers=st.integers(18, 48), micro_batches=st.sampled_from((1, 2, 10, 15)))
 def test_a_deeply_folded_step_equals_the_whole_step_exactly(
