@@ -12,8 +12,9 @@ class Step:
     """One simulated step.
 
     `parts_ticks` sums to the step's time, as in `simulator/breakdown.py`. `ops` and `comm_bytes`
-    are those of one rank: in a pipeline, of the stage whose time is broken down. FLOPs are those
-    of the whole job, memory the fullest rank's. `layers` and `micro_batches` say how many were simulated.
+    are those of one rank: in a pipeline, of the stage whose time is broken down. FLOPs are those of
+    the whole job, memory the fullest rank's. `layers` and `micro_batches` say how many were
+    simulated.
     """
 
     parts_ticks: dict[str, int]

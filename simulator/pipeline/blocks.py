@@ -97,9 +97,16 @@ class Kind:
 
     def part(self, slot: Slot) -> Part:
         """What stands for a slot of any micro-batch."""
-        sampled = samples(self.plan)
-        like = slot.micro_batch if slot.micro_batch in sampled else sampled[1]
-        return self._parts[Slot(slot.work, slot.chunk, like)]
+        return self._parts[Slot(slot.work, slot.chunk, self.like(slot))]
+
+    def like(self, slot: Slot) -> int:
+        """The sampled micro-batch that stands for a slot's."""
+        m, last = slot.micro_batch, self._last
+        return m if m in (0, last) else min(1, last)
+
+    @cached_property
+    def _last(self) -> int:
+        return self.plan.micro_batches - 1
 
     def counts(self, micro_batches: int) -> dict[Slot, int]:
         """How many slots of a step of so many micro-batches each sampled one stands for."""

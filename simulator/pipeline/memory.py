@@ -6,11 +6,11 @@ import numpy as np
 
 from simulator.network import Ints
 from simulator.pipeline.blocks import Kind, use_of
-from simulator.pipeline.slots import Pipe, Tag
+from simulator.pipeline.slots import NO_MESSAGE, Pipe
 from simulator.positions import position
 from workload.memory import MemoryUse
 from workload.op import ROLES
-from workload.schedule import BACKWARD, FORWARD, Slot
+from workload.schedule import Slot
 
 
 def stage_peak(kind: Kind, pipe: Pipe, stage: int, micro_batches: int) -> MemoryUse:
@@ -19,37 +19,27 @@ def stage_peak(kind: Kind, pipe: Pipe, stage: int, micro_batches: int) -> Memory
     On top of its slots' own buffers there are those of messages: the next receive of either
     direction is always posted, and what is sent stays until the wait for it.
     """
-    order = pipe.orders[stage]
+    arrivals, departures = pipe.arrivals[stage], pipe.departures[stage]
     stream = _activations(kind.message_bytes)
-    arrivals = [pipe.receives(stage, slot) for slot in order]
-    left = {way: sum(1 for tag in arrivals if tag and tag[0] == way) for way in (FORWARD, BACKWARD)}
-    level = kind.persistent(micro_batches)
-    for way, count in left.items():
-        level += stream * (count > 0)
-        left[way] -= 1
-    peak, where, held = level.copy(), "", 0
-    for number, slot in enumerate(order):
-        level, left = _posted(level, left, stream, arrivals[number])
+    coming = [m for m in arrivals if m != NO_MESSAGE]
+    left = [sum(pipe.is_backward(m) == backward for m in coming) for backward in (False, True)]
+    level = kind.persistent(micro_batches) + stream * sum(count > 0 for count in left)
+    peak, where, held = level.copy(), "", False
+    for number, slot in enumerate(pipe.orders[stage]):
+        if (arrival := arrivals[number]) != NO_MESSAGE:
+            left[pipe.is_backward(arrival)] -= 1
+            level = level + stream * (left[pipe.is_backward(arrival)] > 0)
         most, after, name = kind.part(slot).memory
         if (level + most).sum() > peak.sum():
             peak, where = level + most, _named(name, slot)
         level = level + after - stream * held
-        held = int(pipe.sends(stage, slot) is not None)
-        if held and (not pipe.overlapped or number + 1 == len(order)):
-            level, held = level - stream, 0
+        held = departures[number] != NO_MESSAGE
+        if held and (not pipe.overlapped or number + 1 == len(arrivals)):
+            level, held = level - stream, False
     most, _, name = kind.end.memory
     if (level + most).sum() > peak.sum():
         peak, where = level + most, name
     return use_of(peak, where)
-
-
-def _posted(
-    level: Ints, left: dict[str, int], stream: Ints, arrival: Tag | None
-) -> tuple[Ints, dict[str, int]]:
-    """Once a message has arrived, the next receive of its direction is posted."""
-    if arrival is None or left[arrival[0]] <= 0:
-        return level, left
-    return level + stream, {**left, arrival[0]: left[arrival[0]] - 1}
 
 
 def _named(name: str, slot: Slot) -> str:

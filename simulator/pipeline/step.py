@@ -18,7 +18,7 @@ from simulator.costs import ComputeCosts
 from simulator.network import Fabric, Flying, Network, UnlikeRanksError, network_of
 from simulator.pipeline.blocks import Kind, Part, kind_of, kinds_of
 from simulator.pipeline.memory import stage_peak
-from simulator.pipeline.slots import Pipe, SlotTimes, play_slots
+from simulator.pipeline.slots import NO_MESSAGE, Pipe, SlotTimes, play_slots
 from simulator.pipeline.steady import Folded, folded_plan, grown
 from simulator.play import Role, durations_of, perform
 from simulator.step import Step
@@ -99,12 +99,10 @@ class _Stages:
         lines, plan = self.lines, self.lines.plan
         pipe = Pipe(
             orders=lines.orders,
-            ticks=[
-                [self._block(stage, lines.kinds[stage].part(slot)).ticks for slot in order]
-                for stage, order in enumerate(lines.orders)
-            ],
+            ticks=[self._ticks(stage) for stage in range(plan.pipe)],
             links=[self._link_ticks(stage) for stage in range(plan.pipe)],
             overlapped="pp" in plan.overlap,
+            micro_batches=lines.small.micro_batches,
         )
         times = play_slots(pipe)
         folded = Folded(plan, lines.small, pipe, times)
@@ -131,10 +129,8 @@ class _Stages:
             for number, each in enumerate(lines.kinds)
             if each not in lines.kinds[:number]
         ]
-        messages = sum(
-            (pipe.receives(stage, slot) is not None) + (pipe.sends(stage, slot) is not None)
-            for slot in pipe.orders[stage]
-        )
+        ends = [*pipe.arrivals[stage], *pipe.departures[stage]]
+        messages = sum(message != NO_MESSAGE for message in ends)
         messages = messages * count // lines.small.micro_batches
         ops, volume = kind.volume(count)
         flops = [each.flops(count) for each in lines.kinds]
@@ -182,6 +178,17 @@ class _Stages:
             stream = ops[index].stream
             floors.update({index: max(free.get(stream, 0), own.start[-1])})
         return [Role(number, ops, waited, floors) for number in self._classes(stage)]
+
+    def _ticks(self, stage: int) -> list[int]:
+        """How long each of a stage's slots takes."""
+        kind, known = self.lines.kinds[stage], dict[tuple[str, int, int], int]()
+        row = []
+        for slot in self.lines.orders[stage]:
+            key = slot.work, slot.chunk, kind.like(slot)
+            if key not in known:
+                known[key] = self._block(stage, kind.part(slot)).ticks
+            row.append(known[key])
+        return row
 
     def _block(self, stage: int, part: Part) -> _Block:
         """A slot as this stage runs it."""
