@@ -9,7 +9,7 @@ differ, a slot takes as long as in the slowest of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -20,8 +20,9 @@ from simulator.pipeline.blocks import Kind, Part, kind_of, kinds_of
 from simulator.pipeline.memory import stage_peak
 from simulator.pipeline.slots import NO_MESSAGE, Pipe, SlotTimes, play_slots
 from simulator.pipeline.steady import Folded, folded_plan, grown
-from simulator.play import Role, durations_of, perform
+from simulator.play import Performance, Role, durations_of, perform
 from simulator.step import Step
+from workload.dataflow import Waits
 from workload.gpt import GPT
 from workload.lowering import check
 from workload.op import COMPUTE, Op
@@ -78,10 +79,10 @@ class _Lines:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A slot's time, how much longer each other stream is busy, and where its time goes."""
+    """A slot's time, whether another stream is busy for longer, and where the time goes."""
 
     ticks: int
-    tails: dict[str, int]
+    has_tails: bool
     parts: dict[str, int]
 
 
@@ -166,17 +167,20 @@ class _Stages:
     def _ending(self, stage: int, pipe: Pipe, times: Sequence[SlotTimes]) -> list[Role]:
         """The stage's last slot, and what comes after all slots."""
         kind, order, own = self.lines.kinds[stage], pipe.orders[stage], times[stage]
-        part = kind.part(order[-1])
+        free: dict[str, int] = {}
+        for slot, begin in zip(order[:-1], own.start, strict=False):
+            if self._block(stage, kind.part(slot)).has_tails:
+                part = kind.part(slot)
+                cast = self._cast(stage, part.ops, part.waits, _floors(part.ops, begin, free))
+                free = _ends(cast, perform(cast, self.costs, self.network))
         ops, waited = kind.ending(order[-1])
-        free = {COMPUTE: own.start[-1]}
-        for slot, end in zip(order[:-1], own.end, strict=False):
-            if slot.micro_batch == self.lines.small.micro_batches - 1:
-                for stream, tail in self._block(stage, kind.part(slot)).tails.items():
-                    free[stream] = max(free.get(stream, 0), end + tail)
-        floors = {len(part.ops): own.free[-1]}
-        for index in reversed(range(len(part.ops))):
-            stream = ops[index].stream
-            floors.update({index: max(free.get(stream, 0), own.start[-1])})
+        count = len(kind.part(order[-1]).ops)
+        floors = {**_floors(ops[:count], own.start[-1], free), count: own.free[-1]}
+        return self._cast(stage, ops, waited, floors)
+
+    def _cast(
+        self, stage: int, ops: Sequence[Op], waited: Sequence[Waits], floors: Mapping[int, int]
+    ) -> list[Role]:
         return [Role(number, ops, waited, floors) for number in self._classes(stage)]
 
     def _ticks(self, stage: int) -> list[int]:
@@ -194,7 +198,7 @@ class _Stages:
         """A slot as this stage runs it."""
         near = stage, id(part)
         if near not in self.blocks:
-            cast = [Role(number, part.ops, part.waits) for number in self._classes(stage)]
+            cast = self._cast(stage, part.ops, part.waits, {})
             same = id(part), *durations_of(cast, self.costs, self.network)
             if same not in self.blocks:
                 self.blocks[same] = _played(cast, self.costs, self.network)
@@ -218,15 +222,21 @@ class _Stages:
 def _played(cast: Sequence[Role], costs: ComputeCosts, network: Network) -> _Block:
     """Play a slot by itself: it lasts until the last rank class's compute stream is through."""
     times = perform(cast, costs, network)
+    ends = _ends(cast, times)
+    slowest = max(range(len(cast)), key=lambda n: _ends([cast[n]], [times[n]])[COMPUTE])
+    parts = parts_of(cast[slowest].ops, cast[slowest].waits, *times[slowest], 0)
+    return _Block(ends[COMPUTE], max(ends.values()) > ends[COMPUTE], parts)
+
+
+def _ends(cast: Sequence[Role], times: Sequence[Performance]) -> dict[str, int]:
+    """When each stream is through on all of these."""
     ends: dict[str, int] = {}
     for role, (_, own) in zip(cast, times, strict=True):
         for op, end in zip(role.ops, own, strict=True):
             ends[op.stream] = max(end, ends.get(op.stream, 0))
-    ticks = ends.pop(COMPUTE)
-    slowest = max(range(len(cast)), key=lambda n: _compute_end(cast[n].ops, times[n][1]))
-    parts = parts_of(cast[slowest].ops, cast[slowest].waits, *times[slowest], 0)
-    return _Block(ticks, {name: end - ticks for name, end in ends.items() if end > ticks}, parts)
+    return ends
 
 
-def _compute_end(ops: Sequence[Op], ends: Sequence[int]) -> int:
-    return max(end for op, end in zip(ops, ends, strict=True) if op.stream == COMPUTE)
+def _floors(ops: Sequence[Op], begin: int, free: Mapping[str, int]) -> dict[int, int]:
+    """Each op no sooner than `begin`, nor than its stream is free."""
+    return {n: max(begin, free.get(op.stream, 0)) for n, op in enumerate(ops)}

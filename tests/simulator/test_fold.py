@@ -123,7 +123,9 @@ def test_counts_and_memory_are_those_of_the_whole_program(overlap: str, rest: st
     gpt = replace(SMALL, layers=36)
     folded = simulate_step(gpt, plan, SmallCosts(), SmallFabric(bytes_per_s=1e9))
     program = lower(gpt, plan)
-    assert folded.layers < 36
+    # Shards' all-reduces drift against reduce-scatters here, so that all layers are simulated.
+    drifts = rest == "zero=1,shard=2" and overlap == "all"
+    assert (folded.layers == 36) == drifts
     assert folded.memory == program.peak
     assert folded.comm_bytes == program.comm_bytes
     assert folded.ops == len(program.ops)

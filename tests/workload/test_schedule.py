@@ -1,0 +1,175 @@
+"""Pipeline schedules as pure functions, and the programs that follow them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT, find_model
+from workload.lowering import lower
+from workload.plan import CHOICES, Plan
+from workload.plan_text import parse_plan
+from workload.program import Program
+from workload.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Slot, slots
+from workload.stages import chunk_layers
+
+TINY = find_model("tiny-30k")
+LETTERS = {FORWARD: "f", BACKWARD: "b", INPUT: "i", WEIGHT: "w"}
+PLAIN = CHOICES["schedule"]
+
+
+def text(schedule: str, stage: int, stages: int, micro_batches: int) -> str:
+    order = slots(schedule, stage, stages, micro_batches)
+    return " ".join(f"{LETTERS[slot.work]}{slot.micro_batch}" for slot in order)
+
+
+def test_schedules_are_those_of_their_papers() -> None:
+    assert text("gpipe", 0, 2, 3) == "f0 f1 f2 b0 b1 b2"
+    assert text("1f1b", 0, 4, 5) == "f0 f1 f2 f3 b0 f4 b1 b2 b3 b4"
+    assert text("1f1b", 3, 4, 3) == "f0 b0 f1 b1 f2 b2"
+    assert text("zb-h1", 3, 4, 5) == "f0 i0 f1 i1 f2 i2 f3 i3 w0 f4 i4 w1 w2 w3 w4"
+    assert text("zb-h1", 0, 4, 4) == "f0 f1 f2 f3 i0 w0 i1 w1 i2 w2 i3 w3"
+
+
+def test_chunks_take_turns_as_in_megatron() -> None:
+    order = slots("1f1b", 1, 2, 2, 2)
+    assert [(LETTERS[slot.work], slot.chunk, slot.micro_batch) for slot in order] == [
+        ("f", 0, 0),
+        ("f", 0, 1),
+        ("f", 1, 0),
+        ("b", 1, 0),
+        ("f", 1, 1),
+        ("b", 1, 1),
+        ("b", 0, 0),
+        ("b", 0, 1),
+    ]
+
+
+def every_case() -> Iterator[tuple[str, int, int, int]]:
+    for schedule in PLAIN:
+        for stages in (1, 2, 3, 4):
+            yield from ((schedule, stages, count, 1) for count in (1, 2, 3, 5, 8))
+    for stages in (2, 3, 4):
+        yield from (("1f1b", stages, turns * stages, 2 + turns % 2) for turns in (1, 2, 3))
+
+
+@pytest.mark.parametrize(("schedule", "stages", "micro_batches", "chunks"), list(every_case()))
+def test_every_pass_of_every_micro_batch_stands_once_and_in_order(
+    schedule: str, stages: int, micro_batches: int, chunks: int
+) -> None:
+    for stage in range(stages):
+        order = slots(schedule, stage, stages, micro_batches, chunks)
+        assert len(set(order)) == len(order)
+        works = {slot.work for slot in order} - {FORWARD}
+        assert works in ({BACKWARD}, {INPUT, WEIGHT})
+        assert len(order) == (1 + len(works)) * chunks * micro_batches
+        place = {slot: number for number, slot in enumerate(order)}
+        for slot in order:
+            if slot.work == WEIGHT:
+                assert place[slot] > place[replace(slot, work=INPUT)]
+            elif slot.work != FORWARD:
+                assert place[slot] > place[replace(slot, work=FORWARD)]
+            if slot.micro_batch:
+                before = replace(slot, micro_batch=slot.micro_batch - 1)
+                assert place[before] < place[slot]
+
+
+def held(order: tuple[Slot, ...]) -> int:
+    """The most micro-batches of a chunk whose activations a stage holds at once."""
+    level = most = 0
+    for slot in order:
+        level += {FORWARD: 1, INPUT: 0}.get(slot.work, -1)
+        most = max(most, level)
+    return most
+
+
+@given(stages=st.integers(2, 8), turns=st.integers(1, 4))
+def test_schedules_hold_as_many_micro_batches_as_their_papers_say(stages: int, turns: int) -> None:
+    count = turns * 2 * stages
+    most = {
+        schedule: [held(slots(schedule, stage, stages, count)) for stage in range(stages)]
+        for schedule in PLAIN
+    }
+    assert most["gpipe"] == [count] * stages
+    assert most["1f1b"] == list(range(stages, 0, -1))
+    assert most["zb-h1"] == [stages] * stages
+    assert max(most["zb-1p"]) <= stages
+    assert max(most["zb-2p"]) <= 2 * stages
+
+
+@pytest.mark.parametrize("overlap", ["all", "none"])
+@pytest.mark.parametrize(("schedule", "stages", "micro_batches", "chunks"), list(every_case()))
+def test_no_stage_waits_for_a_send_that_nobody_will_receive(
+    schedule: str, stages: int, micro_batches: int, chunks: int, overlap: str
+) -> None:
+    """Sends and receives only end together, as NCCL's and gloo's large ones do."""
+    plan = parse_plan(
+        f"pipe={stages},interleave={chunks},schedule={schedule},micro_batch=1,overlap={overlap}",
+        batch=micro_batches,
+    )
+    gpt = replace(TINY, layers=stages * chunks)
+    assert left_over([lower(gpt, plan, stage) for stage in range(stages)]) == []
+
+
+def left_over(programs: list[Program]) -> list[str]:
+    """Ops that can never start, when every op takes no time."""
+    done: list[set[int]] = [set() for _ in programs]
+    queues: list[dict[str, list[int]]] = [{} for _ in programs]
+    for stage, program in enumerate(programs):
+        for index, op in reversed([*enumerate(program.ops)]):
+            queues[stage].setdefault(op.stream, []).append(index)
+    moved, waiting = True, dict[str, tuple[int, str]]()
+    while moved:
+        moved = False
+        for stage, program in enumerate(programs):
+            for stream, queue in queues[stage].items():
+                while queue and done[stage].issuperset(program.waits[queue[-1]]):
+                    op = program.ops[queue[-1]]
+                    if op.is_message:
+                        here, tag = (stage, stream), op.attributes["tag"]
+                        there = waiting.setdefault(tag, here)
+                        if there == here:
+                            break
+                        done[there[0]].add(queues[there[0]][there[1]].pop())
+                    done[stage].add(queue.pop())
+                    moved = True
+    return [
+        programs[s].ops[i].name for s, every in enumerate(queues) for q in every.values() for i in q
+    ]
+
+
+def model(layers: int) -> GPT:
+    return replace(TINY, layers=layers)
+
+
+def counts(plan: str, layers: int) -> list[int]:
+    return [len(part) for part in chunk_layers(model(layers), parse_plan(plan))]
+
+
+def test_layers_are_split_evenly_or_as_the_plan_says() -> None:
+    assert counts("pipe=4", 8) == [2, 2, 2, 2]
+    assert counts("pipe=4,ends_as_layers=true", 6) == [1, 2, 2, 1]
+    assert counts("pipe=3,stage_layers=1+0+4", 5) == [1, 0, 4]
+    parts = chunk_layers(model(8), Plan(batch=2, micro_batch=1, pipe=2, interleave=2))
+    assert [list(part) for part in parts[1::2]] == [[2, 3], [6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("plan", "layers", "said"),
+    [
+        ("pipe=4", 6, "6 layers do not divide over .*=4 chunks; with ends_as_layers=true they do"),
+        ("pipe=4", 7, "try stage_layers=2[+]2[+]2[+]1"),
+        ("pipe=4", 3, "at most 3 chunks have a layer each"),
+        ("pipe=2,stage_layers=3+4", 8, "adds up to 7 layers, but tiny-30k has 8"),
+    ],
+)
+def test_layers_that_cannot_be_split_are_refused_with_what_would_do(
+    plan: str, layers: int, said: str
+) -> None:
+    with pytest.raises(PlanCannotRunError, match=said):
+        counts(plan, layers)
