@@ -29,7 +29,24 @@ def overlap_step(
     if "dp" not in plan.overlap:
         return list(ops)
     result = overlap_parameter_gathers(bucket_gradient_reduces(ops, buffers, slot_of))
-    return follow_up_later(result, lambda op: op.name.endswith(".grads.reduce"))
+    return _where_issued(follow_up_later(result, _is_bucket_reduce))
+
+
+def _is_bucket_reduce(op: Op) -> bool:
+    return op.name.endswith(".grads.reduce")
+
+
+def _where_issued(ops: Sequence[Op]) -> list[Op]:
+    """A bucket's all-reduce belongs to the block behind whose ops it is issued."""
+    result: list[Op] = []
+    block = ""
+    for op in ops:
+        if _is_bucket_reduce(op):
+            result.append(replace(op, block=block))
+        else:
+            result.append(op)
+            block = block if op.is_message or op.kind == "fence" else op.block
+    return result
 
 
 def overlap_input_gradient_reduces(ops: Sequence[Op]) -> list[Op]:

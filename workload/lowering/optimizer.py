@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workload.lowering import rows
-from workload.lowering.builder import Builder
+from workload.lowering.builder import Builder, Parameter
 from workload.lowering.update import update
 
 
@@ -21,6 +21,14 @@ def finish(b: Builder) -> None:
 def _sum_gradients(b: Builder) -> None:
     """What is left to sum: over S (zero=1) and over the copies; small ones over z and data."""
     sharded = [p for p in b.parameters.values() if p.sharded]
+    if sharded:
+        _sum_sharded(b, sharded)
+    if b.gpt.tied and b.grid.pipe > 1 and b.stage in (0, b.grid.pipe - 1):
+        b.all_reduce("tied.reduce", b.parameters["embed.w"].reduced, "ends")
+    _sum_small(b)
+
+
+def _sum_sharded(b: Builder, sharded: list[Parameter]) -> None:
     grads, reduced = [f"{p.name}.grad" for p in sharded], [p.reduced for p in sharded]
     if reduced != grads:
         for p in sharded:
@@ -29,9 +37,6 @@ def _sum_gradients(b: Builder) -> None:
         b.collective("grads.scatter", "reduce_scatter", grads, reduced, *b.sharding.over)
     if b.grid.size(*b.sharding.copies) > 1:
         b.collective("grads.reduce", "all_reduce", reduced, reduced, *b.sharding.copies)
-    if b.gpt.tied and b.grid.pipe > 1 and b.stage in (0, b.grid.pipe - 1):
-        b.all_reduce("tied.reduce", b.parameters["embed.w"].reduced, "ends")
-    _sum_small(b)
 
 
 def _sum_small(b: Builder) -> None:
@@ -50,11 +55,15 @@ def _split_over_x(b: Builder, grad: str) -> bool:
 
 
 def _clip(b: Builder) -> None:
-    """The norm counts each gradient once: copies share its square among them."""
+    """The norm counts each gradient once: copies share its square among them. A stage without
+    parameters adds nothing to it."""
     parameters = list(b.parameters.values())
     norm = b.tensor("norm.square", (1,), b.wide, role="workspace")
     shares = tuple(1 / p.copies for p in parameters)
-    b.op("norm.squares", "square_sum", [p.reduced for p in parameters], [norm], shares=shares)
+    if parameters:
+        b.op("norm.squares", "square_sum", [p.reduced for p in parameters], [norm], shares=shares)
+    else:
+        b.op("norm.squares", "zero", [], [norm])
     b.all_reduce("norm.reduce", norm, "x", "y", "z", *b.sharding.over, "pipe")
     scale = b.tensor("clip.scale", (1,), b.wide, role="workspace")
     b.op("clip", "clip_scale", [norm], [scale])

@@ -15,13 +15,13 @@ Owned = list[Parameter]
 
 
 def update(b: Builder) -> None:
-    """Emit the update of every owner's parameters."""
+    """Emit the update of every owner's parameters; a stage may have none."""
     owners: dict[str, Owned] = {}
     for parameter in b.parameters.values():
         owners.setdefault(parameter.owner, []).append(parameter)
     names = list(owners)
     away = b.plan.offload == "optimizer"
-    if away:
+    if away and names:
         _to_device(b, names[0], owners[names[0]])
     for at, owner in enumerate(names):
         grads = _clip(
