@@ -17,7 +17,7 @@ from workload.dataflow import Waits, waits
 from workload.gpt import GPT
 from workload.lowering import lower_slots
 from workload.memory import MemoryUse
-from workload.op import ROLES, Op
+from workload.op import HOST, ROLES, Op
 from workload.plan import Plan
 from workload.program import Program
 from workload.schedule import Slot
@@ -84,10 +84,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Kind:
-    """Stages that hold as many layers in each chunk, and the same ends of the model."""
+    """Stages that hold as many layers in each chunk, and the same ends of the model. `slots` are
+    those of the sampled micro-batches; one may have no ops."""
 
     plan: Plan
     program: Program
+    slots: Sequence[Slot]
 
     @cached_property
     def end(self) -> Part:
@@ -140,17 +142,26 @@ class Kind:
             self._endings[last] = ops, waits(ops)
         return self._endings[last]
 
+    def awaited(self, op: Op) -> list[str]:
+        """The names of what an op of the program waits for on other streams."""
+        ops = self.program.ops
+        return [ops[index].name for index in self.program.waits[self._index[op.name]]]
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {op.name: index for index, op in enumerate(self.program.ops)}
+
     @cached_property
     def _endings(self) -> dict[Slot, tuple[Sequence[Op], list[Waits]]]:
         return {}
 
     @cached_property
     def _parts(self) -> dict[Slot, Part]:
-        ops: dict[Slot, list[Op]] = {}
+        ops: dict[Slot, list[Op]] = {slot: [] for slot in self.slots}
         for op in self.program.ops:
             slot = self.program.slot_of.get(op.block)
             if slot is not None and not _is_around(op):
-                ops.setdefault(slot, []).append(op)
+                ops[slot].append(op)
         return {slot: Part(self.program, found, self._lives) for slot, found in ops.items()}
 
     @cached_property
@@ -187,7 +198,7 @@ def samples(plan: Plan) -> list[int]:
 def kind_of(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot]) -> Kind:
     """The kind of a stage that runs these slots."""
     chosen = [slot for slot in order if slot.micro_batch in samples(plan)]
-    return Kind(plan, lower_slots(gpt, plan, stage, chosen))
+    return Kind(plan, lower_slots(gpt, plan, stage, chosen), chosen)
 
 
 def kinds_of(gpt: GPT, plan: Plan) -> list[int]:
@@ -209,4 +220,5 @@ def _is_around(op: Op) -> bool:
 
 def use_of(parts: Ints, where: str) -> MemoryUse:
     """Bytes by role as a report of memory."""
-    return MemoryUse(where, int(parts.sum()), dict(zip(ROLES, parts.tolist(), strict=True)))
+    by_role = dict(zip(ROLES, parts.tolist(), strict=True))
+    return MemoryUse(where, sum(by_role.values()) - by_role[HOST], by_role)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.network import Ints
-from simulator.pipeline.blocks import Kind, use_of
+from simulator.pipeline.blocks import Kind, Part, use_of
 from simulator.pipeline.slots import NO_MESSAGE, Pipe
 from simulator.positions import position
 from workload.memory import MemoryUse
 from workload.op import ROLES
 from workload.schedule import Slot
+from workload.stages import chunk_layers
 
 
 def stage_peak(kind: Kind, pipe: Pipe, stage: int, micro_batches: int) -> MemoryUse:
@@ -19,31 +23,70 @@ def stage_peak(kind: Kind, pipe: Pipe, stage: int, micro_batches: int) -> Memory
     On top of its slots' own buffers there are those of messages: the next receive of either
     direction is always posted, and what is sent stays until the wait for it.
     """
-    arrivals, departures = pipe.arrivals[stage], pipe.departures[stage]
-    stream = _activations(kind.message_bytes)
-    coming = [m for m in arrivals if m != NO_MESSAGE]
-    left = [sum(pipe.is_backward(m) == backward for m in coming) for backward in (False, True)]
-    level = kind.persistent(micro_batches) + stream * sum(count > 0 for count in left)
-    peak, where, held = level.copy(), "", False
-    for number, slot in enumerate(pipe.orders[stage]):
-        if (arrival := arrivals[number]) != NO_MESSAGE:
-            left[pipe.is_backward(arrival)] -= 1
-            level = level + stream * (left[pipe.is_backward(arrival)] > 0)
-        most, after, name = kind.part(slot).memory
-        if (level + most).sum() > peak.sum():
-            peak, where = level + most, _named(name, slot)
-        level = level + after - stream * held
-        held = departures[number] != NO_MESSAGE
-        if held and (not pipe.overlapped or number + 1 == len(arrivals)):
-            level, held = level - stream, False
-    most, _, name = kind.end.memory
-    if (level + most).sum() > peak.sum():
-        peak, where = level + most, name
-    return use_of(peak, where)
+    order = pipe.orders[stage]
+    parts, which = _parts(kind, order)
+    most, after = (np.array([part.memory[at] for part in parts])[which] for at in (0, 1))
+    stream, posted = _activations(kind.message_bytes), _posted(pipe, stage)
+    sent = np.array(pipe.departures[stage]) != NO_MESSAGE
+    over = _over(sent, overlapped=pipe.overlapped)
+    steps = after - stream * over[:, None]
+    before = np.cumsum(steps, axis=0) - steps
+    start = kind.persistent(micro_batches)
+    during = start + before + stream * posted[1:, None] + most
+    last = start + steps.sum(axis=0) + stream * posted[-1] + kind.end.memory[0]
+    idle = start + stream * posted[0]
+    at = int(during.sum(axis=1).argmax())
+    found = [
+        (idle, ""),
+        (during[at], _named(kind, stage, order[at], parts[which[at]].memory[2])),
+        (last, kind.end.memory[2]),
+    ]
+    return use_of(*max(found, key=lambda use: int(use[0].sum())))
 
 
-def _named(name: str, slot: Slot) -> str:
-    return str(position(name).twin("micro_batch", slot.micro_batch))
+def _parts(kind: Kind, order: Sequence[Slot]) -> tuple[list[Part], Ints]:
+    """The different parts that stand for slots, and for each slot which one."""
+    numbers: dict[tuple[str, int, int], int] = {}
+    parts: list[Part] = []
+    which = []
+    for slot in order:
+        key = slot.work, slot.chunk, kind.like(slot)
+        if key not in numbers:
+            numbers[key] = len(parts)
+            parts.append(kind.part(slot))
+        which.append(numbers[key])
+    return parts, np.array(which)
+
+
+def _posted(pipe: Pipe, stage: int) -> Ints:
+    """How many receives' buffers have been posted at first, and when each slot begins."""
+    arrivals = np.array(pipe.arrivals[stage])
+    backward = arrivals >= pipe.chunks * pipe.micro_batches
+    posted = np.zeros(len(arrivals) + 1, dtype=np.int64)
+    for coming in ((arrivals != NO_MESSAGE) & ~backward, backward):
+        posted[0] += coming.any()
+        # The last one to come posts no further one.
+        posted[1:] += coming & (coming.cumsum() < coming.sum())
+    return posted.cumsum()
+
+
+def _over(sent: NDArray[np.bool_], *, overlapped: bool) -> Ints:
+    """How many sends' buffers are free once each slot is through and its sends are awaited."""
+    over = sent.astype(np.int64)
+    if overlapped:
+        over = np.concatenate([[0], over[:-1]])
+        over[-1] += sent[-1]
+    return over
+
+
+def _named(kind: Kind, stage: int, slot: Slot, name: str) -> str:
+    """The op of another micro-batch, and of the layers of this stage."""
+    at = position(name).twin("micro_batch", slot.micro_batch)
+    if at.layer >= 0:
+        chunks = chunk_layers(kind.program.gpt, kind.plan)
+        first, own = (chunks[slot.chunk * kind.plan.pipe + s] for s in (kind.program.stage, stage))
+        at = at.twin("layer", at.layer + own.start - first.start)
+    return str(at)
 
 
 def _activations(nbytes: int) -> Ints:

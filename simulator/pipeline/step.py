@@ -125,11 +125,7 @@ class _Stages:
         parts = self._with_slots(parts, stage, pipe.orders[stage][-1], begin + shift)
         parts["idle"] = over - last
         kind = lines.kinds[stage]
-        peaks = [
-            stage_peak(each, pipe, number, count)
-            for number, each in enumerate(lines.kinds)
-            if each not in lines.kinds[:number]
-        ]
+        peaks = [stage_peak(each, pipe, number, count) for number, each in enumerate(lines.kinds)]
         ends = [*pipe.arrivals[stage], *pipe.departures[stage]]
         messages = sum(message != NO_MESSAGE for message in ends)
         messages = messages * count // lines.small.micro_batches
@@ -167,15 +163,17 @@ class _Stages:
     def _ending(self, stage: int, pipe: Pipe, times: Sequence[SlotTimes]) -> list[Role]:
         """The stage's last slot, and what comes after all slots."""
         kind, order, own = self.lines.kinds[stage], pipe.orders[stage], times[stage]
-        free: dict[str, int] = {}
+        known: dict[str, int] = {}
         for slot, begin in zip(order[:-1], own.start, strict=False):
-            if self._block(stage, kind.part(slot)).has_tails:
-                part = kind.part(slot)
-                cast = self._cast(stage, part.ops, part.waits, _floors(part.ops, begin, free))
-                free = _ends(cast, perform(cast, self.costs, self.network))
+            part = kind.part(slot)
+            if self._block(stage, part).has_tails:
+                cast = self._cast(
+                    stage, part.ops, part.waits, _floors(kind, part.ops, begin, known)
+                )
+                known |= _ends(cast, perform(cast, self.costs, self.network))
         ops, waited = kind.ending(order[-1])
         count = len(kind.part(order[-1]).ops)
-        floors = {**_floors(ops[:count], own.start[-1], free), count: own.free[-1]}
+        floors = {**_floors(kind, ops, own.start[-1], known), count: own.free[-1]}
         return self._cast(stage, ops, waited, floors)
 
     def _cast(
@@ -229,14 +227,19 @@ def _played(cast: Sequence[Role], costs: ComputeCosts, network: Network) -> _Blo
 
 
 def _ends(cast: Sequence[Role], times: Sequence[Performance]) -> dict[str, int]:
-    """When each stream is through on all of these."""
-    ends: dict[str, int] = {}
+    """When each stream is through on all of these, and each op; some slots have no ops."""
+    ends = {COMPUTE: 0}
     for role, (_, own) in zip(cast, times, strict=True):
         for op, end in zip(role.ops, own, strict=True):
-            ends[op.stream] = max(end, ends.get(op.stream, 0))
+            for key in (op.stream, op.name):
+                ends[key] = max(end, ends.get(key, 0))
     return ends
 
 
-def _floors(ops: Sequence[Op], begin: int, free: Mapping[str, int]) -> dict[int, int]:
-    """Each op no sooner than `begin`, nor than its stream is free."""
-    return {n: max(begin, free.get(op.stream, 0)) for n, op in enumerate(ops)}
+def _floors(kind: Kind, ops: Sequence[Op], begin: int, known: Mapping[str, int]) -> dict[int, int]:
+    """Each op no sooner than `begin`, nor than its stream is free and what it waits for of earlier
+    slots is over."""
+    return {
+        n: max(begin, *(known.get(key, 0) for key in (op.stream, *kind.awaited(op))))
+        for n, op in enumerate(ops)
+    }
