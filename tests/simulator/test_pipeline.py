@@ -1,0 +1,205 @@
+"""Pipelines slot by slot against the same pipelines op by op, and against what theory says."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simulator.pipeline import simulate_pipeline
+from simulator.play import simulate
+from simulator.step import Step
+from simulator.ticks import to_seconds
+from tests.executor.covering import OPTIONS, Case, Row, case, is_legal, is_refused, ranks_of
+from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.op import Op
+from workload.plan import CHOICES, OVERLAPS, Plan
+
+SCHEDULES = CHOICES["schedule"]
+BANDWIDTHS = (1e6, 3e7, 1e8, 1e9, 1e12)  # from bound by links to bound by compute
+
+
+def assert_slots_equal_ops(gpt: GPT, plan: Plan, bytes_per_s: float = 1e6) -> None:
+    """The step slot by slot is that of all stages' whole programs.
+
+    Axes do not share links here: that messages share them with collectives is not modelled.
+    """
+    fabric = SmallFabric(bytes_per_s=bytes_per_s, devices_per_node=64, axes_share=False)
+    programs = [lower(gpt, plan, stage) for stage in range(plan.pipe)]
+    spans = simulate(programs, SmallCosts(), fabric).spans
+    step = simulate_pipeline(gpt, plan, SmallCosts(), fabric)
+    assert seconds(step) == pytest.approx(max(span.end_s for span in spans), rel=1e-12, abs=0)
+    peaks = [program.peak.total_bytes for program in programs]
+    assert step.memory.total_bytes == max(peaks)
+    assert step.model_flops == sum(program.model_flops for program in programs)
+    assert step.hardware_flops == sum(program.hardware_flops for program in programs)
+    counted = [(len(program.ops), program.comm_bytes) for program in programs]
+    assert (step.ops, step.comm_bytes) in counted
+
+
+def seconds(step: Step) -> float:
+    return to_seconds(sum(step.parts_ticks.values()))
+
+
+def plan_of(micro_batches: int, **keys: object) -> Plan:
+    cells = int(str(keys.get("z", 1))) * int(str(keys.get("data", 1)))
+    return Plan(batch=cells * micro_batches, micro_batch=1, **keys)  # type: ignore[arg-type]
+
+
+WORLDS = (  # an overlap and a grid in each stage
+    (OVERLAPS, {}),
+    (OVERLAPS[:-1], {"z": 2}),
+    ((), {"data": 2}),
+    (OVERLAPS, {"x": 2, "y": 2}),
+    (OVERLAPS, {"data": 2}),
+    ((), {"z": 2}),
+)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_every_schedule_equals_its_ops(schedule: str, stages: int) -> None:
+    gpt = replace(TINY, layers=stages)
+    turns = itertools.cycle((1, 24, 3))
+    for overlap, grid in WORLDS:
+        keys = {**grid, "pipe": stages, "schedule": schedule, "overlap": overlap}
+        assert_slots_equal_ops(gpt, plan_of(next(turns), **keys))
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("chunks", [2, 3])
+def test_chunks_in_turns_equal_their_ops(stages: int, chunks: int) -> None:
+    gpt = replace(TINY, layers=stages * chunks)
+    turns = itertools.cycle((1, 8, 2, 3))
+    for overlap, grid in WORLDS:
+        keys = {**grid, "pipe": stages, "interleave": chunks, "overlap": overlap}
+        assert_slots_equal_ops(gpt, plan_of(next(turns) * stages, **keys))
+
+
+def test_stages_of_one_kind_need_not_hold_as_much() -> None:
+    """With ZB-H1 the third of four stages waits longer with weight gradients than the second."""
+    how = {"x": 2, "sequence_parallel": True, "attention": "unfused", "recompute": "selective"}
+    plan = plan_of(12, pipe=4, schedule="zb-h1", ends_as_layers=True, overlap=("ors",), **how)
+    gpt = replace(TINY, layers=6)
+    second, third = (lower(gpt, plan, stage).peak.total_bytes for stage in (1, 2))
+    assert third > second
+    assert_slots_equal_ops(gpt, plan)
+
+
+def test_a_stage_without_layers_equals_its_ops() -> None:
+    for schedule in SCHEDULES:
+        keys = {"pipe": 3, "stage_layers": (0, 2, 0), "schedule": schedule, "data": 2, "zero": 1}
+        assert_slots_equal_ops(TINY, plan_of(4, **keys))
+        keys = {**keys, "stage_layers": (1, 0, 1), "offload": "optimizer"}
+        assert_slots_equal_ops(TINY, plan_of(4, **keys))
+
+
+def some_cases(seed: int) -> Iterator[Case]:
+    """Random pipelines of all options, without end."""
+    chance = random.Random(seed)
+    while True:
+        row: Row = {name: chance.choice(values) for name, values in OPTIONS.items()}
+        row["micro_batches"] = chance.choice((1, 2, 3, 4, 6, 12, 24))
+        if row["pipe"] > 1 and ranks_of(row) <= 64 and not is_refused(row) and is_legal(row):
+            yield case(row)
+
+
+@settings(derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.sampled_from(BANDWIDTHS))
+def test_random_pipelines_equal_their_ops(seed: int, bytes_per_s: float) -> None:
+    assert_slots_equal_ops(*next(some_cases(seed)), bytes_per_s)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("bytes_per_s", BANDWIDTHS)
+def test_many_random_pipelines_equal_their_ops(bytes_per_s: float) -> None:
+    for _, (gpt, plan) in zip(range(150), some_cases(int(bytes_per_s)), strict=False):
+        assert_slots_equal_ops(gpt, plan, bytes_per_s)
+
+
+@dataclass(frozen=True)
+class LayersOnly:
+    """Costs of the layers' matmuls alone, each a microsecond; all else is free."""
+
+    def seconds(self, op: Op) -> float:
+        in_layer = ".l" in op.block and op.block.startswith("m")
+        return 1e-6 if in_layer and op.kind == "matmul" else 0.0
+
+
+# A layer has four matmuls forward, and four each for the gradients of inputs and of weights.
+FORWARD, INPUT, WEIGHT = 4e-6, 4e-6, 4e-6
+
+
+@dataclass(frozen=True)
+class FreeFabric(SmallFabric):
+    """Messages and collectives that take no time."""
+
+    def seconds(self, kind: str, payload_bytes: int, ring: object) -> float:
+        return 0.0
+
+
+def step_of(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Step:
+    """A pipeline of equal chunks of a layer each, in which nothing but layers takes time."""
+    keys = {"pipe": stages, "schedule": schedule, "interleave": chunks}
+    gpt = replace(TINY, layers=stages * chunks)
+    return simulate_pipeline(gpt, plan_of(micro_batches, **keys), LayersOnly(), FreeFabric())
+
+
+def bubble_s(schedule: str, stages: int, micro_batches: int) -> float:
+    """What a step lasts longer than a stage works."""
+    work = micro_batches * (FORWARD + INPUT + WEIGHT)
+    return seconds(step_of(schedule, stages, micro_batches)) - work
+
+
+@pytest.mark.parametrize(
+    ("stages", "micro_batches", "chunks"),
+    [(2, 1, 1), (4, 8, 1), (8, 8, 1), (4, 64, 1), (2, 4, 2), (4, 8, 2), (4, 8, 3), (8, 64, 4)],
+)
+def test_the_bubble_of_equal_stages_is_that_of_theory(
+    stages: int, micro_batches: int, chunks: int
+) -> None:
+    """(p - 1) / (m v + p - 1). Source: Narayanan et al. (SC21), 2.2, as a share."""
+    lasts = seconds(step_of("1f1b", stages, micro_batches, chunks))
+    work = micro_batches * chunks * (FORWARD + INPUT + WEIGHT)
+    share = (stages - 1) / (micro_batches * chunks + stages - 1)
+    assert 1 - work / lasts == pytest.approx(share, rel=1e-9)
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 4), (4, 16), (8, 32)])
+def test_schedules_order_as_theory_says_in_time(stages: int, micro_batches: int) -> None:
+    """GPipe as 1F1B; ZB-H1 (p - 1)(F + B - W); ZB-2p less, if not nothing.
+
+    Source: Qi et al. (2401.10241), table 2.
+    """
+    bubbles = {schedule: bubble_s(schedule, stages, micro_batches) for schedule in SCHEDULES}
+    behind = stages - 1
+    assert bubbles["gpipe"] == pytest.approx(bubbles["1f1b"], rel=1e-9)
+    assert bubbles["1f1b"] == pytest.approx(behind * (FORWARD + INPUT + WEIGHT), rel=1e-9)
+    assert bubbles["zb-h1"] == pytest.approx(behind * (FORWARD + INPUT - WEIGHT), rel=1e-9)
+    assert bubbles["zb-2p"] <= bubbles["zb-1p"] * (1 + 1e-9) <= bubbles["zb-h1"] * (1 + 2e-9)
+
+
+def activations(schedule: str, stages: int, micro_batches: int) -> int:
+    """The most activations that any stage holds."""
+    gpt = replace(TINY, layers=stages)
+    plan = plan_of(micro_batches, pipe=stages, schedule=schedule)
+    programs = [lower(gpt, plan, stage) for stage in range(stages)]
+    return max(use.parts["activations"] for program in programs for use in program.memory)
+
+
+def test_schedules_order_as_theory_says_in_memory() -> None:
+    """1F1B holds p micro-batches, so do ZB-H1 and ZB-1p or a little more; ZB-2p up to 2 p; GPipe
+    all of them."""
+    held = {schedule: activations(schedule, 4, 16) for schedule in SCHEDULES}
+    assert held["1f1b"] <= held["zb-h1"] <= held["zb-1p"] * 1.2
+    assert held["zb-1p"] < 1.5 * held["1f1b"] < held["zb-2p"] < 2.5 * held["1f1b"] < held["gpipe"]
+    assert activations("gpipe", 4, 32) > 1.9 * held["gpipe"]
+    assert activations("1f1b", 4, 32) == held["1f1b"]
