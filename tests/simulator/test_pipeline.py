@@ -166,7 +166,7 @@ def bubble_s(schedule: str, stages: int, micro_batches: int) -> float:
 def test_the_bubble_of_equal_stages_is_that_of_theory(
     stages: int, micro_batches: int, chunks: int
 ) -> None:
-    """(p - 1) / (m v + p - 1). Source: Narayanan et al. (SC21), 2.2, as a share."""
+    """(p - 1) / (m v + p - 1) of the step. Source: Narayanan et al. (SC21), section 2.2."""
     lasts = seconds(step_of("1f1b", stages, micro_batches, chunks))
     work = micro_batches * chunks * (FORWARD + INPUT + WEIGHT)
     share = (stages - 1) / (micro_batches * chunks + stages - 1)
