@@ -16,11 +16,14 @@ from simulator.step import Step
 from simulator.ticks import to_seconds
 from topologies.machine import Machine
 from topologies.placement import Placement
+from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import HOST
 from workload.plan import Plan
 from workload.timeline import Timeline
+
+MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +137,18 @@ def predict(
     step = simulated(gpt, plan, costs, fabric, fold=fold)
     prediction = _prediction(gpt, plan, machine, step)
     if timeline:
+        _check_timeline(plan, step)
         return replace(prediction, timeline=_timeline(gpt, plan, costs, fabric))
     return prediction
+
+
+def _check_timeline(plan: Plan, step: Step) -> None:
+    spans = step.ops * plan.pipe
+    if spans > MOST_SPANS:
+        raise PlanCannotRunError(
+            f"a timeline of {plan.pipe} stages would have {spans:,} spans, more than "
+            f"{MOST_SPANS:,}; fewer micro-batches (a smaller batch) show the same pipeline"
+        )
 
 
 def _timeline(gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric) -> Timeline:
