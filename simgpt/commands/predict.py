@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from topologies.machine import Machine
     from topologies.placement import Placement
 
-OWN_PARTS = ("compute", "optimizer", "idle")
+PARTS = {
+    **{name: name for name in ("compute", "optimizer", "idle")},
+    "pipe": "waiting for other stages",
+}
 LABELS = 30  # characters of the tables' first column
 
 
@@ -100,7 +103,7 @@ def describe(prediction: Prediction, placed: str, reach: Mapping[str, str]) -> s
     ]
     parts = [
         (
-            name if name in OWN_PARTS else f"exposed communication {name}",
+            PARTS.get(name, f"exposed communication {name}"),
             tables.seconds(value),
             tables.percent(value / prediction.step_s),
         )
