@@ -39,7 +39,7 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
             if op.is_collective or op.kind == "matmul" or signature in seen:
                 continue
             seen.add(signature)
-            yield Sample(op.kind, _features(op, program), _repeats(op, program))
+            yield Sample(op.kind, _features(op, program), repeats(op, program))
 
 
 def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
@@ -53,7 +53,7 @@ def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
                 op, buffers = _collective(kind, nbytes, group)
                 program = Program(gpt, plan, (op,), buffers, {})
                 features = {"ranks": float(group), "bytes": float(nbytes)}
-                yield Sample(kind, features, _repeats(op, program))
+                yield Sample(kind, features, repeats(op, program))
 
 
 def overlapped(ranks: int, precision: str) -> tuple[Sample, Sample, Sample]:
@@ -102,7 +102,7 @@ def _matmuls(precision: str, *, quick: bool) -> Iterator[Sample]:
                     op, buffers = _matmul(form, (m, n, k), precision)
                     sizes = {"m": float(m), "n": float(n), "k": float(k)}
                     program = Program(gpt, plan, (op,), buffers, {})
-                    yield Sample("matmul", {"form": float(code), **sizes}, _repeats(op, program))
+                    yield Sample("matmul", {"form": float(code), **sizes}, repeats(op, program))
 
 
 def _matmul(form: str, shape: tuple[int, int, int], precision: str) -> tuple[Op, dict[str, Buffer]]:
@@ -161,7 +161,7 @@ def _features(op: Op, program: Program) -> dict[str, float]:
     return {"nbytes": float(op.nbytes)}
 
 
-def _repeats(op: Op, program: Program) -> Callable[[int], Program]:
+def repeats(op: Op, program: Program) -> Callable[[int], Program]:
     """The program that performs one op so many times, on operands that take turns."""
 
     def build(count: int) -> Program:

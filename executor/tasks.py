@@ -71,3 +71,26 @@ class Calibration:
         """The calibration back from its JSON."""
         raw = json.loads(text)
         return Calibration(**{**raw, "precisions": tuple(raw["precisions"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Whose distinct ops to measure on one device, and the folder that keeps what they took."""
+
+    gpt: GPT
+    plan: Plan
+    folder: str
+    threads: int = 1
+    timeout_s: float = 300.0
+    sample_s: float = 0.02
+
+    def to_json(self) -> str:
+        """The measurement as one JSON object."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Measurement:
+        """The measurement back from its JSON."""
+        raw = json.loads(text)
+        parts = {"gpt": GPT(**raw["gpt"]), "plan": parse_plan(raw["plan"])}
+        return Measurement(**{**raw, **parts})

@@ -9,6 +9,7 @@ from typing import Any
 from simulator.costs import ComputeCosts, compute_costs, peak_flops_per_s
 from simulator.fabric import MachineFabric
 from simulator.fold import simulate_step
+from simulator.measured import MeasuredCosts
 from simulator.network import Fabric
 from simulator.pipeline import simulate_pipeline
 from simulator.play import simulate
@@ -124,15 +125,19 @@ def predict(
     fold: bool = True,
     timeline: bool = False,
     placement: Placement | None = None,
+    op_seconds: Mapping[str, float] | None = None,
 ) -> Prediction:
     """Predict one training step of `gpt` under `plan` on `machine`.
 
     Without a `placement` ranks fill node after node. `fold` extrapolates from a few layers and
     micro-batches where that is exact; `timeline` adds the spans of the whole step, one rank of each
-    class.
+    class. `op_seconds` has measured times by signature (`workload/distinct.py`) in place of the
+    machine's own costs.
     """
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
+    if op_seconds is not None:
+        costs = MeasuredCosts(op_seconds, machine.node.host.bytes_per_s)
     simulated = simulate_pipeline if plan.pipe > 1 else simulate_step
     step = simulated(gpt, plan, costs, fabric, fold=fold)
     prediction = _prediction(gpt, plan, machine, step)
