@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import log2
 
+from workload.forms import matmul_of, with_forms
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import COMPUTE, ITEM_BYTES, Buffer, Op
+from workload.op import COMPUTE, FORMS, ITEM_BYTES, Buffer, Op
 from workload.plan import Plan
 from workload.program import Program
 
-FORMS = ("NN", "NT", "TN")
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
 
@@ -29,6 +29,7 @@ class Sample:
 def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
     """Every kernel kind in one precision: matmuls on a grid, others as small GPTs have them."""
     yield from _matmuls(precision, quick=quick)
+    yield from _transposes(precision, quick=quick)
     seen: set[tuple[str, str, int]] = set()
     for gpt, plan in _models(precision, quick=quick):
         program = lower(gpt, plan)
@@ -113,6 +114,19 @@ def _matmul(form: str, shape: tuple[int, int, int], precision: str) -> tuple[Op,
     how = {"form": form, "m": m, "n": n, "k": k}
     op = Op("matmul", "matmul", ("a", "b"), ("c",), "sample", dtype=precision, attributes=how)
     return op, {"a": a, "b": b, "c": c}
+
+
+def _transposes(precision: str, *, quick: bool) -> Iterator[Sample]:
+    """Transposes of operands as matmuls have them, each with as many bytes as no other."""
+    shapes = [(64, 64), (256, 256), (1024, 1024)]
+    if not quick:
+        shapes = [(32, 64), (128, 128), (512, 256), (512, 1024), (2048, 1024), (4096, 2048)]
+    gpt, plan = _models(precision, quick=True)[0]
+    for rows, columns in shapes:
+        matmul, buffers = _matmul("NN", (rows, 64, columns), precision)
+        (op, _), copies = with_forms([matmul], buffers, {matmul_of(matmul): "TN"})
+        program = Program(gpt, plan, (op,), {**buffers, **copies}, {})
+        yield Sample("transpose", {"nbytes": float(op.nbytes)}, _repeats(op, program))
 
 
 def _collective(kind: str, nbytes: int, group: int) -> tuple[Op, dict[str, Buffer]]:

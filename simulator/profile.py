@@ -14,9 +14,8 @@ from math import exp, log, prod
 
 from topologies.errors import MachineError
 from topologies.profile import Profile, Table
-from workload.op import Op
+from workload.op import FORMS, Op
 
-FORMS = ("NN", "NT", "TN")
 ATTENTIONS = ("attention", "attention_grad")
 FALLBACK = "pointwise"
 Point = tuple[float, float, float]
