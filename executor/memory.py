@@ -6,6 +6,7 @@ import os
 
 from topologies.units import format_quantity
 from workload.errors import PlanCannotRunError
+from workload.op import HOST
 from workload.program import Program
 
 
@@ -16,7 +17,8 @@ def host_bytes() -> int:
 
 def check_memory(program: Program, ranks: int) -> None:
     """Refuse a program of which `ranks` ranks do not fit into this machine's memory together."""
-    needed, there = program.peak.total_bytes * ranks, host_bytes()
+    peak, there = program.peak, host_bytes()
+    needed = (peak.total_bytes + peak.parts[HOST]) * ranks
     if needed > there:
         raise PlanCannotRunError(
             f"{program.gpt.name} with {program.plan} needs {_gib(needed)} for {ranks} rank(s) on "

@@ -6,8 +6,8 @@ import time
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 
+from executor.collectives import Waitable
 from workload.program import Program
 from workload.timeline import Timeline, timeline_of
 
@@ -21,7 +21,7 @@ class Recorder(Protocol):
     def end(self, index: int) -> None:
         """A compute op, or a blocking collective, is through."""
 
-    def track(self, index: int, stream: str, work: dist.Work) -> None:
+    def track(self, index: int, stream: str, work: Waitable) -> None:
         """An asynchronous collective was issued."""
 
     def awaited(self, index: int) -> None:
@@ -44,7 +44,7 @@ class HostRecorder:
     def end(self, index: int) -> None:
         self._ends[index] = time.perf_counter()
 
-    def track(self, index: int, stream: str, work: dist.Work) -> None:
+    def track(self, index: int, stream: str, work: Waitable) -> None:
         try:
             future = work.get_future()
         except RuntimeError:
@@ -77,7 +77,7 @@ class DeviceRecorder:
     def end(self, index: int) -> None:
         self._ends[index].record()
 
-    def track(self, index: int, stream: str, work: dist.Work) -> None:
+    def track(self, index: int, stream: str, work: Waitable) -> None:
         if stream not in self._sides:
             self._sides[stream] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._sides[stream]):

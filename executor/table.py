@@ -7,16 +7,17 @@ from math import prod
 import torch
 
 from executor.place import DTYPES
-from workload.op import Buffer, Op
+from workload.op import HOST, Buffer, Op
 from workload.program import Program
 
 
 class BufferTable:
     """Tensors by buffer name. Persistent ones are there from the start, others while they live.
 
-    Buffers that one collective sums together lie side by side in an arena, so that it is one call
-    on one tensor. On a CPU a freed tensor's memory is kept for the next one of its size, as CUDA's
-    caching allocator does; `peak_bytes` counts live buffers alone.
+    Persistent buffers that one collective sums together lie side by side in an arena, so that it is
+    one call on one tensor. On a CPU a freed tensor's memory is kept for the next one of its size,
+    as CUDA's caching allocator does; `peak_bytes` counts live buffers alone. Those of the role
+    "host" count for nothing; beside a GPU they lie in pinned memory.
     """
 
     def __init__(self, program: Program, device: torch.device) -> None:
@@ -28,7 +29,7 @@ class BufferTable:
         self.live_bytes = 0
         self.peak_bytes = 0
         for op in program.ops:
-            if op.is_collective and len(op.reads) > 1:
+            if self._sums_together(op):
                 self._lay_out(op)
         for buffer in program.buffers.values():
             if buffer.persistent and buffer.name not in self._tensors:
@@ -37,9 +38,18 @@ class BufferTable:
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._tensors[name]
 
-    def operand(self, op: Op) -> torch.Tensor:
-        """What a collective works on: its arena if it sums several buffers, else its input."""
-        return self._arenas[op.name] if op.name in self._arenas else self._tensors[op.reads[0]]
+    def operands(self, op: Op) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """A collective's inputs and outputs in pairs; one arena where it sums several buffers.
+
+        A message's pair begins with the tensor that it moves.
+        """
+        if op.is_message:
+            target = self.output(op.writes[0])
+            return [(self._tensors[op.reads[0]] if op.reads else target, target)]
+        if op.name in self._arenas:
+            return [(self._arenas[op.name], self._arenas[op.name])]
+        pairs = zip(op.reads, op.writes, strict=True)
+        return [(self._tensors[source], self.output(target)) for source, target in pairs]
 
     def output(self, name: str) -> torch.Tensor:
         """The tensor behind a buffer that is about to be written; it comes to life here."""
@@ -56,15 +66,24 @@ class BufferTable:
 
     def _adopt(self, buffer: Buffer, tensor: torch.Tensor) -> None:
         self._tensors[buffer.name] = tensor
+        if buffer.role == HOST:
+            return
         self.live_bytes += buffer.nbytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def _empty(self, buffer: Buffer) -> torch.Tensor:
         dtype = DTYPES[buffer.dtype]
+        if buffer.role == HOST:
+            pinned = self._device.type == "cuda"
+            return torch.empty(buffer.shape, dtype=dtype, pin_memory=pinned)
         kept = self._pool.get(buffer.nbytes)
         if kept:
             return kept.pop().view(-1).view(torch.uint8).view(dtype).view(buffer.shape)
         return torch.empty(buffer.shape, dtype=dtype, device=self._device)
+
+    def _sums_together(self, op: Op) -> bool:
+        several = op.kind == "all_reduce" and len(op.reads) > 1
+        return several and all(self._buffers[name].persistent for name in op.reads)
 
     def _lay_out(self, op: Op) -> None:
         parts = [self._buffers[name] for name in op.reads]

@@ -27,7 +27,7 @@ def cut(whole: torch.Tensor, layout: Layout, grid: Grid, rank: int) -> torch.Ten
         parts = [_part(band, dim, axes, grid, at) for band in tile.split_with_sizes(bands, dim)]
         tile = torch.cat(parts, dim)
     if layout.flat:
-        tile = tile.reshape(-1).chunk(grid.size(layout.flat))[at[layout.flat]]
+        tile = _part(tile.reshape(-1), 0, layout.flat, grid, at)
     return tile.contiguous()
 
 
@@ -70,7 +70,7 @@ def load(
         for state in ("m", "v"):
             table[f"{name}.{state}"].zero_()
         if f"{name}.master" in program.buffers:
-            table[f"{name}.master"].copy_(part)
+            table[f"{name}.master"].copy_(cut(whole, program.states[name], grid, rank))
 
 
 def initial_values(program: Program, seed: int) -> Iterable[tuple[str, torch.Tensor]]:

@@ -2,8 +2,8 @@
 
 Compute ops count as `compute`, those of the closing block `step` (norm, clipping, AdamW) as
 `optimizer`. A collective on the compute stream counts whole towards its axes, waiting for its peers
-included; so does the time in which the compute stream waits for a collective of another stream.
-What is left is `idle`.
+included. So does the time in which the compute stream waits for an op of another stream, and the
+time from its own end to that of the step's last op, which leaves no `idle` time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def breakdown(guess: Guess, number: int, copies: Sequence[int]) -> dict[str, int
             key = "optimizer" if op.block == STEP else "compute"
             parts[key] += copies[index] * (end[index] - start[index])
     last = max(e for e, op in zip(end, program.ops, strict=True) if op.stream == COMPUTE)
-    parts["idle"] = max(end) - last
+    parts["idle"] = 0
+    if max(end) > last:
+        key = key_of(program.ops[end.index(max(end))])
+        parts[key] = parts.get(key, 0) + max(end) - last
     return parts
 
 

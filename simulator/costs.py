@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from simulator.profile import ProfileCosts
+from simulator.profile import COPIES, ProfileCosts
 from topologies.device import Device
 from topologies.errors import MachineError
 from topologies.machine import Machine
@@ -35,7 +35,7 @@ def compute_costs(machine: Machine, ranks_per_node: int, devices: int) -> Comput
     slowest included, so nothing is added to them for the spread of a fleet.
     """
     if machine.profile is not None and machine.profile.kernels:
-        return ProfileCosts(machine.profile, ranks_per_node)
+        return ProfileCosts(machine.profile, ranks_per_node, machine.node.host.bytes_per_s)
     return AnalyticCosts(machine, devices)
 
 
@@ -46,7 +46,8 @@ class AnalyticCosts:
     for memory-bound ops no such spread was measured.
 
     Not modelled: steps that tiles and kernel choice make in a matmul's rate, caches that keep an
-    operand between two ops, clocks that fall under load, and an elementwise op's arithmetic.
+    operand between two ops, clocks that fall under load, an elementwise op's arithmetic, and
+    devices that share the way to their host.
     """
 
     def __init__(self, machine: Machine, devices: int = 1) -> None:
@@ -67,6 +68,8 @@ class AnalyticCosts:
             return matmul_s(self._machine.device, self._peak(op), op)
         if op.kind in ("attention", "attention_grad"):
             return attention_s(self._machine.device, self._peak(op), op)
+        if op.kind in COPIES:
+            return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
         return memory_bound_s(self._machine.device, op)
 
     def _peak(self, op: Op) -> float:

@@ -20,18 +20,23 @@ from topologies.placement import Placement
 from workload.forms import PLAIN, Forms
 from workload.gpt import GPT
 from workload.lowering import lower
+from workload.op import HOST
 from workload.plan import Plan
 from workload.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """One device's memory at the op where most is in use; `parts` by what it is for."""
+    """One device's memory at the op where most is in use; `parts` by what it is for.
+
+    `host_bytes` of a rank lie in the host's memory instead.
+    """
 
     peak_bytes: int
     capacity_bytes: int
     parts: Mapping[str, int]
     op: str
+    host_bytes: int = 0
 
     @property
     def fits(self) -> bool:
@@ -99,6 +104,7 @@ class Prediction:
                 "fits": self.memory.fits,
                 "parts": dict(self.memory.parts),
                 "op": self.memory.op,
+                "host_bytes": self.memory.host_bytes,
             },
             "breakdown_s": dict(self.breakdown_s),
             "plan": self.plan.as_dict(),
@@ -177,8 +183,9 @@ def _prediction(gpt: GPT, plan: Plan, machine: Machine, step: Step) -> Predictio
         memory=Memory(
             peak_bytes=step.memory.total_bytes,
             capacity_bytes=int(machine.device.memory_bytes),
-            parts=step.memory.parts,
+            parts={role: n for role, n in step.memory.parts.items() if role != HOST},
             op=step.memory.op,
+            host_bytes=step.memory.parts[HOST],
         ),
         ops=step.ops,
         comm_bytes=step.comm_bytes,

@@ -18,6 +18,7 @@ from workload.op import FORMS, Op
 
 ATTENTIONS = ("attention", "attention_grad")
 FALLBACK = "pointwise"
+COPIES = ("to_device", "to_host")
 Point = tuple[float, float, float]
 
 
@@ -25,10 +26,12 @@ class ProfileCosts:
     """Op times interpolated in a profile's tables, in logarithms of size and time.
 
     Not modelled: whatever differs between a kernel measured alone and the same kernel between
-    others (caches, clocks).
+    others (caches, clocks). Copies from and to the host's memory, which no table has, go at
+    `host_bytes_per_s`.
     """
 
-    def __init__(self, profile: Profile, ranks: int) -> None:
+    def __init__(self, profile: Profile, ranks: int, host_bytes_per_s: float) -> None:
+        self._host_bytes_per_s = host_bytes_per_s
         tables = {
             kind: _nearest_ranks(kind, table, ranks) for kind, table in profile.kernels.items()
         }
@@ -57,6 +60,8 @@ class ProfileCosts:
     def _seconds(self, op: Op) -> float:
         if op.kind in ("matmul", "batched_matmul"):
             return self._matmul_s(op)
+        if op.kind in COPIES:
+            return op.nbytes / self._host_bytes_per_s
         if op.kind in ATTENTIONS:
             return self._curve_of(op.kind, op.dtype).seconds(_attention_work(op))
         kind = op.kind if (op.kind, op.dtype) in self._curves else FALLBACK

@@ -222,5 +222,6 @@ class Guess:
 
 
 def key_of(op: Op) -> str:
-    """How a collective's time is filed: its axes, as in `x` or `z+data`."""
-    return "+".join(op.axes)
+    """How the time of what is no compute is filed: by its axes, as in `x` or `z+data`, or else by
+    its stream."""
+    return "+".join(op.axes) or op.stream

@@ -13,11 +13,11 @@ class Layout:
     axis named varies fastest). Bands of the last dimension, of widths `bands`, are each split by
     themselves (query, key and value stand side by side, and a rank needs its heads of all three);
     without any, the dimension is one band.
-    With `flat` the tile is flattened and split once more over that axis (z).
+    With `flat` the tile is flattened and split once more over those axes (as a dimension is).
     """
 
     shape: tuple[int, ...]
     padded: tuple[int, ...]
     split: tuple[tuple[str, ...], ...]
     bands: tuple[int, ...] = ()
-    flat: str = ""
+    flat: tuple[str, ...] = ()

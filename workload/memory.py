@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workload.dataflow import Waits, retired_at
-from workload.op import ROLES, Buffer, Op
+from workload.op import HOST, ROLES, Buffer, Op
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes in use while an op runs, in all and by role."""
+    """Bytes in use while an op runs, by role, and in all on the device."""
 
     op: str
     total_bytes: int
@@ -53,7 +53,7 @@ def memory_curve(
             if name not in live and not buffers[name].persistent:
                 live.add(name)
                 parts[buffers[name].role] += buffers[name].nbytes
-        curve.append(MemoryUse(op.name, sum(parts.values()), dict(parts)))
+        curve.append(MemoryUse(op.name, sum(parts.values()) - parts[HOST], dict(parts)))
         for name in gone:
             live.discard(name)
             parts[buffers[name].role] -= buffers[name].nbytes

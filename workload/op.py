@@ -13,7 +13,8 @@ COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 MESSAGES = ("send", "recv")
 FORMS = ("NN", "NT", "TN")
 ITEM_BYTES = {"bf16": 2, "fp32": 4, "fp64": 8, "int64": 8, "uint8": 1}
-ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "workspace")
+ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "workspace", "host")
+HOST = ROLES[-1]
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -21,7 +22,8 @@ NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 class Buffer:
     """A named tensor of one rank.
 
-    `role` says what it counts as in the memory report. A `persistent` buffer exists before and
+    `role` says what it counts as in the memory report; what has the role "host" lies in the host's
+    memory and takes none of the device's. A `persistent` buffer exists before and
     after the step; any other lives from the op that first writes it to the last op that needs it.
     `replicas` is the number of ranks of the whole grid that hold the same values.
     """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from workload.op import Buffer, Op
+from workload.op import COMPUTE, Buffer, Op
 from workload.plan import Plan
+from workload.schedule import Slot
 
 
 def overlap_slot(ops: Sequence[Op], plan: Plan) -> list[Op]:
@@ -18,14 +19,17 @@ def overlap_slot(ops: Sequence[Op], plan: Plan) -> list[Op]:
         result = defer_reduce_scatters(result)
     if "oag" in plan.overlap:
         result = gather_ahead(result)
-    return result
+    return follow_up_later(result, _is_scatter)
 
 
-def overlap_step(ops: Sequence[Op], plan: Plan, buffers: Mapping[str, Buffer]) -> list[Op]:
+def overlap_step(
+    ops: Sequence[Op], plan: Plan, buffers: Mapping[str, Buffer], slot_of: Mapping[str, Slot]
+) -> list[Op]:
     """Apply to a whole step's ops the overlaps across its slots that the plan switches on."""
-    if "dp" in plan.overlap and plan.data > 1:
-        return bucket_gradient_reduces(ops, buffers)
-    return list(ops)
+    if "dp" not in plan.overlap:
+        return list(ops)
+    result = overlap_parameter_gathers(bucket_gradient_reduces(ops, buffers, slot_of))
+    return follow_up_later(result, lambda op: op.name.endswith(".grads.reduce"))
 
 
 def overlap_input_gradient_reduces(ops: Sequence[Op]) -> list[Op]:
@@ -53,7 +57,7 @@ def defer_reduce_scatters(ops: Sequence[Op]) -> list[Op]:
         if current != micro_batch:
             result += deferred
             deferred, micro_batch = [], current
-        if op.name.endswith(".grad.scatter"):
+        if op.kind == "reduce_scatter" and ".grad.scatter" in op.name:
             result.append(_on_own_stream(op))
         elif _adds_scattered(op):
             deferred.append(op)
@@ -76,38 +80,90 @@ def _adds_scattered(op: Op) -> bool:
     return op.kind == "accumulate" and op.reads[0].endswith(".shard")
 
 
-def bucket_gradient_reduces(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:
-    """dp: in the last micro-batch each block's gradients are all-reduced over data once final.
+def bucket_gradient_reduces(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], slot_of: Mapping[str, Slot]
+) -> list[Op]:
+    """dp: in the last micro-batch each block's gradients are summed over data once they are final.
 
-    Where reduce-scatters are deferred, a block's additions and its all-reduce come one block later,
-    so that the scatters have that long to finish without holding up the compute stream.
+    Where reduce-scatters are deferred, a block's additions and its bucket come one block of its
+    slot later, so that the scatters have that long to finish without holding up the compute stream.
     """
-    whole = next(op for op in ops if op.name == "grads.reduce")
-    last = next(op for op in reversed(ops) if op.block != whole.block).block.partition(".")[0]
+    whole = [op for op in ops if op.name in ("grads.scatter", "grads.reduce")]
+    if not whole:
+        return list(ops)
+    step = whole[0].block
+    last = next(op for op in reversed(ops) if op.block != step).block.partition(".")[0]
     final = [op for op in ops if op.kind == "accumulate" and op.block.startswith(f"{last}.")]
     chain = list(dict.fromkeys(op.block for op in final))
-    deferred = any(map(_adds_scattered, final)) and any(op.stream == "z" for op in ops)
+    deferred = any(_is_scatter(op) and op.stream != COMPUTE for op in ops)
     final_block = {op.writes[0]: op.block for op in final}
     after: dict[str, list[Op]] = {block: [] for block in chain}
     for block, following in zip(chain, [*chain[1:], chain[-1]], strict=True):
-        target = after[following if deferred else block]
+        later = deferred and slot_of[block] == slot_of[following]
+        place = following if later else block
+        target = after[place]
         if deferred:
             target += [op for op in final if op.block == block]
-        grads = tuple(grad for grad, owner in final_block.items() if owner == block)
+        grads = [grad for grad, owner in final_block.items() if owner == block]
         if grads:
-            target.append(_bucket(whole, grads, buffers))
-    gone = {whole.name} | ({op.name for op in final} if deferred else set())
+            target += [replace(_bucket(op, grads, buffers), block=place) for op in whole]
+    gone = {op.name for op in whole} | ({op.name for op in final} if deferred else set())
     rest = [op for op in ops if op.name not in gone]
     ends = {op.block: index for index, op in enumerate(rest)}
     closing = {ends[block]: added for block, added in after.items()}
     return [new for index, op in enumerate(rest) for new in (op, *closing.get(index, ()))]
 
 
-def _bucket(whole: Op, grads: tuple[str, ...], buffers: Mapping[str, Buffer]) -> Op:
+def _is_scatter(op: Op) -> bool:
+    return op.kind == "reduce_scatter" and ".grad.scatter" in op.name
+
+
+def _bucket(whole: Op, grads: Sequence[str], buffers: Mapping[str, Buffer]) -> Op:
+    """The part of a collective on all gradients, or on the shards of all, that is on these."""
     owner = grads[0].partition(".")[0]
-    nbytes = sum(buffers[grad].nbytes for grad in grads)
-    name = f"{owner}.grads.reduce"
-    return _on_own_stream(replace(whole, name=name, reads=grads, writes=grads, nbytes=nbytes))
+    place = {name.removesuffix(".shard"): at for at, name in enumerate(whole.reads)}
+    chosen = [place[grad] for grad in grads]
+    reads = tuple(whole.reads[at] for at in chosen)
+    writes = tuple(whole.writes[at] for at in chosen)
+    nbytes = sum(buffers[name].nbytes for name in reads)
+    name = f"{owner}.{whole.name}"
+    return _on_own_stream(replace(whole, name=name, reads=reads, writes=writes, nbytes=nbytes))
+
+
+def overlap_parameter_gathers(ops: Sequence[Op]) -> list[Op]:
+    """dp: an owner's updated parameters are gathered beside the next owner's AdamW."""
+    return [_on_own_stream(op) if op.name.endswith(".params.gather") else op for op in ops]
+
+
+def follow_up_later(ops: Sequence[Op], is_second: Callable[[Op], bool]) -> list[Op]:
+    """A gradient's second collective is issued behind the next gradient's first one.
+
+    `is_second` says which ops may be such. By then its input has had time to come, so that issuing
+    it holds up nobody. It is issued sooner where somebody needs what it makes.
+    """
+    result: list[Op] = []
+    stream_of: dict[str, str] = {}
+    held: list[Op] = []
+    for op in ops:
+        if _concern(held, op):
+            result += held
+            held.clear()
+        second = op.stream != COMPUTE and is_second(op)
+        first = stream_of.get(op.reads[0], COMPUTE) if second else COMPUTE
+        if first not in (COMPUTE, op.stream):
+            held.append(op)
+            continue
+        result.append(op)
+        stream_of.update(dict.fromkeys(op.writes, op.stream))
+        if held and op.kind == "reduce_scatter" and op.stream == stream_of[held[0].reads[0]]:
+            result += held
+            held.clear()
+    return result + held
+
+
+def _concern(held: Sequence[Op], op: Op) -> bool:
+    touched = {*op.reads, *op.writes}
+    return any(touched & {*each.reads, *each.writes} for each in held)
 
 
 def gather_ahead(ops: Sequence[Op]) -> list[Op]:

@@ -41,8 +41,9 @@ class Plan:
     fastest on the machine, on operands transposed for it if need be.
     `overlap` names AxoNN's switches: `oar` input-gradient all-reduce beside the weight-gradient
     matmul, `ors` reduce-scatters awaited at the end of the backward pass, `oag` weight gathers one
-    linear ahead, `dp` gradient collectives bucket by bucket beside the backward pass; and `pp`,
-    sends between stages beside the next micro-batch's compute.
+    linear ahead, `dp` gradient collectives bucket by bucket beside the backward pass and gathers of
+    updated parameters beside AdamW; and `pp`, sends between stages beside the next micro-batch's
+    compute. Copies between host and device always run beside AdamW.
     """
 
     x: int = 1
@@ -80,12 +81,6 @@ class Plan:
         self._check_sharding()
         self._check_pipeline()
         self._check_batch()
-        self._refuse_what_is_to_come()
-
-    def _refuse_what_is_to_come(self) -> None:
-        for key in _TO_COME:
-            if getattr(self, key) != _DEFAULTS[key]:
-                raise PlanError(f"{key}={getattr(self, key)} is not supported yet; leave it out")
 
     def _check_recompute(self) -> None:
         word, colon, count = self.recompute.partition(":")
@@ -100,6 +95,8 @@ class Plan:
             raise PlanError(f"shard={self.shard} needs zero=1, 2 or 3 and a positive number")
         if self.shard and self.data % self.shard:
             raise PlanCannotRunError(f"shard={self.shard} does not divide data={self.data}")
+        if self.gradients == "bf16" and self.precision != "bf16":
+            raise PlanError(f"gradients=bf16 needs precision=bf16, not {self.precision}")
         if self.sequence_parallel and self.y > 1:
             raise PlanError(
                 f"sequence_parallel works with y=1, not y={self.y}: y splits the residual stream "
@@ -168,13 +165,6 @@ class Plan:
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Plan) if field.name != "batch"}
-_TO_COME = (
-    "zero",
-    "shard",
-    "reshard",
-    "gradients",
-    "offload",
-)
 
 
 def _text(value: object) -> str:

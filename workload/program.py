@@ -20,8 +20,9 @@ class Program:
     """What a rank of one pipeline stage performs in one training step: ops in issue order, on named
     buffers.
 
-    `layouts` says for each parameter which part of the whole model's tensor a rank holds, `slot_of`
-    to which slot of the schedule a block of ops belongs.
+    `layouts` says for each parameter which part of the whole model's tensor a rank holds, `states`
+    of which part it keeps the optimizer state; `slot_of` to which slot of the schedule a block of
+    ops belongs.
     """
 
     gpt: GPT
@@ -29,6 +30,7 @@ class Program:
     ops: tuple[Op, ...]
     buffers: Mapping[str, Buffer]
     layouts: Mapping[str, Layout]
+    states: Mapping[str, Layout] = field(default_factory=dict)
     stage: int = 0
     slot_of: Mapping[str, Slot] = field(default_factory=dict)
 

@@ -72,5 +72,7 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "adamw": optimizer.adamw,
         "fence": pointwise.fence,
         "zero": pointwise.zero,
+        "to_device": optimizer.move,
+        "to_host": optimizer.move,
     }
 )

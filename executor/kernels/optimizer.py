@@ -14,7 +14,8 @@ Tensors = Sequence[torch.Tensor]
 
 def square_sum(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Sum of the gradients' squares, each gradient's share counted once over its copies."""
-    norms = torch.stack([norm.to(writes[0].dtype) for norm in torch._foreach_norm(list(reads))])
+    dtype = writes[0].dtype
+    norms = torch.stack([norm.to(dtype) for norm in torch._foreach_norm(list(reads), dtype=dtype)])
     shares = torch.tensor(op.attributes["shares"], dtype=norms.dtype, device=norms.device)
     writes[0].copy_(norms.square_().dot(shares))
 
@@ -26,27 +27,32 @@ def clip_scale(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
 
 
 def scale(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
-    """Clip a block's gradients, in place."""
+    """Clip a block's gradients, in place or into wider copies of them."""
+    grads = reads[1 : 1 + len(writes)]
+    if writes[0].dtype != grads[0].dtype:
+        torch._foreach_copy_(list(writes), list(grads))
     torch._foreach_mul_(list(writes), reads[0][0])
+
+
+def move(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Copy states between device and host; a write beyond the reads is a mark without bytes."""
+    for source, target in zip(reads, writes, strict=False):
+        target.copy_(source, non_blocking=True)
 
 
 def adamw(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """One AdamW update of a block's parameters; bf16 ones follow their fp32 master copies."""
-    names, decays = op.attributes["parameters"], op.attributes["decays"]
-    count = len(names)
-    states = len(writes) // count - 1
-    grads = reads[:count]
-    held = [writes[i * count : (i + 1) * count] for i in range(states)]
-    parameters = writes[-count:]
-    trained = held[2] if states == 3 else parameters
+    decays, copied = op.attributes["decays"], op.attributes["copied"]
+    count = len(decays)
+    first, second, trained = (writes[i * count : (i + 1) * count] for i in range(3))
     for decay in (True, False):
         chosen = [i for i in range(count) if decays[i] == decay]
-        columns = [[column[i] for i in chosen] for column in (trained, grads, held[0], held[1])]
+        columns = [[column[i] for i in chosen] for column in (trained, reads, first, second)]
         if chosen:
             _update(columns, at, at.adamw.weight_decay if decay else 0.0)
-    if states == 3:
-        for parameter, master in zip(parameters, trained, strict=True):
-            parameter.copy_(master)
+    masters = (master for master, also in zip(trained, copied, strict=True) if also)
+    for copy, master in zip(writes[3 * count :], masters, strict=True):
+        copy.copy_(master)
 
 
 def _update(columns: list[list[torch.Tensor]], at: Place, decay: float) -> None:

@@ -103,7 +103,7 @@ def loss_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     grad, tokens = writes[0], op.attributes["tokens"]
     torch.mul(exponentials, (1 / (sums[0] * tokens))[:, None], out=grad)
     local, elsewhere = _local(targets, grad.shape[1], at)
-    hit = torch.where(elsewhere, 0.0, -1.0 / tokens).to(grad.dtype)
+    hit = elsewhere.to(grad.dtype).sub_(1).div_(tokens)
     grad.scatter_add_(1, local[:, None], hit[:, None])
 
 

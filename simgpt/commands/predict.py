@@ -96,6 +96,7 @@ def describe(prediction: Prediction, placed: str, reach: Mapping[str, str]) -> s
         ("peak memory per device", tables.gib(memory.peak_bytes)),
         ("memory of a device", tables.gib(memory.capacity_bytes)),
         ("fits", "yes" if memory.fits else "no"),
+        *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
     ]
     parts = [
         (
@@ -159,5 +160,7 @@ def does_not_fit(prediction: Prediction) -> str:
         advice.append("recompute=full")
     if prediction.plan.micro_batch > 1:
         advice.append(f"micro_batch={prediction.plan.micro_batch // 2 or 1}")
+    if prediction.plan.data > 1 and prediction.plan.zero < 3:
+        advice.append(f"zero={prediction.plan.zero + 1}")
     advice.append("a larger z (weights and optimizer state are split over x, y and z)")
     return f"does not fit by {tables.gib(over)} per device; try {', or '.join(advice)}"

@@ -91,7 +91,7 @@ def test_cut_and_join_are_inverse(
     columns = grid.size(*split[1]) * blocks[1] * bands
     shape = (max(rows - missing, 1), columns)
     widths = (columns // bands,) * bands if bands > 1 else ()
-    layout = Layout(shape, (rows, columns), split, widths, "z" if flat else "")
+    layout = Layout(shape, (rows, columns), split, widths, ("z",) if flat else ())
     whole = torch.arange(shape[0] * shape[1], dtype=torch.float64).view(shape) + 1
     parts = {rank: cut(whole, layout, grid, rank) for rank in range(grid.ranks)}
     assert torch.equal(join(parts, layout, grid), whole)

@@ -28,9 +28,9 @@ STEPS, BATCH, LR, TOLERANCE = 3, 16, 1e-2, 1e-9
 TINY = replace(find_model("tiny-30k"), vocab=250)
 
 
-def batches(gpt: GPT) -> list[torch.Tensor]:
+def batches(gpt: GPT, sequences: int = BATCH) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    shape = (BATCH, gpt.sequence + 1)
+    shape = (sequences, gpt.sequence + 1)
     return [torch.randint(gpt.vocab, shape, generator=generator) for _ in range(STEPS)]
 
 
@@ -55,8 +55,8 @@ def family(gpt: GPT) -> Family:
     )
 
 
-def reference(gpt: GPT) -> tuple[list[float], dict[str, torch.Tensor]]:
-    pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt)]
+def reference(gpt: GPT, sequences: int = BATCH) -> tuple[list[float], dict[str, torch.Tensor]]:
+    pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt, sequences)]
     return train(start(gpt), pairs, heads=gpt.heads, lr=LR, family=family(gpt))
 
 
@@ -103,7 +103,7 @@ def differences(
 
     `swap` is the matmul form to take for another, as in {"TN": "NN"}.
     """
-    losses, weights = reference(gpt)
+    expected = {size: reference(gpt, size) for size in sorted({plan.batch for plan in plans})}
     groups = Groups(rank, TIMEOUT_S)
     found = []
     for plan in plans:
@@ -113,7 +113,8 @@ def differences(
         trainer = Trainer(program, groups, rank=rank, device=device, adamw=AdamW(lr=LR))
         whole = start(gpt)
         trainer.start_from((name, whole[name]) for name in program.layouts)
-        run = trainer.run(batches(gpt))
+        run = trainer.run(batches(gpt, plan.batch))
+        losses, weights = expected[plan.batch]
         assert [span.op.name for span in run.timeline.spans] == [op.name for op in program.ops]
         assert run.carried == program.comm_bytes
         assert run.peak_bytes == program.peak.total_bytes

@@ -21,6 +21,7 @@ from tests.executor.test_parity import (
     reference,
 )
 from tests.executor.test_parity_models import TOGETHER
+from tests.executor.test_parity_pipe import plan_of as pipe_plan
 from workload.gpt import GPT
 from workload.plan import Plan
 
@@ -102,7 +103,7 @@ def test_a_covering_set_has_every_pair_of_values() -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(("ranks", "count"), [(1, 3), (2, 6), (4, 10), (8, 3)])
+@pytest.mark.parametrize(("ranks", "count"), [(1, 3), (2, 6), (4, 8), (8, 2)])
 def test_options_inside_a_layer_train_as_the_plain_model_does(ranks: int, count: int) -> None:
     check(ranks, some(ranks, count))
 
@@ -117,6 +118,23 @@ def test_bf16_and_fp32_stay_near_the_plain_model() -> None:
     expected, _ = reference(gpt)
     assert single == pytest.approx(expected, rel=1e-5)
     assert half == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_options_inside_the_layers_of_a_pipeline_train_as_the_plain_model_does() -> None:
+    rows = {"x": 2, "pipe": 2, "sequence_parallel": True}
+    deep, llama = (replace(gpt, layers=4, dropout=0.2) for gpt in (TINY, MODELS["Llama"]))
+    plans = [
+        pipe_plan(**rows, attention="unfused", recompute="selective"),
+        pipe_plan(**rows, schedule="zb-h1"),
+        pipe_plan(**rows, interleave=2, recompute="full:1"),
+        pipe_plan(**rows, schedule="zb-2p", attention="unfused", recompute="selective", overlap=()),
+        pipe_plan(**rows, schedule="gpipe", recompute="full"),
+        pipe_plan(pipe=4, attention="unfused", recompute="full:1"),
+    ]
+    check(4, [*itertools.product((deep, llama), plans)])
 
 
 @pytest.mark.distributed

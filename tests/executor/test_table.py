@@ -55,8 +55,10 @@ def test_buffers_that_are_summed_together_lie_in_one_arena() -> None:
     names = ("a", "b")
     op = Op("reduce", "all_reduce", names, names, "grads", axes=("data",), dtype="fp32")
     table = table_of(*parts, ops=(op,))
-    table.operand(op).fill_(7.0)
-    assert table.operand(op).numel() == 16
+    ((source, target),) = table.operands(op)
+    assert source is target
+    target.fill_(7.0)
+    assert target.numel() == 16
     assert [float(table[name].sum()) for name in names] == [42.0, 70.0]
     assert table.live_bytes == 64
 

@@ -74,7 +74,7 @@ def test_a_matmul_of_one_row_takes_the_time_of_reading_its_weight() -> None:
 
 
 def test_a_batched_matmul_takes_the_time_of_one_with_all_its_rows() -> None:
-    for costs in (AnalyticCosts(load_machine("frontier")), ProfileCosts(PROFILE, ranks=1)):
+    for costs in (AnalyticCosts(load_machine("frontier")), ProfileCosts(PROFILE, 1, 1e9)):
         one, many = matmul(256 * 64, 2048, 128), batched(64, 256, 2048, 128)
         assert costs.seconds(many) == pytest.approx(costs.seconds(replace(one, nbytes=many.nbytes)))
 
@@ -82,7 +82,7 @@ def test_a_batched_matmul_takes_the_time_of_one_with_all_its_rows() -> None:
 def test_a_measured_batched_matmul_is_interpolated_in_its_flops_form_by_form() -> None:
     rows = ((1.0, 0.0, 1e6, 1e-4), (1.0, 0.0, 1e8, 1e-2), (1.0, 1.0, 1e6, 1.0))
     table = Table(("ranks", "form", "flops", "seconds"), rows)
-    costs = ProfileCosts(Profile(kernels={"batched_matmul@bf16": table}), ranks=1)
+    costs = ProfileCosts(Profile(kernels={"batched_matmul@bf16": table}), 1, 1e9)
     op = batched(8, 50, 125, 100)
     assert op.flops == 10**7
     assert costs.seconds(op) == pytest.approx(1e-3)
@@ -117,6 +117,16 @@ def test_a_step_of_many_devices_waits_for_the_slowest_to_multiply() -> None:
     assert many.seconds(move(10**9)) == one.seconds(move(10**9))
 
 
+def test_a_copy_from_or_to_the_host_goes_at_the_rate_of_its_link() -> None:
+    """36 GB/s of Infinity Fabric to each GCD, 450 of NVLink-C2C, PCIe 4 at 25; or as calibrated."""
+    for name, rate in (("frontier", 36e9), ("alps", 450e9), ("perlmutter", 25e9)):
+        machine = load_machine(name)
+        for kind in ("to_device", "to_host"):
+            seconds = AnalyticCosts(machine).seconds(move(10**9, kind)) - machine.device.launch_s
+            assert seconds == pytest.approx(1e9 / rate)
+    assert ProfileCosts(PROFILE, 1, 2e9).seconds(move(10**9, "to_host")) == pytest.approx(0.5)
+
+
 def test_a_dtype_that_the_machine_does_not_know_is_refused_by_name() -> None:
     with pytest.raises(MachineError, match=r"has no device\.peak_flops\.int3; it knows"):
         AnalyticCosts(load_machine("frontier")).seconds(matmul(8, 8, 8, dtype="int3"))
@@ -124,24 +134,26 @@ def test_a_dtype_that_the_machine_does_not_know_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 64, 16), (32, 32, 32), (20, 50, 64)])
 def test_a_profile_interpolates_a_matmuls_rate_in_logarithms(m: int, n: int, k: int) -> None:
-    seconds = ProfileCosts(PROFILE, ranks=1).seconds(matmul(m, n, k))
+    seconds = ProfileCosts(PROFILE, 1, 1e9).seconds(matmul(m, n, k))
     assert seconds == pytest.approx(2 * n * k / 1e9)
 
 
 def test_outside_the_measured_shapes_the_rate_of_the_nearest_holds() -> None:
-    costs = ProfileCosts(PROFILE, ranks=1)
+    costs = ProfileCosts(PROFILE, 1, 1e9)
     assert costs.seconds(matmul(128, 64, 64)) == pytest.approx(
         2 * costs.seconds(matmul(64, 64, 64))
     )
 
 
 def test_a_form_that_was_not_measured_takes_the_rate_of_one_that_was() -> None:
-    costs = ProfileCosts(PROFILE, ranks=1)
+    costs = ProfileCosts(PROFILE, 1, 1e9)
     assert costs.seconds(matmul(32, 32, 32, form="TN")) == costs.seconds(matmul(32, 32, 32))
 
 
 def test_rows_measured_with_the_nearest_number_of_busy_ranks_count() -> None:
-    alone, crowded = (ProfileCosts(PROFILE, ranks).seconds(matmul(32, 32, 32)) for ranks in (1, 8))
+    alone, crowded = (
+        ProfileCosts(PROFILE, ranks, 1e9).seconds(matmul(32, 32, 32)) for ranks in (1, 8)
+    )
     assert crowded == pytest.approx(4 * alone)
 
 
@@ -151,13 +163,13 @@ def test_rows_measured_with_the_nearest_number_of_busy_ranks_count() -> None:
 def test_a_moved_size_holds_its_time_below_the_table_and_its_rate_above(
     nbytes: int, seconds: float
 ) -> None:
-    assert ProfileCosts(PROFILE, ranks=1).seconds(move(nbytes)) == pytest.approx(seconds)
+    assert ProfileCosts(PROFILE, 1, 1e9).seconds(move(nbytes)) == pytest.approx(seconds)
 
 
 def test_attention_is_interpolated_in_its_work() -> None:
     rows = ((1.0, 64.0, 2.0, 8.0, 32.0, 1e-3), (1.0, 128.0, 2.0, 8.0, 32.0, 2e-3))
     columns = ("ranks", "rows", "heads", "width", "sequence", "seconds")
-    costs = ProfileCosts(Profile(kernels={"attention@bf16": Table(columns, rows)}), ranks=1)
+    costs = ProfileCosts(Profile(kernels={"attention@bf16": Table(columns, rows)}), 1, 1e9)
     op = Op("op", "attention", (), (), "b", flops=4 * 96 * 2 * 8 * 32)
     assert costs.seconds(op) == pytest.approx(1.5e-3)
 
@@ -165,7 +177,7 @@ def test_attention_is_interpolated_in_its_work() -> None:
 def test_a_grid_with_a_hole_is_refused_by_the_missing_shape() -> None:
     holed = replace(MATMULS, rows=MATMULS.rows[1:8])
     with pytest.raises(MachineError, match=r"no NN row for m, n, k = \(16\.0, 16\.0, 16\.0\)"):
-        ProfileCosts(Profile(kernels={"matmul@bf16": holed}), ranks=1)
+        ProfileCosts(Profile(kernels={"matmul@bf16": holed}), 1, 1e9)
 
 
 def test_a_machine_with_a_profile_is_predicted_from_it() -> None:

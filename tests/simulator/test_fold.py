@@ -32,6 +32,18 @@ GRIDS = (
     "x=4,sequence_parallel=true",
     "x=2,z=2,data=2,sequence_parallel=true,attention=unfused",
 )
+SHARDINGS = (
+    "zero=0",
+    "zero=1",
+    "zero=2",
+    "zero=3",
+    "zero=1,shard=2",
+    "zero=2,shard=2",
+    "zero=3,shard=2,reshard=false",
+    "reshard=false",
+    "offload=optimizer",
+    "zero=1,offload=optimizer",
+)
 BANDWIDTHS = (1e6, 3e7, 1e8, 3e8, 1e9, 1e10, 1e12)  # from bound by links to bound by compute
 
 
@@ -50,6 +62,7 @@ def assert_equal(folded: Step, whole: Step) -> None:
 CASES = {
     "grid": st.sampled_from(GRIDS),
     "overlap": st.sampled_from(OVERLAPS),
+    "sharding": st.sampled_from(SHARDINGS),
     "recompute": st.sampled_from(("none", "full", "selective", "full:3")),
     "bytes_per_s": st.sampled_from(BANDWIDTHS),
     "tied": st.booleans(),
@@ -61,29 +74,34 @@ CASES = {
 def test_a_folded_step_equals_the_whole_step_exactly(
     grid: str,
     overlap: str,
+    sharding: str,
     recompute: str,
     layers: int,
     micro_batches: int,
     bytes_per_s: float,
     tied: bool,
 ) -> None:
-    plan = plan_of(f"{grid},overlap={overlap},recompute={recompute}", micro_batches)
+    sharding = sharding if "data=" in grid else sharding.replace("shard=2", "shard=0")
+    plan = plan_of(f"{grid},{sharding},overlap={overlap},recompute={recompute}", micro_batches)
     assert_equal(*both(plan, layers, bytes_per_s, tied=tied))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @settings(deadline=None, max_examples=150, derandomize=True)
 @given(**CASES, layers=st.integers(18, 48), micro_batches=st.sampled_from((1, 2, 10, 15)))
 def test_a_deeply_folded_step_equals_the_whole_step_exactly(
     grid: str,
     overlap: str,
+    sharding: str,
     recompute: str,
     layers: int,
     micro_batches: int,
     bytes_per_s: float,
     tied: bool,
 ) -> None:
-    plan = plan_of(f"{grid},overlap={overlap},recompute={recompute}", micro_batches)
+    sharding = sharding if "data=" in grid else sharding.replace("shard=2", "shard=0")
+    plan = plan_of(f"{grid},{sharding},overlap={overlap},recompute={recompute}", micro_batches)
     assert_equal(*both(plan, layers, bytes_per_s, tied=tied))
 
 
@@ -99,9 +117,9 @@ def test_most_steps_fold_to_the_fewest_micro_batches_and_layers_or_twice_as_many
 
 
 @pytest.mark.parametrize("overlap", ["none", "all"])
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_counts_and_memory_are_those_of_the_whole_program(overlap: str, recompute: str) -> None:
-    plan = plan_of(f"x=2,y=2,z=2,data=2,recompute={recompute},overlap={overlap}", 10)
+@pytest.mark.parametrize("rest", ["recompute=none", "recompute=full", *SHARDINGS[1:]])
+def test_counts_and_memory_are_those_of_the_whole_program(overlap: str, rest: str) -> None:
+    plan = plan_of(f"x=2,y=2,z=2,data=4,{rest},overlap={overlap}", 10)
     gpt = replace(SMALL, layers=36)
     folded = simulate_step(gpt, plan, SmallCosts(), SmallFabric(bytes_per_s=1e9))
     program = lower(gpt, plan)

@@ -79,7 +79,7 @@ def test_a_profile_of_all_forms_makes_the_choice() -> None:
         "matmul@bf16": Table(columns, tuple(rows)),
         "transpose@bf16": Table(("ranks", "nbytes", "seconds"), moves),
     }
-    costs = ProfileCosts(Profile(kernels=kernels), ranks=1)
+    costs = ProfileCosts(Profile(kernels=kernels), ranks=1, host_bytes_per_s=1e9)
     chosen = fastest_forms(SMALL, plan_of(PLAN), costs)
     assert {form for matmul, form in chosen.items() if matmul[0] == "TN"} == {"NN"}
     assert all(matmul[0] == form for matmul, form in chosen.items() if matmul[0] != "TN")

@@ -181,6 +181,18 @@ def test_an_overlapped_collective_takes_its_share_from_the_compute_beside_it() -
     assert simulate([beside], costs, fabric).step_s == pytest.approx(1.0 + 2.5 + 0.5)
 
 
+def test_a_copy_of_another_stream_takes_nothing_from_the_compute_beside_it() -> None:
+    fabric = replace(FABRIC, compute_share=0.5)
+    costs = GivenSeconds(copy=2.0, work=1.0, last=0.5)
+    beside = by_hand(
+        "x=1",
+        compute("copy", writes="a", stream="to_device"),
+        compute("work", writes="b"),
+        compute("last", reads="a b", writes="c"),
+    )
+    assert simulate([beside], costs, fabric).step_s == pytest.approx(2.0 + 0.5)
+
+
 def test_a_collective_that_compute_waits_for_takes_nothing_from_it() -> None:
     fabric = replace(FABRIC, compute_share=0.5)
     costs = GivenSeconds(first=1.0, last=0.5)

@@ -41,6 +41,21 @@ def test_the_breakdown_sums_to_the_step(model: str, machine: str) -> None:
     assert min(parts) >= 0
 
 
+def test_offloaded_states_take_the_host_s_memory_and_time_on_its_link() -> None:
+    gpt, machine = find_model("gpt-5b"), load_machine("perlmutter")
+    here, away = (
+        predict(gpt, parse_plan(f"x=4,data=4,recompute=full,offload={where}", batch=16), machine)
+        for where in ("none", "optimizer")
+    )
+    assert away.memory.host_bytes == here.memory.parts["optimizer"]
+    assert away.memory.peak_bytes == sum(away.memory.parts.values()) < here.memory.peak_bytes
+    # 15 GB of states per rank at 25 GB/s, either way at once, beside AdamW's 40 ms.
+    link_s = away.memory.host_bytes / machine.node.host.bytes_per_s
+    assert away.step_s - here.step_s == pytest.approx(link_s, rel=0.1)
+    assert away.breakdown_s["to_device"] == pytest.approx(link_s, rel=0.2)
+    assert fsum(away.breakdown_s.values()) == pytest.approx(away.step_s, rel=1e-12)
+
+
 @pytest.mark.parametrize("machine", ["frontier", "perlmutter"])
 def test_a_folded_prediction_is_the_whole_one(machine: str) -> None:
     gpt = replace(find_model("gpt-5b"), layers=20)

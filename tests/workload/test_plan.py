@@ -12,7 +12,7 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
 from workload.grid import AXES, Grid
 from workload.lowering import lower
-from workload.plan import OVERLAPS, PRECISIONS, Plan
+from workload.plan import CHOICES, OVERLAPS, PRECISIONS, Plan
 from workload.plan_text import parse_plan
 
 
@@ -45,6 +45,9 @@ sizes = st.sampled_from([1, 2, 3, 4, 8])
     overlap=st.sets(st.sampled_from(OVERLAPS)),
     recompute=st.sampled_from(("none", "selective", "full", "full:3")),
     precision=st.sampled_from(PRECISIONS),
+    zero=st.sampled_from((0, 1, 2, 3)),
+    reshard=st.booleans(),
+    offload=st.sampled_from(CHOICES["offload"]),
 )
 def test_every_plan_is_read_back_from_its_text_and_its_table(
     axes: tuple[int, ...],
@@ -53,6 +56,9 @@ def test_every_plan_is_read_back_from_its_text_and_its_table(
     overlap: set[str],
     recompute: str,
     precision: str,
+    zero: int,
+    reshard: bool,
+    offload: str,
 ) -> None:
     x, y, z, data = axes
     plan = Plan(
@@ -65,6 +71,11 @@ def test_every_plan_is_read_back_from_its_text_and_its_table(
         overlap=tuple(switch for switch in OVERLAPS if switch in overlap),
         recompute=recompute,
         precision=precision,
+        zero=zero,
+        shard=data // 2 if zero and data % 2 == 0 else 0,
+        reshard=reshard,
+        offload=offload,
+        gradients="bf16" if precision == "bf16" else "fp32",
     )
     assert parse_plan(str(plan), batch=plan.batch) == plan
     assert parse_plan(plan.as_dict()) == plan

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from workload.gpt import GPT
 from workload.layout import Layout
-from workload.op import COMPUTE, ITEM_BYTES, NO_ATTRIBUTES, Buffer, Op
+from workload.lowering.sharding import sharding_of
+from workload.op import COMPUTE, HOST, ITEM_BYTES, NO_ATTRIBUTES, Buffer, Op
 from workload.plan import Plan
 
 
@@ -18,8 +19,10 @@ class Parameter:
     """A parameter's place in the optimizer step.
 
     `owner` is the block whose AdamW updates it. `sharded` tells a weight whose gradient arrives by
-    reduce-scatter over z from a small one whose gradient is summed over z and data at the end.
-    `copies` ranks of an x*y*z*pipe cell hold the same values (they share its square in the norm).
+    reduce-scatter from a small one whose gradient is summed over z and data at the end.
+    `copies` ranks of those that sum the norm hold the same values (they share its square).
+    AdamW takes the gradient `reduced` and writes `trained`: the parameter or its master copy. With
+    `apart`, ranks update a part of the parameter each and gather it.
     """
 
     name: str
@@ -27,6 +30,9 @@ class Parameter:
     sharded: bool
     copies: int
     decays: bool
+    reduced: str
+    trained: str
+    apart: bool
 
 
 class Builder:
@@ -37,13 +43,18 @@ class Builder:
         self.plan = plan
         self.stage = stage
         self.grid = plan.grid
+        self.sharding = sharding_of(plan)
         self.rows = plan.micro_batch * gpt.sequence
         self.dtype = plan.precision
         self.wide = "fp64" if plan.precision == "fp64" else "fp32"
+        self.summed = "bf16" if plan.gradients == "bf16" else self.wide
+        self.kept = HOST if plan.offload == "optimizer" else "optimizer"
         self.ops: list[Op] = []
         self.buffers: dict[str, Buffer] = {}
         self.layouts: dict[str, Layout] = {}
+        self.states: dict[str, Layout] = {}
         self.parameters: dict[str, Parameter] = {}
+        self.gathered: dict[tuple[str, str], str] = {}
         self.block = ""
 
     def tensor(
@@ -146,27 +157,50 @@ class Builder:
     def parameter(
         self, name: str, owner: str, layout: Layout, *, sharded: bool, stages: int = 1
     ) -> str:
-        """A parameter with its gradient and optimizer state, cut as the layout says.
+        """A parameter with its gradient and optimizer state, cut as the layout says; if `sharded`,
+        each of them over the axes of its own that `sharding` says. `stages` of the pipeline hold
+        it.
 
-        In bf16 the gradient, AdamW's moments and a master copy are fp32 (AxoNN, Megatron); in fp32
-        and fp64 everything has the one dtype and there is no master copy. `stages` of the pipeline
-        hold it.
+        In bf16 the gradient (unless the plan says bf16), AdamW's moments and a master copy are
+        fp32 (AxoNN, Megatron); in fp32 and fp64 everything has the one dtype, and there is a master
+        copy only of a rank's part.
         """
-        self.layouts[name] = layout
+        how = self.sharding
+        held, summed, kept = (
+            replace(layout, flat=flat if sharded else ())
+            for flat in (how.parameters, how.gradients, how.optimizer)
+        )
+        apart = held.flat != kept.flat
+        master = apart or self.dtype == "bf16"
+        self.layouts[name], self.states[name] = held, kept
+        self._held(name, held, self.dtype, "parameters", stages)
+        self._held(f"{name}.grad", summed, self.summed, "gradients", stages)
+        for state in ("m", "v", "master") if master else ("m", "v"):
+            self._held(f"{name}.{state}", kept, self.wide, self.kept, stages)
+        norm = self.grid.size("x", "y", "z", *how.over) * stages
+        self.parameters[name] = Parameter(
+            name,
+            owner,
+            sharded,
+            copies=norm // self._parts(kept),
+            decays=len(layout.shape) > 1,
+            reduced=f"{name}.grad" if summed == kept else f"{name}.grad.shard",
+            trained=f"{name}.master" if master else name,
+            apart=apart,
+        )
+        return name
+
+    def _held(self, name: str, layout: Layout, dtype: str, role: str, stages: int) -> None:
         tile = [
             n // self.grid.size(*axes) for n, axes in zip(layout.padded, layout.split, strict=True)
         ]
-        shape = (prod(tile) // self.grid.z,) if layout.flat else tuple(tile)
-        parts = self.grid.size(*(axis for axes in layout.split for axis in axes))
-        parts *= self.grid.z if layout.flat else 1
-        copies = self.grid.ranks // self.grid.pipe // parts * stages
-        self.state(name, shape, self.dtype, "parameters", copies)
-        self.state(f"{name}.grad", shape, self.wide, "gradients", copies)
-        for moment in ("m", "v") if self.dtype != "bf16" else ("m", "v", "master"):
-            self.state(f"{name}.{moment}", shape, self.wide, "optimizer", copies)
-        cell = self.grid.size("x", "y", "z") // parts * stages
-        self.parameters[name] = Parameter(name, owner, sharded, cell, len(layout.shape) > 1)
-        return name
+        flat = (prod(tile) // self.grid.size(*layout.flat),)
+        copies = self.grid.ranks // self.grid.pipe // self._parts(layout) * stages
+        self.state(name, flat if layout.flat else tuple(tile), dtype, role, copies)
+
+    def _parts(self, layout: Layout) -> int:
+        """How many different parts of a tensor there are."""
+        return self.grid.size(*(a for axes in (*layout.split, layout.flat) for a in axes))
 
     def grad_writes(self, name: str, micro_batch: int) -> tuple[list[str], list[str]]:
         """How an op adds to a parameter's gradient: (reads, writes); the first one overwrites."""

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
+from workload.lowering.sharding import sharding_of
 from workload.plan import Plan
 from workload.stages import chunk_layers
 
 
 def check(gpt: GPT, plan: Plan) -> None:
     """Refuse a plan that does not divide the model, naming what would."""
-    x, y, z = plan.x, plan.y, plan.z
+    x, y, shards = plan.x, plan.y, sharding_of(plan)
     chunk_layers(gpt, plan)
     groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
     _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn})
@@ -24,11 +25,12 @@ def check(gpt: GPT, plan: Plan) -> None:
         "the output weight": gpt.hidden * gpt.bands[0] // (x * y),
         "the MLP weight": gpt.hidden * gpt.ffn // (x * y),
     }
+    parts = plan.grid.size(*shards.optimizer)
     for name, elements in tiles.items():
-        if elements % z:
+        if elements % parts:
             raise PlanCannotRunError(
-                f"z={z} does not divide the {elements} elements of {name} of a rank; "
-                f"nearest: {_nearest(z, [elements])}"
+                f"{'*'.join(('z', *shards.over))}={parts} does not divide the {elements} elements "
+                f"of {name} of a rank; nearest: {_nearest(parts, [elements])}"
             )
 
 

@@ -103,7 +103,7 @@ def backward(
             owner,
             micro_batch=m,
             source=source,
-            weight=saved.weights[name] if again == "full" or b.grid.z == 1 else "",
+            weight=saved.weights[name] if again == "full" else "",
             grad=upstream,
         )
 

@@ -2,7 +2,7 @@
 
 Letters: I is m x k, W is k x n. Rows are split over z (and data). A normal layer has k over y and n
 over x; a transposed one k over x and n over y, so that the output of one is the input layout of the
-other. Each tile of W is flattened and split once more over z.
+other. Each tile of W is flattened and split once more over z, and over data as `zero` says.
 Source: AxoNN (SC24), section 3; design as in 2305.13525.
 """
 
@@ -41,26 +41,30 @@ class Linear:
 
 
 def declare(b: Builder, linear: Linear, owner: str) -> None:
-    """Declare the weight (sharded over x, y and z) and, if any, the bias (split as the output)."""
+    """Declare the weight (split over x and y, then sharded) and, if any, the bias."""
     shape = (linear.k, linear.n)
     split = ((linear.k_axis,), (linear.n_axis,))
-    b.parameter(
-        f"{owner}.{linear.name}.w",
-        owner,
-        Layout(shape, shape, split, linear.bands, flat="z"),
-        sharded=True,
-    )
+    weight = Layout(shape, shape, split, linear.bands)
+    b.parameter(f"{owner}.{linear.name}.w", owner, weight, sharded=True)
     if b.gpt.biases:
         bias = Layout((linear.n,), (linear.n,), ((linear.n_axis,),), linear.bands)
         b.parameter(f"{owner}.{linear.name}.b", owner, bias, sharded=False)
 
 
 def gather(b: Builder, prefix: str, weight: str, shape: tuple[int, int]) -> str:
-    """All-gather a weight tile over z; with one rank on z the parameter itself is the tile."""
-    if b.grid.z == 1:
+    """All-gather a weight tile over the axes that shard it; without any it is the parameter.
+
+    Without `reshard` a micro-batch gathers each weight once.
+    """
+    axes = b.sharding.parameters
+    if b.grid.size(*axes) == 1:
         return weight
+    once = (b.block.partition(".")[0], weight)
+    if not b.plan.reshard and once in b.gathered:
+        return b.gathered[once]
     full = b.tensor(f"{prefix}.w.full", shape, role="gathered")
-    b.collective(f"{prefix}.gather", "all_gather", [weight], [full], "z")
+    b.collective(f"{prefix}.gather", "all_gather", [weight], [full], *axes)
+    b.gathered[once] = full
     return full
 
 
@@ -122,20 +126,35 @@ def weight_gradient(
     shape: tuple[int, int],
     micro_batch: int,
 ) -> None:
-    """Emit dW = left^T right, its reduce-scatter over z and its addition to the gradient."""
+    """Emit dW = left^T right, its reduce-scatter and its addition to the gradient."""
     full = b.tensor(f"{name}.dw", shape, role="workspace")
     matmul(b, f"{name}.grad.weight", list(operands), full, "TN", (*shape, b.rows))
     add_gradient(b, name, parameter, full, first=micro_batch == 0)
 
 
 def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: bool) -> None:
-    """Emit the reduce-scatter of a weight's gradient over z and its addition to the shard's."""
+    """Emit the reduce-scatter of a weight's gradient and its addition to the rank's part.
+
+    Where the parts of S are parts of z's, that is one reduce-scatter over z and one over S.
+    """
     part = full
-    if b.grid.z > 1:
-        part = b.tensor(f"{name}.dw.shard", b.buffers[parameter].shape, role="workspace")
-        b.collective(f"{name}.grad.scatter", "reduce_scatter", [full], [part], "z")
+    axes = b.sharding.gradients
+    for over in [axes] if axes[0] == "z" else [axes[1:], axes[:1]]:
+        part = _scattered(b, name, part, over)
     reads, writes = b.grad_writes(parameter, 0 if first else 1)
     b.op(f"{name}.grad.accumulate", "accumulate", [part, *reads], writes, first=first)
+
+
+def _scattered(b: Builder, name: str, full: str, axes: tuple[str, ...]) -> str:
+    count = b.grid.size(*axes)
+    if count == 1:
+        return full
+    again = full.endswith(".shard")
+    op = f"{name}.grad.scatter"
+    part = f"{full}.shard"
+    b.tensor(part, (b.buffers[full].elements // count,), role="workspace")
+    b.collective(f"{op}.{axes[0]}" if again else op, "reduce_scatter", [full], [part], *axes)
+    return part
 
 
 def matmul(

@@ -51,8 +51,8 @@ def lower_slots(
         slot_of |= {op.block: slot for op in own}
     b.ops = []
     optimizer.finish(b)
-    every = overlap_step([*ops, *b.ops], plan, b.buffers)
-    return Program(gpt, plan, tuple(every), b.buffers, b.layouts, stage, slot_of)
+    every = overlap_step([*ops, *b.ops], plan, b.buffers, slot_of)
+    return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)
 
 
 def _declare(b: Builder, chunks: Chunks) -> None:

@@ -1,8 +1,8 @@
 """The two ends of the model: embedding, classifier and loss, all vocabulary-parallel over x and y.
 
-The table's rows (the vocabulary) are split over x*y and each part is flattened and split over z
-like any weight. Logits are never gathered: the loss needs two all-reduces of one and two numbers
-per token. Source: Megatron-AxoNN (vocabulary over the whole tensor group).
+The table's rows (the vocabulary) are split over x*y and each part is flattened and sharded like any
+weight. Logits are never gathered: the loss needs two all-reduces of one and two numbers per token.
+Source: Megatron-AxoNN (vocabulary over the whole tensor group).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Kept = tuple[tuple[str, str] | None, str]
 
 
 def padded_vocabulary(b: Builder) -> int:
-    """The smallest vocabulary of at least V rows that x, y and z split evenly."""
+    """The smallest vocabulary of at least V rows that x, y and the shards split evenly."""
     parts = b.grid.size("x", "y")
     count = -(-b.gpt.vocab // parts)
-    while count * b.gpt.hidden % b.grid.z:
+    while count * b.gpt.hidden % b.grid.size(*b.sharding.optimizer):
         count += 1
     return parts * count
 
@@ -46,7 +46,7 @@ def declare_head(b: Builder) -> None:
 
 def _declare_table(b: Builder, name: str, owner: str) -> None:
     shape, padded = (b.gpt.vocab, b.gpt.hidden), (padded_vocabulary(b), b.gpt.hidden)
-    layout = Layout(shape, padded, (("x", "y"), ()), flat="z")
+    layout = Layout(shape, padded, (("x", "y"), ()))
     stages = b.grid.size("ends") if b.gpt.tied else 1
     b.parameter(name, owner, layout, sharded=True, stages=stages)
 

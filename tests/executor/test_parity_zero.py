@@ -1,0 +1,99 @@
+"""Sharding over data against the plain model: zero=1, 2 and 3, alone and with all that it meets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.executor.ranks import on_ranks
+from tests.executor.test_parity import TINY, check, grids, losses_of, plan_of, reference
+from workload.gpt import GPT
+from workload.plan import Plan
+
+UNTIED = replace(TINY, tied=False)
+
+
+def zero_plan(
+    grid: tuple[int, ...], zero: int, options: tuple[bool, str, int], **more: Any
+) -> Plan:
+    """A plan of 16 sequences, or of 24 where three micro-batches are to be run."""
+    overlap, recompute, micro_batches = options
+    if micro_batches != 3:
+        return replace(plan_of(grid, overlap, recompute, micro_batches), zero=zero, **more)
+    plan = plan_of(grid, overlap, recompute, 1)
+    micro_batch = 24 // (3 * plan.z * plan.data)
+    return replace(plan, zero=zero, batch=24, micro_batch=micro_batch, **more)
+
+
+def shards(data: int) -> list[int]:
+    """Over how many neighbours on data one may shard: all of them (0), or fewer."""
+    return [0, *(n for n in range(2, data) if data % n == 0)]
+
+
+def every_plan(ranks: int) -> Iterator[Plan]:
+    """Every grid that splits data, way to shard it, recomputation, overlap and resharding; in one
+    of five the optimizer's states live in the host's memory."""
+    offload = itertools.cycle(["none"] * 4 + ["optimizer"])
+    for grid in (grid for grid in grids(ranks) if grid[3] > 1):
+        for zero, shard in itertools.product((1, 2, 3), shards(grid[3])):
+            for options in itertools.product((False, True), ("none", "full"), (1, 2, 3)):
+                for reshard in (True, False):
+                    more = {"shard": shard, "reshard": reshard, "offload": next(offload)}
+                    yield zero_plan(grid, zero, options, **more)
+
+
+FEW = {
+    2: [
+        zero_plan((1, 1, 1, 2), 1, (True, "none", 2)),
+        zero_plan((1, 1, 1, 2), 2, (True, "full", 3), offload="optimizer"),
+        zero_plan((1, 1, 1, 2), 3, (True, "none", 2)),
+        zero_plan((1, 1, 1, 2), 3, (False, "none", 1), reshard=False),
+        zero_plan((1, 1, 2, 1), 0, (True, "full", 2), reshard=False),
+    ],
+    4: [
+        zero_plan((1, 1, 2, 2), 1, (True, "full", 3), offload="optimizer"),
+        zero_plan((1, 1, 2, 2), 2, (True, "none", 2)),
+        zero_plan((1, 1, 2, 2), 3, (True, "full", 3), reshard=False),
+        zero_plan((1, 1, 1, 4), 1, (True, "none", 2), shard=2),
+        zero_plan((1, 1, 1, 4), 2, (True, "none", 1), shard=2, reshard=False),
+        zero_plan((1, 1, 1, 4), 3, (False, "full", 2), shard=2),
+        zero_plan((2, 1, 1, 2), 2, (False, "none", 2)),
+    ],
+    8: [
+        zero_plan((1, 1, 2, 4), 2, (True, "full", 1), shard=2),
+        zero_plan((1, 2, 2, 2), 3, (True, "none", 2)),
+    ],
+}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("ranks", "gpt"), [(2, TINY), (4, TINY), (8, UNTIED)])
+def test_sharded_over_data_it_trains_as_the_plain_model_does(ranks: int, gpt: GPT) -> None:
+    check(ranks, gpt, FEW[ranks])
+
+
+@pytest.mark.distributed
+def test_bf16_and_fp32_stay_near_the_plain_model() -> None:
+    exact = [zero_plan((1, 1, 1, 2), zero, (True, "none", 2)) for zero in (1, 3)]
+    single = [replace(plan, precision="fp32") for plan in exact]
+    half = [replace(plan, precision="bf16") for plan in exact]
+    summed = [replace(plan, gradients="bf16", offload="optimizer") for plan in half]
+    found = on_ranks(2, losses_of, TINY, [*single, *half, *summed])
+    expected, _ = reference(TINY)
+    for losses in found[:2]:
+        assert losses == pytest.approx(expected, rel=1e-5)
+    for losses in found[2:]:
+        assert losses == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("gpt", [TINY, UNTIED], ids=["tied", "untied"])
+def test_every_way_to_shard_trains_as_the_plain_model_does(gpt: GPT, ranks: int) -> None:
+    check(ranks, gpt, list(every_plan(ranks)))

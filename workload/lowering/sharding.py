@@ -1,0 +1,43 @@
+"""Who holds which part of a weight, once x and y have cut its tile.
+
+Letters: S is the part of data that shards, all of it or runs of neighbours ("shard").
+Source: Rajbhandari et al. (ZeRO, SC20), section 5; Zhao et al. (FSDP, VLDB 2023) for the runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workload.plan import Plan
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """The axes that split a weight's flattened tile: its parameter, gradient, optimizer state.
+
+    The first axis named varies fastest, so that members of a group over all of them hold parts in
+    rank order, and that a gather over S alone restores the part of z. `over` is S, if anything is
+    sharded over it; gradients are equal on ranks of S and summed over `copies` once a step.
+    """
+
+    parameters: Axes
+    gradients: Axes
+    optimizer: Axes
+    over: Axes
+    copies: Axes
+
+
+def sharding_of(plan: Plan) -> Sharding:
+    """What z and `zero` split: z everything, zero=1, 2 and 3 one thing more over S each."""
+    z = ("z",)
+    part = "shard" if 0 < plan.shard < plan.data else "data"
+    if not plan.zero or plan.grid.size(part) == 1:
+        return Sharding(z, z, z, (), ("data",))
+    copies = ("replica",) if part == "shard" else ()
+    if plan.zero == 3:
+        every = ("z", part)
+        return Sharding(every, every, every, (part,), copies)
+    both = (part, "z")
+    return Sharding(z, both if plan.zero == 2 else z, both, (part,), copies)
