@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from math import log2
 
 from workload.forms import matmul_of, with_forms
@@ -91,19 +92,17 @@ def _stream(op: Op) -> str:
 
 
 def _matmuls(precision: str, *, quick: bool) -> Iterator[Sample]:
+    """Every form on the same shapes, since the choice among forms compares them."""
     widths = (64, 256, 1024) if quick else (32, 128, 512, 2048)
-    rows = (128, 1024) if quick else (64, 256, 1024, 4096)
+    # Tokens are rows of the output or, in dW, summed over: either may be the long dimension.
+    sides = widths if quick else (*widths, 4096)
     gpt, plan = _models(precision, quick=True)[0]
     for code, form in enumerate(FORMS):
-        for tall in rows:
-            for n in widths:
-                for other in widths:
-                    # The long dimension is the tokens: rows of the output, or summed over in dW.
-                    m, k = (other, tall) if form == "TN" else (tall, other)
-                    op, buffers = _matmul(form, (m, n, k), precision)
-                    sizes = {"m": float(m), "n": float(n), "k": float(k)}
-                    program = Program(gpt, plan, (op,), buffers, {})
-                    yield Sample("matmul", {"form": float(code), **sizes}, _repeats(op, program))
+        for m, n, k in product(sides, widths, sides):
+            op, buffers = _matmul(form, (m, n, k), precision)
+            sizes = {"m": float(m), "n": float(n), "k": float(k)}
+            program = Program(gpt, plan, (op,), buffers, {})
+            yield Sample("matmul", {"form": float(code), **sizes}, _repeats(op, program))
 
 
 def _matmul(form: str, shape: tuple[int, int, int], precision: str) -> tuple[Op, dict[str, Buffer]]:

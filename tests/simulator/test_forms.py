@@ -15,6 +15,7 @@ from simulator.prediction import forms_on, predict
 from simulator.profile import ProfileCosts
 from tests.forms import swapped
 from tests.simulator.worlds import SmallCosts, SmallFabric, plan_of
+from topologies.errors import MachineError
 from topologies.load import load_machine, with_settings
 from topologies.profile import Profile, Table
 from workload.gpt import GPT, find_model
@@ -83,6 +84,15 @@ def test_a_profile_of_all_forms_makes_the_choice() -> None:
     chosen = fastest_forms(SMALL, plan_of(PLAN), costs)
     assert {form for matmul, form in chosen.items() if matmul[0] == "TN"} == {"NN"}
     assert all(matmul[0] == form for matmul, form in chosen.items() if matmul[0] != "TN")
+
+
+def test_a_profile_without_transposes_is_refused_by_the_missing_table() -> None:
+    sides = product((8.0, 8192.0), repeat=3)
+    columns = ("ranks", "form", "m", "n", "k", "seconds")
+    table = Table(columns, tuple((1.0, 0.0, *side, 0.2) for side in sides))
+    costs = ProfileCosts(Profile(kernels={"matmul@bf16": table}), ranks=1, host_bytes_per_s=1e9)
+    with pytest.raises(MachineError, match="has no table transpose@bf16"):
+        fastest_forms(SMALL, plan_of(PLAN), costs)
 
 
 @pytest.mark.parametrize("overlap", ["none", "all"])
