@@ -92,17 +92,18 @@ def _stream(op: Op) -> str:
 
 
 def _matmuls(precision: str, *, quick: bool) -> Iterator[Sample]:
-    """Every form on the same shapes, since the choice among forms compares them."""
+    """Every form on the same shapes, one right after the other: a choice among forms compares them,
+    and a machine that is busier for a while should be so for all three."""
     widths = (64, 256, 1024) if quick else (32, 128, 512, 2048)
     # Tokens are rows of the output or, in dW, summed over: either may be the long dimension.
     sides = widths if quick else (*widths, 4096)
     gpt, plan = _models(precision, quick=True)[0]
-    for code, form in enumerate(FORMS):
-        for m, n, k in product(sides, widths, sides):
+    for m, n, k in product(sides, widths, sides):
+        for code, form in enumerate(FORMS):
             op, buffers = _matmul(form, (m, n, k), precision)
-            sizes = {"m": float(m), "n": float(n), "k": float(k)}
+            sizes = {"form": float(code), "m": float(m), "n": float(n), "k": float(k)}
             program = Program(gpt, plan, (op,), buffers, {})
-            yield Sample("matmul", {"form": float(code), **sizes}, _repeats(op, program))
+            yield Sample("matmul", sizes, _repeats(op, program))
 
 
 def _matmul(form: str, shape: tuple[int, int, int], precision: str) -> tuple[Op, dict[str, Buffer]]:
