@@ -1,4 +1,4 @@
-"""Matmuls."""
+"""Matmuls, and the transposes that put an operand into the layout of another form."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ def matmul(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         torch.addmm(reads[2], a, b, out=out)
     else:
         torch.mm(a, b, out=out)
+
+
+def transpose(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Copy a matrix transposed; a weight at rest is flat, so the op says its shape."""
+    shape = (op.attributes["rows"], op.attributes["columns"])
+    writes[0].copy_(_matrix(reads[0], *shape).t())
 
 
 def _matrix(tensor: torch.Tensor, rows: int, columns: int) -> torch.Tensor:

@@ -158,8 +158,20 @@ def _headline(prediction: Prediction) -> str:
             f"{gpt.name} on {tables.several(prediction.devices, 'device')} of {prediction.machine}",
             tables.paragraph(f"plan {plan}", indent=" " * 5),
             f"{batch}, {each}, {plan.precision}",
+            *([tuned] if (tuned := tuned_forms(prediction)) else []),
         ]
     )
+
+
+def tuned_forms(prediction: Prediction) -> str:
+    """What the choice of matmul forms does, where the plan asks for one."""
+    tuning = prediction.tuning
+    if tuning is None:
+        return ""
+    share = f"matmul forms: {len(tuning.transposed)} of {len(tuning.forms)} transposed"
+    if not tuning.transposed:
+        return f"{share}, none would be faster for it"
+    return f"{share}, saves {tables.seconds(tuning.compute_s)} of compute"
 
 
 def _largest_first(parts: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from topologies.machine import Machine
 
 if TYPE_CHECKING:
     from validation.device import Case, DeviceRow
+
+    Outcome = DeviceRow | tuple[Case, str]
 
 OUTSIDE_TOLERANCE = 4
 
@@ -49,8 +52,7 @@ def command(
     """
     from executor.devices import accelerators
     from executor.launch import require_torch
-    from validation.device import DeviceRow, matrix, provenance, validate_device
-    from validation.host import mape
+    from validation.device import matrix, provenance, validate_device
 
     require_torch()
     cases = matrix(accelerator=accelerators() > 0)
@@ -63,26 +65,37 @@ def command(
         found = list(
             validate_device(built, cases, threads=threads, timeout_s=timeout_s, progress=ticker)
         )
-    rows = [row for row in found if isinstance(row, DeviceRow)]
-    left = [row for row in found if not isinstance(row, DeviceRow)]
-    if not rows:
-        raise click.UsageError("no case of the matrix fits this device")
-    error = mape([row.ops_error for row in rows])
-    record: dict[str, Any] = {
-        **provenance(built),
-        "threads": threads,
-        "rows": [row.as_dict() for row in rows],
-        "left_out": [{"case": case.gpt.name, "reason": reason} for case, reason in left],
-        "mape_ops": error,
-        "mape_profile": mape([row.profile_error for row in rows]),
-    }
-    options.answer(_text(rows, left, record), record, as_json=as_json, output=output)
-    if error > tolerance:
+    record = _record(found, provenance(built), threads)
+    options.answer(_text(found, record), record, as_json=as_json, output=output)
+    if record["mape_ops"] > tolerance:
         options.note(f"above the tolerance of {tables.percent(tolerance)}")
         raise SystemExit(OUTSIDE_TOLERANCE)
 
 
-def _text(rows: list[DeviceRow], left: list[tuple[Case, str]], record: dict[str, Any]) -> str:
+def _record(found: Sequence[Outcome], made: dict[str, str], threads: int) -> dict[str, Any]:
+    from validation.host import mape
+
+    rows, left = _sides(found)
+    if not rows:
+        raise click.UsageError("no case of the matrix fits this device")
+    return {
+        **made,
+        "threads": threads,
+        "rows": [row.as_dict() for row in rows],
+        "left_out": [{"case": case.gpt.name, "reason": reason} for case, reason in left],
+        "mape_ops": mape([row.ops_error for row in rows]),
+        "mape_profile": mape([row.profile_error for row in rows]),
+    }
+
+
+def _sides(found: Sequence[Outcome]) -> tuple[list[DeviceRow], list[tuple[Case, str]]]:
+    """What was measured, and what was left out."""
+    left = [row for row in found if isinstance(row, tuple)]
+    return [row for row in found if not isinstance(row, tuple)], left
+
+
+def _text(found: Sequence[Outcome], record: dict[str, Any]) -> str:
+    rows, left = _sides(found)
     shown = [
         (
             row.case.gpt.name,
