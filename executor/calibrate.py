@@ -45,12 +45,12 @@ def measure(task: Calibration, seat: Seat, report: Report) -> dict[str, Any]:
         samples = list(_samples(task, seat.ranks))
         sample_s = task.sample_s / 2 if task.quick else task.sample_s
         for done, (table, key, features, sample) in enumerate(samples, start=1):
-            row = {**features, "seconds": _seconds(sample, place, groups, sample_s)}
+            row = {**features, "seconds": seconds_of(sample, place, groups, sample_s)}
             tables[table].setdefault(key, []).append(row)
             if seat.rank == 0:
                 report({"done": done, "of": len(samples), "measuring": key})
         tables["overlap"] = _compute_share(task, place, groups)
-        return {**tables, "device": _device_name(device), "torch": str(torch.__version__)}
+        return {**tables, "device": device_name(device), "torch": str(torch.__version__)}
 
 
 def _compute_share(task: Calibration, place: Place, groups: Groups) -> float:
@@ -79,7 +79,7 @@ def _samples(task: Calibration, ranks: int) -> Iterator[tuple[str, str, dict[str
         yield "collectives", sample.key, sample.features, sample
 
 
-def _seconds(sample: Sample, place: Place, groups: Groups, sample_s: float) -> float:
+def seconds_of(sample: Sample, place: Place, groups: Groups, sample_s: float) -> float:
     """Median over a few playings of the seconds that one repeat takes, the mean of all ranks."""
     once = max(_mean(_play(sample, 2, place, groups, 1)), 1e-7)
     count = min(max(int(sample_s / once), 2), MOST_REPEATED)
@@ -125,7 +125,8 @@ def _mean(value: float) -> float:
     return float(total) / dist.get_world_size()
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """What the device calls itself."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return platform.processor() or platform.machine()

@@ -18,7 +18,9 @@ from executor import samples
 from executor.errors import LaunchError
 from executor.host import machine_document
 from executor.launch import check_ranks, launch, require_torch
-from executor.tasks import Calibration
+from executor.tasks import Calibration, Measurement
+from workload.gpt import GPT
+from workload.plan import Plan
 
 Progress = Callable[[str], None]
 
@@ -105,3 +107,17 @@ def _fingerprint(task: Calibration, ranks: int) -> str:
         Path(samples.__file__).read_text(encoding="utf-8"),
     ]
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
+
+
+def measured_ops(gpt: GPT, plan: Plan, threads: int, progress: Progress) -> dict[str, float]:
+    """The seconds of each distinct op of a plan on the device at hand, by signature."""
+    require_torch()
+    task = Measurement(gpt=gpt, plan=plan, folder=str(_cache()), threads=threads)
+
+    def report(message: dict[str, Any]) -> None:
+        progress(f"measuring ops: {message['done']}/{message['of']} {message['measuring']}")
+
+    with _alone(_cache() / "ops.json"):
+        found = launch("measure", task.to_json(), ranks=1, report=report, timeout_s=task.timeout_s)
+    seconds: dict[str, float] = found["seconds"]
+    return seconds

@@ -32,7 +32,7 @@ class Groups:
         """
         self._grid = program.plan.grid
         mine = {_round(op, self._grid): op for op in program.ops if op.communicates}
-        everyone: list[Any] = [None] * self._grid.ranks
+        everyone: list[Any] = [None] * dist.get_world_size()  # a sample's grid may be another
         dist.all_gather_object(everyone, sorted(mine))
         for key in sorted({tuple(key) for keys in everyone for key in keys}):
             if (self._grid, key) not in self._made:

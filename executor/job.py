@@ -32,7 +32,8 @@ def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
     text = read_text(job.text)
     check_text(text, job.gpt)
     with connected(seat, job.threads, job.timeout_s) as device:
-        program = lower(job.gpt, job.plan, job.plan.grid.coordinates(seat.rank)["pipe"])
+        stage = job.plan.grid.coordinates(seat.rank)["pipe"]
+        program = lower(job.gpt, job.plan, stage, forms=dict(job.forms))
         if device.type == "cpu":
             check_memory(program, seat.local_ranks)
         groups = Groups(seat.rank, job.timeout_s)

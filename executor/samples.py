@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from math import log2
 
+from workload.forms import matmul_of, with_forms
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import COMPUTE, ITEM_BYTES, Buffer, Op
+from workload.op import COMPUTE, FORMS, ITEM_BYTES, Buffer, Op
 from workload.plan import Plan
 from workload.program import Program
 
-FORMS = ("NN", "NT", "TN")
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
 
@@ -29,6 +30,7 @@ class Sample:
 def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
     """Every kernel kind in one precision: matmuls on a grid, others as small GPTs have them."""
     yield from _matmuls(precision, quick=quick)
+    yield from _transposes(precision, quick=quick)
     seen: set[tuple[str, str, int]] = set()
     for gpt, plan in _models(precision, quick=quick):
         program = lower(gpt, plan)
@@ -39,7 +41,7 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
             if op.is_collective or op.kind == "matmul" or signature in seen:
                 continue
             seen.add(signature)
-            yield Sample(op.kind, _features(op, program), _repeats(op, program))
+            yield Sample(op.kind, _features(op, program), repeats(op, program))
 
 
 def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
@@ -53,7 +55,7 @@ def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
                 op, buffers = _collective(kind, nbytes, group)
                 program = Program(gpt, plan, (op,), buffers, {})
                 features = {"ranks": float(group), "bytes": float(nbytes)}
-                yield Sample(kind, features, _repeats(op, program))
+                yield Sample(kind, features, repeats(op, program))
 
 
 def overlapped(ranks: int, precision: str) -> tuple[Sample, Sample, Sample]:
@@ -90,19 +92,18 @@ def _stream(op: Op) -> str:
 
 
 def _matmuls(precision: str, *, quick: bool) -> Iterator[Sample]:
+    """Every form on the same shapes, one right after the other: a choice among forms compares them,
+    and a machine that is busier for a while should be so for all three."""
     widths = (64, 256, 1024) if quick else (32, 128, 512, 2048)
-    rows = (128, 1024) if quick else (64, 256, 1024, 4096)
+    # Tokens are rows of the output or, in dW, summed over: either may be the long dimension.
+    sides = widths if quick else (*widths, 4096)
     gpt, plan = _models(precision, quick=True)[0]
-    for code, form in enumerate(FORMS):
-        for tall in rows:
-            for n in widths:
-                for other in widths:
-                    # The long dimension is the tokens: rows of the output, or summed over in dW.
-                    m, k = (other, tall) if form == "TN" else (tall, other)
-                    op, buffers = _matmul(form, (m, n, k), precision)
-                    sizes = {"m": float(m), "n": float(n), "k": float(k)}
-                    program = Program(gpt, plan, (op,), buffers, {})
-                    yield Sample("matmul", {"form": float(code), **sizes}, _repeats(op, program))
+    for m, n, k in product(sides, widths, sides):
+        for code, form in enumerate(FORMS):
+            op, buffers = _matmul(form, (m, n, k), precision)
+            sizes = {"form": float(code), "m": float(m), "n": float(n), "k": float(k)}
+            program = Program(gpt, plan, (op,), buffers, {})
+            yield Sample("matmul", sizes, repeats(op, program))
 
 
 def _matmul(form: str, shape: tuple[int, int, int], precision: str) -> tuple[Op, dict[str, Buffer]]:
@@ -113,6 +114,19 @@ def _matmul(form: str, shape: tuple[int, int, int], precision: str) -> tuple[Op,
     how = {"form": form, "m": m, "n": n, "k": k}
     op = Op("matmul", "matmul", ("a", "b"), ("c",), "sample", dtype=precision, attributes=how)
     return op, {"a": a, "b": b, "c": c}
+
+
+def _transposes(precision: str, *, quick: bool) -> Iterator[Sample]:
+    """Transposes of operands as matmuls have them, each with as many bytes as no other."""
+    shapes = [(64, 64), (256, 256), (1024, 1024)]
+    if not quick:
+        shapes = [(32, 64), (128, 128), (512, 256), (512, 1024), (2048, 1024), (4096, 2048)]
+    gpt, plan = _models(precision, quick=True)[0]
+    for rows, columns in shapes:
+        matmul, buffers = _matmul("NN", (rows, 64, columns), precision)
+        (op, _), copies = with_forms([matmul], buffers, {matmul_of(matmul): "TN"})
+        program = Program(gpt, plan, (op,), {**buffers, **copies}, {})
+        yield Sample("transpose", {"nbytes": float(op.nbytes)}, repeats(op, program))
 
 
 def _collective(kind: str, nbytes: int, group: int) -> tuple[Op, dict[str, Buffer]]:
@@ -161,7 +175,7 @@ def _features(op: Op, program: Program) -> dict[str, float]:
     return {"nbytes": float(op.nbytes)}
 
 
-def _repeats(op: Op, program: Program) -> Callable[[int], Program]:
+def repeats(op: Op, program: Program) -> Callable[[int], Program]:
     """The program that performs one op so many times, on operands that take turns."""
 
     def build(count: int) -> Program:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from workload.forms import Matmul
 from workload.gpt import GPT
 from workload.plan import Plan
 from workload.plan_text import parse_plan
@@ -28,12 +29,16 @@ class AdamW:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A training run as every rank is told of it; it travels as JSON."""
+    """A training run as every rank is told of it; it travels as JSON.
+
+    `forms` are the matmul forms that were chosen for the machine, pairs of a matmul and its form.
+    """
 
     gpt: GPT
     plan: Plan
     steps: int
     seed: int = 0
+    forms: tuple[tuple[Matmul, str], ...] = ()
     text: str | None = None
     threads: int = 1
     timeout_s: float = 300.0
@@ -49,7 +54,8 @@ class Job:
         raw = json.loads(text)
         plan = parse_plan(raw["plan"])
         parts = {"gpt": GPT(**raw["gpt"]), "plan": plan, "adamw": AdamW(**raw["adamw"])}
-        return Job(**{**raw, **parts})
+        forms = tuple((tuple(matmul), form) for matmul, form in raw["forms"])
+        return Job(**{**raw, **parts, "forms": forms})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +77,26 @@ class Calibration:
         """The calibration back from its JSON."""
         raw = json.loads(text)
         return Calibration(**{**raw, "precisions": tuple(raw["precisions"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Whose distinct ops to measure on one device, and the folder that keeps what they took."""
+
+    gpt: GPT
+    plan: Plan
+    folder: str
+    threads: int = 1
+    timeout_s: float = 300.0
+    sample_s: float = 0.02
+
+    def to_json(self) -> str:
+        """The measurement as one JSON object."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Measurement:
+        """The measurement back from its JSON."""
+        raw = json.loads(text)
+        parts = {"gpt": GPT(**raw["gpt"]), "plan": parse_plan(raw["plan"])}
+        return Measurement(**{**raw, **parts})

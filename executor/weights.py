@@ -17,8 +17,11 @@ from workload.layout import Layout
 from workload.program import Program
 
 
-def cut(whole: torch.Tensor, layout: Layout, grid: Grid, rank: int) -> torch.Tensor:
-    """The part of a whole parameter that a rank holds, as its buffer is shaped."""
+def cut(
+    whole: torch.Tensor, layout: Layout, grid: Grid, rank: int, filler: int = 0
+) -> torch.Tensor:
+    """The part of a whole parameter that a rank holds, as its buffer is shaped; `filler` follows a
+    tile."""
     tile = _padded(whole, layout)
     at = grid.coordinates(rank)
     for dim, axes in enumerate(layout.split):
@@ -27,7 +30,9 @@ def cut(whole: torch.Tensor, layout: Layout, grid: Grid, rank: int) -> torch.Ten
         parts = [_part(band, dim, axes, grid, at) for band in tile.split_with_sizes(bands, dim)]
         tile = torch.cat(parts, dim)
     if layout.flat:
-        tile = _part(tile.reshape(-1), 0, layout.flat, grid, at)
+        tile = _part(
+            F.pad(tile.reshape(-1), (0, layout.tail), value=filler), 0, layout.flat, grid, at
+        )
     return tile.contiguous()
 
 
@@ -37,8 +42,8 @@ def join(parts: Mapping[int, torch.Tensor], layout: Layout, grid: Grid) -> torch
     whole = torch.empty(_count(layout.padded), dtype=next(iter(parts.values())).dtype)
     padded = replace(layout, shape=layout.padded)
     for rank, part in parts.items():
-        places = cut(index, padded, grid, rank)
-        whole[places.reshape(-1)] = part.reshape(-1)
+        places = cut(index, padded, grid, rank, filler=-1).reshape(-1)
+        whole[places[places >= 0]] = part.reshape(-1)[places >= 0]
     return _cropped(whole.view(layout.padded), layout)
 
 

@@ -1,8 +1,8 @@
 """One rank of a job that `launch` started: `python -m executor.worker TASK`, the rest on stdin.
 
-TASK is `train` or `calibrate`; its description is one line on stdin, which stays open as long as
-the parent lives. Rank 0 answers on stdout with one JSON object per line, the last of them under the
-key `result`.
+TASK is `train`, `calibrate` or `measure`; its description is one line on stdin, which stays open as
+long as the parent lives. Rank 0 answers on stdout with one JSON object per line, the last of them
+under the key `result`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from executor.errors import LaunchError
 from executor.seat import Seat
-from executor.tasks import Calibration, Job, Report
+from executor.tasks import Calibration, Job, Measurement, Report
 from topologies.errors import SimgptError
 
 
@@ -31,6 +31,10 @@ def main() -> int:
         from executor.calibrate import measure
 
         result = measure(Calibration.from_json(description), seat, say)
+    elif task == "measure":
+        from executor.measure import measure as measure_ops
+
+        result = measure_ops(Measurement.from_json(description), seat, say)
     else:
         from executor.job import perform
 

@@ -15,6 +15,7 @@ from workload.dataflow import Waits
 from workload.op import COMPUTE, Op
 
 STEP = "step"
+ACROSS_STAGES = frozenset(("pipe", "ends"))
 
 
 def last_to_end(guess: Guess) -> int:
@@ -78,7 +79,8 @@ def parts_of(
             parts[key] = parts.get(key, 0) + end[latest] - clock
             clock = end[latest]
         own = key_of(op) if op.is_collective else "optimizer" if op.block == STEP else "compute"
-        before = own if op.is_collective and "pipe" not in op.axes else "pipe"
+        within = op.is_collective and not ACROSS_STAGES.intersection(op.axes)
+        before = own if within else "pipe"
         for key, ticks in ((before, start[index] - clock), (own, end[index] - start[index])):
             if ticks:
                 parts[key] = parts.get(key, 0) + ticks

@@ -14,6 +14,7 @@ from topologies.machine import Machine
 from workload.op import Op
 
 PRODUCTS = ("matmul", "batched_matmul")
+SHAPE = ("form", "m", "n", "k")
 CAUSAL = 0.5
 BACKWARD_OVER_FORWARD = 2.5
 
@@ -44,9 +45,9 @@ class AnalyticCosts:
     A step waits for the slowest of its devices, whose rate of multiplying matrices counts for all;
     for memory-bound ops no such spread was measured.
 
-    Not modelled: steps that tiles and kernel choice make in a matmul's rate, the BLAS form, caches
-    that keep an operand between two ops, clocks that fall under load, and an elementwise op's
-    arithmetic, devices that share the way to their host.
+    Not modelled: steps that tiles and kernel choice make in a matmul's rate, caches that keep an
+    operand between two ops, clocks that fall under load, an elementwise op's arithmetic, and
+    devices that share the way to their host.
     """
 
     def __init__(self, machine: Machine, devices: int = 1) -> None:
@@ -56,7 +57,7 @@ class AnalyticCosts:
 
     def seconds(self, op: Op) -> float:
         """Seconds that the op takes; ops of the same kind, dtype and size are worked out once."""
-        shape = tuple(op.attributes[key] for key in "mnk") if op.kind in PRODUCTS else ()
+        shape = tuple(op.attributes[key] for key in SHAPE) if op.kind in PRODUCTS else ()
         key = (op.kind, op.dtype, shape, op.nbytes, op.flops)
         if key not in self._known:
             self._known[key] = self._seconds(op)
@@ -89,12 +90,13 @@ def matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
     """t = launch + max(2 m n k / (peak * e), bytes / (f * memory bandwidth)), e by the shape.
 
     The products of a batched matmul fill the device together, so their rows count together in e.
-    Source: topologies/device.py, class Matmul. Not modelled: tiles, kernel choice, BLAS form.
+    Source: topologies/device.py, class Matmul. Not modelled: tiles, kernel choice.
     """
     model = device.matmul
     m, n, k = (float(op.attributes[key]) for key in "mnk")
     m *= float(op.attributes.get("count", 1))
     e = model.e_max * m / (m + model.m0) * n / (n + model.n0) * k / (k + model.k0)
+    e *= model.forms.get(op.attributes["form"], 1.0)
     memory_s = op.nbytes / (model.memory_fraction * device.memory_bytes_per_s)
     return model.launch_s + max(op.flops / (peak_flops_per_s * e), memory_s)
 

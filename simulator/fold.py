@@ -22,6 +22,7 @@ from simulator.play import Run, can_overlap, play
 from simulator.positions import Cut, Fold, Position, index_of, position
 from simulator.steady import Guess, Line, key_of, layer_line, micro_batch_line
 from simulator.step import Step
+from workload.forms import PLAIN, Forms
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.lowering.recompute import layers_are_alike
@@ -34,43 +35,69 @@ LAYERS, MICRO_BATCHES = 8, 4  # the fewest whose ends may be unlike the parts be
 
 
 def simulate_step(
-    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, *, fold: bool = True
+    gpt: GPT,
+    plan: Plan,
+    costs: ComputeCosts,
+    fabric: Fabric,
+    *,
+    fold: bool = True,
+    forms: Forms = PLAIN,
 ) -> Step:
     """Simulate a step, folded as far as that is exact, or without folding at all."""
-    smallest = lower(replace(gpt, layers=1), plan.with_micro_batches(1))
+    whole = _Whole(gpt, plan, forms)
+    smallest = whole.program(1, 1)
     crowds: list[Flying] = []
     while True:
         network = network_of([smallest], fabric, crowds=crowds)
         try:
-            return _simulated(gpt, plan, costs, network, fold=fold)
+            return _simulated(whole, costs, network, fold=fold)
         except UnlikeRanksError as error:
             crowds.append(error.flying)
 
 
-def _simulated(gpt: GPT, plan: Plan, costs: ComputeCosts, network: Network, *, fold: bool) -> Step:
-    kept = gpt.layers, plan.micro_batches
+@dataclass(frozen=True)
+class _Whole:
+    """What is to be folded."""
+
+    gpt: GPT
+    plan: Plan
+    forms: Forms
+
+    def fold(self, layers: int, micro_batches: int) -> Fold:
+        """The fold that keeps so many of its parts, or all that there are."""
+        return Fold(_cut(layers, self.gpt.layers), _cut(micro_batches, self.plan.micro_batches))
+
+    def program(self, layers: int, micro_batches: int) -> Program:
+        """The same with so many layers and micro-batches."""
+        plan = self.plan.with_micro_batches(micro_batches)
+        return lower(replace(self.gpt, layers=layers), plan, forms=self.forms)
+
+
+def _simulated(whole: _Whole, costs: ComputeCosts, network: Network, *, fold: bool) -> Step:
+    kept = whole.gpt.layers, whole.plan.micro_batches
     if fold:
-        kept = _enough_layers(gpt, plan, costs, network), MICRO_BATCHES
+        kept = _enough_layers(whole, costs, network), MICRO_BATCHES
     memory = None
     while True:
-        corners = _Corners(gpt, plan, _fold(gpt, plan, *kept))
+        corners = _Corners(whole, whole.fold(*kept))
         memory = memory or _memory(corners)
         parts_ticks = _parts_ticks(corners, costs, network)
         if memory is not None and parts_ticks is not None:
             return _step(corners, len(network.ranks), parts_ticks, memory)
-        kept = _grown(gpt, *kept)
+        kept = _grown(whole.gpt, *kept)
 
 
-def _enough_layers(gpt: GPT, plan: Plan, costs: ComputeCosts, network: Network) -> int:
+def _enough_layers(whole: _Whole, costs: ComputeCosts, network: Network) -> int:
     """How many layers two micro-batches want, as a first guess for all of them, cheaply had.
 
     All of them, where some are recomputed and others are not: none can then stand for the rest.
     """
-    two = plan.with_micro_batches(2)
-    layers = LAYERS if layers_are_alike(plan, gpt.layers) else gpt.layers
+    plan, every = whole.plan, whole.gpt.layers
+    two = replace(whole, plan=plan.with_micro_batches(2))
+    layers = LAYERS if layers_are_alike(plan, every) else every
     if plan.micro_batches > 2:
-        while _fold(gpt, two, layers, 2).layers.omitted:
-            corners = _Corners(gpt, two, _fold(gpt, two, layers, 2))
+        while two.fold(layers, 2).layers.omitted:
+            corners = _Corners(two, two.fold(layers, 2))
             if _parts_ticks(corners, costs, network) is not None:
                 break
             layers *= 2
@@ -84,10 +111,6 @@ def _grown(gpt: GPT, layers: int, micro_batches: int) -> tuple[int, int]:
     return layers, 3 * micro_batches // 2
 
 
-def _fold(gpt: GPT, plan: Plan, layers: int, micro_batches: int) -> Fold:
-    return Fold(_cut(layers, gpt.layers), _cut(micro_batches, plan.micro_batches))
-
-
 def _cut(kept: int, whole: int) -> Cut:
     """Keep so many parts, or all of them where the two folded programs would be the larger."""
     return Cut(kept, whole) if 2 * kept + 1 < whole else Cut(whole, whole)
@@ -97,8 +120,7 @@ def _cut(kept: int, whole: int) -> Cut:
 class _Corners:
     """The folded program, and those with one more layer and one more micro-batch."""
 
-    gpt: GPT
-    plan: Plan
+    whole: _Whole
     fold: Fold
 
     @cached_property
@@ -112,10 +134,7 @@ class _Corners:
     def programs(self) -> list[Program]:
         """The corners' programs, the folded one first."""
         return [
-            lower(
-                replace(self.gpt, layers=self.fold.layers.kept + a),
-                self.plan.with_micro_batches(self.fold.micro_batches.kept + b),
-            )
+            self.whole.program(self.fold.layers.kept + a, self.fold.micro_batches.kept + b)
             for a, b in self.more
         ]
 
@@ -220,7 +239,7 @@ def _guess(corners: _Corners, network: Network, runs: Sequence[Run]) -> Guess:
 def _step(
     corners: _Corners, rank_classes: int, parts_ticks: dict[str, int], memory: MemoryUse
 ) -> Step:
-    ranks = corners.plan.grid.ranks
+    ranks = corners.whole.plan.grid.ranks
     comm_bytes: dict[str, int] = {}
     model = recomputed = count = 0
     for op, copies in zip(corners.ops[0], corners.copies, strict=True):

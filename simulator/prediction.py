@@ -9,6 +9,8 @@ from typing import Any
 from simulator.costs import ComputeCosts, compute_costs, peak_flops_per_s
 from simulator.fabric import MachineFabric
 from simulator.fold import simulate_step
+from simulator.forms import Tuning, fastest_forms, is_tuned
+from simulator.measured import MeasuredCosts
 from simulator.network import Fabric
 from simulator.pipeline import simulate_pipeline
 from simulator.play import simulate
@@ -16,11 +18,15 @@ from simulator.step import Step
 from simulator.ticks import to_seconds
 from topologies.machine import Machine
 from topologies.placement import Placement
+from workload.errors import PlanCannotRunError
+from workload.forms import PLAIN, Forms
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import HOST
 from workload.plan import Plan
 from workload.timeline import Timeline
+
+MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ class Prediction:
     `z+data`); it sums to `step_s`. FLOP/s are per device: model FLOPs leave recomputation out,
     hardware FLOPs include it; both count what several ranks compute alike once. MFU and HFU relate
     them to the device's peak in the plan's precision. `ops` and `comm_bytes` (payload by axes) are
-    those of one rank.
+    those of one rank. `tuning` is there where the plan tunes matmul forms.
     """
 
     gpt: GPT
@@ -64,6 +70,7 @@ class Prediction:
     memory: Memory
     ops: int
     comm_bytes: Mapping[str, int]
+    tuning: Tuning | None = None
     timeline: Timeline | None = None
 
     @property
@@ -109,6 +116,7 @@ class Prediction:
             "machine": self.machine,
             "devices": self.devices,
             "model": self.gpt.name,
+            "matmul_forms": self.tuning.as_dict() if self.tuning is not None else None,
             "program": {"ops": self.ops, "comm_bytes": dict(self.comm_bytes)},
         }
 
@@ -121,25 +129,65 @@ def predict(
     fold: bool = True,
     timeline: bool = False,
     placement: Placement | None = None,
+    op_seconds: Mapping[str, float] | None = None,
 ) -> Prediction:
     """Predict one training step of `gpt` under `plan` on `machine`.
 
     Without a `placement` ranks fill node after node. `fold` extrapolates from a few layers and
     micro-batches where that is exact; `timeline` adds the spans of the whole step, one rank of each
-    class.
+    class. `op_seconds` has measured times by signature (`workload/distinct.py`) in place of the
+    machine's own costs.
     """
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
+    if op_seconds is not None:
+        if plan.matmul_forms == "tuned":
+            raise PlanCannotRunError(
+                "matmul_forms=tuned compares forms, and measured costs know the plan's own only; "
+                "use the times of a calibrated machine file"
+            )
+        costs = MeasuredCosts(op_seconds, machine.node.host.bytes_per_s)
     simulated = simulate_pipeline if plan.pipe > 1 else simulate_step
-    step = simulated(gpt, plan, costs, fabric, fold=fold)
+    forms = _forms(gpt, plan, costs)
+    step = simulated(gpt, plan, costs, fabric, fold=fold, forms=forms)
     prediction = _prediction(gpt, plan, machine, step)
+    if forms:
+        plain = simulated(gpt, plan, costs, fabric, fold=fold) if is_tuned(forms) else step
+        prediction = replace(prediction, tuning=_tuning(forms, plain, step))
     if timeline:
-        return replace(prediction, timeline=_timeline(gpt, plan, costs, fabric))
+        _check_timeline(plan, step)
+        return replace(prediction, timeline=_timeline(gpt, plan, costs, fabric, forms))
     return prediction
 
 
-def _timeline(gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric) -> Timeline:
-    return simulate([lower(gpt, plan, stage) for stage in range(plan.pipe)], costs, fabric)
+def _check_timeline(plan: Plan, step: Step) -> None:
+    spans = step.ops * plan.pipe
+    if spans > MOST_SPANS:
+        raise PlanCannotRunError(
+            f"a timeline of {plan.pipe} stages would have {spans:,} spans, more than "
+            f"{MOST_SPANS:,}; fewer micro-batches (a smaller batch) show the same pipeline"
+        )
+
+
+def forms_on(gpt: GPT, plan: Plan, machine: Machine) -> Forms:
+    """The matmul forms that a plan which tunes them has on a machine; none for any other plan."""
+    fabric = MachineFabric(machine, plan.grid.ranks, None)
+    return _forms(gpt, plan, compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks))
+
+
+def _forms(gpt: GPT, plan: Plan, costs: ComputeCosts) -> Forms:
+    return fastest_forms(gpt, plan, costs) if plan.matmul_forms == "tuned" else PLAIN
+
+
+def _tuning(forms: Forms, plain: Step, tuned: Step) -> Tuning:
+    compute = plain.parts_ticks["compute"] - tuned.parts_ticks["compute"]
+    step = sum(plain.parts_ticks.values()) - sum(tuned.parts_ticks.values())
+    return Tuning(forms, to_seconds(compute), to_seconds(step))
+
+
+def _timeline(gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms) -> Timeline:
+    stages = [lower(gpt, plan, stage, forms=forms) for stage in range(plan.pipe)]
+    return simulate(stages, costs, fabric)
 
 
 def _prediction(gpt: GPT, plan: Plan, machine: Machine, step: Step) -> Prediction:

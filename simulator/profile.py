@@ -14,9 +14,8 @@ from math import exp, log, prod
 
 from topologies.errors import MachineError
 from topologies.profile import Profile, Table
-from workload.op import Op
+from workload.op import FORMS, Op
 
-FORMS = ("NN", "NT", "TN")
 ATTENTIONS = ("attention", "attention_grad")
 FALLBACK = "pointwise"
 COPIES = ("to_device", "to_host")
@@ -65,8 +64,8 @@ class ProfileCosts:
             return op.nbytes / self._host_bytes_per_s
         if op.kind in ATTENTIONS:
             return self._curve_of(op.kind, op.dtype).seconds(_attention_work(op))
-        kind = op.kind if (op.kind, op.dtype) in self._curves else FALLBACK
-        return self._curve_of(kind, op.dtype).seconds(op.nbytes)
+        own = (op.kind, op.dtype) in self._curves or (FALLBACK, op.dtype) not in self._curves
+        return self._curve_of(op.kind if own else FALLBACK, op.dtype).seconds(op.nbytes)
 
     def _matmul_s(self, op: Op) -> float:
         """A batched matmul has a curve of its own or, unmeasured, goes as one of all its rows."""
@@ -88,7 +87,8 @@ class ProfileCosts:
     def _missing(self, kind: str, precision: str) -> MachineError:
         measured = ", ".join(self._grids) or "nothing"
         return MachineError(
-            f"the profile has no table {kind}@{precision}; it was measured in {measured}"
+            f"the profile has no table {kind}@{precision} (matmuls were measured in {measured}); "
+            "`simgpt calibrate` makes a new one"
         )
 
 

@@ -13,6 +13,7 @@ from topologies.errors import MachineError
 from topologies.keys import Key
 
 DTYPES = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
+FORMS = ("NN", "NT", "TN")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,10 @@ class Matmul:
     e = e_max * m/(m+m0) * n/(n+n0) * k/(k+k0), for every dtype's own peak.
 
     Source: fit to 20,080 measured points each of A100 and H100 (microsoft/vidur). Not modelled:
-    the steps that tiles and kernel choice make (mean error 7 to 9 %), and the BLAS form.
+    the steps that tiles and kernel choice make (mean error 7 to 9 %).
+
+    `forms` multiplies e for matmuls of a form (T: that operand is stored transposed, row by row);
+    one that is not named has 1, so that without measurements all forms cost alike.
     """
 
     e_max: Annotated[float, Key("e_max")]
@@ -33,6 +37,9 @@ class Matmul:
     launch_s: Annotated[float, Key("launch", "s")]
     memory_fraction: Annotated[float, Key("memory_fraction")]
     best_flops_per_s: Annotated[float | None, Key("best", "FLOP/s")] = None
+    forms: Annotated[dict[str, float], Key("forms", names=FORMS)] = field(
+        default_factory=dict, hash=False
+    )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ class Layout:
     axis named varies fastest). Bands of the last dimension, of widths `bands`, are each split by
     themselves (query, key and value stand side by side, and a rank needs its heads of all three);
     without any, the dimension is one band.
-    With `flat` the tile is flattened and split once more over those axes (as a dimension is).
+    With `flat` the tile is flattened, `tail` zeros are put behind it so that its parts are equal,
+    and it is split once more over those axes (as a dimension is).
     """
 
     shape: tuple[int, ...]
@@ -21,3 +22,4 @@ class Layout:
     split: tuple[tuple[str, ...], ...]
     bands: tuple[int, ...] = ()
     flat: tuple[str, ...] = ()
+    tail: int = 0

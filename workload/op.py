@@ -11,6 +11,7 @@ from typing import Any
 COMPUTE = "compute"
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 MESSAGES = ("send", "recv")
+FORMS = ("NN", "NT", "TN")
 ITEM_BYTES = {"bf16": 2, "fp32": 4, "fp64": 8, "int64": 8, "uint8": 1}
 ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "workspace", "host")
 HOST = ROLES[-1]

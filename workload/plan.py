@@ -14,6 +14,7 @@ CHOICES = {
     "attention": ("flash", "unfused"),
     "gradients": ("fp32", "bf16"),
     "offload": ("none", "optimizer"),
+    "matmul_forms": ("plain", "tuned"),
     "precision": ("bf16", "fp32", "fp64"),
 }
 RECOMPUTES = ("none", "selective", "full")
@@ -36,7 +37,8 @@ class Plan:
     training sums gradients, `offload` what lives in the host's memory. With `sequence_parallel`
     norms and the residual stream are split over x by rows. `recompute` runs again in the backward
     pass nothing, the attention core ("selective"), or layers whole: "full", or "full:N" for the
-    first N layers of a chunk.
+    first N layers of a chunk. With `matmul_forms` "tuned" each matmul runs in the form that is
+    fastest on the machine, on operands transposed for it if need be.
     `overlap` names AxoNN's switches: `oar` input-gradient all-reduce beside the weight-gradient
     matmul, `ors` reduce-scatters awaited at the end of the backward pass, `oag` weight gathers one
     linear ahead, `dp` gradient collectives bucket by bucket beside the backward pass and gathers of
@@ -62,6 +64,7 @@ class Plan:
     offload: str = "none"
     sequence_parallel: bool = False
     attention: str = "flash"
+    matmul_forms: str = "plain"
     recompute: str = "none"
     overlap: tuple[str, ...] = OVERLAPS
     precision: str = "bf16"

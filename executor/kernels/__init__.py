@@ -25,6 +25,7 @@ Kernel = Callable[[Op, Sequence[torch.Tensor], Sequence[torch.Tensor], Place], N
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
         "matmul": dense.matmul,
+        "transpose": dense.transpose,
         "attention": attention.attention,
         "attention_grad": attention.attention_grad,
         "batched_matmul": unfused.batched_matmul,

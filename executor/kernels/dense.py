@@ -1,4 +1,4 @@
-"""Matmuls."""
+"""Matmuls, and the transposes that put an operand into the layout of another form."""
 
 from __future__ import annotations
 
@@ -15,15 +15,28 @@ Tensors = Sequence[torch.Tensor]
 def matmul(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """C = A B in the form that the op names: N as stored, T transposed; a third operand is a bias.
 
-    Weights at rest are flat, so the second operand is viewed in the shape that the form implies.
+    Weights at rest are flat, so operands are viewed in the shape that the form implies. Zeros may
+    follow a weight's tile, and follow that of its gradient.
     """
     m, n, k = (op.attributes[letter] for letter in "mnk")
     form = op.attributes["form"]
-    a = reads[0].view((m, k) if form[0] == "N" else (k, m))
-    b = reads[1].view((k, n) if form[1] == "N" else (n, k))
+    a = _matrix(reads[0], *((m, k) if form[0] == "N" else (k, m)))
+    b = _matrix(reads[1], *((k, n) if form[1] == "N" else (n, k)))
     a, b = (a if form[0] == "N" else a.t()), (b if form[1] == "N" else b.t())
-    out = writes[0].view(m, n)
+    out = _matrix(writes[0], m, n)
+    writes[0].view(-1)[m * n :].zero_()
     if len(reads) == 3:
         torch.addmm(reads[2], a, b, out=out)
     else:
         torch.mm(a, b, out=out)
+
+
+def transpose(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    """Copy a matrix transposed; a weight at rest is flat, so the op says its shape."""
+    shape = (op.attributes["rows"], op.attributes["columns"])
+    writes[0].copy_(_matrix(reads[0], *shape).t())
+
+
+def _matrix(tensor: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """A tensor, but for the zeros that may follow, as a matrix."""
+    return tensor.view(-1)[: rows * columns].view(rows, columns)

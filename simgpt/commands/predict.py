@@ -14,8 +14,13 @@ if TYPE_CHECKING:
     from simulator.prediction import Prediction
     from topologies.machine import Machine
     from topologies.placement import Placement
+    from workload.gpt import GPT
+    from workload.plan import Plan
 
-OWN_PARTS = ("compute", "optimizer", "idle")
+PARTS = {
+    **{name: name for name in ("compute", "optimizer", "idle")},
+    "pipe": "waiting for other stages",
+}
 LABELS = 30  # characters of the tables' first column
 
 
@@ -34,6 +39,13 @@ LABELS = 30  # characters of the tables' first column
     help="Where ranks land: scheduler, contiguous, scattered:30, random:seed=1, hosts:NAME[1-64].",
 )
 @click.option(
+    "--compute",
+    type=click.Choice(["machine", "measured"]),
+    default="machine",
+    show_default=True,
+    help="Times of compute ops: the machine's own, or each op run once on the device at hand.",
+)
+@click.option(
     "--trace",
     type=options.NewFile(),
     help="Write the step's timeline for ui.perfetto.dev.",
@@ -47,6 +59,9 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     simgpt predict gpt-40b -m perlmutter -n 4096 --plan x=4,z=8,data=rest --batch-tokens 16777216 \\
         --set device.peak_flops.bf16="400 TFLOP/s" --json
 
+    With --compute measured, one device predicts thousands: each distinct op of one rank runs on it
+    with its real shapes (kept in ~/.cache/simgpt), and the machine's file says what connects them.
+
     A plan that does not fit into memory is answered in full, and then ends with status 3.
     """
     from simulator.prediction import predict
@@ -58,7 +73,10 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     built = options.machine_of(machine, how["settings"])
     policy, trace = how["placement"], how["trace"]
     placed = parse_placement(policy, built, plan.grid.ranks)
-    prediction = predict(gpt, plan, built, placement=placed, timeline=trace is not None)
+    op_seconds = measured_ops(gpt, plan) if how["compute"] == "measured" else None
+    prediction = predict(
+        gpt, plan, built, placement=placed, timeline=trace is not None, op_seconds=op_seconds
+    )
     reach = reach_of(prediction, built, placed)
     record = {**prediction.as_dict(), "placement": {"policy": policy, "axes": reach}}
     text = describe(prediction, f"placement {policy}", reach)
@@ -71,6 +89,15 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if not prediction.memory.fits:
         options.note(does_not_fit(prediction))
         raise SystemExit(3)
+
+
+def measured_ops(gpt: GPT, plan: Plan) -> dict[str, float]:
+    """The seconds of the plan's distinct ops on the device at hand, measured where not yet kept."""
+    from executor.calibration import measured_ops
+    from simgpt.progress import Ticker
+
+    with Ticker() as progress:
+        return measured_ops(gpt, plan, threads=1, progress=progress)
 
 
 def reach_of(prediction: Prediction, machine: Machine, placement: Placement) -> dict[str, str]:
@@ -100,7 +127,7 @@ def describe(prediction: Prediction, placed: str, reach: Mapping[str, str]) -> s
     ]
     parts = [
         (
-            name if name in OWN_PARTS else f"exposed communication {name}",
+            PARTS.get(name, f"exposed communication {name}"),
             tables.seconds(value),
             tables.percent(value / prediction.step_s),
         )
@@ -131,8 +158,20 @@ def _headline(prediction: Prediction) -> str:
             f"{gpt.name} on {tables.several(prediction.devices, 'device')} of {prediction.machine}",
             tables.paragraph(f"plan {plan}", indent=" " * 5),
             f"{batch}, {each}, {plan.precision}",
+            *([tuned] if (tuned := tuned_forms(prediction)) else []),
         ]
     )
+
+
+def tuned_forms(prediction: Prediction) -> str:
+    """What the choice of matmul forms does, where the plan asks for one."""
+    tuning = prediction.tuning
+    if tuning is None:
+        return ""
+    share = f"matmul forms: {len(tuning.transposed)} of {len(tuning.forms)} transposed"
+    if not tuning.transposed:
+        return f"{share}, none would be faster for it"
+    return f"{share}, saves {tables.seconds(tuning.compute_s)} of compute"
 
 
 def _largest_first(parts: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from simgpt import options, tables
-from simgpt.commands.predict import does_not_fit
+from simgpt.commands.predict import does_not_fit, tuned_forms
 from simgpt.progress import Ticker
 from workload.errors import PlanCannotRunError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from executor.seat import Seat
     from executor.tasks import Job
     from simulator.prediction import Prediction
+    from topologies.machine import Machine
 
 MOST_SEED = 2**32
 
@@ -73,7 +75,9 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     seat = Seat.from_environment(os.environ)
     job = _job(model, text, seat, how)
     check_text(read_text(text), job.gpt)
-    prediction = None if how["no_predict"] else _predict(job, how["machine"], seat)
+    built = _machine(job, how["machine"], seat, predicts=not how["no_predict"])
+    job = _with_forms(job, built)
+    prediction = None if how["no_predict"] else _predict(job, built, seat)
     report = _reporter(job, prediction, quiet=as_json)
     result = _perform(job, seat, how["port"] or 0, report)
     if seat is not None and seat.rank:
@@ -81,7 +85,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     if how["trace"] is not None:
         _write_trace(how["trace"], job, result, prediction)
     record = _record(job, result, prediction)
-    options.answer(_summary(record), record, as_json=as_json, output=output)
+    options.answer(_summary(record, prediction), record, as_json=as_json, output=output)
 
 
 def _job(model: str, text: str | None, seat: Seat | None, how: dict[str, Any]) -> Job:
@@ -122,16 +126,40 @@ def _ranks(wanted: int | None, seat: Seat | None) -> int | None:
     return seat.ranks
 
 
-def _predict(job: Job, machine: str | None, seat: Seat | None) -> Prediction | None:
-    """The prediction on the given machine, or on this one as it was measured once."""
-    from simulator.prediction import predict
+def _machine(job: Job, machine: str | None, seat: Seat | None, *, predicts: bool) -> Machine | None:
+    """The given machine, or this one as it was measured once, where something is to be known of it.
 
-    if seat is not None and seat.rank:
+    To choose matmul forms every rank must know it, to predict only the first.
+    """
+    tunes = job.plan.matmul_forms == "tuned"
+    if not tunes and not (predicts and (seat is None or not seat.rank)):
         return None
     if machine is None and seat is not None:
+        if tunes:
+            raise click.UsageError(
+                "matmul_forms=tuned on ranks that a launcher started needs -m FILE, from which all "
+                "make the same choice; `simgpt calibrate -o FILE` writes it"
+            )
         options.note("no -m FILE, so nothing is predicted beside the measurement")
         return None
-    built = options.machine_of(machine or _calibrated(job))
+    return options.machine_of(machine or _calibrated(job))
+
+
+def _with_forms(job: Job, built: Machine | None) -> Job:
+    """The job with the matmul forms that are fastest on the machine, if its plan tunes them."""
+    from simulator.prediction import forms_on
+
+    if built is None:
+        return job
+    return replace(job, forms=tuple(forms_on(job.gpt, job.plan, built).items()))
+
+
+def _predict(job: Job, built: Machine | None, seat: Seat | None) -> Prediction | None:
+    """The prediction beside the first rank's measurement, if the machine is known."""
+    from simulator.prediction import predict
+
+    if built is None or (seat is not None and seat.rank):
+        return None
     prediction = predict(job.gpt, job.plan, built, timeline=True)
     if not prediction.memory.fits:
         raise PlanCannotRunError(f"{job.gpt.name} with {job.plan} {does_not_fit(prediction)}")
@@ -184,6 +212,7 @@ def _perform(
 
 
 def _record(job: Job, result: dict[str, Any], prediction: Prediction | None) -> dict[str, Any]:
+    tuning = prediction.tuning if prediction is not None else None
     return {
         "model": job.gpt.name,
         "plan": job.plan.as_dict(),
@@ -197,10 +226,11 @@ def _record(job: Job, result: dict[str, Any], prediction: Prediction | None) -> 
         "tokens_per_s": job.plan.batch * job.gpt.sequence / result["step_s"],
         "predicted_step_s": prediction.step_s if prediction is not None else None,
         "predicted_peak_bytes": prediction.memory.peak_bytes if prediction is not None else None,
+        "matmul_forms": tuning.as_dict() if tuning is not None else None,
     }
 
 
-def _summary(record: dict[str, Any]) -> str:
+def _summary(record: dict[str, Any], prediction: Prediction | None) -> str:
     def row(name: str, key: str, form: Callable[[float], str]) -> tuple[str, ...]:
         measured, predicted = record[key], record[f"predicted_{key}"]
         if predicted is None:
@@ -212,9 +242,10 @@ def _summary(record: dict[str, Any]) -> str:
         row("step (median)", "step_s", tables.seconds),
         row("peak memory per rank", "peak_bytes", tables.gib),
     ]
-    title = f"{record['model']} with {record['plan_string']}"
+    title = tables.paragraph(f"{record['model']} with {record['plan_string']}")
+    tuned = tuned_forms(prediction) if prediction is not None else ""
     table = tables.table(["", "measured", "predicted", "error"], rows)
-    return f"\n{tables.paragraph(title)}\n\n{table}"
+    return "\n".join(["", title, *filter(None, [tuned]), "", table])
 
 
 def _write_trace(
@@ -223,7 +254,7 @@ def _write_trace(
     from workload.lowering import lower
     from workload.timeline import chrome_trace, timeline_of
 
-    ops = lower(job.gpt, job.plan).ops
+    ops = lower(job.gpt, job.plan, forms=dict(job.forms)).ops
     measured = [
         timeline_of("measured", entry["rank"], ops, entry["start_s"], entry["end_s"])
         for entry in result["ranks"]

@@ -14,6 +14,7 @@ import numpy as np
 
 from simulator.network import Ints
 from workload.dataflow import Waits, waits
+from workload.forms import Forms
 from workload.gpt import GPT
 from workload.lowering import lower_slots
 from workload.memory import MemoryUse
@@ -195,10 +196,10 @@ def samples(plan: Plan) -> list[int]:
     return sorted({0, min(1, last), last})
 
 
-def kind_of(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot]) -> Kind:
+def kind_of(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], forms: Forms) -> Kind:
     """The kind of a stage that runs these slots."""
     chosen = [slot for slot in order if slot.micro_batch in samples(plan)]
-    return Kind(plan, lower_slots(gpt, plan, stage, chosen), chosen)
+    return Kind(plan, lower_slots(gpt, plan, stage, chosen, forms), chosen)
 
 
 def kinds_of(gpt: GPT, plan: Plan) -> list[int]:

@@ -23,6 +23,7 @@ from simulator.pipeline.steady import Folded, folded_plan, grown
 from simulator.play import Performance, Role, durations_of, perform
 from simulator.step import Step
 from workload.dataflow import Waits
+from workload.forms import PLAIN, Forms
 from workload.gpt import GPT
 from workload.lowering import check
 from workload.op import COMPUTE, Op
@@ -31,14 +32,20 @@ from workload.schedule import Slot, slots
 
 
 def simulate_pipeline(
-    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, *, fold: bool = True
+    gpt: GPT,
+    plan: Plan,
+    costs: ComputeCosts,
+    fabric: Fabric,
+    *,
+    fold: bool = True,
+    forms: Forms = PLAIN,
 ) -> Step:
     """Simulate a step of several stages; `fold` leaves out micro-batches of the steady state."""
     check(gpt, plan)
     crowds: list[Flying] = []
     small = folded_plan(plan) if fold else plan
     while True:
-        lines = _Lines(gpt, plan, small)
+        lines = _Lines(gpt, plan, small, forms)
         programs = [kind.program for kind in lines.kinds]
         links = [(f"link{stage}",) for stage in range(plan.pipe - (plan.interleave == 1))]
         network = network_of(programs, fabric, crowds=crowds, also=links)
@@ -59,6 +66,7 @@ class _Lines:
     gpt: GPT
     plan: Plan
     small: Plan
+    forms: Forms
 
     @cached_property
     def orders(self) -> list[tuple[Slot, ...]]:
@@ -73,7 +81,10 @@ class _Lines:
     def kinds(self) -> list[Kind]:
         """Each stage's kind."""
         first = kinds_of(self.gpt, self.small)
-        known = {s: kind_of(self.gpt, self.small, s, self.orders[s]) for s in sorted(set(first))}
+        known = {
+            stage: kind_of(self.gpt, self.small, stage, self.orders[stage], self.forms)
+            for stage in sorted(set(first))
+        }
         return [known[stage] for stage in first]
 
 

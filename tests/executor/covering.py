@@ -126,8 +126,6 @@ def is_refused(row: Row) -> bool:
         or (row.get("sequence_parallel", False) and row.get("y", 1) > 1)
         or (row.get("shard", 0) > 0 and row.get("zero") == 0)
         or (row.get("shard", 0) > 0 and row.get("data", 2) % 2 > 0)
-        # Three ranks do not divide these models' weights.
-        or (row.get("zero", 0) > 0 and row.get("data") == 3)
     )
 
 

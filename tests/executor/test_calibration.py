@@ -46,6 +46,23 @@ def test_every_kind_of_op_in_a_program_has_a_sample(plan: str, precision: str, q
     assert wanted <= sampled
 
 
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_matmul_form_is_measured_on_the_same_shapes(quick: bool) -> None:
+    shapes: dict[float, set[tuple[float, ...]]] = {}
+    for sample in kernels("fp32", quick=quick):
+        if sample.key == "matmul":
+            shape = tuple(sample.features[key] for key in "mnk")
+            shapes.setdefault(sample.features["form"], set()).add(shape)
+    first, second, third = shapes.values()
+    assert first == second == third
+
+
+def test_the_transposes_that_other_matmul_forms_take_have_samples() -> None:
+    sizes = [s.features["nbytes"] for s in kernels("fp32", quick=True) if s.key == "transpose"]
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) == 3
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 6])
 def test_collectives_are_sampled_in_every_group_size_that_divides_the_ranks(ranks: int) -> None:
     seen = {(sample.key, sample.features["ranks"]) for sample in collectives(ranks, quick=True)}

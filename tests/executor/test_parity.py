@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from executor.tasks import AdamW
 from executor.train import Trainer
 from executor.weights import join
 from tests.executor.ranks import TIMEOUT_S, on_ranks
+from tests.forms import swapped
 from tests.reference import Family, initial_weights, train
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
@@ -94,13 +96,19 @@ def sample(ranks: int, first: int = 0) -> list[Plan]:
     return [plan_of(grid, *chosen) for grid, chosen in pairs]
 
 
-def differences(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[float, float]]:
-    """For each plan the largest relative error of losses and of weights."""
+def differences(
+    rank: int, gpt: GPT, plans: list[Plan], swap: Mapping[str, str] = MappingProxyType({})
+) -> list[tuple[float, float]]:
+    """For each plan the largest relative error of losses and of weights.
+
+    `swap` is the matmul form to take for another, as in {"TN": "NN"}.
+    """
     expected = {size: reference(gpt, size) for size in sorted({plan.batch for plan in plans})}
     groups = Groups(rank, TIMEOUT_S)
     found = []
     for plan in plans:
-        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        forms = swapped(gpt, plan, swap)
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"], forms=forms)
         device = torch.device("cpu")
         trainer = Trainer(program, groups, rank=rank, device=device, adamw=AdamW(lr=LR))
         whole = start(gpt)
@@ -131,8 +139,8 @@ def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:
     return worst
 
 
-def check(ranks: int, gpt: GPT, plans: list[Plan]) -> None:
-    found = on_ranks(ranks, differences, gpt, plans)
+def check(ranks: int, gpt: GPT, plans: list[Plan], **swap: str) -> None:
+    found = on_ranks(ranks, differences, gpt, plans, swap)
     wrong = [
         (str(plan), plan.overlap, errors)
         for plan, errors in zip(plans, found, strict=True)

@@ -13,6 +13,7 @@ from tests.executor.ranks import on_ranks
 from tests.executor.test_parity import TINY, check, grids, losses_of, plan_of, reference
 from workload.gpt import GPT
 from workload.plan import Plan
+from workload.plan_text import parse_plan
 
 UNTIED = replace(TINY, tied=False)
 
@@ -74,6 +75,20 @@ FEW = {
 @pytest.mark.parametrize(("ranks", "gpt"), [(2, TINY), (4, TINY), (8, UNTIED)])
 def test_sharded_over_data_it_trains_as_the_plain_model_does(ranks: int, gpt: GPT) -> None:
     check(ranks, gpt, FEW[ranks])
+
+
+@pytest.mark.distributed
+def test_shards_that_do_not_divide_a_weight_are_filled_up_with_zeros() -> None:
+    """Three ranks share weights of 1,024 elements and their multiples, and 8,000 of the table."""
+
+    def plan(text: str) -> Plan:
+        return parse_plan(f"{text},precision=fp64", batch=24)
+
+    plans = [plan(f"data=3,zero={zero},micro_batch=4") for zero in (1, 2, 3)]
+    plans += [plan("z=3,recompute=full,micro_batch=4"), plan("z=3,overlap=none")]
+    plans += [plan("data=3,zero=3,reshard=false,offload=optimizer,overlap=none")]
+    check(3, TINY, plans)
+    check(6, UNTIED, [plan(f"z=3,data=2,zero={zero},micro_batch=2") for zero in (1, 2, 3)])
 
 
 @pytest.mark.distributed

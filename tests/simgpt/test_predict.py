@@ -64,6 +64,21 @@ def test_a_setting_changes_the_machine() -> None:
     assert slower["step_s"] > usual["step_s"]
 
 
+def test_tuned_matmul_forms_and_what_they_save_stand_in_text_and_json() -> None:
+    plan = f"{PLAN},matmul_forms=tuned"
+    words = (*WORDS[:5], plan, *WORDS[6:], "--set", "device.matmul.forms.NT=0.01")
+    tuning = predicted(*words)["matmul_forms"]
+    plain = predicted(*WORDS, *words[-2:])
+    assert plain["matmul_forms"] is None
+    saved = plain["breakdown_s"]["compute"] - predicted(*words)["breakdown_s"]["compute"]
+    assert tuning["compute_saved_s"] == pytest.approx(saved)
+    assert {way["form"] for way in tuning["transposed"]} == {"NT"}
+    line = f"matmul forms: {len(tuning['transposed'])} of {tuning['matmuls']} transposed, saves "
+    assert line in simgpt(*words).out
+    none = f"0 of {tuning['matmuls']} transposed, none would be faster for it"
+    assert none in simgpt(*words[:-2]).out
+
+
 def test_the_breakdown_sums_to_the_step() -> None:
     record = predicted(*WORDS)
     assert sum(record["breakdown_s"].values()) == pytest.approx(record["step_s"], rel=1e-9)

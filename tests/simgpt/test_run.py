@@ -14,6 +14,8 @@ import pytest
 
 from tests.simgpt.face import simgpt
 from tests.simgpt.test_predict import assert_tracks_in_order
+from topologies.load import with_settings
+from topologies.machine import machine_to_dict
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan import Plan
@@ -26,6 +28,7 @@ WORDS = ("run", "tiny-30k", "--steps", "3", "--batch", "4", "--timeout", "60")
 KEYS = {
     *("model", "plan", "plan_string", "ranks", "step_s", "steps_s", "losses", "peak_bytes"),
     *("comm_bytes", "tokens_per_s", "predicted_step_s", "predicted_peak_bytes"),
+    "matmul_forms",
 }
 
 
@@ -65,6 +68,35 @@ def _ops_by_process(trace: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         title: [e for e in events if e["ph"] == "X" and e["pid"] == process]
         for process, title in titles.items()
     }
+
+
+def test_tuned_matmul_forms_are_run_and_join_their_prediction(tmp_path: Path) -> None:
+    """On a machine on which TN is slow, every weight gradient transposes its left operand."""
+    machine, trace = tmp_path / "slow.json", tmp_path / "trace.json"
+    slow = with_settings("frontier", {"device.matmul.forms.TN": "1e-6"})
+    machine.write_text(json.dumps(machine_to_dict(slow)), encoding="utf-8")
+    plan = "z=2,precision=fp32,matmul_forms=tuned"
+    said = simgpt(*WORDS, "--plan", plan, "-m", str(machine), "--json", "--trace", str(trace))
+    assert said.status == 0, said.err
+    record = json.loads(said.out)
+    tuning = record["matmul_forms"]
+    assert {(way["form"], way["chosen"]) for way in tuning["transposed"]} == {("TN", "NN")}
+    assert record["peak_bytes"] == record["predicted_peak_bytes"]
+    tracks = _ops_by_process(json.loads(trace.read_text(encoding="utf-8")))
+    names = [sorted(event["name"] for event in ops) for ops in tracks.values()]
+    assert all(each == names[0] for each in names)
+    assert "m0.l0.up.grad.weight.left" in names[0]
+
+
+def test_tuned_matmul_forms_on_ranks_of_a_launcher_want_a_machine_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for key, value in launched.items():
+        monkeypatch.setenv(key, value)
+    said = simgpt(*WORDS, "--plan", "data=2,matmul_forms=tuned")
+    assert said.status == 2
+    assert "needs -m FILE" in said.err
 
 
 def test_a_run_without_a_prediction_prints_a_line_per_step() -> None:

@@ -9,7 +9,7 @@ import pytest
 from simulator.costs import AnalyticCosts, compute_costs
 from simulator.profile import ProfileCosts
 from topologies.errors import MachineError
-from topologies.load import load_machine
+from topologies.load import load_machine, with_settings
 from topologies.profile import Profile, Table
 from workload.op import Op
 
@@ -184,3 +184,13 @@ def test_a_machine_with_a_profile_is_predicted_from_it() -> None:
     machine = load_machine("frontier")
     assert isinstance(compute_costs(machine, 8, 8), AnalyticCosts)
     assert isinstance(compute_costs(replace(machine, profile=PROFILE), 8, 8), ProfileCosts)
+
+
+def test_a_matmuls_rate_is_scaled_by_the_factor_of_its_form_alone() -> None:
+    machine = with_settings("frontier", {"device.matmul.forms.TN": "0.25"})
+    costs, launch_s = AnalyticCosts(machine), machine.device.matmul.launch_s
+    plain, other, slow = (
+        costs.seconds(matmul(8192, 8192, 8192, form)) - launch_s for form in ("NN", "NT", "TN")
+    )
+    assert other == plain
+    assert slow == pytest.approx(4 * plain)

@@ -166,8 +166,9 @@ class Builder:
         copy only of a rank's part.
         """
         how = self.sharding
+        tail = self._tail(prod(self._tile(layout))) if sharded else 0
         held, summed, kept = (
-            replace(layout, flat=flat if sharded else ())
+            replace(layout, flat=flat if sharded else (), tail=tail)
             for flat in (how.parameters, how.gradients, how.optimizer)
         )
         apart = held.flat != kept.flat
@@ -191,12 +192,24 @@ class Builder:
         return name
 
     def _held(self, name: str, layout: Layout, dtype: str, role: str, stages: int) -> None:
-        tile = [
-            n // self.grid.size(*axes) for n, axes in zip(layout.padded, layout.split, strict=True)
-        ]
-        flat = (prod(tile) // self.grid.size(*layout.flat),)
+        tile = self._tile(layout)
+        flat = ((prod(tile) + layout.tail) // self.grid.size(*layout.flat),)
         copies = self.grid.ranks // self.grid.pipe // self._parts(layout) * stages
-        self.state(name, flat if layout.flat else tuple(tile), dtype, role, copies)
+        self.state(name, flat if layout.flat else tile, dtype, role, copies)
+
+    def _tile(self, layout: Layout) -> tuple[int, ...]:
+        """The shape of what x and y leave of a parameter."""
+        pairs = zip(layout.padded, layout.split, strict=True)
+        return tuple(n // self.grid.size(*axes) for n, axes in pairs)
+
+    def _tail(self, elements: int) -> int:
+        """How many zeros make a tile of so many elements split evenly among all that shard it."""
+        return -elements % self.grid.size(*self.sharding.optimizer)
+
+    def whole_tile(self, rows: int, columns: int) -> tuple[int, ...]:
+        """The shape of a weight's gathered tile, or of its gradient: flat if zeros follow it."""
+        tail = self._tail(rows * columns)
+        return (rows * columns + tail,) if tail else (rows, columns)
 
     def _parts(self, layout: Layout) -> int:
         """How many different parts of a tensor there are."""

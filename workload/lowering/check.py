@@ -6,32 +6,19 @@ from collections.abc import Iterable
 
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
-from workload.lowering.sharding import sharding_of
 from workload.plan import Plan
 from workload.stages import chunk_layers
 
 
 def check(gpt: GPT, plan: Plan) -> None:
     """Refuse a plan that does not divide the model, naming what would."""
-    x, y, shards = plan.x, plan.y, sharding_of(plan)
+    x, y = plan.x, plan.y
     chunk_layers(gpt, plan)
     groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
     _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn})
     _divides("y", y, {"hidden": gpt.hidden})
     if plan.sequence_parallel:
         _divides("x", x, {"the rows of a micro-batch": plan.micro_batch * gpt.sequence})
-    tiles = {
-        "the query-key-value weight": gpt.hidden * sum(gpt.bands) // (x * y),
-        "the output weight": gpt.hidden * gpt.bands[0] // (x * y),
-        "the MLP weight": gpt.hidden * gpt.ffn // (x * y),
-    }
-    parts = plan.grid.size(*shards.optimizer)
-    for name, elements in tiles.items():
-        if elements % parts:
-            raise PlanCannotRunError(
-                f"{'*'.join(('z', *shards.over))}={parts} does not divide the {elements} elements "
-                f"of {name} of a rank; nearest: {_nearest(parts, [elements])}"
-            )
 
 
 def _divides(axis: str, size: int, widths: dict[str, int]) -> None:

@@ -62,7 +62,7 @@ def gather(b: Builder, prefix: str, weight: str, shape: tuple[int, int]) -> str:
     once = (b.block.partition(".")[0], weight)
     if not b.plan.reshard and once in b.gathered:
         return b.gathered[once]
-    full = b.tensor(f"{prefix}.w.full", shape, role="gathered")
+    full = b.tensor(f"{prefix}.w.full", b.whole_tile(*shape), role="gathered")
     b.collective(f"{prefix}.gather", "all_gather", [weight], [full], *axes)
     b.gathered[once] = full
     return full
@@ -127,7 +127,7 @@ def weight_gradient(
     micro_batch: int,
 ) -> None:
     """Emit dW = left^T right, its reduce-scatter and its addition to the gradient."""
-    full = b.tensor(f"{name}.dw", shape, role="workspace")
+    full = b.tensor(f"{name}.dw", b.whole_tile(*shape), role="workspace")
     matmul(b, f"{name}.grad.weight", list(operands), full, "TN", (*shape, b.rows))
     add_gradient(b, name, parameter, full, first=micro_batch == 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workload.forms import PLAIN, Forms, with_forms
 from workload.gpt import GPT
 from workload.lowering import layer, optimizer, vocabulary
 from workload.lowering.builder import Builder
@@ -17,18 +18,22 @@ from workload.program import Program
 from workload.schedule import Slot, slots
 
 
-def lower(gpt: GPT, plan: Plan, stage: int = 0) -> Program:
+def lower(gpt: GPT, plan: Plan, stage: int = 0, *, forms: Forms = PLAIN) -> Program:
     """The program of a rank of one pipeline stage for one step of `gpt` under `plan`.
 
     Every rank of a stage performs the same ops on buffers of the same shapes. A PlanCannotRunError
-    says which width the plan does not divide.
+    says which width the plan does not divide. `forms` is the choice that `matmul_forms=tuned` asks
+    for; a machine makes it.
     """
     order = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
-    return lower_slots(gpt, plan, stage, order)
+    return lower_slots(gpt, plan, stage, order, forms)
 
 
-def lower_slots(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot]) -> Program:
+def lower_slots(
+    gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], forms: Forms = PLAIN
+) -> Program:
     """The program of a stage that runs these slots alone, then the optimizer."""
+    assert not forms or plan.matmul_forms == "tuned", "a plan of plain matmuls leaves no choice"
     check(gpt, plan)
     b = Builder(gpt, plan, stage)
     chunks = Chunks(b)
@@ -40,6 +45,8 @@ def lower_slots(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot]) -> Prog
         before = messages.before(number)
         following = order[number + 1] if number + 1 < len(order) else None
         own = overlap_slot(chunks.emit(slot, following, messages.source(number)), plan)
+        own, copies = with_forms(own, b.buffers, forms)
+        b.buffers |= copies
         ops += [*before, *own, *messages.after(number)]
         slot_of |= {op.block: slot for op in own}
     b.ops = []

@@ -1,0 +1,81 @@
+"""Measuring each distinct op of a plan once on the device at hand, and keeping what it took.
+
+What is kept lies in a file per device and software, so that an interrupted measurement goes on
+where it was, and another plan measures only what is new to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from executor.calibrate import device_name, seconds_of
+from executor.groups import Groups
+from executor.job import connected
+from executor.place import Place
+from executor.samples import Sample, repeats
+from executor.seat import Seat
+from executor.tasks import AdamW, Measurement, Report
+from workload.distinct import distinct_ops
+from workload.errors import PlanCannotRunError
+from workload.op import Op
+from workload.program import Program
+
+KEEP_EVERY = 8  # ops between two writes of the file
+COPIES = ("to_device", "to_host")
+
+
+def measure(task: Measurement, seat: Seat, report: Report) -> dict[str, Any]:
+    """The seconds of every distinct op of the task's plan, by signature."""
+    every = {
+        key: found
+        for key, found in distinct_ops(task.gpt, task.plan).items()
+        if found[0].kind not in COPIES
+    }
+    with connected(seat, task.threads, task.timeout_s) as device:
+        path = _file(Path(task.folder), device, task.threads)
+        known = _kept(path)
+        new = [key for key in every if key not in known]
+        for done, key in enumerate(new, start=1):
+            op, program = every[key]
+            known[key] = _op_s(op, program, device, task, seat)
+            report({"done": done, "of": len(new), "measuring": op.kind})
+            if done % KEEP_EVERY == 0 or done == len(new):
+                _keep(path, known)
+        seconds = {key: known[key] for key in every}
+        return {"seconds": seconds, "device": device_name(device), "measured": len(new)}
+
+
+def _op_s(op: Op, program: Program, device: torch.device, task: Measurement, seat: Seat) -> float:
+    place = Place(grid=program.plan.grid, rank=0, device=device, adamw=AdamW())
+    sample = Sample(op.kind, {}, repeats(op, program))
+    try:
+        return seconds_of(sample, place, Groups(seat.rank, task.timeout_s), task.sample_s)
+    except torch.OutOfMemoryError:
+        raise PlanCannotRunError(
+            f"{op.name} of {task.gpt.name} does not fit this device's memory, so that it cannot be "
+            "measured here; a smaller micro_batch may"
+        ) from None
+
+
+def _file(folder: Path, device: torch.device, threads: int) -> Path:
+    about = f"{device_name(device)} {torch.__version__} {threads}"
+    return folder / f"ops-{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
+
+
+def _kept(path: Path) -> dict[str, float]:
+    if not path.exists():
+        return {}
+    known: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+    return known
+
+
+def _keep(path: Path, known: dict[str, float]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(known), encoding="utf-8")
+    partial.replace(path)

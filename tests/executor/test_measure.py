@@ -1,0 +1,37 @@
+"""Measuring a plan's distinct ops on the device at hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from executor import calibration
+from workload.distinct import distinct_ops
+from workload.gpt import find_model
+from workload.plan_text import parse_plan
+
+TINY = find_model("tiny-30k")
+
+
+@pytest.mark.distributed
+def test_each_distinct_op_is_measured_once_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plan = parse_plan("x=2,pipe=2,zero=1,data=2,micro_batch=1,precision=fp32", batch=4)
+    said: list[str] = []
+    first = calibration.measured_ops(TINY, plan, 1, said.append)
+    assert first.keys() == distinct_ops(TINY, plan).keys()
+    assert all(0 < seconds < 1 for seconds in first.values())
+    assert said[-1].startswith(f"measuring ops: {len(first)}/{len(first)}")
+
+    (kept,) = (tmp_path / "simgpt").glob("ops-*.json")
+    known = json.loads(kept.read_text(encoding="utf-8"))
+    gone = next(iter(known))
+    kept.write_text(json.dumps({key: 7.0 for key in known if key != gone}), encoding="utf-8")
+    said.clear()
+    again = calibration.measured_ops(TINY, plan, 1, said.append)
+    assert len(said) == 1
+    assert {key for key, seconds in again.items() if seconds != 7.0} == {gone}

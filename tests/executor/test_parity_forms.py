@@ -1,0 +1,37 @@
+"""Matmuls in other forms than their operands' layouts ask for, against the plain model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.executor.test_parity import BATCH, TINY, check, sample
+from workload.plan import Plan
+
+
+def tuned(plans: list[Plan]) -> list[Plan]:
+    return [replace(plan, matmul_forms="tuned") for plan in plans]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    "swap",
+    [{"TN": "NN"}, {"NT": "NN"}, {"NN": "NT", "TN": "NT"}, {"NN": "TN", "NT": "TN"}],
+    ids=str,
+)
+def test_a_forced_form_trains_as_the_plain_model_does(swap: dict[str, str]) -> None:
+    check(4, TINY, tuned(sample(4)), **swap)
+
+
+@pytest.mark.distributed
+def test_weight_gradients_of_a_zero_bubble_schedule_may_be_transposed() -> None:
+    plan = Plan(pipe=2, z=2, schedule="zb-h1", batch=BATCH, micro_batch=2, precision="fp64")
+    check(4, TINY, tuned([plan]), TN="NN", NT="NN")
+
+
+@pytest.mark.distributed
+def test_weights_sharded_over_data_may_be_transposed() -> None:
+    plan = Plan(z=2, data=2, zero=3, batch=BATCH, micro_batch=2, precision="fp64")
+    plans = [plan, replace(plan, reshard=False, zero=2), replace(plan, z=1, x=2, recompute="full")]
+    check(4, TINY, tuned(plans), TN="NN", NT="NN")

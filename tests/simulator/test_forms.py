@@ -1,0 +1,131 @@
+"""The choice of matmul forms: made where the machine's costs say so, and what it saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from simulator.costs import AnalyticCosts
+from simulator.fold import simulate_step
+from simulator.forms import fastest_forms
+from simulator.pipeline import simulate_pipeline
+from simulator.prediction import forms_on, predict
+from simulator.profile import ProfileCosts
+from tests.forms import swapped
+from tests.simulator.worlds import SmallCosts, SmallFabric, plan_of
+from topologies.errors import MachineError
+from topologies.load import load_machine, with_settings
+from topologies.profile import Profile, Table
+from workload.gpt import GPT, find_model
+from workload.lowering import lower
+from workload.plan_text import parse_plan
+
+SMALL = GPT(name="small", layers=36, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
+PLAN = "x=2,z=4,data=2,matmul_forms=tuned"
+SLOW_NT = {"device.matmul.forms.NT": "0.1"}
+
+
+def test_without_measurements_by_form_nothing_is_transposed() -> None:
+    gpt, plan = find_model("gpt-5b"), parse_plan(PLAN)
+    tuned = predict(gpt, plan, load_machine("frontier"))
+    assert tuned.tuning is not None
+    assert (tuned.tuning.transposed, tuned.tuning.compute_s) == ([], 0)
+    plain = predict(gpt, replace(plan, matmul_forms="plain"), load_machine("frontier"))
+    assert plain.tuning is None
+    assert tuned.step_s == plain.step_s
+
+
+def test_a_slow_form_is_given_up_for_one_with_a_single_transpose() -> None:
+    """Of X W^T as NN the weight is transposed, as TN both would be."""
+    machine = with_settings("frontier", SLOW_NT)
+    chosen = forms_on(find_model("gpt-5b"), parse_plan(PLAN), machine)
+    assert {form for matmul, form in chosen.items() if matmul[0] == "NT"} == {"NN"}
+    assert all(matmul[0] == form for matmul, form in chosen.items() if matmul[0] != "NT")
+
+
+def test_the_time_saved_is_the_slow_matmuls_less_the_transposes() -> None:
+    gpt, plan = find_model("gpt-5b"), parse_plan(PLAN)
+    machine = with_settings("frontier", SLOW_NT)
+    costs = AnalyticCosts(machine, plan.grid.ranks)
+    prediction = predict(gpt, plan, machine)
+    tuned = lower(gpt, plan, forms=forms_on(gpt, plan, machine)).ops
+    kinds = ("matmul", "transpose")
+    before, after = (
+        sum(costs.seconds(op) for op in ops if op.kind in kinds)
+        for ops in (lower(gpt, plan).ops, tuned)
+    )
+    assert prediction.tuning is not None
+    assert prediction.tuning.compute_s == pytest.approx(before - after, rel=1e-4)
+    assert prediction.tuning.step_s > 0.9 * prediction.tuning.compute_s
+
+
+def test_a_transpose_that_costs_more_than_the_slow_form_is_not_made() -> None:
+    machine = with_settings("frontier", {**SLOW_NT, "device.memory_efficiency": "1e-4"})
+    chosen = forms_on(find_model("gpt-5b"), parse_plan(PLAN), machine)
+    assert all(matmul[0] == form for matmul, form in chosen.items())
+
+
+def test_a_profile_of_all_forms_makes_the_choice() -> None:
+    """TN takes 1 s, other forms 0.2 s and a transpose 0.1 s."""
+    rows = [
+        (1.0, code, *side, seconds)
+        for code, seconds in ((0.0, 0.2), (1.0, 0.2), (2.0, 1.0))
+        for side in product((8.0, 8192.0), repeat=3)
+    ]
+    columns = ("ranks", "form", "m", "n", "k", "seconds")
+    moves = ((1.0, 1.0, 0.1), (1.0, 1e12, 0.1))
+    kernels = {
+        "matmul@bf16": Table(columns, tuple(rows)),
+        "transpose@bf16": Table(("ranks", "nbytes", "seconds"), moves),
+    }
+    costs = ProfileCosts(Profile(kernels=kernels), ranks=1, host_bytes_per_s=1e9)
+    chosen = fastest_forms(SMALL, plan_of(PLAN), costs)
+    assert {form for matmul, form in chosen.items() if matmul[0] == "TN"} == {"NN"}
+    assert all(matmul[0] == form for matmul, form in chosen.items() if matmul[0] != "TN")
+
+
+def test_a_profile_without_transposes_is_refused_by_the_missing_table() -> None:
+    sides = product((8.0, 8192.0), repeat=3)
+    columns = ("ranks", "form", "m", "n", "k", "seconds")
+    table = Table(columns, tuple((1.0, 0.0, *side, 0.2) for side in sides))
+    costs = ProfileCosts(Profile(kernels={"matmul@bf16": table}), ranks=1, host_bytes_per_s=1e9)
+    with pytest.raises(MachineError, match="has no table transpose@bf16"):
+        fastest_forms(SMALL, plan_of(PLAN), costs)
+
+
+@pytest.mark.parametrize("overlap", ["none", "all"])
+def test_a_folded_step_with_transposes_equals_the_whole_step(overlap: str) -> None:
+    plan = plan_of(f"{PLAN},recompute=full,overlap={overlap}", 10)
+    forms = swapped(SMALL, plan, {"TN": "NN", "NT": "NN"})
+    folded, whole = (
+        simulate_step(
+            SMALL, plan, SmallCosts(), SmallFabric(bytes_per_s=1e9), fold=fold, forms=forms
+        )
+        for fold in (True, False)
+    )
+    assert folded.layers < whole.layers
+    assert replace(folded, layers=whole.layers, micro_batches=whole.micro_batches) == whole
+    assert folded.ops == len(lower(SMALL, plan, forms=forms).ops)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_a_folded_pipeline_with_transposes_equals_the_whole_one(schedule: str) -> None:
+    plan = plan_of(f"pipe=2,z=2,schedule={schedule},matmul_forms=tuned", 16)
+    forms = swapped(SMALL, plan, {"TN": "NN", "NT": "NN"})
+    folded, whole, plain = (
+        simulate_pipeline(SMALL, plan, SmallCosts(), SmallFabric(), fold=fold, forms=chosen)
+        for fold, chosen in ((True, forms), (False, forms), (True, {}))
+    )
+    assert replace(folded, micro_batches=whole.micro_batches) == whole
+    assert folded.parts_ticks["compute"] > plain.parts_ticks["compute"]
+
+
+def test_stages_and_interleaving_do_not_change_the_choice() -> None:
+    machine = with_settings("frontier", SLOW_NT)
+    gpt = find_model("gpt-5b")
+    texts = ("data=2", "data=2,pipe=4,interleave=2", "data=2,pipe=6,schedule=zb-h1")
+    plans = [parse_plan(f"z=4,{text},micro_batch=2,matmul_forms=tuned", batch=64) for text in texts]
+    first, *others = (forms_on(gpt, plan, machine) for plan in plans)
+    assert all(other == first for other in others)
