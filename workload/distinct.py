@@ -11,7 +11,7 @@ from workload.op import Op
 from workload.plan import Plan
 from workload.program import Program
 from workload.schedule import slots
-from workload.stages import chunk_layers
+from workload.stages import like_stages, samples
 
 
 def signature(op: Op) -> str:
@@ -39,15 +39,8 @@ def distinct_ops(gpt: GPT, plan: Plan) -> dict[str, tuple[Op, Program]]:
 
 
 def _samples(gpt: GPT, plan: Plan) -> Iterator[Program]:
-    """For each kind of stage a program of its first, a middle and its last micro-batch."""
-    parts = chunk_layers(gpt, plan)
-    seen = set()
-    for stage in range(plan.pipe):
-        counts = tuple(len(part) for part in parts[stage :: plan.pipe])
-        kind = (stage == 0, stage == plan.pipe - 1, counts)
-        if kind not in seen:
-            seen.add(kind)
-            last = plan.micro_batches - 1
-            order = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
-            chosen = [slot for slot in order if slot.micro_batch in {0, min(1, last), last}]
-            yield lower_slots(gpt, plan, stage, chosen)
+    """For each kind of stage a program of the micro-batches that stand for all."""
+    for stage in sorted(set(like_stages(gpt, plan))):
+        order = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
+        chosen = [slot for slot in order if slot.micro_batch in samples(plan)]
+        yield lower_slots(gpt, plan, stage, chosen)

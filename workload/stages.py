@@ -1,4 +1,4 @@
-"""Which layers the chunks of a pipeline hold."""
+"""Which layers the chunks of a pipeline hold, and which stages and micro-batches are alike."""
 
 from __future__ import annotations
 
@@ -20,6 +20,25 @@ def chunk_layers(gpt: GPT, plan: Plan) -> list[range]:
         )
     ends = [sum(counts[: number + 1]) for number in range(len(counts))]
     return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
+
+
+def like_stages(gpt: GPT, plan: Plan) -> list[int]:
+    """For each stage the first that holds as many layers in each chunk, and the same ends."""
+    parts = chunk_layers(gpt, plan)
+    first: dict[tuple[object, ...], int] = {}
+    found = []
+    for stage in range(plan.pipe):
+        counts = tuple(len(part) for part in parts[stage :: plan.pipe])
+        kind = (stage == 0, stage == plan.pipe - 1, counts)
+        found.append(first.setdefault(kind, stage))
+    return found
+
+
+def samples(plan: Plan) -> list[int]:
+    """Micro-batches that stand for all: the first overwrites gradients where others add to them,
+    the last sends them on their way."""
+    last = plan.micro_batches - 1
+    return sorted({0, min(1, last), last})
 
 
 def _even(gpt: GPT, plan: Plan) -> list[int]:

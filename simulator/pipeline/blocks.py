@@ -22,7 +22,7 @@ from workload.op import HOST, ROLES, Op
 from workload.plan import Plan
 from workload.program import Program
 from workload.schedule import Slot
-from workload.stages import chunk_layers
+from workload.stages import samples
 
 STEP = "step"
 
@@ -190,28 +190,10 @@ class Kind:
         return level
 
 
-def samples(plan: Plan) -> list[int]:
-    """The micro-batches that stand for all."""
-    last = plan.micro_batches - 1
-    return sorted({0, min(1, last), last})
-
-
 def kind_of(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], forms: Forms) -> Kind:
     """The kind of a stage that runs these slots."""
     chosen = [slot for slot in order if slot.micro_batch in samples(plan)]
     return Kind(plan, lower_slots(gpt, plan, stage, chosen, forms), chosen)
-
-
-def kinds_of(gpt: GPT, plan: Plan) -> list[int]:
-    """For each stage the first one of its kind."""
-    parts = chunk_layers(gpt, plan)
-    first: dict[tuple[object, ...], int] = {}
-    found = []
-    for stage in range(plan.pipe):
-        counts = tuple(len(part) for part in parts[stage :: plan.pipe])
-        kind = (stage == 0, stage == plan.pipe - 1, counts)
-        found.append(first.setdefault(kind, stage))
-    return found
 
 
 def _is_around(op: Op) -> bool:

@@ -16,7 +16,7 @@ from functools import cached_property
 from simulator.breakdown import parts_of
 from simulator.costs import ComputeCosts
 from simulator.network import Fabric, Flying, Network, UnlikeRanksError, network_of
-from simulator.pipeline.blocks import Kind, Part, kind_of, kinds_of
+from simulator.pipeline.blocks import Kind, Part, kind_of
 from simulator.pipeline.memory import stage_peak
 from simulator.pipeline.slots import NO_MESSAGE, Pipe, SlotTimes, play_slots
 from simulator.pipeline.steady import Folded, folded_plan, grown
@@ -29,6 +29,7 @@ from workload.lowering import check
 from workload.op import COMPUTE, Op
 from workload.plan import Plan
 from workload.schedule import Slot, slots
+from workload.stages import like_stages
 
 
 def simulate_pipeline(
@@ -80,7 +81,7 @@ class _Lines:
     @cached_property
     def kinds(self) -> list[Kind]:
         """Each stage's kind."""
-        first = kinds_of(self.gpt, self.small)
+        first = like_stages(self.gpt, self.small)
         known = {
             stage: kind_of(self.gpt, self.small, stage, self.orders[stage], self.forms)
             for stage in sorted(set(first))
