@@ -10,6 +10,7 @@ import platform
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch.distributed as dist
 
 from executor.groups import Groups
 from executor.job import connected
+from executor.messages import messages
 from executor.place import Place
 from executor.play import play
 from executor.record import HostRecorder
@@ -42,7 +44,7 @@ def measure(task: Calibration, seat: Seat, report: Report) -> dict[str, Any]:
         place = Place(grid=Grid(data=seat.ranks), rank=seat.rank, device=device, adamw=AdamW())
         groups = Groups(seat.rank, task.timeout_s)
         tables: dict[str, Any] = {"kernels": {}, "collectives": {}}
-        samples = list(_samples(task, seat.ranks))
+        samples = list(_samples(task, seat))
         sample_s = task.sample_s / 2 if task.quick else task.sample_s
         for done, (table, key, features, sample) in enumerate(samples, start=1):
             row = {**features, "seconds": seconds_of(sample, place, groups, sample_s)}
@@ -70,12 +72,15 @@ def _compute_share(task: Calibration, place: Place, groups: Groups) -> float:
     return min(max((both - longer) / shorter, 0.0), 1.0)
 
 
-def _samples(task: Calibration, ranks: int) -> Iterator[tuple[str, str, dict[str, float], Sample]]:
+def _samples(task: Calibration, seat: Seat) -> Iterator[tuple[str, str, dict[str, float], Sample]]:
+    ranks = seat.ranks
     for precision in task.precisions:
         for sample in kernels(precision, quick=task.quick):
             features = {"ranks": float(ranks), **sample.features}
             yield "kernels", f"{sample.key}@{precision}", features, sample
     for sample in collectives(ranks, quick=task.quick):
+        yield "collectives", sample.key, sample.features, sample
+    for sample in messages(seat.rank, ranks, quick=task.quick):
         yield "collectives", sample.key, sample.features, sample
 
 
@@ -88,6 +93,7 @@ def seconds_of(sample: Sample, place: Place, groups: Groups, sample_s: float) ->
 
 def _play(sample: Sample, count: int, place: Place, groups: Groups, repeats: int) -> float:
     program = sample.program(count)
+    place = replace(place, grid=program.plan.grid) if sample.key == "send_recv" else place
     groups.prepare(program)
     table = BufferTable(program, place.device)
     for buffer in program.buffers.values():

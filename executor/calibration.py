@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from executor import samples
+from executor import messages, samples
 from executor.errors import LaunchError
 from executor.host import machine_document
 from executor.launch import check_ranks, launch, require_torch
@@ -104,7 +104,7 @@ def _fingerprint(task: Calibration, ranks: int) -> str:
         str(os.cpu_count()),
         metadata.version("torch"),
         metadata.version("simgpt"),
-        Path(samples.__file__).read_text(encoding="utf-8"),
+        *(Path(str(module.__file__)).read_text(encoding="utf-8") for module in (messages, samples)),
     ]
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
 

@@ -37,8 +37,8 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
         for op in program.ops:
             # Sizes closer than a factor of 1.4 tell a curve nothing new.
             form = op.attributes.get("form", "")
-            signature = (op.kind, form, round(2 * log2(op.nbytes)))
-            if op.is_collective or op.kind == "matmul" or signature in seen:
+            signature = (op.kind, form, round(2 * log2(max(op.nbytes, 1))))
+            if op.communicates or op.kind in ("matmul", "fence") or signature in seen:
                 continue
             seen.add(signature)
             yield Sample(op.kind, _features(op, program), repeats(op, program))
@@ -46,16 +46,25 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
 
 def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
     """Every collective in groups of each size that divides the ranks, all groups at once."""
-    sizes = [1 << power for power in (range(10, 26, 5) if quick else range(10, 27, 2))]
     for group in (g for g in range(2, ranks + 1) if ranks % g == 0):
-        gpt, plan = _models("fp32", quick=True)[0]
+        gpt, plan = small_model("fp32")
         plan = replace(plan, data=group, z=ranks // group, batch=ranks * plan.micro_batch)
         for kind in ("all_gather", "reduce_scatter", "all_reduce"):
-            for nbytes in sizes:
+            for nbytes in sizes(quick=quick):
                 op, buffers = _collective(kind, nbytes, group)
                 program = Program(gpt, plan, (op,), buffers, {})
                 features = {"ranks": float(group), "bytes": float(nbytes)}
                 yield Sample(kind, features, repeats(op, program))
+
+
+def sizes(*, quick: bool) -> list[int]:
+    """The bytes of the collectives and messages that are measured."""
+    return [1 << power for power in (range(10, 26, 5) if quick else range(10, 27, 2))]
+
+
+def small_model(precision: str) -> tuple[GPT, Plan]:
+    """A model and a plan for programs written by hand."""
+    return _models(precision, quick=True)[0]
 
 
 def overlapped(ranks: int, precision: str) -> tuple[Sample, Sample, Sample]:
@@ -63,7 +72,7 @@ def overlapped(ranks: int, precision: str) -> tuple[Sample, Sample, Sample]:
 
     Each all-gather is issued before a matmul and awaited before the one after the next.
     """
-    gpt, plan = _models(precision, quick=True)[0]
+    gpt, plan = small_model(precision)
     plan = replace(plan, data=ranks, batch=ranks * plan.micro_batch)
     matmul, matmul_buffers = _matmul("NN", (512, 1024, 1024), precision)
     gather, gather_buffers = _collective("all_gather", OVERLAPPED_BYTES, ranks)
@@ -97,7 +106,7 @@ def _matmuls(precision: str, *, quick: bool) -> Iterator[Sample]:
     widths = (64, 256, 1024) if quick else (32, 128, 512, 2048)
     # Tokens are rows of the output or, in dW, summed over: either may be the long dimension.
     sides = widths if quick else (*widths, 4096)
-    gpt, plan = _models(precision, quick=True)[0]
+    gpt, plan = small_model(precision)
     for m, n, k in product(sides, widths, sides):
         for code, form in enumerate(FORMS):
             op, buffers = _matmul(form, (m, n, k), precision)
@@ -121,7 +130,7 @@ def _transposes(precision: str, *, quick: bool) -> Iterator[Sample]:
     shapes = [(64, 64), (256, 256), (1024, 1024)]
     if not quick:
         shapes = [(32, 64), (128, 128), (512, 256), (512, 1024), (2048, 1024), (4096, 2048)]
-    gpt, plan = _models(precision, quick=True)[0]
+    gpt, plan = small_model(precision)
     for rows, columns in shapes:
         matmul, buffers = _matmul("NN", (rows, 64, columns), precision)
         (op, _), copies = with_forms([matmul], buffers, {matmul_of(matmul): "TN"})
@@ -140,7 +149,7 @@ def _collective(kind: str, nbytes: int, group: int) -> tuple[Op, dict[str, Buffe
 
 
 def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
-    """One-layer GPTs and Llamas from narrow to wide, whole and as y and z split them."""
+    """One-layer GPTs and Llamas from narrow to wide, whole and as y, z and pipe split them."""
     shapes = [(64, 128, 1), (256, 256, 4), (768, 256, 4)]
     if not quick:
         shapes = [(64, 64, 1), (128, 128, 4), (256, 256, 4), (512, 256, 8), (1024, 512, 8)]
@@ -160,7 +169,10 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
             batch = 2 * z * micro_batch
             plan = Plan(y=y, z=z, batch=batch, micro_batch=micro_batch, precision=precision)
             cells += [(gpt, plan), (llama, plan)]
-        cells.append((replace(gpt, dropout=0.1), replace(plan, y=1, z=1, attention="unfused")))
+        plain = replace(plan, y=1, z=1)
+        cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
+        # The first of two stages, which alone has no loss.
+        cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
     return cells
 
 

@@ -13,7 +13,7 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 # Model, batch and plan of each step that is validated: on one and two ranks, every axis, with and
-# without overlap, recomputation and micro-batches.
+# without overlap, recomputation, micro-batches and sharding over data.
 CELLS = (
     ("tiny-1m", 8, "data=1"),
     ("tiny-2m", 8, "data=1,recompute=full"),
@@ -27,6 +27,12 @@ CELLS = (
     ("tiny-25m", 4, "y=2,overlap=none"),
     ("tiny-10m", 8, "z=2,overlap=none,recompute=full"),
     ("tiny-25m", 4, "z=2"),
+    ("tiny-10m", 8, "data=2,zero=1"),
+    ("tiny-10m", 8, "data=2,zero=2,overlap=none"),
+    ("tiny-25m", 4, "data=2,zero=3"),
+    ("tiny-10m", 8, "pipe=2,micro_batch=2"),
+    ("tiny-10m", 8, "pipe=2,micro_batch=2,schedule=gpipe,overlap=none"),
+    ("tiny-25m", 4, "pipe=2,micro_batch=1,schedule=zb-h1"),
 )
 STEPS = 12
 

@@ -254,9 +254,16 @@ def _write_trace(
     from workload.lowering import lower
     from workload.timeline import chrome_trace, timeline_of
 
-    ops = lower(job.gpt, job.plan, forms=dict(job.forms)).ops
+    grid, forms = job.plan.grid, dict(job.forms)
+    stages = [lower(job.gpt, job.plan, stage, forms=forms).ops for stage in range(grid.pipe)]
     measured = [
-        timeline_of("measured", entry["rank"], ops, entry["start_s"], entry["end_s"])
+        timeline_of(
+            "measured",
+            entry["rank"],
+            stages[grid.coordinates(entry["rank"])["pipe"]],
+            entry["start_s"],
+            entry["end_s"],
+        )
         for entry in result["ranks"]
     ]
     predicted = [prediction.timeline] if prediction and prediction.timeline else []

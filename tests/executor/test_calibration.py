@@ -14,6 +14,7 @@ import pytest
 from executor import calibration
 from executor.calibration import cached, calibrate
 from executor.host import machine_document
+from executor.messages import messages
 from executor.samples import collectives, kernels
 from executor.tasks import Calibration
 from simulator.prediction import predict
@@ -32,6 +33,8 @@ PLANS = (
     "y=2,z=2,micro_batch=1",
     "z=4,data=2,micro_batch=2",
     "x=2,sequence_parallel=true,attention=unfused",
+    "pipe=2,micro_batch=2",
+    "pipe=2,micro_batch=2,data=2,zero=3,schedule=zb-h1",
 )
 
 
@@ -42,7 +45,7 @@ def test_every_kind_of_op_in_a_program_has_a_sample(plan: str, precision: str, q
     gpt = replace(find_model("tiny-30k"), dropout=0.1 if "unfused" in plan else 0.0)
     program = lower(gpt, parse_plan(f"{plan},precision={precision}", batch=16))
     sampled = {sample.key for sample in kernels(precision, quick=quick)}
-    wanted = {op.kind for op in program.ops if not op.is_collective}
+    wanted = {op.kind for op in program.ops if not op.communicates} - {"fence"}
     assert wanted <= sampled
 
 
@@ -70,6 +73,19 @@ def test_collectives_are_sampled_in_every_group_size_that_divides_the_ranks(rank
     assert seen == {(kind, size) for kind in COLLECTIVES for size in groups}
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_pairs_of_ranks_take_turns_at_messages(ranks: int) -> None:
+    every = [list(messages(rank, ranks, quick=True)) for rank in range(ranks)]
+    assert {len(samples) for samples in every} == ({0} if ranks % 2 else {4})
+    for samples in zip(*every, strict=True):
+        programs = [sample.program(3) for sample in samples]
+        for one, other in zip(programs[::2], programs[1::2], strict=True):
+            pairs = list(zip(one.ops[::2], other.ops[::2], strict=True))
+            kinds = [(mine.kind, theirs.kind) for mine, theirs in pairs]
+            assert kinds == [("send", "recv"), ("recv", "send"), ("send", "recv")]
+            assert all(mine.group == theirs.group for mine, theirs in pairs)
+
+
 def test_a_sample_repeats_its_op_on_operands_that_take_turns() -> None:
     sample = next(kernels("fp32", quick=True))
     program = sample.program(4)
@@ -88,7 +104,7 @@ def made_up(ranks: int, seconds_per_byte: float = 1e-9) -> dict[str, Any]:
         row = {"ranks": float(ranks), **sample.features, "seconds": work}
         tables.setdefault(f"{sample.key}@fp32", []).append(row)
     moved: dict[str, list[dict[str, float]]] = {}
-    for sample in collectives(ranks, quick=True):
+    for sample in (*collectives(ranks, quick=True), *messages(0, ranks, quick=True)):
         row = {**sample.features, "seconds": sample.features["bytes"] * seconds_per_byte}
         moved.setdefault(sample.key, []).append(row)
     about = {"overlap": 0.5, "device": "made up", "torch": "2", "memory_bytes": 2**30}
@@ -105,10 +121,11 @@ def test_made_up_tables_make_a_machine_that_predicts() -> None:
     assert machine.devices == 2
     assert machine.device.memory_bytes == 2**29
     assert machine.device.peak_flops_per_s["fp32"] == pytest.approx(1e9)
-    plan = parse_plan("data=2,precision=fp32", batch=4)
-    prediction = predict(find_model("tiny-30k"), plan, machine)
-    least_s = prediction.model_flops_per_s_per_device * prediction.step_s / 1e9
-    assert prediction.step_s > 0.5 * least_s > 0
+    for text in ("data=2", "data=2,zero=3", "pipe=2,micro_batch=1"):
+        plan = parse_plan(f"{text},precision=fp32", batch=4)
+        prediction = predict(find_model("tiny-30k"), plan, machine)
+        least_s = prediction.model_flops_per_s_per_device * prediction.step_s / 1e9
+        assert prediction.step_s > 0.5 * least_s > 0
 
 
 def test_a_calibration_is_kept_and_not_made_again(

@@ -61,6 +61,39 @@ def test_two_ranks_join_their_prediction_without_a_remainder(tmp_path: Path) -> 
             assert_tracks_in_order(ops)
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "x=2,z=2,pipe=2",
+        pytest.param("y=2,data=2,pipe=2,zero=1,schedule=zb-h1", marks=pytest.mark.slow),
+        pytest.param("x=2,y=2,z=2", marks=pytest.mark.slow),
+    ],
+)
+def test_a_llama_on_eight_ranks_joins_the_prediction_of_every_stage(
+    plan: str, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json"
+    plan = f"{plan},micro_batch=2,precision=fp32"
+    words = ("run", "tiny-llama-40k", "--steps", "5", "--batch", "16", "--lr", "1e-2")
+    said = simgpt(*words, "--plan", plan, "-m", "frontier", "--json", "--trace", str(trace))
+    assert said.status == 0, said.err
+    record, gpt = json.loads(said.out), find_model("tiny-llama-40k")
+    stages = parse_plan(plan, batch=16).pipe
+    programs = [lower(gpt, parse_plan(plan, batch=16), stage) for stage in range(stages)]
+    assert record["comm_bytes"] == programs[0].comm_bytes
+    peak_bytes = max(program.peak.total_bytes for program in programs)
+    assert record["peak_bytes"] == record["predicted_peak_bytes"] == peak_bytes
+    assert record["losses"][-1] < record["losses"][0] - 0.1
+
+    tracks = _ops_by_process(json.loads(trace.read_text(encoding="utf-8")))
+    names = [sorted(op.name for op in program.ops) for program in programs]
+    for title, ops in tracks.items():
+        stage = int(title.rpartition(" ")[2]) * stages // 8
+        assert sorted(event["name"] for event in ops) == names[stage]
+    assert {f"measured rank {rank}" for rank in range(8)} <= set(tracks)
+    assert {f"predicted rank {stage * 8 // stages}" for stage in range(stages)} <= set(tracks)
+
+
 def _ops_by_process(trace: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     events = trace["traceEvents"]
     titles = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
