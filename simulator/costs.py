@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from simulator.kernels import PLAIN, Kernels
 from simulator.profile import COPIES, ProfileCosts
 from topologies.device import Device
 from topologies.errors import MachineError
@@ -26,7 +27,9 @@ class ComputeCosts(Protocol):
         ...
 
 
-def compute_costs(machine: Machine, ranks_per_node: int, devices: int) -> ComputeCosts:
+def compute_costs(
+    machine: Machine, ranks_per_node: int, devices: int, kernels: Kernels = PLAIN
+) -> ComputeCosts:
     """The best costs at hand: those of the machine's profile if it has one, else the model's.
 
     `ranks_per_node` is how many ranks of one node are busy at once, `devices` how many work on a
@@ -35,7 +38,7 @@ def compute_costs(machine: Machine, ranks_per_node: int, devices: int) -> Comput
     """
     if machine.profile is not None and machine.profile.kernels:
         return ProfileCosts(machine.profile, ranks_per_node, machine.node.host.bytes_per_s)
-    return AnalyticCosts(machine, devices)
+    return AnalyticCosts(machine, devices, kernels)
 
 
 class AnalyticCosts:
@@ -49,8 +52,9 @@ class AnalyticCosts:
     arithmetic, devices that share the way to their host.
     """
 
-    def __init__(self, machine: Machine, devices: int = 1) -> None:
+    def __init__(self, machine: Machine, devices: int = 1, kernels: Kernels = PLAIN) -> None:
         self._machine = machine
+        self._kernels = kernels
         self._slowest = machine.device.slowest_of(devices)
         self._known: dict[tuple[object, ...], float] = {}
 
@@ -63,10 +67,16 @@ class AnalyticCosts:
         return self._known[key]
 
     def _seconds(self, op: Op) -> float:
+        if op.kind in self._kernels.fused:
+            return 0.0
+        return max(self._alone_s(op), self._kernels.host_s)
+
+    def _alone_s(self, op: Op) -> float:
         if op.kind in PRODUCTS:
             return matmul_s(self._machine.device, self._peak(op), op)
         if op.kind in ("attention", "attention_grad"):
-            return attention_s(self._machine.device, self._peak(op), op)
+            seconds = attention_s(self._machine.device, self._peak(op), op)
+            return seconds * self._kernels.attention_work
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
         return memory_bound_s(self._machine.device, op)

@@ -9,6 +9,7 @@ from typing import Any
 from simulator.costs import ComputeCosts, compute_costs, peak_flops_per_s
 from simulator.fabric import MachineFabric
 from simulator.fold import simulate_step
+from simulator.kernels import PLAIN, Kernels
 from simulator.network import Fabric
 from simulator.pipeline import simulate_pipeline
 from simulator.play import simulate
@@ -121,15 +122,16 @@ def predict(
     fold: bool = True,
     timeline: bool = False,
     placement: Placement | None = None,
+    kernels: Kernels = PLAIN,
 ) -> Prediction:
     """Predict one training step of `gpt` under `plan` on `machine`.
 
     Without a `placement` ranks fill node after node. `fold` extrapolates from a few layers and
     micro-batches where that is exact; `timeline` adds the spans of the whole step, one rank of each
-    class.
+    class. `kernels` says what the software makes of the ops.
     """
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
-    costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
+    costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks, kernels)
     simulated = simulate_pipeline if plan.pipe > 1 else simulate_step
     step = simulated(gpt, plan, costs, fabric, fold=fold)
     prediction = _prediction(gpt, plan, machine, step)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from simgpt import options, tables
-from simgpt.commands import validate_network
+from simgpt.commands import validate_network, validate_published
 from simgpt.progress import Ticker
 from topologies.machine import Machine
 
@@ -31,6 +31,7 @@ def command() -> None:
 
 
 command.add_command(validate_network.command)
+command.add_command(validate_published.command)
 
 
 @command.command("host")

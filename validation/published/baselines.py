@@ -1,0 +1,100 @@
+"""What stands beside our error: the formula that any simulator has to beat, and one factor."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from simulator.costs import peak_flops_per_s
+from topologies.build import gpu_of
+from topologies.machine import Machine
+from validation.published.case import Case
+from validation.published.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Ideal:
+    """A row's step at the peak of all its devices, its pipeline's bubble included."""
+
+    family: str
+    step_s: float
+
+
+def ideal_of(case: Case, machine: Machine, gpu: str, batch: int, gpus: int) -> Ideal:
+    """The step if every device multiplied matrices at its bf16 peak all the time.
+
+    Hardware FLOPs over the peak, times one plus the bubble (p - 1)/(v m) of p stages, v chunks and
+    m micro-batches. Source: Narayanan et al. (SC21), section 2.2.
+    """
+    plan, whole = case.plan, int(case.gpt.sequence * case.kernels.attention_work)
+    gpt = replace(case.gpt, sequence=whole)
+    full = plan.recompute.startswith("full")
+    flops = gpt.hardware_flops(batch) if full else gpt.model_flops(batch)
+    bubble = (plan.pipe - 1) / (plan.interleave * plan.micro_batches)
+    peak = peak_flops_per_s(machine, "bf16") * gpus
+    return Ideal(family_of(gpu), flops / peak * (1 + bubble))
+
+
+def family_of(gpu: str) -> str:
+    """The GPU's generation: a100, h100 or mi250x."""
+    name = str(gpu_of(gpu)["name"]).partition("-")[0]
+    return {"a800": "a100", "h800": "h100", "h200": "h100", "gh200": "h100"}.get(name, name)
+
+
+def with_formula(outcomes: Sequence[Outcome], ideals: dict[str, Ideal]) -> list[Outcome]:
+    """The outcomes with the formula's step: the ideal one over the utilisation of the GPU's family,
+    the median of the scored rows of all other sources, or of all families if no other has it."""
+    scored = [each for each in outcomes if each.scored and each.run.id in ideals]
+    reached = [
+        (each.run.source, ideals[each.run.id].family, ideals[each.run.id].step_s / each.measured_s)
+        for each in scored
+        if each.measured_s
+    ]
+    found = []
+    for each in outcomes:
+        ideal = ideals.get(each.run.id)
+        apart = [row for row in reached if row[0] != each.run.source]
+        alike = [hfu for _, family, hfu in apart if ideal and family == ideal.family]
+        rates = alike or [hfu for _, _, hfu in apart]
+        formula_s = ideal.step_s / statistics.median(rates) if ideal and rates else None
+        found.append(replace(each, formula_s=formula_s))
+    return found
+
+
+def calibrated(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes with the prediction times one factor, fitted to the other rows of the stack.
+
+    The factor is the geometric mean of measured over predicted; a row alone in its stack keeps its
+    blind prediction.
+    """
+    stacks: dict[tuple[str, str, str], list[Outcome]] = {}
+    for each in outcomes:
+        if each.scored:
+            stacks.setdefault(each.run.stack, []).append(each)
+    logs = {stack: [_log_factor(each) for each in rows] for stack, rows in stacks.items()}
+    return [_calibrated(each, logs.get(each.run.stack, [])) for each in outcomes]
+
+
+def _calibrated(each: Outcome, logs: Sequence[float]) -> Outcome:
+    if each.predicted_s is None:
+        return each
+    count, total = len(logs), math.fsum(logs)
+    if each.scored:
+        count, total = count - 1, total - _log_factor(each)
+    return replace(each, calibrated_s=each.predicted_s * math.exp(total / count if count else 0.0))
+
+
+def _log_factor(each: Outcome) -> float:
+    assert each.measured_s and each.predicted_s
+    return math.log(each.measured_s / each.predicted_s)
+
+
+def mean_error(
+    outcomes: Sequence[Outcome], predicted: Callable[[Outcome], float | None]
+) -> float | None:
+    """Mean absolute error of the scored rows by one of the predictions."""
+    pairs = [(predicted(each), each.measured_s) for each in outcomes if each.scored]
+    errors = [abs(p / m - 1) for p, m in pairs if p is not None and m]
+    return statistics.fmean(errors) if errors else None
