@@ -9,9 +9,11 @@ from dataclasses import dataclass
 class Kernels:
     """What a software stack makes of a program's ops on a device.
 
-    Ops of the kinds in `fused` run inside a neighbour's kernel and take no time of their own.
-    `host_s` is the least time between two kernels that the host issues one by one; 0 where it is
-    never the bottleneck. With `fp8` the linears' matmuls run at the device's fp8 rate, their
+    Ops of the kinds in `fused`, and those whose names end in one of its words, run inside a
+    neighbour's kernel and take no time of their own.
+    `host_s` is how long the host takes to issue one; 0 where it is never the bottleneck.
+    `attention` has the shares of the peak that its fused attention reaches, forward and backward;
+    None: those of the machine's file. With `fp8` the linears' matmuls run at the device's fp8 rate, their
     operands cast before. `attention_work` scales fused attention, for a plan that gives a device
     part of a sequence's queries but all its keys.
     """
@@ -19,6 +21,7 @@ class Kernels:
     fused: tuple[str, ...] = ()
     host_s: float = 0.0
     fp8: bool = False
+    attention: tuple[float, float] | None = None
     attention_work: float = 1.0
 
 

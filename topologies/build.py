@@ -69,6 +69,12 @@ def gpu_of(name: str) -> Mapping[str, Any]:
     return found
 
 
+def family_of(gpu: str) -> str:
+    """The GPU's generation: a100, h100 or mi250x."""
+    name = str(gpu_of(gpu)["name"]).partition("-")[0]
+    return {"a800": "a100", "h800": "h100", "h200": "h100", "gh200": "h100"}.get(name, name)
+
+
 def _template(gpu: Mapping[str, Any], devices: int) -> str:
     """The machine whose node is the nearest in size, the larger of two equally near ones."""
     sizes = {int(size): name for size, name in gpu["nodes"].items()}

@@ -13,6 +13,7 @@ from topologies.errors import MachineError
 from topologies.keys import Key
 
 DTYPES = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
+MEASURED_KINDS = ("layernorm", "layernorm_grad", "gelu", "gelu_grad", "softmax", "softmax_grad")
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,9 @@ class Matmul:
 
     Source: fit to 20,080 measured points each of A100 and H100 (microsoft/vidur). Not modelled:
     the steps that tiles and kernel choice make (mean error 7 to 9 %), and the BLAS form.
+    `sustained` is the rate of a long run over that of the short one in which matmuls are timed,
+    where the device's power limits it. `fp8` is the share of its peak that an fp8 matmul reaches
+    over that of a bf16 one of the same shape.
     """
 
     e_max: Annotated[float, Key("e_max")]
@@ -33,6 +37,8 @@ class Matmul:
     launch_s: Annotated[float, Key("launch", "s")]
     memory_fraction: Annotated[float, Key("memory_fraction")]
     best_flops_per_s: Annotated[float | None, Key("best", "FLOP/s")] = None
+    sustained: Annotated[float, Key("sustained")] = 1.0
+    fp8: Annotated[float, Key("fp8")] = 1.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,8 @@ class Device:
 
     An elementwise kernel takes launch_s + bytes / (memory_efficiency * memory_bytes_per_s): that
     sum also follows the measured fall of the rate towards small sizes. `best` of the matmul is
-    the highest rate anyone measured for a single one, for information. `slowest` lists [devices,
+    the highest rate anyone measured for a single one, for information. `efficiency_of` has kinds of
+    kernels that reach another share of the memory's bandwidth. `slowest` lists [devices,
     rate]: how fast the slowest of that many devices is, relative to the mean device.
     """
 
@@ -70,6 +77,9 @@ class Device:
     attention: Annotated[Attention, Key("attention")]
     peak_flops_per_s: Annotated[dict[str, float], Key("peak_flops", "FLOP/s", names=DTYPES)] = (
         field(hash=False)
+    )
+    efficiency_of: Annotated[dict[str, float], Key("efficiency_of", names=MEASURED_KINDS)] = field(
+        default_factory=dict, hash=False
     )
     power: Annotated[Draw | None, Key("power")] = None
     slowest: Annotated[tuple[tuple[float, float], ...], Key("slowest")] = ()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.costs import peak_flops_per_s
-from topologies.build import gpu_of
+from topologies.build import family_of
 from topologies.machine import Machine
 from validation.published.case import Case
 from validation.published.outcome import Outcome
@@ -35,12 +35,6 @@ def ideal_of(case: Case, machine: Machine, gpu: str, batch: int, gpus: int) -> I
     bubble = (plan.pipe - 1) / (plan.interleave * plan.micro_batches)
     peak = peak_flops_per_s(machine, "bf16") * gpus
     return Ideal(family_of(gpu), flops / peak * (1 + bubble))
-
-
-def family_of(gpu: str) -> str:
-    """The GPU's generation: a100, h100 or mi250x."""
-    name = str(gpu_of(gpu)["name"]).partition("-")[0]
-    return {"a800": "a100", "h800": "h100", "h200": "h100", "gh200": "h100"}.get(name, name)
 
 
 def with_formula(outcomes: Sequence[Outcome], ideals: dict[str, Ideal]) -> list[Outcome]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.kernels import Kernels
+from topologies.build import family_of
 from topologies.errors import SimgptError
+from topologies.units import quantity
 from validation.published.dialect import Dialect, dialect_of
 from validation.published.runs import Run
 from workload.gpt import GPT
@@ -46,13 +48,25 @@ def case_of(run: Run) -> Case:
     degrees = _degrees(run)
     plan, scale = _plan(run, dialect, gpt, degrees, remarks)
     cp, fp8 = degrees["cp"], run.text("precision") == "fp8"
-    kernels = Kernels(fused=tuple(dialect.kernels["fused"]), fp8=fp8, attention_work=float(cp))
+    kernels = _kernels(dialect, family_of(run.text("gpu")), fp8=fp8, cp=cp)
     if fp8:
         remarks.append("fp8: the layers' linears at the device's fp8 rate, operands cast before")
     if cp > 1:
         gpt = replace(gpt, sequence=gpt.sequence // cp)
         remarks.append(f"cp={cp} as data parallelism over parts of sequences; key exchange hidden")
     return Case(gpt, plan, kernels, dialect.name, scale, tuple(remarks))
+
+
+def _kernels(dialect: Dialect, family: str, *, fp8: bool, cp: int) -> Kernels:
+    """What stands in the dialect by family of GPUs is that of the row's."""
+    shares = dialect.kernels.get("attention", {}).get(family)
+    return Kernels(
+        fused=tuple(dialect.kernels["fused"]),
+        host_s=quantity(dialect.kernels.get("host", {}).get(family, "0 s"), "s"),
+        fp8=fp8,
+        attention=None if shares is None else (shares[0], shares[1]),
+        attention_work=float(cp),
+    )
 
 
 def _gpt(run: Run, dialect: Dialect, remarks: list[str]) -> GPT:
@@ -152,7 +166,8 @@ def _plan_keys(run: Run, dialect: Dialect, gpt: GPT, x: int) -> dict[str, Any]:
     if keys["recompute"] == "selective":
         layers = max(gpt.layers // (run.whole("pp") or 1) // (run.whole("vpp") or 1), 1)
         keys["recompute"] = f"full:{max(layers // 2, 1)}" if selective == "half" else selective
-    keys["attention"] = "unfused" if run.text("flash_attention") == "no" else "flash"
+    if run.text("flash_attention"):
+        keys["attention"] = "unfused" if run.text("flash_attention") == "no" else "flash"
     keys["sequence_parallel"] = run.text("sequence_parallel") == "yes" and x > 1
     keys |= dialect.noted
     shard = re.search(r"zero1 group =? ?(\d+)|shard (\d+)", run.text("notes"))
