@@ -18,6 +18,7 @@ from workload.op import Op
 PRODUCTS = ("matmul", "batched_matmul")
 CAUSAL = 0.5
 BACKWARD_OVER_FORWARD = 2.5
+HEAD = 128
 LAYER = re.compile(r"\bl\d+\.")
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
 FAMILY |= {"swiglu": "gelu", "swiglu_grad": "gelu_grad"}
@@ -75,9 +76,10 @@ class AnalyticCosts:
         if op.kind in self._kernels.fused or op.name.endswith(self._kernels.fused):
             return 0.0
         linear = self._kernels.fp8 and is_linear(op)
-        key = (op.kind, op.dtype, shape, op.nbytes, op.flops, linear)
+        width = op.attributes.get("width", HEAD)
+        key = (op.kind, op.dtype, shape, op.nbytes, op.flops, linear, width)
         if key not in self._known:
-            self._known[key] = self._seconds(op)
+            self._known[key] = self._seconds(op) / self._kernels.pace
         return self._known[key]
 
     def _seconds(self, op: Op) -> float:
@@ -158,11 +160,24 @@ def attention_s(
     Source: Dao (FlashAttention-2, arXiv 2307.08691), sections 3.2 and 4.1. Not modelled: short
     sequences and few heads, which fill a device badly.
     """
-    work, efficiency = op.flops * CAUSAL, rates[0]
+    work, efficiency = op.flops * CAUSAL * padded(op.attributes.get("width", HEAD)), rates[0]
     if op.kind == "attention_grad":
         work *= BACKWARD_OVER_FORWARD / 2
         efficiency = rates[1]
     return device.launch_s + work / (peak_flops_per_s * efficiency)
+
+
+def padded(width: int) -> float:
+    """How many columns a fused kernel works through for each one of a head of this width.
+
+    Source: Dao-AILab/flash-attention, csrc/flash_attn: kernels for widths in steps of 32 up to 128,
+    then 192 and 256.
+
+    >>> padded(128), padded(72)
+    (1.0, 1.3333333333333333)
+    """
+    kernels = (32, 64, 96, 128, 192, 256)
+    return next((size for size in kernels if size >= width), width) / width
 
 
 def memory_bound_s(device: Device, op: Op) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from simgpt import options, tables
-from simgpt.commands import validate_network, validate_published
+from simgpt.commands import validate_kernels, validate_network, validate_published
 from simgpt.progress import Ticker
 from topologies.machine import Machine
 
@@ -32,6 +32,7 @@ def command() -> None:
 
 command.add_command(validate_network.command)
 command.add_command(validate_published.command)
+command.add_command(validate_kernels.command)
 
 
 @command.command("host")

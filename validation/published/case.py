@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.kernels import Kernels
-from topologies.build import family_of
+from topologies.build import family_of, gpu_of
 from topologies.errors import SimgptError
 from topologies.units import quantity
 from validation.published.dialect import Dialect, dialect_of
@@ -21,13 +21,15 @@ NO_PLAN, UNSUPPORTED = "no plan", "unsupported"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What stands for a row. `scale` is the row's batch over that of the plan, where they differ,
+    """What stands for a row. `scatter_gather` says that a message goes over all NICs of
+    the ranks of x. `scale` is the row's batch over that of the plan, where they differ,
     and `remarks` say what was taken for what."""
 
     gpt: GPT
     plan: Plan
     kernels: Kernels
     dialect: str
+    scatter_gather: bool
     scale: float
     remarks: tuple[str, ...]
 
@@ -48,24 +50,31 @@ def case_of(run: Run) -> Case:
     degrees = _degrees(run)
     plan, scale = _plan(run, dialect, gpt, degrees, remarks)
     cp, fp8 = degrees["cp"], run.text("precision") == "fp8"
-    kernels = _kernels(dialect, family_of(run.text("gpu")), fp8=fp8, cp=cp)
+    kernels = _kernels(dialect, run.text("gpu"), fp8=fp8, cp=cp)
     if fp8:
         remarks.append("fp8: the layers' linears at the device's fp8 rate, operands cast before")
     if cp > 1:
         gpt = replace(gpt, sequence=gpt.sequence // cp)
         remarks.append(f"cp={cp} as data parallelism over parts of sequences; key exchange hidden")
-    return Case(gpt, plan, kernels, dialect.name, scale, tuple(remarks))
+    scattered = bool(dialect.plan["scatter_gather"]) and not plan.sequence_parallel
+    return Case(gpt, plan, kernels, dialect.name, scattered, scale, tuple(remarks))
 
 
-def _kernels(dialect: Dialect, family: str, *, fp8: bool, cp: int) -> Kernels:
-    """What stands in the dialect by family of GPUs is that of the row's."""
-    shares = dialect.kernels.get("attention", {}).get(family)
+def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> Kernels:
+    """What stands in the dialect by GPU is that of the row's GPU, or else of its family."""
+
+    def of_gpu(key: str) -> Any:
+        table = dialect.kernels.get(key, {})
+        return table.get(str(gpu_of(gpu)["name"]), table.get(family_of(gpu)))
+
+    shares, host = of_gpu("attention"), of_gpu("host")
     return Kernels(
         fused=tuple(dialect.kernels["fused"]),
-        host_s=quantity(dialect.kernels.get("host", {}).get(family, "0 s"), "s"),
+        host_s=0.0 if host is None else quantity(host, "s"),
         fp8=fp8,
         attention=None if shares is None else (shares[0], shares[1]),
         attention_work=float(cp),
+        pace=of_gpu("pace") or 1.0,
     )
 
 
@@ -158,7 +167,7 @@ def _plan(
 def _plan_keys(run: Run, dialect: Dialect, gpt: GPT, x: int) -> dict[str, Any]:
     """The plan's switches: the notes' come before the columns', those before the dialect's."""
     keys = dict(dialect.plan)
-    selective = keys.pop("selective")
+    selective, _ = keys.pop("selective"), keys.pop("scatter_gather")
     if run.text("zero_stage"):
         keys["zero"] = run.whole("zero_stage")
     if run.text("recompute"):

@@ -14,7 +14,7 @@ from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.placement import scheduler
 from validation.published.case import UNSUPPORTED, Case, NoCaseError, case_of
-from validation.published.machine import machine_of
+from validation.published.machine import machine_of, scattering
 from validation.published.measured import measured_s, unscored
 from validation.published.outcome import NO_MEASUREMENT, PREDICTED, Outcome
 from validation.published.runs import Run
@@ -60,8 +60,10 @@ def predict_runs(runs: Sequence[Run], progress: Callable[[str], None]) -> list[O
     found: dict[str, Outcome] = {}
     for run in runs:
         try:
-            case = case_of(run)
-            ready[run.id] = (run, case, machine_of(run))
+            case, machine = case_of(run), machine_of(run)
+            if case.scatter_gather:
+                machine = scattering(machine, case.plan.x)
+            ready[run.id] = (run, case, machine)
         except NoCaseError as error:
             found[run.id] = _failed(run, error.status, str(error))
         except SimgptError as error:
