@@ -94,7 +94,7 @@ def _rows(outcomes: tuple[Outcome, ...]) -> str:
 def _breakdown(outcome: Outcome) -> str:
     total = sum(outcome.breakdown_s.values())
     parts = sorted(outcome.breakdown_s.items(), key=lambda part: -part[1])
-    return " ".join(f"{name} {value / total:.0%}" for name, value in parts[:4] if value)
+    return " ".join(f"{name} {value / total:.0%}" for name, value in parts[:3] if value)
 
 
 def _remarks(report: Report) -> Iterator[str]:

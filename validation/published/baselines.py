@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.costs import peak_flops_per_s
@@ -22,14 +22,22 @@ class Ideal:
     step_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The share of its ideal that a scored row of a source reached on GPUs of a family."""
+
+    source: str
+    family: str
+    share: float
+
+
 def ideal_of(case: Case, machine: Machine, gpu: str, batch: int, gpus: int) -> Ideal:
     """The step if every device multiplied matrices at its bf16 peak all the time.
 
     Hardware FLOPs over the peak, times one plus the bubble (p - 1)/(v m) of p stages, v chunks and
     m micro-batches. Source: Narayanan et al. (SC21), section 2.2.
     """
-    plan, whole = case.plan, int(case.gpt.sequence * case.kernels.attention_work)
-    gpt = replace(case.gpt, sequence=whole)
+    plan, gpt = case.plan, case.whole
     full = plan.recompute.startswith("full")
     flops = gpt.hardware_flops(batch) if full else gpt.model_flops(batch)
     bubble = (plan.pipe - 1) / (plan.interleave * plan.micro_batches)
@@ -37,21 +45,17 @@ def ideal_of(case: Case, machine: Machine, gpu: str, batch: int, gpus: int) -> I
     return Ideal(family_of(gpu), flops / peak * (1 + bubble))
 
 
-def with_formula(outcomes: Sequence[Outcome], ideals: dict[str, Ideal]) -> list[Outcome]:
+def with_formula(
+    outcomes: Sequence[Outcome], ideals: Mapping[str, Ideal], all_runs: Mapping[str, Reached]
+) -> list[Outcome]:
     """The outcomes with the formula's step: the ideal one over the utilisation of the GPU's family,
     the median of the scored rows of all other sources, or of all families if no other has it."""
-    scored = [each for each in outcomes if each.scored and each.run.id in ideals]
-    reached = [
-        (each.run.source, ideals[each.run.id].family, ideals[each.run.id].step_s / each.measured_s)
-        for each in scored
-        if each.measured_s
-    ]
     found = []
     for each in outcomes:
         ideal = ideals.get(each.run.id)
-        apart = [row for row in reached if row[0] != each.run.source]
-        alike = [hfu for _, family, hfu in apart if ideal and family == ideal.family]
-        rates = alike or [hfu for _, _, hfu in apart]
+        apart = [row for row in all_runs.values() if row.source != each.run.source]
+        alike = [row.share for row in apart if ideal and row.family == ideal.family]
+        rates = alike or [row.share for row in apart]
         formula_s = ideal.step_s / statistics.median(rates) if ideal and rates else None
         found.append(replace(each, formula_s=formula_s))
     return found

@@ -33,6 +33,11 @@ class Case:
     scale: float
     remarks: tuple[str, ...]
 
+    @property
+    def whole(self) -> GPT:
+        """The model with its whole sequence, of which a device may get a part."""
+        return replace(self.gpt, sequence=int(self.gpt.sequence * self.kernels.attention_work))
+
 
 class NoCaseError(SimgptError):
     """A row that nothing can stand for; `status` says in a word why not."""

@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from topologies.errors import SimgptError
-from validation.published.baselines import Ideal, calibrated, ideal_of, mean_error, with_formula
+from validation.published.baselines import (
+    Ideal,
+    Reached,
+    calibrated,
+    ideal_of,
+    mean_error,
+    with_formula,
+)
 from validation.published.case import case_of
 from validation.published.machine import machine_of
+from validation.published.measured import measured_s, unscored
 from validation.published.outcome import Outcome
 from validation.published.predicting import predict_runs
 from validation.published.ranking import Rankings, rankings
@@ -86,8 +94,8 @@ class Report:
         """The comparison as it stands in JSON."""
         measures = ("mape", "calibrated_mape", "formula_mape")
         return {
-            "rows": [each.as_dict() for each in self.outcomes],
             **self.all.as_dict(),
+            "rows": [each.as_dict() for each in self.outcomes],
             "scored": self.all.rows,
             "mean_of_sources": {name: self.mean_of_sources(name) for name in measures},
             "developed": self.developed.as_dict(),
@@ -124,7 +132,8 @@ def validate_published(
 ) -> Report:
     """Predict every row of a file, or those whose source or id has one of the given words in it.
 
-    The calibrated error and the formula's are fitted on the chosen rows.
+    The formula's utilisations are those of all rows of the file, whatever is chosen; factors of
+    stacks are fitted on the chosen rows.
     """
     runs = read_runs(path)
     chosen = [run for run in runs if _is_chosen(run, sources)]
@@ -132,7 +141,8 @@ def validate_published(
         known = ", ".join(dict.fromkeys(run.source for run in runs))
         raise RunsError(f"no row is from {' or '.join(sources)}; sources: {known}")
     outcomes = predict_runs(chosen, progress)
-    outcomes = calibrated(with_formula(outcomes, _ideals(outcomes)))
+    ideals, reached = _ideals(runs)
+    outcomes = calibrated(with_formula(outcomes, ideals, reached))
     return Report(tuple(outcomes), rankings(outcomes), rankings(outcomes, formula=True))
 
 
@@ -141,15 +151,21 @@ def _is_chosen(run: Run, sources: Sequence[str]) -> bool:
     return not sources or any(source.lower() in place for source in sources)
 
 
-def _ideals(outcomes: Sequence[Outcome]) -> dict[str, Ideal]:
-    found: dict[str, Ideal] = {}
-    for each in outcomes:
-        run = each.run
+def _ideals(runs: Sequence[Run]) -> tuple[dict[str, Ideal], dict[str, Reached]]:
+    """The formula's ideal of every row that has one, and what share of it scored rows reached."""
+    ideals: dict[str, Ideal] = {}
+    reached: dict[str, Reached] = {}
+    for run in runs:
         batch, gpus = run.whole("global_batch_seqs"), run.whole("gpus_total")
-        if each.predicted_s is None or not batch or not gpus:
+        if not batch or not gpus:
             continue
         try:
-            found[run.id] = ideal_of(case_of(run), machine_of(run), run.text("gpu"), batch, gpus)
+            case, machine = case_of(run), machine_of(run)
+            ideal = ideal_of(case, machine, run.text("gpu"), batch, gpus)
+            measured = measured_s(run, case.whole, machine)
         except SimgptError:
             continue
-    return found
+        ideals[run.id] = ideal
+        if measured and not unscored(run):
+            reached[run.id] = Reached(run.source, ideal.family, ideal.step_s / measured)
+    return ideals, reached
