@@ -17,6 +17,7 @@ import numpy as np
 import simpy
 
 from simulator.costs import ComputeCosts
+from simulator.host import hosted
 from simulator.network import Fabric, Flying, Ints, Network, UnlikeRanksError, network_of
 from simulator.ticks import to_seconds, to_ticks
 from simulator.traffic import Traffic
@@ -148,6 +149,8 @@ def durations_of(
             network.ticks(op)[role.number] if op.communicates else own
             for op, own in zip(role.ops, computed[id(role.ops)], strict=True)
         ]
+        if costs.host_s:
+            ticks = hosted(role.ops, ticks, to_ticks(costs.host_s))
         if network.fabric.compute_share:
             ticks = _charged(role.ops, role.waits, ticks, network.fabric.compute_share)
         result.append(tuple(ticks))

@@ -10,6 +10,7 @@ from simulator.costs import ComputeCosts, compute_costs, peak_flops_per_s
 from simulator.fabric import MachineFabric
 from simulator.fold import simulate_step
 from simulator.forms import Tuning, fastest_forms, is_tuned
+from simulator.kernels import USUAL, Kernels
 from simulator.measured import MeasuredCosts
 from simulator.network import Fabric
 from simulator.pipeline import simulate_pipeline
@@ -130,16 +131,17 @@ def predict(
     timeline: bool = False,
     placement: Placement | None = None,
     op_seconds: Mapping[str, float] | None = None,
+    kernels: Kernels = USUAL,
 ) -> Prediction:
     """Predict one training step of `gpt` under `plan` on `machine`.
 
     Without a `placement` ranks fill node after node. `fold` extrapolates from a few layers and
     micro-batches where that is exact; `timeline` adds the spans of the whole step, one rank of each
     class. `op_seconds` has measured times by signature (`workload/distinct.py`) in place of the
-    machine's own costs.
+    machine's own costs, `kernels` says what the software makes of the ops.
     """
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
-    costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
+    costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks, kernels)
     if op_seconds is not None:
         if plan.matmul_forms == "tuned":
             raise PlanCannotRunError(

@@ -14,6 +14,7 @@ from topologies.keys import Key
 
 DTYPES = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
 FORMS = ("NN", "NT", "TN")
+MEASURED_KINDS = ("layernorm", "layernorm_grad", "gelu", "gelu_grad", "softmax", "softmax_grad")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class Matmul:
 
     `forms` multiplies e for matmuls of a form (T: that operand is stored transposed, row by row);
     one that is not named has 1, so that without measurements all forms cost alike.
+    `sustained` is the rate of a long run over that of the short one in which matmuls are timed,
+    where the device's power limits it. `fp8` is the share of its peak that an fp8 matmul reaches
+    over that of a bf16 one of the same shape.
     """
 
     e_max: Annotated[float, Key("e_max")]
@@ -40,6 +44,8 @@ class Matmul:
     forms: Annotated[dict[str, float], Key("forms", names=FORMS)] = field(
         default_factory=dict, hash=False
     )
+    sustained: Annotated[float, Key("sustained")] = 1.0
+    fp8: Annotated[float, Key("fp8")] = 1.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,8 @@ class Device:
 
     An elementwise kernel takes launch_s + bytes / (memory_efficiency * memory_bytes_per_s): that
     sum also follows the measured fall of the rate towards small sizes. `best` of the matmul is
-    the highest rate anyone measured for a single one, for information. `slowest` lists [devices,
+    the highest rate anyone measured for a single one, for information. `efficiency_of` has kinds of
+    kernels that reach another share of the memory's bandwidth. `slowest` lists [devices,
     rate]: how fast the slowest of that many devices is, relative to the mean device.
     """
 
@@ -77,6 +84,9 @@ class Device:
     attention: Annotated[Attention, Key("attention")]
     peak_flops_per_s: Annotated[dict[str, float], Key("peak_flops", "FLOP/s", names=DTYPES)] = (
         field(hash=False)
+    )
+    efficiency_of: Annotated[dict[str, float], Key("efficiency_of", names=MEASURED_KINDS)] = field(
+        default_factory=dict, hash=False
     )
     power: Annotated[Draw | None, Key("power")] = None
     slowest: Annotated[tuple[tuple[float, float], ...], Key("slowest")] = ()

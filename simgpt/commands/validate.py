@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from simgpt import options, tables
-from simgpt.commands import validate_device, validate_network
+from simgpt.commands import (
+    validate_device,
+    validate_kernels,
+    validate_network,
+    validate_published,
+)
 from simgpt.progress import Ticker
 from topologies.machine import Machine
 
@@ -32,6 +37,8 @@ def command() -> None:
 
 command.add_command(validate_network.command)
 command.add_command(validate_device.command)
+command.add_command(validate_published.command)
+command.add_command(validate_kernels.command)
 
 
 @command.command("host")

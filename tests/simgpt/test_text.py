@@ -15,7 +15,8 @@ from workload.plan_text import parse_plan
 
 COMMANDS = (
     *("predict", "run", "calibrate", "validate", "validate host", "validate axonn"),
-    *("validate network", "validate groups", "bench-network"),
+    *("validate network", "validate groups", "validate published", "validate kernels"),
+    "bench-network",
 )
 BENCH = (
     *("bench-network", "-m", "dgx-h100", "--collective", "all_reduce"),

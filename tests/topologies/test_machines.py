@@ -120,7 +120,7 @@ def test_a_bare_number_where_a_unit_belongs_is_refused(tmp_path: Path) -> None:
         ("[0, 1, 4]", "[0, 1, 1.5]", "node.links.pairs = "),
         ("[0, 0, 1, 1, 2, 2, 3, 3]", "[0, 0, 1]", "node.nics.of_device names 3 NICs, but the "
          "node has 8 devices; give one NIC for each"),
-        ("e_max = 0.70", "e_max = 0", "device.matmul.e_max = 0 must be above 0"),
+        ("e_max = 0.65", "e_max = 0", "device.matmul.e_max = 0 must be above 0"),
         ('launch = "10 us"', "", "device.matmul.launch is missing; it wants text with a unit (s)"),
         ('kind = "dragonfly"', 'kind = "torus"', "interconnect.kind is torus; try dragonfly, "
          "fat-tree or none"),

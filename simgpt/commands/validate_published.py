@@ -1,0 +1,144 @@
+"""`simgpt validate published`: published runs beside predicted ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from simgpt import options, tables
+from simgpt.progress import Ticker
+
+if TYPE_CHECKING:
+    from validation.published.outcome import Outcome
+    from validation.published.report import Report, Score
+
+NAME = 44  # characters of a source that its row in a table shows
+
+
+@click.command("published")
+@click.option(
+    "--data",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A CSV file of runs; without it, those that come with simgpt.",
+)
+@click.option("--source", "sources", multiple=True, help="Only sources or ids with this in them.")
+@options.answer_options
+def command(
+    data: Path | None, sources: tuple[str, ...], as_json: bool, output: Path | None
+) -> None:
+    """Predict published training runs, with nothing fitted to their step times.
+
+    \b
+    simgpt validate published
+    simgpt validate published --source korth
+    simgpt validate published --data runs.csv --json
+
+    The file's columns are described in validation/data/published_runs.md; columns that are not
+    known are kept. With --source each row is shown with where its time goes. Beside our error
+    stand that of the calibrated prediction (times one factor for each machine and software stack,
+    fitted on the stack's other rows) and that of a formula: one constant utilisation for each
+    family of GPUs, and the pipeline's bubble.
+    """
+    from validation.published import validate_published
+
+    with Ticker() as ticker:
+        report = validate_published(data, sources, ticker)
+    parts = [_scores(report, "source"), _scores(report, "machine"), *_remarks(report)]
+    if sources:
+        parts.insert(0, _rows(report.outcomes))
+    text = "\n\n".join(part for part in parts if part)
+    options.answer(text, report.as_dict(), as_json=as_json, output=output)
+
+
+def _scores(report: Report, column: str) -> str:
+    columns = [column, "rows", "ours", "bias", "worst", "worst row", "calibrated", "formula"]
+    rows = [
+        (name[:NAME], *_figures(score)) for name, score in report.by(column).items() if score.rows
+    ]
+    rows.append(("all", *_figures(report.all)))
+    return tables.table(columns, rows)
+
+
+def _figures(score: Score) -> tuple[str, ...]:
+    return (
+        f"{score.rows}",
+        _percent(score.mape),
+        _percent(score.bias, sign=True),
+        _percent(score.worst.error if score.worst else None, sign=True),
+        score.worst.run.id if score.worst else "-",
+        _percent(score.calibrated_mape),
+        _percent(score.formula_mape),
+    )
+
+
+def _rows(outcomes: tuple[Outcome, ...]) -> str:
+    columns = ["row", "plan or reason", "measured", "predicted", "error", "formula", "time goes to"]
+    shown = [
+        (
+            each.run.id,
+            each.plan or each.reason,
+            _seconds(each.measured_s),
+            _seconds(each.predicted_s),
+            _percent(each.error, sign=True) + ("" if each.scored or each.error is None else " *"),
+            _seconds(each.formula_s),
+            _breakdown(each),
+        )
+        for each in outcomes
+    ]
+    return tables.table(columns, shown, left=2)
+
+
+def _breakdown(outcome: Outcome) -> str:
+    total = sum(outcome.breakdown_s.values())
+    parts = sorted(outcome.breakdown_s.items(), key=lambda part: -part[1])
+    return " ".join(f"{name} {value / total:.0%}" for name, value in parts[:3] if value)
+
+
+def _remarks(report: Report) -> Iterator[str]:
+    means = [report.mean_of_sources(n) for n in ("mape", "calibrated_mape", "formula_mape")]
+    ours, calibrated, formula = (_percent(mean) for mean in means)
+    yield (
+        f"mean of the sources' means: blind {ours}, calibrated {calibrated}, formula {formula}\n"
+        f"median absolute error {_percent(report.all.median_error)}"
+    )
+    rest, apart = report.developed, report.held_out
+    yield (
+        f"held out, a tenth drawn by a seed: {_percent(apart.mape)} over "
+        f"{tables.several(apart.rows, 'row')}; the rest: {_percent(rest.mape)} over "
+        f"{tables.several(rest.rows, 'row')}"
+    )
+    for name, ranking in (("ours", report.ranking), ("formula", report.formula_ranking)):
+        if ranking is not None:
+            yield (
+                f"ranking plans of one model on one machine, {name}: Kendall tau "
+                f"{ranking.tau:.2f}, regret of the top pick {_percent(ranking.regret)} over "
+                f"{tables.several(ranking.groups, 'group')}"
+            )
+    yield "\n".join(_left_out(report))
+
+
+def _left_out(report: Report) -> Iterator[str]:
+    """Rows that are not predicted one by one, and how many are not scored for what reason."""
+    reasons: dict[str, int] = {}
+    for each in report.outcomes:
+        if each.predicted_s is None:
+            yield f"{each.run.id}: {each.status}, {each.reason}"
+        elif each.unscored:
+            reasons[each.unscored] = reasons.get(each.unscored, 0) + 1
+        elif each.measured_s is None:
+            reasons["no step time, FLOP/s or MFU published"] = (
+                reasons.get("no step time, FLOP/s or MFU published", 0) + 1
+            )
+    for reason, count in reasons.items():
+        yield f"{tables.several(count, 'row')} predicted but not scored (*): {reason}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else tables.seconds(value)
+
+
+def _percent(share: float | None, *, sign: bool = False) -> str:
+    return "-" if share is None else tables.percent(share, sign=sign)

@@ -1,0 +1,31 @@
+"""How a framework's kernels differ from one kernel for every op of a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What a software stack makes of a program's ops on a device.
+
+    Ops of the kinds in `fused`, and those whose names end in one of its words, run inside a
+    neighbour's kernel and take no time of their own.
+    `host_s` is how long the host takes to issue one; 0 where it is never the bottleneck.
+    `attention` has the shares of the peak that its fused attention reaches, forward and backward;
+    None: those of the machine's file. With `fp8` the linears' matmuls run at the device's fp8 rate,
+    their operands cast before. `attention_work` scales fused attention, for a plan that gives a
+    device part of a sequence's queries but all its keys. `pace` is the rate of a framework's
+    compute over that of its kernels one by one: what gaps between them and kernels that are not
+    ours cost.
+    """
+
+    fused: tuple[str, ...] = ()
+    host_s: float = 0.0
+    fp8: bool = False
+    attention: tuple[float, float] | None = None
+    attention_work: float = 1.0
+    pace: float = 1.0
+
+
+USUAL = Kernels()

@@ -1,0 +1,57 @@
+"""What a software stack makes of ops: fused, in fp8, at another pace, or issued too slowly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.costs import AnalyticCosts, padded
+from simulator.host import hosted
+from simulator.kernels import Kernels
+from topologies.load import load_machine
+from workload.op import Op
+
+SHAPE = {"m": 4096, "n": 4096, "k": 4096, "form": "NN"}
+LINEAR = Op("m0.l3.up.matmul", "matmul", (), (), "m0.l3.forward", nbytes=6 * 4096**2,
+            flops=2 * 4096**3, attributes=SHAPE)  # fmt: skip
+ADD = Op("m0.l3.down.dropout", "dropout", (), (), "m0.l3.forward", nbytes=10**8)
+
+
+def test_a_fused_op_takes_no_time_whether_named_by_its_kind_or_by_its_name() -> None:
+    machine = load_machine("dgx-a100")
+    assert AnalyticCosts(machine, 1, Kernels(fused=("dropout",))).seconds(ADD) == 0
+    by_name = AnalyticCosts(machine, 1, Kernels(fused=("down.dropout",)))
+    assert by_name.seconds(ADD) == 0
+    assert by_name.seconds(replace(ADD, name="m0.l3.attention.dropout")) > 0
+
+
+def test_fp8_runs_a_layers_linear_at_its_rate_and_casts_its_input_but_not_the_classifier() -> None:
+    machine = load_machine("dgx-h100")
+    device = machine.device
+    plain, fp8 = AnalyticCosts(machine), AnalyticCosts(machine, 1, Kernels(fp8=True))
+    cast_s = 3 * 4096 * 4096 / (device.memory_efficiency * device.memory_bytes_per_s)
+    gain = device.peak_flops_per_s["fp8"] / device.peak_flops_per_s["bf16"] * device.matmul.fp8
+    launch_s = device.matmul.launch_s
+    expected = launch_s + (plain.seconds(LINEAR) - launch_s) / gain + cast_s
+    assert fp8.seconds(LINEAR) == pytest.approx(expected)
+    classifier = replace(LINEAR, name="m0.head.matmul")
+    assert fp8.seconds(classifier) == plain.seconds(classifier)
+
+
+def test_a_pace_of_four_fifths_makes_every_op_last_five_fourths() -> None:
+    machine = load_machine("dgx-a100")
+    slow = AnalyticCosts(machine, 1, Kernels(pace=0.8))
+    assert slow.seconds(ADD) == pytest.approx(1.25 * AnalyticCosts(machine).seconds(ADD))
+
+
+def test_a_block_lasts_at_least_as_long_as_the_host_takes_to_issue_its_ops() -> None:
+    ops = [replace(ADD, name=f"op{number}") for number in range(4)]
+    assert hosted(ops, [10, 0, 20, 30], 5) == [10, 0, 20, 30]
+    assert hosted(ops, [10, 0, 20, 30], 30) == [20, 0, 30, 40]
+    closing = [replace(op, block="step") for op in ops]
+    assert hosted(closing, [1, 1, 1, 1], 100) == [1, 1, 1, 1]
+
+
+def test_fused_attention_works_through_the_next_width_that_it_has_a_kernel_for() -> None:
+    assert [padded(width) for width in (64, 80, 160, 512)] == [1, 96 / 80, 192 / 160, 1]

@@ -1,0 +1,175 @@
+"""Published runs: how a row is read, what its dialect makes of it, and what the figures mean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.simgpt.face import assert_golden, simgpt
+from validation.published.case import Case, NoCaseError, case_of
+from validation.published.measured import published_flops
+from validation.published.outcome import held_out
+from validation.published.ranking import ranked
+from validation.published.runs import Run, RunsError, read_runs, runs_of
+
+COLUMNS = {
+    **{"id": "a-1", "source": "A. Author (arXiv 1)", "machine": "Mine", "gpu": "A100-SXM4-80GB"},
+    **{"gpus_total": "8", "gpus_per_node": "8", "framework": "Megatron-LM", "model": "GPT"},
+    **{"layers": "4", "hidden": "1024", "heads": "16", "seq_len": "1024", "vocab": "50257"},
+    **{"activation": "gelu", "global_batch_seqs": "16", "micro_batch": "2", "tp": "2", "pp": "2"},
+    **{"dp": "2", "measured_step_s": "0.02", "fabric": "infiniband"},
+}
+
+
+def run(**cells: str) -> Run:
+    return Run({**COLUMNS, **cells})
+
+
+def case(**cells: str) -> Case:
+    return case_of(run(**cells))
+
+
+def table(*rows: dict[str, str]) -> list[str]:
+    every = [{**COLUMNS, **row} for row in rows]
+    names = list(dict.fromkeys(name for row in every for name in row))
+    lines = [",".join(row.get(name, "") for name in names) for row in every]
+    return [",".join(names), *lines]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "runs.csv"
+    rows = (
+        {"mood": "kept"},
+        {"id": "a-2", "tp": "4", "dp": "1", "measured_step_s": "0.03"},
+        {"id": "a-3", "pp": "1", "dp": "4", "measured_step_s": "0.014"},
+        {"id": "b-1", "source": "B. Author", "notes": "[plan:partial]"},
+        {"id": "b-2", "source": "B. Author", "tp": ""},
+        {"id": "b-3", "source": "B. Author", "gpu": "TPUv4"},
+        {"id": "b-4", "source": "B. Author", "measured_step_s": ""},
+    )
+    path.write_text("\n".join(table(*rows)) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_small_file_as_people_read_it(small: Path) -> None:
+    said = simgpt("validate", "published", "--data", str(small), "--source", "author")
+    assert said.status == 0
+    assert_golden("validate-published.txt", said.out)
+
+
+def test_every_row_keeps_its_place_with_a_status_and_a_reason(small: Path) -> None:
+    record = json.loads(simgpt("validate", "published", "--data", str(small), "--json").out)
+    rows = record["rows"]
+    wanted = ("id", "source", "measured_step_s", "predicted_step_s", "error", "status", "reason")
+    assert all(key in row for row in rows for key in wanted)
+    assert [row["id"] for row in rows] == ["a-1", "a-2", "a-3", "b-1", "b-2", "b-3", "b-4"]
+    assert [row["status"] for row in rows] == [
+        *("predicted", "predicted", "predicted", "predicted"),
+        *("no plan", "unsupported", "no measurement"),
+    ]
+    assert rows[4]["reason"] == "tp is unknown"
+    assert rows[5]["reason"].startswith('gpu "TPUv4" is not known')
+    assert rows[0]["columns"]["mood"] == "kept"
+    assert rows[0]["error"] == pytest.approx(rows[0]["predicted_step_s"] / 0.02 - 1)
+
+
+def test_the_json_has_means_by_source_over_scored_rows_alone(small: Path) -> None:
+    record = json.loads(simgpt("validate", "published", "--data", str(small), "--json").out)
+    errors = [row["error"] for row in record["rows"][:3]]
+    assert record["mape"] == pytest.approx(sum(map(abs, errors)) / 3)
+    assert record["median_error"] == pytest.approx(sorted(map(abs, errors))[1])
+    first, second = record["by_source"].values()
+    assert (first["rows"], second["rows"], second["mape"]) == (3, 0, None)
+    assert first["bias"] == pytest.approx(sum(errors) / 3)
+    assert record["ranking"]["groups"] == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ({"layers": "many"}, "x, line 2: layers = 'many' must be a whole number of 1 or more, or "),
+        ({"nic_gbps": "-1"}, "x, line 2: nic_gbps = '-1' must be a number of 0 or more, or empty"),
+        ({"recompute": "some"}, "x, line 2: recompute = 'some' must be one of none, selective, "),
+        ({"id": ""}, "x, line 2: id is empty; every row needs a name of its own"),
+    ],
+)
+def test_a_cell_that_does_not_fit_is_refused(row: dict[str, str], sentence: str) -> None:
+    with pytest.raises(RunsError) as error:
+        runs_of(table(row), "x")
+    assert str(error.value).startswith(sentence)
+
+
+def test_files_without_rows_columns_or_a_name_of_their_own_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunsError, match="x, line 3: id 'a-1' stands in line 2 too"):
+        runs_of(table({}, {}), "x")
+    with pytest.raises(RunsError, match="x has no column source; it needs id, source"):
+        runs_of(["id,gpu", "a,b"], "x")
+    with pytest.raises(RunsError, match="x holds no rows"):
+        runs_of(["id"], "x")
+    said = simgpt("validate", "published", "--data", str(tmp_path / "no.csv"))
+    assert said.status == 2
+    assert said.sentence.endswith("no.csv: No such file or directory")
+    said = simgpt("validate", "published", "--source", "nobody")
+    assert "no row is from nobody; sources: Bang et al." in said.sentence
+
+
+def test_megatron_of_2022_overlaps_input_gradients_and_fuses_dropout() -> None:
+    found = case(source="arXiv 2205.05198", recompute="selective", sequence_parallel="yes")
+    assert str(found.plan) == (
+        "x=2,y=1,z=1,data=2,pipe=2,micro_batch=2,sequence_parallel=true,"
+        "recompute=selective,overlap=oar"
+    )
+    assert "down.dropout" in found.kernels.fused
+    assert (found.gpt.vocab, found.gpt.dropout) == (50432, 0.1)  # 50,257 up to 197 * 128 * 2
+
+
+def test_blooms_ends_count_as_layers_of_a_pipeline() -> None:
+    notes = "embedding/head count as pipeline layers; ALiBi, embedding LayerNorm"
+    found = case(framework="Megatron-DeepSpeed", source="BigScience", layers="6", notes=notes)
+    assert found.plan.ends_as_layers
+    assert (found.gpt.positions, found.gpt.embedding_norm) == ("alibi", True)
+
+
+def test_torchtitans_selective_recomputes_half_of_the_layers_and_shards_all() -> None:
+    found = case(
+        framework="torchtitan", tp="1", pp="1", dp="8", recompute="selective", activation="swiglu"
+    )
+    assert (found.plan.recompute, found.plan.zero) == ("full:2", 3)
+    assert (found.gpt.norm, found.gpt.tied) == ("rmsnorm", False)
+
+
+def test_context_parallelism_is_data_parallelism_over_parts_of_sequences() -> None:
+    found = case(tp="1", pp="1", cp="4", dp="2")
+    assert (found.plan.data, found.plan.batch, found.gpt.sequence) == (8, 64, 256)
+    assert (found.kernels.attention_work, found.whole.sequence) == (4.0, 1024)
+
+
+def test_a_batch_of_uneven_micro_batches_is_scaled() -> None:
+    found = case(tp="1", pp="1", dp="8", global_batch_seqs="24", micro_batch="2")
+    assert (found.plan.batch, found.scale) == (32, 0.75)
+
+
+def test_degrees_that_do_not_give_the_gpus_are_no_plan() -> None:
+    with pytest.raises(NoCaseError, match="the degrees' product is not gpus_total = 8"):
+        case(dp="3")
+
+
+def test_published_flops_count_as_their_tags_say() -> None:
+    gpt = case().gpt
+    square = 12 * 4 * 1024 * 1024 * 1024
+    assert published_flops("[flops:model]", gpt, 1) == gpt.model_flops(1)
+    assert published_flops("[flops:hardware x]", gpt, 1) == gpt.hardware_flops(1)
+    assert published_flops("[flops:model-causal]", gpt, 1) == gpt.model_flops(1) - square / 2
+
+
+def test_regret_is_what_our_pick_takes_longer_than_the_best() -> None:
+    assert ranked([(1.0, 11.0), (2.0, 10.0), (3.0, 30.0)]).regret == pytest.approx(0.1)
+
+
+def test_the_shipped_rows_can_all_be_read_and_a_tenth_is_held_out() -> None:
+    runs = read_runs()
+    assert len(runs) == 724
+    assert 0.05 < sum(held_out(each.id) for each in runs) / 724 < 0.15

@@ -1,0 +1,192 @@
+"""Machines built from a few words: a GPU, how many a node has, its NICs, and what joins them."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from topologies.document import Fact
+from topologies.errors import MachineError
+from topologies.load import load_machine, machine_names
+from topologies.machine import Machine, machine_from_facts
+
+CURVES = ("all_gather", "reduce_scatter", "all_reduce", "tree", "nvls", "send_recv", "broadcast")
+GIVEN = "given with the machine"
+NODES_PER_UNIT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a machine is built from; 0 or an empty word: as the GPU's usual node has it.
+
+    `nic_bits_per_s` is one NIC's rate each way.
+    """
+
+    gpu: str
+    nodes: int
+    devices_per_node: int = 0
+    nics_per_node: int = 0
+    nic_bits_per_s: float = 0.0
+    fabric: str = ""
+    name: str = ""
+
+
+def build_machine(parts: Parts) -> Machine:
+    """The machine with these parts.
+
+    A shipped machine of that name is taken as it is where it has the GPU and enough nodes. A node
+    of unusual size is the nearest usual one with more or fewer devices.
+    """
+    gpu = gpu_of(parts.gpu)
+    like = load_machine(_template(gpu, parts.devices_per_node))
+    if parts.fabric not in ("", "none", *fabrics()):
+        raise MachineError(
+            f'fabric "{parts.fabric}" is not known; try {", ".join(fabrics())} or none'
+        )
+    if (named := _named(parts)) is not None:
+        like = named
+    facts = {fact.key: fact for fact in like.entries}
+    for key, value in gpu.get("set", {}).items():
+        if key in facts or not key.startswith("node.links"):
+            facts[key] = _fact(key, value, facts)
+    if named is None:
+        _set_node(facts, parts, like)
+        _set_fabric(facts, parts, like.name, gpu.get("library", like.name))
+    return machine_from_facts(tuple(facts.values()), None, parts.name or like.name)
+
+
+def gpu_of(name: str) -> Mapping[str, Any]:
+    """The entry of the first GPU whose words are in the name."""
+    found = next((gpu for gpu in gpus() if all(w in name.lower() for w in gpu["match"])), None)
+    if found is None:
+        known = ", ".join(dict.fromkeys(gpu["name"] for gpu in gpus()))
+        raise MachineError(f'gpu "{name}" is not known; known: {known}')
+    return found
+
+
+def family_of(gpu: str) -> str:
+    """The GPU's generation: a100, h100 or mi250x."""
+    name = str(gpu_of(gpu)["name"]).partition("-")[0]
+    return {"a800": "a100", "h800": "h100", "h200": "h100", "gh200": "h100"}.get(name, name)
+
+
+def _template(gpu: Mapping[str, Any], devices: int) -> str:
+    """The machine whose node is the nearest in size, the larger of two equally near ones."""
+    sizes = {int(size): name for size, name in gpu["nodes"].items()}
+    wanted = devices or max(sizes)
+    return str(sizes[min(sizes, key=lambda size: (abs(math.log(size / wanted)), -size))])
+
+
+def _named(parts: Parts) -> Machine | None:
+    name = parts.name.lower().removesuffix("-g")
+    if name not in machine_names():
+        return None
+    machine = load_machine(name)
+    unlike = parts.devices_per_node not in (0, machine.devices_per_node)
+    return None if unlike or parts.nodes > machine.nodes else machine
+
+
+def _fact(key: str, value: Any, facts: Mapping[str, Fact]) -> Fact:
+    if not isinstance(value, Mapping):
+        return Fact(key, value, facts[key].source if key in facts else "")
+    return Fact(key, value["value"], value["source"])
+
+
+def _set_node(facts: dict[str, Fact], parts: Parts, like: Machine) -> None:
+    devices = parts.devices_per_node or like.devices_per_node
+    count = parts.nics_per_node or like.node.nics.count * devices // like.devices_per_node or 1
+    rate = parts.nic_bits_per_s / 8 or like.node.nics.bytes_per_s
+    if count > devices:  # a device's NICs serve it together
+        rate, count = rate * count / devices, devices
+    own: dict[str, Any] = {
+        "nodes": parts.nodes,
+        "node.devices": devices,
+        "node.nics.count": count,
+        "node.nics.bandwidth": f"{rate / 1e9!r} GB/s",
+        "node.nics.of_device": tuple(device * count // devices for device in range(devices)),
+    }
+    if like.node.links.pairs:
+        kept = [pair for pair in like.node.links.pairs if max(pair[:2]) < devices]
+        own["node.links.pairs"] = tuple(kept)
+    facts |= {key: Fact(key, value, GIVEN) for key, value in own.items()}
+    for label, text in (("name", parts.name or like.name), ("description", _words(parts))):
+        facts[label] = Fact(label, text, "")
+    for key in [key for key in facts if key.startswith("power.")]:
+        del facts[key]
+
+
+def _words(parts: Parts) -> str:
+    return f"{parts.nodes} nodes of {parts.gpu}, {parts.fabric or 'its usual network'}"
+
+
+def _set_fabric(facts: dict[str, Fact], parts: Parts, like: str, library: str) -> None:
+    """A fat tree of full bisection, and the library's rates between nodes: those of `like`, whose
+    node it is, if the fabric is its own, else those of `library`."""
+    name = parts.fabric if parts.fabric != "none" else ""
+    own = fabrics()[name or "infiniband"]
+    rails = int(facts["node.nics.count"].value)
+    latency = own["switch_latency"]
+    tree: dict[str, Any] = {
+        "kind": "fat-tree",
+        "units": max(math.ceil(parts.nodes / NODES_PER_UNIT), 1),
+        "nodes_per_unit": NODES_PER_UNIT,
+        "rails": rails,
+        "uplinks_per_leaf": NODES_PER_UNIT,
+        "spines": NODES_PER_UNIT,
+        "link_bandwidth": facts["node.nics.bandwidth"].value,
+    }
+    for key in [key for key in facts if key.startswith("interconnect.")]:
+        del facts[key]
+    why = "estimate: full bisection, a rail for each NIC"
+    facts |= {f"interconnect.{k}": Fact(f"interconnect.{k}", v, why) for k, v in tree.items()}
+    key = "interconnect.switch_latency"
+    facts[key] = Fact(key, latency["value"], latency["source"])
+    if like not in own["machines"]:
+        _set_library(facts, load_machine(library))
+    if like not in own["machines"] and library not in own["machines"]:
+        _set_curves(facts, own["across"])
+
+
+def _set_library(facts: dict[str, Fact], machine: Machine) -> None:
+    """Another machine's library, with the rates that this node's own reached inside it."""
+    within = {key: fact for key, fact in facts.items() if key.endswith(".efficiency_within")}
+    for key in [key for key in facts if key.startswith("software.")]:
+        del facts[key]
+    switch = "node.links.switch" in facts
+    for fact in machine.entries:
+        in_switch = fact.key.startswith("software.nvls")
+        if fact.key.startswith("software.") and (switch or not in_switch):
+            facts[fact.key] = fact
+    facts |= {key: fact for key, fact in within.items() if key in facts}
+
+
+def _set_curves(facts: dict[str, Fact], across: Mapping[str, Any]) -> None:
+    for curve in CURVES:
+        prefix = f"software.{curve}."
+        if f"{prefix}launch" not in facts:
+            continue
+        for key, value in across.items():
+            if key == "efficiency_across" or (key != "source" and curve != "send_recv"):
+                facts[prefix + key] = Fact(prefix + key, value, across["source"])
+
+
+@cache
+def gpus() -> list[dict[str, Any]]:
+    """The GPUs of gpus.toml."""
+    return list(_toml("gpus.toml")["gpu"])
+
+
+@cache
+def fabrics() -> dict[str, Any]:
+    """The fabrics of fabrics.toml."""
+    return _toml("fabrics.toml")
+
+
+def _toml(name: str) -> dict[str, Any]:
+    text = resources.files("topologies").joinpath(name).read_text(encoding="utf-8")
+    return tomllib.loads(text)

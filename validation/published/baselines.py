@@ -1,0 +1,98 @@
+"""What stands beside our error: the formula that any simulator has to beat, and one factor."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from simulator.costs import peak_flops_per_s
+from topologies.build import family_of
+from topologies.machine import Machine
+from validation.published.case import Case
+from validation.published.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Ideal:
+    """A row's step at the peak of all its devices, its pipeline's bubble included."""
+
+    family: str
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The share of its ideal that a scored row of a source reached on GPUs of a family."""
+
+    source: str
+    family: str
+    share: float
+
+
+def ideal_of(case: Case, machine: Machine, gpu: str, batch: int, gpus: int) -> Ideal:
+    """The step if every device multiplied matrices at its bf16 peak all the time.
+
+    Hardware FLOPs over the peak, times one plus the bubble (p - 1)/(v m) of p stages, v chunks and
+    m micro-batches. Source: Narayanan et al. (SC21), section 2.2.
+    """
+    plan, gpt = case.plan, case.whole
+    full = plan.recompute.startswith("full")
+    flops = gpt.hardware_flops(batch) if full else gpt.model_flops(batch)
+    bubble = (plan.pipe - 1) / (plan.interleave * plan.micro_batches)
+    peak = peak_flops_per_s(machine, "bf16") * gpus
+    return Ideal(family_of(gpu), flops / peak * (1 + bubble))
+
+
+def with_formula(
+    outcomes: Sequence[Outcome], ideals: Mapping[str, Ideal], all_runs: Mapping[str, Reached]
+) -> list[Outcome]:
+    """The outcomes with the formula's step: the ideal one over the utilisation of the GPU's family,
+    the median of the scored rows of all other sources, or of all families if no other has it."""
+    found = []
+    for each in outcomes:
+        ideal = ideals.get(each.run.id)
+        apart = [row for row in all_runs.values() if row.source != each.run.source]
+        alike = [row.share for row in apart if ideal and row.family == ideal.family]
+        rates = alike or [row.share for row in apart]
+        formula_s = ideal.step_s / statistics.median(rates) if ideal and rates else None
+        found.append(replace(each, formula_s=formula_s))
+    return found
+
+
+def calibrated(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes with the prediction times one factor, fitted to the other rows of the stack.
+
+    The factor is the geometric mean of measured over predicted; a row alone in its stack keeps its
+    blind prediction.
+    """
+    stacks: dict[tuple[str, str, str], list[Outcome]] = {}
+    for each in outcomes:
+        if each.scored:
+            stacks.setdefault(each.run.stack, []).append(each)
+    logs = {stack: [_log_factor(each) for each in rows] for stack, rows in stacks.items()}
+    return [_calibrated(each, logs.get(each.run.stack, [])) for each in outcomes]
+
+
+def _calibrated(each: Outcome, logs: Sequence[float]) -> Outcome:
+    if each.predicted_s is None:
+        return each
+    count, total = len(logs), math.fsum(logs)
+    if each.scored:
+        count, total = count - 1, total - _log_factor(each)
+    return replace(each, calibrated_s=each.predicted_s * math.exp(total / count if count else 0.0))
+
+
+def _log_factor(each: Outcome) -> float:
+    assert each.measured_s and each.predicted_s
+    return math.log(each.measured_s / each.predicted_s)
+
+
+def mean_error(
+    outcomes: Sequence[Outcome], predicted: Callable[[Outcome], float | None]
+) -> float | None:
+    """Mean absolute error of the scored rows by one of the predictions."""
+    pairs = [(predicted(each), each.measured_s) for each in outcomes if each.scored]
+    errors = [abs(p / m - 1) for p, m in pairs if p is not None and m]
+    return statistics.fmean(errors) if errors else None

@@ -1,0 +1,204 @@
+"""A row as what we predict: a model, a plan and the kernels of its framework."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.kernels import Kernels
+from topologies.build import family_of, gpu_of
+from topologies.errors import SimgptError
+from topologies.units import quantity
+from validation.published.dialect import Dialect, dialect_of
+from validation.published.runs import Run
+from workload.gpt import GPT
+from workload.plan import Plan
+
+NO_PLAN, UNSUPPORTED = "no plan", "unsupported"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What stands for a row. `scatter_gather` says that a message goes over all NICs of
+    the ranks of x. `scale` is the row's batch over that of the plan, where they differ,
+    and `remarks` say what was taken for what."""
+
+    gpt: GPT
+    plan: Plan
+    kernels: Kernels
+    dialect: str
+    scatter_gather: bool
+    scale: float
+    remarks: tuple[str, ...]
+
+    @property
+    def whole(self) -> GPT:
+        """The model with its whole sequence, of which a device may get a part."""
+        return replace(self.gpt, sequence=int(self.gpt.sequence * self.kernels.attention_work))
+
+
+class NoCaseError(SimgptError):
+    """A row that nothing can stand for; `status` says in a word why not."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def case_of(run: Run) -> Case:
+    """The case of a row, or a NoCaseError with the reason why there is none."""
+    dialect = dialect_of(run)
+    remarks: list[str] = []
+    gpt = _gpt(run, dialect, remarks)
+    degrees = _degrees(run)
+    plan, scale = _plan(run, dialect, gpt, degrees, remarks)
+    cp, fp8 = degrees["cp"], run.text("precision") == "fp8"
+    kernels = _kernels(dialect, run.text("gpu"), fp8=fp8, cp=cp)
+    if fp8:
+        remarks.append("fp8: the layers' linears at the device's fp8 rate, operands cast before")
+    if cp > 1:
+        gpt = replace(gpt, sequence=gpt.sequence // cp)
+        remarks.append(f"cp={cp} as data parallelism over parts of sequences; key exchange hidden")
+    scattered = bool(dialect.plan["scatter_gather"]) and not plan.sequence_parallel
+    return Case(gpt, plan, kernels, dialect.name, scattered, scale, tuple(remarks))
+
+
+def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> Kernels:
+    """What stands in the dialect by GPU is that of the row's GPU, or else of its family."""
+
+    def of_gpu(key: str) -> Any:
+        table = dialect.kernels.get(key, {})
+        return table.get(str(gpu_of(gpu)["name"]), table.get(family_of(gpu)))
+
+    shares, host = of_gpu("attention"), of_gpu("host")
+    return Kernels(
+        fused=tuple(dialect.kernels["fused"]),
+        host_s=0.0 if host is None else quantity(host, "s"),
+        fp8=fp8,
+        attention=None if shares is None else (shares[0], shares[1]),
+        attention_work=float(cp),
+        pace=of_gpu("pace") or 1.0,
+    )
+
+
+def _gpt(run: Run, dialect: Dialect, remarks: list[str]) -> GPT:
+    layers, hidden, heads = (_needed(run, key) for key in ("layers", "hidden", "heads"))
+    keys = dict(dialect.model)
+    multiple, times = keys.pop("vocab_multiple"), keys.pop("vocab_times_x")
+    default = keys.pop("vocab")
+    vocab = run.whole("vocab")
+    if vocab is None:
+        remarks.append(f"vocabulary unknown, taken as {default}")
+    multiple *= (run.whole("tp") or 1) if times else 1
+    vocab = math.ceil((vocab or default) / multiple) * multiple
+    width = re.search(r"head_dim (\d+)", run.text("notes"))
+    kv_heads = run.whole("kv_heads") or heads
+    return GPT(
+        name=run.text("model") or run.id,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=0 if kv_heads == heads else kv_heads,
+        head_width=int(width[1]) if width and int(width[1]) * heads != hidden else 0,
+        ffn=run.whole("ffn_hidden") or 4 * hidden,
+        sequence=_needed(run, "seq_len"),
+        vocab=vocab,
+        source=run.source,
+        **keys,
+    )
+
+
+def _needed(run: Run, column: str) -> int:
+    value = run.whole(column)
+    if value is None:
+        raise NoCaseError(NO_PLAN, f"{column} is unknown")
+    return value
+
+
+def _degrees(run: Run) -> dict[str, int]:
+    """The row's parallel degrees; those that are not given are 1, but the last one follows."""
+    gpus = _needed(run, "gpus_total")
+    if run.text("gx"):
+        grid = {axis: run.whole(f"g{axis}") or 1 for axis in "xyz"}
+        degrees = {**grid, "pp": run.whole("pp") or 1, "cp": 1}
+    else:
+        degrees = {"x": _needed(run, "tp"), "y": 1, "z": 1, "pp": _needed(run, "pp")}
+        degrees["cp"] = run.whole("cp") or 1
+    used = math.prod(degrees.values())
+    degrees["data"] = run.whole("dp") or gpus // used
+    if used * degrees["data"] != gpus:
+        raise NoCaseError(NO_PLAN, f"the degrees' product is not gpus_total = {gpus}")
+    return degrees
+
+
+def _plan(
+    run: Run, dialect: Dialect, gpt: GPT, degrees: dict[str, int], remarks: list[str]
+) -> tuple[Plan, float]:
+    batch, micro = _needed(run, "global_batch_seqs"), _needed(run, "micro_batch")
+    cp, data = degrees["cp"], degrees["data"] * degrees["cp"]
+    if gpt.sequence % cp:
+        raise NoCaseError(UNSUPPORTED, f"cp={cp} does not divide the sequence of {gpt.sequence}")
+    cells = degrees["z"] * degrees["data"]
+    per_cell = batch / cells
+    count = max(math.ceil(per_cell / micro), 1)
+    scale = 1.0
+    if per_cell != count * micro:
+        scale = per_cell / (count * micro)
+        remarks.append(f"{per_cell:g} sequences of a rank are not a multiple of {micro}")
+    keys = _plan_keys(run, dialect, gpt, degrees["x"])
+    interleave = run.whole("vpp") or 1
+    pipe = degrees["pp"]
+    if "stage_layers" not in keys and (uneven := _stage_layers(gpt.layers, pipe * interleave)):
+        keys |= uneven
+    if keys.get("ends_as_layers") and (gpt.layers + 2) % (pipe * interleave):
+        keys["ends_as_layers"] = False
+        keys |= _stage_layers(gpt.layers, pipe * interleave)
+    plan = Plan(
+        x=degrees["x"],
+        y=degrees["y"],
+        z=degrees["z"],
+        data=data,
+        pipe=pipe,
+        interleave=interleave if pipe > 1 else 1,
+        batch=count * micro * degrees["z"] * data,
+        micro_batch=micro,
+        **keys,
+    )
+    return plan, scale
+
+
+def _plan_keys(run: Run, dialect: Dialect, gpt: GPT, x: int) -> dict[str, Any]:
+    """The plan's switches: the notes' come before the columns', those before the dialect's."""
+    keys = dict(dialect.plan)
+    selective, _ = keys.pop("selective"), keys.pop("scatter_gather")
+    if run.text("zero_stage"):
+        keys["zero"] = run.whole("zero_stage")
+    if run.text("recompute"):
+        keys["recompute"] = run.text("recompute")
+    if keys["recompute"] == "selective":
+        layers = max(gpt.layers // (run.whole("pp") or 1) // (run.whole("vpp") or 1), 1)
+        keys["recompute"] = f"full:{max(layers // 2, 1)}" if selective == "half" else selective
+    if run.text("flash_attention"):
+        keys["attention"] = "unfused" if run.text("flash_attention") == "no" else "flash"
+    keys["sequence_parallel"] = run.text("sequence_parallel") == "yes" and x > 1
+    keys |= dialect.noted
+    shard = re.search(r"zero1 group =? ?(\d+)|shard (\d+)", run.text("notes"))
+    if shard and keys["zero"]:
+        keys["shard"] = int(shard[1] or shard[2])
+        if keys["shard"] == (run.whole("dp") or 0):
+            keys["shard"] = 0
+    if run.text("precision") == "fp32":
+        keys |= {"precision": "fp32", "gradients": "fp32"}
+    return {**keys, "overlap": tuple(keys["overlap"])}
+
+
+def _stage_layers(layers: int, chunks: int) -> dict[str, Any]:
+    """How layers that do not divide are spread: the ends count as layers where that divides."""
+    each, more = divmod(layers, chunks)
+    if not more:
+        return {}
+    if (layers + 2) % chunks == 0:
+        return {"ends_as_layers": True}
+    return {"stage_layers": tuple(each + (number < more) for number in range(chunks))}

@@ -1,0 +1,67 @@
+"""Dialects: a framework's defaults, read from data/dialects.toml, whose first lines explain it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from validation.published.runs import Run
+
+SECTIONS = ("plan", "model", "kernels")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What a row means where it does not say: keys of plan, model and kernels.
+
+    `noted` has the keys of a plan that the row's notes give, which come before its columns.
+    """
+
+    name: str
+    plan: Mapping[str, Any]
+    model: Mapping[str, Any]
+    kernels: Mapping[str, Any]
+    noted: Mapping[str, Any]
+
+
+def dialect_of(run: Run) -> Dialect:
+    """The first dialect whose words the row has, upon the defaults, and its notes upon both."""
+    document = dialects()
+    chosen: Mapping[str, Any] = next(filter(lambda d: _speaks(d, run), document["dialect"]), {})
+    notes = [note for note in document["note"] if note["has"] in run.text("notes")]
+    layers = [document["defaults"], _of_activation(run), chosen, *notes]
+    merged = {name: _merged([layer.get(name, {}) for layer in layers]) for name in SECTIONS}
+    noted = _merged([note.get("plan", {}) for note in notes])
+    return Dialect(chosen.get("name", "no dialect"), **merged, noted=noted)
+
+
+def _of_activation(run: Run) -> Mapping[str, Any]:
+    """What a layer is like, by its activation: Llama's has no biases, RMSNorm and rope."""
+    if run.text("activation") == "swiglu":
+        model = {"activation": "swiglu", "norm": "rmsnorm", "positions": "rope", "biases": False}
+        return {"model": model}
+    if run.text("activation") == "squared-relu":
+        return {"model": {"positions": "rope", "biases": False}}
+    return {}
+
+
+def _speaks(dialect: Mapping[str, Any], run: Run) -> bool:
+    when = dialect["when"].items()
+    framework = run.text("framework").lower()
+    said = all(words in run.text(column).lower() for column, words in when)
+    return said and not any(word in framework for word in dialect.get("unless", ()))
+
+
+def _merged(tables: list[Mapping[str, Any]]) -> dict[str, Any]:
+    return {key: value for table in tables for key, value in table.items()}
+
+
+@cache
+def dialects() -> dict[str, Any]:
+    """The file's tables."""
+    text = resources.files("validation").joinpath("data/dialects.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)

@@ -1,0 +1,89 @@
+"""What became of a row: its measured and predicted step, or the reason why there is none."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from validation.published.runs import Run
+
+PREDICTED, NO_MEASUREMENT = "predicted", "no measurement"
+SEED = 1  # of the tenth of the rows that is held out
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A row with what we predict for it; `unscored` says why its error counts nowhere.
+
+    `breakdown_s` is the prediction's, `formula_s` what the formula that a simulator has to beat
+    says, `calibrated_s` the prediction times the factor of the row's stack.
+    """
+
+    run: Run
+    status: str
+    reason: str = ""
+    plan: str = ""
+    dialect: str = ""
+    measured_s: float | None = None
+    predicted_s: float | None = None
+    formula_s: float | None = None
+    calibrated_s: float | None = None
+    unscored: str = ""
+    fits: bool = True
+    breakdown_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured, less one."""
+        return relative(self.predicted_s, self.measured_s)
+
+    @property
+    def scored(self) -> bool:
+        """Whether its error counts."""
+        return self.error is not None and not self.unscored
+
+    @property
+    def held_out(self) -> bool:
+        """Whether it is of the tenth that nobody looks at while developing."""
+        return held_out(self.run.id)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as it stands in JSON, with the columns of its file."""
+        return {
+            "id": self.run.id,
+            "source": self.run.source,
+            "measured_step_s": self.measured_s,
+            "predicted_step_s": self.predicted_s,
+            "error": self.error,
+            "status": self.status,
+            "reason": self.reason,
+            "scored": self.scored,
+            "unscored": self.unscored,
+            "held_out": self.held_out,
+            "formula_step_s": self.formula_s,
+            "formula_error": relative(self.formula_s, self.measured_s),
+            "calibrated_step_s": self.calibrated_s,
+            "calibrated_error": relative(self.calibrated_s, self.measured_s),
+            "dialect": self.dialect,
+            "plan_string": self.plan,
+            "fits": self.fits,
+            "breakdown_s": dict(self.breakdown_s),
+            "columns": dict(self.run.columns),
+        }
+
+
+def relative(predicted: float | None, measured: float | None) -> float | None:
+    """The relative error, where both are known."""
+    return None if predicted is None or measured is None else predicted / measured - 1
+
+
+def held_out(name: str) -> bool:
+    """Whether a row of that id is held out: a tenth of all ids, the same in every file.
+
+    >>> sum(held_out(f"row-{number}") for number in range(1000))
+    86
+    """
+    digest = hashlib.sha256(f"{SEED}:{name}".encode()).hexdigest()
+    return int(digest, 16) % 10 == 0

@@ -1,0 +1,127 @@
+"""Reading published runs: one row of a CSV file each, its numbers checked where they enter."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from topologies.errors import SimgptError
+
+NEEDED = ("id", "source", "gpu", "gpus_total", "layers", "hidden", "heads", "seq_len")
+WHOLE = (
+    "gpus_total", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "seq_len",
+    "vocab", "global_batch_seqs", "micro_batch", "tp", "pp", "vpp", "cp", "dp", "gx", "gy", "gz",
+    "zero_stage", "nics_per_node",
+)  # fmt: skip
+REAL = ("measured_step_s", "measured_tflops_per_gpu", "measured_mfu", "nic_gbps")
+WORDS = {
+    "precision": ("bf16", "fp16", "fp8", "fp32"),
+    "recompute": ("none", "selective", "full"),
+    "flash_attention": ("yes", "no"),
+    "sequence_parallel": ("yes", "no"),
+}
+
+
+class RunsError(SimgptError):
+    """A file of published runs that cannot be read as such."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row; an empty cell means unknown, and columns that we do not know are kept."""
+
+    columns: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """The row's own name."""
+        return self.columns["id"]
+
+    @property
+    def source(self) -> str:
+        """Who published it."""
+        return self.columns["source"]
+
+    def text(self, column: str) -> str:
+        """A cell as it stands, empty where it is unknown."""
+        return self.columns.get(column, "")
+
+    def whole(self, column: str) -> int | None:
+        """A cell that holds a whole number, or None where it is unknown."""
+        return int(float(self.text(column))) if self.text(column) else None
+
+    def real(self, column: str) -> float | None:
+        """A cell that holds a number, or None where it is unknown."""
+        return float(self.text(column)) if self.text(column) else None
+
+    @property
+    def stack(self) -> tuple[str, str, str]:
+        """The machine, its GPU and the framework: what one efficiency factor is fitted to."""
+        return (self.text("machine"), self.text("gpu"), self.text("framework"))
+
+
+def read_runs(path: Path | None = None) -> list[Run]:
+    """The runs of a file; without a file, those that come with simgpt."""
+    if path is None:
+        shipped = resources.files("validation").joinpath("data/published_runs.csv")
+        return runs_of(shipped.read_text(encoding="utf-8").splitlines(), "published_runs.csv")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return runs_of(file, path.name)
+    except OSError as error:
+        raise RunsError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RunsError(f"{path} is no CSV file: it is not text in UTF-8") from None
+
+
+def runs_of(lines: Iterable[str], origin: str) -> list[Run]:
+    """The runs in the lines of a CSV file; `origin` names it in errors."""
+    try:
+        rows = list(csv.DictReader(lines))
+    except csv.Error as error:
+        raise RunsError(f"{origin} is no CSV file: {error}") from None
+    if not rows:
+        raise RunsError(f"{origin} holds no rows below its header")
+    missing = [column for column in NEEDED if column not in rows[0]]
+    if missing:
+        raise RunsError(f"{origin} has no column {missing[0]}; it needs {', '.join(NEEDED)}")
+    seen: dict[str, int] = {}
+    runs = []
+    for line, row in enumerate(rows, start=2):
+        place = f"{origin}, line {line}"
+        cells = {name: (cell or "").strip() for name, cell in row.items() if name}
+        _check(cells, place)
+        if cells["id"] in seen:
+            raise RunsError(f"{place}: id {cells['id']!r} stands in line {seen[cells['id']]} too")
+        seen[cells["id"]] = line
+        runs.append(Run(cells))
+    return runs
+
+
+def _check(cells: Mapping[str, str], place: str) -> None:
+    if not cells["id"]:
+        raise RunsError(f"{place}: id is empty; every row needs a name of its own")
+    for column in (*WHOLE, *REAL):
+        if cells.get(column):
+            _check_number(column, cells[column], place, whole=column in WHOLE)
+    for column, known in WORDS.items():
+        if cells.get(column) and cells[column] not in known:
+            raise RunsError(
+                f"{place}: {column} = {cells[column]!r} must be one of {', '.join(known)}, or empty"
+            )
+
+
+def _check_number(column: str, text: str, place: str, *, whole: bool) -> None:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    least = 0 if column in ("zero_stage", "nics_per_node", "nic_gbps") else 1e-12
+    if not math.isfinite(value) or value < least or (whole and value != int(value)):
+        kind = "a whole number" if whole else "a number"
+        bound = "of 0 or more" if not least else "of 1 or more" if whole else "above 0"
+        raise RunsError(f"{place}: {column} = {text!r} must be {kind} {bound}, or empty")
