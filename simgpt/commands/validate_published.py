@@ -29,13 +29,15 @@ NAME = 44  # characters of a source that its row in a table shows
 def command(
     data: Path | None, sources: tuple[str, ...], as_json: bool, output: Path | None
 ) -> None:
-    """Predict published training runs, with nothing fitted to their step times.
+    """Predict published training runs.
 
     \b
     simgpt validate published
     simgpt validate published --source korth
     simgpt validate published --data runs.csv --json
 
+    Of the frameworks' constants two were chosen on a part of the rows, pace and host in
+    validation/data/dialects.toml; nothing else is fitted to step times.
     The file's columns are described in validation/data/published_runs.md; columns that are not
     known are kept. With --source each row is shown with where its time goes. Beside our error
     stand that of the calibrated prediction (times one factor for each machine and software stack,

@@ -49,16 +49,27 @@ def with_formula(
     outcomes: Sequence[Outcome], ideals: Mapping[str, Ideal], all_runs: Mapping[str, Reached]
 ) -> list[Outcome]:
     """The outcomes with the formula's step: the ideal one over the utilisation of the GPU's family,
-    the median of the scored rows of all other sources, or of all families if no other has it."""
+    that of all other sources, or of all families if no other source has it.
+
+    A utilisation is the median over sources of each one's median, so that a source of hundreds of
+    small runs does not decide it alone.
+    """
     found = []
     for each in outcomes:
         ideal = ideals.get(each.run.id)
         apart = [row for row in all_runs.values() if row.source != each.run.source]
-        alike = [row.share for row in apart if ideal and row.family == ideal.family]
-        rates = alike or [row.share for row in apart]
-        formula_s = ideal.step_s / statistics.median(rates) if ideal and rates else None
+        alike = [row for row in apart if ideal and row.family == ideal.family]
+        share = _median_share(alike or apart) if ideal else None
+        formula_s = ideal.step_s / share if ideal and share else None
         found.append(replace(each, formula_s=formula_s))
     return found
+
+
+def _median_share(rows: Sequence[Reached]) -> float | None:
+    by_source: dict[str, list[float]] = {}
+    for row in rows:
+        by_source.setdefault(row.source, []).append(row.share)
+    return statistics.median(map(statistics.median, by_source.values())) if by_source else None
 
 
 def calibrated(outcomes: Sequence[Outcome]) -> list[Outcome]:
