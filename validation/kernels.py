@@ -131,7 +131,7 @@ def _linear(machine: Machine, m: int, k: int, n: int) -> dict[str, float]:
     def seconds(m: int, n: int, k: int) -> float:
         nbytes = HALF * (m * n + n * k + m * k)
         op = Op("linear", "matmul", (), (), "", nbytes=nbytes, flops=2 * m * n * k,
-                attributes={"m": m, "n": n, "k": k})  # fmt: skip
+                attributes={"form": "NN", "m": m, "n": n, "k": k})  # fmt: skip
         return matmul_s(machine.device, peak_flops_per_s(machine, "bf16"), op)
 
     return {FORWARD: seconds(m, n, k), BACKWARD: seconds(m, k, n) + seconds(k, n, m)}
