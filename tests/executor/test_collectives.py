@@ -12,7 +12,10 @@ import torch
 import torch.distributed as dist
 
 from executor.collectives import issue, payload_bytes
+from executor.place import Place
+from executor.tasks import AdamW
 from tests.executor.ranks import on_ranks
+from workload.grid import Grid
 from workload.op import COMPUTE, Op
 
 SIZES = (2, 3)
@@ -21,6 +24,10 @@ TIMEOUT_S = 5.0  # time enough for two busy ranks to connect
 
 def op(kind: str, stream: str) -> Op:
     return Op("op", kind, ("a", "b"), ("c", "d"), "step", stream, ("data",), dtype="fp64")
+
+
+def place(rank: int) -> Place:
+    return Place(grid=Grid(data=2), rank=rank, device=torch.device("cpu"), adamw=AdamW())
 
 
 def both_ways(rank: int, function: Callable[[int, str], Any]) -> list[Any]:
@@ -36,7 +43,7 @@ def gathered_and_scattered(rank: int, stream: str) -> list[list[float]]:
         ("all_gather", list(zip(parts, whole, strict=True))),
         ("reduce_scatter", list(zip(whole, back, strict=True))),
     ):
-        work = issue(op(kind, stream), pairs, group)
+        work = issue(op(kind, stream), pairs, group, place(rank))
         assert payload_bytes(op(kind, stream), pairs) == 8 * 2 * sum(SIZES)
         assert (work is None) == (stream == COMPUTE)
         if work is not None:
@@ -59,7 +66,7 @@ def alone(rank: int) -> float:
     pairs = [(torch.zeros(n), torch.zeros(2 * n)) for n in SIZES]
     begun = time.perf_counter()
     with pytest.raises(RuntimeError, match=r"(?i)time"):
-        issue(op("all_gather", COMPUTE), pairs, group)
+        issue(op("all_gather", COMPUTE), pairs, group, place(rank))
     return time.perf_counter() - begun
 
 
