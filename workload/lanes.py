@@ -1,8 +1,8 @@
 """Whole numbers of many plans at once, so that one lowering writes the programs of all of them.
 
 A `Lanes` has one whole number for each plan and calculates as an int does. Where the plans agree on
-a comparison, that is its answer; where they do not, they have different programs, and `DivergedError`
-says who is on which side. So whatever is lowered with lanes in place of a plan's sizes is the very
+a comparison, that is its answer; where they do not, they have different programs, and
+`DivergedError` says who is on which side. So whatever is lowered with lanes in place of a plan's sizes is the very
 program that each plan has alone, op by op.
 """
 

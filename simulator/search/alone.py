@@ -89,7 +89,7 @@ class Alone:
             else:
                 ticks = self._whole(op, layers, alone)
             total[op.stream] = total.get(op.stream, 0) + ticks
-        return np.maximum.reduce(list(total.values()))
+        return np.asarray(np.maximum.reduce(list(total.values())))
 
     def _whole(self, op: Op, layers: Ints, alone: bool) -> Ints:
         """An op on all the layers' parameters, and if `alone` on those of the model's ends."""

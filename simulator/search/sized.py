@@ -49,37 +49,36 @@ class Sized:
         return self if keep.all() else Sized(self.rows[keep], _cut(self.program, keep))
 
 
-def sized(space: Space, rows: Ints, **how: Any) -> Iterator[Sized]:
-    """The programs of these rows, each of them in one of the answers; `how` has more of the plan's
-    fields, or `layers`."""
+def kinds(space: Space, rows: Ints) -> list[Ints]:
+    """The rows in parts whose programs are mostly alike."""
     columns = [space.columns[key][rows] for key in KINDS]
-    columns += [space.columns[key][rows] > 1 for key in ("x", "y", "z", "data")]
+    columns += [np.minimum(space.columns[key][rows], 2) for key in ("x", "y", "z", "data")]
     columns.append(np.minimum(space.micro_batches[rows], MOST))
-    kinds, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    for kind in range(kinds.shape[1]):
-        waiting = [rows[which.ravel() == kind]]
-        while waiting:
-            some = waiting.pop()
-            try:
-                yield Sized(some, _lowered(space, some, int(kinds[-1, kind]), **how))
-            except DivergedError as error:
-                waiting += [some[error.aside], some[~error.aside]]
+    found, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    return [rows[which.ravel() == kind] for kind in range(found.shape[1])]
+
+
+def sized(space: Space, rows: Ints, **how: Any) -> Iterator[Sized]:
+    """The programs of these rows, each of them in one of the answers; `how` has fields of the plan
+    in place of the usual ones."""
+    waiting = kinds(space, rows)[::-1]
+    while waiting:
+        some = waiting.pop()
+        try:
+            yield Sized(some, _lowered(space, some, **how))
+        except DivergedError as error:
+            waiting += [some[error.aside], some[~error.aside]]
 
 
 def _lowered(
-    space: Space,
-    rows: Ints,
-    micro_batches: int,
-    *,
-    layers: int = 1,
-    overlap: tuple[str, ...] = OVERLAPS,
-    schedule: str = "1f1b",
+    space: Space, rows: Ints, overlap: tuple[str, ...] = OVERLAPS, schedule: str = "1f1b"
 ) -> Program:
     """A stage's program is that of a pipeline of one stage, but for its ends."""
     fields = space.shape(int(rows[0])) | {"pipe": 1, "overlap": overlap, "schedule": schedule}
     fields |= {key: lanes(space.columns[key][rows]) for key in SIZES}
+    micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
     batch = micro_batches * fields["z"] * fields["data"] * fields["micro_batch"]
-    gpt = replace(space.question.gpt, layers=layers)
+    gpt = replace(space.question.gpt, layers=1)
     return lower(gpt, Plan(**fields, **space.question.others, batch=batch))
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, product
 from math import isqrt
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ Ints = NDArray[np.int64]
 SHAPE = ("x", "y", "z", "data", "pipe", "micro_batch", "zero", "recompute", "sequence_parallel")
 SEARCHED = (*SHAPE, "interleave", "schedule", "overlap")
 RECOMPUTES = ("none", "selective", "full")
-NO_FIXED: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Question:
     gpt: GPT
     devices: int
     batch: int
-    fixed: Mapping[str, Any] = field(default_factory=lambda: NO_FIXED)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
         """Those of some values of a field that the question leaves."""
@@ -75,6 +73,10 @@ class Space:
 
     def __len__(self) -> int:
         return len(self.columns["x"])
+
+    def only(self, rows: Ints) -> Space:
+        """A part of it."""
+        return Space(self.question, {key: column[rows] for key, column in self.columns.items()})
 
     @cached_property
     def micro_batches(self) -> Ints:
