@@ -64,7 +64,13 @@ class Alone:
 
     def slot(self, work: str, ends: Ends) -> Ints:
         """See `simulator.search.bound.Slots`."""
-        return self._chunk(0, (work,), ends)[0]
+        if (work, ends) not in self._slots:
+            self._slots[work, ends] = self._chunk(0, (work,), ends)[0]
+        return self._slots[work, ends]
+
+    @cached_property
+    def _slots(self) -> dict[tuple[str, Ends], Ints]:
+        return {}
 
     def last_slots(self, chunks: Ints, ends: Ends) -> Ints:
         """See `simulator.search.bound.Slots`; chunks but the one with the ends run their slots
@@ -74,6 +80,12 @@ class Alone:
         forward = self._chunk(self._last, works[:1], ends)[0]
         rest = self._chunk(self._last, works[1:], ends)[1]
         return np.asarray((chunks - 1) * plain + forward + rest)
+
+    def message_bytes(self, at: int) -> int:
+        """What a stage of an entry sends to the next one: the residual stream."""
+        program = self.some.program
+        stream = next(op for op in program.ops if op.name == "m0.l0.down.add").writes[0]
+        return int(self.some.values(program.buffers[stream].nbytes)[self.entries.lane[at]])
 
     def step(self, chunks: Ints, ends: Ends) -> Ints:
         """See `simulator.search.bound.Slots`."""

@@ -1,9 +1,10 @@
 """Best first: bounds are refined and plans simulated, always those that may be fastest, until no
 plan that is left can be faster than those found.
 
-There are three levels. A family is all shapes with the same program, bounded by their busiest
+There are four levels. A family is all shapes with the same program, bounded by their busiest
 streams; it opens into groups, one for each set of overlaps, bounded likewise; a group opens into
-plans, bounded by playing their slots alone; a plan is simulated.
+drafts, bounded by playing their slots alone; a draft of a pipeline becomes a plan, bounded by
+playing its schedule; a plan is simulated.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 
 from simulator.prediction import Prediction
 from simulator.search.alone import Alone
-from simulator.search.bound import SCHEDULES, Busiest, Entries, step_ticks
+from simulator.search.bound import SCHEDULES, Busiest, Ends, Entries, step_ticks
 from simulator.search.families import LONGEST_S, Family, Machinery, all_families
+from simulator.search.paced import paced_ticks
 from simulator.search.seconds import Clock
 from simulator.search.sized import sized
 from simulator.search.space import Order, Space, overlaps
@@ -40,6 +42,25 @@ class Group:
     entries: Entries
     bounds: Ints
     overlap: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A plan of a pipeline, and what its slots take at least."""
+
+    plan: Plan
+    slots: Alone
+    at: int
+
+    def ticks(self) -> int:
+        """What its step takes at least."""
+        entries = self.slots.entries
+        nbytes = self.slots.message_bytes(self.at)
+        links = self.slots.clock.link_ticks(self.plan.pipe, nbytes)
+        over = paced_ticks(
+            self.plan, lambda work, ends: int(self.slots.slot(work, ends)[self.at]), links
+        )
+        return over + int(self.slots.step(entries.interleave, Ends())[self.at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +108,7 @@ class Search:
         self._space, self._machinery = space, machinery
         self._clock = Clock(space, machinery.costs, machinery.fabric)
         self._hands, self._top = hands, top
-        self._heap: list[tuple[int, int, Family | Group | Plan]] = []
+        self._heap: list[tuple[int, int, Family | Group | Draft | Plan]] = []
         self._counter = count()
         self._found: list[tuple[int, int, Prediction]] = []
         self._fitting = self._simulated = 0
@@ -102,11 +123,13 @@ class Search:
         self._fitting = int(self._space.orders[fits].sum())
         while self._may_win():
             yield self._state()
-            _, _, item = heapq.heappop(self._heap)
+            bound, _, item = heapq.heappop(self._heap)
             if isinstance(item, Family):
                 self._open_family(item)
             elif isinstance(item, Group):
                 self._open_group(item)
+            elif isinstance(item, Draft):
+                self._push(max(bound, item.ticks()), item.plan)
             else:
                 self._try([item, *self._next_plans()])
         yield self._state()
@@ -130,7 +153,7 @@ class Search:
             not self._may_win(),
         )
 
-    def _push(self, bound: int, item: Family | Group | Plan) -> None:
+    def _push(self, bound: int, item: Family | Group | Draft | Plan) -> None:
         if bound < self._threshold:
             heapq.heappush(self._heap, (bound, next(self._counter), item))
 
@@ -152,17 +175,17 @@ class Search:
             keep = fresh & np.isin(group.rows, some.rows)
             rows = group.rows[keep]
             entries = group.entries.only(keep, np.searchsorted(some.rows, rows))
-            bounds = step_ticks(Alone(self._clock, some, entries))
-            bounds = np.maximum(bounds, group.bounds[keep])
+            slots = Alone(self._clock, some, entries)
+            bounds = np.maximum(step_ticks(slots), group.bounds[keep])
             for number, at in enumerate(np.argsort(bounds, kind="stable").tolist()):
                 if bounds[at] >= self._threshold:
                     break
                 plans = self._plans(int(rows[at]), entries, at, group.overlap)
-                if number:
-                    for plan in plans:
-                        self._push(int(bounds[at]), plan)
-                else:  # at once: what it takes may spare all that cannot be faster
-                    self._try(plans)
+                if not number:  # at once: what it takes may spare all that cannot be faster
+                    self._try(plans[:1])
+                for plan in plans if number else plans[1:]:
+                    draft = Draft(plan, slots, at) if plan.pipe > 1 else plan
+                    self._push(int(bounds[at]), draft)
 
     def _plans(self, row: int, entries: Entries, at: int, overlap: tuple[str, ...]) -> list[Plan]:
         """A plan with and, in a pipeline, without overlapped messages: bounds leave these out."""

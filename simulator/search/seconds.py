@@ -34,6 +34,7 @@ class Clock:
     fabric: Fabric
     _rings: list[Sequence[Any]] = field(default_factory=list)
     _numbers: dict[tuple[tuple[int, int], ...], int] = field(default_factory=dict)
+    _links: dict[tuple[int, int], Sequence[Any]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def ticks(self, some: Sized, op: Op) -> Ints:
@@ -72,6 +73,19 @@ class Clock:
                 self._known[asked] = min(map(to_ticks, seconds))
             found.append(self._known[asked])
         return np.array(found, dtype=np.int64)[which]
+
+    def link_ticks(self, pipe: int, nbytes: int) -> list[int]:
+        """The least ticks of a message over each link of a ring of stages. Which ranks a link joins
+        follows from the number of stages alone."""
+        found = []
+        grid = Grid(data=self.space.question.devices // pipe, pipe=pipe)
+        for stage in range(pipe):
+            key = pipe, stage
+            if key not in self._links:
+                self._links[key] = self.fabric.rings([grid.groups(f"link{stage}")])[0][0]
+            seconds = [self.fabric.seconds("send", nbytes, ring) for ring in self._links[key]]
+            found.append(min(map(to_ticks, seconds)))
+        return found
 
     def _lines_of(self, some: Sized, axes: tuple[str, ...]) -> Ints:
         """For each row the number of its groups' rings."""
