@@ -1,0 +1,77 @@
+"""`simgpt search`: what it says, in words and in JSON, and when it is stopped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.simgpt.face import assert_golden, simgpt
+
+SEARCH = (
+    *("search", "gpt-5b", "-m", "perlmutter", "-n", "64", "--batch", "64"),
+    *("--plan", "pipe=1,overlap=all", "--workers", "1"),
+)
+
+
+def test_a_search_reads_as_its_golden_file() -> None:
+    said = simgpt(*SEARCH, "--memory-front")
+    assert said.status == 0
+    assert_golden("search.txt", said.out)
+
+
+def test_axonns_ranking_reads_as_its_golden_file() -> None:
+    said = simgpt(*SEARCH, "--rank-by", "axonn", "--top", "4")
+    assert (said.status, said.err) == (0, "")
+    assert_golden("search-axonn.txt", said.out)
+
+
+def test_the_plans_found_can_be_pasted_into_predict() -> None:
+    said = simgpt(*SEARCH, "--json")
+    answer = json.loads(said.out)
+    assert answer["optimal"] is True
+    assert answer["gap"] == 0
+    assert 0 < answer["plans_simulated"] < answer["plans_fitting"] <= answer["plans_considered"]
+    assert [plan["step_s"] for plan in answer["plans"]] == sorted(
+        plan["step_s"] for plan in answer["plans"]
+    )
+    for plan in answer["plans"]:
+        told = simgpt("predict", *SEARCH[1:8], "--plan", plan["plan_string"], "--json")
+        assert json.loads(told.out)["step_s"] == plan["step_s"]
+
+
+def test_a_search_that_is_stopped_says_how_far_off_it_may_be() -> None:
+    said = simgpt(*SEARCH[:8], "--time-limit", "0.1", "--workers", "1", "--json")
+    answer = json.loads(said.out)
+    assert answer["optimal"] is False
+    assert 0 < answer["gap"] <= 1
+    told = simgpt(*SEARCH[:8], "--time-limit", "0.1", "--workers", "1")
+    assert "stopped early" in told.out or "none found yet" in told.out
+
+
+def test_a_search_without_room_for_any_plan_ends_with_status_3() -> None:
+    said = simgpt("search", "gpt-640b", "-m", "perlmutter", "-n", "4", "--batch", "4")
+    assert said.status == 3
+    assert "no plan fits" in said.out
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "told"),
+    [
+        (2, "", "needs --batch"),
+        (2, "--batch 8 --plan stage_layers=1+2", "cannot keep stage_layers"),
+        (2, "--batch 8 --plan batch=8", "use --batch"),
+        (2, "--batch 8 --plan recompute=full:2", "none, selective or full"),
+        (2, "--batch 8 --plan matmul_forms=tuned", "tune the plan that it finds"),
+        (2, "--batch 8 --plan zeor=1", "did you mean zero?"),
+        (2, "--batch 8 --plan zero=5", "zero=5 must be 0, 1, 2 or 3"),
+        (2, "--batch 8 --top 0", "0 is not in the range"),
+        (3, "--batch 7 --plan pipe=1,y=1", "no plan of gpt-5b uses 8 devices with a batch of 7"),
+        (3, "--batch 8 --plan x=3", "no plan of gpt-5b uses 8 devices"),
+    ],
+)
+def test_a_search_that_cannot_be_says_why(status: int, words: str, told: str) -> None:
+    said = simgpt("search", "gpt-5b", "-m", "frontier", "-n", "8", *words.split())
+    assert (said.status, said.out) == (status, "")
+    assert told in said.err
+    assert len(said.err.strip().splitlines()) == 1
