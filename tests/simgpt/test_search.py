@@ -66,7 +66,7 @@ def test_a_search_without_room_for_any_plan_ends_with_status_3() -> None:
         (2, "--batch 8 --plan zeor=1", "did you mean zero?"),
         (2, "--batch 8 --plan zero=5", "zero=5 must be 0, 1, 2 or 3"),
         (2, "--batch 8 --top 0", "0 is not in the range"),
-        (3, "--batch 7 --plan pipe=1,y=1", "no plan of gpt-5b uses 8 devices with a batch of 7"),
+        (3, "--batch 7 --plan pipe=1,x=1,y=1", "no plan of gpt-5b uses 8 devices with a batch of 7"),
         (3, "--batch 8 --plan x=3", "no plan of gpt-5b uses 8 devices"),
     ],
 )
