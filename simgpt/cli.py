@@ -14,6 +14,7 @@ from topologies.errors import SimgptError
 
 COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
+    "why": ("simgpt.commands.why", "Say what a step waits for, and what would make it faster."),
     "run": (
         "simgpt.commands.run",
         "Train for real under the same plan, predicted beside measured.",
