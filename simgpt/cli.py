@@ -21,6 +21,7 @@ COMMANDS = {
     ),
     "calibrate": ("simgpt.commands.calibrate", "Measure this machine into a file for predict -m."),
     "validate": ("simgpt.commands.validate", "Compare predictions with measurements."),
+    "report": ("simgpt.commands.report", "Put answers on one page with figures and a timeline."),
     "bench-network": (
         "simgpt.commands.bench_network",
         "The table that a collective benchmark would print on a machine.",

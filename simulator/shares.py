@@ -28,12 +28,21 @@ WAITING = "waits for other stages"
 
 @dataclass(frozen=True)
 class Shares:
-    """Seconds of the step by cause, largest first, which sum to the step's; `basis` says how they
-    were found, and `path` is the critical path where it was walked whole."""
+    """Seconds of the step by cause, largest first; `basis` says how they were found, and `path` is
+    the critical path where it was walked whole.
+
+    They sum to the predicted step, or to the step op by op: for a pipeline whose stages have
+    unlike ranks that is a little less, since slots count as the slowest of those.
+    """
 
     seconds: Mapping[Cause, float]
     basis: str
     path: Sequence[Piece] = ()
+
+    @property
+    def step_s(self) -> float:
+        """The step that they are shares of."""
+        return sum(self.seconds.values())
 
 
 def shares_of(prediction: Prediction, costs: ComputeCosts, fabric: Fabric) -> Shares:

@@ -52,7 +52,7 @@ class Why:
     @property
     def sentence(self) -> str:
         """The answer in one sentence, of simulated figures alone."""
-        step_s = self.prediction.step_s
+        step_s = self.shares.step_s
         largest = list(self.shares.seconds.items())[:3]
         parts = [
             f"{100 * seconds / step_s:.0f} % {'waits on' if cause.axes else 'is'} "
@@ -70,7 +70,7 @@ class Why:
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in JSON; shares are of the step."""
-        step_s = self.prediction.step_s
+        step_s = self.shares.step_s
         return {
             "sentence": self.sentence,
             "path": [

@@ -71,7 +71,7 @@ def describe(found: Why) -> str:
 
 
 def _shares(found: Why) -> str:
-    step_s = found.prediction.step_s
+    step_s = found.shares.step_s
     rows = [
         (found.place(cause), tables.seconds(seconds), tables.percent(seconds / step_s))
         for cause, seconds in found.shares.seconds.items()
