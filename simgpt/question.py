@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,13 +29,15 @@ SHARED = (
 
 @dataclass(frozen=True)
 class Question:
-    """A step as the command line names it, and what its words stand for."""
+    """A step as the command line names it, and what its words stand for. `settings` are what was
+    set of the machine, by key, as text."""
 
     gpt: GPT
     plan: Plan
     machine: Machine
     placement: Placement
     policy: str
+    settings: Mapping[str, str]
 
 
 def asked_as_predict(command: click.Command) -> click.Command:
@@ -53,4 +56,5 @@ def question(model: str, machine: str, how: dict[str, Any]) -> Question:
     plan = options.plan_of(how["plan"], devices=how["devices"], batch=sequences)
     built = options.machine_of(machine, how["settings"])
     placed = parse_placement(how["placement"], built, plan.grid.ranks)
-    return Question(gpt, plan, built, placed, how["placement"])
+    settings = dict(setting.split("=", 1) for setting in how["settings"])
+    return Question(gpt, plan, built, placed, how["placement"], settings)

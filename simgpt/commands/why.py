@@ -41,7 +41,13 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     prediction = predict(asked.gpt, asked.plan, asked.machine, placement=asked.placement)
     with Ticker() as ticker:
         found = why(prediction, asked.machine, asked.placement, ticker)
-    record = {**prediction.as_dict(), "placement": {"policy": asked.policy}, "why": found.as_dict()}
+    record = {
+        **prediction.as_dict(),
+        "machine": asked.machine.full_name,
+        "settings": asked.settings,
+        "placement": {"policy": asked.policy},
+        "why": found.as_dict(),
+    }
     options.answer(describe(found), record, as_json=as_json, output=output)
     if not prediction.memory.fits:
         options.note(does_not_fit(prediction))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.prediction import predict
-from topologies.load import load_machine
+from topologies.load import load_machine, with_settings
 from topologies.placement import scheduler
 from validation.report.answers import Answers, read_answers
 from validation.report.figures import scaling_lines
@@ -74,8 +74,8 @@ def test_a_sweeps_rows_are_predictions_or_reasons_and_its_cut_last_line_is_passe
     )
     path.write_text(path.read_text(encoding="utf-8") + '\n{"id": "3", "po', encoding="utf-8")
     found = read_answers([tmp_path])
-    assert len(found.predictions) == 1
-    assert found.failures == [("plan.z=5", "z=5 does not")]
+    assert [answer.label for answer in found.predictions] == ["z=4"]
+    assert found.failures == [("z=5", "z=5 does not")]
 
 
 def test_a_folder_may_hold_other_files_too(tmp_path: Path) -> None:
@@ -142,7 +142,27 @@ def test_a_step_made_otherwise_is_not_drawn(tmp_path: Path) -> None:
     record = answer()
     path = written(tmp_path, "a.json", {**record, "step_s": 1.01 * record["step_s"]})
     (found,) = read_answers([path]).predictions
-    with pytest.raises(ReportError, match="made with --set"):
+    with pytest.raises(ReportError, match="made with other settings"):
+        staged(found)
+
+
+def test_a_sweeps_point_says_what_was_set_and_is_drawn_with_it(tmp_path: Path) -> None:
+    slow = with_settings("frontier", {"device.launch": "30 us"})
+    plan = parse_plan("z=4,data=rest", devices=32, batch=32)
+    placed = scheduler(slow, 32)
+    record = predict(find_model("tiny-1m"), plan, slow, placement=placed).as_dict()
+    point = {"machine": "frontier", "machine.device.launch": "30 us", "plan": "z=4,data=rest"}
+    path = written(tmp_path, "r.jsonl", {"id": 0, "point": point, "prediction": record})
+    (found,) = read_answers([path]).predictions
+    assert found.command.endswith('--batch 32 --set device.launch="30 us"')
+    assert staged(found).prediction.step_s == record["step_s"]
+
+
+def test_an_answer_opens_no_file_by_the_name_of_its_machine(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text("name = 'own'", encoding="utf-8")
+    (found,) = read_answers([written(tmp_path, "a.json", answer(machine=str(own)))]).predictions
+    with pytest.raises(ReportError, match="is not among our machines"):
         staged(found)
 
 

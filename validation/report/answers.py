@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from validation.report.reading import Reader, ReportError, document_of, parsed, text_of
 
 ROWS = ".jsonl"
+OF_MACHINE = "machine."
 WHY_ROWS = {
     "path": (("axes", "work", "links"), ("seconds", "share")),
     "sensitivity": (("key", "unit"), ("value", "elasticity")),
@@ -20,7 +21,12 @@ WHY_ROWS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """A prediction as it stands in a file. `why` is what `simgpt why` found besides, or empty."""
+    """A prediction as it stands in a file.
+
+    FLOP/s are those of the model on all devices. `settings` are keys of the machine that were set,
+    `cost` is there where the file has it, and `why` is what `simgpt why` found besides, or empty.
+    `label` tells the points of a sweep apart.
+    """
 
     origin: str
     model: str
@@ -30,13 +36,17 @@ class Answer:
     batch: int
     step_s: float
     tokens_per_s: float
+    flops_per_s: float
     mfu: float
     hfu: float
     peak_bytes: int
     capacity_bytes: int
     breakdown_s: Mapping[str, float]
     placement: str
+    settings: Mapping[str, Any]
+    cost: Mapping[str, float]
     why: Mapping[str, Any]
+    label: str = ""
 
     @property
     def fits(self) -> bool:
@@ -47,6 +57,7 @@ class Answer:
     def command(self) -> str:
         """The command that gives this answer, as far as the file tells."""
         placed = "" if self.placement == "scheduler" else f" --placement {self.placement}"
+        placed += "".join(f' --set {key}="{value}"' for key, value in self.settings.items())
         return (
             f"simgpt predict {self.model} -m {self.machine} -n {self.devices} "
             f"--plan {self.plan} --batch {self.batch}{placed}"
@@ -122,8 +133,24 @@ def _file(path: Path) -> Answers:
 
 
 def _sweep(path: Path) -> Answers:
-    """A row a line; the last one may be cut short where a sweep was interrupted."""
+    rows = list(_rows(path))
+    points = [row["point"] for _, row in rows if isinstance(row.get("point"), dict)]
+    varied = [key for key in dict.fromkeys(k for point in points for k in point)
+              if len({str(point.get(key)) for point in points}) > 1]  # fmt: skip
     predictions, failures = [], []
+    for origin, row in rows:
+        prediction, point = row.get("prediction"), row.get("point")
+        label = _label(point, varied) if isinstance(point, dict) else str(row.get("id", origin))
+        if isinstance(prediction, dict):
+            found = _prediction(_at_point(prediction, point), origin)
+            predictions.append(replace(found, label=label if varied else ""))
+        else:
+            failures.append((label, str(row.get("reason") or row.get("status") or "")))
+    return Answers(predictions, (), failures)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A row a line; the last one may be cut short where a sweep was interrupted."""
     lines = text_of(path).splitlines()
     for number, line in enumerate(lines, start=1):
         origin = f"{path.name} line {number}"
@@ -131,23 +158,35 @@ def _sweep(path: Path) -> Answers:
             row = parsed(line, origin)
         except ReportError:
             if number == len(lines):
-                break
+                return
             raise
         if not isinstance(row, dict):
             raise ReportError(f"{origin} is no row of a sweep")
-        prediction = row.get("prediction")
-        if isinstance(prediction, dict):
-            predictions.append(_prediction(prediction, str(row.get("id", origin))))
-        else:
-            point = row.get("point", row.get("id", origin))
-            failures.append((_point(point), str(row.get("reason") or row.get("status") or "")))
-    return Answers(predictions, (), failures)
+        yield origin, row
 
 
-def _point(point: Any) -> str:
-    if isinstance(point, dict):
-        return ", ".join(f"{key}={value}" for key, value in point.items())
-    return str(point)
+def _label(point: Mapping[str, Any], varied: Sequence[str]) -> str:
+    """What a point has that others have not, by the short names of its keys."""
+    words = [f"{key.removeprefix('plan.').removeprefix(OF_MACHINE)}={point[key]}"
+             for key in varied if key in point]  # fmt: skip
+    return ", ".join(words)
+
+
+def _at_point(prediction: dict[str, Any], point: Any) -> dict[str, Any]:
+    """A row's prediction with what its point alone says: the machine by its full name, and set."""
+    if not isinstance(point, dict):
+        return prediction
+    settings = {
+        key.removeprefix(OF_MACHINE): value
+        for key, value in point.items()
+        if key.startswith(OF_MACHINE)
+    }
+    found = {**prediction, "settings": settings}
+    if isinstance(point.get("machine"), str):
+        found["machine"] = point["machine"]
+    if isinstance(point.get("placement"), str):
+        found["placement"] = {"policy": point["placement"]}
+    return found
 
 
 def _answer(document: Any, origin: str) -> Answers | None:
@@ -167,7 +206,8 @@ def _answer(document: Any, origin: str) -> Answers | None:
 def _prediction(document: Mapping[str, Any], origin: str) -> Answer:
     of = Reader(document, origin)
     memory = Reader(of.table("memory"), origin)
-    why, placement = document.get("why"), document.get("placement")
+    why, placement, settings = (document.get(key) for key in ("why", "placement", "settings"))
+    policy = placement.get("policy") if isinstance(placement, dict) else None
     return Answer(
         origin=origin,
         model=of.text("model"),
@@ -177,14 +217,15 @@ def _prediction(document: Mapping[str, Any], origin: str) -> Answer:
         batch=Reader(of.table("plan"), origin).whole("batch"),
         step_s=of.positive("step_s"),
         tokens_per_s=of.number("tokens_per_s"),
+        flops_per_s=of.whole("devices") * of.positive("model_flops_per_s_per_device"),
         mfu=of.number("mfu"),
         hfu=of.number("hfu"),
         peak_bytes=memory.whole("peak_bytes"),
         capacity_bytes=memory.whole("capacity_bytes"),
         breakdown_s=of.numbers("breakdown_s"),
-        placement=str(placement.get("policy", "scheduler"))
-        if isinstance(placement, dict)
-        else "scheduler",
+        placement=str(policy or "scheduler"),
+        settings=settings if isinstance(settings, dict) else {},
+        cost=of.numbers("cost") if isinstance(document.get("cost"), dict) else {},
         why=_why(why, f"{origin}: why") if isinstance(why, dict) else {},
     )
 

@@ -77,7 +77,9 @@ def label_of(answer: Answer, among: Sequence[Answer]) -> str:
     """What tells an answer from others: its model, devices and machine, and its plan if need be."""
     head = shorter(f"{answer.model}, {answer.devices:,} × {answer.machine}")
     alike = [other for other in among if _place(other) == _place(answer)]
-    return head if len(alike) == 1 else shorter(f"{answer.devices:,}: {answer.plan}")
+    if len(alike) == 1:
+        return head
+    return shorter(answer.label or f"{answer.devices:,}: {answer.plan}")
 
 
 def _place(answer: Answer) -> tuple[str, int, str]:
@@ -88,8 +90,12 @@ def seconds(value: float) -> str:
     """A duration with the unit that suits it."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if value >= 0.9995 * size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e-6:.3g} µs"
+            return f"{_three(value / size)} {unit}"
+    return f"{_three(value / 1e-6)} µs"
+
+
+def _three(value: float) -> str:
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:#.3g}".rstrip(".")
 
 
 def _legend_above(axes: Axes, columns: int) -> None:
@@ -122,7 +128,7 @@ def _grouped(answers: Sequence[Answer], key: object) -> dict[str, list[Answer]]:
 
 
 def scaling(lines: dict[str, list[Answer]]) -> Figure:
-    """Tokens per second, and the share of the peak, over the number of devices."""
+    """FLOP/s of the whole job, and the share of the peak, over the number of devices."""
     figure, (left, right) = canvas(9.2, 3.7, columns=2)
     for (name, line), (colour, marker, dash) in zip(
         list(lines.items())[:MOST_LINES], LINES, strict=False
@@ -134,16 +140,16 @@ def scaling(lines: dict[str, list[Answer]]) -> Figure:
             "linestyle": dash,
             "markersize": 5,
         }
-        rates = [answer.tokens_per_s for answer in line]
+        rates = [answer.flops_per_s / 1e15 for answer in line]
         left.plot(devices, rates, label=name, **style)
         ideal = [rates[0] * n / devices[0] for n in devices]
         left.plot(devices, ideal, color=colour, linewidth=0.7, linestyle=(0, (1, 3)))
         right.plot(devices, [100 * answer.hfu for answer in line], label=name, **style)
     left.set_yscale("log")
     plain_log_ticks(left, "y")
-    left.set_ylabel("tokens per second")
+    left.set_ylabel("model PFLOP/s, all devices")
     left.set_title("Throughput (dotted: ideal)")
-    right.set_ylim(bottom=0)
+    right.set_ylim(0, 115 * max(answer.hfu for line in lines.values() for answer in line))
     right.set_ylabel("HFU, % of peak")
     right.set_title("Share of the peak")
     for axes in (left, right):

@@ -62,6 +62,7 @@ def _node(axes: Axes, machine: Machine, loads: LinkLoads, step_s: float) -> None
     axes.margins(0.08)
     bar = axes.figure.colorbar(scale, ax=axes, shrink=0.7, label="link in use, % of the step")
     if bar.solids is not None:
+        bar.solids.set_edgecolor("face")
         bar.solids.set_rasterized(False)  # else it is an image inside the SVG
 
 

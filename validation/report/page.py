@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+NARROW = 3  # columns of tables that may stand side by side
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A figure: its name as a file, what it shows in words, and how wide it should be at most."""
@@ -92,6 +95,7 @@ def _section(section: Section) -> dict[str, Any]:
         "texts": section.texts,
         "figures": drawn,
         "tables": section.tables,
+        "side": all(table.left == 1 and len(table.columns) <= NARROW for table in section.tables),
         "lines": section.lines,
         "timeline": section.timeline,
     }

@@ -81,9 +81,9 @@ def _page(answers: Answers, ladders: Mapping[str, Sequence[Rung]], progress: Pro
         return _page_without_prediction(answers, shown)
     return Page(
         title=f"{answer.model} on {answer.devices:,} devices of {answer.machine}",
-        question=_question(answer),
+        question=_question(answer, len(answers.predictions)),
         answer=seconds(answer.step_s),
-        sentence=str(answer.why.get("sentence", "")).replace(" %", "\N{NO-BREAK SPACE}%"),
+        sentence=_sentence(answer, len(answers.predictions)),
         facts=sections.facts_of(answer),
         sections=shown,
         timeline=timeline,
@@ -102,12 +102,20 @@ def _page_without_prediction(answers: Answers, shown: Sequence[Section]) -> Page
     return Page("simgpt report", question, answer, "", (), shown)
 
 
-def _question(answer: Answer) -> str:
-    sequences = f"{answer.batch:,} sequences"
-    return (
-        f"How long does one training step of {answer.model} take on {answer.devices:,} devices of "
-        f"{answer.machine}, split {answer.plan}, with a batch of {sequences}?"
-    )
+def _question(answer: Answer, among: int) -> str:
+    """Of several predictions without an explanation, the best is asked for."""
+    if among > 1 and not answer.why:
+        return f"Which of {among:,} predicted steps makes the most tokens per second, and fits?"
+    where = f"{answer.devices:,} devices of {sections.machine_of(answer)}"
+    split = f"split {answer.plan}, with a batch of {answer.batch:,} sequences"
+    return f"How long does one training step of {answer.model} take on {where}, {split}?"
+
+
+def _sentence(answer: Answer, among: int) -> str:
+    if answer.why or among < 2:
+        return str(answer.why.get("sentence", "")).replace(" %", "\N{NO-BREAK SPACE}%")
+    what = f"{answer.model} on {answer.devices:,} devices of {sections.machine_of(answer)}"
+    return f"It is that of {what}, split {answer.plan}, with {answer.batch:,} sequences."
 
 
 def _scene(answer: Answer | None, progress: Progress) -> tuple[Scene | None, str]:

@@ -17,7 +17,7 @@ from simulator.fabric import MachineFabric
 from simulator.links import limiting_link
 from simulator.prediction import Prediction, predict
 from simulator.ticks import to_seconds
-from topologies.load import load_machine
+from topologies.load import load_machine, machine_names, with_settings
 from topologies.loads import LinkLoads, Traffic, link_loads
 from topologies.locality import locality
 from topologies.machine import Machine
@@ -28,7 +28,7 @@ from validation.report.reading import ReportError
 from workload.forms import PLAIN
 from workload.gpt import find_model
 from workload.lowering import lower
-from workload.op import Op
+from workload.op import COMPUTE, Op
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
@@ -85,7 +85,8 @@ class Scene:
         """The ranks that are drawn: one of each stage, then others that behave unlike it."""
         stages, count = self.step.network.stages, len(self.step.times)
         first = {stage: number for number, stage in reversed(list(enumerate(stages)))}
-        order = [*sorted(first.values()), *(n for n in range(count) if n not in first.values())]
+        each = _spread(sorted(first.values()), MOST_RANKS)
+        order = [*each, *(n for n in range(count) if n not in first.values())]
         sizes = accumulate(len(self.step.times[number][0]) for number in order)
         fitting = [n for n, size in zip(order, sizes, strict=True) if size <= MOST_SPANS]
         return [self._track(number) for number in (fitting or order[:1])[:MOST_RANKS]]
@@ -107,7 +108,7 @@ class Scene:
         track = max(self.tracks, key=lambda t: self.step.programs[t.stage].peak.total_bytes)
         uses = self.step.programs[track.stage].memory
         parts = {role: [use.parts[role] for use in uses] for role in uses[0].parts}
-        at_s = list(accumulate(track.start_s, max))
+        at_s = _issued(track)
         return MemoryCurve(track.rank, at_s, {role: row for role, row in parts.items() if any(row)})
 
     @cached_property
@@ -150,16 +151,32 @@ class Scene:
         return link_loads(self.machine, self.placement, self.traffic)
 
 
+def _spread(numbers: Sequence[int], most: int) -> list[int]:
+    """Of these at most so many, the first and the last among them, evenly."""
+    if len(numbers) <= most:
+        return list(numbers)
+    return [numbers[round(n * (len(numbers) - 1) / (most - 1))] for n in range(most)]
+
+
+def _issued(track: Track) -> list[float]:
+    """When each op's buffers are there: as the compute stream comes to it, or to the op before."""
+    clock, at_s = 0.0, []
+    for op, start_s in zip(track.ops, track.start_s, strict=True):
+        clock = start_s if op.stream == COMPUTE else clock
+        at_s.append(clock)
+    return at_s
+
+
 def staged(answer: Answer) -> Scene:
     """The step of an answer, simulated again; a ReportError says why it cannot be."""
     gpt = find_model(answer.model)
     plan = parse_plan(answer.plan, devices=answer.devices, batch=answer.batch)
-    machine = load_machine(answer.machine)
+    machine = _machine(answer)
     placement = parse_placement(answer.placement, machine, plan.grid.ranks)
     prediction = predict(gpt, plan, machine, placement=placement)
     if abs(prediction.step_s / answer.step_s - 1) > EXACT:
         raise ReportError(
-            f"{answer.origin} was made with --set, with a file of its own or by another version: "
+            f"{answer.origin} was made with other settings or by another version: "
             f"its step takes {answer.step_s:.6g} s, and {prediction.step_s:.6g} s without"
         )
     shown = _shortened(plan, prediction)
@@ -168,6 +185,14 @@ def staged(answer: Answer) -> Scene:
     forms = prediction.tuning.forms if prediction.tuning else PLAIN
     stages = [lower(gpt, shown, stage, forms=forms) for stage in range(plan.pipe)]
     return Scene(answer, prediction, machine, placement, shown, played(stages, costs, fabric))
+
+
+def _machine(answer: Answer) -> Machine:
+    """The machine of an answer, with what was set; an answer's text opens no file."""
+    if answer.machine.partition(":")[0] not in machine_names():
+        raise ReportError(f"{answer.machine} is not among our machines")
+    machine = load_machine(answer.machine)
+    return with_settings(machine, answer.settings) if answer.settings else machine
 
 
 def _shortened(plan: Plan, prediction: Prediction) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from topologies.units import format_quantity
@@ -17,6 +17,10 @@ MOST_ROWS = 200
 MOST_FAILURES = 30
 PLANS = 10
 SAME = 1e-6
+COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "node_s_per_step": ("node-hours a step", lambda node_s: f"{node_s / 3600:.3g}"),
+    "energy_j_per_step": ("energy a step", lambda joules: f"{joules / 3.6e6:.3g} kWh"),
+}
 STILL = "The same for print: the whole step, and some ops close up."
 MEMORY = "What one rank holds, by part; the dashed line is what its device has."
 LINKS = "A node with its links and NICs, and how busy every sort of link is."
@@ -42,8 +46,8 @@ def predictions(answers: Answers) -> Section | None:
     if not found:
         return None
     rows = [
-        (a.model, f"{a.devices:,}", a.machine, a.plan, seconds(a.step_s), f"{a.tokens_per_s:,.0f}",
-         percent(a.hfu), gib(a.peak_bytes), "yes" if a.fits else "no")
+        (a.model, f"{a.devices:,}", machine_of(a), a.plan, seconds(a.step_s),
+         f"{a.tokens_per_s:,.0f}", percent(a.hfu), gib(a.peak_bytes), "yes" if a.fits else "no")
         for a in found[:MOST_ROWS]
     ]  # fmt: skip
     columns = ("model", "devices", "machine", "plan", "step", "tokens/s", "HFU", "peak memory")
@@ -140,9 +144,14 @@ def simulated(scene: Scene) -> list[Section]:
     reach = Table(("groups over", "reach and links"), list(scene.links.items()), left=2)
     return [
         Section("timeline", "Timeline", texts, [still], timeline=True),
-        Section("memory", "Memory over time", part, [memory]),
+        Section("memory", "Memory over time", [*part, *_peak(scene)], [memory]),
         Section("links", "Links", [*part, NOMINAL], [links], [reach]),
     ]
+
+
+def _peak(scene: Scene) -> list[str]:
+    peak = scene.prediction.memory
+    return [] if scene.is_whole else [f"The whole step's peak is {gib(peak.peak_bytes)}."]
 
 
 def _op_by_op(scene: Scene) -> list[str]:
@@ -193,6 +202,12 @@ def _changes(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     return [(row["change"], seconds(row["step_s"]), percent(row["saving"])) for row in rows]
 
 
+def machine_of(answer: Answer) -> str:
+    """The machine, with what was set of it."""
+    settings = ", ".join(f"{key}={value}" for key, value in answer.settings.items())
+    return f"{answer.machine} with {settings}" if settings else answer.machine
+
+
 def facts_of(answer: Answer) -> list[tuple[str, str]]:
     """What stands under the answer."""
     fits = "fits" if answer.fits else "does not fit"
@@ -203,6 +218,11 @@ def facts_of(answer: Answer) -> list[tuple[str, str]]:
         ("peak memory per device", gib(answer.peak_bytes)),
         ("memory of a device", f"{gib(answer.capacity_bytes)}: {fits}"),
         ("tokens a step", format_tokens(answer)),
+        *(
+            (words, shown(answer.cost[key]))
+            for key, (words, shown) in COSTS.items()
+            if key in answer.cost
+        ),
     ]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Source: Okabe and Ito, Color Universal Design (2008).
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, RED, PINK = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-GREY, PALE, INK = "#999999", "#E8E8E8", "#222222"
+GREY, PALE, INK = "#8C8C8C", "#CFCFCF", "#222222"
 
 # By what an op is: colour, and hatch for figures that are printed in grey.
 LOOKS = {
