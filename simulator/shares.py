@@ -23,13 +23,14 @@ from workload.plan import Plan
 
 MOST_OPS = 120_000  # of all stages; some seconds of simulation
 COLLECTIVES = "collectives"
-WAITING = "waits for other stages"
+PATH, STAGE, STREAM = "critical path", "busiest stage", "compute stream"
+WAITING = "waiting for other stages"
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Seconds of the step by cause, largest first; `basis` says how they were found, and `path` is
-    the critical path where it was walked whole.
+    """Seconds of the step by cause, largest first, along what is named in `along`; `basis` says how
+    they were found, and `path` is the critical path where it was walked whole.
 
     They sum to the predicted step, or to the step op by op: for a pipeline whose stages have
     unlike ranks that is a little less, since slots count as the slowest of those.
@@ -38,6 +39,7 @@ class Shares:
     seconds: Mapping[Cause, float]
     basis: str
     path: Sequence[Piece] = ()
+    along: str = PATH
 
     @property
     def step_s(self) -> float:
@@ -63,7 +65,8 @@ def shares_of(prediction: Prediction, costs: ComputeCosts, fabric: Fabric) -> Sh
             basis = f"{count} and {count + 1} of {plan.micro_batches:,} micro-batches, extrapolated"
             return Shares(_sorted(whole), basis)
         count *= 2
-    return Shares(_of_breakdown(prediction), "the compute stream of one rank of the busiest stage")
+    basis = "the compute stream of one rank; the path of so many ops was not walked"
+    return Shares(_of_breakdown(prediction), basis, along=STAGE if plan.pipe > 1 else STREAM)
 
 
 def extrapolated(

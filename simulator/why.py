@@ -55,12 +55,12 @@ class Why:
         step_s = self.shares.step_s
         largest = list(self.shares.seconds.items())[:3]
         parts = [
-            f"{100 * seconds / step_s:.0f} % {'waits on' if cause.axes else 'is'} "
-            f"{self.place(cause)}"
+            f"{100 * seconds / step_s:.0f} % in {self.place(cause)}"
             for cause, seconds in largest
             if seconds / step_s >= WORTH
         ]
-        return f"Of the step, {', '.join(parts)}; {_best(self.better)}; {self._best_plan()}."
+        spent = f"The {self.shares.along} spends {_and(parts)}"
+        return f"{spent}; {_best(self.better)}; {self._best_plan()}."
 
     def _best_plan(self) -> str:
         best = max(self.plans, key=lambda each: each.saving, default=None)
@@ -83,6 +83,7 @@ class Why:
                 }
                 for cause, seconds in self.shares.seconds.items()
             ],
+            "along": self.shares.along,
             "path_basis": self.shares.basis,
             "longest_ops": [_op_record(piece) for piece in self.longest],
             "sensitivity": [each.as_dict() for each in self.elasticities],
@@ -155,6 +156,10 @@ def _best(better: tuple[WhatIf, ...]) -> str:
         if each.saving >= WORTH
     ]
     return " and ".join(saved)
+
+
+def _and(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def _op_record(piece: Piece) -> dict[str, Any]:

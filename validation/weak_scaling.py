@@ -25,6 +25,13 @@ class Rung:
     prediction: Prediction
     published_hfu: float | None
 
+    @property
+    def error(self) -> float | None:
+        """Relative error of the predicted step, which goes as one over HFU."""
+        if self.published_hfu is None:
+            return None
+        return self.published_hfu / self.prediction.hfu - 1
+
     def as_dict(self) -> dict[str, Any]:
         """As it stands in JSON."""
         return {
@@ -36,6 +43,7 @@ class Rung:
             "step_s": self.prediction.step_s,
             "predicted_hfu": self.prediction.hfu,
             "published_hfu": self.published_hfu,
+            "error": self.error,
         }
 
 

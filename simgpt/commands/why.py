@@ -83,7 +83,7 @@ def _shares(found: Why) -> str:
         for cause, seconds in found.shares.seconds.items()
         if seconds / step_s >= LEAST
     ]
-    table = tables.table(["critical path", "time", "share"], rows, first=COLUMN)
+    table = tables.table([found.shares.along, "time", "share"], rows, first=COLUMN)
     return f"{table}\n({found.shares.basis})"
 
 
@@ -113,7 +113,6 @@ def _plans(found: Why) -> str:
         for each in found.plans[:PLANS]
     ]
     text = tables.table(["the plan with", "step", "saves"], rows, first=COLUMN)
-    tried = len(found.plans) + found.unfit
-    return (
-        f"{text}\n({tried} neighbouring plans tried, {found.unfit} of them do not fit into memory)"
-    )
+    tried = tables.several(len(found.plans) + found.unfit, "neighbouring plan")
+    unfit = f", {found.unfit:,} of which do not fit into memory" if found.unfit else ""
+    return f"{text}\n({tried} tried{unfit})"

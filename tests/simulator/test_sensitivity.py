@@ -149,4 +149,4 @@ def test_every_figure_of_the_sentence_is_a_simulated_one() -> None:
     assert f"{chosen.words} saves {100 * chosen.saving:.0f} %" in found.sentence
     largest, seconds = next(iter(found.shares.seconds.items()))
     share = f"{100 * seconds / prediction.step_s:.0f} %"
-    assert f"{share} waits on {largest} {found.links[largest.axes]}" in found.sentence
+    assert f"path spends {share} in {largest} {found.links[largest.axes]}" in found.sentence

@@ -19,7 +19,7 @@ from validation.report.report import main_answer, write_report
 from validation.report.scene import staged
 from validation.report.scene_figures import _covered
 from validation.report.timeline_data import timeline_data
-from validation.weak_scaling import _data
+from validation.weak_scaling import Rung, _data
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
@@ -118,8 +118,8 @@ def test_a_file_that_holds_no_answer_is_refused(content: str, words: str, tmp_pa
         ("breakdown_s", {"compute": None}),
         ("plan", {"batch": "many"}),
         ("why", {"sentence": 3}),
-        ("why", {"sentence": "", "path_basis": "", "path": [3]}),
-        ("why", {"sentence": "", "path_basis": "", "path": [{"axes": 1}]}),
+        ("why", {"sentence": "", "along": "", "path_basis": "", "path": [3]}),
+        ("why", {"sentence": "", "along": "", "path_basis": "", "path": [{"axes": 1}]}),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_named(key: str, value: Any, tmp_path: Path) -> None:
@@ -246,6 +246,16 @@ def test_every_published_point_of_axonn_stands_on_a_rung_of_the_ladder_with_its_
     ladder = _data("axonn_ladder")
     for run in _data("axonn")["run"]:
         assert ladder[run["machine"]][str(run["devices"])]["model"] == run["model"]
+
+
+def test_a_rung_without_a_published_point_has_no_error() -> None:
+    prediction = predict(
+        find_model("tiny-1m"), parse_plan("data=2", batch=2), load_machine("frontier")
+    )
+    assert Rung(prediction, None).error is None
+    twice = Rung(prediction, 2 * prediction.hfu)
+    assert twice.error == pytest.approx(1.0)  # published half as long a step as we predict
+    assert twice.as_dict()["devices"] == 2
 
 
 def test_no_answers_no_report(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def _prediction(document: Mapping[str, Any], origin: str) -> Answer:
 def _why(document: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
     """What `simgpt why` found, once everything that a report shows of it is known to be there."""
     of = Reader(document, origin)
-    for key in ("sentence", "path_basis"):
+    for key in ("sentence", "along", "path_basis"):
         of.text(key)
     for key, (words, numbers) in WHY_ROWS.items():
         for row in of.rows(key):

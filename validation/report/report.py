@@ -78,7 +78,7 @@ def _page(answers: Answers, ladders: Mapping[str, Sequence[Rung]], progress: Pro
     shown = [section for section in found if section is not None]
     timeline = timeline_data(scene) if scene else {}
     if answer is None:
-        return _page_without_prediction(answers, shown)
+        return _page_without_prediction(answers, ladders, shown)
     return Page(
         title=f"{answer.model} on {answer.devices:,} devices of {answer.machine}",
         question=_question(answer, len(answers.predictions)),
@@ -90,16 +90,19 @@ def _page(answers: Answers, ladders: Mapping[str, Sequence[Rung]], progress: Pro
     )
 
 
-def _page_without_prediction(answers: Answers, shown: Sequence[Section]) -> Page:
+def _page_without_prediction(
+    answers: Answers, ladders: Mapping[str, Sequence[Rung]], shown: Sequence[Section]
+) -> Page:
     errors = [abs(pair.error) for pair in answers.pairs if pair.error is not None]
-    if errors:
-        question = f"How far are predictions from {len(errors):,} measured steps?"
-        answer = f"{sections.percent(sum(errors) / len(errors))} off, on average"
-    elif answers.pairs:
-        question, answer = "How long do the steps take?", f"{len(answers.pairs):,} measured"
+    points = [abs(each.error) for rungs in ladders.values() for each in rungs if each.error]
+    if errors or not points:
+        question = f"How far are predictions from {len(answers.pairs):,} measured steps?"
     else:
-        question, answer = "How do AxoNN's models scale?", "See below"
-    return Page("simgpt report", question, answer, "", (), shown)
+        errors, question = points, f"How far are predictions from {len(points)} published steps?"
+    mean = (
+        f"{sections.percent(sum(errors) / len(errors))}, on average" if errors else "None is known"
+    )
+    return Page("simgpt report", question, mean, "", (), shown)
 
 
 def _question(answer: Answer, among: int) -> str:

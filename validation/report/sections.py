@@ -191,7 +191,7 @@ def reasons(why: Mapping[str, Any]) -> Section | None:
         ["Every figure is from a simulation of the step with that one thing changed."],
         [Drawing("sensitivity", scene_figures.tornado(why["sensitivity"]), words)],
         [
-            Table(("critical path", "time", "share"), path, caption=f"from {why['path_basis']}"),
+            Table((str(why["along"]), "time", "share"), path, caption=f"from {why['path_basis']}"),
             Table(("a machine twice as good", "step", "saves"), better),
             Table(("the plan with", "step", "saves"), plans[:PLANS]),
         ],
