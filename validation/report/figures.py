@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MOST_BARS = 16
 MOST_LINES = 8
 LEAST_SHARE = 0.004  # of a bar: less is drawn together as "rest"
+UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 NAMES = {"pipe": "waiting for other stages", "compute": "compute", "optimizer": "optimizer"}
 
 
@@ -34,11 +35,12 @@ def breakdown(answers: Sequence[Answer]) -> Figure:
     """A bar for each prediction: what its step consists of."""
     shown = answers[:MOST_BARS]
     figure, (axes,) = canvas(8.4, 1.7 + 0.42 * len(shown))
+    word, unit = time_unit(max(answer.step_s for answer in shown))
     parts = _parts(shown)
     for row, answer in enumerate(shown):
         left = 0.0
         for part in parts:
-            width = _width(answer, part)
+            width = _width(answer, part) / unit
             colour, hatch = ("#FFFFFF", "") if part == "rest" else look_of(part)
             axes.barh(row, width, left=left, height=0.62, color=colour, hatch=hatch,
                       edgecolor="white" if colour != "#FFFFFF" else GREY, linewidth=0.5,
@@ -48,7 +50,7 @@ def breakdown(answers: Sequence[Answer]) -> Figure:
     axes.set_yticks(range(len(shown)), [label_of(answer, shown) for answer in shown])
     axes.invert_yaxis()
     axes.margins(x=0.1)
-    axes.set_xlabel("seconds of one step")
+    axes.set_xlabel(f"one step, {word}")
     axes.grid(axis="x")
     _legend_above(axes, 4)
     return figure
@@ -84,6 +86,11 @@ def label_of(answer: Answer, among: Sequence[Answer]) -> str:
 
 def _place(answer: Answer) -> tuple[str, int, str]:
     return answer.model, answer.devices, answer.machine
+
+
+def time_unit(step_s: float) -> tuple[str, float]:
+    """The unit in which times of a step are told, and its seconds."""
+    return next((unit for unit in UNITS if step_s >= 2 * unit[1]), UNITS[-1])
 
 
 def seconds(value: float) -> str:

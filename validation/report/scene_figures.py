@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topologies.units import format_quantity
-from validation.report.figures import seconds
+from validation.report.figures import seconds, time_unit
 from validation.report.scene import MemoryCurve, Scene, Track
 from validation.report.style import BLUE, GREY, INK, ORANGE, RED, ROLES, canvas, look_of
 from workload.op import COMPUTE, HOST, Op
@@ -22,7 +22,8 @@ BINS = 200
 CLOSE_UP_OPS = 44
 POINTS = 400
 MOST_ROWS = 14
-GIB = 2**30
+SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+ROOMY = 4  # times the peak: a device with more than that is told of, not drawn
 COMPUTE_SORTS = ("matmul", "attention", "elementwise", "optimizer")
 
 
@@ -44,15 +45,16 @@ def timeline(scene: Scene) -> Figure:
     figure, _ = canvas(9.2, 2.6 + 0.62 * len(streams), columns=1)
     figure.clear()
     above, below = figure.subplots(2, 1, height_ratios=[1.15, 1])
-    _binned(above, track, streams, scene.step_s)
+    word, unit = time_unit(scene.step_s)
+    _binned(above, track, streams, scene.step_s, unit)
     above.set_title(f"Rank {track.rank}: the whole step, as shares of {BINS} equal times")
     begin, end = _close_up(track)
-    _spans(below, track, streams, begin, end)
+    _spans(below, track, streams, (begin, end), unit)
     below.set_title(f"Close up: {seconds(begin)} to {seconds(end)}")
     for axes in (above, below):
         axes.set_yticks([n + 0.5 for n in range(len(streams))], streams)
         axes.set_ylim(len(streams), 0)
-    below.set_xlabel("seconds after the step's begin")
+    below.set_xlabel(f"{word} after the step's begin")
     handles = _patches(list(dict.fromkeys(sort_of(op) for op in track.ops)))
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8.5)
     return figure
@@ -83,7 +85,7 @@ def _words(sorts: Sequence[str]) -> str:
     return "between stages" if "pipe" in sorts else f"collectives over {', '.join(sorts)}"
 
 
-def _binned(axes: Axes, track: Track, streams: Sequence[str], step_s: float) -> None:
+def _binned(axes: Axes, track: Track, streams: Sequence[str], step_s: float, unit: float) -> None:
     """Each stream as stacked shares of every bin, by sort of op."""
     edges = np.linspace(0.0, step_s, BINS + 1)
     for row, stream in enumerate(streams):
@@ -97,11 +99,11 @@ def _binned(axes: Axes, track: Track, streams: Sequence[str], step_s: float) -> 
             start, end = (np.array(values)[chosen] for values in (track.start_s, track.end_s))
             share = _covered(edges, start, end) / (step_s / BINS)
             colour, hatch = look_of(sort)
-            axes.stairs(row + 0.95 - 0.9 * floor - 0.9 * share, edges, fill=True, facecolor=colour,
-                        baseline=row + 0.95 - 0.9 * floor, hatch=hatch, edgecolor="white",
-                        linewidth=0.1)  # fmt: skip
+            axes.stairs(row + 0.95 - 0.9 * floor - 0.9 * share, edges / unit, fill=True,
+                        facecolor=colour, baseline=row + 0.95 - 0.9 * floor, hatch=hatch,
+                        edgecolor="white", linewidth=0.1)  # fmt: skip
             floor = floor + share
-    axes.set_xlim(0, step_s)
+    axes.set_xlim(0, step_s / unit)
 
 
 def _covered(edges: Any, start: Any, end: Any) -> Any:
@@ -122,40 +124,54 @@ def _close_up(track: Track) -> tuple[float, float]:
     return track.start_s[own[first]], track.end_s[own[last]]
 
 
-def _spans(axes: Axes, track: Track, streams: Sequence[str], begin: float, end: float) -> None:
+def _spans(
+    axes: Axes, track: Track, streams: Sequence[str], shown: tuple[float, float], unit: float
+) -> None:
+    begin, end = shown
     for op, start, stop in zip(track.ops, track.start_s, track.end_s, strict=True):
         if stop > begin and start < end:
             colour, hatch = look_of(sort_of(op))
-            axes.broken_barh([(start, stop - start)], (streams.index(op.stream) + 0.08, 0.84),
-                             facecolor=colour, hatch=hatch, edgecolor="white",
-                             linewidth=0.4)  # fmt: skip
-    axes.set_xlim(begin, end)
+            axes.broken_barh([(start / unit, (stop - start) / unit)],
+                             (streams.index(op.stream) + 0.08, 0.84), facecolor=colour,
+                             hatch=hatch, edgecolor="white", linewidth=0.4)  # fmt: skip
+    axes.set_xlim(begin / unit, end / unit)
 
 
 def memory(curve: MemoryCurve, step_s: float, capacity_bytes: float) -> Figure:
     """Memory by part over time, with what the device has."""
     figure, (axes,) = canvas(9.2, 3.5)
     parts = {role: row for role, row in curve.parts.items() if role != HOST}
-    at_s, rows = _thinned(np.array(curve.at_s), np.array(list(parts.values())) / GIB)
-    order = sorted(range(len(rows)), key=lambda n: float(np.ptp(rows[n])))
+    at_s, rows = _thinned(np.array(curve.at_s), np.array(list(parts.values()), dtype=float))
+    peak = float(rows.sum(axis=0).max())
+    size, each = next((unit for unit in SIZES if peak >= unit[1]), SIZES[-1])
+    word, unit = time_unit(step_s)
     floor = np.zeros(len(at_s))
-    for n in order:
+    for n in sorted(range(len(rows)), key=lambda n: float(np.ptp(rows[n]))):
         role = list(parts)[n]
         colour, hatch = ROLES[role]
-        axes.fill_between(at_s, floor, floor + rows[n], step="post", facecolor=colour, hatch=hatch,
-                          edgecolor="white", linewidth=0.2, label=role)  # fmt: skip
+        axes.fill_between(at_s / unit, floor / each, (floor + rows[n]) / each, step="post",
+                          facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0.2,
+                          label=role)  # fmt: skip
         floor = floor + rows[n]
-    axes.axhline(capacity_bytes / GIB, color=RED, linestyle="--", linewidth=1.2)
-    axes.text(step_s, capacity_bytes / GIB, f"device memory, {capacity_bytes / GIB:.0f} GiB",
-              ha="right", va="bottom", color=RED, fontsize=9)  # fmt: skip
-    axes.set_xlim(0, step_s)
-    axes.set_ylim(0, 1.12 * max(capacity_bytes / GIB, float(floor.max())))
-    axes.set_xlabel("seconds after the step's begin")
-    axes.set_ylabel("memory in use, GiB")
+    _limit(axes, step_s / unit, peak / each, capacity_bytes / each, capacity_bytes)
+    axes.set_xlabel(f"{word} after the step's begin")
+    axes.set_ylabel(f"memory in use, {size}")
     axes.set_title(f"Memory of rank {curve.rank}")
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
     return figure
+
+
+def _limit(axes: Axes, end: float, peak: float, capacity: float, capacity_bytes: float) -> None:
+    """What the device has as a line, or told of at the top where it is far above."""
+    drawn = capacity <= ROOMY * peak
+    top = 1.12 * (max(capacity, peak) if drawn else peak)
+    if drawn:
+        axes.axhline(capacity, color=RED, linestyle="--", linewidth=1.2)
+    axes.text(end, capacity if drawn else top, f"device memory, {capacity_bytes / 2**30:.0f} GiB",
+              ha="right", va="bottom", color=RED, fontsize=9)  # fmt: skip
+    axes.set_xlim(0, end)
+    axes.set_ylim(0, top)
 
 
 def _thinned(at_s: Any, rows: Any) -> tuple[Any, Any]:

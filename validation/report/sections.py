@@ -22,7 +22,7 @@ COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "energy_j_per_step": ("energy a step", lambda joules: f"{joules / 3.6e6:.3g} kWh"),
 }
 STILL = "The same for print: the whole step, and some ops close up."
-MEMORY = "What one rank holds, by part; the dashed line is what its device has."
+MEMORY = "What one rank holds, by part, and what its device has."
 LINKS = "A node with its links and NICs, and how busy every sort of link is."
 NOMINAL = (
     "How long links are in use at their nominal rate, were every collective a ring over the "
@@ -36,8 +36,8 @@ def percent(share: float, *, sign: bool = False) -> str:
 
 
 def gib(nbytes: float) -> str:
-    """Bytes in GiB."""
-    return f"{nbytes / 2**30:,.2f} GiB"
+    """Bytes in GiB, or MiB below a tenth of one."""
+    return f"{nbytes / 2**30:,.2f} GiB" if nbytes >= 2**30 / 10 else f"{nbytes / 2**20:,.2f} MiB"
 
 
 def predictions(answers: Answers) -> Section | None:
@@ -57,7 +57,7 @@ def predictions(answers: Answers) -> Section | None:
         texts.append(f"The first {MOST_ROWS} of {len(found):,} predictions are listed.")
     if len(found) > figures.MOST_BARS:
         texts.append(f"Bars show the first {figures.MOST_BARS}.")
-    drawn = Drawing("breakdown", figures.breakdown(found), "Seconds of a step by what they go to.")
+    drawn = Drawing("breakdown", figures.breakdown(found), "What a step goes to.")
     tables = [table, *_failures(answers.failures)]
     return Section("predictions", "Where the step goes", texts, [drawn], tables)
 
