@@ -37,13 +37,15 @@ Settings = dict[str, object]
 class Parameter:
     """One number of a machine: `name` is its key in the file, `keys` all that carry it.
 
-    `value` is in SI, with `unit`, or a count of links, without. `of_class` is the number of links
-    between two devices that a class of links inside the node has, or 0.
+    `value` is in SI, with `unit`; or a pure number, as an efficiency is; or, if `counted`, a number
+    of links. `of_class` is the number of links between two devices that a class of links inside
+    the node has, or 0.
     """
 
     name: str
     value: float
     unit: Unit | None
+    counted: bool = False
     of_class: int = 0
 
     @property
@@ -54,15 +56,15 @@ class Parameter:
     @property
     def text(self) -> str:
         """The value as people read it."""
-        if not self.unit:
+        if self.counted:
             return f"{self.value:.0f} link{'s' if self.value > 1 else ''}"
-        return format_quantity(self.value, self.unit, digits=4)
+        return format_quantity(self.value, self.unit, digits=4) if self.unit else f"{self.value:g}"
 
     def steps(self) -> tuple[float, float]:
         """The values below and above between which the difference is taken."""
-        if self.unit:
-            return self.value / FACTOR, self.value * FACTOR
-        return max(self.value - 1, 1), self.value + 1
+        if self.counted:
+            return max(self.value - 1, 1), self.value + 1
+        return self.value / FACTOR, self.value * FACTOR
 
     def settings(self, machine: Machine, value: float) -> Settings:
         """What to set on the machine for the parameter to have that value."""
@@ -70,7 +72,9 @@ class Parameter:
             pairs = machine.node.links.pairs
             count = round(value)
             return {LINK_CLASSES: [[a, b, count if n == self.of_class else n] for a, b, n in pairs]}
-        return {self.name: f"{value!r} {SYMBOLS[self.unit]}" if self.unit else round(value)}
+        if self.counted:
+            return {self.name: round(value)}
+        return {self.name: f"{value!r} {SYMBOLS[self.unit]}" if self.unit else value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +95,16 @@ class Elasticity:
         }
 
 
-def parameters(machine: Machine, precision: str) -> list[Parameter]:
-    """Every number of a machine on which a step's time may depend through its unit.
+def parameters(machine: Machine, precision: str, *, pure: bool = False) -> list[Parameter]:
+    """Every number of a machine on which a step's time may depend through its unit, counts of
+    links, and with `pure` the numbers without a unit too: efficiencies, shares, shapes of curves.
 
     Peaks of other precisions are left out, and what a calibrated machine's tables decide.
     """
     known = known_keys(machine.interconnect.kind)
     found = [p for p in _of_facts(machine, known) if _matters(p, precision)]
-    return [p for p in [*found, *_link_classes(machine)] if _can_be_set(machine, p)]
+    shown = [p for p in found if pure or p.unit or p.counted]
+    return [p for p in [*shown, *_link_classes(machine)] if _can_be_set(machine, p)]
 
 
 def elasticity(
@@ -121,14 +127,16 @@ def _of_facts(machine: Machine, known: dict[str, Leaf]) -> Iterator[Parameter]:
             if value > 0:
                 yield Parameter(fact.key, value, leaf.unit)
         elif fact.key in COUNTS and int(fact.value) > 0:
-            yield Parameter(fact.key, int(fact.value), None)
+            yield Parameter(fact.key, int(fact.value), None, counted=True)
+        elif leaf.type is float and leaf.unit is None and float(fact.value) > 0:
+            yield Parameter(fact.key, float(fact.value), None)
 
 
 def _link_classes(machine: Machine) -> list[Parameter]:
     counts = sorted({n for _, _, n in machine.node.links.pairs}, reverse=True)
     if len(counts) < 2:
         return []
-    return [Parameter(f"{LINK_CLASSES} of {n}", n, None, of_class=n) for n in counts]
+    return [Parameter(f"{LINK_CLASSES} of {n}", n, None, counted=True, of_class=n) for n in counts]
 
 
 def _matters(parameter: Parameter, precision: str) -> bool:

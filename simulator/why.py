@@ -6,7 +6,7 @@ changed plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from simulator.critical import Cause, Piece, cause_of
 from simulator.fabric import MachineFabric
 from simulator.links import limiting_link
 from simulator.prediction import Prediction, predict
-from simulator.sensitivity import Elasticity, elasticity, parameters
+from simulator.sensitivity import Elasticity, Parameter, elasticity, parameters
 from simulator.shares import Shares, shares_of
 from simulator.ticks import to_seconds
 from simulator.whatif import WhatIf, neighbours, twice_as_good
@@ -98,8 +98,11 @@ def why(
     machine: Machine,
     placement: Placement,
     progress: Callable[[str], None] = lambda _: None,
+    *,
+    pure: bool = False,
 ) -> Why:
-    """Explain a prediction by simulating the step again and again, a little changed."""
+    """Explain a prediction by simulating the step again and again, a little changed; with `pure`
+    also by the machine's numbers without a unit."""
     gpt, plan, step_s = prediction.gpt, prediction.plan, prediction.step_s
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
@@ -111,11 +114,8 @@ def why(
     def seconds_on(other: Machine) -> float:
         return predict(gpt, plan, other, placement=placement).step_s
 
-    known = parameters(machine, plan.precision)
-    elasticities = []
-    for number, parameter in enumerate(known):
-        progress(f"sensitivity to {parameter.name} ({number + 1} of {len(known)})")
-        elasticities.append(elasticity(parameter, machine, seconds_on))
+    known = parameters(machine, plan.precision, pure=pure)
+    elasticities = _elasticities(known, machine, seconds_on, progress)
     better = []
     for each in twice_as_good(known):
         progress(each.words)
@@ -131,6 +131,19 @@ def why(
         plans=tuple(sorted(plans, key=lambda each: -each.saving)),
         unfit=unfit,
     )
+
+
+def _elasticities(
+    known: Sequence[Parameter],
+    machine: Machine,
+    seconds_on: Callable[[Machine], float],
+    progress: Callable[[str], None],
+) -> list[Elasticity]:
+    found = []
+    for number, parameter in enumerate(known, start=1):
+        progress(f"sensitivity to {parameter.name} ({number} of {len(known)})")
+        found.append(elasticity(parameter, machine, seconds_on))
+    return found
 
 
 def _plans(

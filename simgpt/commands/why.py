@@ -21,6 +21,9 @@ COLUMN = 34  # characters of the tables' first column
 
 
 @click.command("why")
+@click.option(
+    "--all-numbers", is_flag=True, help="Sensitivity to numbers without a unit too: efficiencies."
+)
 @options.answer_options
 def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
     """Say what a step waits for, what it is sensitive to, and what would make it faster.
@@ -40,7 +43,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     asked = question(model, machine, how)
     prediction = predict(asked.gpt, asked.plan, asked.machine, placement=asked.placement)
     with Ticker() as ticker:
-        found = why(prediction, asked.machine, asked.placement, ticker)
+        found = why(prediction, asked.machine, asked.placement, ticker, pure=how["all_numbers"])
     record = {
         **prediction.as_dict(),
         "machine": asked.machine.full_name,

@@ -86,7 +86,19 @@ def test_a_twice_as_good_machine_has_its_rates_doubled_and_its_durations_halved(
 
 def test_a_parameter_says_its_value_in_its_unit() -> None:
     assert NIC.text == "25 GB/s"
-    assert Parameter("links", 1, None).text == "1 link"
+    assert Parameter("links", 1, None, counted=True).text == "1 link"
+
+
+def test_numbers_without_a_unit_are_asked_for_by_name() -> None:
+    usual, every = (parameters(FRONTIER, "bf16", pure=pure) for pure in (False, True))
+    assert all(p.unit or p.counted for p in usual)
+    added = {p.name: p for p in every if p not in usual}
+    efficiency = added["software.all_gather.efficiency_across"]
+    assert efficiency.text == "0.7362"
+    changed = with_settings(FRONTIER, efficiency.settings(FRONTIER, 0.5))
+    assert changed.software.all_gather is not None
+    assert changed.software.all_gather.efficiency_across == 0.5
+    assert {"device.matmul.e_max", "software.compute_share"} <= added.keys()
 
 
 def test_neighbours_are_legal_plans_on_as_many_devices_that_differ_in_what_they_say() -> None:
