@@ -2,8 +2,8 @@
 
 A step of few ops is simulated op by op. One of many micro-batches is simulated with fewer and with
 one more than that: what the one more adds is added for each of the rest, and the sum must be the
-step's time to the picosecond, else more of them are simulated. Where that takes too many ops, as in
-long pipelines, the shares are those that the busiest stage's compute stream sees.
+step's time to the picosecond, else more of them are simulated. Where that takes too many ops, a
+pipeline is walked slot by slot; for any other step the shares are those of the breakdown.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from simulator.costs import ComputeCosts
 from simulator.critical import Cause, Piece, played, ticks_by_cause
 from simulator.network import Fabric
+from simulator.pipeline.path import MESSAGES, path_parts
 from simulator.prediction import Prediction
 from simulator.ticks import to_seconds, to_ticks
 from workload.forms import PLAIN, Forms
@@ -23,8 +24,7 @@ from workload.plan import Plan
 
 MOST_OPS = 120_000  # of all stages; some seconds of simulation
 COLLECTIVES = "collectives"
-PATH, STAGE, STREAM = "critical path", "busiest stage", "compute stream"
-WAITING = "waiting for other stages"
+PATH, STREAM = "critical path", "compute stream"
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,12 @@ def shares_of(prediction: Prediction, costs: ComputeCosts, fabric: Fabric) -> Sh
             basis = f"{count} and {count + 1} of {plan.micro_batches:,} micro-batches, extrapolated"
             return Shares(_sorted(whole), basis)
         count *= 2
-    basis = "the compute stream of one rank; the path of so many ops was not walked"
-    return Shares(_of_breakdown(prediction), basis, along=STAGE if plan.pipe > 1 else STREAM)
+    if plan.pipe > 1:
+        parts = path_parts(prediction.gpt, plan, costs, fabric, forms)
+        return Shares(_of_parts(parts, messages=MESSAGES), "slot by slot; ranks of a stage alike")
+    parts = {key: to_ticks(seconds) for key, seconds in prediction.breakdown_s.items()}
+    return Shares(_of_parts(parts, messages=""), "the path of so many ops was not walked",
+                  along=STREAM)  # fmt: skip
 
 
 def extrapolated(
@@ -89,13 +93,15 @@ def _sorted(ticks: Mapping[Cause, int]) -> dict[Cause, float]:
     return {cause: to_seconds(value) for cause, value in ordered}
 
 
-def _of_breakdown(prediction: Prediction) -> dict[Cause, float]:
-    """Time by what the breakdown knows: it does not tell kinds of compute or of collectives."""
-    causes = {}
-    for key, seconds in sorted(prediction.breakdown_s.items(), key=lambda item: -item[1]):
+def _of_parts(parts: Mapping[str, int], messages: str) -> dict[Cause, float]:
+    """Time by what a breakdown knows: it does not tell kinds of compute or of collectives."""
+    causes: dict[Cause, int] = {}
+    for key, ticks in parts.items():
         cause = (
             Cause("", key) if key in ("compute", "optimizer", "idle") else Cause(key, COLLECTIVES)
         )
-        if seconds > 0:
-            causes[Cause("", WAITING) if key == "pipe" else cause] = seconds
-    return causes
+        if key == messages:
+            cause = Cause(key, "messages")
+        if ticks > 0:
+            causes[cause] = ticks
+    return _sorted(causes)

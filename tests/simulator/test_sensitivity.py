@@ -140,6 +140,9 @@ def test_shares_of_many_micro_batches_are_those_of_every_op(
     assert "extrapolated" in folded.basis
     assert folded.seconds == whole.seconds
     monkeypatch.setattr("simulator.shares.MOST_OPS", 1)
+    assert shares_of(prediction, costs, fabric).along == (
+        "compute stream" if parsed.pipe == 1 else "critical path"
+    )
     assert sum(shares_of(prediction, costs, fabric).seconds.values()) == pytest.approx(
         prediction.step_s
     )
