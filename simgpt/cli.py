@@ -15,12 +15,14 @@ from topologies.errors import SimgptError
 COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
     "search": ("simgpt.commands.search", "Find the plan with the fastest step of all that fit."),
+    "why": ("simgpt.commands.why", "Say what a step waits for, and what would make it faster."),
     "run": (
         "simgpt.commands.run",
         "Train for real under the same plan, predicted beside measured.",
     ),
     "calibrate": ("simgpt.commands.calibrate", "Measure this machine into a file for predict -m."),
     "validate": ("simgpt.commands.validate", "Compare predictions with measurements."),
+    "report": ("simgpt.commands.report", "Put answers on one page with figures and a timeline."),
     "bench-network": (
         "simgpt.commands.bench_network",
         "The table that a collective benchmark would print on a machine.",

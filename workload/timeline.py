@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,41 +66,69 @@ def join(predicted: Iterable[Span], measured: Iterable[Span]) -> list[tuple[Span
 
 
 def chrome_trace(timelines: Iterable[Timeline]) -> dict[str, Any]:
-    """The Chrome trace as JSON: a process per rank and timeline, a track per stream."""
+    """The Chrome trace as JSON: a process per rank and timeline, a track per stream, and an arrow
+    from each message's sender to its receiver. Times are in microseconds, to the nanosecond."""
     events: list[dict[str, Any]] = []
     process = 0
     for timeline in timelines:
+        slices: list[tuple[Span, dict[str, Any]]] = []
         for rank in sorted({span.rank for span in timeline.spans}):
             spans = timeline.of_rank(rank)
-            events += _process_events(process, f"{timeline.origin} rank {rank}", spans)
+            streams = [COMPUTE, *sorted({s.op.stream for s in spans} - {COMPUTE})]
+            events += _names(process, f"{timeline.origin} rank {rank}", streams)
+            slices += [(s, _slice(s, process, streams.index(s.op.stream))) for s in spans]
             process += 1
+        events += [event for _, event in slices]
+        events += _arrows(slices, first=len(events))
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _process_events(process: int, title: str, spans: list[Span]) -> list[dict[str, Any]]:
-    streams = [COMPUTE, *sorted({s.op.stream for s in spans} - {COMPUTE})]
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": process, "args": {"name": title}}
+def _names(process: int, title: str, streams: Sequence[str]) -> list[dict[str, Any]]:
+    about = {"ph": "M", "pid": process}
+    return [
+        {**about, "name": "process_name", "args": {"name": title}},
+        *(
+            {**about, "name": "thread_name", "tid": track, "args": {"name": stream}}
+            for track, stream in enumerate(streams)
+        ),
     ]
-    for track, stream in enumerate(streams):
-        name = {"name": stream}
-        events.append(
-            {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": name}
-        )
-    for span in spans:
-        events.append(
-            {
-                "ph": "X",
-                "name": span.op.name,
-                "cat": span.op.kind,
-                "pid": process,
-                "tid": streams.index(span.op.stream),
-                "ts": span.start_s * 1e6,
-                "dur": span.duration_s * 1e6,
-                "args": _arguments(span.op),
-            }
-        )
-    return events
+
+
+def _slice(span: Span, process: int, track: int) -> dict[str, Any]:
+    begin_ns, end_ns = round(span.start_s * 1e9), round(span.end_s * 1e9)
+    return {
+        "ph": "X",
+        "name": span.op.name,
+        "cat": span.op.kind,
+        "pid": process,
+        "tid": track,
+        "ts": begin_ns / 1e3,
+        "dur": (end_ns - begin_ns) / 1e3,
+        "args": _arguments(span.op),
+    }
+
+
+def _arrows(slices: Sequence[tuple[Span, dict[str, Any]]], first: int) -> Iterator[dict[str, Any]]:
+    """A flow for each message that both ends are there of, the first sender to the first receiver.
+
+    It leaves as the send begins, and arrives while the receive is under way.
+    """
+    ends: dict[str, dict[str, list[dict[str, Any]]]] = {"send": {}, "recv": {}}
+    for span, event in slices:
+        if span.op.is_message:
+            ends[span.op.kind].setdefault(span.op.attributes["tag"], []).append(event)
+    for tag, senders in ends["send"].items():
+        for sender, receiver in zip(senders, ends["recv"].get(tag, ()), strict=False):
+            arrival = max(sender["ts"], receiver["ts"])
+            if arrival <= receiver["ts"] + receiver["dur"]:
+                first += 1
+                about = {"cat": "message", "name": tag, "id": first}
+                yield {"ph": "s", **_at(sender, sender["ts"]), **about}
+                yield {"ph": "f", "bp": "e", **_at(receiver, arrival), **about}
+
+
+def _at(event: Mapping[str, Any], at: float) -> dict[str, Any]:
+    return {"pid": event["pid"], "tid": event["tid"], "ts": at}
 
 
 def _arguments(op: Op) -> dict[str, Any]:

@@ -28,6 +28,8 @@ FOR_PREDICTIONS = ("simpy", "numpy", "cattrs", "rich", "simulator", "topologies.
         ("--version", (*HEAVY, *FOR_PREDICTIONS)),
         ("predict tiny-30k -m frontier --plan data=2", HEAVY),
         ("predict tiny-30k -m frontier --plan x=2,z=2,data=8 --json", HEAVY),
+        ("why --help", HEAVY),
+        ("report --help", HEAVY),
         ("run --help", HEAVY),
         ("models", HEAVY),
         ("machines", HEAVY),

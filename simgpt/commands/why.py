@@ -1,0 +1,121 @@
+"""`simgpt why`: what a predicted step waits for, and what would make it faster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simgpt import options, tables
+from simgpt.commands.predict import does_not_fit
+from simgpt.progress import Ticker
+from simgpt.question import asked_as_predict, question
+
+if TYPE_CHECKING:
+    from simulator.why import Why
+
+LEAST = 0.0005  # of a step: shares and elasticities below are left out of the text
+PLANS = 8
+COLUMN = 34  # characters of the tables' first column
+
+
+@click.command("why")
+@click.option(
+    "--all-numbers", is_flag=True, help="Sensitivity to numbers without a unit too: efficiencies."
+)
+@options.answer_options
+def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
+    """Say what a step waits for, what it is sensitive to, and what would make it faster.
+
+    \b
+    simgpt why gpt-80b -m frontier -n 8192 --plan z=64,data=rest,recompute=full --batch 8192
+    simgpt why gpt-40b -m perlmutter -n 1024 --plan x=4,z=8,data=rest --batch 1024 \\
+        --json -o why.json
+
+    The critical path is walked back from the step's end. The sensitivity to a number of the machine
+    is d ln t / d ln p, from simulating the step with 10 % less and 10 % more of it; machines twice
+    as good in one respect and the plans next to this one are simulated too.
+    """
+    from simulator.prediction import predict
+    from simulator.why import why
+
+    asked = question(model, machine, how)
+    prediction = predict(asked.gpt, asked.plan, asked.machine, placement=asked.placement)
+    with Ticker() as ticker:
+        found = why(prediction, asked.machine, asked.placement, ticker, pure=how["all_numbers"])
+    record = {
+        **prediction.as_dict(),
+        "machine": asked.machine.full_name,
+        "settings": asked.settings,
+        "placement": {"policy": asked.policy},
+        "why": found.as_dict(),
+    }
+    options.answer(describe(found), record, as_json=as_json, output=output)
+    if not prediction.memory.fits:
+        options.note(does_not_fit(prediction))
+        raise SystemExit(3)
+
+
+command = asked_as_predict(command)
+
+
+def describe(found: Why) -> str:
+    """The answer as a person reads it."""
+    prediction = found.prediction
+    head = (
+        f"{prediction.gpt.name} on {tables.several(prediction.devices, 'device')} of "
+        f"{prediction.machine}: {tables.seconds(prediction.step_s)} a step"
+    )
+    return "\n\n".join(
+        [
+            f"{head}\n{tables.paragraph(f'plan {prediction.plan}', indent=' ' * 5)}",
+            tables.paragraph(found.sentence),
+            _shares(found),
+            _sensitivity(found),
+            _better(found),
+            _plans(found),
+        ]
+    )
+
+
+def _shares(found: Why) -> str:
+    step_s = found.shares.step_s
+    rows = [
+        (found.place(cause), tables.seconds(seconds), tables.percent(seconds / step_s))
+        for cause, seconds in found.shares.seconds.items()
+        if seconds / step_s >= LEAST
+    ]
+    table = tables.table([found.shares.along, "time", "share"], rows, first=COLUMN)
+    return f"{table}\n({found.shares.basis})"
+
+
+def _sensitivity(found: Why) -> str:
+    rows = [
+        (each.parameter.name, each.parameter.text, f"{each.value:+.3f}")
+        for each in found.elasticities
+        if abs(each.value) >= LEAST
+    ]
+    columns = ["sensitivity (for --set)", "value", "d ln t / d ln p"]
+    text = tables.table(columns, rows, first=COLUMN)
+    silent = len(found.elasticities) - len(rows)
+    return f"{text}\n({tables.several(silent, 'other number')} of the machine: hardly any)"
+
+
+def _better(found: Why) -> str:
+    rows = [
+        (each.words, tables.seconds(each.step_s), tables.percent(each.saving))
+        for each in found.better
+    ]
+    return tables.table(["a machine twice as good", "step", "saves"], rows, first=COLUMN)
+
+
+def _plans(found: Why) -> str:
+    rows = [
+        (each.words, tables.seconds(each.step_s), tables.percent(each.saving))
+        for each in found.plans[:PLANS]
+    ]
+    text = tables.table(["the plan with", "step", "saves"], rows, first=COLUMN)
+    tried = tables.several(len(found.plans) + found.unfit, "neighbouring plan")
+    unfit = f", {found.unfit:,} of which do not fit into memory" if found.unfit else ""
+    return f"{text}\n({tried} tried{unfit})"

@@ -1,0 +1,60 @@
+"""The question that several commands ask: which step, of which model, on which machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from simgpt import options
+from simgpt.commands import predict
+from topologies.machine import Machine
+from topologies.placement import Placement
+from workload.gpt import GPT
+from workload.plan import Plan
+
+SHARED = (
+    "model",
+    "machine",
+    "devices",
+    "plan",
+    "batch",
+    "batch_tokens",
+    "settings",
+    "placement",
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A step as the command line names it, and what its words stand for. `settings` are what was
+    set of the machine, by key, as text."""
+
+    gpt: GPT
+    plan: Plan
+    machine: Machine
+    placement: Placement
+    policy: str
+    settings: Mapping[str, str]
+
+
+def asked_as_predict(command: click.Command) -> click.Command:
+    """Give a command the arguments and options by which `simgpt predict` is told of a step."""
+    shared = [param for param in predict.command.params if param.name in SHARED]
+    command.params = [*shared, *command.params]
+    return command
+
+
+def question(model: str, machine: str, how: dict[str, Any]) -> Question:
+    """What those arguments and options ask."""
+    from topologies.policies import parse_placement
+
+    gpt = options.model_of(model)
+    sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
+    plan = options.plan_of(how["plan"], devices=how["devices"], batch=sequences)
+    built = options.machine_of(machine, how["settings"])
+    placed = parse_placement(how["placement"], built, plan.grid.ranks)
+    settings = dict(setting.split("=", 1) for setting in how["settings"])
+    return Question(gpt, plan, built, placed, how["placement"], settings)

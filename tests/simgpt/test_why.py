@@ -1,0 +1,52 @@
+"""`simgpt why`: its text compared whole, its JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from simgpt import tables
+from tests.simgpt.face import assert_golden, simgpt
+
+WHY = ("why", "tiny-1m", "-m", "frontier", "-n", "32", "--plan", "z=8,data=rest", "--batch", "32")
+
+
+def test_the_help_opens_with_two_examples() -> None:
+    said = simgpt("why", "--help")
+    assert said.out.count("\n  simgpt why ") == 2
+    assert_golden("help-why.txt", said.out)
+
+
+def test_the_answer_reads_as_its_golden_file() -> None:
+    said = simgpt(*WHY)
+    assert said.status == 0
+    assert max(map(len, said.out.splitlines())) <= tables.WIDTH
+    assert_golden("why.txt", said.out)
+
+
+def test_the_json_is_the_prediction_with_the_reasons_beside_it() -> None:
+    record = json.loads(simgpt(*WHY, "--json").out)
+    assert record["step_s"] == json.loads(simgpt("predict", *WHY[1:], "--json").out)["step_s"]
+    why = record["why"]
+    assert sum(part["share"] for part in why["path"]) == pytest.approx(1)
+    assert why["sentence"].endswith(".")
+    assert {"key", "value", "unit", "elasticity"} == why["sensitivity"][0].keys()
+    savings = [each["saving"] for each in why["neighbouring_plans"]]
+    assert savings == sorted(savings, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "command", "words"),
+    [
+        (2, "why", "missing argument 'MODEL'"),
+        (2, "why nope -m frontier -n 8", "unknown model 'nope'"),
+        (2, "why gpt-5b -m fronteir -n 8", "nearest: frontier"),
+        (3, "why tiny-30k -m frontier --plan x=3", "x=3 does not divide heads=8"),
+        (2, "why tiny-30k -m frontier --plan data=2 -o /nowhere/x", "there is no folder"),
+    ],
+)
+def test_wrong_input_is_one_sentence(status: int, command: str, words: str) -> None:
+    said = simgpt(*command.split())
+    assert said.status == status
+    assert words in said.sentence

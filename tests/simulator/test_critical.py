@@ -1,0 +1,100 @@
+"""The critical path of small programs whose timing can be worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.critical import Cause, played, ticks_by_cause
+from simulator.ticks import TICKS_PER_S
+from tests.simulator.worlds import (
+    TINY,
+    GivenSeconds,
+    SmallCosts,
+    SmallFabric,
+    by_hand,
+    compute,
+    lowered,
+    plan_of,
+    reduce,
+)
+from workload.lowering import lower
+
+FABRIC = SmallFabric(bytes_per_s=1e6, launch_s=0.0)  # two ranks all-reduce 1 MB in 1 s
+
+
+def names(*ops: object, **seconds: float) -> list[str]:
+    program = by_hand("x=2", *ops)  # type: ignore[arg-type]
+    path = played([program], GivenSeconds(**seconds), FABRIC).path()
+    return [piece.op.name for piece in path]
+
+
+def test_of_two_streams_the_path_takes_the_one_that_the_last_op_waited_for() -> None:
+    ops = (
+        compute("first", writes="a"),
+        reduce("gather", "a", "x", 1_000_000, "x"),
+        compute("beside", writes="b"),
+        compute("last", reads="a b", writes="c"),
+    )
+    assert names(*ops, first=1.0, beside=0.5, last=1.0) == ["first", "gather", "last"]
+    assert names(*ops, first=1.0, beside=2.0, last=1.0) == ["first", "beside", "last"]
+
+
+def test_the_path_leads_through_the_rank_that_came_late_to_a_collective() -> None:
+    """x=3 on nodes of 4: ranks 3 to 5 lie in two nodes, so their first all-reduce takes 1 us more,
+    and rank 0 waits for its like in the all-reduce over data."""
+    program = by_hand(
+        "x=3,data=4",
+        reduce("inner", "a", "x", 0),
+        compute("work", reads="a", writes="b"),
+        reduce("outer", "b", "data", 0),
+    )
+    fabric = SmallFabric(bytes_per_s=1e6, launch_s=1e-6)
+    path = played([program], GivenSeconds(work=1.0), fabric).path()
+    assert [piece.op.name for piece in path] == ["inner", "work", "outer"]
+    assert path[0].ticks == 2_000_000
+    assert path[0].rank == path[1].rank == 3
+
+
+def test_time_is_filed_under_kinds_of_compute_and_collectives_over_axes() -> None:
+    program = by_hand(
+        "x=2", compute("first", writes="a"), reduce("sum", "a", "x", 1_000_000), compute("last")
+    )
+    path = played([program], GivenSeconds(first=1.0, last=0.5), FABRIC).path()
+    second = TICKS_PER_S
+    kernels, sums = Cause("", "elementwise kernels"), Cause("x", "all-reduces")
+    assert ticks_by_cause(path) == {kernels: 3 * second // 2, sums: second}
+    assert [str(cause) for cause in (kernels, sums)] == ["elementwise kernels", "x all-reduces"]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
+def test_the_path_of_a_pipeline_crosses_its_stages_and_fills_the_step(schedule: str) -> None:
+    plan = plan_of(f"pipe=2,data=2,schedule={schedule}", 4)
+    stages = [lower(TINY, plan, stage) for stage in range(2)]
+    whole = played(stages, SmallCosts(), SmallFabric(bytes_per_s=1e8))
+    path = whole.path()
+    assert {piece.rank for piece in path} == {0, 2}
+    assert sum(piece.ticks for piece in path) == max(max(ends) for _, ends in whole.times)
+
+
+@settings(deadline=None, max_examples=30, derandomize=True)
+@given(
+    plan=st.sampled_from(["x=2,y=2,z=2", "z=4,data=2", "x=3,data=4", "data=6", "x=2,z=3,data=2"]),
+    overlap=st.sampled_from(["none", "all", "oar", "ors+oag", "dp"]),
+    bytes_per_s=st.floats(1e5, 1e12),
+)
+def test_the_path_fills_the_whole_step_without_a_gap(
+    plan: str, overlap: str, bytes_per_s: float
+) -> None:
+    gpt = replace(TINY, hidden=96, heads=12, ffn=96)
+    program = lowered(gpt, f"{plan},overlap={overlap}")
+    fabric = SmallFabric(bytes_per_s=bytes_per_s, compute_share=0.1)
+    whole = played([program], SmallCosts(), fabric)
+    path = whole.path()
+    assert path[0].start_ticks == 0
+    assert path[-1].end_ticks == max(max(ends) for _, ends in whole.times)
+    assert all(a.end_ticks == b.start_ticks for a, b in pairwise(path))

@@ -1,0 +1,55 @@
+"""The path of a pipeline slot by slot: by hand, and as long as the step."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.costs import compute_costs
+from simulator.fabric import MachineFabric
+from simulator.pipeline.path import MESSAGES, SlotPath, path_parts
+from simulator.pipeline.slots import Pipe, play_slots
+from simulator.prediction import predict
+from simulator.ticks import to_ticks
+from topologies.load import load_machine
+from workload.forms import PLAIN
+from workload.gpt import find_model
+from workload.plan_text import parse_plan
+from workload.schedule import FORWARD, slots
+
+
+def test_the_path_of_two_stages_goes_over_and_back() -> None:
+    """Forward 10, backward 20, a message 1. The second stage is busy from 11 to 71; the first
+    one's last backward pass waits for it until 72."""
+    orders = [slots("1f1b", stage, 2, 2, 1) for stage in range(2)]
+    ticks = [[10 if slot.work == FORWARD else 20 for slot in order] for order in orders]
+    pipe = Pipe(orders, ticks, links=[1, 1], overlapped=True, micro_batches=2)
+    times = play_slots(pipe)
+    assert times[0].start[-1] == 72
+    stretches = list(SlotPath(pipe, times).back_from(0, 3))
+    shown = [(what, stage, length) for what, stage, _, length in stretches]
+    second = [("slot", 1, length) for length in (20, 10, 20, 10)]
+    assert shown == [(MESSAGES, 0, 1), *second, (MESSAGES, 1, 1), ("slot", 0, 10)]
+
+
+@pytest.mark.parametrize("overlap", ["all", "none"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x=2,data=2,pipe=2",
+        "data=2,pipe=4",
+        "data=2,pipe=4,schedule=zb-h1",
+        "pipe=2,interleave=2",
+        "pipe=4,schedule=gpipe",
+        "pipe=2,data=2,zero=1,recompute=full",
+    ],
+)
+def test_the_path_is_as_long_as_the_step(text: str, overlap: str) -> None:
+    machine, gpt = load_machine("frontier"), find_model("tiny-1m")
+    plan = parse_plan(f"{text},micro_batch=1,overlap={overlap}", batch=32)
+    fabric = MachineFabric(machine, plan.grid.ranks)
+    costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
+    parts = path_parts(gpt, plan, costs, fabric, PLAIN)
+    prediction = predict(gpt, plan, machine)
+    assert sum(parts.values()) == to_ticks(prediction.step_s)
+    assert min(parts.values()) >= 0
+    assert parts["compute"] >= 0.9 * to_ticks(prediction.breakdown_s["compute"])

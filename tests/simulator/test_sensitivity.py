@@ -1,0 +1,167 @@
+"""Elasticities and what-ifs: small machines worked out by hand, and laws that all must keep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from simulator.links import limiting_link
+from simulator.prediction import predict
+from simulator.sensitivity import FACTOR, Parameter, elasticity, parameters
+from simulator.shares import extrapolated, shares_of
+from simulator.whatif import neighbours, twice_as_good
+from simulator.why import why
+from topologies.load import load_machine, with_settings
+from topologies.machine import Machine
+from topologies.placement import contiguous
+from workload.gpt import find_model
+from workload.plan_text import parse_plan
+
+FRONTIER = load_machine("frontier")
+TINY = find_model("tiny-1m")
+NIC = next(p for p in parameters(FRONTIER, "bf16") if p.name == "node.nics.bandwidth")
+
+
+def step_on(plan: str, batch: int = 32) -> Callable[[Machine], float]:
+    parsed = parse_plan(plan, batch=batch)
+    return lambda machine: predict(TINY, parsed, machine).step_s
+
+
+def test_time_that_goes_as_one_over_a_rate_has_the_elasticity_minus_one() -> None:
+    found = elasticity(NIC, FRONTIER, lambda m: 1e9 / m.node.nics.bytes_per_s)
+    assert found.value == pytest.approx(-1, abs=1e-12)
+
+
+def test_half_of_the_time_behind_a_rate_halves_the_elasticity() -> None:
+    """t = 1 + 25 GB/s / p: at p / 1.1 it is 2.1, at p * 1.1 it is 1 + 1 / 1.1."""
+    found = elasticity(NIC, FRONTIER, lambda m: 1 + 25e9 / m.node.nics.bytes_per_s)
+    expected = math.log((1 + 1 / FACTOR) / (1 + FACTOR)) / (2 * math.log(FACTOR))
+    assert found.value == pytest.approx(expected, abs=1e-12)
+    assert found.value == pytest.approx(-0.5, abs=1e-2)
+
+
+def test_links_are_changed_by_one() -> None:
+    """From 3 to 5 links between groups, time that goes as one over their number."""
+    links = next(p for p in parameters(FRONTIER, "bf16") if p.name.endswith("global_links"))
+    seen: list[int] = []
+
+    def seconds_on(machine: Machine) -> float:
+        seen.append(machine.interconnect.global_links)  # type: ignore[union-attr]
+        return 1 / seen[-1]
+
+    assert elasticity(links, FRONTIER, seconds_on).value == pytest.approx(-1)
+    assert seen == [3, 5]
+
+
+def test_a_class_of_links_in_the_node_is_changed_by_itself() -> None:
+    (four,) = (p for p in parameters(FRONTIER, "bf16") if p.of_class == 4)
+    changed = with_settings(FRONTIER, four.settings(FRONTIER, 5))
+    before = {(a, b): n for a, b, n in FRONTIER.node.links.pairs}
+    after = {(a, b): n for a, b, n in changed.node.links.pairs}
+    assert after == {pair: 5 if n == 4 else n for pair, n in before.items()}
+
+
+@pytest.mark.parametrize("plan", ["x=2,y=2,z=2", "z=8,data=4", "data=2,pipe=2,x=2"])
+@pytest.mark.parametrize("name", ["frontier", "perlmutter"])
+def test_a_machine_twice_as_fast_in_everything_takes_half_as_long(name: str, plan: str) -> None:
+    """Elasticities of durations minus those of rates sum to 1, all the seconds that there are."""
+    machine = load_machine(name)
+    seconds_on = step_on(plan)
+    found = [elasticity(p, machine, seconds_on) for p in parameters(machine, "bf16")]
+    total = sum(e.value * (-1 if e.parameter.is_rate else 1) for e in found if e.parameter.unit)
+    assert total == pytest.approx(1, abs=0.03)  # a library that changes its algorithm makes a kink
+    assert all(e.value <= 1e-9 for e in found if e.parameter.unit == "FLOP/s")
+
+
+def test_a_twice_as_good_machine_has_its_rates_doubled_and_its_durations_halved() -> None:
+    better = {each.words: each for each in twice_as_good(parameters(FRONTIER, "bf16"))}
+    nics = with_settings(FRONTIER, better["doubling NIC bandwidth"].settings(FRONTIER))
+    assert nics.node.nics.bytes_per_s == 2 * FRONTIER.node.nics.bytes_per_s
+    quick = with_settings(FRONTIER, better["halving kernel launches"].settings(FRONTIER))
+    assert quick.device.launch_s == pytest.approx(FRONTIER.device.launch_s / 2)
+    assert quick.device.matmul.launch_s == pytest.approx(FRONTIER.device.matmul.launch_s / 2)
+
+
+def test_a_parameter_says_its_value_in_its_unit() -> None:
+    assert NIC.text == "25 GB/s"
+    assert Parameter("links", 1, None, counted=True).text == "1 link"
+
+
+def test_numbers_without_a_unit_are_asked_for_by_name() -> None:
+    usual, every = (parameters(FRONTIER, "bf16", pure=pure) for pure in (False, True))
+    assert all(p.unit or p.counted for p in usual)
+    added = {p.name: p for p in every if p not in usual}
+    efficiency = added["software.all_gather.efficiency_across"]
+    assert efficiency.text == "0.7362"
+    changed = with_settings(FRONTIER, efficiency.settings(FRONTIER, 0.5))
+    assert changed.software.all_gather is not None
+    assert changed.software.all_gather.efficiency_across == 0.5
+    assert {"device.matmul.e_max", "software.compute_share"} <= added.keys()
+
+
+def test_neighbours_are_legal_plans_on_as_many_devices_that_differ_in_what_they_say() -> None:
+    plan = parse_plan("x=2,z=2,data=2,micro_batch=2", batch=16)
+    found = dict(neighbours(TINY, plan))
+    assert found["x=1, z=4"] == parse_plan("z=4,data=2,micro_batch=2", batch=16)
+    assert found["micro_batch=4"].micro_batch == 4
+    assert found["z=1, pipe=2"].pipe == 2
+    assert {other.grid.ranks for other in found.values()} == {8}
+    assert plan not in found.values()
+
+
+def test_a_group_in_a_node_and_one_across_nodes_wait_on_different_links() -> None:
+    plan = parse_plan("x=8,data=4", batch=16)
+    placed = contiguous(FRONTIER, 32)
+    assert limiting_link(FRONTIER, placed, plan.grid, "x") == "inside the node"
+    assert limiting_link(FRONTIER, placed, plan.grid, "data") == "across NICs"
+
+
+def test_what_one_micro_batch_adds_is_added_for_each_of_the_rest() -> None:
+    assert extrapolated({"a": 5, "b": 1}, {"a": 7, "b": 1}, 10) == {"a": 25, "b": 1}  # type: ignore[dict-item, comparison-overlap]
+
+
+@pytest.mark.parametrize("plan", ["x=2,z=2", "x=2,pipe=2"])
+def test_shares_of_many_micro_batches_are_those_of_every_op(
+    plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from simulator.costs import compute_costs
+    from simulator.fabric import MachineFabric
+
+    parsed = parse_plan(f"{plan},micro_batch=1", batch=48)
+    prediction = predict(TINY, parsed, FRONTIER)
+    fabric = MachineFabric(FRONTIER, parsed.grid.ranks)
+    costs = compute_costs(FRONTIER, fabric.ranks_per_node, parsed.grid.ranks)
+    whole = shares_of(prediction, costs, fabric)
+    monkeypatch.setattr("simulator.shares.MOST_OPS", prediction.ops * parsed.pipe - 1)
+    folded = shares_of(prediction, costs, fabric)
+    assert whole.basis == "every op of the step"
+    assert "extrapolated" in folded.basis
+    assert folded.seconds == whole.seconds
+    monkeypatch.setattr("simulator.shares.MOST_OPS", 1)
+    assert shares_of(prediction, costs, fabric).along == (
+        "compute stream" if parsed.pipe == 1 else "critical path"
+    )
+    assert sum(shares_of(prediction, costs, fabric).seconds.values()) == pytest.approx(
+        prediction.step_s
+    )
+
+
+def test_every_figure_of_the_sentence_is_a_simulated_one() -> None:
+    plan = parse_plan("x=2,z=8,data=2", batch=32)
+    prediction = predict(TINY, plan, FRONTIER)
+    found = why(prediction, FRONTIER, contiguous(FRONTIER, 32))
+    best, next_best = found.better[:2]
+    settings = {b.words: b for b in twice_as_good(parameters(FRONTIER, "bf16"))}[best.words]
+    again = predict(TINY, plan, with_settings(FRONTIER, settings.settings(FRONTIER)))
+    assert again.step_s == best.step_s
+    assert f"{best.words} saves {100 * best.saving:.0f} %" in found.sentence
+    assert best.saving >= next_best.saving
+    chosen = found.plans[0]
+    assert chosen.plan is not None
+    assert predict(TINY, chosen.plan, FRONTIER).step_s == chosen.step_s
+    assert f"{chosen.words} saves {100 * chosen.saving:.0f} %" in found.sentence
+    largest, seconds = next(iter(found.shares.seconds.items()))
+    share = f"{100 * seconds / prediction.step_s:.0f} %"
+    assert f"path spends {share} in {largest} {found.links[largest.axes]}" in found.sentence

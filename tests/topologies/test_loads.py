@@ -1,0 +1,55 @@
+"""Bytes over links, worked out by hand on machines that we ship."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from topologies.load import load_machine
+from topologies.loads import SWITCH, LinkLoads, Traffic, link_loads, ring_shares
+from topologies.placement import contiguous
+
+FRONTIER = load_machine("frontier")
+
+
+def loads(groups: list[list[int]], ranks: int, hop_bytes: float = 8.0) -> LinkLoads:
+    traffic = Traffic("x", np.array(groups, dtype=np.int64), hop_bytes)
+    return link_loads(FRONTIER, contiguous(FRONTIER, ranks), [traffic])
+
+
+def test_two_devices_send_to_each_other_over_the_link_between_them() -> None:
+    found = loads([[0, 1]], 8)
+    assert found.links == {(0, 1): 8.0}
+    assert found.nics == (0.0,) * 4
+    (busiest,) = (each for each in found.sorts if each.words == "4 links inside the node")
+    assert busiest.most_bytes == 8.0
+    assert busiest.mean_bytes == 2.0  # of four such pairs in a node
+    assert busiest.busy(1.0) == pytest.approx(8.0 / 200e9)
+
+
+def test_a_group_with_one_device_in_each_node_uses_the_nic_of_that_device() -> None:
+    found = loads([[rank, rank + 8] for rank in (0, 1)], 16)
+    assert found.links == {}
+    assert found.nics == (16.0, 0.0, 0.0, 0.0)  # GCDs 0 and 1 hang on NIC 0
+
+
+def test_a_group_of_whole_nodes_leaves_by_all_nics_alike() -> None:
+    found = loads([list(range(16))], 16)
+    assert found.nics == (2.0,) * 4
+    # One of a node's 8 hops leaves it; links carry half of the others in each direction.
+    assert sum(found.links.values()) == pytest.approx(7 * 8.0 / 2)
+
+
+def test_ranks_of_two_dragonfly_groups_cross_the_links_between_them() -> None:
+    per_group = FRONTIER.interconnect.nodes_per_group * 8  # type: ignore[union-attr]
+    found = loads([[0, per_group]], 2 * per_group)
+    assert found.sorts[-1].words == "links between two groups"
+    assert found.sorts[-1].most_bytes == 8.0
+
+
+def test_the_ring_of_two_devices_counts_its_link_once_a_direction() -> None:
+    assert ring_shares(FRONTIER.node, (0, 1)) == {(0, 1): 1.0}
+    assert ring_shares(load_machine("dgx-h100").node, (0, 3)) == {
+        (0, SWITCH): 1.0,
+        (3, SWITCH): 1.0,
+    }

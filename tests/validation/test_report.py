@@ -1,0 +1,264 @@
+"""Reports: what is read from files is checked, escaped, and drawn from a simulation of the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.prediction import predict
+from topologies.load import load_machine, with_settings
+from topologies.placement import scheduler
+from validation.report.answers import Answers, read_answers
+from validation.report.figures import scaling_lines
+from validation.report.reading import ReportError
+from validation.report.report import main_answer, write_report
+from validation.report.scene import staged
+from validation.report.scene_figures import _covered
+from validation.report.timeline_data import timeline_data
+from validation.weak_scaling import Rung, _data
+from workload.gpt import find_model
+from workload.plan_text import parse_plan
+
+BAD = '</script><script>alert("x")</script><img src=x onerror=alert(1)>&amp;'
+
+
+def answer(plan: str = "z=4,data=rest", devices: int = 32, **changes: Any) -> dict[str, Any]:
+    machine = load_machine("frontier")
+    parsed = parse_plan(plan, devices=devices, batch=32)
+    placement = scheduler(machine, devices)
+    record = predict(find_model("tiny-1m"), parsed, machine, placement=placement).as_dict()
+    return {**record, **changes}
+
+
+def written(folder: Path, name: str, *records: Any) -> Path:
+    path = folder / name
+    path.write_text("\n".join(json.dumps(record) for record in records), encoding="utf-8")
+    return path
+
+
+def test_a_prediction_is_read_as_it_was_written(tmp_path: Path) -> None:
+    record = answer()
+    (found,) = read_answers([written(tmp_path, "a.json", record)]).predictions
+    assert (found.step_s, found.devices, found.batch) == (record["step_s"], 32, 32)
+    assert found.fits
+    assert found.command == (
+        "simgpt predict tiny-1m -m frontier -n 32 --plan x=1,y=1,z=4,data=8 --batch 32"
+    )
+
+
+def test_measured_steps_come_from_runs_and_from_validations(tmp_path: Path) -> None:
+    run = {"model": "tiny-2m", "plan_string": "data=2", "losses": [1.0], "step_s": 2.0}
+    row = {"model": "gpt-5b", "machine": "frontier", "devices": 8, "measured_s": 4.0}
+    found = read_answers(
+        [
+            written(tmp_path, "run.json", {**run, "predicted_step_s": 3.0}),
+            written(tmp_path, "axonn.json", {"rows": [{**row, "predicted_s": 3.0}]}),
+        ]
+    )
+    assert [pair.name for pair in found.pairs] == ["tiny-2m", "gpt-5b on 8 of frontier"]
+    assert [pair.error for pair in found.pairs] == [0.5, -0.25]
+
+
+def test_a_sweeps_rows_are_predictions_or_reasons_and_its_cut_last_line_is_passed_by(
+    tmp_path: Path,
+) -> None:
+    path = written(
+        tmp_path,
+        "results.jsonl",
+        {"id": "1", "point": {"plan.z": 4}, "status": "done", "prediction": answer()},
+        {"id": "2", "point": {"plan.z": 5}, "status": "infeasible", "reason": "z=5 does not"},
+    )
+    path.write_text(path.read_text(encoding="utf-8") + '\n{"id": "3", "po', encoding="utf-8")
+    found = read_answers([tmp_path])
+    assert [answer.label for answer in found.predictions] == ["z=4"]
+    assert found.failures == [("z=5", "z=5 does not")]
+
+
+def test_a_folder_may_hold_other_files_too(tmp_path: Path) -> None:
+    written(tmp_path, "a.json", answer())
+    written(tmp_path, "other.json", {"something": "else"})
+    (tmp_path / "notes.txt").write_text("hello", encoding="utf-8")
+    assert len(read_answers([tmp_path]).predictions) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "is not valid JSON"),
+        ("[1, 2]", "is no answer of simgpt predict, why, run or validate"),
+        ('{"a": 1}', "is no answer"),
+        ('{"breakdown_s": {}}', "has no memory"),
+        (json.dumps({"rows": []}), "is no answer"),
+        ('{"breakdown_s": {}, "memory": 3}', "memory = 3 should be a table"),
+        ("[" * 100_000, "is not valid JSON"),
+        ('{"losses": [], "step_s": NaN}', "NaN is no number"),
+    ],
+)
+def test_a_file_that_holds_no_answer_is_refused(content: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ReportError, match=re.escape(words)):
+        read_answers([path])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model", 3),
+        ("devices", 0),
+        ("devices", 1.5),
+        ("devices", True),
+        ("step_s", "1"),
+        ("step_s", -1.0),
+        ("step_s", 10**400),
+        ("breakdown_s", {"compute": None}),
+        ("plan", {"batch": "many"}),
+        ("why", {"sentence": 3}),
+        ("why", {"sentence": "", "along": "", "path_basis": "", "path": [3]}),
+        ("why", {"sentence": "", "along": "", "path_basis": "", "path": [{"axes": 1}]}),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named(key: str, value: Any, tmp_path: Path) -> None:
+    path = written(tmp_path, "a.json", {**answer(), key: value})
+    with pytest.raises(ReportError, match=r"a\.json.*should be|a\.json.*has no"):
+        read_answers([path])
+
+
+def test_a_report_is_about_the_fastest_step_that_fits(tmp_path: Path) -> None:
+    slow, fast = answer(), answer("data=rest")
+    huge = {**fast, "tokens_per_s": 1e15, "memory": {**fast["memory"], "peak_bytes": 2**50}}
+    found = read_answers([written(tmp_path, "r.jsonl", *({"prediction": r} for r in
+                         (slow, fast, huge)))])  # fmt: skip
+    chosen = main_answer(found)
+    assert chosen is not None
+    assert chosen.tokens_per_s == max(slow["tokens_per_s"], fast["tokens_per_s"])
+
+
+def test_a_step_made_otherwise_is_not_drawn(tmp_path: Path) -> None:
+    record = answer()
+    path = written(tmp_path, "a.json", {**record, "step_s": 1.01 * record["step_s"]})
+    (found,) = read_answers([path]).predictions
+    with pytest.raises(ReportError, match="made with other settings"):
+        staged(found)
+
+
+def test_a_sweeps_point_says_what_was_set_and_is_drawn_with_it(tmp_path: Path) -> None:
+    slow = with_settings("frontier", {"device.launch": "30 us"})
+    plan = parse_plan("z=4,data=rest", devices=32, batch=32)
+    placed = scheduler(slow, 32)
+    record = predict(find_model("tiny-1m"), plan, slow, placement=placed).as_dict()
+    point = {"machine": "frontier", "machine.device.launch": "30 us", "plan": "z=4,data=rest"}
+    path = written(tmp_path, "r.jsonl", {"id": 0, "point": point, "prediction": record})
+    (found,) = read_answers([path]).predictions
+    assert found.command.endswith('--batch 32 --set device.launch="30 us"')
+    assert staged(found).prediction.step_s == record["step_s"]
+
+
+def test_an_answer_opens_no_file_by_the_name_of_its_machine(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text("name = 'own'", encoding="utf-8")
+    (found,) = read_answers([written(tmp_path, "a.json", answer(machine=str(own)))]).predictions
+    with pytest.raises(ReportError, match="is not among our machines"):
+        staged(found)
+
+
+def page_of(tmp_path: Path, *records: dict[str, Any]) -> str:
+    paths = [written(tmp_path, f"{n}.json", record) for n, record in enumerate(records)]
+    page = tmp_path / "report.html"
+    answers = read_answers(paths)
+    write_report(answers, {}, page=page, folder=None, progress=lambda _: None)
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("key", ["model", "machine", "plan_string"])
+def test_whatever_a_file_says_is_escaped(key: str, tmp_path: Path) -> None:
+    record = {**answer(), key: BAD, "placement": {"policy": BAD}}
+    text = page_of(tmp_path, record)
+    assert "<img" not in text
+    assert "alert(" in text.replace("&#34;", '"')
+    assert text.count("<script") == 0  # nothing could be simulated, so nothing is interactive
+
+
+def test_a_reason_of_a_sweep_and_the_name_of_a_part_are_escaped(tmp_path: Path) -> None:
+    record = answer()
+    record["breakdown_s"] = {**record["breakdown_s"], BAD: record["step_s"]}
+    written(tmp_path, "a.jsonl", {"prediction": record}, {"point": {BAD: BAD}, "reason": BAD})
+    page = tmp_path / "report.html"
+    write_report(read_answers([tmp_path]), {}, page=page, folder=None, progress=lambda _: None)
+    text = page.read_text(encoding="utf-8")
+    assert "<img" not in text
+    assert text.count("<script") == 2  # the timeline's data and its script
+
+
+def test_the_page_loads_nothing_and_is_the_same_twice(tmp_path: Path) -> None:
+    first, second = page_of(tmp_path, answer()), page_of(tmp_path, answer())
+    assert first == second
+    assert "default-src 'none'" in first
+    outside = set(re.findall(r'(?:src|href)="([^#"][^"]*)"', first)) - {"data:,"}
+    assert outside == set()
+    identifiers = re.findall(r'\bid="([^"]+)"', first)
+    assert len(identifiers) == len(set(identifiers))
+
+
+def test_the_timeline_has_every_op_of_the_simulated_step(tmp_path: Path) -> None:
+    (found,) = read_answers(
+        [written(tmp_path, "a.json", answer("x=2,data=2,pipe=2", 8))]
+    ).predictions
+    scene = staged(found)
+    data = timeline_data(scene)
+    assert scene.is_whole
+    assert {rank["stage"] for rank in data["ranks"]} == {"0", "1"}
+    for rank in data["ranks"]:
+        ops = data["stages"][rank["stage"]]["ops"]
+        assert len(rank["at"]) == 2 * len(ops)
+        assert max(rank["at"][::2]) <= data["step_ns"]
+    assert data["step_ns"] == pytest.approx(1e9 * found.step_s, rel=0.01)  # slots of unlike ranks
+
+
+def test_memory_over_time_has_the_predicted_peak(tmp_path: Path) -> None:
+    (found,) = read_answers([written(tmp_path, "a.json", answer())]).predictions
+    curve = staged(found).memory
+    assert max(map(sum, zip(*curve.parts.values(), strict=True))) == found.peak_bytes
+
+
+def test_lines_of_scaling_are_models_or_in_weak_scaling_machines(tmp_path: Path) -> None:
+    strong = [answer(devices=n) for n in (16, 32)]
+    weak = [answer(devices=16), answer(devices=32, model="tiny-2m")]
+    for records, name in ((strong, "tiny-1m on frontier"), (weak, "frontier")):
+        path = written(tmp_path, "r.jsonl", *({"prediction": record} for record in records))
+        lines = scaling_lines(read_answers([path]).predictions)
+        assert {key: [a.devices for a in line] for key, line in lines.items()} == {name: [16, 32]}
+
+
+def test_the_share_of_a_bin_is_what_spans_cover_of_it() -> None:
+    """Spans from 0.5 to 1.5 and from 2 to 4 over bins of a second."""
+    import numpy as np
+
+    covered = _covered(np.arange(6.0), np.array([2.0, 0.5]), np.array([4.0, 1.5]))
+    assert covered.tolist() == [0.5, 0.5, 1.0, 1.0, 0.0]
+
+
+def test_every_published_point_of_axonn_stands_on_a_rung_of_the_ladder_with_its_model() -> None:
+    ladder = _data("axonn_ladder")
+    for run in _data("axonn")["run"]:
+        assert ladder[run["machine"]][str(run["devices"])]["model"] == run["model"]
+
+
+def test_a_rung_without_a_published_point_has_no_error() -> None:
+    prediction = predict(
+        find_model("tiny-1m"), parse_plan("data=2", batch=2), load_machine("frontier")
+    )
+    assert Rung(prediction, None).error is None
+    twice = Rung(prediction, 2 * prediction.hfu)
+    assert twice.error == pytest.approx(1.0)  # published half as long a step as we predict
+    assert twice.as_dict()["devices"] == 2
+
+
+def test_no_answers_no_report(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="no answers of simgpt in"):
+        read_answers([tmp_path])
+    assert main_answer(Answers()) is None

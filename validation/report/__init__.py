@@ -1,0 +1,1 @@
+"""Reports: answers of simgpt read from files, drawn, and put on one page."""

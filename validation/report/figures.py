@@ -1,0 +1,227 @@
+"""Figures of answers: where the step goes, how it scales, and predicted beside measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from validation.report.answers import Answer, Pair
+from validation.report.style import BLUE, GREY, INK, LINES, RED, canvas, look_of, plain_log_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from validation.weak_scaling import Rung
+
+MOST_BARS = 16
+MOST_LINES = 8
+LEAST_SHARE = 0.004  # of a bar: less is drawn together as "rest"
+UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+NAMES = {"pipe": "waiting for other stages", "compute": "compute", "optimizer": "optimizer"}
+
+
+def name_of(part: str) -> str:
+    """What a part of the breakdown is, in words."""
+    return NAMES.get(part, "idle" if part == "idle" else shorter(f"waiting on {part}", 30))
+
+
+def shorter(text: str, width: int = 46) -> str:
+    """Text cut to a width, so that a long plan leaves room for the bars."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def breakdown(answers: Sequence[Answer]) -> Figure:
+    """A bar for each prediction: what its step consists of."""
+    shown = answers[:MOST_BARS]
+    figure, (axes,) = canvas(8.4, 1.7 + 0.42 * len(shown))
+    word, unit = time_unit(max(answer.step_s for answer in shown))
+    parts = _parts(shown)
+    for row, answer in enumerate(shown):
+        left = 0.0
+        for part in parts:
+            width = _width(answer, part) / unit
+            colour, hatch = ("#FFFFFF", "") if part == "rest" else look_of(part)
+            axes.barh(row, width, left=left, height=0.62, color=colour, hatch=hatch,
+                      edgecolor="white" if colour != "#FFFFFF" else GREY, linewidth=0.5,
+                      label=name_of(part) if part != "rest" else "rest")  # fmt: skip
+            left += width
+        axes.text(left, row, f" {seconds(answer.step_s)}", va="center", fontsize=9)
+    axes.set_yticks(range(len(shown)), [label_of(answer, shown) for answer in shown])
+    axes.invert_yaxis()
+    axes.margins(x=0.1)
+    axes.set_xlabel(f"one step, {word}")
+    axes.grid(axis="x")
+    _legend_above(axes, 4)
+    return figure
+
+
+def _parts(shown: Sequence[Answer]) -> list[str]:
+    """Parts that count in some bar, compute first and then the largest."""
+    sums: dict[str, float] = {}
+    for answer in shown:
+        for part, value in answer.breakdown_s.items():
+            if value / answer.step_s >= LEAST_SHARE:
+                sums[part] = sums.get(part, 0.0) + value
+    ordered = sorted(sums, key=lambda part: (part != "compute", -sums[part]))
+    return [*ordered, "rest"]
+
+
+def _width(answer: Answer, part: str) -> float:
+    if part != "rest":
+        value = answer.breakdown_s.get(part, 0.0)
+        return value if value / answer.step_s >= LEAST_SHARE else 0.0
+    least = LEAST_SHARE * answer.step_s
+    return sum(value for value in answer.breakdown_s.values() if value < least)
+
+
+def label_of(answer: Answer, among: Sequence[Answer]) -> str:
+    """What tells an answer from others: its model, devices and machine, and its plan if need be."""
+    head = shorter(f"{answer.model}, {answer.devices:,} × {answer.machine}")
+    alike = [other for other in among if _place(other) == _place(answer)]
+    if len(alike) == 1:
+        return head
+    return shorter(answer.label or f"{answer.devices:,}: {answer.plan}")
+
+
+def _place(answer: Answer) -> tuple[str, int, str]:
+    return answer.model, answer.devices, answer.machine
+
+
+def time_unit(step_s: float) -> tuple[str, float]:
+    """The unit in which times of a step are told, and its seconds."""
+    return next((unit for unit in UNITS if step_s >= 2 * unit[1]), UNITS[-1])
+
+
+def seconds(value: float) -> str:
+    """A duration with the unit that suits it."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= 0.9995 * size:
+            return f"{_three(value / size)} {unit}"
+    return f"{_three(value / 1e-6)} µs"
+
+
+def _three(value: float) -> str:
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:#.3g}".rstrip(".")
+
+
+def _legend_above(axes: Axes, columns: int) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    axes.legend(unique.values(), unique.keys(), loc="lower left", bbox_to_anchor=(0, 1.0),
+                ncols=columns, fontsize=8.5, handlelength=1.8, columnspacing=1.2)  # fmt: skip
+
+
+def scaling_lines(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
+    """Lines of a scaling figure: the fastest fitting answer for each number of devices.
+
+    A line is a model on a machine; where each model stands at one number of devices only, as in
+    weak scaling, it is a machine.
+    """
+    lines = _grouped(answers, lambda answer: f"{answer.model} on {answer.machine}")
+    if all(len(line) < 2 for line in lines.values()):
+        lines = _grouped(answers, lambda answer: answer.machine)
+    return {name: line for name, line in lines.items() if len(line) > 1}
+
+
+def _grouped(answers: Sequence[Answer], key: object) -> dict[str, list[Answer]]:
+    best: dict[str, dict[int, Answer]] = {}
+    for answer in answers:
+        line = best.setdefault(key(answer), {})  # type: ignore[operator]
+        known = line.get(answer.devices)
+        if answer.fits and (known is None or answer.tokens_per_s > known.tokens_per_s):
+            line[answer.devices] = answer
+    return {name: [line[n] for n in sorted(line)] for name, line in best.items()}
+
+
+def scaling(lines: dict[str, list[Answer]]) -> Figure:
+    """FLOP/s of the whole job, and the share of the peak, over the number of devices."""
+    figure, (left, right) = canvas(9.2, 3.7, columns=2)
+    for (name, line), (colour, marker, dash) in zip(
+        list(lines.items())[:MOST_LINES], LINES, strict=False
+    ):
+        devices = [answer.devices for answer in line]
+        style: dict[str, Any] = {
+            "color": colour,
+            "marker": marker,
+            "linestyle": dash,
+            "markersize": 5,
+        }
+        rates = [answer.flops_per_s / 1e15 for answer in line]
+        left.plot(devices, rates, label=name, **style)
+        ideal = [rates[0] * n / devices[0] for n in devices]
+        left.plot(devices, ideal, color=colour, linewidth=0.7, linestyle=(0, (1, 3)))
+        right.plot(devices, [100 * answer.hfu for answer in line], label=name, **style)
+    left.set_yscale("log")
+    plain_log_ticks(left, "y")
+    left.set_ylabel("model PFLOP/s, all devices")
+    left.set_title("Throughput (dotted: ideal)")
+    right.set_ylim(0, 115 * max(answer.hfu for line in lines.values() for answer in line))
+    right.set_ylabel("HFU, % of peak")
+    right.set_title("Share of the peak")
+    for axes in (left, right):
+        device_axis(axes, sorted({a.devices for line in lines.values() for a in line}))
+    right.legend(fontsize=8.5)
+    return figure
+
+
+def device_axis(axes: Axes, devices: Sequence[int]) -> None:
+    """A logarithmic axis with a tick at each number of devices."""
+    from matplotlib.ticker import NullLocator
+
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(devices, [f"{n:,}" for n in devices], rotation=30, ha="right")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("devices")
+    axes.grid(visible=True)
+
+
+def measured(pairs: Sequence[Pair]) -> Figure:
+    """Predicted over measured seconds, with a band of 10 % either way."""
+    known = [pair for pair in pairs if pair.predicted_s is not None]
+    figure, (axes,) = canvas(5.2, 4.4)
+    origins = list(dict.fromkeys(pair.origin for pair in known))
+    for origin, (colour, marker, _) in zip(origins, LINES, strict=False):
+        own = [pair for pair in known if pair.origin == origin]
+        axes.scatter([p.measured_s for p in own], [p.predicted_s or 0.0 for p in own], s=26,
+                     color=colour, marker=marker, edgecolor="white", linewidth=0.4,
+                     label=shorter(origin, 30), zorder=3)  # fmt: skip
+    values = [v for pair in known for v in (pair.measured_s, pair.predicted_s) if v]
+    ends = [0.7 * min(values), 1.4 * max(values)]
+    axes.plot(ends, ends, color=INK, linewidth=0.9)
+    axes.fill_between(ends, [0.9 * v for v in ends], [1.1 * v for v in ends], color="#DDDDDD",
+                      zorder=1, label="within 10 %")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    plain_log_ticks(axes, "x")
+    plain_log_ticks(axes, "y")
+    axes.set_xlabel("measured step, s")
+    axes.set_ylabel("predicted step, s")
+    axes.set_title("Predicted and measured")
+    axes.legend(fontsize=8.5, loc="upper left")
+    return figure
+
+
+def weak_scaling(machine: str, rungs: Sequence[Rung]) -> Figure:
+    """Predicted share of the peak over a ladder of models, with the published points on it."""
+    figure, (axes,) = canvas(5.6, 3.9)
+    devices = [rung.prediction.devices for rung in rungs]
+    axes.plot(devices, [100 * rung.prediction.hfu for rung in rungs], color=BLUE, marker="o",
+              markersize=5, label="predicted")  # fmt: skip
+    known = [rung for rung in rungs if rung.published_hfu is not None]
+    axes.plot([rung.prediction.devices for rung in known],
+              [100 * (rung.published_hfu or 0.0) for rung in known], color=RED, marker="D",
+              markersize=7, markerfacecolor="none", markeredgewidth=1.6, linestyle="none",
+              label="published (AxoNN, SC24)")  # fmt: skip
+    top = max(100 * max(rung.prediction.hfu, rung.published_hfu or 0.0) for rung in rungs)
+    for rung in rungs:
+        above = 100 * max(rung.prediction.hfu, rung.published_hfu or 0.0)
+        axes.annotate(rung.prediction.gpt.name.removeprefix("gpt-").upper(),
+                      (rung.prediction.devices, above), fontsize=8.5,
+                      xytext=(0, 8), textcoords="offset points", ha="center")  # fmt: skip
+    axes.set_ylim(0, 1.15 * top)
+    axes.set_ylabel("HFU, % of peak")
+    axes.set_title(f"Weak scaling of AxoNN's ladder of models on {machine}")
+    device_axis(axes, devices)
+    axes.margins(x=0.08)
+    axes.legend(loc="lower left", fontsize=9)
+    return figure

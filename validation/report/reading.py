@@ -1,0 +1,104 @@
+"""Reading files that others hand in: JSON whose every value is of its kind, or one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from topologies.errors import SimgptError
+
+MOST_BYTES = 256 * 2**20
+
+
+class ReportError(SimgptError):
+    """Files that do not hold answers of simgpt."""
+
+
+def text_of(path: Path) -> str:
+    """A file's text; a ReportError if it cannot be read or is no answer by its size alone."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ReportError(f"{path} is larger than {MOST_BYTES // 2**20} MiB, so no answer")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ReportError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ReportError(f"{path} is not text") from None
+
+
+def document_of(path: Path) -> Any:
+    """The JSON of a file."""
+    return parsed(text_of(path), str(path))
+
+
+def parsed(text: str, origin: str) -> Any:
+    """The JSON of a text, without the numbers that JSON does not know."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ReportError(f"{origin} is not valid JSON: {error}") from None
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no number")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Values of a document by key, each of its kind or refused in one sentence."""
+
+    document: Mapping[str, Any]
+    origin: str
+
+    def text(self, key: str) -> str:
+        """A text."""
+        value = self._value(key)
+        return value if isinstance(value, str) else self._refuse(key, "text")
+
+    def whole(self, key: str) -> int:
+        """A whole number above 0."""
+        value = self._value(key)
+        plain = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**62
+        return int(value) if plain else self._refuse(key, "a whole number above 0")
+
+    def number(self, key: str) -> float:
+        """A finite number."""
+        value = self._value(key)
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        good = plain and abs(value) < 1e300 and math.isfinite(value)
+        return float(value) if good else self._refuse(key, "a number")
+
+    def positive(self, key: str) -> float:
+        """A number above 0."""
+        value = self.number(key)
+        return value if value > 0 else self._refuse(key, "a number above 0")
+
+    def table(self, key: str) -> Mapping[str, Any]:
+        """A table."""
+        value = self._value(key)
+        return value if isinstance(value, dict) else self._refuse(key, "a table")
+
+    def rows(self, key: str) -> list[Reader]:
+        """The rows of a list of tables."""
+        value = self._value(key)
+        if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+            return self._refuse(key, "a list of tables")  # type: ignore[no-any-return]
+        return [Reader(row, f"{self.origin}.{key}") for row in value]
+
+    def numbers(self, key: str) -> Mapping[str, float]:
+        """A table of numbers."""
+        of = Reader(self.table(key), f"{self.origin}: {key}")
+        return {name: of.number(name) for name in of.document}
+
+    def _value(self, key: str) -> Any:
+        if key not in self.document:
+            raise ReportError(f"{self.origin} has no {key}, so it is no answer of simgpt")
+        return self.document[key]
+
+    def _refuse(self, key: str, wanted: str) -> Any:
+        shown = json.dumps(self.document[key])[:60]
+        raise ReportError(f"{self.origin}: {key} = {shown} should be {wanted}")

@@ -1,0 +1,203 @@
+"""A predicted step simulated again, for what its answer does not hold: timeline, memory, links.
+
+A prediction follows exactly from its model, plan, machine and placement, so an answer that comes
+out otherwise was made with other settings or by another version, and is not drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from simulator.costs import compute_costs
+from simulator.critical import Played, played
+from simulator.fabric import MachineFabric
+from simulator.links import limiting_link
+from simulator.prediction import Prediction, predict
+from simulator.ticks import to_seconds
+from topologies.load import load_machine, machine_names, with_settings
+from topologies.loads import LinkLoads, Traffic, link_loads
+from topologies.locality import locality
+from topologies.machine import Machine
+from topologies.placement import Placement
+from topologies.policies import parse_placement
+from validation.report.answers import Answer
+from validation.report.reading import ReportError
+from workload.forms import PLAIN
+from workload.gpt import find_model
+from workload.lowering import lower
+from workload.op import COMPUTE, Op
+from workload.plan import Plan
+from workload.plan_text import parse_plan
+
+MOST_OPS = 120_000  # simulated, of all stages
+MOST_SPANS = 60_000  # shown, some 3 MB of the page
+MOST_RANKS = 16
+EXACT = 1e-9
+
+
+@dataclass(frozen=True)
+class Track:
+    """One rank's ops in issue order, with their starts and ends in seconds."""
+
+    rank: int
+    stage: int
+    ops: Sequence[Op]
+    start_s: Sequence[float]
+    end_s: Sequence[float]
+
+
+@dataclass(frozen=True)
+class MemoryCurve:
+    """Bytes in use on a rank by role, from each of these times on."""
+
+    rank: int
+    at_s: Sequence[float]
+    parts: Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A simulated step. `shown` is the plan with the micro-batches that are drawn: all, or as many
+    as are still legible."""
+
+    answer: Answer
+    prediction: Prediction
+    machine: Machine
+    placement: Placement
+    shown: Plan
+    step: Played
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all micro-batches are drawn."""
+        return self.shown == self.prediction.plan
+
+    @cached_property
+    def step_s(self) -> float:
+        """The seconds that are drawn."""
+        return to_seconds(max(max(ends) for _, ends in self.step.times))
+
+    @cached_property
+    def tracks(self) -> list[Track]:
+        """The ranks that are drawn: one of each stage, then others that behave unlike it."""
+        stages, count = self.step.network.stages, len(self.step.times)
+        first = {stage: number for number, stage in reversed(list(enumerate(stages)))}
+        each = _spread(sorted(first.values()), MOST_RANKS)
+        order = [*each, *(n for n in range(count) if n not in first.values())]
+        sizes = accumulate(len(self.step.times[number][0]) for number in order)
+        fitting = [n for n, size in zip(order, sizes, strict=True) if size <= MOST_SPANS]
+        return [self._track(number) for number in (fitting or order[:1])[:MOST_RANKS]]
+
+    def _track(self, number: int) -> Track:
+        network, (starts, ends) = self.step.network, self.step.times[number]
+        stage = network.stages[number]
+        return Track(
+            network.ranks[number],
+            stage,
+            self.step.programs[stage].ops,
+            [to_seconds(ticks) for ticks in starts],
+            [to_seconds(ticks) for ticks in ends],
+        )
+
+    @cached_property
+    def memory(self) -> MemoryCurve:
+        """Memory over time on the fullest of the ranks that are drawn."""
+        track = max(self.tracks, key=lambda t: self.step.programs[t.stage].peak.total_bytes)
+        uses = self.step.programs[track.stage].memory
+        parts = {role: [use.parts[role] for use in uses] for role in uses[0].parts}
+        at_s = _issued(track)
+        return MemoryCurve(track.rank, at_s, {role: row for role, row in parts.items() if any(row)})
+
+    @cached_property
+    def links(self) -> dict[str, str]:
+        """For each axes how far their groups reach, and over which links."""
+        grid, found = self.shown.grid, {}
+        for axes in dict.fromkeys(t.axes for t in self.traffic):
+            words = limiting_link(self.machine, self.placement, grid, axes)
+            reach = locality(self.machine, self.placement, grid.groups(*axes.split("+"))).words
+            found[axes] = reach if words == reach.replace("a node", "the node") else (
+                f"{reach}, {words}"
+            )  # fmt: skip
+        return found
+
+    @cached_property
+    def traffic(self) -> list[Traffic]:
+        """What each member of a group sends on in the drawn step, a mean over the stages."""
+        sums: dict[tuple[str, ...], float] = {}
+        for program in self.step.programs:
+            for op in program.ops:
+                if op.communicates and op.kind != "recv":
+                    group = ("pipe",) if op.is_message else op.axes
+                    sums[group] = sums.get(group, 0.0) + self._sent(op)
+        grid, stages = self.shown.grid, len(self.step.programs)
+        return [
+            Traffic("+".join(axes), grid.groups(*axes), nbytes / stages)
+            for axes, nbytes in sums.items()
+        ]
+
+    def _sent(self, op: Op) -> float:
+        """Bytes that a member sends on: those of a ring, twice round for an all-reduce."""
+        if op.is_message:
+            return op.nbytes
+        ranks = self.shown.grid.size(*op.axes)
+        return op.nbytes * (ranks - 1) / ranks * (2 if op.kind == "all_reduce" else 1)
+
+    @cached_property
+    def loads(self) -> LinkLoads:
+        """What the links carry in the drawn step."""
+        return link_loads(self.machine, self.placement, self.traffic)
+
+
+def _spread(numbers: Sequence[int], most: int) -> list[int]:
+    """Of these at most so many, the first and the last among them, evenly."""
+    if len(numbers) <= most:
+        return list(numbers)
+    return [numbers[round(n * (len(numbers) - 1) / (most - 1))] for n in range(most)]
+
+
+def _issued(track: Track) -> list[float]:
+    """When each op's buffers are there: as the compute stream comes to it, or to the op before."""
+    clock, at_s = 0.0, []
+    for op, start_s in zip(track.ops, track.start_s, strict=True):
+        clock = start_s if op.stream == COMPUTE else clock
+        at_s.append(clock)
+    return at_s
+
+
+def staged(answer: Answer) -> Scene:
+    """The step of an answer, simulated again; a ReportError says why it cannot be."""
+    gpt = find_model(answer.model)
+    plan = parse_plan(answer.plan, devices=answer.devices, batch=answer.batch)
+    machine = _machine(answer)
+    placement = parse_placement(answer.placement, machine, plan.grid.ranks)
+    prediction = predict(gpt, plan, machine, placement=placement)
+    if abs(prediction.step_s / answer.step_s - 1) > EXACT:
+        raise ReportError(
+            f"{answer.origin} was made with other settings or by another version: "
+            f"its step takes {answer.step_s:.6g} s, and {prediction.step_s:.6g} s without"
+        )
+    shown = _shortened(plan, prediction)
+    fabric = MachineFabric(machine, plan.grid.ranks, placement)
+    costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
+    forms = prediction.tuning.forms if prediction.tuning else PLAIN
+    stages = [lower(gpt, shown, stage, forms=forms) for stage in range(plan.pipe)]
+    return Scene(answer, prediction, machine, placement, shown, played(stages, costs, fabric))
+
+
+def _machine(answer: Answer) -> Machine:
+    """The machine of an answer, with what was set; an answer's text opens no file."""
+    if answer.machine.partition(":")[0] not in machine_names():
+        raise ReportError(f"{answer.machine} is not among our machines")
+    machine = load_machine(answer.machine)
+    return with_settings(machine, answer.settings) if answer.settings else machine
+
+
+def _shortened(plan: Plan, prediction: Prediction) -> Plan:
+    """The plan with as many micro-batches as can be drawn; chunks take turns over whole rounds."""
+    each = prediction.ops * plan.pipe / plan.micro_batches
+    unit = plan.pipe if plan.interleave > 1 else 1
+    count = max(int(min(MOST_OPS, MOST_SPANS * plan.pipe) / each) // unit, 1) * unit
+    return plan if count >= plan.micro_batches else plan.with_micro_batches(count)

@@ -1,0 +1,231 @@
+"""The sections of a report, each from what there is to show; None where there is nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from topologies.units import format_quantity
+from validation.report import figures, link_figures, scene_figures
+from validation.report.answers import Answer, Answers, Pair
+from validation.report.figures import seconds
+from validation.report.page import Drawing, Section, Table
+from validation.report.scene import Scene
+from validation.weak_scaling import Rung
+
+MOST_ROWS = 200
+MOST_FAILURES = 30
+PLANS = 10
+SAME = 1e-6
+COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "node_s_per_step": ("node-hours a step", lambda node_s: f"{node_s / 3600:.3g}"),
+    "energy_j_per_step": ("energy a step", lambda joules: f"{joules / 3.6e6:.3g} kWh"),
+}
+STILL = "The same for print: the whole step, and some ops close up."
+MEMORY = "What one rank holds, by part, and what its device has."
+LINKS = "A node with its links and NICs, and how busy every sort of link is."
+NOMINAL = (
+    "How long links are in use at their nominal rate, were every collective a ring over the "
+    "fewest links (topologies/loads.py)."
+)
+
+
+def percent(share: float, *, sign: bool = False) -> str:
+    """A share of one as a percentage."""
+    return f"{100 * share:+.1f} %" if sign else f"{100 * share:.1f} %"
+
+
+def gib(nbytes: float) -> str:
+    """Bytes in GiB, or MiB below a tenth of one."""
+    return f"{nbytes / 2**30:,.2f} GiB" if nbytes >= 2**30 / 10 else f"{nbytes / 2**20:,.2f} MiB"
+
+
+def predictions(answers: Answers) -> Section | None:
+    """All predictions in a table, and bars of where their steps go."""
+    found = answers.predictions
+    if not found:
+        return None
+    rows = [
+        (a.model, f"{a.devices:,}", machine_of(a), a.plan, seconds(a.step_s),
+         f"{a.tokens_per_s:,.0f}", percent(a.hfu), gib(a.peak_bytes), "yes" if a.fits else "no")
+        for a in found[:MOST_ROWS]
+    ]  # fmt: skip
+    columns = ("model", "devices", "machine", "plan", "step", "tokens/s", "HFU", "peak memory")
+    table = Table((*columns, "fits"), rows, left=4)
+    texts = ["What one step consists of, as the compute stream of a rank sees it."]
+    if len(found) > MOST_ROWS:
+        texts.append(f"The first {MOST_ROWS} of {len(found):,} predictions are listed.")
+    if len(found) > figures.MOST_BARS:
+        texts.append(f"Bars show the first {figures.MOST_BARS}.")
+    drawn = Drawing("breakdown", figures.breakdown(found), "What a step goes to.")
+    tables = [table, *_failures(answers.failures)]
+    return Section("predictions", "Where the step goes", texts, [drawn], tables)
+
+
+def _failures(failures: Sequence[tuple[str, str]]) -> list[Table]:
+    if not failures:
+        return []
+    caption = f"{len(failures):,} points of the sweep without an answer"
+    if len(failures) > MOST_FAILURES:
+        caption += f", the first {MOST_FAILURES} of them here"
+    return [Table(("point", "reason"), failures[:MOST_FAILURES], left=2, caption=caption)]
+
+
+def measured(pairs: Sequence[Pair]) -> Section | None:
+    """Predicted beside measured."""
+    if not pairs:
+        return None
+    rows = [
+        (p.name, p.plan, p.origin, seconds(p.measured_s),
+         "-" if p.predicted_s is None else seconds(p.predicted_s),
+         "-" if p.error is None else percent(p.error, sign=True))
+        for p in pairs[:MOST_ROWS]
+    ]  # fmt: skip
+    columns = ("what", "plan", "from", "measured", "predicted", "error of the step")
+    errors = [abs(pair.error) for pair in pairs if pair.error is not None]
+    texts, drawings = [], []
+    if errors:
+        mean = percent(sum(errors) / len(errors))
+        texts = [f"Mean absolute error {mean} over {len(errors):,} steps."]
+        drawings = [Drawing("measured", figures.measured(pairs), "Each point is a step.", 520)]
+    table = Table(columns, rows, left=3)
+    return Section("measured", "Predicted and measured", texts, drawings, [table])
+
+
+def scaling(found: Sequence[Answer]) -> Section | None:
+    """Throughput over the number of devices, where there are several."""
+    lines = figures.scaling_lines(found)
+    if not lines:
+        return None
+    words = "The fastest plan that fits, at each number of devices."
+    drawn = Drawing("scaling", figures.scaling(lines), words)
+    return Section("scaling", "Scaling", (), [drawn])
+
+
+def weak_scaling(ladders: Mapping[str, Sequence[Rung]]) -> Section | None:
+    """AxoNN's ladder on each machine."""
+    if not ladders:
+        return None
+    drawings = [
+        Drawing(f"weak-scaling-{machine}", figures.weak_scaling(machine, rungs),
+                f"Share of the peak, recomputation counted, on {machine}.", 560)
+        for machine, rungs in ladders.items()
+    ]  # fmt: skip
+    rows = [
+        (machine, f"{rung.prediction.devices:,}", rung.prediction.gpt.name,
+         str(rung.prediction.plan), seconds(rung.prediction.step_s), percent(rung.prediction.hfu),
+         "-" if rung.published_hfu is None else percent(rung.published_hfu))
+        for machine, rungs in ladders.items()
+        for rung in rungs
+    ]  # fmt: skip
+    columns = ("machine", "devices", "model", "plan", "step", "HFU predicted", "HFU published")
+    texts = [
+        "Models grow with the number of devices, at 8,192 sequences of 2,048 tokens a step (6,144 "
+        "on 6,144 devices). Published: Singh et al., SC24. Their plans are not published; nothing "
+        "here is fitted to these points."
+    ]
+    table = Table(columns, rows, left=4)
+    return Section("weak-scaling", "Weak scaling", texts, drawings, [table])
+
+
+def simulated(scene: Scene) -> list[Section]:
+    """Timeline, memory and links of one step."""
+    plan, whole = scene.prediction.plan, scene.is_whole
+    shown = f"{scene.shown.micro_batches:,} of {plan.micro_batches:,} micro-batches"
+    part = [] if whole else [f"Drawn with {shown}, which take {seconds(scene.step_s)}."]
+    alike = _alike(len(scene.tracks), len(scene.step.times), plan.grid.ranks)
+    texts = [*part, *_op_by_op(scene), alike]
+    curve = scene_figures.memory(scene.memory, scene.step_s, scene.answer.capacity_bytes)
+    still, memory, links = (
+        Drawing("timeline", scene_figures.timeline(scene), STILL),
+        Drawing("memory", curve, MEMORY),
+        Drawing("links", link_figures.link_load(scene), LINKS, 980),
+    )
+    reach = Table(("groups over", "reach and links"), list(scene.links.items()), left=2)
+    return [
+        Section("timeline", "Timeline", texts, [still], timeline=True),
+        Section("memory", "Memory over time", [*part, *_peak(scene)], [memory]),
+        Section("links", "Links", [*part, NOMINAL], [links], [reach]),
+    ]
+
+
+def _peak(scene: Scene) -> list[str]:
+    peak = scene.prediction.memory
+    return [] if scene.is_whole else [f"The whole step's peak is {gib(peak.peak_bytes)}."]
+
+
+def _op_by_op(scene: Scene) -> list[str]:
+    """A pipeline is predicted slot by slot, as slow as the slowest rank of each stage."""
+    if not scene.is_whole or abs(scene.step_s / scene.prediction.step_s - 1) < SAME:
+        return []
+    slower = percent(scene.prediction.step_s / scene.step_s - 1, sign=True)
+    return [
+        f"Op by op, as drawn, it takes {seconds(scene.step_s)}. The answer ({slower}) is from "
+        "slots of a pipeline, each of which takes as long as on the slowest rank of its stage."
+    ]
+
+
+def _alike(drawn: int, sorts: int, ranks: int) -> str:
+    if ranks == 1:
+        return "There is one rank."
+    if sorts == 1:
+        return f"All {ranks:,} ranks behave alike, so one is drawn."
+    return f"The {ranks:,} ranks behave in {sorts:,} different ways, of which {drawn:,} are drawn."
+
+
+def reasons(why: Mapping[str, Any]) -> Section | None:
+    """The critical path, the sensitivities, and what would help."""
+    if not why:
+        return None
+    path = [
+        (" ".join(filter(None, [row["axes"], row["work"], row["links"]])),
+         seconds(row["seconds"]), percent(row["share"]))
+        for row in why["path"]
+        if row["share"] >= 0.0005
+    ]  # fmt: skip
+    better, plans = (_changes(why[key]) for key in ("better_machines", "neighbouring_plans"))
+    words = "Change of the step for one per cent more of a number of the machine."
+    return Section(
+        "why",
+        "Why, and what would help",
+        ["Every figure is from a simulation of the step with that one thing changed."],
+        [Drawing("sensitivity", scene_figures.tornado(why["sensitivity"]), words)],
+        [
+            Table((str(why["along"]), "time", "share"), path, caption=f"from {why['path_basis']}"),
+            Table(("a machine twice as good", "step", "saves"), better),
+            Table(("the plan with", "step", "saves"), plans[:PLANS]),
+        ],
+    )
+
+
+def _changes(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(row["change"], seconds(row["step_s"]), percent(row["saving"])) for row in rows]
+
+
+def machine_of(answer: Answer) -> str:
+    """The machine, with what was set of it."""
+    settings = ", ".join(f"{key}={value}" for key, value in answer.settings.items())
+    return f"{answer.machine} with {settings}" if settings else answer.machine
+
+
+def facts_of(answer: Answer) -> list[tuple[str, str]]:
+    """What stands under the answer."""
+    fits = "fits" if answer.fits else "does not fit"
+    return [
+        ("tokens per second", f"{answer.tokens_per_s:,.0f}"),
+        ("MFU", percent(answer.mfu)),
+        ("HFU, recomputation counted", percent(answer.hfu)),
+        ("peak memory per device", gib(answer.peak_bytes)),
+        ("memory of a device", f"{gib(answer.capacity_bytes)}: {fits}"),
+        ("tokens a step", format_tokens(answer)),
+        *(
+            (words, shown(answer.cost[key]))
+            for key, (words, shown) in COSTS.items()
+            if key in answer.cost
+        ),
+    ]
+
+
+def format_tokens(answer: Answer) -> str:
+    """Tokens of a step, as batches are spoken of."""
+    return format_quantity(answer.tokens_per_s * answer.step_s, "bytes").removesuffix("B").strip()
