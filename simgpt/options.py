@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from simgpt.tables import COUNTS
 from topologies.load import load_machine, with_settings
 from topologies.machine import Machine, machine_from_dict
 from workload.errors import PlanError
@@ -53,6 +54,35 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
         return number
+
+
+class Tokens(click.ParamType[float]):
+    """A number of tokens: `300e9`, `300B` or `1.5T`."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return tokens_of(value)
+        except PlanError as error:
+            self.fail(str(error), param, ctx)
+
+
+def tokens_of(text: object) -> float:
+    """A number of tokens from its text, with k, M, B or T behind it if need be.
+
+    >>> tokens_of("300B"), tokens_of(3e11)
+    (300000000000.0, 300000000000.0)
+    """
+    word = str(text).strip()
+    size = dict(COUNTS).get(word[-1:], 1.0)
+    try:
+        tokens = float(word.rstrip("kMBT") if size > 1 else word) * size
+    except ValueError:
+        tokens = math.nan
+    if not math.isfinite(tokens) or tokens < 1 or isinstance(text, bool):
+        raise PlanError(f"{text} is no number of tokens; write it like 300e9, 300B or 1T")
+    return tokens
 
 
 def answer_options(function: Command) -> Command:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
+from topologies.units import format_quantity
 
 if TYPE_CHECKING:
+    from simulator.cost import Cost, Training
     from simulator.prediction import Prediction
     from topologies.machine import Machine
     from topologies.placement import Placement
@@ -21,6 +23,8 @@ PARTS = {
     **{name: name for name in ("compute", "optimizer", "idle")},
     "pipe": "waiting for other stages",
 }
+NO_POWER = "not known: the machine's file says nothing of power"
+J_PER_MWH = 3.6e9
 LABELS = 30  # characters of the tables' first column
 
 
@@ -44,6 +48,11 @@ LABELS = 30  # characters of the tables' first column
     default="machine",
     show_default=True,
     help="Times of compute ops: the machine's own, or each op run once on the device at hand.",
+)
+@click.option(
+    "--tokens",
+    type=options.Tokens(),
+    help="Say what training on so many tokens takes: 300e9, 300B, 1T.",
 )
 @click.option(
     "--trace",
@@ -80,15 +89,24 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     reach = reach_of(prediction, built, placed)
     record = {**prediction.as_dict(), "placement": {"policy": policy, "axes": reach}}
     text = describe(prediction, f"placement {policy}", reach)
+    if how["tokens"] is not None:
+        run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
+        record, text = {**record, "training": run.as_dict()}, f"{text}\n\n{describe_training(run)}"
     options.answer(text, record, as_json=as_json, output=output)
-    if trace is not None and prediction.timeline is not None:
-        from workload.timeline import chrome_trace
-
-        options.write(trace, options.compact(chrome_trace([prediction.timeline])))
-        options.note(f"wrote {trace}; open it at ui.perfetto.dev")
+    if trace is not None:
+        write_trace(prediction, trace)
     if not prediction.memory.fits:
         options.note(does_not_fit(prediction))
         raise SystemExit(3)
+
+
+def write_trace(prediction: Prediction, path: Path) -> None:
+    """Write the prediction's timeline for a browser."""
+    from workload.timeline import chrome_trace
+
+    assert prediction.timeline is not None
+    options.write(path, options.compact(chrome_trace([prediction.timeline])))
+    options.note(f"wrote {path}; open it at ui.perfetto.dev")
 
 
 def measured_ops(gpt: GPT, plan: Plan) -> dict[str, float]:
@@ -124,6 +142,7 @@ def describe(prediction: Prediction, placed: str, reach: Mapping[str, str]) -> s
         ("memory of a device", tables.gib(memory.capacity_bytes)),
         ("fits", "yes" if memory.fits else "no"),
         *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
+        *cost_facts(prediction.cost),
     ]
     parts = [
         (
@@ -147,6 +166,28 @@ def describe(prediction: Prediction, placed: str, reach: Mapping[str, str]) -> s
             tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),
         ]
     )
+
+
+def cost_facts(cost: Cost) -> list[tuple[str, str]]:
+    """What a step costs, as rows of a table."""
+    charged = f"{tables.hours(cost.node_s_per_step)} on {tables.several(cost.nodes, 'node')}"
+    nodes = ("node-hours per step", charged)
+    if cost.energy_j_per_step is None or cost.power_w is None:
+        return [nodes, ("energy per step", NO_POWER)]
+    drawn = f"{tables.energy(cost.energy_j_per_step)} at {format_quantity(cost.power_w, 'W')}"
+    return [nodes, ("energy per step", drawn)]
+
+
+def describe_training(run: Training) -> str:
+    """What a training run takes, as a person reads it."""
+    energy = NO_POWER if run.energy_j is None else f"{run.energy_j / J_PER_MWH:,.1f} MWh"
+    facts = [
+        ("steps", f"{run.steps:,}"),
+        ("time without a break", f"{run.time_s / 86_400:,.1f} days"),
+        ("node-hours", f"{run.node_s / 3600:,.0f}"),
+        ("energy", energy),
+    ]
+    return tables.table([f"{tables.count(int(run.tokens))} tokens", ""], facts, first=LABELS)
 
 
 def _headline(prediction: Prediction) -> str:

@@ -40,6 +40,7 @@ def test_the_help_opens_with_two_examples(command: str) -> None:
     ("name", "command"),
     [
         ("predict.txt", PREDICT),
+        ("predict-tokens.txt", (*PREDICT, "--tokens", "300B")),
         ("models.txt", ("models",)),
         ("model.txt", ("models", "gpt-80b")),
         ("machines.txt", ("machines",)),
