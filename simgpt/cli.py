@@ -14,6 +14,7 @@ from topologies.errors import SimgptError
 
 COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
+    "sweep": ("simgpt.commands.sweep", "Predict every point of a study; resumes where it was."),
     "run": (
         "simgpt.commands.run",
         "Train for real under the same plan, predicted beside measured.",

@@ -141,7 +141,7 @@ def hours(seconds: float) -> str:
     ('0.0234', '68.8', '10,000')
     """
     value = seconds / 3600
-    return f"{value:.3g}" if value < 1 else _three(value)
+    return f"{value:#.3g}" if value < 1 else _three(value)
 
 
 def count(number: int) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
+from simgpt.advice import does_not_fit
 from topologies.units import format_quantity
 
 if TYPE_CHECKING:
@@ -217,18 +218,3 @@ def tuned_forms(prediction: Prediction) -> str:
 
 def _largest_first(parts: Mapping[str, float]) -> list[tuple[str, float]]:
     return [item for item in sorted(parts.items(), key=lambda item: -item[1]) if item[1] > 0]
-
-
-def does_not_fit(prediction: Prediction) -> str:
-    """By how much a plan misses the device's memory, and what would help."""
-    memory = prediction.memory
-    over = memory.peak_bytes - memory.capacity_bytes
-    advice = []
-    if prediction.plan.recompute == "none" and memory.parts["activations"] > over:
-        advice.append("recompute=full")
-    if prediction.plan.micro_batch > 1:
-        advice.append(f"micro_batch={prediction.plan.micro_batch // 2 or 1}")
-    if prediction.plan.data > 1 and prediction.plan.zero < 3:
-        advice.append(f"zero={prediction.plan.zero + 1}")
-    advice.append("a larger z (weights and optimizer state are split over x, y and z)")
-    return f"does not fit by {tables.gib(over)} per device; try {', or '.join(advice)}"

@@ -1,0 +1,145 @@
+"""A Dask cluster as the crew: one that runs already, or one that Slurm starts for the sweep.
+
+Dask comes with the extra `cluster`. It hands a dead worker's batches to the others by itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simgpt.studies.crews import AHEAD
+from simgpt.studies.errors import WorkersError
+from simgpt.studies.evaluate import Batch, Row, rows_of
+from simgpt.studies.inputs import Inputs
+
+CONNECT_S = 30.0
+MEMORY_GIB = 2  # for each process of a job
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """The jobs that hold the workers: `workers` processes, `cores` of them in a job."""
+
+    workers: int
+    cores: int = 1
+    partition: str | None = None
+    account: str | None = None
+    time: str = "01:00:00"
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs that makes."""
+        return -(-self.workers // self.cores)
+
+
+class DaskCrew:
+    """The workers of a Dask cluster; `timeout_s` without any finished batch is the end."""
+
+    def __init__(self, client: Any, inputs: Inputs, workers: int, timeout_s: float) -> None:
+        self._client = client
+        self._inputs = inputs
+        self._workers = workers
+        self._timeout_s = timeout_s
+        self._under_way: dict[Any, int] = {}
+
+    @property
+    def room(self) -> int:
+        """A few batches for each worker."""
+        return AHEAD * self._workers
+
+    def start(self, number: int, batch: Batch) -> None:
+        """Hand the batch to the scheduler."""
+        future = self._client.submit(rows_of, self._inputs, batch, pure=False)
+        self._under_way[future] = number
+
+    def finished(self) -> tuple[int, list[Row]]:
+        """The rows of whichever batch is done first."""
+        import distributed
+
+        try:
+            done = distributed.wait(
+                list(self._under_way), timeout=self._timeout_s, return_when="FIRST_COMPLETED"
+            ).done
+        except TimeoutError:
+            raise WorkersError(
+                f"no row was finished within {self._timeout_s:.0f} s (--timeout); are there any "
+                "workers? the rows before are kept"
+            ) from None
+        future = min(done, key=self._under_way.__getitem__)
+        number = self._under_way.pop(future)
+        return number, self._rows(future)
+
+    def _rows(self, future: Any) -> list[Row]:
+        try:
+            rows: list[Row] = future.result(timeout=CONNECT_S)
+        except WorkersError:
+            raise
+        except Exception as error:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise WorkersError(
+                f"the Dask cluster gave up: {what[:300]}; the rows before are kept"
+            ) from None
+        return rows
+
+
+@contextmanager
+def dask_cluster(where: str, inputs: Inputs, workers: int, timeout_s: float) -> Iterator[DaskCrew]:
+    """The crew of the scheduler at an address, or of the one that wrote a scheduler file."""
+    _require("distributed")
+    from distributed import Client
+
+    is_file = where.endswith(".json") or Path(where).exists()
+    if is_file and not Path(where).is_file():
+        raise WorkersError(f"cannot read the scheduler file {where}")
+    place = {"scheduler_file": where} if is_file else {"address": where}
+    try:
+        client = Client(**place, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise WorkersError(f"cannot reach a Dask scheduler at {where}: {why}") from None
+    with client:
+        threads = sum(client.nthreads().values()) or 1
+        yield DaskCrew(client, inputs, max(threads, workers), timeout_s)
+
+
+@contextmanager
+def slurm_cluster(slurm: Slurm, inputs: Inputs, timeout_s: float) -> Iterator[DaskCrew]:
+    """A crew in jobs of Slurm, which end with the sweep."""
+    _require("dask_jobqueue")
+    if shutil.which("sbatch") is None:
+        raise WorkersError("there is no sbatch here; --slurm wants a login node of the cluster")
+    from distributed import Client
+
+    with ExitStack() as stack:
+        jobs = stack.enter_context(slurm_jobs(slurm))
+        jobs.scale(jobs=slurm.jobs)
+        client = stack.enter_context(Client(jobs, timeout=CONNECT_S, set_as_default=False))
+        yield DaskCrew(client, inputs, slurm.workers, timeout_s)
+
+
+def slurm_jobs(slurm: Slurm) -> Any:
+    """The description of such jobs; nothing is submitted yet."""
+    from dask_jobqueue import SLURMCluster
+
+    return SLURMCluster(
+        queue=slurm.partition,
+        account=slurm.account,
+        walltime=slurm.time,
+        cores=slurm.cores,
+        processes=slurm.cores,
+        memory=f"{MEMORY_GIB * slurm.cores} GiB",
+        job_name="simgpt-sweep",
+    )
+
+
+def _require(module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise WorkersError(
+            f"{module} is not installed; pip install 'simgpt[cluster]' brings Dask and its jobs"
+        )
