@@ -146,20 +146,31 @@ def model_of(name_or_path: str) -> GPT:
 
 def machine_of(name_or_path: str, settings: tuple[str, ...] = ()) -> Machine:
     """The machine of that name or file, with `key=value` settings applied."""
+    changes = settings_of(settings)
+    machine = load_machine(name_or_path)
+    return with_settings(machine, changes) if changes else machine
+
+
+def settings_of(settings: tuple[str, ...]) -> dict[str, object]:
+    """The keys and values of `--set`."""
     changes: dict[str, object] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise click.UsageError(f"--set {setting}: write key=value, as in device.launch='5 us'")
         changes[key] = value
-    machine = load_machine(name_or_path)
-    return with_settings(machine, changes) if changes else machine
+    return changes
 
 
 def plan_of(text: str, *, devices: int | None, batch: int | None) -> Plan:
     """The plan from its text, or from a TOML or JSON file of the same keys."""
+    return parse_plan(plan_table(text), devices=devices, batch=batch)
+
+
+def plan_table(text: str) -> str | dict[str, Any]:
+    """The text of a plan as it is, or the table of the TOML or JSON file that it names."""
     if not text.endswith((".toml", ".json")):
-        return parse_plan(text, devices=devices, batch=batch)
+        return text
     try:
         content = Path(text).read_text(encoding="utf-8")
         table = json.loads(content) if text.endswith(".json") else tomllib.loads(content)
@@ -173,7 +184,7 @@ def plan_of(text: str, *, devices: int | None, batch: int | None) -> Plan:
         kinds = (list, str) if key == "overlap" else (int, str)
         if type(value) not in kinds:
             raise PlanError(f"{text}: {key} = {json.dumps(value, default=str)} is no plan's value")
-    return parse_plan(table, devices=devices, batch=batch)
+    return table
 
 
 def batch_of(batch: int | None, batch_tokens: int | None, gpt: GPT) -> int | None:

@@ -18,7 +18,7 @@ class Ticker:
 
     def __init__(self) -> None:
         self._shown = _progress() if sys.stderr.isatty() else None
-        self._said = time.monotonic() - EVERY_S
+        self._said = time.monotonic()
 
     def __enter__(self) -> Ticker:
         if self._shown is not None:

@@ -56,6 +56,13 @@ LABELS = 30  # characters of the tables' first column
     help="Say what training on so many tokens takes: 300e9, 300B, 1T.",
 )
 @click.option(
+    "--sweep",
+    "swept",
+    multiple=True,
+    metavar="KEY=V1,V2,…",
+    help="Predict every combination: z=16,64 devices=512,1024 device.launch='5 us,9 us'.",
+)
+@click.option(
     "--trace",
     type=options.NewFile(),
     help="Write the step's timeline for ui.perfetto.dev.",
@@ -77,6 +84,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from simulator.prediction import predict
     from topologies.policies import parse_placement
 
+    if how["swept"]:
+        return _sweep(model, machine, as_json=as_json, output=output, how=how)
     gpt = options.model_of(model)
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     plan = options.plan_of(how["plan"], devices=how["devices"], batch=sequences)
@@ -99,6 +108,27 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if not prediction.memory.fits:
         options.note(does_not_fit(prediction))
         raise SystemExit(3)
+
+
+def _sweep(
+    model: str, machine: str, *, as_json: bool, output: Path | None, how: Mapping[str, Any]
+) -> None:
+    """Predict every combination of the swept values, and keep the rows nowhere."""
+    from simgpt.commands.sweep import SHOWN, answer_rows
+    from simgpt.progress import Ticker
+    from simgpt.studies.inputs import inputs_of
+    from simgpt.studies.sweep import sweep
+    from simgpt.studies.table import describe, ranked
+    from simgpt.studies.words import study_of_words
+
+    if how["trace"] is not None or how["compute"] == "measured":
+        raise click.UsageError("--sweep goes with neither --trace nor --compute measured")
+    study = study_of_words(model, machine, how)
+    inputs = inputs_of(study)
+    with Ticker() as ticker:
+        rows = sweep(study, inputs, lambda done: ticker("sweeping", done=done, of=len(study)))
+        best_first = ranked(rows, "throughput")
+    answer_rows(describe(study, best_first, SHOWN), best_first, as_json=as_json, output=output)
 
 
 def write_trace(prediction: Prediction, path: Path) -> None:

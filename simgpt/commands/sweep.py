@@ -77,7 +77,8 @@ def command(study: Path, output: Path | None, as_json: bool, **how: Any) -> None
             lambda done: ticker(f"sweeping {asked.title}", done=done, of=len(asked)),
         )
     rows = ranked(rows_in(folder), how["sort"] or ("study" if asked.scaling else "throughput"))
-    answer_rows(describe(asked, rows, how["limit"] or SHOWN), rows, how["limit"], as_json, folder)
+    text = f"{describe(asked, rows, how['limit'] or SHOWN)}\nresults in {folder}"
+    answer_rows(text, rows, as_json=as_json, limit=how["limit"], folder=folder)
 
 
 def _workers(how: dict[str, Any]) -> Any:
@@ -95,17 +96,22 @@ def _workers(how: dict[str, Any]) -> Any:
 
 
 def answer_rows(
-    text: str, rows: list[dict[str, Any]], limit: int | None, as_json: bool, folder: Path | None
+    text: str,
+    rows: list[dict[str, Any]],
+    *,
+    as_json: bool,
+    limit: int | None = None,
+    folder: Path | None = None,
+    output: Path | None = None,
 ) -> None:
     """Print the rows, and end with status 3 if none can run, or 1 if the simulator failed."""
-    kept = [] if folder is None else [f"results in {folder}"]
     counts = {
         status: sum(row["status"] == status for row in rows)
         for status in ("ok", "infeasible", "error")
     }
     place = {} if folder is None else {"folder": str(folder)}
     record = {**place, "points": len(rows), **counts, "rows": rows[:limit]}
-    options.answer("\n".join([text, *kept]), record, as_json=as_json, output=None)
+    options.answer(text, record, as_json=as_json, output=output)
     if counts["error"]:
         options.note(f"the simulator failed at {counts['error']} points, which is a bug")
         raise SystemExit(1)

@@ -66,8 +66,13 @@ def describe(study: Study, rows: Sequence[Row], limit: int) -> str:
 def _headline(study: Study) -> str:
     varied = study.varied
     first = next(study.points())
-    fixed = ", ".join(f"{_short(key)} {first[key]}" for key in first if key not in varied)
+    fixed = ", ".join(_fixed(key, first[key]) for key in first if key not in varied)
     return "\n".join([study.title, *([tables.paragraph(fixed, indent="  ")] if fixed else [])])
+
+
+def _fixed(key: str, value: Any) -> str:
+    shown = tables.count(int(value)) if key == "tokens" else _shown(value)
+    return f"{_short(key)} {shown}"
 
 
 def _good(study: Study, rows: Sequence[Row]) -> str:
@@ -87,19 +92,21 @@ def _bad(study: Study, rows: Sequence[Row]) -> str:
 
 def _figures(study: Study) -> list[tuple[str, Callable[[Row], str]]]:
     """The columns of numbers, and how each shows a row's."""
-    figures: list[tuple[str, Callable[[Row], str]]] = [
+    training = "tokens" in next(study.points())
+    costs = [("days", _days), ("node-h", _training_hours), ("MWh", _mwh)]
+    return [
         ("step", lambda row: tables.seconds(row["prediction"]["step_s"])),
-        ("tokens/s", lambda row: f"{row['prediction']['tokens_per_s']:,.0f}"),
+        *([] if training else [("tokens/s", _tokens_per_s)]),
         ("MFU", lambda row: tables.percent(row["prediction"]["mfu"])),
+        *([("efficiency", _efficiency)] if study.scaling is not None else []),
+        ("memory", lambda row: tables.gib(row["prediction"]["memory"]["peak_bytes"])),
+        *(costs if training else [("node-h", _hours), ("energy", _energy)]),
+        ("waits on", _waits),
     ]
-    if study.scaling is not None:
-        figures.append(("efficiency", _efficiency))
-    figures.append(("memory", lambda row: tables.gib(row["prediction"]["memory"]["peak_bytes"])))
-    if "tokens" in next(study.points()):
-        figures += [("days", _days), ("node-h", _training_hours), ("MWh", _mwh)]
-    else:
-        figures += [("node-h", _hours), ("energy", _energy)]
-    return [*figures, ("waits most on", _waits)]
+
+
+def _tokens_per_s(row: Row) -> str:
+    return f"{row['prediction']['tokens_per_s']:,.0f}"
 
 
 def _efficiency(row: Row) -> str:
