@@ -6,6 +6,7 @@ Dask comes with the extra `cluster`. It hands a dead worker's batches to the oth
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -63,9 +64,10 @@ class DaskCrew:
         import distributed
 
         try:
-            done = distributed.wait(
-                list(self._under_way), timeout=self._timeout_s, return_when="FIRST_COMPLETED"
-            ).done
+            with self._client.as_current():
+                done = distributed.wait(
+                    list(self._under_way), timeout=self._timeout_s, return_when="FIRST_COMPLETED"
+                ).done
         except TimeoutError:
             raise WorkersError(
                 f"no row was finished within {self._timeout_s:.0f} s (--timeout); are there any "
@@ -94,18 +96,27 @@ def dask_cluster(where: str, inputs: Inputs, workers: int, timeout_s: float) -> 
     _require("distributed")
     from distributed import Client
 
-    is_file = where.endswith(".json") or Path(where).exists()
-    if is_file and not Path(where).is_file():
-        raise WorkersError(f"cannot read the scheduler file {where}")
-    place = {"scheduler_file": where} if is_file else {"address": where}
+    address = _address(where)
     try:
-        client = Client(**place, timeout=CONNECT_S, set_as_default=False)
+        client = Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
-        raise WorkersError(f"cannot reach a Dask scheduler at {where}: {why}") from None
+        raise WorkersError(f"cannot reach a Dask scheduler at {address}: {why}") from None
     with client:
         threads = sum(client.nthreads().values()) or 1
         yield DaskCrew(client, inputs, max(threads, workers), timeout_s)
+
+
+def _address(where: str) -> str:
+    """The scheduler's address, from the file that `dask scheduler --scheduler-file` writes."""
+    if not where.endswith(".json"):
+        return where
+    try:
+        return str(json.loads(Path(where).read_text(encoding="utf-8"))["address"])
+    except OSError as error:
+        raise WorkersError(f"cannot read the scheduler file {where}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise WorkersError(f"{where} is no scheduler file of Dask: it has no address") from None
 
 
 @contextmanager
@@ -135,6 +146,7 @@ def slurm_jobs(slurm: Slurm) -> Any:
         processes=slurm.cores,
         memory=f"{MEMORY_GIB * slurm.cores} GiB",
         job_name="simgpt-sweep",
+        scheduler_options={"dashboard": False},
     )
 
 

@@ -34,8 +34,7 @@ from tests.simgpt.studies.processes import (
 )
 from tests.simgpt.studies.worlds import SMALL, study
 
-LAYERS = 40
-ROWS = 6 * LAYERS
+LAYERS = 40  # 6 rows each
 
 
 class Shuffled:
@@ -167,12 +166,12 @@ def test_a_sweep_that_is_told_to_end_says_so_and_takes_its_workers_along(
     wait_for_the_end_of(workers)
 
 
-def kill_and_resume(tmp_path: Path, moments: list[int], workers: int) -> None:
+def kill_and_resume(tmp_path: Path, layers: int, moments: list[int], workers: int) -> None:
     """Kill a sweep once so many rows are there, go on, and compare with one that nobody killed."""
-    asked = write_study(tmp_path, LAYERS)
+    asked = write_study(tmp_path, layers)
     finish(begin(asked, tmp_path / "whole", "--workers", "2"))
     whole = (tmp_path / "whole" / RESULTS).read_bytes()
-    assert whole.count(b"\n") == ROWS
+    assert whole.count(b"\n") == 6 * layers
     results = tmp_path / "killed" / RESULTS
     for moment in sorted(moments):
         before = count(results)
@@ -180,7 +179,7 @@ def kill_and_resume(tmp_path: Path, moments: list[int], workers: int) -> None:
         wait_for_rows(sweep, results, moment)
         sweep.kill()
         sweep.communicate(timeout=PATIENCE_S)
-        assert before <= count(results) < ROWS, "it was through before it was killed"
+        assert before <= count(results) < 6 * layers, "it was through before it was killed"
     finish(begin(asked, tmp_path / "killed", "--workers", str(workers)))
     assert results.read_bytes() == whole
     kept = [(tmp_path / name / "study.json").read_bytes() for name in ("whole", "killed")]
@@ -191,7 +190,7 @@ def kill_and_resume(tmp_path: Path, moments: list[int], workers: int) -> None:
 def test_a_sweep_killed_twice_and_resumed_gives_the_same_bytes(
     workers: int, tmp_path: Path
 ) -> None:
-    kill_and_resume(tmp_path, [0, random.Random(workers).randrange(1, ROWS // 2)], workers)
+    kill_and_resume(tmp_path, 20, [0, random.Random(workers).randrange(1, 40)], workers)
 
 
 @pytest.mark.slow
@@ -200,4 +199,4 @@ def test_a_sweep_killed_at_ten_random_moments_gives_the_same_bytes(
     workers: int, tmp_path: Path
 ) -> None:
     draw = random.Random(workers)
-    kill_and_resume(tmp_path, [draw.randrange(0, ROWS - 60) for _ in range(10)], workers)
+    kill_and_resume(tmp_path, LAYERS, [draw.randrange(0, 180) for _ in range(10)], workers)
