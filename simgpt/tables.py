@@ -49,10 +49,11 @@ def table(
 
 def paragraph(text: str, *, indent: str = "") -> str:
     """Text in lines that fit, all but the first of them indented."""
-    return _broken(text, _width() - len(indent)).replace("\n", "\n" + indent)
+    return _broken(text, width() - len(indent)).replace("\n", "\n" + indent)
 
 
-def _width() -> int:
+def width() -> int:
+    """How wide text may be: as the terminal, within reason."""
     if not sys.stdout.isatty():
         return WIDTH
     return min(max(shutil.get_terminal_size().columns, 80), 160)
@@ -65,7 +66,7 @@ def _widths(rows: Sequence[Sequence[str]], left: int) -> list[int]:
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     words = [_longest(column) for column in columns]
-    room = _width() - GAP * (len(widths) - 1)
+    room = width() - GAP * (len(widths) - 1)
     while sum(widths) > room:
         loose = [i for i in range(min(left, len(widths))) if widths[i] > words[i]]
         if not loose:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from simgpt import options
+from simgpt import options, tables
 from simgpt.progress import Ticker
 
 MOST_WORKERS = 4096
@@ -113,7 +113,8 @@ def answer_rows(
     record = {**place, "points": len(rows), **counts, "rows": rows[:limit]}
     options.answer(text, record, as_json=as_json, output=output)
     if counts["error"]:
-        options.note(f"the simulator failed at {counts['error']} points, which is a bug")
+        failed = tables.several(counts["error"], "point")
+        options.note(f"the simulator failed at {failed}, which is a bug")
         raise SystemExit(1)
     if not counts["ok"]:
         raise SystemExit(3)

@@ -12,7 +12,9 @@ from simgpt.studies.study import Study
 
 J_PER_MWH = 3.6e9
 NOT_EXPOSED = ("compute", "optimizer", "idle")
+LEAST = ("energy", "tokens/s", "memory", "MFU")  # what a table can do without, first to last
 WORST = math.inf
+Figure = tuple[str, Callable[[Row], str]]
 
 
 def _prediction(*keys: str) -> Callable[[Row], float]:
@@ -71,13 +73,23 @@ def _headline(study: Study) -> str:
 
 
 def _fixed(key: str, value: Any) -> str:
-    shown = tables.count(int(value)) if key == "tokens" else _shown(value)
+    shown = tables.count(int(value)).replace(" ", "") if key == "tokens" else _shown(value)
     return f"{_short(key)} {shown}"
 
 
 def _good(study: Study, rows: Sequence[Row]) -> str:
-    columns = ["", *map(_short, study.varied)]
+    """The rows that can run; where they are too wide, figures that others imply are left out."""
     figures = _figures(study)
+    shown = _good_with(study, rows, figures)
+    for name in LEAST:
+        if max(map(len, shown.splitlines())) > tables.width():
+            figures = [figure for figure in figures if figure[0] != name]
+            shown = _good_with(study, rows, figures)
+    return shown
+
+
+def _good_with(study: Study, rows: Sequence[Row], figures: Sequence[Figure]) -> str:
+    columns = ["", *map(_short, study.varied)]
     cells = [
         [f"{row['id']}", *_given(study, row), *(show(row) for _, show in figures)] for row in rows
     ]
@@ -90,7 +102,7 @@ def _bad(study: Study, rows: Sequence[Row]) -> str:
     return tables.table(columns, cells, left=len(columns))
 
 
-def _figures(study: Study) -> list[tuple[str, Callable[[Row], str]]]:
+def _figures(study: Study) -> list[Figure]:
     """The columns of numbers, and how each shows a row's."""
     training = "tokens" in next(study.points())
     costs = [("days", _days), ("node-h", _training_hours), ("MWh", _mwh)]
