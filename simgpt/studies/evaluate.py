@@ -6,24 +6,24 @@ A process builds each machine, model and placement once and keeps it for the poi
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from simgpt.advice import does_not_fit
 from simgpt.options import batch_of
-from simgpt.studies.errors import WorkersError
+from simgpt.studies import best
+from simgpt.studies.errors import StudyError, WorkersError
 from simgpt.studies.inputs import Inputs, code_digest
-from simgpt.studies.keys import Point, plan_of
-from simulator.prediction import predict
+from simgpt.studies.keys import Point, keys_of, plan_of
+from simulator.prediction import Prediction, predict
 from topologies.errors import SimgptError
 from topologies.load import with_settings
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.policies import parse_placement
 from workload.gpt import GPT
-from workload.plan_text import parse_plan
+from workload.plan_text import parse_plan, plan_value
 
 Row = dict[str, Any]
 Batch = list[tuple[int, Point]]
@@ -73,13 +73,7 @@ class Evaluator:
         return row
 
     def _predict(self, row: Row, point: Point) -> None:
-        gpt = _model(self._inputs.models[point["model"]], point)
-        machine = self._set(point["machine"], _settings(point))
-        batch = batch_of(point.get("batch"), point.get("batch_tokens"), gpt)
-        plan = parse_plan(plan_of(point), devices=point.get("devices"), batch=batch)
-        policy = point.get("placement", "scheduler")
-        placed: Placement = self._placed(policy, machine, plan.grid.ranks)
-        prediction = predict(gpt, plan, machine, placement=placed)
+        prediction = self._prediction(point)
         row["prediction"] = prediction.as_dict()
         if "tokens" in point:
             training = prediction.cost.training(point["tokens"], prediction.tokens_per_step)
@@ -87,27 +81,37 @@ class Evaluator:
         if not prediction.memory.fits:
             row |= {"status": "infeasible", "reason": does_not_fit(prediction)}
 
+    def _prediction(self, point: Point) -> Prediction:
+        gpt = _model(self._inputs.models[point["model"]], point)
+        machine = self._set(point["machine"], _settings(point))
+        batch = batch_of(point.get("batch"), point.get("batch_tokens"), gpt)
+        devices, policy = point.get("devices"), point.get("placement", "scheduler")
+        if point.get("plan") == best.BEST:
+            if devices is None or batch is None:
+                raise StudyError('plan = "best" needs devices and batch')
+            placed: Placement = self._placed(policy, machine, devices)
+            fixed = {key: plan_value(key, given) for key, given in keys_of(point, "plan").items()}
+            return best.best_plan(gpt, machine, devices, batch, fixed=fixed, placement=placed)
+        plan = parse_plan(plan_of(point), devices=devices, batch=batch)
+        placed = self._placed(policy, machine, plan.grid.ranks)
+        return predict(gpt, plan, machine, placement=placed)
+
     def _machine(self, name: str, settings: tuple[tuple[str, Any], ...]) -> Machine:
         machine = self._inputs.machines[name]
         return with_settings(machine, dict(settings)) if settings else machine
 
 
-def _settings(point: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    prefix = "machine."
-    return tuple(
-        (key.removeprefix(prefix), _hashable(given))
-        for key, given in point.items()
-        if key.startswith(prefix)
-    )
+def _settings(point: Point) -> tuple[tuple[str, Any], ...]:
+    return tuple((key, _hashable(given)) for key, given in keys_of(point, "machine").items())
 
 
 def _hashable(given: Any) -> Any:
     return tuple(map(_hashable, given)) if isinstance(given, list | tuple) else given
 
 
-def _model(gpt: GPT, point: Mapping[str, Any]) -> GPT:
+def _model(gpt: GPT, point: Point) -> GPT:
     """The model with a point's fields; an MLP of four times the width stays so."""
-    own = {key.removeprefix("model."): v for key, v in point.items() if key.startswith("model.")}
+    own = keys_of(point, "model")
     if "hidden" in own and "ffn" not in own and gpt.ffn == 4 * gpt.hidden:
         own["ffn"] = 4 * own["hidden"]
     return replace(gpt, **own) if own else gpt

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from topologies.load import check_setting
 from topologies.machine import Machine, machine_to_dict
 from workload.gpt import GPT
 
-PACKAGES = ("topologies", "workload", "simulator")  # what a prediction is made of
+PACKAGES = ("topologies", "workload", "simulator", "simgpt.studies")  # what a row is made of
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,8 @@ def _check_settings(study: Study, machines: Mapping[str, Machine]) -> None:
     ]
     for key, values in (*fixed, *study.swept):
         if key.startswith("machine."):
-            for machine in machines.values():
-                for given in values:
-                    check_setting(machine, key.removeprefix("machine."), given)
+            for machine, given in product(machines.values(), values):
+                check_setting(machine, key.removeprefix("machine."), given)
 
 
 def _digest(record: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from simgpt.options import tokens_of
+from simgpt.studies.best import BEST
 from simgpt.studies.errors import StudyError
 from topologies.policies import check_placement
 from workload.errors import PlanCannotRunError, PlanError
@@ -81,8 +82,13 @@ _EXAMPLES = {"model": '"gpt-80b"', "machine": '"frontier"', "placement": '"sched
 
 def plan_of(point: Mapping[str, Any]) -> dict[str, Any]:
     """The plan's keys of a point: its plan, and over it the keys that it gives one by one."""
-    own = {key.removeprefix("plan."): v for key, v in point.items() if key.startswith("plan.")}
-    return {**split_plan(point.get("plan", "data=rest")), **own}
+    return {**split_plan(point.get("plan", "data=rest")), **keys_of(point, "plan")}
+
+
+def keys_of(point: Mapping[str, Any], head: str) -> dict[str, Any]:
+    """What a point sets of its `plan`, its `model` or its `machine`, key by key."""
+    prefix = f"{head}."
+    return {key.removeprefix(prefix): v for key, v in point.items() if key.startswith(prefix)}
 
 
 def ordered(point: Mapping[str, Any]) -> Point:
@@ -96,6 +102,8 @@ def ordered(point: Mapping[str, Any]) -> Point:
 def _plan(given: Any) -> str:
     if isinstance(given, dict):
         given = ",".join(f"{key}={_text(item)}" for key, item in given.items())
+    if given == BEST:
+        return BEST
     if not isinstance(given, str):
         raise StudyError(f'plan = {given} must be text, as in plan = "z=64,data=rest"')
     for key, item in split_plan(given).items():
