@@ -114,7 +114,7 @@ timeout_option = click.option(
 
 def answer(text: str, record: dict[str, Any], *, as_json: bool, output: Path | None) -> None:
     """Print a command's answer, as text or as its JSON record, or write it to a file."""
-    content = json.dumps(_strict(record), indent=2) if as_json else text.rstrip("\n")
+    content = json.dumps(strict(record), indent=2) if as_json else text.rstrip("\n")
     if output is None:
         click.echo(content)
     else:
@@ -212,10 +212,10 @@ def check_machine(document: dict[str, Any]) -> Machine:
     return machine_from_dict(document, "calibration")
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
     """The value as JSON knows it: a loss that went to infinity is null."""
     if isinstance(value, dict):
-        return {key: _strict(item) for key, item in value.items()}
+        return {key: strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
+        return [strict(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

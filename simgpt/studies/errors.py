@@ -13,3 +13,9 @@ class WorkersError(SimgptError):
     """Workers that cannot start, or that are gone; the rows so far are kept."""
 
     exit_code = 5
+
+
+class ResultsError(SimgptError):
+    """A folder that takes no more rows: a full disk, say."""
+
+    exit_code = 5

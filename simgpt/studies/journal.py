@@ -33,9 +33,10 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
-from simgpt.studies.errors import StudyError
+from simgpt.options import strict
+from simgpt.studies.errors import ResultsError, StudyError
 from simgpt.studies.evaluate import Row
 from simgpt.studies.inputs import Inputs
 from simgpt.studies.keys import Point
@@ -53,7 +54,7 @@ class Journal:
         self._study = study
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = _locked(folder)
+            self._descriptor = _locked(folder)
         except OSError as error:
             why = error.strerror or str(error)
             raise StudyError(f"cannot write results into {folder}: {why}") from None
@@ -61,7 +62,7 @@ class Journal:
             _claim(folder, study_record(study, inputs))
             self.done = self._continued()
         except BaseException:
-            self._file.close()
+            os.close(self._descriptor)
             raise
 
     def __enter__(self) -> Journal:
@@ -73,31 +74,32 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        os.close(self._descriptor)
 
     def append(self, row: Row) -> None:
         """Write the next row; once this returns, the end of this process does not undo it."""
         assert row["id"] == self.done
+        left = line_of(row)
         try:
-            self._file.write(line_of(row))
-            self._file.flush()
+            while left:
+                left = left[os.write(self._descriptor, left) :]
         except OSError as error:
-            raise StudyError(
+            raise ResultsError(
                 f"cannot write {self._folder / RESULTS}: {error.strerror}; the rows before are kept"
             ) from None
         self.done += 1
 
     def _continued(self) -> int:
         """How many good rows there are; whatever follows them is cut off."""
-        self._file.seek(0)
         end = done = 0
-        for point, line in zip(self._study.points(), self._file, strict=False):
-            if not _is_row(line, done, point):
-                break
-            end, done = end + len(line), done + 1
-        if self._file.seek(0, os.SEEK_END) > end:
-            self._file.truncate(end)
-        self._file.seek(end)
+        with (self._folder / RESULTS).open("rb") as file:
+            for point, line in zip(self._study.points(), file, strict=False):
+                if not _is_row(line, done, point):
+                    break
+                end, done = end + len(line), done + 1
+        if os.lseek(self._descriptor, 0, os.SEEK_END) > end:
+            os.truncate(self._descriptor, end)
+        os.lseek(self._descriptor, end, os.SEEK_SET)
         return done
 
 
@@ -121,10 +123,10 @@ def study_record(study: Study, inputs: Inputs) -> dict[str, Any]:
 
 def line_of(row: Row) -> bytes:
     """A row as it stands in the file."""
-    return json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    return json.dumps(strict(row), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
-def _locked(folder: Path) -> BinaryIO:
+def _locked(folder: Path) -> int:
     """The file of rows, held against other sweeps; a folder of something else is refused."""
     results = folder / RESULTS
     if not (folder / STUDY).exists() and results.exists() and results.stat().st_size:
@@ -133,13 +135,14 @@ def _locked(folder: Path) -> BinaryIO:
             "give another folder with -o"
         )
     descriptor = os.open(results, os.O_RDWR | os.O_CREAT, 0o666)
-    file = os.fdopen(descriptor, "r+b")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        file.close()
+        os.close(descriptor)
         raise StudyError(f"another sweep is writing into {folder}; wait for it") from None
-    return file
+    except OSError:
+        return descriptor  # a file system without locks: nothing can be held against others there
+    return descriptor
 
 
 def _claim(folder: Path, record: dict[str, Any]) -> None:

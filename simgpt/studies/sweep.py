@@ -30,14 +30,14 @@ class Workers:
     slurm: Slurm | None = None
     timeout_s: float = 3600.0
 
-    def crew(self, inputs: Inputs) -> AbstractContextManager[Crew]:
-        """The crew, ready to work until the context ends."""
+    def crew(self, inputs: Inputs, rows: int) -> AbstractContextManager[Crew]:
+        """The crew for so many rows, ready to work until the context ends."""
         if self.slurm is not None:
             return slurm_cluster(self.slurm, inputs, self.timeout_s)
         if self.scheduler is not None:
             return dask_cluster(self.scheduler, inputs, self.count, self.timeout_s)
-        if self.count > 1:
-            return Processes(inputs, self.count, self.timeout_s)
+        if min(self.count, rows) > 1:
+            return Processes(inputs, min(self.count, rows), self.timeout_s)
         return nullcontext(Alone(inputs))
 
     @property
@@ -74,7 +74,7 @@ def _rest(
     if workers.remote:
         size = min(max((len(study) - first) // (8 * workers.count), 1), MOST_IN_A_BATCH)
     batches: Iterator[Batch] = iter(lambda: list(itertools.islice(points, size)), [])
-    with workers.crew(inputs) as crew:
+    with workers.crew(inputs, len(study) - first) as crew:
         yield from _scaled(study, in_order(crew, batches), earlier)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -11,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgpt.studies.errors import StudyError
@@ -19,6 +23,7 @@ from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import RESULTS, STUDY, Journal, rows_in
 from simgpt.studies.study import Study
 from simgpt.studies.sweep import Workers, sweep_into
+from tests.simgpt.studies.processes import begin, count, finish, write_study
 from tests.simgpt.studies.worlds import GRID, SMALL, study
 
 
@@ -50,6 +55,7 @@ def test_every_point_has_its_row_and_what_cannot_run_says_why() -> None:
     assert (rows[6]["prediction"], rows[0]["prediction"]["devices"]) == (None, 2)
 
 
+@settings(max_examples=50)
 @given(cut=st.integers(0, 10**6), rest=st.binary(max_size=40))
 def test_a_sweep_cut_at_any_byte_goes_on_to_the_same_bytes(cut: int, rest: bytes) -> None:
     """Whatever stands behind the cut, torn or not, is no row of this study."""
@@ -198,6 +204,36 @@ def test_a_folder_that_cannot_be_written(sealed: Path) -> None:
     asked, inputs, _ = world()
     with pytest.raises(StudyError, match="Permission denied"):
         Journal(sealed, asked, inputs)
+
+
+def test_a_full_disk_is_said_and_the_rows_before_it_are_kept(tmp_path: Path) -> None:
+    study_file = write_study(tmp_path, 3)
+    limited = (
+        f"ulimit -f 16; exec {sys.executable} -m simgpt sweep {study_file} -o {tmp_path / 'o'}"
+    )
+    done = subprocess.run(
+        ["sh", "-c", limited], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "results.jsonl: File too large; the rows before are kept" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert count(tmp_path / "o" / RESULTS) > 0
+    finish(begin(study_file, tmp_path / "o"))
+    finish(begin(study_file, tmp_path / "whole"))
+    files = [tmp_path / name / RESULTS for name in ("o", "whole")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_file_system_without_locks_takes_rows_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    asked, inputs, whole = world()
+    swept(tmp_path, asked, inputs)
+    assert (tmp_path / RESULTS).read_bytes() == whole
 
 
 def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
