@@ -200,7 +200,7 @@ class _Worker:
 def serve(pipe: Connection, inputs: Inputs) -> None:
     """A worker's life: rows for batches, until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    end_with_the_parent()
     while True:
         try:
             batch: Batch = pipe.recv()
@@ -211,8 +211,13 @@ def serve(pipe: Connection, inputs: Inputs) -> None:
             return
 
 
-def _end_with_the_parent() -> None:
+def end_with_the_parent() -> None:
+    """See to it that this process ends with the one that started it, busy or not."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

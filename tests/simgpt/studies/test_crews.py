@@ -29,6 +29,7 @@ from tests.simgpt.studies.processes import (
     count,
     finish,
     runs,
+    starter_of_a_busy_worker,
     wait_for_rows,
     write_study,
 )
@@ -140,6 +141,14 @@ def test_workers_end_with_a_sweep_that_is_killed(tmp_path: Path) -> None:
     assert len(workers) >= 2
     sweep.kill()
     sweep.communicate(timeout=PATIENCE_S)
+    wait_for_the_end_of(workers)
+
+
+def test_a_busy_worker_ends_with_the_process_that_started_it() -> None:
+    starter = starter_of_a_busy_worker()
+    workers = children(starter.pid)
+    starter.kill()
+    starter.communicate(timeout=PATIENCE_S)
     wait_for_the_end_of(workers)
 
 

@@ -87,6 +87,15 @@ def test_a_line_that_is_no_row_of_the_study_is_made_anew(bad: bytes, tmp_path: P
     assert (tmp_path / RESULTS).read_bytes() == whole
 
 
+@pytest.mark.parametrize("behind", [b"{", b"3\n", b'{"id":9}\n' * 100])
+def test_what_stands_behind_the_last_row_is_cut_off(behind: bytes, tmp_path: Path) -> None:
+    asked, inputs, whole = world()
+    swept_nothing(tmp_path, asked, inputs)
+    (tmp_path / RESULTS).write_bytes(whole + behind)
+    assert swept(tmp_path, asked, inputs) == [9]
+    assert (tmp_path / RESULTS).read_bytes() == whole
+
+
 def test_a_row_of_another_point_is_made_anew(tmp_path: Path) -> None:
     asked, inputs, whole = world()
     swept_nothing(tmp_path, asked, inputs)
