@@ -44,6 +44,11 @@ def parse_plan(
     return plan
 
 
+def parse_fields(text: str) -> dict[str, Any]:
+    """Read some of a plan's fields, without a plan to check them: `pipe=1,zero=1`."""
+    return {key: plan_value(key, value) for key, value in split_plan(text).items()}
+
+
 def split_plan(text: str) -> dict[str, str]:
     """The words of a plan's text by key, not yet looked at.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from simgpt.studies.errors import StudyError
-
 if TYPE_CHECKING:
     from simulator.prediction import Prediction
     from topologies.machine import Machine
@@ -14,12 +12,6 @@ if TYPE_CHECKING:
     from workload.gpt import GPT
 
 BEST = "best"
-
-
-def check_best(plan: object) -> None:
-    """Refuses `plan = "best"` while a study reads it, as long as `best_plan` cannot answer it."""
-    if plan == BEST:
-        raise _not_supported()
 
 
 def best_plan(
@@ -32,10 +24,12 @@ def best_plan(
     placement: Placement,
 ) -> Prediction:
     """The prediction of the fastest plan that fits, of all that have the `fixed` keys."""
-    raise _not_supported()
+    from simgpt.commands.search import fixed_fields
+    from simulator import search
+
+    kept = fixed_fields(",".join(f"{key}={_text(value)}" for key, value in fixed.items()))
+    return search.best_plan(gpt, machine, devices, batch, fixed=kept, placement=placement)
 
 
-def _not_supported() -> StudyError:
-    return StudyError(
-        'plan = "best" is not supported; give a plan such as "z=64,data=rest,recompute=full"'
-    )
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,7 +13,7 @@ from typing import Any
 from simgpt.advice import does_not_fit
 from simgpt.options import batch_of
 from simgpt.studies import best
-from simgpt.studies.errors import StudyError, WorkersError
+from simgpt.studies.errors import WorkersError
 from simgpt.studies.inputs import Inputs, code_digest
 from simgpt.studies.keys import Point, keys_of, plan_of
 from simulator.prediction import Prediction, predict
@@ -23,7 +23,7 @@ from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.policies import parse_placement
 from workload.gpt import GPT
-from workload.plan_text import parse_plan, plan_value
+from workload.plan_text import parse_plan
 
 Row = dict[str, Any]
 Batch = list[tuple[int, Point]]
@@ -87,10 +87,9 @@ class Evaluator:
         batch = batch_of(point.get("batch"), point.get("batch_tokens"), gpt)
         devices, policy = point.get("devices"), point.get("placement", "scheduler")
         if point.get("plan") == best.BEST:
-            if devices is None or batch is None:
-                raise StudyError('plan = "best" needs devices and batch')
+            assert devices is not None and batch is not None
             placed: Placement = self._placed(policy, machine, devices)
-            fixed = {key: plan_value(key, given) for key, given in keys_of(point, "plan").items()}
+            fixed = keys_of(point, "plan")
             return best.best_plan(gpt, machine, devices, batch, fixed=fixed, placement=placed)
         plan = parse_plan(plan_of(point), devices=devices, batch=batch)
         placed = self._placed(policy, machine, plan.grid.ranks)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simgpt.studies.best import check_best
 from simgpt.studies.errors import StudyError
 from simgpt.studies.keys import Point, value
 
@@ -54,7 +53,6 @@ def read_scaling(table: Mapping[str, Any], base: Mapping[str, Any]) -> Scaling:
         counts = [value("devices", count) for count in _list("devices", table["devices"])]
         rungs = _strong(counts) if kind == "strong" else _weak(counts, base)
     if "plan" in table:
-        check_best(table["plan"])
         rungs = [{"plan": value("plan", table["plan"]), **rung} for rung in rungs]
     if len({tuple(rung) for rung in rungs}) > 1:
         raise StudyError("the rows of scaling.ladder must all give a plan, or none")
@@ -93,7 +91,6 @@ def _rung(row: Any) -> Point:
         raise StudyError(
             f"scaling.ladder has {row}, but wants [model, devices, batch] or a plan too"
         )
-    check_best(row[-1])
     return {key: value(key, item) for key, item in zip(RUNG, row, strict=False)}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simgpt.studies.best import check_best
+from simgpt.studies.best import BEST
 from simgpt.studies.errors import StudyError
 from simgpt.studies.keys import PLAIN, Point, canonical, ordered, value
 from simgpt.studies.scaling import Scaling, read_scaling
@@ -90,6 +90,9 @@ class Study:
                 raise StudyError(f"{self.title} names no {key}; give {key} = … or list some")
         if "batch" in point and "batch_tokens" in point:
             raise StudyError(f"{self.title} gives batch and batch_tokens; give one of them")
+        sized = "devices" in point and ("batch" in point or "batch_tokens" in point)
+        if point.get("plan") == BEST and not sized:
+            raise StudyError(f'{self.title}: plan = "best" needs devices and a batch')
 
 
 def read_study(path: Path) -> Study:
@@ -138,7 +141,7 @@ def swept_of(lists: Mapping[str, Any]) -> tuple[tuple[str, tuple[Any, ...]], ...
             raise StudyError(f"sweep.{given} is empty; give it at least one value")
         if key in found:
             raise StudyError(f"{key} stands twice in [sweep]")
-        found[key] = tuple(_value(key, each) for each in values)
+        found[key] = tuple(value(key, each) for each in values)
     return tuple(found.items())
 
 
@@ -148,14 +151,8 @@ def _point(table: Mapping[str, Any]) -> Point:
         key = canonical(given)
         if key in point:
             raise StudyError(f"{key} stands twice")
-        point[key] = _value(key, each)
+        point[key] = value(key, each)
     return point
-
-
-def _value(key: str, given: Any) -> Any:
-    if key == "plan":
-        check_best(given)
-    return value(key, given)
 
 
 def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from simgpt import tables
+from simgpt.studies.best import BEST
 from simgpt.studies.evaluate import Row
 from simgpt.studies.study import Study
 
@@ -89,11 +90,20 @@ def _good(study: Study, rows: Sequence[Row]) -> str:
 
 
 def _good_with(study: Study, rows: Sequence[Row], figures: Sequence[Figure]) -> str:
-    columns = ["", *map(_short, study.varied)]
+    found = [BEST] if any(row["point"].get("plan") == BEST for row in rows) else []
+    columns = ["", *map(_short, study.varied), *(f"{name} plan" for name in found)]
     cells = [
-        [f"{row['id']}", *_given(study, row), *(show(row) for _, show in figures)] for row in rows
+        [
+            *(f"{row['id']}", *_given(study, row), *(_plan(row) for _ in found)),
+            *(show(row) for _, show in figures),
+        ]
+        for row in rows
     ]
     return tables.table([*columns, *(name for name, _ in figures)], cells, left=len(columns))
+
+
+def _plan(row: Row) -> str:
+    return str(row["prediction"]["plan_string"])
 
 
 def _bad(study: Study, rows: Sequence[Row]) -> str:

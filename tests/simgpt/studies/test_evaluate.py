@@ -11,8 +11,9 @@ from simgpt.studies import best
 from simgpt.studies.evaluate import Row, rows_of
 from simgpt.studies.inputs import inputs_of
 from simulator.prediction import Prediction, predict
-from tests.simgpt.studies.worlds import GRID, SMALL, study
-from topologies.load import with_settings
+from simulator.search import best_plan
+from tests.simgpt.studies.worlds import GRID, study
+from topologies.load import load_machine, with_settings
 from topologies.machine import Machine
 from topologies.placement import Placement, scheduler
 from workload.gpt import GPT, find_model
@@ -127,12 +128,27 @@ def test_the_best_plan_is_asked_for_at_one_place(monkeypatch: pytest.MonkeyPatch
         assert (dict(fixed), placement.ranks) == ({"x": 2}, devices)
         return predict(gpt, parse_plan("x=2,z=8", devices=devices, batch=batch), machine)
 
-    monkeypatch.setattr("simgpt.studies.study.check_best", lambda _: None)
     monkeypatch.setattr(best, "best_plan", answer)
     found = row(plan="best", set={"x": 2, "device.launch": "1 ms"})
     assert (found["reason"], shape(found, "x", "z")) == ("", (2, 8))
 
 
-def test_the_best_plan_is_refused_by_name_until_there_is_an_answer() -> None:
-    found = rows_of(inputs_of(study(SMALL)), [(0, {**next(study(SMALL).points()), "plan": "best"})])
-    assert found[0]["reason"].startswith('plan = "best" is not supported')
+def test_the_best_plan_is_that_of_the_search() -> None:
+    found = row(plan="best", set={"zero": 1, "sequence_parallel": False}, devices=4, batch=8)
+    machine = load_machine("frontier")
+    expected = best_plan(
+        find_model("tiny-1m"),
+        machine,
+        4,
+        8,
+        fixed={"zero": 1, "sequence_parallel": False},
+        placement=scheduler(machine, 4),
+    )
+    assert found["prediction"] == expected.as_dict()
+    assert shape(found, "zero") == (1,)
+
+
+def test_what_a_search_cannot_keep_is_the_row_s_reason() -> None:
+    found = row(plan="best", set={"matmul_forms": "tuned"})
+    assert (found["status"], found["prediction"]) == ("infeasible", None)
+    assert "a search cannot keep matmul_forms=tuned" in found["reason"]

@@ -89,7 +89,6 @@ def test_a_value_from_a_file_or_a_command_line_is_the_same(key: str, given: Any,
         ({"set": {"nodes": 1.5}}, "it wants a whole number"),
         ({"sweep": {"placement": ["nowhere"]}}, 'placement "nowhere" is not known'),
         ({"sweep": {"placement": ["random:sed=1"]}}, "has sed=1, but takes"),
-        ({"sweep": {"plan": ["best"]}}, 'plan = "best" is not supported'),
         ({"plan": "x"}, "cannot read 'x' in the plan"),
         ({"plan": "data=rest,x=0"}, "x=0 must be at least 1"),
         ({"tokens": "many"}, "many is no number of tokens"),
@@ -110,6 +109,12 @@ def test_a_study_that_nobody_can_mean(change: dict[str, Any], words: str) -> Non
 def test_every_point_has_a_model_and_a_machine(key: str) -> None:
     with pytest.raises(StudyError, match=f"names no {key}"):
         study({k: v for k, v in SMALL.items() if k != key})
+
+
+@pytest.mark.parametrize("key", ["devices", "batch"])
+def test_the_best_plan_is_that_of_so_many_devices_and_a_batch(key: str) -> None:
+    with pytest.raises(StudyError, match='plan = "best" needs devices and a batch'):
+        study({k: v for k, v in SMALL.items() if k != key}, plan="best")
 
 
 def test_the_last_key_varies_fastest() -> None:
