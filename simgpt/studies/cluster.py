@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import shutil
+from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -56,38 +58,51 @@ class DaskCrew:
 
     def start(self, number: int, batch: Batch) -> None:
         """Hand the batch to the scheduler."""
-        future = self._client.submit(rows_of, self._inputs, batch, pure=False)
+        with _in_a_sentence():
+            future = self._client.submit(rows_of, self._inputs, batch, pure=False)
         self._under_way[future] = number
 
     def finished(self) -> tuple[int, list[Row]]:
         """The rows of whichever batch is done first."""
         import distributed
 
-        try:
-            with self._client.as_current():
+        with _in_a_sentence(), self._client.as_current():
+            try:
                 done = distributed.wait(
                     list(self._under_way), timeout=self._timeout_s, return_when="FIRST_COMPLETED"
                 ).done
-        except TimeoutError:
-            raise WorkersError(
-                f"no row was finished within {self._timeout_s:.0f} s (--timeout); are there any "
-                "workers? the rows before are kept"
-            ) from None
-        future = min(done, key=self._under_way.__getitem__)
-        number = self._under_way.pop(future)
-        return number, self._rows(future)
-
-    def _rows(self, future: Any) -> list[Row]:
-        try:
+            except TimeoutError:
+                raise WorkersError(
+                    f"no row was finished within {self._timeout_s:.0f} s (--timeout); are there "
+                    "any workers? the rows before are kept"
+                ) from None
+            future = min(done, key=self._under_way.__getitem__)
             rows: list[Row] = future.result(timeout=CONNECT_S)
-        except WorkersError:
-            raise
-        except Exception as error:
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            raise WorkersError(
-                f"the Dask cluster gave up: {what[:300]}; the rows before are kept"
-            ) from None
-        return rows
+            return self._under_way.pop(future), rows
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep Dask's log to itself: what matters of it is said in a sentence."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    """Turn whatever a cluster fails with, a lost scheduler too, into one sentence."""
+    try:
+        yield
+    except WorkersError:
+        raise
+    except (Exception, CancelledError) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise WorkersError(
+            f"the Dask cluster gave up ({what[:200]}); the rows before are kept"
+        ) from None
 
 
 @contextmanager
@@ -102,14 +117,14 @@ def dask_cluster(where: str, inputs: Inputs, workers: int, timeout_s: float) -> 
     except (OSError, TimeoutError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
         raise WorkersError(f"cannot reach a Dask scheduler at {address}: {why}") from None
-    with client:
+    with _silent(), client:
         threads = sum(client.nthreads().values()) or 1
         yield DaskCrew(client, inputs, max(threads, workers), timeout_s)
 
 
 def _address(where: str) -> str:
     """The scheduler's address, from the file that `dask scheduler --scheduler-file` writes."""
-    if not where.endswith(".json"):
+    if not (where.endswith(".json") or Path(where).is_file()):
         return where
     try:
         return str(json.loads(Path(where).read_text(encoding="utf-8"))["address"])
@@ -127,7 +142,7 @@ def slurm_cluster(slurm: Slurm, inputs: Inputs, timeout_s: float) -> Iterator[Da
         raise WorkersError("there is no sbatch here; --slurm wants a login node of the cluster")
     from distributed import Client
 
-    with ExitStack() as stack:
+    with _silent(), ExitStack() as stack:
         jobs = stack.enter_context(slurm_jobs(slurm))
         jobs.scale(jobs=slurm.jobs)
         client = stack.enter_context(Client(jobs, timeout=CONNECT_S, set_as_default=False))

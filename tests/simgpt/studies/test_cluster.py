@@ -6,6 +6,9 @@ import importlib.util
 import os
 import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
@@ -20,10 +23,16 @@ from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import RESULTS
 from simgpt.studies.sweep import Workers, sweep_into
 from tests.simgpt.face import assert_golden, simgpt
-from tests.simgpt.studies.processes import write_study
+from tests.simgpt.studies.processes import (
+    PATIENCE_S,
+    begin,
+    count,
+    finish,
+    wait_for_rows,
+    write_study,
+)
 from tests.simgpt.studies.worlds import SMALL, study
 
-PATIENCE_S = 60.0
 wants_dask = pytest.mark.skipif(
     importlib.util.find_spec("distributed") is None
     or importlib.util.find_spec("dask_jobqueue") is None,
@@ -85,6 +94,45 @@ def test_a_scheduler_file_does_as_well_as_an_address(tmp_path: Path) -> None:
     here = simgpt(*words, "-o", str(tmp_path / "b"))
     assert (there.status, there.err) == (here.status, here.err) == (0, "")
     assert (tmp_path / "a" / RESULTS).read_bytes() == (tmp_path / "b" / RESULTS).read_bytes()
+
+
+def dask(role: str, place: Path, *words: str) -> subprocess.Popen[bytes]:
+    """A scheduler or a worker of Dask as a process of its own."""
+    module = f"distributed.cli.dask_{role}"
+    command = [sys.executable, "-m", module, "--scheduler-file", str(place), "--no-dashboard"]
+    return subprocess.Popen([*command, *words], stderr=subprocess.DEVNULL)
+
+
+@wants_dask
+@pytest.mark.slow
+def test_a_sweep_goes_on_elsewhere_after_its_scheduler_was_killed(tmp_path: Path) -> None:
+    asked, place, results = write_study(tmp_path, 20), tmp_path / "s.json", tmp_path / "o" / RESULTS
+    scheduler = dask("scheduler", place, "--port", "0", "--host", "127.0.0.1")
+    worker = dask("worker", place, "--nthreads", "1", "--death-timeout", "20")
+    try:
+        wait_for_file(place)
+        sweep = begin(asked, tmp_path / "o", "--scheduler", str(place), "--timeout", "50")
+        wait_for_rows(sweep, results, 5)
+        scheduler.kill()
+        out, err = sweep.communicate(timeout=PATIENCE_S)
+    finally:
+        for process in (scheduler, worker):
+            process.kill()
+            process.wait(PATIENCE_S)
+    assert (sweep.returncode, out) == (5, "")
+    assert err.startswith("simgpt: the Dask cluster gave up (")
+    assert err.count("\n") == 1
+    assert 5 <= count(results) < 120
+    finish(begin(asked, tmp_path / "o"))
+    finish(begin(asked, tmp_path / "whole"))
+    assert results.read_bytes() == (tmp_path / "whole" / RESULTS).read_bytes()
+
+
+def wait_for_file(path: Path) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not (path.exists() and path.read_text(encoding="utf-8").endswith("}")):
+        assert time.monotonic() < end, f"no {path}"
+        time.sleep(0.05)
 
 
 @wants_dask
