@@ -110,9 +110,11 @@ def dask_cluster(where: str, inputs: Inputs, workers: int, timeout_s: float) -> 
     """The crew of the scheduler at an address, or of the one that wrote a scheduler file."""
     _require("distributed")
     from distributed import Client
+    from distributed.comm import resolve_address
 
     address = _address(where)
     try:
+        resolve_address(address)  # a Client of a senseless address takes a minute to go away
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         why = " ".join(str(error).split())[:200]

@@ -174,6 +174,15 @@ def test_a_scheduler_that_is_not_there_is_named(
 
 
 @wants_dask
+@pytest.mark.parametrize("address", ["bogus::x//", "tcp://", "nobody.invalid:80", "nothing://x:1"])
+def test_an_address_of_nothing_is_named(address: str, tmp_path: Path) -> None:
+    study_file = write_study(tmp_path, 1)
+    said = simgpt("sweep", str(study_file), "-o", str(tmp_path / "o"), "--scheduler", address)
+    assert said.status == 5
+    assert f"cannot reach a Dask scheduler at {address}: " in said.sentence
+
+
+@wants_dask
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
 def test_a_broken_scheduler_file_is_refused(content: str, tmp_path: Path) -> None:
     place = tmp_path / "scheduler.json"
