@@ -9,11 +9,13 @@ import importlib.util
 import json
 import logging
 import shutil
+import subprocess
 from asyncio import CancelledError
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from simgpt.studies.crews import AHEAD
@@ -144,11 +146,37 @@ def slurm_cluster(slurm: Slurm, inputs: Inputs, timeout_s: float) -> Iterator[Da
         raise WorkersError("there is no sbatch here; --slurm wants a login node of the cluster")
     from distributed import Client
 
-    with _silent(), ExitStack() as stack:
-        jobs = stack.enter_context(slurm_jobs(slurm))
-        jobs.scale(jobs=slurm.jobs)
-        client = stack.enter_context(Client(jobs, timeout=CONNECT_S, set_as_default=False))
-        yield DaskCrew(client, inputs, slurm.workers, timeout_s)
+    with _silent():
+        jobs = slurm_jobs(slurm)
+        try:
+            _check_job(jobs.job_script())
+            with _in_a_sentence():
+                jobs.scale(jobs=slurm.jobs)
+                client = Client(jobs, timeout=CONNECT_S, set_as_default=False)
+            with client:
+                yield DaskCrew(client, inputs, slurm.workers, timeout_s)
+        finally:
+            with suppress(Exception):  # jobs that Slurm refused after all do not close in order
+                jobs.close(timeout=CONNECT_S)
+
+
+def _check_job(script: str) -> None:
+    """Ask Slurm whether it would take the job: what it says against it, Dask would only log."""
+    with NamedTemporaryFile("w", suffix=".sh", encoding="utf-8") as file:
+        file.write(script)
+        file.flush()
+        try:
+            asked = subprocess.run(
+                ["sbatch", "--test-only", file.name],
+                capture_output=True,
+                text=True,
+                timeout=CONNECT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise WorkersError(f"cannot ask sbatch: {error}") from None
+    if asked.returncode:
+        raise WorkersError(f"Slurm refuses the job: {' '.join(asked.stderr.split())[:300]}")
 
 
 def slurm_jobs(slurm: Slurm) -> Any:

@@ -30,6 +30,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -52,15 +53,13 @@ class Journal:
     def __init__(self, folder: Path, study: Study, inputs: Inputs) -> None:
         self._folder = folder
         self._study = study
-        try:
+        with _writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._descriptor = _locked(folder)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise StudyError(f"cannot write results into {folder}: {why}") from None
         try:
-            _claim(folder, study_record(study, inputs))
-            self.done = self._continued()
+            with _writable(folder):
+                _claim(folder, study_record(study, inputs))
+                self.done = self._continued()
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -101,6 +100,15 @@ class Journal:
             os.truncate(self._descriptor, end)
         os.lseek(self._descriptor, end, os.SEEK_SET)
         return done
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise StudyError(f"cannot write results into {folder}: {why}") from None
 
 
 def rows_in(folder: Path) -> Iterator[Row]:

@@ -70,11 +70,11 @@ def _rest(
 ) -> Iterator[Row]:
     """The rows from `first` on, in order."""
     points = itertools.islice(enumerate(study.points()), first, None)
-    size = 1
-    if workers.remote:
-        size = min(max((len(study) - first) // (8 * workers.count), 1), MOST_IN_A_BATCH)
-    batches: Iterator[Batch] = iter(lambda: list(itertools.islice(points, size)), [])
-    with workers.crew(inputs, len(study) - first) as crew:
+    left = len(study) - first
+    with workers.crew(inputs, left) as crew:
+        # Over a network a batch is worth its way if all have several to do all the same.
+        size = min(left // (2 * crew.room) + 1, MOST_IN_A_BATCH) if workers.remote else 1
+        batches: Iterator[Batch] = iter(lambda: list(itertools.islice(points, size)), [])
         yield from _scaled(study, in_order(crew, batches), earlier)
 
 

@@ -207,6 +207,7 @@ def test_the_script_of_a_slurm_job_reads_as_its_golden_file(
 
 
 SBATCH = """#!/bin/sh
+[ "$1" = --test-only ] && exit 0
 cp "$1" {folder}/job.sh
 setsid sh {folder}/job.sh > {folder}/job.log 2>&1 < /dev/null &
 echo "$!" >> {folder}/started
@@ -238,6 +239,22 @@ def test_jobs_of_a_slurm_that_starts_them_here_make_the_same_bytes_and_end_with_
     assert files[0].read_bytes() == files[1].read_bytes()
     started, cancelled = ((tmp_path / name).read_text() for name in ("started", "cancelled"))
     assert started == cancelled != ""
+
+
+@wants_dask
+@quiet
+def test_what_slurm_says_against_a_job_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = "#!/bin/sh\necho 'sbatch: error: invalid partition specified: nope' >&2\nexit 1\n"
+    (tmp_path / "sbatch").write_text(refuses, encoding="utf-8")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    words = ("--slurm", "--partition", "nope", "--workers", "3", "--timeout", "5")
+    said = simgpt("sweep", str(write_study(tmp_path, 1)), "-o", str(tmp_path / "o"), *words)
+    assert said.status == 5
+    words_of_slurm = "Slurm refuses the job: sbatch: error: invalid partition specified: nope"
+    assert said.sentence == f"simgpt: {words_of_slurm}"
 
 
 @wants_dask

@@ -245,6 +245,13 @@ def test_a_file_system_without_locks_takes_rows_all_the_same(
     assert (tmp_path / RESULTS).read_bytes() == whole
 
 
+def test_a_study_json_that_cannot_be_written(tmp_path: Path) -> None:
+    asked, inputs, _ = world()
+    (tmp_path / "study.json.part").mkdir()
+    with pytest.raises(StudyError, match=r"cannot write results into .*: Is a directory"):
+        Journal(tmp_path, asked, inputs)
+
+
 def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
     asked, inputs, _ = world()
     (tmp_path / "file").touch()
