@@ -2,8 +2,8 @@
 
 A `Lanes` has one whole number for each plan and calculates as an int does. Where the plans agree on
 a comparison, that is its answer; where they do not, they have different programs, and
-`DivergedError` says who is on which side. So whatever is lowered with lanes in place of a plan's sizes is the very
-program that each plan has alone, op by op.
+`DivergedError` says who is on which side. So whatever is lowered with lanes in place of a plan's
+sizes is the very program that each plan has alone, op by op.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from workload.lowering import lower
 from workload.op import COMPUTE, Op
 
 Ints = NDArray[np.int64]
-STEP = "step"
+STEP, NORM = "step", "norm.squares"
 FEW = 8  # layers, the middle ones of which are mostly alike
 
 
@@ -72,14 +72,17 @@ class Alone:
     def _slots(self) -> dict[tuple[str, Ends], Ints]:
         return {}
 
-    def last_slots(self, chunks: Ints, ends: Ends) -> Ints:
+    def ending(self, chunks: Ints, ends: Ends) -> Ints:
         """See `simulator.search.bound.Slots`; chunks but the one with the ends run their slots
         before it."""
         works = tuple(self.entries.works)
         plain = sum(self._chunk(self._last, (work,), Ends())[0] for work in works)
         forward = self._chunk(self._last, works[:1], ends)[0]
-        rest = self._chunk(self._last, works[1:], ends)[1]
-        return np.asarray((chunks - 1) * plain + forward + rest)
+        compute, every = self._chunk(self._last, works[1:], ends)
+        before, after = self.step(chunks, ends)
+        return np.asarray(
+            (chunks - 1) * plain + forward + np.maximum(compute + before, every) + after
+        )
 
     def message_bytes(self, at: int) -> int:
         """What a stage of an entry sends to the next one: the residual stream."""
@@ -87,11 +90,13 @@ class Alone:
         stream = next(op for op in program.ops if op.name == "m0.l0.down.add").writes[0]
         return int(self.some.values(program.buffers[stream].nbytes)[self.entries.lane[at]])
 
-    def step(self, chunks: Ints, ends: Ends) -> Ints:
-        """See `simulator.search.bound.Slots`."""
+    def step(self, chunks: Ints, ends: Ends) -> tuple[Ints, Ints]:
+        """What follows all slots: sums of gradients, which others may still be under way beside,
+        and from the norm on what waits for all of them."""
         e, layers = self.entries, chunks * self.entries.chunk
         alone = ends.first and ends.last
-        total: dict[str, Ints] = {COMPUTE: np.zeros(len(e.lane), dtype=np.int64)}
+        before = np.zeros(len(e.lane), dtype=np.int64)
+        total: dict[str, Ints] = {COMPUTE: before}
         for op in self.some.program.ops:
             owner = part_of(op.name.partition(".")[0])
             if op.block != STEP or (owner in ("embed", "head") and owner not in ends.parts):
@@ -100,8 +105,10 @@ class Alone:
                 ticks = layers * self._ticks[op.name][e.lane]
             else:
                 ticks = self._whole(op, layers, alone)
+            if op.name == NORM:
+                before, total = total[COMPUTE], {COMPUTE: np.zeros_like(before)}
             total[op.stream] = total.get(op.stream, 0) + ticks
-        return np.asarray(np.maximum.reduce(list(total.values())))
+        return before, np.asarray(np.maximum.reduce(list(total.values())))
 
     def _whole(self, op: Op, layers: Ints, alone: bool) -> Ints:
         """An op on all the layers' parameters, and if `alone` on those of the model's ends."""
@@ -230,11 +237,12 @@ def played(
 
 
 def _of_layer(ops: Sequence[Op], durations: Sequence[Ints], tail: int, zero: Ints) -> Ints:
-    """What the ops at the end take that belong to one layer."""
-    last = max((position(op.name).layer for op in ops[tail:]), default=-1)
-    if last < 0:
+    """What the ops at the end take that belong to one layer, if they were put off for all."""
+    layers = [position(op.name).layer for op in ops[tail:]]
+    last = max(layers, default=-1)
+    if len({*layers} - {-1}) < FEW:
         return zero
-    mine = [at for at in range(tail, len(ops)) if position(ops[at].name).layer == last]
+    mine = [at for at, layer in enumerate(layers, start=tail) if layer == last]
     return sum((durations[at] for at in mine), zero)
 
 

@@ -28,7 +28,7 @@ from simulator.search.seconds import Clock
 from simulator.search.sized import sized
 from simulator.search.space import Order, Space, overlaps
 from simulator.ticks import to_seconds, to_ticks
-from workload.plan import OVERLAPS, Plan
+from workload.plan import Plan
 
 Ints = NDArray[np.int64]
 NEVER = int(np.iinfo(np.int64).max)
@@ -60,7 +60,9 @@ class Draft:
         over = paced_ticks(
             self.plan, lambda work, ends: int(self.slots.slot(work, ends)[self.at]), links
         )
-        return over + int(self.slots.step(entries.interleave, Ends())[self.at])
+        return over + sum(
+            int(part[self.at]) for part in self.slots.step(entries.interleave, Ends())
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class Search:
         fits = np.zeros(len(self._space), dtype=bool)
         for family in all_families(self._space, self._machinery, self._hands.workers):
             fits[family.rows] = True
-            bounds = step_ticks(Busiest(family.ledger, family.entries, OVERLAPS))
+            bounds = step_ticks(Busiest(family.ledger, family.entries, None))
             self._push(int(bounds.min()), family)
         self._fitting = int(self._space.orders[fits].sum())
         while self._may_win():

@@ -79,13 +79,9 @@ class Slots(Protocol):
         """A chunk's slot of any micro-batch but the last."""
         ...
 
-    def last_slots(self, chunks: Ints, ends: Ends) -> Ints:
-        """The slots of the last micro-batch through all of a stage's chunks, and the sums of
-        gradients that can begin only with its backward pass."""
-        ...
-
-    def step(self, chunks: Ints, ends: Ends) -> Ints:
-        """What follows all slots."""
+    def ending(self, chunks: Ints, ends: Ends) -> Ints:
+        """The slots of the last micro-batch through all of a stage's chunks, the sums of gradients
+        that can begin only with its backward pass, and what follows all slots."""
         ...
 
 
@@ -96,8 +92,7 @@ def step_ticks(slots: Slots) -> Ints:
     def stage(ends: Ends) -> Ints:
         each = sum(slots.slot(work, ends) for work in e.works)
         each = each + (e.interleave - 1) * sum(slots.slot(work, Ends()) for work in e.works)
-        last = slots.last_slots(e.interleave, ends)
-        return np.asarray((e.micro_batches - 1) * each + last + slots.step(e.interleave, ends))
+        return np.asarray((e.micro_batches - 1) * each + slots.ending(e.interleave, ends))
 
     if bool((e.pipe == 1).all()):
         return stage(Ends(first=True, last=True))
@@ -122,37 +117,41 @@ def device_bytes(
 
 @dataclass(frozen=True)
 class Busiest:
-    """Slots as long as their busiest stream, with these overlaps switched on."""
+    """Slots as long as their busiest stream, with these overlaps switched on, or with any: what
+    may have a stream of its own then has one, even apart from others of that stream."""
 
     ledger: Ledger
     entries: Entries
-    overlap: tuple[str, ...]
+    overlap: tuple[str, ...] | None
 
     def slot(self, work: str, ends: Ends) -> Ints:
         """See `Slots`."""
         return self._sum(work, self.entries.chunk, ends, last=False)
 
-    def last_slots(self, chunks: Ints, ends: Ends) -> Ints:
+    def ending(self, chunks: Ints, ends: Ends) -> Ints:
         """See `Slots`."""
         layers = chunks * self.entries.chunk
         ways = [self._sum(work, layers, ends, last=True) for work in self.entries.works]
+        step = self._sum("step", layers, ends, last=True)
+        if self.overlap is None or "dp" not in self.overlap:
+            # One sum of all gradients may be faster than those of buckets.
+            return np.asarray(sum(ways) + step)
         reduced = self._sum("gradients", layers, ends, last=True)
-        if "dp" not in self.overlap:
-            return np.asarray(sum(ways) + reduced)
-        return np.asarray(ways[0] + np.maximum(sum(ways[1:]), reduced))
-
-    def step(self, chunks: Ints, ends: Ends) -> Ints:
-        """See `Slots`."""
-        return self._sum("step", chunks * self.entries.chunk, ends, last=True)
+        return np.asarray(ways[0] + np.maximum(sum(ways[1:]), reduced) + step)
 
     def _sum(self, work: str, layers: Ints, ends: Ends, *, last: bool) -> Ints:
         weights: dict[str, Ints | int] = {"layer": layers, **dict.fromkeys(ends.parts, 1)}
         lane, total = self.entries.lane, {COMPUTE: np.zeros(len(layers), dtype=np.int64)}
         for part, weight in weights.items():
             for (switch, stream), ticks in self.ledger.get((part, work, last), {}).items():
-                own = stream if not switch or switch in self.overlap else COMPUTE
+                own = self._stream(switch, stream)
                 total[own] = total.get(own, 0) + weight * ticks[lane]
         return np.asarray(np.maximum.reduce(list(total.values())))
+
+    def _stream(self, switch: str, stream: str) -> str:
+        if self.overlap is None:
+            return f"{switch}:{stream}" if switch else stream
+        return stream if not switch or switch in self.overlap else COMPUTE
 
 
 def ledger(clock: Clock, some: Sized) -> Ledger:
@@ -195,7 +194,7 @@ def work_of(op: Op) -> str:
     way = op.block.split(".")[2:]
     if not way or way[0] == "forward":
         return "forward"
-    return "weight" if way[0] == "weight" else "backward"
+    return "weight" if way[-1] == "weight" else "backward"
 
 
 def part_of(owner: str) -> str:

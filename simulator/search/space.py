@@ -181,6 +181,8 @@ def _of_grid(question: Question, grid: tuple[int, ...]) -> Iterator[tuple[int, .
     x, y, z, data, pipe = grid
     per_rank = question.batch // (z * data)
     zeros = question.choices("zero", range(4) if data > 1 else [0])
+    if shard := question.fixed.get("shard", 0):
+        zeros = [zero for zero in zeros if zero and data % shard == 0]
     recomputes = range(len(_recomputes(question)))
     for micro_batch in question.choices("micro_batch", divisors(per_rank)):
         if per_rank % micro_batch or not schedules(question, pipe, per_rank // micro_batch):

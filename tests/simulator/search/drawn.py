@@ -1,0 +1,81 @@
+"""Small problems to search, drawn by hypothesis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import Phase
+from hypothesis import strategies as st
+
+from simulator.search.space import Question, Space, space_of
+from topologies.load import load_machine
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+
+MACHINES = {name: load_machine(name) for name in ("perlmutter", "frontier", "alps", "dgx-h100")}
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # shrinking would take minutes
+FIELDS: dict[str, list[Any]] = {
+    "reshard": [True, False],
+    "offload": ["none", "optimizer"],
+    "attention": ["flash", "unfused"],
+    "gradients": ["fp32", "bf16"],
+}
+
+
+@st.composite
+def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24)) -> GPT:
+    """Models of all kinds, none of them large."""
+    heads = draw(st.sampled_from([2, 4, 8]))
+    return GPT(
+        name="drawn",
+        layers=draw(st.sampled_from(layers)),
+        hidden=heads * draw(st.sampled_from([64, 128, 512])),
+        heads=heads,
+        ffn=heads * 512,
+        sequence=draw(st.sampled_from([256, 2048])),
+        vocab=draw(st.sampled_from([1000, 50257])),
+        tied=draw(st.booleans()),
+        activation=draw(st.sampled_from(["gelu", "swiglu"])),
+        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        positions=draw(st.sampled_from(["learned", "rope"])),
+        biases=draw(st.booleans()),
+        dropout=draw(st.sampled_from([0.0, 0.1])),
+    )
+
+
+@st.composite
+def spaces(draw: st.DrawFn, devices: tuple[int, ...] = (4, 8, 16, 32, 64)) -> Space:
+    """The plans of some model on some devices."""
+    keys = draw(st.sets(st.sampled_from(sorted(FIELDS)), max_size=2))
+    fixed = {key: draw(st.sampled_from(FIELDS[key])) for key in sorted(keys)}
+    gpt, batch = draw(models()), draw(st.sampled_from([8, 16, 64, 128]))
+    return space_of(Question(gpt, draw(st.sampled_from(devices)), batch, fixed))
+
+
+@st.composite
+def few_plans(draw: st.DrawFn, most: int = 60) -> Question:
+    """A question with some plans, but not many: some fields of the plan are fixed."""
+    gpt, devices = draw(models(layers=(2, 4))), draw(st.sampled_from([2, 4, 8]))
+    fixed: dict[str, Any] = {}
+    order = draw(
+        st.permutations(["overlap", "schedule", "recompute", "zero", "interleave", "x", "z"])
+    )
+    values: dict[str, list[Any]] = {
+        "overlap": [(), ("oar", "ors", "oag", "dp", "pp"), ("oag", "dp")],
+        "schedule": ["1f1b", "zb-h1"],
+        "recompute": ["none", "full"],
+        "zero": [0, 1, 2, 3],
+        "interleave": [1],
+        "x": [1, 2],
+        "z": [1, 2],
+    }
+    for key in ("none yet", *order):
+        if key in values:
+            fixed[key] = draw(st.sampled_from(values[key]))
+        question = Question(gpt, devices, draw(st.sampled_from([4, 8])), fixed)
+        try:
+            if 1 < space_of(question).plans <= most:
+                return question
+        except PlanCannotRunError:
+            break
+    return Question(gpt, 2, 4, {"pipe": 1, "overlap": (), "recompute": "none"})

@@ -1,0 +1,109 @@
+"""The search: what it finds is what trying everything finds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.search import best_plan, search
+from simulator.search.best import State
+from simulator.search.compare import by_axonn, every_plan, exhaustive, kendall_tau
+from simulator.search.space import Question, space_of
+from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT, find_model
+
+SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
+
+
+def last(states: object) -> State:
+    *_, state = states  # type: ignore[misc]
+    return state
+
+
+def same_answer(question: Question, name: str, top: int) -> None:
+    machine = MACHINES[name]
+    found = last(search(question, machine, top=top))
+    every = last(exhaustive(question, machine, top=top))
+    assert found.is_optimal
+    assert found.considered == every.considered
+    assert found.simulated <= every.simulated
+    assert [each.step_s for each in found.found] == [each.step_s for each in every.found]
+
+
+@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
+@given(question=few_plans(), name=st.sampled_from(sorted(MACHINES)), top=st.integers(1, 4))
+def test_a_search_finds_what_trying_all_plans_finds(
+    question: Question, name: str, top: int
+) -> None:
+    same_answer(question, name, top)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None, phases=UNSHRUNK)
+@given(question=few_plans(), name=st.sampled_from(sorted(MACHINES)), top=st.integers(1, 4))
+def test_two_hundred_searches_find_what_trying_all_plans_finds(
+    question: Question, name: str, top: int
+) -> None:
+    same_answer(question, name, top)
+
+
+def test_bounds_only_rise_and_the_best_only_falls() -> None:
+    question = Question(SMALL, 8, 16, {"recompute": "none"})
+    states = list(search(question, MACHINES["perlmutter"]))
+    bounds = [state.bound_s for state in states]
+    assert bounds == sorted(bounds)
+    best = [state.found[0].step_s for state in states if state.found]
+    assert best == sorted(best, reverse=True)
+    assert all(state.gap >= 0 for state in states)
+    assert states[-1].gap == 0
+    assert not states[0].is_optimal
+
+
+def test_a_smaller_device_gets_the_fastest_plan_that_fits_it() -> None:
+    question = Question(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b"})
+    machine = MACHINES["frontier"]
+    everything = last(exhaustive(question, machine, top=10**6)).found
+    room = sorted(each.memory.peak_bytes for each in everything)[len(everything) // 3]
+    answer = last(search(question, machine, capacity_bytes=room))
+    fits = [each.step_s for each in everything if each.memory.peak_bytes <= room]
+    assert answer.found[0].step_s == min(fits)
+    assert answer.fitting <= answer.considered == space_of(question).plans
+    assert len(fits) <= answer.fitting
+
+
+def test_where_nothing_fits_nothing_is_found() -> None:
+    question = Question(SMALL, 4, 8)
+    answer = last(search(question, MACHINES["frontier"], capacity_bytes=1000))
+    assert (answer.found, answer.fitting, answer.simulated, answer.is_optimal) == ((), 0, 0, True)
+    with pytest.raises(PlanCannotRunError, match=r"none of .* plans of gpt-640b fits"):
+        best_plan(find_model("gpt-640b"), MACHINES["perlmutter"], 4, 4)
+
+
+def test_two_processes_find_the_same() -> None:
+    question = Question(SMALL, 8, 16, {"recompute": "none", "schedule": "1f1b"})
+    one, two = (
+        last(search(question, MACHINES["alps"], top=3, workers=workers)) for workers in (1, 2)
+    )
+    assert [each.step_s for each in one.found] == [each.step_s for each in two.found]
+    assert (one.considered, one.fitting) == (two.considered, two.fitting)
+
+
+def test_axonns_model_ranks_by_its_communication_and_tau_tells_how_well() -> None:
+    gpt = find_model("gpt-5b")
+    ranked = by_axonn(Question(gpt, 64, 64), MACHINES["perlmutter"], top=6)
+    seconds = [each.communication_s for each in ranked]
+    assert seconds == sorted(seconds)
+    assert all(each.prediction.memory.fits for each in ranked)
+    assert -1 <= kendall_tau(ranked) <= 1
+    in_order = sorted(ranked, key=lambda each: each.prediction.step_s)
+    pairs = len(ranked) * (len(ranked) - 1) / 2
+    found = [each.communication_s for each in in_order]
+    swaps = sum(a > b for at, a in enumerate(found) for b in found[at:])
+    assert kendall_tau(ranked) == pytest.approx(1 - 2 * swaps / pairs)
+
+
+def test_every_plan_of_a_space_is_as_many_as_it_says() -> None:
+    space = space_of(Question(SMALL, 8, 8))
+    assert sum(1 for _ in every_plan(space)) == space.plans

@@ -1,0 +1,90 @@
+"""Bounds: no plan takes less, and no plan needs less memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.costs import compute_costs
+from simulator.fabric import MachineFabric
+from simulator.prediction import predict
+from simulator.search.alone import Alone
+from simulator.search.best import Draft
+from simulator.search.bound import SCHEDULES, Busiest, device_bytes, ledger, memory, step_ticks
+from simulator.search.families import Machinery, all_families, entries_of
+from simulator.search.seconds import Clock
+from simulator.search.sized import sized
+from simulator.search.space import Order, Question, Space, overlaps, space_of
+from simulator.ticks import to_ticks
+from tests.simulator.search.drawn import MACHINES, UNSHRUNK, spaces
+from topologies.placement import scheduler
+from workload.gpt import GPT
+
+HUGE = 10**18
+
+
+def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
+    question, machine = space.question, MACHINES[name]
+    placed = scheduler(machine, question.devices)
+    fabric = MachineFabric(machine, question.devices, placed)
+    costs = compute_costs(machine, fabric.ranks_per_node, question.devices)
+    clock = Clock(space, costs, fabric)
+    row = data.draw(st.integers(0, len(space) - 1))
+    rows = np.array([row])
+    known = ledger(clock, next(sized(space, rows)))
+    entries = data.draw(st.sampled_from(list(entries_of(space, rows))))
+    at = data.draw(st.integers(0, len(entries.lane) - 1))
+    entries = entries.only(np.arange(len(entries.lane)) == at, np.zeros(1, dtype=np.int64))
+    schedule = SCHEDULES[int(entries.schedule[0])]
+    overlap = data.draw(st.sampled_from(overlaps(question, space.shape(row))))
+    plan = space.plan(row, Order(schedule, int(entries.interleave[0]), overlap))
+    some = next(sized(space, rows, overlap=overlap, schedule=schedule))
+    slots = Alone(clock, some, entries)
+    prediction = predict(question.gpt, plan, machine, placement=placed)
+    step = to_ticks(prediction.step_s)
+    loosest = step_ticks(Busiest(known, entries, None))[0]
+    assert loosest <= step_ticks(Busiest(known, entries, overlap))[0] <= step
+    assert step_ticks(slots)[0] <= step
+    if plan.pipe > 1:
+        assert Draft(plan, slots, 0).ticks() <= step
+    pipe, count = space.columns["pipe"][rows], space.micro_batches[rows]
+    least = device_bytes(*memory(some), pipe, count, question.gpt.layers)
+    assert least[0] <= prediction.memory.peak_bytes
+
+
+@settings(max_examples=30, deadline=None, phases=UNSHRUNK)
+@given(space=spaces(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_no_plan_takes_less_than_its_bounds(space: Space, name: str, data: st.DataObject) -> None:
+    holds_for_one_plan(space, name, data)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None, phases=UNSHRUNK)
+@given(space=spaces(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_a_thousand_plans_take_no_less(space: Space, name: str, data: st.DataObject) -> None:
+    holds_for_one_plan(space, name, data)
+
+
+def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
+    """One device, and two of the same replica: nothing shares a link with anything."""
+    for fixed in ({"data": 1}, {"data": 2, "overlap": ()}):
+        space = _space_of_one(fixed)
+        machine = MACHINES["perlmutter"]
+        fabric = MachineFabric(machine, space.question.devices)
+        costs = compute_costs(machine, fabric.ranks_per_node, space.question.devices)
+        (family,) = all_families(space, Machinery(costs, fabric, HUGE))
+        some = next(sized(space, family.rows, overlap=()))
+        bound = step_ticks(Alone(Clock(space, costs, fabric), some, family.entries))
+        for at, row in enumerate(family.rows[family.entries.lane]):
+            plan = space.plan(int(row), Order("1f1b", 1, ()))
+            step = predict(space.question.gpt, plan, machine).step_s
+            assert bound[at] == to_ticks(step)
+
+
+def _space_of_one(fixed: dict[str, object]) -> Space:
+    gpt = GPT(name="one", layers=12, hidden=512, heads=8, ffn=2048, sequence=512, vocab=1000)
+    devices = int(str(fixed["data"]))
+    own = {"x": 1, "y": 1, "z": 1, "pipe": 1, "zero": 0, "recompute": "none", **fixed}
+    return space_of(Question(gpt, devices, 2 * devices, {**own, "micro_batch": 2}))

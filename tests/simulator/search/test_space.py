@@ -1,0 +1,86 @@
+"""The space of plans: every legal one, and each once."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import pytest
+
+from simulator.search.compare import every_plan
+from simulator.search.space import RECOMPUTES, Question, divisors, space_of
+from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import GPT
+from workload.lowering import check, lower
+from workload.plan import CHOICES, OVERLAPS, Plan
+
+GPT_4 = GPT(name="four", layers=4, hidden=64, heads=4, ffn=256, sequence=64, vocab=100)
+
+
+def all_texts(gpt: GPT, devices: int, batch: int) -> set[Plan]:
+    """Every combination of fields that `Plan` and the lowering admit, by trying all of them."""
+    found = set()
+    sizes = divisors(devices)
+    for x, y, z, pipe in product(sizes, repeat=4):
+        if devices % (x * y * z * pipe):
+            continue
+        data = devices // (x * y * z * pipe)
+        for micro, zero, recompute, rows, schedule, chunks in product(
+            divisors(batch), range(4), RECOMPUTES, (False, True), CHOICES["schedule"], (1, 2, 4)
+        ):
+            try:
+                plan = Plan(
+                    x=x, y=y, z=z, data=data, pipe=pipe, batch=batch, micro_batch=micro, zero=zero,
+                    recompute=recompute, sequence_parallel=rows, schedule=schedule,
+                    interleave=chunks,
+                )  # fmt: skip
+                check(gpt, plan)
+            except (PlanError, PlanCannotRunError):
+                continue
+            found.add(plan)
+    return found
+
+
+def is_text_of_another(plan: Plan) -> bool:
+    """Whether a plan says in other words what a plan with defaults says."""
+    return (
+        (plan.data == 1 and plan.zero > 0)
+        or (plan.x == 1 and plan.sequence_parallel)
+        or (plan.pipe == 1 and plan.schedule != "1f1b")
+    )
+
+
+@pytest.mark.parametrize(("devices", "batch"), [(1, 2), (4, 4), (8, 12), (6, 6)])
+def test_a_space_has_every_legal_plan_once(devices: int, batch: int) -> None:
+    question = Question(GPT_4, devices, batch, {"overlap": OVERLAPS})
+    plans = list(every_plan(space_of(question)))
+    assert len(set(plans)) == len(plans) == space_of(question).plans
+    wanted = {plan for plan in all_texts(GPT_4, devices, batch) if not is_text_of_another(plan)}
+    assert set(plans) == wanted
+
+
+def test_overlaps_that_make_the_same_program_count_once() -> None:
+    def program(plan: Plan) -> tuple[object, ...]:
+        stages = range(plan.pipe)
+        return tuple(tuple(map(repr, lower(GPT_4, plan, stage).ops)) for stage in stages)
+
+    fixed = {"recompute": "none", "micro_batch": 1, "schedule": "1f1b", "interleave": 1}
+    space = space_of(Question(GPT_4, 4, 8, fixed))
+    plans = list(every_plan(space))
+    assert len(plans) == space.plans
+    shapes = {str(plan).partition(",overlap")[0] for plan in plans}
+    every = [c for n in range(6) for c in combinations(OVERLAPS, n)]
+    for shape in sorted(shapes)[::7]:
+        own = [plan for plan in plans if str(plan).partition(",overlap")[0] == shape]
+        others = [Plan(**{**own[0].as_dict(), "stage_layers": (), "overlap": o}) for o in every]
+        assert {program(plan) for plan in own} == {program(plan) for plan in others}
+
+
+def test_fixed_fields_stay_as_they_are() -> None:
+    fixed = {"z": 2, "zero": 1, "gradients": "bf16", "shard": 2}
+    for plan in every_plan(space_of(Question(GPT_4, 8, 8, fixed))):
+        assert (plan.z, plan.zero, plan.gradients, plan.shard) == (2, 1, "bf16", 2)
+
+
+def test_no_plan_is_said_with_what_must_divide_what() -> None:
+    with pytest.raises(PlanCannotRunError, match="no plan of four uses 7 devices"):
+        space_of(Question(GPT_4, 7, 4))

@@ -1,0 +1,76 @@
+"""Lanes: one lowering for many plans is the very program of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workload.gpt import find_model
+from workload.lanes import DivergedError, Lanes, lanes
+from workload.lowering import lower
+from workload.plan import Plan
+
+TINY = replace(find_model("gpt-5b"), layers=2)
+SIZES = ("x", "y", "z", "data", "micro_batch")
+
+
+def of(*numbers: int) -> Any:
+    return lanes(np.array(numbers))
+
+
+def lane(value: Any, at: int) -> Any:
+    return int(value.values[at]) if isinstance(value, Lanes) else value
+
+
+def test_lanes_calculate_as_ints_do() -> None:
+    a, b = of(7, 9), of(2, 5)
+    for number in (a + b, a - b, a * b, a // b, a % b, -a, 3 - a, 40 // a, 20 % a, 2 * a, 1 + a):
+        assert isinstance(number, Lanes)
+    assert (a // b).values.tolist() == [3, 1]
+    assert (20 % a).values.tolist() == [6, 2]
+    assert [part.values.tolist() for part in divmod(a, b)] == [[3, 1], [1, 4]]
+
+
+def test_lanes_that_are_all_the_same_are_an_int() -> None:
+    assert of(4, 4) == 4
+    assert type(of(4, 8) // of(2, 4)) is int
+
+
+def test_plans_that_differ_in_an_answer_are_told_apart() -> None:
+    assert of(4, 8) > 3
+    assert not of(4, 8) < 4
+    with pytest.raises(DivergedError) as found:
+        bool(of(4, 8) > 4)
+    assert found.value.aside.tolist() == [False, True]
+    with pytest.raises(DivergedError):
+        bool(of(0, 1))
+
+
+@pytest.mark.parametrize("zero", range(4))
+@pytest.mark.parametrize(
+    "more", [{}, {"recompute": "full", "reshard": False}, {"schedule": "zb-h1"}]
+)
+def test_many_plans_lowered_at_once_have_each_its_own_program(
+    zero: int, more: dict[str, Any]
+) -> None:
+    columns = np.array(list(product((2, 4), (2, 8), (2, 16), (4, 8), (1, 2)))).T
+    sizes = dict(zip(SIZES, columns, strict=True))
+    fields = {key: lanes(column) for key, column in sizes.items()}
+    batch = 2 * fields["z"] * fields["data"] * fields["micro_batch"]
+    together = lower(TINY, Plan(**fields, **more, zero=zero, batch=batch))
+    for at in range(0, columns.shape[1], 5):
+        own = {key: int(column[at]) for key, column in sizes.items()}
+        batch = 2 * own["z"] * own["data"] * own["micro_batch"]
+        alone = lower(TINY, Plan(**own, **more, zero=zero, batch=batch))
+        assert [op.name for op in together.ops] == [op.name for op in alone.ops]
+        for many, one in zip(together.ops, alone.ops, strict=True):
+            for key in ("kind", "reads", "writes", "stream", "axes", "block"):
+                assert getattr(many, key) == getattr(one, key)
+            assert (lane(many.nbytes, at), lane(many.flops, at)) == (one.nbytes, one.flops)
+            assert lane(many.replicas, at) == one.replicas
+        for name, buffer in alone.buffers.items():
+            assert lane(together.buffers[name].nbytes, at) == buffer.nbytes
