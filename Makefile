@@ -45,7 +45,7 @@ $(VENV)/.installed-run: $(SETUP) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-test: $(SETUP) | $(BIN)/python
-	$(INSTALL) -e '.[run,test]'
+	$(INSTALL) -e '.[run,test,cluster]'
 	@touch $@ $(VENV)/.installed-run
 
 $(BIN)/python:

@@ -16,6 +16,7 @@ COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
     "search": ("simgpt.commands.search", "Find the plan with the fastest step of all that fit."),
     "why": ("simgpt.commands.why", "Say what a step waits for, and what would make it faster."),
+    "sweep": ("simgpt.commands.sweep", "Predict every point of a study; resumes where it was."),
     "run": (
         "simgpt.commands.run",
         "Train for real under the same plan, predicted beside measured.",

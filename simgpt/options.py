@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 import click
 
+from simgpt.tables import COUNTS
 from topologies.load import load_machine, with_settings
 from topologies.machine import Machine, machine_from_dict
 from workload.errors import PlanError
 from workload.gpt import GPT, find_model, read_model
 from workload.plan import Plan
-from workload.plan_text import parse_plan
+from workload.plan_text import REST, parse_fields, parse_plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LONGEST_S = 1e6  # some eleven days, which torch still takes for a timeout
@@ -55,6 +56,35 @@ class Number(click.FloatRange):
         return number
 
 
+class Tokens(click.ParamType[float]):
+    """A number of tokens: `300e9`, `300B` or `1.5T`."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return tokens_of(value)
+        except PlanError as error:
+            self.fail(str(error), param, ctx)
+
+
+def tokens_of(text: object) -> float:
+    """A number of tokens from its text, with k, M, B or T behind it if need be.
+
+    >>> tokens_of("300B"), tokens_of(3e11)
+    (300000000000.0, 300000000000.0)
+    """
+    word = str(text).strip()
+    size = dict(COUNTS).get(word[-1:], 1.0)
+    try:
+        tokens = float(word.rstrip("kMBT") if size > 1 else word) * size
+    except ValueError:
+        tokens = math.nan
+    if not math.isfinite(tokens) or tokens < 1 or isinstance(text, bool):
+        raise PlanError(f"{text} is no number of tokens; write it like 300e9, 300B or 1T")
+    return tokens
+
+
 def answer_options(function: Command) -> Command:
     """Give a command --json and -o."""
     function = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(
@@ -84,7 +114,7 @@ timeout_option = click.option(
 
 def answer(text: str, record: dict[str, Any], *, as_json: bool, output: Path | None) -> None:
     """Print a command's answer, as text or as its JSON record, or write it to a file."""
-    content = json.dumps(_strict(record), indent=2) if as_json else text.rstrip("\n")
+    content = json.dumps(strict(record), indent=2) if as_json else text.rstrip("\n")
     if output is None:
         click.echo(content)
     else:
@@ -116,20 +146,31 @@ def model_of(name_or_path: str) -> GPT:
 
 def machine_of(name_or_path: str, settings: tuple[str, ...] = ()) -> Machine:
     """The machine of that name or file, with `key=value` settings applied."""
+    changes = settings_of(settings)
+    machine = load_machine(name_or_path)
+    return with_settings(machine, changes) if changes else machine
+
+
+def settings_of(settings: tuple[str, ...]) -> dict[str, object]:
+    """The keys and values of `--set`."""
     changes: dict[str, object] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise click.UsageError(f"--set {setting}: write key=value, as in device.launch='5 us'")
         changes[key] = value
-    machine = load_machine(name_or_path)
-    return with_settings(machine, changes) if changes else machine
+    return changes
 
 
 def plan_of(text: str, *, devices: int | None, batch: int | None) -> Plan:
     """The plan from its text, or from a TOML or JSON file of the same keys."""
+    return parse_plan(plan_table(text), devices=devices, batch=batch)
+
+
+def plan_table(text: str) -> str | dict[str, Any]:
+    """The text of a plan as it is, or the table of the TOML or JSON file that it names."""
     if not text.endswith((".toml", ".json")):
-        return parse_plan(text, devices=devices, batch=batch)
+        return text
     try:
         content = Path(text).read_text(encoding="utf-8")
         table = json.loads(content) if text.endswith(".json") else tomllib.loads(content)
@@ -143,7 +184,13 @@ def plan_of(text: str, *, devices: int | None, batch: int | None) -> Plan:
         kinds = (list, str) if key == "overlap" else (int, str)
         if type(value) not in kinds:
             raise PlanError(f"{text}: {key} = {json.dumps(value, default=str)} is no plan's value")
-    return parse_plan(table, devices=devices, batch=batch)
+    return table
+
+
+def fixed_of(text: str) -> dict[str, Any]:
+    """Fields of a plan that a search keeps: `pipe=1,zero=1`; data=rest keeps nothing."""
+    fixed = parse_fields(text)
+    return {key: value for key, value in fixed.items() if (key, value) != ("data", REST)}
 
 
 def batch_of(batch: int | None, batch_tokens: int | None, gpt: GPT) -> int | None:
@@ -171,10 +218,10 @@ def check_machine(document: dict[str, Any]) -> Machine:
     return machine_from_dict(document, "calibration")
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
     """The value as JSON knows it: a loss that went to infinity is null."""
     if isinstance(value, dict):
-        return {key: _strict(item) for key, item in value.items()}
+        return {key: strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
+        return [strict(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,6 +14,7 @@ from topologies.units import Unit, format_quantity
 WIDTH = 100
 GAP = 3
 COUNTS = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3))
+COUNTS_J = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def table(
@@ -48,10 +49,11 @@ def table(
 
 def paragraph(text: str, *, indent: str = "") -> str:
     """Text in lines that fit, all but the first of them indented."""
-    return _broken(text, _width() - len(indent)).replace("\n", "\n" + indent)
+    return _broken(text, width() - len(indent)).replace("\n", "\n" + indent)
 
 
-def _width() -> int:
+def width() -> int:
+    """How wide text may be: as the terminal, within reason."""
     if not sys.stdout.isatty():
         return WIDTH
     return min(max(shutil.get_terminal_size().columns, 80), 160)
@@ -64,7 +66,7 @@ def _widths(rows: Sequence[Sequence[str]], left: int) -> list[int]:
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     words = [_longest(column) for column in columns]
-    room = _width() - GAP * (len(widths) - 1)
+    room = width() - GAP * (len(widths) - 1)
     while sum(widths) > room:
         loose = [i for i in range(min(left, len(widths))) if widths[i] > words[i]]
         if not loose:
@@ -119,6 +121,28 @@ def gib(nbytes: float) -> str:
 def rate(value: float, unit: Unit = "FLOP/s", *, digits: int = 3) -> str:
     """A rate with the prefix that fits."""
     return format_quantity(value, unit, digits=digits)
+
+
+def energy(joules: float) -> str:
+    """An energy with the prefix that fits.
+
+    >>> energy(950.0), energy(1.5e5), energy(7.25e10)
+    ('950 J', '150 kJ', '72.5 GJ')
+    """
+    for letter, size in COUNTS_J:
+        if joules >= 0.9995 * size:
+            return f"{_three(joules / size)} {letter}J"
+    return f"{_three(joules)} J"
+
+
+def hours(seconds: float) -> str:
+    """Seconds as hours, with three digits that count.
+
+    >>> hours(84.1), hours(247_836), hours(36e6)
+    ('0.0234', '68.8', '10,000')
+    """
+    value = seconds / 3600
+    return f"{value:#.3g}" if value < 1 else _three(value)
 
 
 def count(number: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.cost import Cost, cost_of
 from simulator.costs import ComputeCosts, compute_costs, peak_flops_per_s
 from simulator.fabric import MachineFabric
 from simulator.fold import simulate_step
@@ -57,7 +58,8 @@ class Prediction:
     `z+data`); it sums to `step_s`. FLOP/s are per device: model FLOPs leave recomputation out,
     hardware FLOPs include it; both count what several ranks compute alike once. MFU and HFU relate
     them to the device's peak in the plan's precision. `ops` and `comm_bytes` (payload by axes) are
-    those of one rank. `tuning` is there where the plan tunes matmul forms.
+    those of one rank. For its `cost` a device is busy in `compute` and `optimizer`. `tuning` is
+    there where the plan tunes matmul forms.
     """
 
     gpt: GPT
@@ -71,6 +73,7 @@ class Prediction:
     memory: Memory
     ops: int
     comm_bytes: Mapping[str, int]
+    cost: Cost
     tuning: Tuning | None = None
     timeline: Timeline | None = None
 
@@ -80,9 +83,14 @@ class Prediction:
         return self.plan.grid.ranks
 
     @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one step of the whole job."""
+        return self.plan.batch * self.gpt.sequence
+
+    @property
     def tokens_per_s(self) -> float:
         """Tokens of the whole job per second."""
-        return self.plan.batch * self.gpt.sequence / self.step_s
+        return self.tokens_per_step / self.step_s
 
     @property
     def mfu(self) -> float:
@@ -112,6 +120,7 @@ class Prediction:
                 "host_bytes": self.memory.host_bytes,
             },
             "breakdown_s": dict(self.breakdown_s),
+            "cost": self.cost.as_dict(),
             "plan": self.plan.as_dict(),
             "plan_string": str(self.plan),
             "machine": self.machine,
@@ -196,11 +205,13 @@ def _prediction(gpt: GPT, plan: Plan, machine: Machine, step: Step) -> Predictio
     ticks = sum(step.parts_ticks.values())
     step_s = to_seconds(ticks)
     device_s = step_s * plan.grid.ranks
+    parts_s = {key: to_seconds(part) for key, part in step.parts_ticks.items()}
+    busy_s = parts_s["compute"] + parts_s["optimizer"]
     return Prediction(
         gpt=gpt,
         plan=plan,
         machine=machine.name,
-        breakdown_s={key: to_seconds(part) for key, part in step.parts_ticks.items()},
+        breakdown_s=parts_s,
         step_s=step_s,
         model_flops_per_s_per_device=step.model_flops / device_s,
         hardware_flops_per_s_per_device=step.hardware_flops / device_s,
@@ -214,4 +225,5 @@ def _prediction(gpt: GPT, plan: Plan, machine: Machine, step: Step) -> Predictio
         ),
         ops=step.ops,
         comm_bytes=step.comm_bytes,
+        cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s),
     )

@@ -1,16 +1,24 @@
-"""The machine file in the documentation is a machine, and predicts."""
+"""The files in the documentation are what it says they are, and predict."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from simgpt.studies.inputs import inputs_of
+from simgpt.studies.study import read_study
+from simgpt.studies.sweep import sweep
 from simulator.prediction import predict
 from topologies.load import load_machine
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "your-cluster.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "your-cluster.md"
+STUDIES = DOCS / "studies.md"
 
 
 def test_the_documented_cluster_can_be_predicted_on(tmp_path: Path) -> None:
@@ -22,3 +30,27 @@ def test_the_documented_cluster_can_be_predicted_on(tmp_path: Path) -> None:
     assert (machine.devices, machine.devices_per_node) == (64, 4)
     plan = parse_plan("z=8,data=rest,recompute=full", devices=64, batch=512)
     assert predict(find_model("gpt-5b"), plan, machine).memory.fits
+
+
+@pytest.mark.parametrize(
+    ("name", "statuses"),
+    [("splits.toml", {"ok": 4, "infeasible": 2}), ("ladder.toml", {"ok": 2})],
+)
+def test_the_documented_studies_can_be_swept(
+    name: str, statuses: dict[str, int], tmp_path: Path
+) -> None:
+    text = STUDIES.read_text(encoding="utf-8")
+    found = re.search(rf"<!-- study: {name} -->\n```toml\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    (tmp_path / name).write_text(found[1], encoding="utf-8")
+    study = read_study(tmp_path / name)
+    rows = list(sweep(study, inputs_of(study), lambda _: None))
+    assert Counter(row["status"] for row in rows) == statuses
+
+
+def test_the_documented_points_can_be_listed(tmp_path: Path) -> None:
+    found = re.search(r"```toml\n(\[\[point.*?)```", STUDIES.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    path = tmp_path / "points.toml"
+    path.write_text('machine = "frontier"\nbatch = 8192\n' + found[1], encoding="utf-8")
+    assert [point["devices"] for point in read_study(path).points()] == [512, 8192]

@@ -52,6 +52,11 @@ class Dragonfly:
         return (self.groups - 1) * self.nodes_per_group + last
 
     @property
+    def switches(self) -> int:
+        """All switches of the machine."""
+        return self.groups * self.switches_per_group
+
+    @property
     def bundle_bytes_per_s(self) -> float:
         """Capacity of the global links between two groups, per direction."""
         return self.global_links * self.link_bytes_per_s
@@ -99,6 +104,11 @@ class FatTree:
         """All leaf switches."""
         return self.units * self.rails
 
+    @property
+    def switches(self) -> int:
+        """All switches, leaves and spines."""
+        return self.leaves + self.spines
+
 
 @dataclass(frozen=True)
 class NoInterconnect:
@@ -110,6 +120,11 @@ class NoInterconnect:
     def nodes(self) -> int:
         """Just the one."""
         return 1
+
+    @property
+    def switches(self) -> int:
+        """None."""
+        return 0
 
     @property
     def background(self) -> float:

@@ -18,7 +18,7 @@ from topologies.machine import (
     machine_from_facts,
     machine_to_dict,
 )
-from topologies.schema import Leaf, nearest
+from topologies.schema import Leaf, nearest, value_of
 from topologies.variants import as_variant, variants_in
 
 _SHIPPED = Path(__file__).parent / "machines"
@@ -78,20 +78,31 @@ def with_settings(machine: Machine | str, settings: Mapping[str, object]) -> Mac
     short for `software.algorithm.all_reduce`, and `network.` is another word for `interconnect.`.
     """
     base = load_machine(machine) if isinstance(machine, str) else machine
-    known = known_keys(base.interconnect.kind)
     facts = {fact.key: fact for fact in base.entries}
     for given, value in settings.items():
-        name = re.sub(r"^network\.", "interconnect.", given)
-        short = f"software.algorithm.{name.removeprefix('software.')}"
-        key = short if name.startswith("software.") and short in known else name
-        if key not in known:
-            raise MachineError(f"{key} is not a key of a machine{nearest(key, known)}")
-        if _measured(base, key):
-            raise MachineError(
-                f"{base.name} was calibrated: its measured tables decide, so {key} changes nothing"
-            )
-        facts[key] = Fact(key, _parsed(known[key], value), "set by the user")
+        fact = _setting(base, given, value)
+        facts[fact.key] = fact
     return machine_from_facts(tuple(facts.values()), base.profile, base.name)
+
+
+def check_setting(machine: Machine, given: str, value: object) -> None:
+    """Refuses a setting that the machine does not know, or whose value is not of its kind."""
+    fact = _setting(machine, given, value)
+    value_of(known_keys(machine.interconnect.kind)[fact.key], fact.value, machine.name)
+
+
+def _setting(base: Machine, given: str, value: object) -> Fact:
+    known = known_keys(base.interconnect.kind)
+    name = re.sub(r"^network\.", "interconnect.", given)
+    short = f"software.algorithm.{name.removeprefix('software.')}"
+    key = short if name.startswith("software.") and short in known else name
+    if key not in known:
+        raise MachineError(f"{key} is not a key of a machine{nearest(key, known)}")
+    if _measured(base, key):
+        raise MachineError(
+            f"{base.name} was calibrated: its measured tables decide, so {key} changes nothing"
+        )
+    return Fact(key, _parsed(known[key], value), "set by the user")
 
 
 def _measured(machine: Machine, key: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from topologies.errors import MachineError
+from topologies.hostlist import node_numbers
 from topologies.machine import Machine
 from topologies.placement import (
     Placement,
@@ -27,6 +28,25 @@ def parse_placement(text: str, machine: Machine, ranks: int) -> Placement:
     name, _, rest = text.partition(":")
     if name == "hosts" and rest:
         return from_hostlist(machine, rest, ranks)
+    groups, seed, order = _read(text)
+    if name == "scattered":
+        return scattered(machine, ranks, int(groups), seed, order)
+    if name == "random":
+        return random(machine, ranks, seed, order)
+    return scheduler(machine, ranks, seed) if name == "scheduler" else contiguous(machine, ranks)
+
+
+def check_placement(text: str) -> None:
+    """Refuses a text that places no ranks on any machine."""
+    if text.startswith("hosts:"):
+        node_numbers(text.removeprefix("hosts:"))
+    else:
+        _read(text)
+
+
+def _read(text: str) -> tuple[str, int, str]:
+    """The groups, the seed and the order of nodes that a placement's text gives."""
+    name, _, rest = text.partition(":")
     words = rest.split(":") if rest else []
     groups = words.pop(0) if name == "scattered" and words else ""
     if name not in POLICIES or name == "hosts" or (name == "scattered" and not groups.isdecimal()):
@@ -34,12 +54,7 @@ def parse_placement(text: str, machine: Machine, ranks: int) -> Placement:
             f'placement "{text}" is not known{nearest(name, POLICIES)}; try contiguous, scheduler, '
             "scattered:30, scattered:30:seed=7, random:seed=1 or hosts:NAME[00001-00064]"
         )
-    seed, order = _options(text, words, _OPTIONS.get(name, ()))
-    if name == "scattered":
-        return scattered(machine, ranks, int(groups), seed, order)
-    if name == "random":
-        return random(machine, ranks, seed, order)
-    return scheduler(machine, ranks, seed) if name == "scheduler" else contiguous(machine, ranks)
+    return groups, *_options(text, words, _OPTIONS.get(name, ()))
 
 
 def _options(text: str, words: list[str], allowed: tuple[str, ...]) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.plan import OVERLAPS, Plan
 
 REST = "rest"
+KEYS = tuple(field.name for field in fields(Plan))
 _TYPES = {field.name: str(field.type) for field in fields(Plan)}
 
 
@@ -24,8 +25,8 @@ def parse_plan(
     Without a batch anywhere, a step is one micro-batch per rank; without `micro_batch`, a rank runs
     its whole share at once.
     """
-    given = dict(text) if isinstance(text, Mapping) else _split(text)
-    values = {key: _value(key, value) for key, value in given.items()}
+    given = dict(text) if isinstance(text, Mapping) else split_plan(text)
+    values = {key: plan_value(key, value) for key, value in given.items()}
     _fill_rest(values, devices)
     if batch is not None and values.setdefault("batch", batch) != batch:
         raise PlanError(f"the plan says batch={values['batch']}, the command batch={batch}")
@@ -45,10 +46,15 @@ def parse_plan(
 
 def parse_fields(text: str) -> dict[str, Any]:
     """Read some of a plan's fields, without a plan to check them: `pipe=1,zero=1`."""
-    return {key: _value(key, value) for key, value in _split(text).items()}
+    return {key: plan_value(key, value) for key, value in split_plan(text).items()}
 
 
-def _split(text: str) -> dict[str, str]:
+def split_plan(text: str) -> dict[str, str]:
+    """The words of a plan's text by key, not yet looked at.
+
+    >>> split_plan("x=2,data=rest")
+    {'x': '2', 'data': 'rest'}
+    """
     given: dict[str, str] = {}
     for word in filter(None, re.split(r"[,\s]+", text)):
         key, equals, value = word.partition("=")
@@ -60,7 +66,8 @@ def _split(text: str) -> dict[str, str]:
     return given
 
 
-def _value(key: str, value: Any) -> Any:
+def plan_value(key: str, value: Any) -> Any:
+    """One key's value in its kind; whether it goes with the other keys, only a plan can tell."""
     if key not in _TYPES:
         near = difflib.get_close_matches(key, _TYPES, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_TYPES)}"

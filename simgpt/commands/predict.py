@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
+from simgpt.advice import does_not_fit
+from topologies.units import format_quantity
 
 if TYPE_CHECKING:
+    from simulator.cost import Cost, Training
     from simulator.prediction import Prediction
     from topologies.machine import Machine
     from topologies.placement import Placement
@@ -21,6 +24,8 @@ PARTS = {
     **{name: name for name in ("compute", "optimizer", "idle")},
     "pipe": "waiting for other stages",
 }
+NO_POWER = "not known: the machine's file says nothing of power"
+J_PER_MWH = 3.6e9
 LABELS = 30  # characters of the tables' first column
 
 
@@ -46,6 +51,18 @@ LABELS = 30  # characters of the tables' first column
     help="Times of compute ops: the machine's own, or each op run once on the device at hand.",
 )
 @click.option(
+    "--tokens",
+    type=options.Tokens(),
+    help="Say what training on so many tokens takes: 300e9, 300B, 1T.",
+)
+@click.option(
+    "--sweep",
+    "swept",
+    multiple=True,
+    metavar="KEY=V1,V2,…",
+    help="Predict every combination: z=16,64 devices=512,1024 device.launch='5 us,9 us'.",
+)
+@click.option(
     "--trace",
     type=options.NewFile(),
     help="Write the step's timeline for ui.perfetto.dev.",
@@ -67,6 +84,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from simulator.prediction import predict
     from topologies.policies import parse_placement
 
+    if how["swept"]:
+        return _sweep(model, machine, as_json=as_json, output=output, how=how)
     gpt = options.model_of(model)
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     plan = options.plan_of(how["plan"], devices=how["devices"], batch=sequences)
@@ -80,15 +99,45 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     reach = reach_of(prediction, built, placed)
     record = {**prediction.as_dict(), "placement": {"policy": policy, "axes": reach}}
     text = describe(prediction, f"placement {policy}", reach)
+    if how["tokens"] is not None:
+        run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
+        record, text = {**record, "training": run.as_dict()}, f"{text}\n\n{describe_training(run)}"
     options.answer(text, record, as_json=as_json, output=output)
-    if trace is not None and prediction.timeline is not None:
-        from workload.timeline import chrome_trace
-
-        options.write(trace, options.compact(chrome_trace([prediction.timeline])))
-        options.note(f"wrote {trace}; open it at ui.perfetto.dev")
+    if trace is not None:
+        write_trace(prediction, trace)
     if not prediction.memory.fits:
         options.note(does_not_fit(prediction))
         raise SystemExit(3)
+
+
+def _sweep(
+    model: str, machine: str, *, as_json: bool, output: Path | None, how: Mapping[str, Any]
+) -> None:
+    """Predict every combination of the swept values, and keep the rows nowhere."""
+    from simgpt.commands.sweep import SHOWN, answer_rows
+    from simgpt.progress import Ticker
+    from simgpt.studies.inputs import inputs_of
+    from simgpt.studies.sweep import sweep
+    from simgpt.studies.table import describe, ranked
+    from simgpt.studies.words import study_of_words
+
+    if how["trace"] is not None or how["compute"] == "measured":
+        raise click.UsageError("--sweep goes with neither --trace nor --compute measured")
+    study = study_of_words(model, machine, how)
+    inputs = inputs_of(study)
+    with Ticker() as ticker:
+        rows = sweep(study, inputs, lambda done: ticker("sweeping", done=done, of=len(study)))
+        best_first = ranked(rows, "throughput")
+    answer_rows(describe(study, best_first, SHOWN), best_first, as_json=as_json, output=output)
+
+
+def write_trace(prediction: Prediction, path: Path) -> None:
+    """Write the prediction's timeline for a browser."""
+    from workload.timeline import chrome_trace
+
+    assert prediction.timeline is not None
+    options.write(path, options.compact(chrome_trace([prediction.timeline])))
+    options.note(f"wrote {path}; open it at ui.perfetto.dev")
 
 
 def measured_ops(gpt: GPT, plan: Plan) -> dict[str, float]:
@@ -124,6 +173,7 @@ def describe(prediction: Prediction, placed: str, reach: Mapping[str, str]) -> s
         ("memory of a device", tables.gib(memory.capacity_bytes)),
         ("fits", "yes" if memory.fits else "no"),
         *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
+        *cost_facts(prediction.cost),
     ]
     parts = [
         (
@@ -147,6 +197,28 @@ def describe(prediction: Prediction, placed: str, reach: Mapping[str, str]) -> s
             tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),
         ]
     )
+
+
+def cost_facts(cost: Cost) -> list[tuple[str, str]]:
+    """What a step costs, as rows of a table."""
+    charged = f"{tables.hours(cost.node_s_per_step)} on {tables.several(cost.nodes, 'node')}"
+    nodes = ("node-hours per step", charged)
+    if cost.energy_j_per_step is None or cost.power_w is None:
+        return [nodes, ("energy per step", NO_POWER)]
+    drawn = f"{tables.energy(cost.energy_j_per_step)} at {format_quantity(cost.power_w, 'W')}"
+    return [nodes, ("energy per step", drawn)]
+
+
+def describe_training(run: Training) -> str:
+    """What a training run takes, as a person reads it."""
+    energy = NO_POWER if run.energy_j is None else f"{run.energy_j / J_PER_MWH:,.1f} MWh"
+    facts = [
+        ("steps", f"{run.steps:,}"),
+        ("time without a break", f"{run.time_s / 86_400:,.1f} days"),
+        ("node-hours", f"{run.node_s / 3600:,.0f}"),
+        ("energy", energy),
+    ]
+    return tables.table([f"{tables.count(int(run.tokens))} tokens", ""], facts, first=LABELS)
 
 
 def _headline(prediction: Prediction) -> str:
@@ -176,18 +248,3 @@ def tuned_forms(prediction: Prediction) -> str:
 
 def _largest_first(parts: Mapping[str, float]) -> list[tuple[str, float]]:
     return [item for item in sorted(parts.items(), key=lambda item: -item[1]) if item[1] > 0]
-
-
-def does_not_fit(prediction: Prediction) -> str:
-    """By how much a plan misses the device's memory, and what would help."""
-    memory = prediction.memory
-    over = memory.peak_bytes - memory.capacity_bytes
-    advice = []
-    if prediction.plan.recompute == "none" and memory.parts["activations"] > over:
-        advice.append("recompute=full")
-    if prediction.plan.micro_batch > 1:
-        advice.append(f"micro_batch={prediction.plan.micro_batch // 2 or 1}")
-    if prediction.plan.data > 1 and prediction.plan.zero < 3:
-        advice.append(f"zero={prediction.plan.zero + 1}")
-    advice.append("a larger z (weights and optimizer state are split over x, y and z)")
-    return f"does not fit by {tables.gib(over)} per device; try {', or '.join(advice)}"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.commands.predict import does_not_fit, tuned_forms
+from simgpt.advice import does_not_fit
+from simgpt.commands.predict import tuned_forms
 from simgpt.progress import Ticker
 from workload.errors import PlanCannotRunError
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from workload.errors import PlanError
 
 if TYPE_CHECKING:
     from simulator.prediction import Prediction
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from topologies.placement import Placement
 
 MOST_WORKERS = 64
-NOT_SEARCHED = ("stage_layers", "ends_as_layers", "batch")
 
 
 @click.command("search")
@@ -78,7 +76,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     batch = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     if batch is None:
         raise click.UsageError("a search needs --batch or --batch-tokens")
-    question = Question(gpt, how["devices"], batch, fixed_fields(how["plan"]))
+    question = Question(gpt, how["devices"], batch, options.fixed_of(how["plan"]))
     built = options.machine_of(machine, how["settings"])
     placed = parse_placement(how["placement"], built, how["devices"])
     if how["rank_by"] == "axonn":
@@ -91,28 +89,6 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     options.answer(describe(question, built, state, front), record, as_json=as_json, output=output)
     if not state.found:
         raise SystemExit(3)
-
-
-def fixed_fields(text: str) -> dict[str, Any]:
-    """The fields that a search keeps; a PlanError for those that it cannot."""
-    from workload.plan_text import REST, parse_fields
-
-    fixed = parse_fields(text)
-    for key in NOT_SEARCHED:
-        if key in fixed:
-            raise PlanError(
-                f"a search cannot keep {key}; "
-                + ("use --batch" if key == "batch" else "it splits layers evenly")
-            )
-    if fixed.get("data") == REST:
-        del fixed["data"]
-    if ":" in fixed.get("recompute", ""):
-        raise PlanError(
-            f"a search cannot keep recompute={fixed['recompute']}; use none, selective or full"
-        )
-    if fixed.get("matmul_forms") == "tuned":
-        raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")
-    return fixed
 
 
 def _found(

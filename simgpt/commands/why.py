@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.commands.predict import does_not_fit
+from simgpt.advice import does_not_fit
 from simgpt.progress import Ticker
 from simgpt.question import asked_as_predict, question
 

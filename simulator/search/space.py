@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workload.errors import PlanCannotRunError
+from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.lowering import check
 from workload.plan import CHOICES, OVERLAPS, Plan
@@ -26,6 +26,11 @@ from workload.plan import CHOICES, OVERLAPS, Plan
 Ints = NDArray[np.int64]
 SHAPE = ("x", "y", "z", "data", "pipe", "micro_batch", "zero", "recompute", "sequence_parallel")
 SEARCHED = (*SHAPE, "interleave", "schedule", "overlap")
+REFUSED = {
+    "stage_layers": "it splits layers evenly",
+    "ends_as_layers": "it splits layers evenly",
+    "batch": "it asks for one batch",
+}
 RECOMPUTES = ("none", "selective", "full")
 
 
@@ -41,6 +46,18 @@ class Question:
     devices: int
     batch: int
     fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, instead in REFUSED.items():
+            if key in self.fixed:
+                raise PlanError(f"a search cannot keep {key}; {instead}")
+        recompute = str(self.fixed.get("recompute", "none"))
+        if ":" in recompute:
+            raise PlanError(
+                f"a search cannot keep recompute={recompute}; use none, selective, full"
+            )
+        if self.fixed.get("matmul_forms", "plain") != "plain":
+            raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")
 
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
         """Those of some values of a field that the question leaves."""

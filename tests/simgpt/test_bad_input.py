@@ -32,6 +32,9 @@ TOO_MANY = 10**10
         (2, f"{PREDICT} --batch 0", "0 is not in the range"),
         (2, f"{PREDICT} --batch-tokens 100", "nearest: 2048"),
         (2, f"{PREDICT} --batch-tokens 16384 --batch 8", "not both"),
+        (2, f"{PREDICT} --tokens 12x", "12x is no number of tokens; write it like 300e9"),
+        (2, f"{PREDICT} --tokens -1", "-1 is no number of tokens"),
+        (2, f"{PREDICT} --tokens nan", "nan is no number of tokens"),
         (2, f"{PREDICT} --plan microbatch=3", "did you mean micro_batch?"),
         (2, f"{PREDICT} --plan x=abc", "x=abc must be a whole number"),
         (2, f"{PREDICT} --plan x=1,x=2", "x stands twice"),
@@ -48,6 +51,23 @@ TOO_MANY = 10**10
         (2, f"{PREDICT} --set nodes=1.5", "it wants a whole number"),
         (2, f"{PREDICT} -o /nowhere/x", "there is no folder /nowhere"),
         (2, f"{PREDICT} --trace /nowhere/x", "there is no folder /nowhere"),
+        (2, f"{PREDICT} --sweep z", "--sweep z: write key=v1,v2"),
+        (2, f"{PREDICT} --sweep z=", "--sweep z= has an empty value"),
+        (2, f"{PREDICT} --sweep z=1,,2", "has an empty value"),
+        (2, f"{PREDICT} --sweep z=1,two", "z=two must be a whole number"),
+        (2, f"{PREDICT} --sweep z=1 --sweep z=2", "--sweep z stands twice"),
+        (2, f"{PREDICT} --sweep zet=1", "unknown key 'zet'; did you mean"),
+        (2, f"{PREDICT} --sweep plan=x=1,z=2", "sweep the plan's keys"),
+        (2, f"{PREDICT} --sweep machine=alps,mars", 'no machine is called "mars"'),
+        (2, f"{PREDICT} --sweep device.lunch=1us", "nearest: device.launch"),
+        (2, f"{PREDICT} --sweep z=1 --compute measured", "neither --trace nor --compute measured"),
+        (2, f"{PREDICT} --sweep z=1 --set nodes", "write key=value"),
+        (2, "sweep", "missing argument 'STUDY'"),
+        (2, "sweep /nowhere/x.toml", "cannot read the study /nowhere/x.toml: No such file"),
+        (2, "sweep .", "cannot read the study .: Is a directory"),
+        (2, "sweep x.toml --workers 0", "0 is not in the range"),
+        (2, "sweep x.toml --limit 0", "0 is not in the range"),
+        (2, "sweep x.toml --timeout nan", "nan is not a finite number"),
         (2, "models nope", "unknown model 'nope'"),
         (2, "machines nope", 'no machine is called "nope"'),
         (2, "run nope", "unknown model 'nope'"),
@@ -105,6 +125,62 @@ def test_a_malformed_plan_file(name: str, tmp_path: Path) -> None:
     path = _file(tmp_path, name, PLANS[name])
     said = simgpt("predict", "tiny-30k", "-m", "frontier", "--plan", path)
     assert (said.status, said.sentence[:8]) == (2, "simgpt: ")
+
+
+STUDY = 'model = "tiny-30k"\nmachine = "host"\nplan = "data=1,precision=fp32"\n'
+STUDIES = {
+    "garbage = = 1": "is no study",
+    "model = 3": "model = 3 must be text",
+    'model = "tiny-30k"': "names no machine",
+    STUDY + "machines = 3": "unknown key 'machines'",
+    STUDY + "sweep = 3": "write [sweep] above its keys",
+    STUDY + "[sweep]\nx = []": "sweep.x is empty",
+    STUDY + "[scaling]\nkind = 3": 'must be "weak" or "strong"',
+    STUDY + "[set]\nplan.zero = 'many'": "zero=many must be a whole number",
+    STUDY.replace("host", "mars"): 'no machine is called "mars"',
+    STUDY.replace("host", "mars.toml"): "cannot read",
+    STUDY.replace("tiny-30k", "tiny.toml"): "cannot read the model",
+}
+
+
+@pytest.mark.parametrize("text", STUDIES)
+def test_a_malformed_study_file(text: str, tmp_path: Path) -> None:
+    path = _file(tmp_path, "study.toml", text)
+    said = simgpt("sweep", path, "-o", str(tmp_path / "out"))
+    assert (said.status, STUDIES[text] in said.sentence) == (2, True), said.sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_changed_study_in_the_same_folder(tmp_path: Path) -> None:
+    words = ("sweep", str(tmp_path / "study.toml"), "-o", str(tmp_path / "out"))
+    _file(tmp_path, "study.toml", STUDY)
+    assert simgpt(*words).status == 0
+    _file(tmp_path, "study.toml", STUDY + "devices = 1")
+    said = simgpt(*words)
+    assert (said.status, "holds the results of another study: devices" in said.sentence) == (
+        2,
+        True,
+    )
+
+
+def test_a_sweep_of_which_nothing_can_run_ends_with_3(tmp_path: Path) -> None:
+    path = _file(tmp_path, "study.toml", STUDY + "[sweep]\nx = [3, 5]")
+    said = simgpt("sweep", path, "-o", str(tmp_path / "out"))
+    assert (said.status, said.err) == (3, "")
+    assert "2 points: 0 can run, 2 cannot" in said.out
+
+
+def test_a_failing_simulator_is_a_row_and_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("of a kind")
+
+    monkeypatch.setattr("simgpt.studies.evaluate.predict", broken)
+    path = _file(tmp_path, "study.toml", STUDY)
+    said = simgpt("sweep", path, "-o", str(tmp_path / "out"))
+    assert (said.status, "ZeroDivisionError: of a kind" in said.out) == (1, True)
+    assert said.err == "the simulator failed at 1 point, which is a bug\n"
 
 
 @pytest.mark.parametrize("name", MODELS)

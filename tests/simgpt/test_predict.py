@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import simgpt as api
 from tests.simgpt.face import simgpt
+from topologies.load import load_machine, write_machine
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan_text import parse_plan
@@ -82,6 +84,27 @@ def test_tuned_matmul_forms_and_what_they_save_stand_in_text_and_json() -> None:
 def test_the_breakdown_sums_to_the_step() -> None:
     record = predicted(*WORDS)
     assert sum(record["breakdown_s"].values()) == pytest.approx(record["step_s"], rel=1e-9)
+
+
+def test_training_on_tokens_takes_so_many_steps_of_the_same_cost() -> None:
+    record = predicted(*WORDS, "--tokens", "3M")
+    tokens_per_step = 16 * find_model("tiny-1m").sequence
+    training, cost = record["training"], record["cost"]
+    assert training["steps"] == -(-3_000_000 // tokens_per_step)
+    assert training["time_s"] == pytest.approx(training["steps"] * record["step_s"])
+    assert training["energy_j"] == pytest.approx(training["steps"] * cost["energy_j_per_step"])
+    assert "\n3.00 M tokens\n" in simgpt(*WORDS, "--tokens", "3e6").out
+
+
+def test_a_machine_without_power_says_so(tmp_path: Path) -> None:
+    machine = load_machine("host")
+    facts = tuple(fact for fact in machine.entries if not fact.key.startswith("power."))
+    path = tmp_path / "silent.json"
+    write_machine(replace(machine, entries=facts), path)
+    words = ("predict", "tiny-1m", "-m", str(path), "--plan", "data=2,precision=fp32")
+    said = simgpt(*words, "--tokens", "3M").out
+    assert said.count("not known: the machine's file says nothing of power") == 2
+    assert predicted(*words)["cost"]["energy_j_per_step"] is None
 
 
 def test_an_output_file_holds_the_answer_and_stdout_nothing(tmp_path: Path) -> None:

@@ -60,13 +60,17 @@ def test_a_search_without_room_for_any_plan_ends_with_status_3() -> None:
     [
         (2, "", "needs --batch"),
         (2, "--batch 8 --plan stage_layers=1+2", "cannot keep stage_layers"),
-        (2, "--batch 8 --plan batch=8", "use --batch"),
-        (2, "--batch 8 --plan recompute=full:2", "none, selective or full"),
+        (2, "--batch 8 --plan batch=8", "cannot keep batch"),
+        (2, "--batch 8 --plan recompute=full:2", "none, selective, full"),
         (2, "--batch 8 --plan matmul_forms=tuned", "tune the plan that it finds"),
         (2, "--batch 8 --plan zeor=1", "did you mean zero?"),
         (2, "--batch 8 --plan zero=5", "zero=5 must be 0, 1, 2 or 3"),
         (2, "--batch 8 --top 0", "0 is not in the range"),
-        (3, "--batch 7 --plan pipe=1,x=1,y=1", "no plan of gpt-5b uses 8 devices with a batch of 7"),
+        (
+            3,
+            "--batch 7 --plan pipe=1,x=1,y=1",
+            "no plan of gpt-5b uses 8 devices with a batch of 7",
+        ),
         (3, "--batch 8 --plan x=3", "no plan of gpt-5b uses 8 devices"),
     ],
 )

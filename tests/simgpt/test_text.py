@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from workload.plan_text import parse_plan
 COMMANDS = (
     *("predict", "run", "calibrate", "validate", "validate host", "validate axonn"),
     *("validate network", "validate groups", "validate published", "validate kernels"),
-    *("bench-network", "search"),
+    *("bench-network", "search", "sweep"),
 )
 BENCH = (
     *("bench-network", "-m", "dgx-h100", "--collective", "all_reduce"),
@@ -40,6 +41,8 @@ def test_the_help_opens_with_two_examples(command: str) -> None:
     ("name", "command"),
     [
         ("predict.txt", PREDICT),
+        ("predict-tokens.txt", (*PREDICT, "--tokens", "300B")),
+        ("predict-sweep.txt", (*PREDICT, "--sweep", "z=2,4", "--sweep", "device.launch=1 us,9 us")),
         ("models.txt", ("models",)),
         ("model.txt", ("models", "gpt-80b")),
         ("machines.txt", ("machines",)),
@@ -51,6 +54,49 @@ def test_a_command_reads_as_its_golden_file(name: str, command: tuple[str, ...])
     assert (said.status, said.err) == (0, "")
     assert max(map(len, said.out.splitlines())) <= tables.WIDTH
     assert_golden(name, said.out)
+
+
+SPLITS = """
+title = "Which split of gpt-5b on 512 GCDs?"
+model = "gpt-5b"
+machine = "frontier"
+devices = 512
+batch = 512
+plan = "data=rest,recompute=full"
+[sweep]
+zero = [0, 1]
+plan.z = [1, 4, 16]
+plan.x = [1, 2, 3]
+"""
+LADDER = """
+machine = "frontier"
+batch = 8192
+[scaling]
+kind = "weak"
+plan = "z=64,data=rest,recompute=full"
+ladder = [["gpt-40b", 4096, 8192], ["gpt-80b", 8192, 8192], ["gpt-80b", 12288, 8192]]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "study", "words"),
+    [
+        ("sweep.txt", SPLITS, ("--limit", "5")),
+        ("sweep-energy.txt", SPLITS + "[set]\ntokens = '300B'\n", ("--sort", "energy")),
+        ("sweep-scaling.txt", LADDER, ()),
+    ],
+)
+def test_a_sweep_reads_as_its_golden_file(
+    name: str, study: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study.toml").write_text(study, encoding="utf-8")
+    said = simgpt("sweep", "study.toml", *words)
+    assert (said.status, said.err) == (0, "")
+    assert max(map(len, said.out.splitlines())) <= tables.WIDTH
+    assert_golden(name, said.out)
+    again = simgpt("sweep", "study.toml", *words)
+    assert (again.out, again.status) == (said.out, 0)
 
 
 @pytest.mark.parametrize("name", ["network", "groups"])
@@ -86,6 +132,7 @@ def _keys(value: Any) -> Any:
     ("name", "command"),
     [
         ("predict.json", PREDICT),
+        ("predict-sweep.json", (*PREDICT, "--sweep", "zero=1,0", "--tokens", "1T")),
         ("models.json", ("models",)),
         ("model.json", ("models", "tiny-2m")),
         ("machines.json", ("machines",)),

@@ -1,0 +1,1 @@
+"""Studies: many predictions from one file, row by row, on one process or on a cluster."""

@@ -1,0 +1,202 @@
+"""A Dask cluster as the crew: one that runs already, or one that Slurm starts for the sweep.
+
+Dask comes with the extra `cluster`. It hands a dead worker's batches to the others by itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import shutil
+import subprocess
+from asyncio import CancelledError
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from simgpt.studies.crews import AHEAD
+from simgpt.studies.errors import WorkersError
+from simgpt.studies.evaluate import Batch, Row, rows_of
+from simgpt.studies.inputs import Inputs
+
+CONNECT_S = 30.0
+MEMORY_GIB = 2  # for each process of a job
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """The jobs that hold the workers: `workers` processes, `cores` of them in a job."""
+
+    workers: int
+    cores: int = 1
+    partition: str | None = None
+    account: str | None = None
+    time: str = "01:00:00"
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs that makes."""
+        return -(-self.workers // self.cores)
+
+
+class DaskCrew:
+    """The workers of a Dask cluster; `timeout_s` without any finished batch is the end."""
+
+    def __init__(self, client: Any, inputs: Inputs, workers: int, timeout_s: float) -> None:
+        self._client = client
+        self._inputs = inputs
+        self._workers = workers
+        self._timeout_s = timeout_s
+        self._under_way: dict[Any, int] = {}
+
+    @property
+    def room(self) -> int:
+        """A few batches for each worker."""
+        return AHEAD * self._workers
+
+    def start(self, number: int, batch: Batch) -> None:
+        """Hand the batch to the scheduler."""
+        with _in_a_sentence():
+            future = self._client.submit(rows_of, self._inputs, batch, pure=False)
+        self._under_way[future] = number
+
+    def finished(self) -> tuple[int, list[Row]]:
+        """The rows of whichever batch is done first."""
+        import distributed
+
+        with _in_a_sentence(), self._client.as_current():
+            try:
+                done = distributed.wait(
+                    list(self._under_way), timeout=self._timeout_s, return_when="FIRST_COMPLETED"
+                ).done
+            except TimeoutError:
+                raise WorkersError(
+                    f"no row was finished within {self._timeout_s:.0f} s (--timeout); are there "
+                    "any workers? the rows before are kept"
+                ) from None
+            future = min(done, key=self._under_way.__getitem__)
+            rows: list[Row] = future.result(timeout=CONNECT_S)
+            return self._under_way.pop(future), rows
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep Dask's log to itself: what matters of it is said in a sentence."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    """Turn whatever a cluster fails with, a lost scheduler too, into one sentence."""
+    try:
+        yield
+    except WorkersError:
+        raise
+    except (Exception, CancelledError) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise WorkersError(
+            f"the Dask cluster gave up ({what[:200]}); the rows before are kept"
+        ) from None
+
+
+@contextmanager
+def dask_cluster(where: str, inputs: Inputs, workers: int, timeout_s: float) -> Iterator[DaskCrew]:
+    """The crew of the scheduler at an address, or of the one that wrote a scheduler file."""
+    _require("distributed")
+    from distributed import Client
+    from distributed.comm import resolve_address
+
+    address = _address(where)
+    try:
+        resolve_address(address)  # a Client of a senseless address takes a minute to go away
+        client = Client(address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise WorkersError(f"cannot reach a Dask scheduler at {address}: {why}") from None
+    with _silent(), client:
+        threads = sum(client.nthreads().values()) or 1
+        yield DaskCrew(client, inputs, max(threads, workers), timeout_s)
+
+
+def _address(where: str) -> str:
+    """The scheduler's address, from the file that `dask scheduler --scheduler-file` writes."""
+    if not (where.endswith(".json") or Path(where).is_file()):
+        return where
+    try:
+        return str(json.loads(Path(where).read_text(encoding="utf-8"))["address"])
+    except OSError as error:
+        raise WorkersError(f"cannot read the scheduler file {where}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise WorkersError(f"{where} is no scheduler file of Dask: it has no address") from None
+
+
+@contextmanager
+def slurm_cluster(slurm: Slurm, inputs: Inputs, timeout_s: float) -> Iterator[DaskCrew]:
+    """A crew in jobs of Slurm, which end with the sweep."""
+    _require("dask_jobqueue")
+    if shutil.which("sbatch") is None:
+        raise WorkersError("there is no sbatch here; --slurm wants a login node of the cluster")
+    from distributed import Client
+
+    with _silent():
+        jobs = slurm_jobs(slurm)
+        try:
+            _check_job(jobs.job_script())
+            with _in_a_sentence():
+                jobs.scale(jobs=slurm.jobs)
+                client = Client(jobs, timeout=CONNECT_S, set_as_default=False)
+            with client:
+                yield DaskCrew(client, inputs, slurm.workers, timeout_s)
+        finally:
+            with suppress(Exception):  # jobs that Slurm refused after all do not close in order
+                jobs.close(timeout=CONNECT_S)
+
+
+def _check_job(script: str) -> None:
+    """Ask Slurm whether it would take the job: what it says against it, Dask would only log."""
+    with NamedTemporaryFile("w", suffix=".sh", encoding="utf-8") as file:
+        file.write(script)
+        file.flush()
+        try:
+            asked = subprocess.run(
+                ["sbatch", "--test-only", file.name],
+                capture_output=True,
+                text=True,
+                timeout=CONNECT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise WorkersError(f"cannot ask sbatch: {error}") from None
+    if asked.returncode:
+        raise WorkersError(f"Slurm refuses the job: {' '.join(asked.stderr.split())[:300]}")
+
+
+def slurm_jobs(slurm: Slurm) -> Any:
+    """The description of such jobs; nothing is submitted yet."""
+    from dask_jobqueue import SLURMCluster
+
+    return SLURMCluster(
+        queue=slurm.partition,
+        account=slurm.account,
+        walltime=slurm.time,
+        cores=slurm.cores,
+        processes=slurm.cores,
+        memory=f"{MEMORY_GIB * slurm.cores} GiB",
+        job_name="simgpt-sweep",
+        scheduler_options={"dashboard": False},
+    )
+
+
+def _require(module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise WorkersError(
+            f"{module} is not installed; pip install 'simgpt[cluster]' brings Dask and its jobs"
+        )

@@ -1,0 +1,223 @@
+"""Who works on the rows: this process alone, or processes of this machine that it watches.
+
+A crew is given batches by number and hands back their rows in any order. A worker process that dies
+is replaced and its batch given out again; workers end with the process that started them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import TracebackType
+from typing import Protocol
+
+from simgpt.studies.errors import WorkersError
+from simgpt.studies.evaluate import Batch, Row, rows_of
+from simgpt.studies.inputs import Inputs
+
+AHEAD = 4  # batches begun per worker, so that a slow one holds up few others
+TRIES = 3
+GRACE_S = 5.0
+
+
+class Crew(Protocol):
+    """`room` batches may be under way at once."""
+
+    @property
+    def room(self) -> int:
+        """How many batches to begin ahead."""
+
+    def start(self, number: int, batch: Batch) -> None:
+        """Give a batch to whoever is free first."""
+
+    def finished(self) -> tuple[int, list[Row]]:
+        """Wait for any batch: its number and its rows."""
+
+
+def in_order(crew: Crew, batches: Iterable[Batch]) -> Iterator[Row]:
+    """The rows of all batches in their order, whichever is finished first."""
+    ahead: dict[int, list[Row]] = {}
+    waiting = enumerate(batches)
+    begun = given = 0
+    while True:
+        while begun - given < crew.room and (following := next(waiting, None)) is not None:
+            crew.start(*following)
+            begun += 1
+        if begun == given:
+            return
+        number, rows = crew.finished()
+        ahead[number] = rows
+        while given in ahead:
+            yield from ahead.pop(given)
+            given += 1
+
+
+class Alone:
+    """This process does the work itself."""
+
+    room = 1
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._waiting: deque[tuple[int, Batch]] = deque()
+
+    def start(self, number: int, batch: Batch) -> None:
+        """Remember the batch."""
+        self._waiting.append((number, batch))
+
+    def finished(self) -> tuple[int, list[Row]]:
+        """Work on the first batch that waits."""
+        number, batch = self._waiting.popleft()
+        return number, rows_of(self._inputs, batch)
+
+
+class Processes:
+    """Processes of this machine; `timeout_s` without any finished batch is the end."""
+
+    def __init__(self, inputs: Inputs, workers: int, timeout_s: float) -> None:
+        self._inputs = inputs
+        self._timeout_s = timeout_s
+        self._queue: deque[tuple[int, Batch]] = deque()
+        self._tries: dict[int, int] = {}
+        self._workers: list[_Worker] = []
+        try:
+            for _ in range(workers):
+                self._workers.append(_Worker(inputs))
+        except OSError as error:
+            self._stop()
+            raise WorkersError(f"cannot start {workers} workers: {error.strerror}") from None
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    @property
+    def room(self) -> int:
+        """A few batches for each worker."""
+        return AHEAD * len(self._workers)
+
+    def start(self, number: int, batch: Batch) -> None:
+        """Queue the batch."""
+        self._queue.append((number, batch))
+
+    def finished(self) -> tuple[int, list[Row]]:
+        """Keep all workers at work until one hands in its rows."""
+        while True:
+            for worker in self._workers:
+                if worker.task is None and self._queue:
+                    worker.begin(self._queue.popleft())
+            busy = {worker.pipe: worker for worker in self._workers if worker.task is not None}
+            ready = wait(list(busy), self._timeout_s)
+            if not ready:
+                raise WorkersError(
+                    f"no row was finished within {self._timeout_s:.0f} s (--timeout); "
+                    "the rows before are kept"
+                )
+            answer = self._answer(busy[ready[0]])  # type: ignore[index]
+            if answer is not None:
+                return answer
+
+    def _answer(self, worker: _Worker) -> tuple[int, list[Row]] | None:
+        assert worker.task is not None
+        number, batch = worker.task
+        try:
+            rows = worker.pipe.recv()
+        except (EOFError, OSError):
+            self._replace(worker, number, batch)
+            return None
+        worker.task = None
+        if isinstance(rows, WorkersError):
+            raise rows
+        return number, rows
+
+    def _replace(self, worker: _Worker, number: int, batch: Batch) -> None:
+        """A worker died: its batch goes to the next one that is free."""
+        worker.stop()
+        self._tries[number] = self._tries.get(number, 0) + 1
+        if self._tries[number] == TRIES:
+            raise WorkersError(
+                f"row {batch[0][0]} ended {TRIES} workers ({worker.end}); it may need more memory "
+                "than there is: try fewer --workers; the rows before are kept"
+            )
+        self._queue.appendleft((number, batch))
+        self._workers[self._workers.index(worker)] = _Worker(self._inputs)
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+
+class _Worker:
+    """One process and the pipe to it; `task` is what it works on."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.task: tuple[int, Batch] | None = None
+        self._process: SpawnProcess = context.Process(
+            target=serve, args=(theirs, inputs), daemon=True, name="simgpt-worker"
+        )
+        self._process.start()
+        theirs.close()
+
+    def begin(self, task: tuple[int, Batch]) -> None:
+        """Send a task; that the worker is gone shows when its answer is awaited."""
+        self.task = task
+        try:
+            self.pipe.send(task[1])
+        except OSError:
+            return
+
+    @property
+    def end(self) -> str:
+        """How the process ended."""
+        code = self._process.exitcode
+        return f"signal {-code}" if code is not None and code < 0 else f"status {code}"
+
+    def stop(self) -> None:
+        """End the process, and wait until it has."""
+        self._process.terminate()
+        self._process.join(GRACE_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join(GRACE_S)
+        self.pipe.close()
+
+
+def serve(pipe: Connection, inputs: Inputs) -> None:
+    """A worker's life: rows for batches, until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_the_parent()
+    while True:
+        try:
+            batch: Batch = pipe.recv()
+            pipe.send(rows_of(inputs, batch))
+        except WorkersError as error:
+            pipe.send(error)
+        except (EOFError, OSError):
+            return
+
+
+def end_with_the_parent() -> None:
+    """See to it that this process ends with the one that started it, busy or not."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,21 @@
+"""What can be wrong with a study, or with those that work on it."""
+
+from __future__ import annotations
+
+from topologies.errors import SimgptError
+
+
+class StudyError(SimgptError):
+    """A study that cannot be read, or a folder that holds something else."""
+
+
+class WorkersError(SimgptError):
+    """Workers that cannot start, or that are gone; the rows so far are kept."""
+
+    exit_code = 5
+
+
+class ResultsError(SimgptError):
+    """A folder that takes no more rows: a full disk, say."""
+
+    exit_code = 5

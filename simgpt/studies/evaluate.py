@@ -1,0 +1,120 @@
+"""From a point to its row: the prediction, or why there is none.
+
+A process builds each machine, model and placement once and keeps it for the points to come.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from simgpt.advice import does_not_fit
+from simgpt.options import batch_of
+from simgpt.studies import best
+from simgpt.studies.errors import WorkersError
+from simgpt.studies.inputs import Inputs, code_digest
+from simgpt.studies.keys import Point, keys_of, plan_of
+from simulator.prediction import Prediction, predict
+from topologies.errors import SimgptError
+from topologies.load import with_settings
+from topologies.machine import Machine
+from topologies.placement import Placement
+from topologies.policies import parse_placement
+from workload.gpt import GPT
+from workload.plan_text import parse_plan
+
+Row = dict[str, Any]
+Batch = list[tuple[int, Point]]
+MACHINES, PLACEMENTS = 16, 64  # kept in a process; a placement of 32,768 ranks takes 0.5 MB
+
+
+def rows_of(inputs: Inputs, batch: Batch) -> list[Row]:
+    """The rows of some points; what workers on this machine and on others run."""
+    if inputs.code != code_digest():
+        raise WorkersError("the workers run another version of simgpt; install the same everywhere")
+    evaluator = _evaluator(inputs)
+    # Predicting makes few cycles and no end of objects: looking for cycles would take a quarter.
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return [evaluator.row(number, point) for number, point in batch]
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@lru_cache(maxsize=2)
+def _evaluator(inputs: Inputs) -> Evaluator:
+    return Evaluator(inputs)
+
+
+class Evaluator:
+    """Predicts points with the models and machines of one study."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._set = lru_cache(maxsize=MACHINES)(self._machine)
+        self._placed = lru_cache(maxsize=PLACEMENTS)(parse_placement)
+
+    def row(self, number: int, point: Point) -> Row:
+        """The row of a point; whatever is wrong with the point is in the row."""
+        row: Row = {"id": number, "point": point, "status": "ok", "reason": "", "prediction": None}
+        row |= {"training": None, "scaling": None}
+        try:
+            self._predict(row, point)
+        except SimgptError as error:
+            row |= {"status": "infeasible", "reason": _one_line(error)}
+        except MemoryError:
+            raise
+        except Exception as error:
+            row |= {"status": "error", "reason": f"{type(error).__name__}: {_one_line(error)}"}
+        return row
+
+    def _predict(self, row: Row, point: Point) -> None:
+        prediction = self._prediction(point)
+        row["prediction"] = prediction.as_dict()
+        if "tokens" in point:
+            training = prediction.cost.training(point["tokens"], prediction.tokens_per_step)
+            row["training"] = training.as_dict()
+        if not prediction.memory.fits:
+            row |= {"status": "infeasible", "reason": does_not_fit(prediction)}
+
+    def _prediction(self, point: Point) -> Prediction:
+        gpt = _model(self._inputs.models[point["model"]], point)
+        machine = self._set(point["machine"], _settings(point))
+        batch = batch_of(point.get("batch"), point.get("batch_tokens"), gpt)
+        devices, policy = point.get("devices"), point.get("placement", "scheduler")
+        if point.get("plan") == best.BEST:
+            assert devices is not None and batch is not None
+            placed: Placement = self._placed(policy, machine, devices)
+            fixed = keys_of(point, "plan")
+            return best.best_plan(gpt, machine, devices, batch, fixed=fixed, placement=placed)
+        plan = parse_plan(plan_of(point), devices=devices, batch=batch)
+        placed = self._placed(policy, machine, plan.grid.ranks)
+        return predict(gpt, plan, machine, placement=placed)
+
+    def _machine(self, name: str, settings: tuple[tuple[str, Any], ...]) -> Machine:
+        machine = self._inputs.machines[name]
+        return with_settings(machine, dict(settings)) if settings else machine
+
+
+def _settings(point: Point) -> tuple[tuple[str, Any], ...]:
+    return tuple((key, _hashable(given)) for key, given in keys_of(point, "machine").items())
+
+
+def _hashable(given: Any) -> Any:
+    return tuple(map(_hashable, given)) if isinstance(given, list | tuple) else given
+
+
+def _model(gpt: GPT, point: Point) -> GPT:
+    """The model with a point's fields; an MLP of four times the width stays so."""
+    own = keys_of(point, "model")
+    if "hidden" in own and "ffn" not in own and gpt.ffn == 4 * gpt.hidden:
+        own["ffn"] = 4 * own["hidden"]
+    return replace(gpt, **own) if own else gpt
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,86 @@
+"""What a study needs beside its points: its models and machines, read once, sent to all workers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from simgpt.options import machine_of, model_of
+from simgpt.studies.study import Study
+from topologies.load import check_setting
+from topologies.machine import Machine, machine_to_dict
+from workload.gpt import GPT
+
+PACKAGES = ("topologies", "workload", "simulator", "simgpt.studies")  # what a row is made of
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Models and machines by the names that points give; `digests` tells two such sets apart.
+
+    `code` is the digest of the packages that predict: workers whose own differs are refused.
+    """
+
+    models: Mapping[str, GPT] = field(compare=False)
+    machines: Mapping[str, Machine] = field(compare=False)
+    digests: tuple[tuple[str, str], ...]
+    code: str
+
+
+def inputs_of(study: Study) -> Inputs:
+    """The models and machines of a study, after a look at what it sets of the machines."""
+    models = {name: _model(name, study.folder) for name in _names(study, "model")}
+    machines = {name: _machine(name, study.folder) for name in _names(study, "machine")}
+    _check_settings(study, machines)
+    digests = [(f"model {name}", _digest(asdict(gpt))) for name, gpt in models.items()]
+    digests += [(f"machine {name}", _digest(machine_to_dict(m))) for name, m in machines.items()]
+    return Inputs(models, machines, tuple(digests), code_digest())
+
+
+@cache
+def code_digest() -> str:
+    """A digest of all that decides what is predicted: the same digest, the same rows."""
+    found = hashlib.sha256()
+    for package in PACKAGES:
+        root = Path(str(resources.files(package)))
+        for path in sorted((*root.rglob("*.py"), *root.rglob("*.toml"))):
+            found.update(path.relative_to(root).as_posix().encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _names(study: Study, key: str) -> list[str]:
+    return list(dict.fromkeys(point[key] for point in study.points()))
+
+
+def _model(name: str, folder: Path) -> GPT:
+    return model_of(str(folder / name) if name.endswith(".toml") else name)
+
+
+def _machine(name: str, folder: Path) -> Machine:
+    """A machine by name, or from a file that lies beside the study."""
+    stem = name.rpartition(":")[0] or name
+    is_file = stem.endswith((".toml", ".json")) or name.endswith((".toml", ".json"))
+    return machine_of(str(folder / name) if is_file else name)
+
+
+def _check_settings(study: Study, machines: Mapping[str, Machine]) -> None:
+    fixed = [
+        (key, (given,)) for point in (study.base, *study.listed) for key, given in point.items()
+    ]
+    for key, values in (*fixed, *study.swept):
+        if key.startswith("machine."):
+            for machine, given in product(machines.values(), values):
+                check_setting(machine, key.removeprefix("machine."), given)
+
+
+def _digest(record: dict[str, Any]) -> str:
+    text = json.dumps(record, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

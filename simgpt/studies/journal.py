@@ -1,0 +1,198 @@
+"""The folder of a study's results: `study.json` says what was asked, `results.jsonl` has the rows.
+
+A row is one line of JSON, and line n is the row of point n; nothing in it depends on when, where or
+by how many workers it was made, so the same study gives the same bytes:
+
+    {"id": 3,                  the point's number, from 0
+     "point": {...},           all keys of the point by their full names: "model", "machine",
+                               "devices", "plan", "plan.zero", "machine.device.launch", …
+     "status": "ok",           or "infeasible": the plan cannot run or does not fit into memory;
+                               or "error": the simulator failed, which is a bug
+     "reason": "",             one sentence where the status is not ok
+     "prediction": {...},      what `simgpt predict --json` gives but for "placement"; null if there
+                               is none; a plan that does not fit into memory has one
+     "training": {...},        where the study gives `tokens`: steps, time_s, node_s, energy_j
+     "scaling": {...}}         in a scaling study: kind, tokens_per_s_per_device, and efficiency
+                               relative to the first rung, null where either cannot run
+
+`study.json` has `format`, `simgpt`, `title`, `points` (how many), `varied` (the keys that differ
+among points), `base`, `point`, `sweep` and `scaling` as the study gave them, and digests of the
+`inputs` (models and machines) and of the `code` that predicted.
+
+Rows are appended in the order of their points as soon as all before them are there. So however a
+sweep ends, the file is a beginning of the whole; what follows its last good line (a line cut in the
+middle) is cut off by the next sweep, which goes on from there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from simgpt.options import strict
+from simgpt.studies.errors import ResultsError, StudyError
+from simgpt.studies.evaluate import Row
+from simgpt.studies.inputs import Inputs
+from simgpt.studies.keys import Point
+from simgpt.studies.study import Study
+
+FORMAT = 1
+STUDY, RESULTS = "study.json", "results.jsonl"
+
+
+class Journal:
+    """The results of a study in a folder, to be continued; only one process at a time may."""
+
+    def __init__(self, folder: Path, study: Study, inputs: Inputs) -> None:
+        self._folder = folder
+        self._study = study
+        with _writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor = _locked(folder)
+        try:
+            with _writable(folder):
+                _claim(folder, study_record(study, inputs))
+                self.done = self._continued()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+
+    def append(self, row: Row) -> None:
+        """Write the next row; once this returns, the end of this process does not undo it."""
+        assert row["id"] == self.done
+        left = line_of(row)
+        try:
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        except OSError as error:
+            raise ResultsError(
+                f"cannot write {self._folder / RESULTS}: {error.strerror}; the rows before are kept"
+            ) from None
+        self.done += 1
+
+    def _continued(self) -> int:
+        """How many good rows there are; whatever follows them is cut off."""
+        end = done = 0
+        with (self._folder / RESULTS).open("rb") as file:
+            for point, line in zip(self._study.points(), file, strict=False):
+                if not _is_row(line, done, point):
+                    break
+                end, done = end + len(line), done + 1
+        if os.lseek(self._descriptor, 0, os.SEEK_END) > end:
+            os.truncate(self._descriptor, end)
+        os.lseek(self._descriptor, end, os.SEEK_SET)
+        return done
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise StudyError(f"cannot write results into {folder}: {why}") from None
+
+
+def rows_in(folder: Path) -> Iterator[Row]:
+    """All rows of a folder's results."""
+    with (folder / RESULTS).open("rb") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def study_record(study: Study, inputs: Inputs) -> dict[str, Any]:
+    """What `study.json` holds."""
+    return {
+        "format": FORMAT,
+        "simgpt": metadata.version("simgpt"),
+        **study.as_dict(),
+        "inputs": dict(inputs.digests),
+        "code": inputs.code,
+    }
+
+
+def line_of(row: Row) -> bytes:
+    """A row as it stands in the file."""
+    return json.dumps(strict(row), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def _locked(folder: Path) -> int:
+    """The file of rows, held against other sweeps; a folder of something else is refused."""
+    results = folder / RESULTS
+    if not (folder / STUDY).exists() and results.exists() and results.stat().st_size:
+        raise StudyError(
+            f"{folder} has {RESULTS}, but no {STUDY} that says of which study; "
+            "give another folder with -o"
+        )
+    descriptor = os.open(results, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise StudyError(f"another sweep is writing into {folder}; wait for it") from None
+    except OSError:
+        return descriptor  # a file system without locks: nothing can be held against others there
+    return descriptor
+
+
+def _claim(folder: Path, record: dict[str, Any]) -> None:
+    """Say whose the folder is, or refuse it if it is another study's."""
+    path = folder / STUDY
+    text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+    if not path.exists():
+        draft = path.with_suffix(".json.part")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+        return
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        earlier = None
+    if earlier != json.loads(text):
+        raise StudyError(
+            f"{folder} holds the results of another study: {_difference(earlier, record)}; "
+            "give another folder with -o, or remove this one"
+        )
+
+
+def _difference(earlier: Any, record: dict[str, Any]) -> str:
+    if not isinstance(earlier, dict):
+        return f"its {STUDY} cannot be read"
+    if earlier.get("code") != record["code"] or earlier.get("format") != FORMAT:
+        return "it was made by another version of simgpt"
+    for table in ("base", "sweep", "scaling", "inputs"):
+        before, now = earlier.get(table) or {}, json.loads(json.dumps(record[table])) or {}
+        for key in (*now, *before):
+            if before.get(key) != now.get(key):
+                return f"{key} differs"
+    return "its title or its points differ"
+
+
+def _is_row(line: bytes, number: int, point: Point) -> bool:
+    """Whether a line is the whole row of a point."""
+    if not line.endswith(b"\n"):
+        return False
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return False
+    same = json.loads(json.dumps(point))
+    return isinstance(row, dict) and row.get("id") == number and row.get("point") == same

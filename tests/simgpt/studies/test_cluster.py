@@ -1,0 +1,293 @@
+"""A Dask cluster makes the same bytes; what it cannot do is said in one sentence."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpt.studies.cluster import Slurm, slurm_jobs
+from simgpt.studies.errors import WorkersError
+from simgpt.studies.inputs import Inputs, inputs_of
+from simgpt.studies.journal import RESULTS
+from simgpt.studies.sweep import Workers, sweep_into
+from tests.simgpt.face import assert_golden, simgpt
+from tests.simgpt.studies.processes import (
+    PATIENCE_S,
+    begin,
+    count,
+    finish,
+    wait_for_rows,
+    write_study,
+)
+from tests.simgpt.studies.worlds import SMALL, study
+
+wants_dask = pytest.mark.skipif(
+    importlib.util.find_spec("distributed") is None
+    or importlib.util.find_spec("dask_jobqueue") is None,
+    reason="Dask is not installed: pip install 'simgpt[cluster]'",
+)
+# Dask's own warnings, and those of what it leaves open when its workers are killed, are not ours.
+quiet = pytest.mark.filterwarnings("ignore")
+
+
+@contextmanager
+def local_cluster(workers: int) -> Iterator[Any]:
+    from distributed import LocalCluster
+
+    with LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster:
+        yield cluster
+
+
+def pids(cluster: Any) -> list[int]:
+    return [worker.pid for worker in cluster.workers.values()]
+
+
+@wants_dask
+@quiet
+@pytest.mark.slow
+def test_two_dask_workers_one_killed_midway_make_the_same_bytes(tmp_path: Path) -> None:
+    asked = study(SMALL, sweep={"layers": list(range(1, 21)), "x": [1, 2, 3]})
+    inputs = inputs_of(asked)
+    sweep_into(tmp_path / "alone", asked, inputs, Workers(), lambda _: None)
+    killed: list[int] = []
+    with local_cluster(2) as cluster:
+
+        def progress(done: int) -> None:
+            if done == 7:
+                killed.append(pids(cluster)[0])
+                os.kill(killed[0], signal.SIGKILL)
+
+        workers = Workers(2, cluster.scheduler_address, timeout_s=PATIENCE_S)
+        sweep_into(tmp_path / "dask", asked, inputs, workers, progress)
+    assert len(killed) == 1
+    files = [tmp_path / name / RESULTS for name in ("alone", "dask")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@wants_dask
+@quiet
+@pytest.mark.slow
+def test_a_scheduler_file_does_as_well_as_an_address(tmp_path: Path) -> None:
+    asked = write_study(tmp_path, 3)
+    with local_cluster(1) as cluster:
+        place = tmp_path / "scheduler.json"
+        from distributed import Client
+
+        with Client(cluster, set_as_default=False) as client:  # type: ignore[no-untyped-call]
+            client.write_scheduler_file(str(place))  # type: ignore[no-untyped-call]
+        words = ("sweep", str(asked), "--json", "--timeout", str(PATIENCE_S))
+        there = simgpt(*words, "-o", str(tmp_path / "a"), "--scheduler", str(place))
+    here = simgpt(*words, "-o", str(tmp_path / "b"))
+    assert (there.status, there.err) == (here.status, here.err) == (0, "")
+    assert (tmp_path / "a" / RESULTS).read_bytes() == (tmp_path / "b" / RESULTS).read_bytes()
+
+
+def dask(role: str, place: Path, *words: str) -> subprocess.Popen[bytes]:
+    """A scheduler or a worker of Dask as a process of its own."""
+    module = f"distributed.cli.dask_{role}"
+    command = [sys.executable, "-m", module, "--scheduler-file", str(place), "--no-dashboard"]
+    return subprocess.Popen([*command, *words], stderr=subprocess.DEVNULL)
+
+
+@wants_dask
+@pytest.mark.slow
+def test_a_sweep_goes_on_elsewhere_after_its_scheduler_was_killed(tmp_path: Path) -> None:
+    asked, place, results = write_study(tmp_path, 20), tmp_path / "s.json", tmp_path / "o" / RESULTS
+    scheduler = dask("scheduler", place, "--port", "0", "--host", "127.0.0.1")
+    worker = dask("worker", place, "--nthreads", "1", "--death-timeout", "20")
+    try:
+        wait_for_file(place)
+        sweep = begin(asked, tmp_path / "o", "--scheduler", str(place), "--timeout", "50")
+        wait_for_rows(sweep, results, 5)
+        scheduler.kill()
+        out, err = sweep.communicate(timeout=PATIENCE_S)
+    finally:
+        for process in (scheduler, worker):
+            process.kill()
+            process.wait(PATIENCE_S)
+    assert (sweep.returncode, out) == (5, "")
+    assert err.startswith("simgpt: the Dask cluster gave up (")
+    assert err.count("\n") == 1
+    assert 5 <= count(results) < 120
+    finish(begin(asked, tmp_path / "o"))
+    finish(begin(asked, tmp_path / "whole"))
+    assert results.read_bytes() == (tmp_path / "whole" / RESULTS).read_bytes()
+
+
+def wait_for_file(path: Path) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not (path.exists() and path.read_text(encoding="utf-8").endswith("}")):
+        assert time.monotonic() < end, f"no {path}"
+        time.sleep(0.05)
+
+
+@wants_dask
+@quiet
+@pytest.mark.slow
+def test_dask_workers_of_another_version_are_refused(tmp_path: Path) -> None:
+    asked = study(SMALL, sweep={"x": [1, 2]})
+    inputs = inputs_of(asked)
+    other = Inputs(inputs.models, inputs.machines, inputs.digests, "another")
+    with local_cluster(1) as cluster:
+        workers = Workers(1, cluster.scheduler_address, timeout_s=PATIENCE_S)
+        with pytest.raises(WorkersError, match="another version of simgpt"):
+            sweep_into(tmp_path, asked, other, workers, lambda _: None)
+
+
+@wants_dask
+@quiet
+@pytest.mark.slow
+def test_a_cluster_without_workers_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    asked = study(SMALL, sweep={"x": [1, 2]})
+    with local_cluster(0) as cluster:
+        workers = Workers(1, cluster.scheduler_address, timeout_s=1.0)
+        with pytest.raises(WorkersError, match="are there any workers"):
+            sweep_into(tmp_path, asked, inputs_of(asked), workers, lambda _: None)
+
+
+@wants_dask
+@quiet
+def test_a_scheduler_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simgpt.studies.cluster.CONNECT_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    study_file = write_study(tmp_path, 1)
+    said = simgpt("sweep", str(study_file), "-o", str(tmp_path), "--scheduler", f"127.0.0.1:{port}")
+    assert said.status == 5
+    assert f"cannot reach a Dask scheduler at 127.0.0.1:{port}" in said.sentence
+
+
+@wants_dask
+@pytest.mark.parametrize("address", ["bogus::x//", "tcp://", "nobody.invalid:80", "nothing://x:1"])
+def test_an_address_of_nothing_is_named(address: str, tmp_path: Path) -> None:
+    study_file = write_study(tmp_path, 1)
+    said = simgpt("sweep", str(study_file), "-o", str(tmp_path / "o"), "--scheduler", address)
+    assert said.status == 5
+    assert f"cannot reach a Dask scheduler at {address}: " in said.sentence
+
+
+@wants_dask
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
+def test_a_broken_scheduler_file_is_refused(content: str, tmp_path: Path) -> None:
+    place = tmp_path / "scheduler.json"
+    place.write_text(content, encoding="utf-8")
+    study_file = write_study(tmp_path, 1)
+    said = simgpt("sweep", str(study_file), "-o", str(tmp_path / "o"), "--scheduler", str(place))
+    assert (said.status, "scheduler.json is no scheduler file" in said.sentence) == (5, True)
+
+
+@wants_dask
+@quiet
+def test_the_script_of_a_slurm_job_reads_as_its_golden_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slurm(workers=64, cores=32, partition="batch", account="abc123", time="02:00:00")
+    assert slurm.jobs == 2
+    with slurm_jobs(slurm) as jobs:
+        script = jobs.job_script()
+    lines = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert_golden("slurm-job.txt", "\n".join(lines) + "\n")
+    assert "distributed.cli.dask_worker" in script
+
+
+SBATCH = """#!/bin/sh
+[ "$1" = --test-only ] && exit 0
+cp "$1" {folder}/job.sh
+setsid sh {folder}/job.sh > {folder}/job.log 2>&1 < /dev/null &
+echo "$!" >> {folder}/started
+echo "Submitted batch job $!"
+"""
+SCANCEL = """#!/bin/sh
+kill -- "-$1"
+echo "$1" >> {folder}/cancelled
+"""
+
+
+@wants_dask
+@quiet
+@pytest.mark.slow
+def test_jobs_of_a_slurm_that_starts_them_here_make_the_same_bytes_and_end_with_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("sbatch", SBATCH), ("scancel", SCANCEL)):
+        (tmp_path / name).write_text(text.format(folder=tmp_path), encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+    asked = study(SMALL, sweep={"layers": [1, 2], "x": [1, 2, 3]})
+    inputs = inputs_of(asked)
+    sweep_into(tmp_path / "alone", asked, inputs, Workers(), lambda _: None)
+    slurm = Workers(1, slurm=Slurm(workers=1), timeout_s=PATIENCE_S)
+    sweep_into(tmp_path / "slurm", asked, inputs, slurm, lambda _: None)
+    files = [tmp_path / name / RESULTS for name in ("alone", "slurm")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    started, cancelled = ((tmp_path / name).read_text() for name in ("started", "cancelled"))
+    assert started == cancelled != ""
+
+
+@wants_dask
+@quiet
+def test_what_slurm_says_against_a_job_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = "#!/bin/sh\necho 'sbatch: error: invalid partition specified: nope' >&2\nexit 1\n"
+    (tmp_path / "sbatch").write_text(refuses, encoding="utf-8")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    words = ("--slurm", "--partition", "nope", "--workers", "3", "--timeout", "5")
+    said = simgpt("sweep", str(write_study(tmp_path, 1)), "-o", str(tmp_path / "o"), *words)
+    assert said.status == 5
+    words_of_slurm = "Slurm refuses the job: sbatch: error: invalid partition specified: nope"
+    assert said.sentence == f"simgpt: {words_of_slurm}"
+
+
+@wants_dask
+def test_slurm_without_slurm_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = simgpt("sweep", str(write_study(tmp_path, 1)), "-o", str(tmp_path / "o"), "--slurm")
+    assert (said.status, "there is no sbatch here" in said.sentence) == (5, True)
+
+
+@pytest.mark.parametrize("words", [("--scheduler", "127.0.0.1:1"), ("--slurm",)])
+def test_missing_dask_is_said_with_what_brings_it(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+
+    def without_dask(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name in ("distributed", "dask_jobqueue") else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without_dask)
+    said = simgpt("sweep", str(write_study(tmp_path, 1)), "-o", str(tmp_path / "o"), *words)
+    assert (said.status, "pip install 'simgpt[cluster]'" in said.sentence) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--slurm", "--scheduler", "x"), "give --slurm or --scheduler, not both"),
+        (("--partition", "batch"), "--partition needs --slurm"),
+        (("--cores", "4"), "--cores needs --slurm"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    words: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    said = simgpt("sweep", str(write_study(tmp_path, 1)), *words)
+    assert (said.status, sentence in said.sentence) == (2, True)

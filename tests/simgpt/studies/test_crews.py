@@ -1,0 +1,211 @@
+"""Workers may die and sweeps may be killed: no row is lost, none is there twice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from simgpt.studies.crews import in_order
+from simgpt.studies.errors import WorkersError
+from simgpt.studies.evaluate import Batch, Row
+from simgpt.studies.inputs import Inputs, inputs_of
+from simgpt.studies.journal import RESULTS
+from simgpt.studies.study import Study
+from simgpt.studies.sweep import Workers, sweep_into
+from tests.simgpt.studies.processes import (
+    PATIENCE_S,
+    begin,
+    children,
+    count,
+    finish,
+    runs,
+    starter_of_a_busy_worker,
+    wait_for_rows,
+    write_study,
+)
+from tests.simgpt.studies.worlds import SMALL, study
+
+LAYERS = 40  # 6 rows each
+
+
+class Shuffled:
+    """A crew that finishes what it was given in any order."""
+
+    room = 5
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._under_way: list[tuple[int, Batch]] = []
+        self.most = 0
+
+    def start(self, number: int, batch: Batch) -> None:
+        self._under_way.append((number, batch))
+        self.most = max(self.most, len(self._under_way))
+
+    def finished(self) -> tuple[int, list[Row]]:
+        chosen = self._random.randrange(len(self._under_way))
+        number, batch = self._under_way.pop(chosen)
+        return number, [{"id": point_id} for point_id, _ in batch]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_come_in_order_whichever_is_finished_first(seed: int) -> None:
+    crew = Shuffled(seed)
+    batches: list[Batch] = [[(2 * n, {}), (2 * n + 1, {})] for n in range(17)]
+    assert [row["id"] for row in in_order(crew, batches)] == list(range(34))
+    assert crew.most == crew.room
+
+
+@cache
+def world() -> tuple[Study, Inputs, bytes]:
+    asked = study(SMALL, sweep={"layers": [1, 2, 3], "x": [1, 2, 3], "zero": [0, 1]})
+    inputs = inputs_of(asked)
+    return asked, inputs, swept(asked, inputs, Workers(), lambda _: None)
+
+
+def swept(asked: Study, inputs: Inputs, workers: Workers, progress: Callable[[int], None]) -> bytes:
+    with TemporaryDirectory() as folder:
+        sweep_into(Path(folder), asked, inputs, workers, progress)
+        return (Path(folder) / RESULTS).read_bytes()
+
+
+def kill_a_worker() -> None:
+    for process in multiprocessing.active_children():
+        if process.name == "simgpt-worker" and process.pid is not None:
+            os.kill(process.pid, signal.SIGKILL)
+            return
+
+
+def test_two_workers_make_the_same_bytes_though_each_is_killed() -> None:
+    asked, inputs, whole = world()
+    killed = []
+
+    def progress(done: int) -> None:
+        if done in (0, 1, 4, 9):
+            kill_a_worker()
+            killed.append(done)
+
+    assert swept(asked, inputs, Workers(2), progress) == whole
+    assert killed == [0, 1, 4, 9]
+    assert multiprocessing.active_children() == []
+
+
+def test_rows_that_end_every_worker_end_the_sweep_with_a_sentence(tmp_path: Path) -> None:
+    asked, inputs, _ = world()
+    over = threading.Event()
+
+    def kill_all() -> None:
+        while not over.is_set():
+            kill_a_worker()
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill_all)
+    killer.start()
+    try:
+        with pytest.raises(WorkersError, match=r"row [01] ended 3 workers \(signal 9\)"):
+            sweep_into(tmp_path, asked, inputs, Workers(2), lambda _: None)
+    finally:
+        over.set()
+        killer.join(PATIENCE_S)
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_that_say_nothing_are_not_waited_for_without_end(tmp_path: Path) -> None:
+    asked, inputs, _ = world()
+    with pytest.raises(WorkersError, match="no row was finished within 0 s"):
+        sweep_into(tmp_path, asked, inputs, Workers(2, timeout_s=1e-3), lambda _: None)
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_of_another_version_are_refused(tmp_path: Path) -> None:
+    asked, inputs, _ = world()
+    other = Inputs(inputs.models, inputs.machines, inputs.digests, "another")
+    with pytest.raises(WorkersError, match="another version of simgpt"):
+        sweep_into(tmp_path, asked, other, Workers(2), lambda _: None)
+
+
+def test_workers_end_with_a_sweep_that_is_killed(tmp_path: Path) -> None:
+    sweep = begin(write_study(tmp_path, LAYERS), tmp_path / "out", "--workers", "2")
+    wait_for_rows(sweep, tmp_path / "out" / RESULTS, 3)
+    workers = children(sweep.pid)
+    assert len(workers) >= 2
+    sweep.kill()
+    sweep.communicate(timeout=PATIENCE_S)
+    wait_for_the_end_of(workers)
+
+
+def test_a_busy_worker_ends_with_the_process_that_started_it() -> None:
+    starter = starter_of_a_busy_worker()
+    workers = children(starter.pid)
+    starter.kill()
+    starter.communicate(timeout=PATIENCE_S)
+    wait_for_the_end_of(workers)
+
+
+def wait_for_the_end_of(workers: list[int]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while any(map(runs, workers)):
+        assert time.monotonic() < end, "workers outlive their sweep"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [(signal.SIGINT, 130, ["simgpt:", "interrupted"]), (signal.SIGTERM, 143, [])],
+)
+def test_a_sweep_that_is_told_to_end_says_so_and_takes_its_workers_along(
+    number: signal.Signals, status: int, words: list[str], tmp_path: Path
+) -> None:
+    sweep = begin(write_study(tmp_path, LAYERS), tmp_path / "out", "--workers", "2")
+    wait_for_rows(sweep, tmp_path / "out" / RESULTS, 3)
+    workers = children(sweep.pid)
+    sweep.send_signal(number)
+    _, err = sweep.communicate(timeout=PATIENCE_S)
+    assert (sweep.returncode, err.split()) == (status, words)
+    wait_for_the_end_of(workers)
+
+
+def kill_and_resume(tmp_path: Path, layers: int, moments: list[int], workers: int) -> None:
+    """Kill a sweep once so many rows are there, go on, and compare with one that nobody killed."""
+    asked = write_study(tmp_path, layers)
+    finish(begin(asked, tmp_path / "whole", "--workers", "2"))
+    whole = (tmp_path / "whole" / RESULTS).read_bytes()
+    assert whole.count(b"\n") == 6 * layers
+    results = tmp_path / "killed" / RESULTS
+    for moment in sorted(moments):
+        before = count(results)
+        sweep = begin(asked, tmp_path / "killed", "--workers", str(workers))
+        wait_for_rows(sweep, results, moment)
+        sweep.kill()
+        sweep.communicate(timeout=PATIENCE_S)
+        assert before <= count(results) < 6 * layers, "it was through before it was killed"
+    finish(begin(asked, tmp_path / "killed", "--workers", str(workers)))
+    assert results.read_bytes() == whole
+    kept = [(tmp_path / name / "study.json").read_bytes() for name in ("whole", "killed")]
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sweep_killed_twice_and_resumed_gives_the_same_bytes(
+    workers: int, tmp_path: Path
+) -> None:
+    kill_and_resume(tmp_path, 20, [0, random.Random(workers).randrange(1, 40)], workers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_sweep_killed_at_ten_random_moments_gives_the_same_bytes(
+    workers: int, tmp_path: Path
+) -> None:
+    draw = random.Random(workers)
+    kill_and_resume(tmp_path, LAYERS, [draw.randrange(0, 180) for _ in range(10)], workers)

@@ -1,0 +1,154 @@
+"""Rows: what a point says is what is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from simgpt.studies import best
+from simgpt.studies.evaluate import Row, rows_of
+from simgpt.studies.inputs import inputs_of
+from simulator.prediction import Prediction, predict
+from simulator.search import best_plan
+from tests.simgpt.studies.worlds import GRID, study
+from topologies.load import load_machine, with_settings
+from topologies.machine import Machine
+from topologies.placement import Placement, scheduler
+from workload.gpt import GPT, find_model
+from workload.plan_text import parse_plan
+
+BASE = {"model": "tiny-1m", "machine": "frontier", "devices": 16, "batch": 16}
+
+
+def row(**document: Any) -> Row:
+    asked = study({**BASE, **document})
+    (found,) = rows_of(inputs_of(asked), list(enumerate(asked.points())))
+    return found
+
+
+def shape(found: Row, *keys: str) -> tuple[Any, ...]:
+    return tuple(found["prediction"]["plan"][key] for key in keys)
+
+
+def test_a_row_has_what_predict_gives() -> None:
+    plan = parse_plan("x=2,data=rest", devices=16, batch=16)
+    machine = with_settings("frontier", {"device.launch": "1 ms"})
+    placed = scheduler(machine, 16)
+    expected = predict(find_model("tiny-1m"), plan, machine, placement=placed).as_dict()
+    found = row(plan="x=2,data=rest", set={"device.launch": "1 ms"})
+    assert found["prediction"] == expected
+    assert (found["status"], found["reason"]) == ("ok", "")
+
+
+def test_the_model_s_fields_may_be_set_and_ffn_follows_hidden() -> None:
+    gpt = find_model("tiny-1m")
+    wide = row(set={"hidden": 2 * gpt.hidden})["prediction"]
+    thin = row(set={"hidden": 2 * gpt.hidden, "ffn": gpt.ffn})["prediction"]
+    usual = row()["prediction"]
+    rates = [p["model_flops_per_s_per_device"] * p["step_s"] for p in (usual, thin, wide)]
+    assert rates[0] < rates[1] < rates[2]
+    deep = row(set={"layers": 2 * gpt.layers})["prediction"]
+    assert deep["model_flops_per_s_per_device"] * deep["step_s"] > 1.5 * rates[0]
+
+
+def test_tokens_of_a_batch_are_sequences() -> None:
+    tokens = 16 * find_model("tiny-1m").sequence
+    base = {key: value for key, value in BASE.items() if key != "batch"}
+    asked = study({**base, "batch_tokens": tokens})
+    (found,) = rows_of(inputs_of(asked), list(enumerate(asked.points())))
+    assert shape(found, "batch") == (16,)
+
+
+def test_a_placement_moves_the_ranks() -> None:
+    near = row(placement="contiguous", plan="z=16")
+    far = row(placement="scattered:2", plan="z=16")
+    assert near["prediction"]["step_s"] < far["prediction"]["step_s"]
+
+
+def test_what_does_not_fit_is_infeasible_but_predicted() -> None:
+    found = row(model="gpt-80b", devices=8, batch=8)
+    assert found["status"] == "infeasible"
+    assert found["reason"].startswith("does not fit by ")
+    assert found["prediction"]["memory"]["fits"] is False
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"batch": 7}, "batch=7 does not divide"),
+        ({"plan": "x=3,data=rest"}, "x*y*z*pipe=3 does not divide 16"),
+        ({"set": {"interleave": 2}}, "interleave=2 needs pipe > 1"),
+        ({"set": {"heads": 7}}, "heads=7 does not divide hidden"),
+        ({"set": {"nodes": 100_000}}, "nodes = 100000, but the interconnect has room for"),
+        ({"placement": "scattered:70"}, "scattered:70 does not fit 2 nodes"),
+        ({"devices": 2**20, "batch": 2**20}, "has 75776 devices"),
+    ],
+)
+def test_a_point_that_cannot_run_says_why(document: dict[str, Any], words: str) -> None:
+    found = row(**document)
+    assert (found["status"], found["prediction"]) == ("infeasible", None)
+    assert words in found["reason"]
+
+
+def test_a_machine_is_built_once_for_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+
+    def counted(machine: Machine, settings: Mapping[str, Any]) -> Machine:
+        built.append(settings)
+        return with_settings(machine, settings)
+
+    monkeypatch.setattr("simgpt.studies.evaluate.with_settings", counted)
+    asked = study(BASE, sweep={"device.launch": ["1 us", "7 us"], "x": [1, 2], "z": [1, 2]})
+    rows_of(inputs_of(asked), list(enumerate(asked.points())))
+    assert built == [{"device.launch": "1 us"}, {"device.launch": "7 us"}]
+
+
+def test_a_row_does_not_depend_on_the_rows_before_it() -> None:
+    asked = study(GRID, machine="frontier", devices=8, batch=16, plan="data=rest")
+    inputs, points = inputs_of(asked), list(enumerate(asked.points()))
+    alone = [rows_of(inputs_of(asked), [point])[0] for point in reversed(points)]
+    assert rows_of(inputs, points) == alone[::-1]
+
+
+def test_the_best_plan_is_asked_for_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever answers gets the point's own machine, and the keys that every answer must have."""
+
+    def answer(
+        gpt: GPT,
+        machine: Machine,
+        devices: int,
+        batch: int,
+        *,
+        fixed: Mapping[str, Any],
+        placement: Placement,
+    ) -> Prediction:
+        assert machine.device.launch_s == 1e-3
+        assert (dict(fixed), placement.ranks) == ({"x": 2}, devices)
+        return predict(gpt, parse_plan("x=2,z=8", devices=devices, batch=batch), machine)
+
+    monkeypatch.setattr(best, "best_plan", answer)
+    found = row(plan="best", set={"x": 2, "device.launch": "1 ms"})
+    assert (found["reason"], shape(found, "x", "z")) == ("", (2, 8))
+
+
+def test_the_best_plan_is_that_of_the_search() -> None:
+    found = row(plan="best", set={"zero": 1, "sequence_parallel": False}, devices=4, batch=8)
+    machine = load_machine("frontier")
+    expected = best_plan(
+        find_model("tiny-1m"),
+        machine,
+        4,
+        8,
+        fixed={"zero": 1, "sequence_parallel": False},
+        placement=scheduler(machine, 4),
+    )
+    assert found["prediction"] == expected.as_dict()
+    assert shape(found, "zero") == (1,)
+
+
+def test_what_a_search_cannot_keep_is_the_row_s_reason() -> None:
+    found = row(plan="best", set={"matmul_forms": "tuned"})
+    assert (found["status"], found["prediction"]) == ("infeasible", None)
+    assert "a search cannot keep matmul_forms=tuned" in found["reason"]

@@ -1,0 +1,267 @@
+"""The journal: however a sweep ends, the next one goes on, and the bytes are the same."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simgpt.studies.errors import StudyError
+from simgpt.studies.inputs import Inputs, inputs_of
+from simgpt.studies.journal import RESULTS, STUDY, Journal, rows_in
+from simgpt.studies.study import Study
+from simgpt.studies.sweep import Workers, sweep_into
+from tests.simgpt.studies.processes import begin, count, finish, write_study
+from tests.simgpt.studies.worlds import GRID, SMALL, study
+
+
+@cache
+def world() -> tuple[Study, Inputs, bytes]:
+    """A study, its inputs, and the bytes of a sweep that nobody interrupts."""
+    asked = study(GRID)
+    inputs = inputs_of(asked)
+    with TemporaryDirectory() as folder:
+        swept(Path(folder), asked, inputs)
+        return asked, inputs, (Path(folder) / RESULTS).read_bytes()
+
+
+def swept(folder: Path, asked: Study, inputs: Inputs) -> list[int]:
+    """Sweep into the folder; how many rows were there before each step of progress."""
+    done: list[int] = []
+    sweep_into(folder, asked, inputs, Workers(), done.append)
+    return done
+
+
+def test_every_point_has_its_row_and_what_cannot_run_says_why() -> None:
+    asked, _, content = world()
+    rows = [json.loads(line) for line in content.splitlines()]
+    assert [row["id"] for row in rows] == list(range(9))
+    assert [row["point"] for row in rows] == list(asked.points())
+    assert [row["status"] for row in rows] == ["ok"] * 6 + ["infeasible"] * 3
+    assert {row["reason"] for row in rows[:6]} == {""}
+    assert "x*y*z*pipe=3 does not divide 2 devices" in rows[6]["reason"]
+    assert (rows[6]["prediction"], rows[0]["prediction"]["devices"]) == (None, 2)
+
+
+@settings(max_examples=50)
+@given(cut=st.integers(0, 10**6), rest=st.binary(max_size=40))
+def test_a_sweep_cut_at_any_byte_goes_on_to_the_same_bytes(cut: int, rest: bytes) -> None:
+    """Whatever stands behind the cut, torn or not, is no row of this study."""
+    asked, inputs, whole = world()
+    cut %= len(whole) + 1
+    with TemporaryDirectory() as folder:
+        results = Path(folder) / RESULTS
+        swept_nothing(Path(folder), asked, inputs)
+        results.write_bytes(whole[:cut] + rest)
+        done = swept(Path(folder), asked, inputs)
+        assert results.read_bytes() == whole
+    kept = whole[:cut].count(b"\n")
+    assert done[0] >= kept, "a whole row was thrown away"
+    assert done == list(range(done[0], 10))
+
+
+def swept_nothing(folder: Path, asked: Study, inputs: Inputs) -> None:
+    with Journal(folder, asked, inputs):
+        pass
+
+
+@pytest.mark.parametrize("bad", [b"\n", b"[1]\n", b"3\n", b'{"id":2}\n', b'{"id":1}\n', b"\xff\n"])
+def test_a_line_that_is_no_row_of_the_study_is_made_anew(bad: bytes, tmp_path: Path) -> None:
+    asked, inputs, whole = world()
+    swept_nothing(tmp_path, asked, inputs)
+    lines = whole.splitlines(keepends=True)
+    (tmp_path / RESULTS).write_bytes(lines[0] + bad + b"".join(lines[2:]))
+    assert swept(tmp_path, asked, inputs)[0] == 1
+    assert (tmp_path / RESULTS).read_bytes() == whole
+
+
+@pytest.mark.parametrize("behind", [b"{", b"3\n", b'{"id":9}\n' * 100])
+def test_what_stands_behind_the_last_row_is_cut_off(behind: bytes, tmp_path: Path) -> None:
+    asked, inputs, whole = world()
+    swept_nothing(tmp_path, asked, inputs)
+    (tmp_path / RESULTS).write_bytes(whole + behind)
+    assert swept(tmp_path, asked, inputs) == [9]
+    assert (tmp_path / RESULTS).read_bytes() == whole
+
+
+def test_a_row_of_another_point_is_made_anew(tmp_path: Path) -> None:
+    asked, inputs, whole = world()
+    swept_nothing(tmp_path, asked, inputs)
+    changed = whole.replace(b'"plan.zero":1', b'"plan.zero":2', 1)
+    (tmp_path / RESULTS).write_bytes(changed)
+    assert swept(tmp_path, asked, inputs)[0] == 1
+    assert (tmp_path / RESULTS).read_bytes() == whole
+
+
+def test_a_finished_sweep_predicts_nothing_again(tmp_path: Path) -> None:
+    asked, inputs, whole = world()
+    swept(tmp_path, asked, inputs)
+    before = (tmp_path / RESULTS).stat().st_mtime_ns
+    assert swept(tmp_path, asked, inputs) == [9]
+    assert (tmp_path / RESULTS).stat().st_mtime_ns == before
+    assert (tmp_path / RESULTS).read_bytes() == whole
+
+
+def test_a_row_is_in_the_file_before_the_next_is_predicted(tmp_path: Path) -> None:
+    asked, inputs, _ = world()
+    seen: list[int] = []
+
+    def count(done: int) -> None:
+        seen.append((tmp_path / RESULTS).read_bytes().count(b"\n") - done)
+
+    sweep_into(tmp_path, asked, inputs, Workers(), count)
+    assert seen == [0] * 10
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"batch": 8}, "batch differs"),
+        ({"sweep": {"plan.x": [1, 2], "zero": [0, 1, 2]}}, "plan.x differs"),
+        ({"sweep": {"plan.x": [1, 2, 3]}}, "plan.zero differs"),
+        ({"point": [{"y": 1}]}, "its title or its points differ"),
+        ({"model": "tiny-1m"}, "model differs"),
+    ],
+)
+def test_a_changed_study_is_refused_by_name(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    asked, inputs, whole = world()
+    swept(tmp_path, asked, inputs)
+    other = study(GRID, **change)
+    with pytest.raises(StudyError, match=f"holds the results of another study: {words}") as refused:
+        Journal(tmp_path, other, inputs_of(other))
+    assert "give another folder with -o" in str(refused.value)
+    assert (tmp_path / RESULTS).read_bytes() == whole
+
+
+def test_a_machine_file_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
+    asked, inputs, _ = world()
+    swept_nothing(tmp_path, asked, inputs)
+    changed = Inputs(inputs.models, inputs.machines, (("machine host", "another"),), inputs.code)
+    with pytest.raises(StudyError, match="machine host differs"):
+        Journal(tmp_path, asked, changed)
+
+
+def test_results_of_another_version_are_refused(tmp_path: Path) -> None:
+    asked, inputs, _ = world()
+    swept_nothing(tmp_path, asked, inputs)
+    changed = Inputs(inputs.models, inputs.machines, inputs.digests, "another")
+    with pytest.raises(StudyError, match="another version of simgpt"):
+        Journal(tmp_path, asked, changed)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1'])
+def test_a_broken_study_json_is_refused_and_nothing_is_lost(content: str, tmp_path: Path) -> None:
+    asked, inputs, whole = world()
+    swept(tmp_path, asked, inputs)
+    (tmp_path / STUDY).write_text(content, encoding="utf-8")
+    with pytest.raises(StudyError, match=r"study\.json cannot be read"):
+        Journal(tmp_path, asked, inputs)
+    assert (tmp_path / RESULTS).read_bytes() == whole
+
+
+def test_a_folder_with_somebody_else_s_results_is_left_alone(tmp_path: Path) -> None:
+    asked, inputs, _ = world()
+    (tmp_path / RESULTS).write_text("my own\n", encoding="utf-8")
+    with pytest.raises(StudyError, match=r"has results\.jsonl, but no study\.json"):
+        Journal(tmp_path, asked, inputs)
+    assert (tmp_path / RESULTS).read_text(encoding="utf-8") == "my own\n"
+
+
+def test_a_sweep_killed_before_it_said_whose_the_folder_is_starts_anew(tmp_path: Path) -> None:
+    asked, inputs, whole = world()
+    (tmp_path / RESULTS).touch()
+    (tmp_path / "study.json.part").write_text("{", encoding="utf-8")
+    swept(tmp_path, asked, inputs)
+    assert (tmp_path / RESULTS).read_bytes() == whole
+
+
+def test_two_sweeps_do_not_write_into_one_folder(tmp_path: Path) -> None:
+    asked, inputs, _ = world()
+    with (
+        Journal(tmp_path, asked, inputs),
+        pytest.raises(StudyError, match="another sweep is writing"),
+    ):
+        Journal(tmp_path, asked, inputs)
+    with Journal(tmp_path, asked, inputs) as journal:
+        assert journal.done == 0
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "sealed"
+    folder.mkdir(mode=0o500)
+    yield folder
+    folder.chmod(0o700)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written(sealed: Path) -> None:
+    asked, inputs, _ = world()
+    with pytest.raises(StudyError, match="Permission denied"):
+        Journal(sealed, asked, inputs)
+
+
+def test_a_full_disk_is_said_and_the_rows_before_it_are_kept(tmp_path: Path) -> None:
+    study_file = write_study(tmp_path, 3)
+    limited = (
+        f"ulimit -f 16; exec {sys.executable} -m simgpt sweep {study_file} -o {tmp_path / 'o'}"
+    )
+    done = subprocess.run(
+        ["sh", "-c", limited], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "results.jsonl: File too large; the rows before are kept" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert count(tmp_path / "o" / RESULTS) > 0
+    finish(begin(study_file, tmp_path / "o"))
+    finish(begin(study_file, tmp_path / "whole"))
+    files = [tmp_path / name / RESULTS for name in ("o", "whole")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_file_system_without_locks_takes_rows_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    asked, inputs, whole = world()
+    swept(tmp_path, asked, inputs)
+    assert (tmp_path / RESULTS).read_bytes() == whole
+
+
+def test_a_study_json_that_cannot_be_written(tmp_path: Path) -> None:
+    asked, inputs, _ = world()
+    (tmp_path / "study.json.part").mkdir()
+    with pytest.raises(StudyError, match=r"cannot write results into .*: Is a directory"):
+        Journal(tmp_path, asked, inputs)
+
+
+def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
+    asked, inputs, _ = world()
+    (tmp_path / "file").touch()
+    with pytest.raises(StudyError, match=r"cannot write results into .*file"):
+        Journal(tmp_path / "file", asked, inputs)
+
+
+def test_tokens_say_what_training_takes_in_every_row(tmp_path: Path) -> None:
+    asked = study(SMALL, tokens="1M", sweep={"x": [1, 2, 3]})
+    swept(tmp_path, asked, inputs_of(asked))
+    rows = list(rows_in(tmp_path))
+    steps = -(-1_000_000 // (4 * 16))
+    assert [row["training"] and row["training"]["steps"] for row in rows] == [steps, steps, None]

@@ -1,0 +1,160 @@
+"""Study files: keys by short and full names, values in their kind, points in their order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpt.studies.errors import StudyError
+from simgpt.studies.inputs import inputs_of
+from simgpt.studies.keys import MODEL, PLAIN, PLAN, TABLES, canonical, plan_of, value
+from simgpt.studies.study import MOST_POINTS, read_study
+from tests.simgpt.studies.worlds import GRID, SMALL, study
+from topologies.errors import SimgptError
+
+
+def test_no_short_name_means_two_things() -> None:
+    names = [*PLAIN, *PLAN, *MODEL, *TABLES]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ("zero", "plan.zero"),
+        ("plan.x", "plan.x"),
+        ("layers", "model.layers"),
+        ("model.hidden", "model.hidden"),
+        ("device.launch", "machine.device.launch"),
+        ("machine.network.background", "machine.network.background"),
+        ("nodes", "machine.nodes"),
+        ("plan.batch", "batch"),
+        ("devices", "devices"),
+    ],
+)
+def test_a_key_has_one_full_name(short: str, whole: str) -> None:
+    assert canonical(short) == whole
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "kept"),
+    [
+        ("devices", "512", 512),
+        ("plan.zero", "1", 1),
+        ("plan.sequence_parallel", "true", True),
+        ("plan.overlap", ["ors", "oar"], "oar+ors"),
+        ("plan.overlap", "none", "none"),
+        ("plan.stage_layers", [5, 6], "5+6"),
+        ("plan.data", "rest", "rest"),
+        ("plan.shard", 4, 4),
+        ("plan.interleave", 2, 2),
+        ("plan", {"x": 2, "overlap": ["oar"]}, "x=2,overlap=oar"),
+        ("model.dropout", "0.1", 0.1),
+        ("model.tied", "false", False),
+        ("tokens", "300B", 3e11),
+        ("machine.device.launch", "5 us", "5 us"),
+    ],
+)
+def test_a_value_from_a_file_or_a_command_line_is_the_same(key: str, given: Any, kept: Any) -> None:
+    assert value(key, given) == kept
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sweep": {"xx": [1]}}, "unknown key 'xx'; did you mean x?"),
+        ({"sweep": {"model.layer": [1]}}, "did you mean layers?"),
+        ({"sweep": {"x": []}}, "sweep.x is empty"),
+        ({"sweep": {"x": 3}}, "sweep.x = 3 must be a list"),
+        ({"sweep": {"x": "12"}}, "sweep.x = 12 must be a list"),
+        ({"sweep": 3}, "sweep = 3 must be a table"),
+        ({"sweep": {"x": [1], "plan.x": [2]}}, "plan.x stands twice"),
+        ({"sweep": {"x": ["a"]}}, "x=a must be a whole number"),
+        ({"sweep": {"x": [1.5]}}, "1.5 is no plan's value"),
+        ({"sweep": {"x": [0]}}, "x=0 must be at least 1"),
+        ({"sweep": {"zero": [4]}}, "zero=4 must be 0, 1, 2 or 3"),
+        ({"sweep": {"recompute": ["half"]}}, "recompute=half is not supported"),
+        ({"sweep": {"layers": [1.5]}}, "model.layers = 1.5 must be a whole number"),
+        ({"sweep": {"layers": [True]}}, "model.layers = True must be a whole number"),
+        ({"sweep": {"tied": ["maybe"]}}, "must be true or false"),
+        ({"sweep": {"devices": [0]}}, "devices = 0 must be a whole number of 1 or more"),
+        ({"sweep": {"batch": ["many"]}}, "batch = many must be a whole number"),
+        ({"sweep": {"model": [3]}}, "model = 3 must be text"),
+        ({"sweep": {"model": ["nope"]}}, "unknown model 'nope'"),
+        ({"sweep": {"machine": ["nope"]}}, 'no machine is called "nope"'),
+        ({"sweep": {"device.launc": ["5 us"]}}, "nearest: device.launch"),
+        ({"sweep": {"device.launch": ["5"]}}, '"5" has no unit'),
+        ({"set": {"nodes": 1.5}}, "it wants a whole number"),
+        ({"sweep": {"placement": ["nowhere"]}}, 'placement "nowhere" is not known'),
+        ({"sweep": {"placement": ["random:sed=1"]}}, "has sed=1, but takes"),
+        ({"plan": "x"}, "cannot read 'x' in the plan"),
+        ({"plan": "data=rest,x=0"}, "x=0 must be at least 1"),
+        ({"tokens": "many"}, "many is no number of tokens"),
+        ({"point": {"x": 1}}, "write [[point]]"),
+        ({"point": [{"x": 1}], "sweep": {"x": [2]}}, "plan.x is varied twice"),
+        ({"batch_tokens": 64}, "batch and batch_tokens"),
+        ({"sweep": {"x": list(range(1, 400)), "y": list(range(1, 400))}}, f"{MOST_POINTS:,}"),
+    ],
+)
+def test_a_study_that_nobody_can_mean(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(SimgptError) as refused:
+        inputs_of(study(SMALL, **change))
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["model", "machine"])
+def test_every_point_has_a_model_and_a_machine(key: str) -> None:
+    with pytest.raises(StudyError, match=f"names no {key}"):
+        study({k: v for k, v in SMALL.items() if k != key})
+
+
+@pytest.mark.parametrize("key", ["devices", "batch"])
+def test_the_best_plan_is_that_of_so_many_devices_and_a_batch(key: str) -> None:
+    with pytest.raises(StudyError, match='plan = "best" needs devices and a batch'):
+        study({k: v for k, v in SMALL.items() if k != key}, plan="best")
+
+
+def test_the_last_key_varies_fastest() -> None:
+    found = [(p["plan.x"], p["plan.zero"]) for p in study(GRID).points()]
+    assert found == [(x, zero) for x in (1, 2, 3) for zero in (0, 1, 2)]
+    assert study(GRID).varied == ("plan.x", "plan.zero")
+
+
+def test_listed_points_come_with_every_combination() -> None:
+    listed = [{"devices": 1}, {"devices": 2, "x": 2}]
+    points = list(study(SMALL, point=listed, sweep={"zero": [0, 1]}).points())
+    assert [(p["devices"], p.get("plan.x"), p["plan.zero"]) for p in points] == [
+        (1, None, 0),
+        (1, None, 1),
+        (2, 2, 0),
+        (2, 2, 1),
+    ]
+    assert len(points) == len(study(SMALL, point=listed, sweep={"zero": [0, 1]}))
+
+
+def test_a_single_key_stands_over_the_plan_s_text() -> None:
+    point = next(study(SMALL, plan="x=2,data=rest", set={"x": 1}).points())
+    assert plan_of(point) == {"x": 1, "data": "rest"}
+
+
+def test_keys_in_another_order_make_the_same_points() -> None:
+    backwards = dict(reversed(GRID.items()))
+    assert [list(p.items()) for p in study(backwards).points()] == [
+        list(p.items()) for p in study(GRID).points()
+    ]
+
+
+def test_dotted_and_quoted_keys_read_alike(tmp_path: Path) -> None:
+    head = 'model = "tiny-30k"\nmachine = "host"\n[sweep]\n'
+    texts = (
+        "plan.x = [1, 2]\ndevice.launch = ['1 us']",
+        "'plan.x' = [1, 2]\n'device.launch' = ['1 us']",
+    )
+    (tmp_path / "a.toml").write_text(head + texts[0], encoding="utf-8")
+    (tmp_path / "b.toml").write_text(head + texts[1], encoding="utf-8")
+    first, second = (list(read_study(tmp_path / f"{name}.toml").points()) for name in "ab")
+    assert first == second
+    assert first[0]["machine.device.launch"] == "1 us"

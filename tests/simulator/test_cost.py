@@ -1,0 +1,90 @@
+"""Cost: nodes, node time and energy, worked out by hand from the machines' own facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.cost import Cost, cost_of
+from simulator.prediction import predict
+from topologies.load import load_machine, with_settings
+from topologies.machine import Machine
+from workload.gpt import find_model
+from workload.plan_text import parse_plan
+
+# Round numbers: 2 nodes of 4 devices, 8 switches for 4 nodes of the machine.
+SETTINGS = {
+    "nodes": 4,
+    "interconnect.groups": 2,
+    "interconnect.nodes_per_group": 2,
+    "interconnect.last_group_nodes": 0,
+    "interconnect.switches_per_group": 4,
+    "device.power.idle": "50 W",
+    "device.power.max": "250 W",
+    "power.node_idle": "500 W",
+    "power.node_max": "1500 W",
+    "power.switch": "100 W",
+}
+
+
+def machine(**settings: object) -> Machine:
+    changes = {key.replace("__", "."): value for key, value in settings.items()}
+    return with_settings("perlmutter", {**SETTINGS, **changes})
+
+
+def test_half_busy_devices_draw_half_of_what_lies_between_idle_and_most() -> None:
+    cost = cost_of(machine(), 8, step_s=2.0, busy_s=1.0)
+    nodes, devices, switches = 2 * 500, 8 * 0.5 * 200, 2 * 8 / 4 * 100
+    assert cost.power_w == nodes + devices + switches
+    assert cost.energy_j_per_step == 2.0 * (nodes + devices + switches)
+    assert (cost.nodes, cost.node_s_per_step, cost.busy) == (2, 4.0, 0.5)
+
+
+def test_devices_of_a_node_that_the_job_leaves_idle_are_charged_and_draw_idle_power() -> None:
+    cost = cost_of(machine(), 5, step_s=1.0, busy_s=1.0)
+    assert (cost.nodes, cost.node_s_per_step) == (2, 2.0)
+    assert cost.power_w == 2 * 500 + 5 * 200 + 400
+
+
+def test_a_node_never_draws_more_than_its_most() -> None:
+    cost = cost_of(machine(power__node_max="900 W"), 8, step_s=1.0, busy_s=1.0)
+    assert cost.power_w == 2 * 900 + 400
+
+
+def test_switches_of_a_fat_tree_are_its_leaves_and_spines() -> None:
+    tree = load_machine("dgx-h100").interconnect
+    assert tree.switches == tree.leaves + tree.spines  # type: ignore[union-attr]
+
+
+def test_a_single_node_has_no_switch_to_pay_for() -> None:
+    host = load_machine("host")
+    assert cost_of(host, 2, step_s=1.0, busy_s=1.0).power_w == 10 + 2 * 9
+
+
+@pytest.mark.parametrize("part", ["device", "node"])
+def test_without_facts_on_power_there_is_no_energy(part: str) -> None:
+    known = machine()
+    silent = (
+        replace(known, power=None)
+        if part == "node"
+        else replace(known, device=replace(known.device, power=None))
+    )
+    cost = cost_of(silent, 8, step_s=2.0, busy_s=1.0)
+    assert (cost.energy_j_per_step, cost.power_w) == (None, None)
+    assert cost.training(100.0, 10).energy_j is None
+    assert cost.node_s_per_step == 4.0
+
+
+def test_training_takes_whole_steps() -> None:
+    run = Cost(nodes=2, step_s=3.0, busy=1.0, energy_j_per_step=5.0).training(101.0, 10)
+    assert (run.steps, run.time_s, run.node_s, run.energy_j) == (11, 33.0, 66.0, 55.0)
+
+
+def test_a_prediction_is_busy_while_it_computes() -> None:
+    plan = parse_plan("x=2,data=4", batch=8)
+    prediction = predict(find_model("tiny-1m"), plan, load_machine("frontier"))
+    parts, cost = prediction.breakdown_s, prediction.cost
+    assert cost.busy == pytest.approx((parts["compute"] + parts["optimizer"]) / prediction.step_s)
+    assert cost.node_s_per_step == prediction.step_s
+    assert prediction.as_dict()["cost"]["energy_j_per_step"] == cost.energy_j_per_step
