@@ -17,7 +17,7 @@ except SystemExit as end:
     assert not end.code, end.code
 print(*(name for name in {libraries!r} if name in sys.modules), file=sys.stderr)
 """
-HEAVY = ("torch", "matplotlib", "scipy", "networkx", "jinja2", "pandas")
+HEAVY = ("torch", "matplotlib", "scipy", "networkx", "jinja2", "pandas", "dask", "distributed")
 FOR_PREDICTIONS = ("simpy", "numpy", "cattrs", "rich", "simulator", "topologies.machine")
 
 
@@ -30,6 +30,9 @@ FOR_PREDICTIONS = ("simpy", "numpy", "cattrs", "rich", "simulator", "topologies.
         ("predict tiny-30k -m frontier --plan x=2,z=2,data=8 --json", HEAVY),
         ("why --help", HEAVY),
         ("report --help", HEAVY),
+        ("search --help", (*HEAVY, "simulator", "simpy")),
+        ("predict tiny-30k -m frontier --plan data=rest --sweep devices=2,4", HEAVY),
+        ("sweep --help", (*HEAVY, "simulator", "simpy")),
         ("run --help", HEAVY),
         ("models", HEAVY),
         ("machines", HEAVY),

@@ -199,7 +199,7 @@ def kill_and_resume(tmp_path: Path, layers: int, moments: list[int], workers: in
 def test_a_sweep_killed_twice_and_resumed_gives_the_same_bytes(
     workers: int, tmp_path: Path
 ) -> None:
-    kill_and_resume(tmp_path, 20, [0, random.Random(workers).randrange(1, 40)], workers)
+    kill_and_resume(tmp_path, 12, [0, random.Random(workers).randrange(1, 20)], workers)
 
 
 @pytest.mark.slow
