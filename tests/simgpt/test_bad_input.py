@@ -100,24 +100,16 @@ MACHINES = {
 }
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_a_malformed_plan_file(name: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, name, PLANS[name])
-    said = simgpt("predict", "tiny-30k", "-m", "frontier", "--plan", path)
-    assert (said.status, said.sentence[:8]) == (2, "simgpt: ")
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_malformed_model_file(name: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, name, MODELS[name])
-    said = simgpt("predict", path, "-m", "frontier", "--plan", "data=1")
-    assert (said.status, said.sentence[:8]) == (2, "simgpt: ")
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_a_malformed_machine_file(name: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, name, MACHINES[name])
-    said = simgpt("predict", "tiny-30k", "-m", path, "--plan", "data=1")
+@pytest.mark.parametrize(
+    ("command", "name", "content"),
+    [
+        *(("predict tiny-30k -m frontier --plan {}", *file) for file in PLANS.items()),
+        *(("predict {} -m frontier --plan data=1", *file) for file in MODELS.items()),
+        *(("predict tiny-30k -m {} --plan data=1", *file) for file in MACHINES.items()),
+    ],
+)
+def test_a_malformed_file(command: str, name: str, content: str, tmp_path: Path) -> None:
+    said = simgpt(*command.format(_file(tmp_path, name, content)).split())
     assert (said.status, said.sentence[:8]) == (2, "simgpt: ")
 
 
