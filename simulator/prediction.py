@@ -140,7 +140,7 @@ def predict(
     class. `op_seconds` has measured times by signature (`workload/distinct.py`) in place of the
     machine's own costs, `kernels` says what the software makes of the ops.
     """
-    fabric = MachineFabric(machine, plan.grid.ranks, placement)
+    fabric = MachineFabric(machine, plan.grid.ranks, placement, dict(kernels.payloads))
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks, kernels)
     if op_seconds is not None:
         if plan.matmul_forms == "tuned":

@@ -79,7 +79,9 @@ def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> Kernels:
         fp8=fp8,
         attention=None if shares is None else (shares[0], shares[1]),
         attention_work=float(cp),
-        pace=of_gpu("pace") or 1.0,
+        pace=of_gpu("pace") or dialect.kernels["usual_pace"],
+        passes=tuple(dialect.kernels.get("passes", {}).items()),
+        payloads=tuple(dialect.kernels.get("fp8_payloads" if fp8 else "payloads", {}).items()),
     )
 
 
