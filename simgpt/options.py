@@ -62,7 +62,7 @@ def comparing_options(tolerance: float, whose: str) -> Callable[[Command], Comma
     """
 
     def give(function: Command) -> Command:
-        for option in (timeout_option, threads_option):
+        for option in (answer_options, timeout_option, threads_option):
             function = option(function)
         function = click.option(
             "--tolerance",
@@ -70,7 +70,7 @@ def comparing_options(tolerance: float, whose: str) -> Callable[[Command], Comma
             default=tolerance,
             show_default=True,
             help=f"Mean absolute error allowed{whose}.",
-        )(answer_options(function))
+        )(function)
         text = "A calibrated machine file; without it, calibrates first."
         return click.option("-m", "--machine", help=text)(function)
 
