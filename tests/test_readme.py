@@ -1,7 +1,8 @@
 """The README shows what its commands print: `SIMGPT_REWRITE=1` writes their output anew.
 
 A block `<!-- output: COMMAND -->` is followed by the command and its output, and compared;
-`<!-- measured: COMMAND -->` likewise, but what was measured once on a machine is only kept.
+`<!-- slow: COMMAND -->` likewise, but only among the slow tests; `<!-- measured: COMMAND -->`
+likewise, but what was measured once on a machine is only kept.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from pathlib import Path
 
 import pytest
 
+SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
 README = Path(__file__).resolve().parent.parent / "README.md"
-BLOCK = re.compile(r"<!-- (output|measured): (simgpt .*?) -->\n(?:```text\n.*?```\n)?", re.DOTALL)
+BLOCK = re.compile(
+    r"<!-- (output|slow|measured): (simgpt .*?) -->\n(?:```text\n.*?```\n)?", re.DOTALL
+)
 
 
 def shown(command: str) -> str:
@@ -41,7 +45,10 @@ def rewrite(command: str) -> None:
     README.write_text(BLOCK.sub(replacement, README.read_text(encoding="utf-8")), "utf-8")
 
 
-@pytest.mark.parametrize("command", blocks("output"))
+@pytest.mark.parametrize(
+    "command",
+    [*blocks("output"), *(pytest.param(name, marks=SLOW) for name in blocks("slow"))],
+)
 def test_the_readme_shows_what_the_command_prints(command: str) -> None:
     if os.environ.get("SIMGPT_REWRITE"):
         rewrite(command)
