@@ -10,6 +10,7 @@ from typing import Any
 from validation.published.runs import Run
 
 PREDICTED, NO_MEASUREMENT = "predicted", "no measurement"
+BEST_PLAN = "best plan"  # predicted too, with the best plan found: the row's own is unknown
 SEED = 1  # of the tenth of the rows that is held out
 
 
