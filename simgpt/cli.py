@@ -14,6 +14,7 @@ from topologies.errors import SimgptError
 
 COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
+    "search": ("simgpt.commands.search", "Find the plan with the fastest step of all that fit."),
     "run": (
         "simgpt.commands.run",
         "Train for real under the same plan, predicted beside measured.",

@@ -34,6 +34,8 @@ def with_forms(
     Before such a matmul stands, for each operand whose layout differs, an op that copies the
     operand transposed into a workspace.
     """
+    if not forms:
+        return list(ops), {}
     result: list[Op] = []
     added: dict[str, Buffer] = {}
     for op in ops:

@@ -50,7 +50,10 @@ class Grid:
             return min(self.pipe, 2)
         if axis == "replica":
             return self.data // self._size("shard")
-        return self.shard or self.data if axis == "shard" else int(getattr(self, axis))
+        if axis == "shard":
+            return self.shard or self.data
+        size: int = getattr(self, axis)
+        return size
 
     def _stages(self, pair: str) -> tuple[int, int]:
         first = 0 if pair == ENDS else int(pair.removeprefix(LINK))

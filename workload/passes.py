@@ -9,6 +9,8 @@ from workload.op import COMPUTE, Buffer, Op
 from workload.plan import Plan
 from workload.schedule import Slot
 
+BESIDE = (".grad.reduce", ".grad.source.gather")  # collectives of OAR
+
 
 def overlap_slot(ops: Sequence[Op], plan: Plan) -> list[Op]:
     """Apply to a slot's ops the overlaps within it that the plan switches on."""
@@ -30,6 +32,17 @@ def overlap_step(
         return list(ops)
     result = overlap_parameter_gathers(bucket_gradient_reduces(ops, buffers, slot_of))
     return _where_issued(follow_up_later(result, _is_bucket_reduce))
+
+
+def switch_of(op: Op) -> str:
+    """The switch of `overlap` that put an op on a stream of its own; "" where none did."""
+    if op.stream == COMPUTE or not op.is_collective:
+        return ""
+    if op.name.endswith(BESIDE):
+        return "oar"
+    if _is_scatter(op):
+        return "ors"
+    return "oag" if _is_weight_gather(op) else "dp"
 
 
 def _is_bucket_reduce(op: Op) -> bool:
@@ -55,8 +68,7 @@ def overlap_input_gradient_reduces(ops: Sequence[Op]) -> list[Op]:
     Where rows are split over x it is a reduce-scatter, and the all-gather of the linear's input
     runs beside the matmul of dI before. Source: Megatron-LM, tensor_parallel/layers.py.
     """
-    beside = (".grad.reduce", ".grad.source.gather")
-    return [_on_own_stream(op) if op.name.endswith(beside) else op for op in ops]
+    return [_on_own_stream(op) if op.name.endswith(BESIDE) else op for op in ops]
 
 
 def defer_reduce_scatters(ops: Sequence[Op]) -> list[Op]:
@@ -199,7 +211,7 @@ def gather_ahead(ops: Sequence[Op]) -> list[Op]:
     result: list[Op] = []
     stays: dict[int, Op] = {}
     for index, op in enumerate(ops):
-        if op.kind != "all_gather" or not op.writes[0].endswith(".w.full"):
+        if not _is_weight_gather(op):
             continue
         chain = _chain(op)
         place = first_use[previous[chain].writes[0]] if chain in previous else index
@@ -211,6 +223,10 @@ def gather_ahead(ops: Sequence[Op]) -> list[Op]:
         if index not in stays:
             result.append(op)
     return result
+
+
+def _is_weight_gather(op: Op) -> bool:
+    return op.kind == "all_gather" and op.writes[0].endswith(".w.full")
 
 
 def _chain(gather: Op) -> str:

@@ -43,6 +43,11 @@ def parse_plan(
     return plan
 
 
+def parse_fields(text: str) -> dict[str, Any]:
+    """Read some of a plan's fields, without a plan to check them: `pipe=1,zero=1`."""
+    return {key: _value(key, value) for key, value in _split(text).items()}
+
+
 def _split(text: str) -> dict[str, str]:
     given: dict[str, str] = {}
     for word in filter(None, re.split(r"[,\s]+", text)):

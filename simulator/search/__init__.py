@@ -1,0 +1,79 @@
+"""The search for the best plan: the whole space bounded from below, and what may win simulated."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any
+
+from simulator.costs import compute_costs
+from simulator.fabric import MachineFabric
+from simulator.prediction import Prediction, predict
+from simulator.search.best import Hands, Search, State
+from simulator.search.families import Machinery
+from simulator.search.space import Question, space_of
+from topologies.machine import Machine
+from topologies.placement import Placement
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+from workload.plan import Plan
+
+__all__ = ["Question", "State", "best_plan", "search"]
+
+
+def search(
+    question: Question,
+    machine: Machine,
+    *,
+    placement: Placement | None = None,
+    top: int = 1,
+    workers: int = 1,
+    capacity_bytes: int | None = None,
+) -> Iterator[State]:
+    """Search for the `top` fastest plans that fit into a device, state by state; the last state is
+    the answer, optimal unless nobody waited for it.
+
+    With several `workers` as many processes bound and simulate. `capacity_bytes` stands for the
+    device's memory if given. A PlanCannotRunError says why there is no legal plan.
+    """
+    space = space_of(question)
+    fabric = MachineFabric(machine, question.devices, placement)
+    costs = compute_costs(machine, fabric.ranks_per_node, question.devices)
+    room = int(machine.device.memory_bytes) if capacity_bytes is None else capacity_bytes
+    machinery = Machinery(costs, fabric, room)
+    simulate = partial(_simulated, question.gpt, machine, placement)
+    if workers == 1:
+        yield from Search(space, machinery, Hands(simulate), top).run()
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        try:
+            yield from Search(space, machinery, Hands(simulate, pool, workers), top).run()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def best_plan(
+    gpt: GPT,
+    machine: Machine,
+    devices: int,
+    batch: int,
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    placement: Placement | None = None,
+) -> Prediction:
+    """The fastest plan of all that fit, as predicted; a PlanCannotRunError where none fits."""
+    question = Question(gpt, devices, batch, fixed or {})
+    *_, answer = search(question, machine, placement=placement)
+    if not answer.found:
+        raise PlanCannotRunError(
+            f"none of {answer.considered:,} plans of {gpt.name} fits into the memory of {devices} "
+            f"devices of {machine.full_name}"
+        )
+    return answer.found[0]
+
+
+def _simulated(gpt: GPT, machine: Machine, placement: Placement | None, plan: Plan) -> Prediction:
+    return predict(gpt, plan, machine, placement=placement)

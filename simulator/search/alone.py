@@ -1,0 +1,254 @@
+"""How long the slots of many plans take when no collective disturbs another: in all else exact.
+
+All plans whose programs are the same op by op go through one program together. Links that several
+collectives share make slots longer, never shorter: each collective lasts as long or longer, and
+what follows it starts as late or later. So these times are bounds, and close ones.
+
+A chunk of many layers is played with a few. Once two layers one after the other come as much later
+as the one before them, op by op, all further ones do too: an op follows those of its own layer and
+of the two before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.positions import position
+from simulator.search.bound import Ends, Entries, part_of, work_of
+from simulator.search.seconds import Clock
+from simulator.search.sized import Sized
+from workload.dataflow import Waits, waits
+from workload.lowering import lower
+from workload.op import COMPUTE, Op
+
+Ints = NDArray[np.int64]
+STEP = "step"
+FEW = 8  # layers, the middle ones of which are mostly alike
+
+
+@dataclass(frozen=True)
+class Played:
+    """Slots played with a few layers, an entry for each lane.
+
+    `compute` is the end of the compute stream's last op, `every` that of all ops. With each further
+    layer both come `growth` later at least; so does `plain`, the end of the compute stream if it
+    never waited for what it adds to gradients at its end, and `added` more for that.
+    """
+
+    compute: Ints
+    every: Ints
+    growth: Ints
+    plain: Ints
+    added: Ints
+
+    def ends(self, lane: Ints, more: Ints) -> tuple[Ints, Ints]:
+        """`compute` and `every` of some lanes with so many more layers."""
+        plain = self.plain[lane] + more * (self.growth + self.added)[lane]
+        compute = np.maximum(self.compute[lane] + more * self.growth[lane], plain)
+        return compute, np.maximum(self.every[lane] + more * self.growth[lane], compute)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Slots of `some` rows, each with all the streams that its plan gives it."""
+
+    clock: Clock
+    some: Sized
+    entries: Entries
+
+    def slot(self, work: str, ends: Ends) -> Ints:
+        """See `simulator.search.bound.Slots`."""
+        if (work, ends) not in self._slots:
+            self._slots[work, ends] = self._chunk(0, (work,), ends)[0]
+        return self._slots[work, ends]
+
+    @cached_property
+    def _slots(self) -> dict[tuple[str, Ends], Ints]:
+        return {}
+
+    def last_slots(self, chunks: Ints, ends: Ends) -> Ints:
+        """See `simulator.search.bound.Slots`; chunks but the one with the ends run their slots
+        before it."""
+        works = tuple(self.entries.works)
+        plain = sum(self._chunk(self._last, (work,), Ends())[0] for work in works)
+        forward = self._chunk(self._last, works[:1], ends)[0]
+        rest = self._chunk(self._last, works[1:], ends)[1]
+        return np.asarray((chunks - 1) * plain + forward + rest)
+
+    def message_bytes(self, at: int) -> int:
+        """What a stage of an entry sends to the next one: the residual stream."""
+        program = self.some.program
+        stream = next(op for op in program.ops if op.name == "m0.l0.down.add").writes[0]
+        return int(self.some.values(program.buffers[stream].nbytes)[self.entries.lane[at]])
+
+    def step(self, chunks: Ints, ends: Ends) -> Ints:
+        """See `simulator.search.bound.Slots`."""
+        e, layers = self.entries, chunks * self.entries.chunk
+        alone = ends.first and ends.last
+        total: dict[str, Ints] = {COMPUTE: np.zeros(len(e.lane), dtype=np.int64)}
+        for op in self.some.program.ops:
+            owner = part_of(op.name.partition(".")[0])
+            if op.block != STEP or (owner in ("embed", "head") and owner not in ends.parts):
+                continue
+            if owner == "layer":
+                ticks = layers * self._ticks[op.name][e.lane]
+            else:
+                ticks = self._whole(op, layers, alone)
+            total[op.stream] = total.get(op.stream, 0) + ticks
+        return np.asarray(np.maximum.reduce(list(total.values())))
+
+    def _whole(self, op: Op, layers: Ints, alone: bool) -> Ints:
+        """An op on all the layers' parameters, and if `alone` on those of the model's ends."""
+        operands = op.reads if op.is_collective else (*op.reads, *op.writes)
+        own = [name for name in operands if part_of(name.partition(".")[0]) == "layer"]
+        if not own:
+            return self._ticks[op.name][self.entries.lane]
+        each = sum(self.some.values(self.some.program.buffers[name].nbytes) for name in own)
+        rest = self.some.values(op.nbytes) - each if alone else np.zeros_like(each)
+        result = np.zeros(len(layers), dtype=np.int64)
+        for count in np.unique(layers).tolist():
+            those = layers == count
+            whole = self.clock.of_bytes(self.some, op, rest + count * each)
+            result[those] = whole[self.entries.lane[those]]
+        return result
+
+    @property
+    def _last(self) -> int:
+        return self.some.micro_batches - 1
+
+    def _chunk(self, micro_batch: int, works: tuple[str, ...], ends: Ends) -> tuple[Ints, Ints]:
+        """When the compute stream is through with some slots of each entry's chunk, and when every
+        stream is."""
+        chunk, lane = self.entries.chunk, self.entries.lane
+        found = np.zeros((2, len(lane)), dtype=np.int64)
+        for count in np.unique(np.minimum(chunk, FEW)).tolist():
+            those = np.minimum(chunk, FEW) == count
+            played_few = self._played(micro_batch, works, ends, count)
+            found[:, those] = played_few.ends(lane[those], chunk[those] - count)
+        return found[0], found[1]
+
+    def _played(self, micro_batch: int, works: tuple[str, ...], ends: Ends, layers: int) -> Played:
+        key = micro_batch, works, ends, layers
+        if key not in self._known:
+            parts = ["layer", *ends.parts]
+            every = self._ops(layers)
+            ops = [op for work in works for op in every[micro_batch, work] if _part(op) in parts]
+            following = waits(ops)
+            durations = [self._duration(op) for op in ops]
+            if share := self.clock.fabric.compute_share:
+                durations = charged(ops, following, durations, share)
+            self._known[key] = played(ops, following, durations, len(self.some.rows))
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, tuple[str, ...], Ends, int], Played]:
+        return {}
+
+    def _ops(self, layers: int) -> Mapping[tuple[int, str], list[Op]]:
+        """The ops of the first row's program of so many layers, by micro-batch and work."""
+        if layers not in self._lowered:
+            plan = self.some.program.plan
+            sizes = ("x", "y", "z", "data", "micro_batch", "batch")
+            own: dict[str, Any] = {
+                key: int(self.some.values(getattr(plan, key))[0]) for key in sizes
+            }
+            gpt = replace(self.some.program.gpt, layers=layers)
+            found: dict[tuple[int, str], list[Op]] = {}
+            for op in lower(gpt, replace(plan, **own)).ops:
+                if op.block != STEP:
+                    number = int(op.block.partition(".")[0][1:])
+                    found.setdefault((number, work_of(op)), []).append(op)
+            self._lowered[layers] = found
+        return self._lowered[layers]
+
+    @cached_property
+    def _lowered(self) -> dict[int, Mapping[tuple[int, str], list[Op]]]:
+        return {}
+
+    @cached_property
+    def _ticks(self) -> Mapping[str, Ints]:
+        return {op.name: self.clock.ticks(self.some, op) for op in self.some.program.ops}
+
+    def _duration(self, op: Op) -> Ints:
+        """What an op takes in any layer is what it takes in the first."""
+        where = position(op.name)
+        return self._ticks[str(where.twin("layer", 0)) if where.layer > 0 else op.name]
+
+
+def _part(op: Op) -> str:
+    owner, _, rest = op.name.partition(".")
+    return part_of(owner if rest.startswith("grads.") else op.block.split(".")[1])
+
+
+def charged(
+    ops: Sequence[Op], following: Sequence[Waits], alone: Sequence[Ints], share: float
+) -> list[Ints]:
+    """What overlapped collectives take from compute, as `simulator.play` charges it."""
+    owed: list[int] = []
+    result = []
+    for index, op in enumerate(ops):
+        ticks = alone[index]
+        if op.stream != COMPUTE and op.is_collective:
+            owed.append(index)
+        if op.stream == COMPUTE and not op.is_collective:
+            reached = {ops[awaited].stream: awaited for awaited in following[index]}
+            for i in owed:
+                if i > reached.get(ops[i].stream, -1):
+                    ticks = ticks + np.rint(share * alone[i]).astype(np.int64)
+            owed.clear()
+        result.append(ticks)
+    return result
+
+
+def played(
+    ops: Sequence[Op], following: Sequence[Waits], durations: Sequence[Ints], lanes: int
+) -> Played:
+    """Play some slots, each op when its stream and what it waits for are done."""
+    zero = np.zeros(lanes, dtype=np.int64)
+    clocks: dict[str, Ints] = {COMPUTE: zero}
+    ends: list[Ints] = []
+    for op, awaited, ticks in zip(ops, following, durations, strict=True):
+        start = clocks.get(op.stream, zero)
+        for index in awaited:
+            start = np.maximum(start, ends[index])
+        clocks[op.stream] = end = start + ticks
+        ends.append(end)
+    tail = len(ops)
+    while tail and ops[tail - 1].kind == "accumulate":
+        tail -= 1
+    added = sum((durations[at] for at in range(tail, len(ops))), zero)
+    own = _of_layer(ops, durations, tail, zero)
+    before = next((ends[at] for at in range(tail - 1, -1, -1) if ops[at].stream == COMPUTE), zero)
+    every = np.maximum.reduce(list(clocks.values()))
+    return Played(clocks[COMPUTE], every, _growth(ops, ends, zero), before + added, own)
+
+
+def _of_layer(ops: Sequence[Op], durations: Sequence[Ints], tail: int, zero: Ints) -> Ints:
+    """What the ops at the end take that belong to one layer."""
+    last = max((position(op.name).layer for op in ops[tail:]), default=-1)
+    if last < 0:
+        return zero
+    mine = [at for at in range(tail, len(ops)) if position(ops[at].name).layer == last]
+    return sum((durations[at] for at in mine), zero)
+
+
+def _growth(ops: Sequence[Op], ends: Sequence[Ints], zero: Ints) -> Ints:
+    """By how much the layers in the middle come one after the other, where all their ops agree."""
+    at: dict[int, dict[str, Ints]] = {}
+    for op, end in zip(ops, ends, strict=True):
+        where = position(op.name)
+        if where.layer >= 0 and op.kind != "accumulate" and ".grads." not in op.name:
+            at.setdefault(where.layer, {})[where.rest] = end
+    if len(at) < FEW:
+        return zero
+    order = list(at)  # as they come: backward passes from the last layer to the first
+    a, b, c, d = (at[order[number]] for number in (3, 4, 5, 6))
+    shifts = [late[name] - early[name] for early, late in ((a, b), (b, c), (c, d)) for name in b]
+    least = np.minimum.reduce(shifts)
+    return np.where(np.maximum.reduce(shifts) == least, least, zero)

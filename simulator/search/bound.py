@@ -1,0 +1,222 @@
+"""What a plan takes at least, from what its slots take at least.
+
+A stage takes at least the sum of its slots and of what follows them. Before its first slot the
+stages ahead of it run theirs, and after its last backward pass they run theirs again. Left out, so
+that a bound stays one: messages, and what else stages wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.search.seconds import Clock
+from simulator.search.sized import Sized
+from workload.op import COMPUTE, HOST, Op
+from workload.passes import switch_of
+from workload.plan import CHOICES
+
+Ints = NDArray[np.int64]
+PARTS = ("layer", "embed", "head")
+SCHEDULES = CHOICES["schedule"]
+WORK = ("forward", "backward", "weight")
+Ledger = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ints]]
+OWNER = {"position": "embed", "norm": "head"}
+OWNED = ("clip", "adamw", "params.gather", "to_device", "to_host")
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Whether the model begins or ends in a chunk."""
+
+    first: bool = False
+    last: bool = False
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts of the model that a chunk has beside layers."""
+        return [*(["embed"] if self.first else []), *(["head"] if self.last else [])]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Plans to be bounded: `lane` says which row of some each one is, `schedule` its place among
+    the schedules, `chunk` how many layers each of its `interleave` chunks has. Either all or none
+    have a pipeline, and either all or none of them split backward passes."""
+
+    lane: Ints
+    pipe: Ints
+    micro_batches: Ints
+    schedule: Ints
+    interleave: Ints
+    chunk: Ints
+
+    @property
+    def works(self) -> Sequence[str]:
+        """What slots there are."""
+        return WORK if SCHEDULES[int(self.schedule[0])].startswith("zb") else WORK[:2]
+
+    def only(self, keep: NDArray[np.bool_], lane: Ints) -> Entries:
+        """Some of them, for rows that are in other places."""
+        columns = (self.pipe, self.micro_batches, self.schedule, self.interleave, self.chunk)
+        return Entries(lane, *(column[keep] for column in columns))
+
+
+class Slots(Protocol):
+    """What slots take at least, in ticks, for each of some entries."""
+
+    @property
+    def entries(self) -> Entries:
+        """Whose slots these are."""
+        ...
+
+    def slot(self, work: str, ends: Ends) -> Ints:
+        """A chunk's slot of any micro-batch but the last."""
+        ...
+
+    def last_slots(self, chunks: Ints, ends: Ends) -> Ints:
+        """The slots of the last micro-batch through all of a stage's chunks, and the sums of
+        gradients that can begin only with its backward pass."""
+        ...
+
+    def step(self, chunks: Ints, ends: Ends) -> Ints:
+        """What follows all slots."""
+        ...
+
+
+def step_ticks(slots: Slots) -> Ints:
+    """What a step takes at least, for each entry."""
+    e = slots.entries
+
+    def stage(ends: Ends) -> Ints:
+        each = sum(slots.slot(work, ends) for work in e.works)
+        each = each + (e.interleave - 1) * sum(slots.slot(work, Ends()) for work in e.works)
+        last = slots.last_slots(e.interleave, ends)
+        return np.asarray((e.micro_batches - 1) * each + last + slots.step(e.interleave, ends))
+
+    if bool((e.pipe == 1).all()):
+        return stage(Ends(first=True, last=True))
+    ramp = np.zeros(len(e.pipe), dtype=np.int64)
+    # Where they are apart, gradients of weights may come last, behind all others.
+    for work in e.works[:1] if len(e.works) == len(WORK) else e.works:
+        ramp = ramp + (e.pipe - 2) * slots.slot(work, Ends()) + slots.slot(work, Ends(first=True))
+    return np.asarray(np.maximum(stage(Ends(last=True)) + ramp, stage(Ends(first=True))))
+
+
+def device_bytes(
+    held: Mapping[str, Ints], saved: Ints, pipe: Ints, micro_batches: Ints, layers: int
+) -> Ints:
+    """What the first stage has in memory at least, when its backward passes begin, and any stage at
+    any time, whatever the schedule: `layers` of the model, in chunks of any size."""
+    stage = layers // pipe * held["layer"]
+    apart = np.maximum(held["embed"], held["head"])
+    ends = np.where(pipe > 1, apart, held["embed"] + held["head"])
+    flight = np.minimum(pipe, micro_batches) * (layers // pipe) * saved
+    return np.asarray(stage + np.maximum(ends, held["embed"] + flight))
+
+
+@dataclass(frozen=True)
+class Busiest:
+    """Slots as long as their busiest stream, with these overlaps switched on."""
+
+    ledger: Ledger
+    entries: Entries
+    overlap: tuple[str, ...]
+
+    def slot(self, work: str, ends: Ends) -> Ints:
+        """See `Slots`."""
+        return self._sum(work, self.entries.chunk, ends, last=False)
+
+    def last_slots(self, chunks: Ints, ends: Ends) -> Ints:
+        """See `Slots`."""
+        layers = chunks * self.entries.chunk
+        ways = [self._sum(work, layers, ends, last=True) for work in self.entries.works]
+        reduced = self._sum("gradients", layers, ends, last=True)
+        if "dp" not in self.overlap:
+            return np.asarray(sum(ways) + reduced)
+        return np.asarray(ways[0] + np.maximum(sum(ways[1:]), reduced))
+
+    def step(self, chunks: Ints, ends: Ends) -> Ints:
+        """See `Slots`."""
+        return self._sum("step", chunks * self.entries.chunk, ends, last=True)
+
+    def _sum(self, work: str, layers: Ints, ends: Ends, *, last: bool) -> Ints:
+        weights: dict[str, Ints | int] = {"layer": layers, **dict.fromkeys(ends.parts, 1)}
+        lane, total = self.entries.lane, {COMPUTE: np.zeros(len(layers), dtype=np.int64)}
+        for part, weight in weights.items():
+            for (switch, stream), ticks in self.ledger.get((part, work, last), {}).items():
+                own = stream if not switch or switch in self.overlap else COMPUTE
+                total[own] = total.get(own, 0) + weight * ticks[lane]
+        return np.asarray(np.maximum.reduce(list(total.values())))
+
+
+def ledger(clock: Clock, some: Sized) -> Ledger:
+    """What each part of the model needs, an entry for each row.
+
+    The entry (part, work, last) has the sums of ops by the switch that put them on a stream of
+    their own ("" if none did) and that stream; `work` is one of WORK, or "gradients" for sums over
+    data and "step" for what follows all slots; `last` tells the last micro-batch's.
+    """
+    ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ints]] = defaultdict(dict)
+    for op in some.program.ops:
+        where = _where(op, some.micro_batches - 1)
+        for entry in where:
+            streams, own = ticks[entry], clock.ticks(some, op)
+            key = switch_of(op), op.stream
+            streams[key] = streams[key] + own if key in streams else own
+    return ticks
+
+
+def _where(op: Op, last: int) -> list[tuple[str, str, bool]]:
+    """Which entries of a ledger an op belongs to; none for what grows with the model, or is tiny.
+
+    The first micro-batch's slots stand for those of all but the last: they add to no gradients.
+    """
+    owner, _, rest = op.name.partition(".")
+    if rest.startswith("grads."):
+        return [(part_of(owner), "gradients", True)]
+    if op.block == "step":
+        return [(part_of(owner), "step", True)] if rest in OWNED else []
+    number = int(op.block.split(".")[0][1:])
+    return [
+        (part_of(op.block.split(".")[1]), work_of(op), is_last)
+        for is_last in (False, True)
+        if number == (last if is_last else 0)
+    ]
+
+
+def work_of(op: Op) -> str:
+    """Which work of a slot an op does."""
+    way = op.block.split(".")[2:]
+    if not way or way[0] == "forward":
+        return "forward"
+    return "weight" if way[0] == "weight" else "backward"
+
+
+def part_of(owner: str) -> str:
+    """Which part of the model a block or an owner of parameters is."""
+    return "layer" if owner[0] == "l" and owner[1:].isdecimal() else owner
+
+
+def memory(some: Sized) -> tuple[dict[str, Ints], Ints]:
+    """Bytes on the device that each part holds, and that a layer saves for its backward pass."""
+    program = some.program
+    held = {part: some.values(0) for part in PARTS}
+    for buffer in program.buffers.values():
+        owner = part_of(OWNER.get(first := buffer.name.partition(".")[0], first))
+        if buffer.persistent and buffer.role != HOST and owner in held:
+            held[owner] = held[owner] + some.values(buffer.nbytes)
+    born: set[str] = set()
+    saved = some.values(0)
+    for op, gone in zip(program.ops, program.releases, strict=True):
+        if op.block == "m0.l0.forward":
+            born |= {name for name in op.writes if not program.buffers[name].persistent}
+        elif op.block != "m0.head":
+            for name in born.intersection(gone):
+                saved = saved + some.values(program.buffers[name].nbytes)
+    return held, saved

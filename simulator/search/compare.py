@@ -1,0 +1,109 @@
+"""Other ways to rank plans, beside the search: all of them simulated, or AxoNN's model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from simulator.fabric import MachineFabric
+from simulator.prediction import Prediction, predict
+from simulator.search.axonn import communication_s, rates_of
+from simulator.search.best import State
+from simulator.search.space import Order, Question, Space, overlaps, schedules, space_of
+from topologies.machine import Machine
+from topologies.placement import Placement
+from workload.grid import Grid
+from workload.plan import Plan
+
+
+def every_plan(space: Space) -> Iterator[Plan]:
+    """All plans of a space."""
+    for at in range(len(space)):
+        orders = schedules(
+            space.question, int(space.columns["pipe"][at]), int(space.micro_batches[at])
+        )
+        for order, overlap in product(orders, overlaps(space.question, space.shape(at))):
+            yield space.plan(at, Order(*order, overlap))
+
+
+def exhaustive(
+    question: Question, machine: Machine, *, placement: Placement | None = None, top: int = 1
+) -> Iterator[State]:
+    """Simulate every plan: what a search must find too, but slower."""
+    space = space_of(question)
+    found: list[Prediction] = []
+    fitting = number = 0
+    for number, plan in enumerate(every_plan(space), start=1):
+        prediction = predict(question.gpt, plan, machine, placement=placement)
+        if prediction.memory.fits:
+            fitting += 1
+            found = sorted([*found, prediction], key=lambda each: each.step_s)[:top]
+        if number < space.plans:
+            yield State(space.plans, fitting, number, 0.0, tuple(found), False)
+    bound = found[-1].step_s if found else float("inf")
+    yield State(space.plans, fitting, number, bound, tuple(found), True)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A plan as AxoNN's model ranks it, and as it is simulated."""
+
+    communication_s: float
+    prediction: Prediction
+
+
+def by_axonn(
+    question: Question, machine: Machine, *, placement: Placement | None = None, top: int = 20
+) -> list[Ranked]:
+    """The `top` grids by AxoNN's model that fit, each simulated with all overlaps.
+
+    The model knows the four axes alone, so pipelines and zero are left out, and a rank runs the
+    largest micro-batch with which it fits.
+    """
+    own = {"pipe": 1, "zero": 0, "sequence_parallel": False, "recompute": "full"}
+    space = space_of(
+        Question(question.gpt, question.devices, question.batch, own | dict(question.fixed))
+    )
+    fabric = MachineFabric(machine, question.devices, placement)
+    rates: dict[Grid, dict[str, float]] = {}
+    timed: list[tuple[float, int, Plan]] = []
+    for plan in _plans(space):
+        rates.setdefault(plan.grid, rates_of(fabric, plan.grid))
+        timed.append(
+            (communication_s(question.gpt, plan, rates[plan.grid]), -plan.micro_batch, plan)
+        )
+    ranked: list[Ranked] = []
+    seen: set[Grid] = set()
+    for seconds, _, plan in sorted(timed, key=lambda item: item[:2]):
+        if len(ranked) == top:
+            break
+        if plan.grid in seen:
+            continue
+        prediction = predict(question.gpt, plan, machine, placement=placement)
+        if prediction.memory.fits:
+            seen.add(plan.grid)
+            ranked.append(Ranked(seconds, prediction))
+    return ranked
+
+
+def _plans(space: Space) -> Iterator[Plan]:
+    for at in range(len(space)):
+        yield space.plan(at, Order("1f1b", 1, overlaps(space.question, space.shape(at))[0]))
+
+
+def kendall_tau(ranked: Sequence[Ranked]) -> float:
+    """How far two rankings agree: 1 wholly, 0 not at all, -1 reversed (Kendall's tau-a)."""
+    pairs = [(a, b) for at, a in enumerate(ranked) for b in ranked[at + 1 :]]
+    if not pairs:
+        return 1.0
+    agree = sum(
+        _sign(b.communication_s - a.communication_s)
+        * _sign(b.prediction.step_s - a.prediction.step_s)
+        for a, b in pairs
+    )
+    return agree / len(pairs)
+
+
+def _sign(number: float) -> int:
+    return (number > 0) - (number < 0)

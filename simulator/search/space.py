@@ -1,0 +1,240 @@
+"""The legal plans of a model on so many devices, as arrays: one entry for each shape.
+
+A shape is everything about a plan that changes what it computes, but not in which order: the five
+axes, the micro-batch, zero, recompute and sequence_parallel. To a shape belong the orders in which
+it can run: schedules, interleaves and overlaps. Two texts of the same program count once: a switch
+of `overlap` without anything to overlap stays on, and what splits a data axis of one rank stays 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations, product
+from math import isqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+from workload.lowering import check
+from workload.plan import CHOICES, OVERLAPS, Plan
+
+Ints = NDArray[np.int64]
+SHAPE = ("x", "y", "z", "data", "pipe", "micro_batch", "zero", "recompute", "sequence_parallel")
+SEARCHED = (*SHAPE, "interleave", "schedule", "overlap")
+RECOMPUTES = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which plan is best for `gpt` on `devices` devices, `batch` sequences a step.
+
+    `fixed` has fields of the plan that every answer must have; those that it does not name and that
+    are not searched stand at their defaults.
+    """
+
+    gpt: GPT
+    devices: int
+    batch: int
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
+        """Those of some values of a field that the question leaves."""
+        if key not in self.fixed:
+            return list(values)
+        return [self.fixed[key]]
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """The fixed fields that are not searched."""
+        return {key: value for key, value in self.fixed.items() if key not in SEARCHED}
+
+
+@dataclass(frozen=True)
+class Order:
+    """In which order a shape runs."""
+
+    schedule: str
+    interleave: int
+    overlap: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Space:
+    """Every legal shape of a question: `columns` has an array for each key of SHAPE, with recompute
+    as its place in RECOMPUTES."""
+
+    question: Question
+    columns: Mapping[str, Ints]
+
+    def __len__(self) -> int:
+        return len(self.columns["x"])
+
+    def only(self, rows: Ints) -> Space:
+        """A part of it."""
+        return Space(self.question, {key: column[rows] for key, column in self.columns.items()})
+
+    @cached_property
+    def micro_batches(self) -> Ints:
+        """How many micro-batches a rank of each shape runs."""
+        c = self.columns
+        return np.asarray(self.question.batch // (c["z"] * c["data"] * c["micro_batch"]))
+
+    def shape(self, at: int) -> dict[str, Any]:
+        """One shape's fields of the plan."""
+        fields: dict[str, Any] = {key: int(self.columns[key][at]) for key in SHAPE}
+        fields["recompute"] = self._recompute_of[fields["recompute"]]
+        fields["sequence_parallel"] = bool(fields["sequence_parallel"])
+        return fields
+
+    @property
+    def _recompute_of(self) -> list[str]:
+        return _recomputes(self.question)
+
+    def plan(self, at: int, order: Order) -> Plan:
+        """One plan of the space."""
+        return Plan(
+            **self.shape(at),
+            **self.question.others,
+            batch=self.question.batch,
+            schedule=order.schedule,
+            interleave=order.interleave,
+            overlap=order.overlap,
+        )
+
+    @cached_property
+    def orders(self) -> Ints:
+        """In how many orders each shape can run."""
+        c, count = self.columns, np.ones(len(self), dtype=np.int64)
+        spread = c["data"] > 1
+        matters = {
+            "oar": (c["x"] > 1) | (c["y"] > 1),
+            "ors": (c["z"] > 1) | ((c["zero"] >= 2) & spread),
+            "oag": (c["z"] > 1) | ((c["zero"] == 3) & spread),
+            "dp": spread,
+            "pp": c["pipe"] > 1,
+        }
+        if "overlap" not in self.question.fixed:
+            for switch in OVERLAPS:
+                count *= 1 + matters[switch]
+        pairs = np.stack([c["pipe"], self.micro_batches])
+        alike, which = np.unique(pairs, axis=1, return_inverse=True)
+        runs = [len(schedules(self.question, int(p), int(m))) for p, m in alike.T]
+        return np.asarray(count * np.array(runs, dtype=np.int64)[which.ravel()])
+
+    @property
+    def plans(self) -> int:
+        """How many plans there are."""
+        return int(self.orders.sum())
+
+
+def overlaps(question: Question, shape: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The overlaps that tell plans of a shape apart, all of them first."""
+    if "overlap" in question.fixed:
+        return [question.fixed["overlap"]]
+    spread = shape["data"] > 1
+    matters = {
+        "oar": shape["x"] > 1 or shape["y"] > 1,
+        "ors": shape["z"] > 1 or (shape["zero"] >= 2 and spread),
+        "oag": shape["z"] > 1 or (shape["zero"] == 3 and spread),
+        "dp": spread,
+        "pp": shape["pipe"] > 1,
+    }
+    switches = [switch for switch in OVERLAPS if matters[switch]]
+    offs = [off for count in range(len(switches) + 1) for off in combinations(switches, count)]
+    return [tuple(switch for switch in OVERLAPS if switch not in off) for off in offs]
+
+
+def space_of(question: Question) -> Space:
+    """Every legal shape; a PlanCannotRunError where there is none."""
+    gpt, n = question.gpt, question.devices
+    rows: list[tuple[int, ...]] = []
+    heads = [gpt.heads, gpt.ffn, *([gpt.kv_heads] if gpt.kv_heads else [])]
+    sizes = divisors(n)
+    xs = [x for x in question.choices("x", sizes) if all(width % x == 0 for width in heads)]
+    ys = [y for y in question.choices("y", sizes) if gpt.hidden % y == 0]
+    pipes = [p for p in question.choices("pipe", sizes) if _chunks_fit(question, p)]
+    zs = question.choices("z", sizes)
+    for x, y, z, pipe in product(xs, ys, zs, pipes):
+        data, left = divmod(n, x * y * z * pipe)
+        if left or not data or data not in question.choices("data", [data]):
+            continue
+        if question.batch % (z * data):
+            continue
+        rows += _of_grid(question, (x, y, z, data, pipe))
+    if not rows:
+        raise PlanCannotRunError(
+            f"no plan of {gpt.name} uses {n} devices with a batch of {question.batch}; "
+            "z*data must divide the batch, x the heads, y the hidden width and pipe the layers"
+        )
+    table = np.array(rows, dtype=np.int64).T
+    space = Space(question, dict(zip(SHAPE, table, strict=True)))
+    _checked(space)
+    return space
+
+
+def _of_grid(question: Question, grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    x, y, z, data, pipe = grid
+    per_rank = question.batch // (z * data)
+    zeros = question.choices("zero", range(4) if data > 1 else [0])
+    recomputes = range(len(_recomputes(question)))
+    for micro_batch in question.choices("micro_batch", divisors(per_rank)):
+        if per_rank % micro_batch or not schedules(question, pipe, per_rank // micro_batch):
+            continue
+        splits = micro_batch * question.gpt.sequence % x == 0 and y == 1
+        rows = [False, True] if splits and x > 1 else [False]
+        for zero, recompute, parallel in product(
+            zeros, recomputes, question.choices("sequence_parallel", rows)
+        ):
+            if not parallel or (splits and y == 1):
+                yield (*grid, micro_batch, zero, recompute, int(parallel))
+
+
+def schedules(question: Question, pipe: int, micro_batches: int) -> list[tuple[str, int]]:
+    """The legal pairs of schedule and interleave; a pipeline of one stage has but one order."""
+    schedules = question.choices("schedule", CHOICES["schedule"] if pipe > 1 else ["1f1b"])
+    found = []
+    for schedule in schedules:
+        chunks = divisors(question.gpt.layers) if schedule == "1f1b" and pipe > 1 else [1]
+        for interleave in question.choices("interleave", chunks):
+            legal = interleave == 1 or (
+                pipe > 1
+                and schedule == "1f1b"
+                and micro_batches % pipe == 0
+                and _chunks_fit(question, pipe * interleave)
+            )
+            if legal:
+                found.append((schedule, interleave))
+    return found
+
+
+def _chunks_fit(question: Question, chunks: int) -> bool:
+    """Whether the layers split evenly over so many chunks."""
+    return question.gpt.layers % chunks == 0
+
+
+def _recomputes(question: Question) -> list[str]:
+    return question.choices("recompute", RECOMPUTES)
+
+
+def _checked(space: Space) -> None:
+    """Refuse what is fixed and fits no plan, in the plan's own words: the first plan stands for
+    all."""
+    shape = space.shape(0)
+    schedule, interleave = schedules(space.question, shape["pipe"], int(space.micro_batches[0]))[0]
+    plan = space.plan(0, Order(schedule, interleave, overlaps(space.question, shape)[0]))
+    check(space.question.gpt, plan)
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, the smallest first.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    low = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return low + [number // d for d in reversed(low) if d * d != number]
