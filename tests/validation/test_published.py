@@ -177,6 +177,16 @@ def test_a_row_without_a_plan_gets_the_one_that_is_found_for_what_it_fixes() -> 
     assert (outcome.status, outcome.scored) == ("best plan", True)
 
 
+def test_nanotron_with_zero_handles_each_ranks_slice_of_each_weight_by_itself() -> None:
+    row = run(framework="nanotron 0.5", zero_stage="1", tp="1", pp="2", dp="4", activation="swiglu")
+    found = case_of(row)
+    assert found.launches == 2 * 6 * 2 * 4  # two for each of six weights, two layers, four ranks
+    (outcome,) = predict_runs([row], lambda _: None)
+    assert outcome.breakdown_s["optimizer"] > found.launches * 4.5e-6  # an A100's launch
+    assert sum(outcome.breakdown_s.values()) == pytest.approx(outcome.predicted_s)
+    assert case_of(run(framework="nanotron 0.5", zero_stage="0")).launches == 0
+
+
 def test_published_flops_count_as_their_tags_say() -> None:
     gpt = case().gpt
     square = 12 * 4 * 1024 * 1024 * 1024

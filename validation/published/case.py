@@ -20,6 +20,7 @@ from workload.gpt import GPT
 from workload.plan import Plan
 
 NO_PLAN, UNSUPPORTED = "no plan", "unsupported"
+WEIGHTS = 6  # tensors of a Llama layer: qkv, out, up with gate, down and two norms
 # From a model, a machine, a number of devices, a batch, and the keys of a plan that the framework
 # or the row fixes, the best plan: what stands for a row that says no more.
 FindPlan = Callable[[GPT, Machine, int, int, Mapping[str, Any]], Plan]
@@ -29,7 +30,8 @@ FindPlan = Callable[[GPT, Machine, int, int, Mapping[str, Any]], Plan]
 class Case:
     """What stands for a row. `scatter_gather` says that a message goes over all NICs of
     the ranks of x. `scale` is the row's batch over that of the plan, where they differ,
-    `remarks` say what was taken for what, and `searched` that the plan is the best one found."""
+    `remarks` say what was taken for what, and `searched` that the plan is the best one found.
+    `launches` is how many kernels more than ours the framework launches behind each step."""
 
     gpt: GPT
     plan: Plan
@@ -39,6 +41,7 @@ class Case:
     scale: float
     remarks: tuple[str, ...]
     searched: bool = False
+    launches: int = 0
 
     @property
     def whole(self) -> GPT:
@@ -91,7 +94,15 @@ def _case_as_published(run: Run) -> Case:
         gpt = replace(gpt, sequence=gpt.sequence // cp)
         remarks.append(f"cp={cp} as data parallelism over parts of sequences; key exchange hidden")
     scattered = bool(dialect.plan["scatter_gather"]) and not plan.sequence_parallel
-    return Case(gpt, plan, kernels, dialect.name, scattered, scale, tuple(remarks))
+    found = Case(gpt, plan, kernels, dialect.name, scattered, scale, tuple(remarks))
+    return replace(found, launches=_launches(dialect, found))
+
+
+def _launches(dialect: Dialect, case: Case) -> int:
+    """Launches for the slices, one for each rank of data, into which a stage's weights are cut."""
+    per_slice = int(dialect.kernels.get("launches_of_slice", 0))
+    weights = WEIGHTS * math.ceil(case.gpt.layers / case.plan.pipe)
+    return per_slice * weights * case.plan.data if case.plan.data > 1 else 0
 
 
 def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> Kernels:

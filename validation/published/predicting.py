@@ -86,6 +86,9 @@ def _outcome(run: Run, case: Case, machine: Machine, answer: Answer) -> Outcome:
     if answer.refusal:
         return _failed(run, UNSUPPORTED, answer.refusal)
     measured = measured_s(run, case.whole, machine)
+    parts = {name: seconds * case.scale for name, seconds in answer.breakdown_s}
+    if case.launches:
+        parts["optimizer"] += case.launches * machine.device.launch_s
     return Outcome(
         run=run,
         status=_status(case, measured),
@@ -93,10 +96,10 @@ def _outcome(run: Run, case: Case, machine: Machine, answer: Answer) -> Outcome:
         plan=str(case.plan),
         dialect=case.dialect,
         measured_s=measured,
-        predicted_s=answer.step_s * case.scale,
+        predicted_s=answer.step_s * case.scale + case.launches * machine.device.launch_s,
         unscored=unscored(run),
         fits=answer.fits,
-        breakdown_s={key: value * case.scale for key, value in answer.breakdown_s},
+        breakdown_s=parts,
     )
 
 
