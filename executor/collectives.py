@@ -79,19 +79,14 @@ def _coalesced(op: Op, pairs: Pairs, group: dist.ProcessGroup) -> Waitable:
     return Together(manager.works)
 
 
-def _all_gather(
+def _between(
     op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup, later: bool
 ) -> dist.Work | None:
+    """An all-gather or a reduce-scatter: one tensor is as many times the other as ranks."""
+    gathers = op.kind == "all_gather"
+    call = dist.all_gather_into_tensor if gathers else dist.reduce_scatter_tensor
     flat = target.view(-1), source.view(-1)
-    work: dist.Work | None = dist.all_gather_into_tensor(*flat, group=group, async_op=later)
-    return work
-
-
-def _reduce_scatter(
-    op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup, later: bool
-) -> dist.Work | None:
-    flat = target.view(-1), source.view(-1)
-    work: dist.Work | None = dist.reduce_scatter_tensor(*flat, group=group, async_op=later)
+    work: dist.Work | None = call(*flat, group=group, async_op=later)
     return work
 
 
@@ -106,7 +101,7 @@ def _all_reduce(
 
 Call = Callable[[Op, torch.Tensor, torch.Tensor, dist.ProcessGroup, bool], "dist.Work | None"]
 CALLS: dict[str, Call] = {
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
+    "all_gather": _between,
+    "reduce_scatter": _between,
     "all_reduce": _all_reduce,
 }

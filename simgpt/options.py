@@ -85,6 +85,28 @@ def tokens_of(text: object) -> float:
     return tokens
 
 
+def comparing_options(tolerance: float, whose: str) -> Callable[[Command], Command]:
+    """Give a command that runs steps here what it measures and compares with.
+
+    `whose` names the errors whose mean the tolerance bounds.
+    """
+
+    def give(function: Command) -> Command:
+        for option in (answer_options, timeout_option, threads_option):
+            function = option(function)
+        function = click.option(
+            "--tolerance",
+            type=Number(min=0),
+            default=tolerance,
+            show_default=True,
+            help=f"Mean absolute error allowed{whose}.",
+        )(function)
+        text = "A calibrated machine file; without it, calibrates first."
+        return click.option("-m", "--machine", help=text)(function)
+
+    return give
+
+
 def answer_options(function: Command) -> Command:
     """Give a command --json and -o."""
     function = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(

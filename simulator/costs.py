@@ -95,7 +95,7 @@ class AnalyticCosts:
             return seconds * kernels.attention_work
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
-        return memory_bound_s(self._machine.device, op)
+        return memory_bound_s(self._machine.device, op, dict(kernels.passes).get(op.kind, 1.0))
 
     @property
     def host_s(self) -> float:
@@ -182,12 +182,13 @@ def padded(width: int) -> float:
     return next((size for size in kernels if size >= width), width) / width
 
 
-def memory_bound_s(device: Device, op: Op) -> float:
+def memory_bound_s(device: Device, op: Op, passes: float = 1.0) -> float:
     """t = launch + bytes / achieved memory bandwidth, for everything that multiplies no matrices.
 
-    Norms and GELU reach shares of their own where a machine gives them.
+    `passes` times the bytes go through memory where several kernels do one's work. Norms and GELU
+    reach shares of their own where a machine gives them.
     Source: topologies/device.py, class Device. Not modelled: operands still in a cache, atomics of
     the embedding's gradient, the several kernels that some kinds take.
     """
     share = device.efficiency_of.get(FAMILY.get(op.kind, op.kind), device.memory_efficiency)
-    return device.launch_s + op.nbytes / (share * device.memory_bytes_per_s)
+    return device.launch_s + passes * op.nbytes / (share * device.memory_bytes_per_s)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,20 @@ from workload.op import MESSAGES
 
 
 class MachineFabric:
-    """The rings of ranks on a machine; without a placement they fill node after node."""
+    """The rings of ranks on a machine; without a placement they fill node after node.
 
-    def __init__(self, machine: Machine, ranks: int, placement: Placement | None = None) -> None:
+    `payloads` has how many bytes a stack sends for each of the program's, by kind of collective.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        ranks: int,
+        placement: Placement | None = None,
+        payloads: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self._machine = machine
+        self._payloads = payloads
         self._placement = contiguous(machine, ranks) if placement is None else placement
         if self._placement.ranks != ranks:
             raise MachineError(
@@ -55,4 +66,5 @@ class MachineFabric:
     def seconds(self, kind: Any, payload_bytes: int, ring: Ring) -> float:
         """How long a collective of that kind and payload takes on that ring."""
         known: Kind = "send_recv" if kind in MESSAGES else kind
-        return collective_seconds(self._machine, known, payload_bytes, ring)
+        sent_bytes = round(payload_bytes * self._payloads.get(kind, 1.0))
+        return collective_seconds(self._machine, known, sent_bytes, ring)

@@ -16,15 +16,16 @@ def hosted(ops: Sequence[Op], ticks: Sequence[int], each: int) -> list[int]:
     A host runs ahead of its device by many kernels, so that short ones hide behind long ones: a
     block lasts as long as its ops take on the device, or as it takes to issue them all, whichever
     is longer. What is missing goes to its compute ops in equal shares. Ops that cost nothing are
-    no kernels. The closing block's ops on many parameters are issued at once, so they are left
-    alone. Not modelled: how far ahead the host may run from one block to the next.
+    no kernels, and a collective's measured time begins with its launch, so that the host takes
+    nothing more for it. The closing block's ops on many parameters are issued at once, so they are
+    left alone. Not modelled: how far ahead the host may run from one block to the next, and that
+    backward passes are issued faster than forward ones.
     """
     result = list(ticks)
     for block, group in groupby(range(len(ops)), key=lambda at: ops[at].block):
-        places = [at for at in group if ticks[at]]
-        own = [at for at in places if ops[at].stream == COMPUTE]
+        own = [at for at in group if ticks[at] and ops[at].stream == COMPUTE]
         kernels = [at for at in own if not ops[at].communicates]
-        missing = each * len(places) - sum(ticks[at] for at in own)
+        missing = each * len(kernels) - sum(ticks[at] for at in own)
         if block == STEP or missing <= 0 or not kernels:
             continue
         share, rest = divmod(missing, len(kernels))

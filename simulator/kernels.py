@@ -17,7 +17,11 @@ class Kernels:
     their operands cast before. `attention_work` scales fused attention, for a plan that gives a
     device part of a sequence's queries but all its keys. `pace` is the rate of a framework's
     compute over that of its kernels one by one: what gaps between them and kernels that are not
-    ours cost.
+    ours cost. `passes` has, for a kind of op that the stack makes of several kernels, how often as
+    many bytes go through memory as through one fused kernel; `payloads`, for a kind of collective,
+    how many bytes the stack sends for each of the program's, where it sends another dtype or sends
+    more often. Neither changes the FLOPs and volumes that are counted. With `tabled` matmuls are
+    interpolated in what was measured on the device and published.
     """
 
     fused: tuple[str, ...] = ()
@@ -26,6 +30,9 @@ class Kernels:
     attention: tuple[float, float] | None = None
     attention_work: float = 1.0
     pace: float = 1.0
+    passes: tuple[tuple[str, float], ...] = ()
+    payloads: tuple[tuple[str, float], ...] = ()
+    tabled: bool = False
 
 
 USUAL = Kernels()

@@ -17,6 +17,7 @@ from simulator.network import Fabric
 from simulator.pipeline import simulate_pipeline
 from simulator.play import simulate
 from simulator.step import Step
+from simulator.tabled import TabledCosts
 from simulator.ticks import to_seconds
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -149,15 +150,8 @@ def predict(
     class. `op_seconds` has measured times by signature (`workload/distinct.py`) in place of the
     machine's own costs, `kernels` says what the software makes of the ops.
     """
-    fabric = MachineFabric(machine, plan.grid.ranks, placement)
-    costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks, kernels)
-    if op_seconds is not None:
-        if plan.matmul_forms == "tuned":
-            raise PlanCannotRunError(
-                "matmul_forms=tuned compares forms, and measured costs know the plan's own only; "
-                "use the times of a calibrated machine file"
-            )
-        costs = MeasuredCosts(op_seconds, machine.node.host.bytes_per_s)
+    fabric = MachineFabric(machine, plan.grid.ranks, placement, dict(kernels.payloads))
+    costs = _costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
     simulated = simulate_pipeline if plan.pipe > 1 else simulate_step
     forms = _forms(gpt, plan, costs)
     step = simulated(gpt, plan, costs, fabric, fold=fold, forms=forms)
@@ -169,6 +163,25 @@ def predict(
         _check_timeline(plan, step)
         return replace(prediction, timeline=_timeline(gpt, plan, costs, fabric, forms))
     return prediction
+
+
+def _costs(
+    plan: Plan,
+    machine: Machine,
+    ranks_per_node: int,
+    op_seconds: Mapping[str, float] | None,
+    kernels: Kernels,
+) -> ComputeCosts:
+    if op_seconds is None:
+        if kernels.tabled:
+            return TabledCosts(machine, plan.grid.ranks, kernels)
+        return compute_costs(machine, ranks_per_node, plan.grid.ranks, kernels)
+    if plan.matmul_forms == "tuned":
+        raise PlanCannotRunError(
+            "matmul_forms=tuned compares forms, and measured costs know the plan's own only; "
+            "use the times of a calibrated machine file"
+        )
+    return MeasuredCosts(op_seconds, machine.node.host.bytes_per_s)
 
 
 def _check_timeline(plan: Plan, step: Step) -> None:

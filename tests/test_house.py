@@ -66,8 +66,9 @@ def imports_of(tree: ast.Module, package: str) -> list[Import]:
 
 def _imports(node: ast.AST, package: str, at_start: bool) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
-        for name in _imported_names(child, package):
-            yield Import(name, child.lineno, at_start)
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            for name in _imported_names(child, package):
+                yield Import(name, child.lineno, at_start)
         deferred = isinstance(child, FUNCTIONS) or _is_for_type_checkers(child)
         yield from _imports(child, package, at_start and not deferred)
 

@@ -1,11 +1,11 @@
-"""Measured kernels beside the kernel model, by device and op, nothing interpolated."""
+"""Measured kernels beside the kernel model, by device and op."""
 
 from __future__ import annotations
 
 import csv
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from simulator.costs import attention_s, matmul_s, memory_bound_s, peak_flops_per_s
+from simulator.tabled import MatmulTable, half_matmul
 from topologies.errors import MachineError, SimgptError
 from topologies.load import load_machine
 from topologies.machine import Machine
+from topologies.tables import Shape
 from workload.op import Op
 
 NEEDED = ("device", "op", "M", "N", "K", "batch", "heads", "seq", "head_dim", "seconds")
@@ -23,6 +25,7 @@ NEEDED = ("device", "op", "M", "N", "K", "batch", "heads", "seq", "head_dim", "s
 MACHINES = {"a100": "dgx-a100", "gh200": "alps", "h100": "dgx-h100", "mi250": "frontier"}
 KINDS = {"layernorm": "layernorm", "RMSlayernorm": "rmsnorm", "gelu": "gelu", "res_add": "add"}
 HALF = 2  # bytes of an element: all tables are fp16 or bf16
+LARGE_FLOPS = 1e9
 FORWARD, BACKWARD = "forward", "backward"
 
 
@@ -55,11 +58,20 @@ class Group:
 
 def validate_kernels(path: Path | None = None) -> list[Group]:
     """A group for every device and op of a file; without a file, of the table that comes with
-    simgpt. Linears of less than 1 GFLOP stand apart, and so do backward passes."""
+    simgpt. Linears of less than 1 GFLOP stand apart, and so do backward passes. The others' forward
+    passes are predicted a second time, interpolated in every other shape of the file."""
     errors: dict[tuple[str, str], list[float]] = {}
+    linears: dict[str, dict[Shape, list[float]]] = {}
     for row, place in _rows(path):
         for name, error in _errors(row, place):
             errors.setdefault((row["device"], name), []).append(error)
+        if row["op"] == "linear":
+            m, n, k = (_whole(row, key, place) for key in "MNK")
+            measured = linears.setdefault(row["device"], {}).setdefault((m, n, k), [])
+            measured.append(_seconds(row, "seconds", place))
+    for device, shapes in linears.items():
+        if found := interpolated_errors(machine_of(device, "the table"), shapes):
+            errors[device, "linear, interpolated"] = found
     return [_group(device, op, found) for (device, op), found in sorted(errors.items())]
 
 
@@ -107,7 +119,7 @@ def _errors(row: Mapping[str, str], place: str) -> Iterator[tuple[str, float]]:
         sides = tuple(_whole(row, key, place) for key in "MKN")
         predicted = _linear(machine, *sides)
         size = 2 * math.prod(sides)
-        op = "linear" if size >= 1e9 else "linear below 1 GFLOP"
+        op = "linear" if size >= LARGE_FLOPS else "linear below 1 GFLOP"
     elif op == "flash_attention":
         shape = tuple(_whole(row, key, place) for key in ("batch", "heads", "seq", "head_dim"))
         predicted = _attention(machine, *shape)
@@ -129,12 +141,28 @@ def _linear(machine: Machine, m: int, k: int, n: int) -> dict[str, float]:
     """Forward m x k times k x n; backward the gradients of its input and of its weight."""
 
     def seconds(m: int, n: int, k: int) -> float:
-        nbytes = HALF * (m * n + n * k + m * k)
-        op = Op("linear", "matmul", (), (), "", nbytes=nbytes, flops=2 * m * n * k,
-                attributes={"form": "NN", "m": m, "n": n, "k": k})  # fmt: skip
+        op = half_matmul(m, n, k)
         return matmul_s(machine.device, peak_flops_per_s(machine, "bf16"), op)
 
     return {FORWARD: seconds(m, n, k), BACKWARD: seconds(m, k, n) + seconds(k, n, m)}
+
+
+def interpolated_errors(machine: Machine, shapes: Mapping[Shape, Sequence[float]]) -> list[float]:
+    """Errors of all rows of 1 GFLOP or more, each predicted from a table that has neither its shape
+    nor every other one: even shapes from odd ones, odd ones from even."""
+    ordered = sorted(shapes)
+    peak = peak_flops_per_s(machine, "bf16")
+    errors = []
+    for asked, known in ((ordered[::2], ordered[1::2]), (ordered[1::2], ordered[::2])):
+        if not known:
+            return []
+        table = MatmulTable(machine, {at: statistics.median(shapes[at]) for at in known})
+        for m, n, k in asked:
+            if 2 * m * n * k >= LARGE_FLOPS:
+                model_s = matmul_s(machine.device, peak, half_matmul(m, n, k))
+                predicted_s = model_s * table.correction(m, n, k).factor
+                errors += [predicted_s / measured - 1 for measured in shapes[m, n, k]]
+    return errors
 
 
 def _attention(machine: Machine, batch: int, heads: int, seq: int, width: int) -> dict[str, float]:

@@ -191,6 +191,8 @@ def follow_up_later(ops: Sequence[Op], is_second: Callable[[Op], bool]) -> list[
 
 
 def _concern(held: Sequence[Op], op: Op) -> bool:
+    if not held:
+        return False
     touched = {*op.reads, *op.writes}
     return any(touched & {*each.reads, *each.writes} for each in held)
 

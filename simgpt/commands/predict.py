@@ -45,10 +45,11 @@ LABELS = 30  # characters of the tables' first column
 )
 @click.option(
     "--compute",
-    type=click.Choice(["machine", "measured"]),
+    type=click.Choice(["machine", "profile", "measured"]),
     default="machine",
     show_default=True,
-    help="Times of compute ops: the machine's own, or each op run once on the device at hand.",
+    help="Times of compute ops: the machine's own, its matmuls interpolated in published tables, "
+    "or each op run once on the device at hand.",
 )
 @click.option(
     "--tokens",
@@ -78,6 +79,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     With --compute measured, one device predicts thousands: each distinct op of one rank runs on it
     with its real shapes (kept in ~/.cache/simgpt), and the machine's file says what connects them.
+    With --compute profile, matmuls come from tables measured on A100, H100 or GH200.
 
     A plan that does not fit into memory is answered in full, and then ends with status 3.
     """
@@ -92,10 +94,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     built = options.machine_of(machine, how["settings"])
     policy, trace = how["placement"], how["trace"]
     placed = parse_placement(policy, built, plan.grid.ranks)
-    op_seconds = measured_ops(gpt, plan) if how["compute"] == "measured" else None
-    prediction = predict(
-        gpt, plan, built, placement=placed, timeline=trace is not None, op_seconds=op_seconds
-    )
+    costs = costs_of(how["compute"], gpt, plan)
+    prediction = predict(gpt, plan, built, placement=placed, timeline=trace is not None, **costs)
     reach = reach_of(prediction, built, placed)
     record = {**prediction.as_dict(), "placement": {"policy": policy, "axes": reach}}
     text = describe(prediction, f"placement {policy}", reach)
@@ -121,8 +121,8 @@ def _sweep(
     from simgpt.studies.table import describe, ranked
     from simgpt.studies.words import study_of_words
 
-    if how["trace"] is not None or how["compute"] == "measured":
-        raise click.UsageError("--sweep goes with neither --trace nor --compute measured")
+    if how["trace"] is not None or how["compute"] != "machine":
+        raise click.UsageError("--sweep goes with neither --trace nor --compute")
     study = study_of_words(model, machine, how)
     inputs = inputs_of(study)
     with Ticker() as ticker:
@@ -138,6 +138,15 @@ def write_trace(prediction: Prediction, path: Path) -> None:
     assert prediction.timeline is not None
     options.write(path, options.compact(chrome_trace([prediction.timeline])))
     options.note(f"wrote {path}; open it at ui.perfetto.dev")
+
+
+def costs_of(compute: str, gpt: GPT, plan: Plan) -> dict[str, Any]:
+    """What --compute asks of the simulator."""
+    from simulator.kernels import Kernels
+
+    if compute == "measured":
+        return {"op_seconds": measured_ops(gpt, plan)}
+    return {"kernels": Kernels(tabled=compute == "profile")}
 
 
 def measured_ops(gpt: GPT, plan: Plan) -> dict[str, float]:

@@ -42,17 +42,7 @@ command.add_command(validate_kernels.command)
 
 
 @command.command("host")
-@click.option("-m", "--machine", help="A calibrated machine file; without it, calibrates first.")
-@click.option(
-    "--tolerance",
-    type=options.Number(min=0),
-    default=0.15,
-    show_default=True,
-    help="Mean absolute error allowed.",
-)
-@options.threads_option
-@options.timeout_option
-@options.answer_options
+@options.comparing_options(0.15, "")
 def host(
     machine: str | None,
     tolerance: float,

@@ -21,17 +21,7 @@ OUTSIDE_TOLERANCE = 4
 
 
 @click.command("device")
-@click.option("-m", "--machine", help="A calibrated machine file; without it, calibrates first.")
-@click.option(
-    "--tolerance",
-    type=options.Number(min=0),
-    default=0.1,
-    show_default=True,
-    help="Mean absolute error allowed to the prediction from measured ops.",
-)
-@options.threads_option
-@options.timeout_option
-@options.answer_options
+@options.comparing_options(0.1, " to the prediction from measured ops")
 def command(
     machine: str | None,
     tolerance: float,

@@ -39,7 +39,10 @@ def command(
     Of the frameworks' constants two were chosen on a part of the rows, pace and host in
     validation/data/dialects.toml; nothing else is fitted to step times.
     The file's columns are described in validation/data/published_runs.md; columns that are not
-    known are kept. With --source each row is shown with where its time goes. Beside our error
+    known are kept. With --source each row is shown with where its time goes, and with the part in
+    which its error most likely sits: from a trace, or by regression of the source's errors on the
+    parts' shares (the rule, and where it names none: validation/published/anatomy.py). Beside our
+    error
     stand that of the calibrated prediction (times one factor for each machine and software stack,
     fitted on the stack's other rows) and that of a formula: one constant utilisation for each
     family of GPUs, and the pipeline's bubble.
@@ -77,7 +80,8 @@ def _figures(score: Score) -> tuple[str, ...]:
 
 
 def _rows(outcomes: tuple[Outcome, ...]) -> str:
-    columns = ["row", "plan or reason", "measured", "predicted", "error", "formula", "time goes to"]
+    columns = ["row", "plan or reason", "measured", "predicted", "error", "formula"]
+    columns += ["time goes to", "error sits in"]
     shown = [
         (
             each.run.id,
@@ -87,10 +91,16 @@ def _rows(outcomes: tuple[Outcome, ...]) -> str:
             _percent(each.error, sign=True) + ("" if each.scored or each.error is None else " *"),
             _seconds(each.formula_s),
             _breakdown(each),
+            _error_part(each),
         )
         for each in outcomes
     ]
     return tables.table(columns, shown, left=2)
+
+
+def _error_part(outcome: Outcome) -> str:
+    by = outcome.error_known_by
+    return f"{outcome.error_part} ({by})" if by not in ("", outcome.error_part) else by
 
 
 def _breakdown(outcome: Outcome) -> str:

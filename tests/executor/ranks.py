@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,15 +11,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import start_processes
 
 TIMEOUT_S = 60.0
+# Ranks are forked from one server that has imported torch already: importing it takes each of
+# them longer than most tests.
+multiprocessing.set_forkserver_preload(["torch._dynamo", "tests.executor.test_parity"])
 
 
 def on_ranks(count: int, function: Callable[..., Any], *args: Any) -> Any:
     """What `function(rank, *args)` returns on rank 0, run by `count` ranks at once."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, args=(count, folder, function, args), nprocs=count)
+        ranks = (count, folder, function, args)
+        start_processes(_rank, ranks, nprocs=count, start_method="forkserver")  # type: ignore[no-untyped-call]
         return torch.load(Path(folder) / "answer", weights_only=True)
 
 

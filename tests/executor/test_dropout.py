@@ -50,7 +50,8 @@ def test_slices_of_any_size_drop_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_seed_step_or_place_drops_other_elements() -> None:
     at = place(Grid(), 0)
     masks = [kept(op_of(0, 64), (64, 48), at)]
-    masks += [kept(op_of(0, 64), (64, 48), replace(at, **{key: 9})) for key in ("seed", "step")]
+    others = (replace(at, seed=9), replace(at, step=9))
+    masks += [kept(op_of(0, 64), (64, 48), other) for other in others]
     masks.append(kept(op_of(0, 64, "l1.out"), (64, 48), at))
     for index, mask in enumerate(masks):
         assert all(not torch.equal(mask, other) for other in masks[:index])

@@ -34,7 +34,7 @@ def ignore(_: dict[str, Any]) -> None:
 
 def children() -> dict[int, int]:
     """Process ids of this process's workers, by rank."""
-    found = {}
+    found: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             found |= _worker(entry)

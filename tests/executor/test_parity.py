@@ -125,12 +125,14 @@ def differences(
 
 
 def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:
-    """The worst of the whole weights, joined from the ranks of each stage."""
+    """The worst of the whole weights, joined on rank 0 from the ranks of each stage."""
     program, worst = trainer.program, 0.0
-    stages: list[list[int]] = program.plan.grid.groups("x", "y", "z", "data").tolist()
-    everyone: list[Any] = [None] * program.plan.grid.ranks
     held = {name: trainer.table[name] for name in program.layouts}
-    dist.all_gather_object(everyone, (held, program.layouts))
+    everyone: list[Any] = [None] * program.plan.grid.ranks
+    dist.gather_object((held, program.layouts), None if dist.get_rank() else everyone)
+    if dist.get_rank():
+        return worst
+    stages: list[list[int]] = program.plan.grid.groups("x", "y", "z", "data").tolist()
     for ranks in stages:
         for name, layout in everyone[ranks[0]][1].items():
             parts = {rank: everyone[rank][0][name] for rank in ranks}

@@ -124,7 +124,7 @@ def test_bf16_and_fp32_stay_near_the_plain_model() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_options_inside_the_layers_of_a_pipeline_train_as_the_plain_model_does() -> None:
-    rows = {"x": 2, "pipe": 2, "sequence_parallel": True}
+    rows: dict[str, Any] = {"x": 2, "pipe": 2, "sequence_parallel": True}
     deep, llama = (replace(gpt, layers=4, dropout=0.2) for gpt in (TINY, MODELS["Llama"]))
     plans = [
         pipe_plan(**rows, attention="unfused", recompute="selective"),

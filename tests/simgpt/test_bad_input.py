@@ -120,13 +120,6 @@ MACHINES = {
 }
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_a_malformed_plan_file(name: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, name, PLANS[name])
-    said = simgpt("predict", "tiny-30k", "-m", "frontier", "--plan", path)
-    assert (said.status, said.sentence[:8]) == (2, "simgpt: ")
-
-
 STUDY = 'model = "tiny-30k"\nmachine = "host"\nplan = "data=1,precision=fp32"\n'
 STUDIES = {
     "garbage = = 1": "is no study",
@@ -183,17 +176,16 @@ def test_a_failing_simulator_is_a_row_and_ends_with_1(
     assert said.err == "the simulator failed at 1 point, which is a bug\n"
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_malformed_model_file(name: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, name, MODELS[name])
-    said = simgpt("predict", path, "-m", "frontier", "--plan", "data=1")
-    assert (said.status, said.sentence[:8]) == (2, "simgpt: ")
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_a_malformed_machine_file(name: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, name, MACHINES[name])
-    said = simgpt("predict", "tiny-30k", "-m", path, "--plan", "data=1")
+@pytest.mark.parametrize(
+    ("command", "name", "content"),
+    [
+        *(("predict tiny-30k -m frontier --plan {}", *file) for file in PLANS.items()),
+        *(("predict {} -m frontier --plan data=1", *file) for file in MODELS.items()),
+        *(("predict tiny-30k -m {} --plan data=1", *file) for file in MACHINES.items()),
+    ],
+)
+def test_a_malformed_file(command: str, name: str, content: str, tmp_path: Path) -> None:
+    said = simgpt(*command.format(_file(tmp_path, name, content)).split())
     assert (said.status, said.sentence[:8]) == (2, "simgpt: ")
 
 

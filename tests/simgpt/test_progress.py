@@ -10,7 +10,6 @@ import sys
 
 import pytest
 
-from simgpt import progress
 from simgpt.progress import EVERY_S, Ticker
 
 PATIENCE_S = 60
@@ -26,7 +25,7 @@ print("the answer")
 def test_elsewhere_a_line_is_said_every_thirty_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     said, clock = io.StringIO(), [100.0]
     monkeypatch.setattr(sys, "stderr", said)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("simgpt.progress.time.monotonic", lambda: clock[0])
     with Ticker() as ticker:
         for second in range(75):
             clock[0] = 100.0 + second

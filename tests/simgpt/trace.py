@@ -58,8 +58,8 @@ def _shape(event: Any) -> list[str]:
         wrong.append("has no track")
     for key in ("ts", "dur") if event["ph"] == "X" else ("ts",):
         value = event.get(key)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (number and math.isfinite(value) and value >= 0):
+        number = value if isinstance(value, int | float) else math.nan
+        if isinstance(value, bool) or not (math.isfinite(number) and number >= 0):
             wrong.append(f"{key} = {value!r} is no time")
     if event["ph"] in "sf" and "id" not in event:
         wrong.append("is a flow without an id")

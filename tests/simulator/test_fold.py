@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.fold import LAYERS, MICRO_BATCHES, Step, simulate_step
+from simulator.fold import LAYERS, MICRO_BATCHES, simulate_step
 from simulator.network import network_of
 from simulator.play import play
+from simulator.step import Step
 from tests.simulator.worlds import SmallCosts, SmallFabric, plan_of
 from workload.gpt import GPT
 from workload.lowering import lower
@@ -47,6 +48,11 @@ SHARDINGS = (
 BANDWIDTHS = (1e6, 3e7, 1e8, 3e8, 1e9, 1e10, 1e12)  # from bound by links to bound by compute
 
 
+def folded_step(plan: Plan, layers: int, bytes_per_s: float) -> Step:
+    fabric = SmallFabric(bytes_per_s=bytes_per_s)
+    return simulate_step(replace(SMALL, layers=layers), plan, SmallCosts(), fabric)
+
+
 def both(plan: Plan, layers: int, bytes_per_s: float, *, tied: bool = True) -> tuple[Step, Step]:
     gpt = replace(SMALL, layers=layers, tied=tied)
     costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=bytes_per_s)
@@ -59,49 +65,34 @@ def assert_equal(folded: Step, whole: Step) -> None:
     assert same == whole
 
 
-CASES = {
-    "grid": st.sampled_from(GRIDS),
-    "overlap": st.sampled_from(OVERLAPS),
-    "sharding": st.sampled_from(SHARDINGS),
-    "recompute": st.sampled_from(("none", "full", "selective", "full:3")),
-    "bytes_per_s": st.sampled_from(BANDWIDTHS),
-    "tied": st.booleans(),
-}
+CASES = {"bytes_per_s": st.sampled_from(BANDWIDTHS), "tied": st.booleans()}
+
+
+@st.composite
+def plans(draw: st.DrawFn, micro_batches: st.SearchStrategy[int]) -> Plan:
+    grid, sharding = draw(st.sampled_from(GRIDS)), draw(st.sampled_from(SHARDINGS))
+    sharding = sharding if "data=" in grid else sharding.replace("shard=2", "shard=0")
+    overlap = draw(st.sampled_from(OVERLAPS))
+    recompute = draw(st.sampled_from(("none", "full", "selective", "full:3")))
+    text = f"{grid},{sharding},overlap={overlap},recompute={recompute}"
+    return plan_of(text, draw(micro_batches))
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
-@given(**CASES, layers=st.integers(1, 24), micro_batches=st.integers(1, 12))
+@given(**CASES, plan=plans(st.integers(1, 12)), layers=st.integers(1, 24))
 def test_a_folded_step_equals_the_whole_step_exactly(
-    grid: str,
-    overlap: str,
-    sharding: str,
-    recompute: str,
-    layers: int,
-    micro_batches: int,
-    bytes_per_s: float,
-    tied: bool,
+    plan: Plan, layers: int, bytes_per_s: float, tied: bool
 ) -> None:
-    sharding = sharding if "data=" in grid else sharding.replace("shard=2", "shard=0")
-    plan = plan_of(f"{grid},{sharding},overlap={overlap},recompute={recompute}", micro_batches)
     assert_equal(*both(plan, layers, bytes_per_s, tied=tied))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @settings(deadline=None, max_examples=150, derandomize=True)
-@given(**CASES, layers=st.integers(18, 48), micro_batches=st.sampled_from((1, 2, 10, 15)))
+@given(**CASES, plan=plans(st.sampled_from((1, 2, 10, 15))), layers=st.integers(18, 48))
 def test_a_deeply_folded_step_equals_the_whole_step_exactly(
-    grid: str,
-    overlap: str,
-    sharding: str,
-    recompute: str,
-    layers: int,
-    micro_batches: int,
-    bytes_per_s: float,
-    tied: bool,
+    plan: Plan, layers: int, bytes_per_s: float, tied: bool
 ) -> None:
-    sharding = sharding if "data=" in grid else sharding.replace("shard=2", "shard=0")
-    plan = plan_of(f"{grid},{sharding},overlap={overlap},recompute={recompute}", micro_batches)
     assert_equal(*both(plan, layers, bytes_per_s, tied=tied))
 
 
@@ -111,7 +102,7 @@ def test_most_steps_fold_to_the_fewest_micro_batches_and_layers_or_twice_as_many
 ) -> None:
     """Gradients' all-reduces beside reduce-scatters take longer to come into step with layers."""
     plan = plan_of(f"x=2,y=2,z=2,data=2,recompute=full,overlap={overlap}", 10)
-    folded, _ = both(plan, 34, 1e9)
+    folded = folded_step(plan, 34, 1e9)
     layers = 2 * LAYERS if overlap in ("all", "ors+dp", "ors+oag+dp") else LAYERS
     assert (folded.layers, folded.micro_batches) == (layers, MICRO_BATCHES)
 
@@ -145,7 +136,7 @@ def test_layers_that_are_recomputed_unlike_each_other_are_all_simulated() -> Non
 @pytest.mark.parametrize("bytes_per_s", BANDWIDTHS)
 def test_the_parts_sum_to_the_end_of_the_last_op(bytes_per_s: float) -> None:
     plan, fabric = plan_of("x=3,z=2,data=2", 10), SmallFabric(bytes_per_s=bytes_per_s)
-    folded, _ = both(plan, 20, bytes_per_s)
+    folded = folded_step(plan, 20, bytes_per_s)
     program = lower(replace(SMALL, layers=20), plan)
     run = play(program, SmallCosts(), network_of([program], fabric))
     assert sum(folded.parts_ticks.values()) == run.end.max()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from simulator.costs import AnalyticCosts, padded
+from simulator.fabric import MachineFabric
 from simulator.host import hosted
 from simulator.kernels import Kernels
 from topologies.load import load_machine
@@ -45,10 +47,34 @@ def test_a_pace_of_four_fifths_makes_every_op_last_five_fourths() -> None:
     assert slow.seconds(ADD) == pytest.approx(1.25 * AnalyticCosts(machine).seconds(ADD))
 
 
+def test_a_norm_of_several_kernels_goes_through_memory_more_often() -> None:
+    machine = load_machine("dgx-a100")
+    norm = replace(ADD, kind="rmsnorm")
+    one = AnalyticCosts(machine).seconds(norm) - machine.device.launch_s
+    eager = AnalyticCosts(machine, 1, Kernels(passes=(("rmsnorm", 9.0),)))
+    assert eager.seconds(norm) == pytest.approx(machine.device.launch_s + 9 * one)
+    assert eager.seconds(ADD) == AnalyticCosts(machine).seconds(ADD)
+
+
+def test_a_stack_that_gathers_in_twice_the_bytes_takes_as_long_as_for_a_gather_twice_as_large() -> (
+    None
+):
+    fabric, double = (
+        MachineFabric(load_machine("dgx-a100"), 8, payloads=payloads)
+        for payloads in ({}, {"all_gather": 2.0})
+    )
+    ((ring, *_),) = (rings for rings, _ in fabric.rings([np.arange(8).reshape(1, 8)]))
+    twice = fabric.seconds("all_gather", 2_000_000, ring)
+    assert double.seconds("all_gather", 1_000_000, ring) == twice
+    assert double.seconds("all_reduce", 1, ring) == fabric.seconds("all_reduce", 1, ring)
+
+
 def test_a_block_lasts_at_least_as_long_as_the_host_takes_to_issue_its_ops() -> None:
     ops = [replace(ADD, name=f"op{number}") for number in range(4)]
     assert hosted(ops, [10, 0, 20, 30], 5) == [10, 0, 20, 30]
     assert hosted(ops, [10, 0, 20, 30], 30) == [20, 0, 30, 40]
+    sums = [replace(op, kind="all_reduce") if at == 2 else op for at, op in enumerate(ops)]
+    assert hosted(sums, [10, 0, 20, 30], 40) == [20, 0, 20, 40]  # 80 for two, 20 of them a sum's
     closing = [replace(op, block="step") for op in ops]
     assert hosted(closing, [1, 1, 1, 1], 100) == [1, 1, 1, 1]
 

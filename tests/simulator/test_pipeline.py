@@ -53,7 +53,9 @@ def plan_of(micro_batches: int, **keys: object) -> Plan:
     return Plan(batch=cells * micro_batches, micro_batch=1, **keys)  # type: ignore[arg-type]
 
 
-WORLDS = (  # an overlap and a grid in each stage
+WORLDS: tuple[
+    tuple[tuple[str, ...], dict[str, int]], ...
+] = (  # an overlap and a grid in each stage
     (OVERLAPS, {}),
     (OVERLAPS[:-1], {"z": 2}),
     ((), {"data": 2}),

@@ -168,9 +168,13 @@ def test_a_second_holds_a_million_million_ticks() -> None:
     assert to_seconds(10**12) == 1.0
 
 
+def halved_s(program: Program, **seconds: float) -> float:
+    """A step in which overlapped collectives take half of the compute beside them."""
+    fabric = replace(FABRIC, compute_share=0.5)
+    return simulate([program], GivenSeconds(**seconds), fabric).step_s
+
+
 def test_an_overlapped_collective_takes_its_share_from_the_compute_beside_it() -> None:
-    fabric = replace(FABRIC, compute_share=0.5)  # the all-reduce lasts 1 s, and takes half of it
-    costs = GivenSeconds(first=1.0, second=2.0, last=0.5)
     beside = by_hand(
         "x=2",
         compute("first", writes="a"),
@@ -178,36 +182,31 @@ def test_an_overlapped_collective_takes_its_share_from_the_compute_beside_it() -
         compute("second", writes="b"),
         compute("last", reads="a b", writes="c"),
     )
-    assert simulate([beside], costs, fabric).step_s == pytest.approx(1.0 + 2.5 + 0.5)
+    # the all-reduce lasts 1 s, and takes half of it
+    assert halved_s(beside, first=1.0, second=2.0, last=0.5) == pytest.approx(1.0 + 2.5 + 0.5)
 
 
 def test_a_copy_of_another_stream_takes_nothing_from_the_compute_beside_it() -> None:
-    fabric = replace(FABRIC, compute_share=0.5)
-    costs = GivenSeconds(copy=2.0, work=1.0, last=0.5)
     beside = by_hand(
         "x=1",
         compute("copy", writes="a", stream="to_device"),
         compute("work", writes="b"),
         compute("last", reads="a b", writes="c"),
     )
-    assert simulate([beside], costs, fabric).step_s == pytest.approx(2.0 + 0.5)
+    assert halved_s(beside, copy=2.0, work=1.0, last=0.5) == pytest.approx(2.0 + 0.5)
 
 
 def test_a_collective_that_compute_waits_for_takes_nothing_from_it() -> None:
-    fabric = replace(FABRIC, compute_share=0.5)
-    costs = GivenSeconds(first=1.0, last=0.5)
     exposed = by_hand(
         "x=2",
         compute("first", writes="a"),
         reduce("reduce", "a", "x", 1_000_000, "x"),
         compute("last", reads="a", writes="c"),
     )
-    assert simulate([exposed], costs, fabric).step_s == pytest.approx(1.0 + 1.0 + 0.5)
+    assert halved_s(exposed, first=1.0, last=0.5) == pytest.approx(1.0 + 1.0 + 0.5)
 
 
 def test_a_wait_for_an_earlier_collective_does_not_spare_a_later_one_of_its_stream() -> None:
-    fabric = replace(FABRIC, compute_share=0.5)
-    costs = GivenSeconds(first=1.0, second=2.0, last=0.5)
     ahead = by_hand(
         "x=2",
         compute("first", writes="a"),
@@ -217,4 +216,4 @@ def test_a_wait_for_an_earlier_collective_does_not_spare_a_later_one_of_its_stre
         compute("last", reads="b c", writes="d"),
     )
     # `second` waits for the earlier one until 2 s, and shares its 2 s with the later one.
-    assert simulate([ahead], costs, fabric).step_s == pytest.approx(2.0 + 2.5 + 0.5)
+    assert halved_s(ahead, first=1.0, second=2.0, last=0.5) == pytest.approx(2.0 + 2.5 + 0.5)

@@ -66,3 +66,9 @@ def test_a_file_without_rows_or_columns_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bare.csv").write_text("device,op\n", encoding="utf-8")
     with pytest.raises(KernelsError, match=r"bare.csv has no column M; it needs device, op"):
         validate_kernels(tmp_path / "bare.csv")
+
+
+def test_linears_interpolated_in_every_other_shape_are_within_five_percent() -> None:
+    groups = {each.device[:5]: each for each in validate_kernels() if "interpolated" in each.op}
+    assert set(groups) == {"A100-", "GH200"}
+    assert all(each.mape <= 0.05 for each in groups.values())

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.simgpt.face import assert_golden, simgpt
+from topologies.machine import Machine
 from validation.published.case import Case, NoCaseError, case_of
 from validation.published.measured import published_flops
 from validation.published.outcome import held_out
+from validation.published.predicting import predict_runs
 from validation.published.ranking import ranked
 from validation.published.runs import Run, RunsError, read_runs, runs_of
+from workload.gpt import GPT
+from workload.plan import Plan
 
 COLUMNS = {
     **{"id": "a-1", "source": "A. Author (arXiv 1)", "machine": "Mine", "gpu": "A100-SXM4-80GB"},
@@ -155,6 +160,31 @@ def test_a_batch_of_uneven_micro_batches_is_scaled() -> None:
 def test_degrees_that_do_not_give_the_gpus_are_no_plan() -> None:
     with pytest.raises(NoCaseError, match="the degrees' product is not gpus_total = 8"):
         case(dp="3")
+
+
+def test_a_row_without_a_plan_gets_the_one_that_is_found_for_what_it_fixes() -> None:
+    asked: list[object] = []
+
+    def find(gpt: GPT, machine: Machine, devices: int, batch: int, fixed: Any) -> Plan:
+        asked.extend((gpt.layers, machine.devices_per_node, devices, batch, fixed["recompute"]))
+        return Plan(data=devices, batch=batch, micro_batch=1)
+
+    found = case_of(run(tp="", recompute="full"), find)
+    assert asked == [4, 8, 8, 16, "full"]
+    assert (found.plan.data, found.searched) == (8, True)
+    assert found.remarks == ("tp is unknown: the best plan found",)
+    (outcome,) = predict_runs([run(tp="", recompute="full")], lambda _: None, find)
+    assert (outcome.status, outcome.scored) == ("best plan", True)
+
+
+def test_nanotron_with_zero_handles_each_ranks_slice_of_each_weight_by_itself() -> None:
+    row = run(framework="nanotron 0.5", zero_stage="1", tp="1", pp="2", dp="4", activation="swiglu")
+    found = case_of(row)
+    assert found.launches == 2 * 6 * 2 * 4  # two for each of six weights, two layers, four ranks
+    (outcome,) = predict_runs([row], lambda _: None)
+    assert outcome.breakdown_s["optimizer"] > found.launches * 4.5e-6  # an A100's launch
+    assert sum(outcome.breakdown_s.values()) == pytest.approx(outcome.predicted_s)
+    assert case_of(run(framework="nanotron 0.5", zero_stage="0")).launches == 0
 
 
 def test_published_flops_count_as_their_tags_say() -> None:

@@ -63,7 +63,7 @@ def test_many_plans_lowered_at_once_have_each_its_own_program(
     batch = 2 * fields["z"] * fields["data"] * fields["micro_batch"]
     together = lower(TINY, Plan(**fields, **more, zero=zero, batch=batch))
     for at in range(0, columns.shape[1], 5):
-        own = {key: int(column[at]) for key, column in sizes.items()}
+        own: dict[str, Any] = {key: int(column[at]) for key, column in sizes.items()}
         batch = 2 * own["z"] * own["data"] * own["micro_batch"]
         alone = lower(TINY, Plan(**own, **more, zero=zero, batch=batch))
         assert [op.name for op in together.ops] == [op.name for op in alone.ops]

@@ -189,28 +189,12 @@ def test_shards_that_do_not_divide_a_tile_are_filled_up() -> None:
     assert program.layouts["l0.out.w"].tail == 6 * 171 - 1024
 
 
-@given(
-    grid=st.tuples(*[st.sampled_from([1, 2])] * 3, st.sampled_from([1, 2, 4])),
-    zero=st.sampled_from([0, 1, 2, 3]),
-    shard=st.sampled_from([0, 1, 2]),
-    reshard=st.booleans(),
-    offload=st.sampled_from(["none", "optimizer"]),
-    overlap=st.sets(st.sampled_from(OVERLAPS)),
-    recompute=st.sampled_from(["none", "full"]),
-    precision=st.sampled_from(["bf16", "fp32"]),
-)
-def test_every_sharded_program_is_well_formed(
-    grid: tuple[int, ...],
-    zero: int,
-    shard: int,
-    reshard: bool,
-    offload: str,
-    overlap: set[str],
-    recompute: str,
-    precision: str,
-) -> None:
-    x, y, z, data = grid
-    plan = Plan(
+@st.composite
+def sharded_plans(draw: st.DrawFn) -> Plan:
+    x, y, z = (draw(st.sampled_from([1, 2])) for _ in range(3))
+    data, zero = draw(st.sampled_from([1, 2, 4])), draw(st.integers(0, 3))
+    shard, overlap = draw(st.sampled_from([0, 1, 2])), draw(st.sets(st.sampled_from(OVERLAPS)))
+    return Plan(
         x=x,
         y=y,
         z=z,
@@ -219,12 +203,16 @@ def test_every_sharded_program_is_well_formed(
         micro_batch=1,
         zero=zero,
         shard=shard if zero and data % (shard or 1) == 0 else 0,
-        reshard=reshard,
-        offload=offload,
+        reshard=draw(st.booleans()),
+        offload=draw(st.sampled_from(["none", "optimizer"])),
         overlap=tuple(switch for switch in OVERLAPS if switch in overlap),
-        recompute=recompute,
-        precision=precision,
+        recompute=draw(st.sampled_from(["none", "full"])),
+        precision=draw(st.sampled_from(["bf16", "fp32"])),
     )
+
+
+@given(plan=sharded_plans())
+def test_every_sharded_program_is_well_formed(plan: Plan) -> None:
     program = lower(ONE_LAYER, plan)
     assert len({op.name for op in program.ops}) == len(program.ops)
     written = {name for name, buffer in program.buffers.items() if buffer.persistent}

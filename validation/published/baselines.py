@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,8 @@ from topologies.build import family_of
 from topologies.machine import Machine
 from validation.published.case import Case
 from validation.published.outcome import Outcome
+
+FP8_OVER_BF16 = 2.0  # peaks of Hopper's tensor cores, the only ones here that know fp8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Reached:
 
 
 def ideal_of(case: Case, machine: Machine, gpu: str, batch: int, gpus: int) -> Ideal:
-    """The step if every device multiplied matrices at its bf16 peak all the time.
+    """The step if every device multiplied matrices at its peak all the time, that of fp8 for a row
+    in fp8, whose runs are a family of their own.
 
     Hardware FLOPs over the peak, times one plus the bubble (p - 1)/(v m) of p stages, v chunks and
     m micro-batches. Source: Narayanan et al. (SC21), section 2.2.
@@ -41,8 +43,10 @@ def ideal_of(case: Case, machine: Machine, gpu: str, batch: int, gpus: int) -> I
     full = plan.recompute.startswith("full")
     flops = gpt.hardware_flops(batch) if full else gpt.model_flops(batch)
     bubble = (plan.pipe - 1) / (plan.interleave * plan.micro_batches)
-    peak = peak_flops_per_s(machine, "bf16") * gpus
-    return Ideal(family_of(gpu), flops / peak * (1 + bubble))
+    dtype = "fp8" if case.kernels.fp8 else "bf16"
+    device_peak = peak_flops_per_s(machine, "bf16")
+    peak = gpus * device_peak * (FP8_OVER_BF16 if case.kernels.fp8 else 1.0)
+    return Ideal(f"{family_of(gpu)} {dtype}", flops / peak * (1 + bubble))
 
 
 def with_formula(
@@ -75,29 +79,22 @@ def _median_share(rows: Sequence[Reached]) -> float | None:
 def calibrated(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes with the prediction times one factor, fitted to the other rows of the stack.
 
-    The factor is the geometric mean of measured over predicted; a row alone in its stack keeps its
-    blind prediction.
+    The factor is the median of measured over predicted, which a single strange row does not move;
+    a row alone in its stack has none, and so no calibrated prediction.
     """
-    stacks: dict[tuple[str, str, str], list[Outcome]] = {}
+    stacks: dict[tuple[str, str, str], dict[str, float]] = {}
     for each in outcomes:
-        if each.scored:
-            stacks.setdefault(each.run.stack, []).append(each)
-    logs = {stack: [_log_factor(each) for each in rows] for stack, rows in stacks.items()}
-    return [_calibrated(each, logs.get(each.run.stack, [])) for each in outcomes]
+        if each.scored and each.measured_s and each.predicted_s:
+            factors = stacks.setdefault(each.run.stack, {})
+            factors[each.run.id] = each.measured_s / each.predicted_s
+    return [_calibrated(each, stacks.get(each.run.stack, {})) for each in outcomes]
 
 
-def _calibrated(each: Outcome, logs: Sequence[float]) -> Outcome:
-    if each.predicted_s is None:
+def _calibrated(each: Outcome, factors: Mapping[str, float]) -> Outcome:
+    others = [factor for name, factor in factors.items() if name != each.run.id]
+    if each.predicted_s is None or not others:
         return each
-    count, total = len(logs), math.fsum(logs)
-    if each.scored:
-        count, total = count - 1, total - _log_factor(each)
-    return replace(each, calibrated_s=each.predicted_s * math.exp(total / count if count else 0.0))
-
-
-def _log_factor(each: Outcome) -> float:
-    assert each.measured_s and each.predicted_s
-    return math.log(each.measured_s / each.predicted_s)
+    return replace(each, calibrated_s=each.predicted_s * statistics.median(others))
 
 
 def mean_error(

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.kernels import Kernels
 from topologies.build import family_of, gpu_of
 from topologies.errors import SimgptError
+from topologies.machine import Machine
 from topologies.units import quantity
 from validation.published.dialect import Dialect, dialect_of
+from validation.published.machine import machine_of
 from validation.published.runs import Run
 from workload.gpt import GPT
 from workload.plan import Plan
 
 NO_PLAN, UNSUPPORTED = "no plan", "unsupported"
+WEIGHTS = 6  # tensors of a Llama layer: qkv, out, up with gate, down and two norms
+# From a model, a machine, a number of devices, a batch, and the keys of a plan that the framework
+# or the row fixes, the best plan: what stands for a row that says no more.
+FindPlan = Callable[[GPT, Machine, int, int, Mapping[str, Any]], Plan]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """What stands for a row. `scatter_gather` says that a message goes over all NICs of
     the ranks of x. `scale` is the row's batch over that of the plan, where they differ,
-    and `remarks` say what was taken for what."""
+    `remarks` say what was taken for what, and `searched` that the plan is the best one found.
+    `launches` is how many kernels more than ours the framework launches behind each step."""
 
     gpt: GPT
     plan: Plan
@@ -32,6 +40,8 @@ class Case:
     scatter_gather: bool
     scale: float
     remarks: tuple[str, ...]
+    searched: bool = False
+    launches: int = 0
 
     @property
     def whole(self) -> GPT:
@@ -47,8 +57,30 @@ class NoCaseError(SimgptError):
         self.status = status
 
 
-def case_of(run: Run) -> Case:
-    """The case of a row, or a NoCaseError with the reason why there is none."""
+def case_of(run: Run, find_plan: FindPlan | None = None) -> Case:
+    """The case of a row, or a NoCaseError with the reason why there is none.
+
+    Where a row's plan is unknown, `find_plan` finds one, if it is given.
+    """
+    try:
+        return _case_as_published(run)
+    except NoCaseError as error:
+        if find_plan is None or error.status != NO_PLAN:
+            raise
+        return _case_searched(run, find_plan, str(error))
+
+
+def _case_searched(run: Run, find_plan: FindPlan, why: str) -> Case:
+    dialect, remarks = dialect_of(run), [f"{why}: the best plan found"]
+    gpt, devices = _gpt(run, dialect, remarks), _needed(run, "gpus_total")
+    batch = _needed(run, "global_batch_seqs")
+    fixed = _plan_keys(run, dialect, gpt, 1) | {"sequence_parallel": False}
+    plan = find_plan(gpt, machine_of(run), devices, batch, fixed)
+    kernels = _kernels(dialect, run.text("gpu"), fp8=run.text("precision") == "fp8", cp=1)
+    return Case(gpt, plan, kernels, dialect.name, False, 1.0, tuple(remarks), searched=True)
+
+
+def _case_as_published(run: Run) -> Case:
     dialect = dialect_of(run)
     remarks: list[str] = []
     gpt = _gpt(run, dialect, remarks)
@@ -62,7 +94,15 @@ def case_of(run: Run) -> Case:
         gpt = replace(gpt, sequence=gpt.sequence // cp)
         remarks.append(f"cp={cp} as data parallelism over parts of sequences; key exchange hidden")
     scattered = bool(dialect.plan["scatter_gather"]) and not plan.sequence_parallel
-    return Case(gpt, plan, kernels, dialect.name, scattered, scale, tuple(remarks))
+    found = Case(gpt, plan, kernels, dialect.name, scattered, scale, tuple(remarks))
+    return replace(found, launches=_launches(dialect, found))
+
+
+def _launches(dialect: Dialect, case: Case) -> int:
+    """Launches for the slices, one for each rank of data, into which a stage's weights are cut."""
+    per_slice = int(dialect.kernels.get("launches_of_slice", 0))
+    weights = WEIGHTS * math.ceil(case.gpt.layers / case.plan.pipe)
+    return per_slice * weights * case.plan.data if case.plan.data > 1 else 0
 
 
 def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> Kernels:
@@ -79,7 +119,9 @@ def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> Kernels:
         fp8=fp8,
         attention=None if shares is None else (shares[0], shares[1]),
         attention_work=float(cp),
-        pace=of_gpu("pace") or 1.0,
+        pace=of_gpu("pace") or dialect.kernels["usual_pace"],
+        passes=tuple(dialect.kernels.get("passes", {}).items()),
+        payloads=tuple(dialect.kernels.get("fp8_payloads" if fp8 else "payloads", {}).items()),
     )
 
 

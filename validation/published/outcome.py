@@ -10,6 +10,7 @@ from typing import Any
 from validation.published.runs import Run
 
 PREDICTED, NO_MEASUREMENT = "predicted", "no measurement"
+BEST_PLAN = "best plan"  # predicted too, with the best plan found: the row's own is unknown
 SEED = 1  # of the tenth of the rows that is held out
 
 
@@ -18,7 +19,9 @@ class Outcome:
     """A row with what we predict for it; `unscored` says why its error counts nowhere.
 
     `breakdown_s` is the prediction's, `formula_s` what the formula that a simulator has to beat
-    says, `calibrated_s` the prediction times the factor of the row's stack.
+    says, `calibrated_s` the prediction times the factor of the row's stack. `error_part` is the
+    part that the error most likely sits in, `off_s` by how many seconds each part is likely too
+    long; anatomy.py has the rule.
     """
 
     run: Run
@@ -33,6 +36,9 @@ class Outcome:
     unscored: str = ""
     fits: bool = True
     breakdown_s: Mapping[str, float] = field(default_factory=dict)
+    error_part: str = ""
+    error_known_by: str = ""
+    off_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def error(self) -> float | None:
@@ -70,6 +76,9 @@ class Outcome:
             "plan_string": self.plan,
             "fits": self.fits,
             "breakdown_s": dict(self.breakdown_s),
+            "error_part": self.error_part,
+            "error_known_by": self.error_known_by,
+            "off_s": dict(self.off_s),
             "columns": dict(self.run.columns),
         }
 

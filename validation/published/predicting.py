@@ -14,16 +14,16 @@ from simulator.prediction import predict
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.placement import scheduler
-from validation.published.case import UNSUPPORTED, Case, NoCaseError, case_of
+from validation.published.case import UNSUPPORTED, Case, FindPlan, NoCaseError, case_of
 from validation.published.machine import machine_of, scattering
 from validation.published.measured import measured_s, unscored
-from validation.published.outcome import NO_MEASUREMENT, PREDICTED, Outcome
+from validation.published.outcome import BEST_PLAN, NO_MEASUREMENT, PREDICTED, Outcome
 from validation.published.runs import Run
 from workload.gpt import GPT
 from workload.plan import Plan
 
 WORTH_A_POOL = 40  # distinct cases: below that, starting processes takes longer than predicting
-AT_ONCE = 8
+AT_ONCE = 2  # more of them at once leave a worker idle at the end
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,15 @@ class Answer:
 Prepared = tuple[Run, Case, Machine]
 
 
-def predict_runs(runs: Sequence[Run], progress: Callable[[str], None]) -> list[Outcome]:
+def predict_runs(
+    runs: Sequence[Run], progress: Callable[[str], None], find_plan: FindPlan | None = None
+) -> list[Outcome]:
     """An outcome for every row, in their order; none is left out."""
     ready: dict[str, Prepared] = {}
     found: dict[str, Outcome] = {}
     for run in runs:
         try:
-            case, machine = case_of(run), machine_of(run)
+            case, machine = case_of(run, find_plan), machine_of(run)
             if case.scatter_gather:
                 machine = scattering(machine, case.plan.x)
             ready[run.id] = (run, case, machine)
@@ -84,18 +86,27 @@ def _outcome(run: Run, case: Case, machine: Machine, answer: Answer) -> Outcome:
     if answer.refusal:
         return _failed(run, UNSUPPORTED, answer.refusal)
     measured = measured_s(run, case.whole, machine)
+    parts = {name: seconds * case.scale for name, seconds in answer.breakdown_s}
+    if case.launches:
+        parts["optimizer"] += case.launches * machine.device.launch_s
     return Outcome(
         run=run,
-        status=PREDICTED if measured is not None else NO_MEASUREMENT,
+        status=_status(case, measured),
         reason="; ".join(case.remarks),
         plan=str(case.plan),
         dialect=case.dialect,
         measured_s=measured,
-        predicted_s=answer.step_s * case.scale,
+        predicted_s=answer.step_s * case.scale + case.launches * machine.device.launch_s,
         unscored=unscored(run),
         fits=answer.fits,
-        breakdown_s={key: value * case.scale for key, value in answer.breakdown_s},
+        breakdown_s=parts,
     )
+
+
+def _status(case: Case, measured: float | None) -> str:
+    if case.searched:
+        return BEST_PLAN
+    return PREDICTED if measured is not None else NO_MEASUREMENT
 
 
 def _answers(tasks: dict[str, Task], progress: Callable[[str], None]) -> dict[str, Answer]:

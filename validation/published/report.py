@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.errors import SimgptError
+from validation.published.anatomy import with_anatomy
 from validation.published.baselines import (
     Ideal,
     Reached,
@@ -142,7 +143,7 @@ def validate_published(
         raise RunsError(f"no row is from {' or '.join(sources)}; sources: {known}")
     outcomes = predict_runs(chosen, progress)
     ideals, reached = _ideals(runs)
-    outcomes = calibrated(with_formula(outcomes, ideals, reached))
+    outcomes = with_anatomy(calibrated(with_formula(outcomes, ideals, reached)))
     return Report(tuple(outcomes), rankings(outcomes), rankings(outcomes, formula=True))
 
 

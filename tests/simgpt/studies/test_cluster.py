@@ -46,7 +46,7 @@ quiet = pytest.mark.filterwarnings("ignore")
 def local_cluster(workers: int) -> Iterator[Any]:
     from distributed import LocalCluster
 
-    with LocalCluster(  # type: ignore[no-untyped-call]
+    with LocalCluster(
         n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None
     ) as cluster:
         yield cluster
@@ -87,8 +87,8 @@ def test_a_scheduler_file_does_as_well_as_an_address(tmp_path: Path) -> None:
         place = tmp_path / "scheduler.json"
         from distributed import Client
 
-        with Client(cluster, set_as_default=False) as client:  # type: ignore[no-untyped-call]
-            client.write_scheduler_file(str(place))  # type: ignore[no-untyped-call]
+        with Client(cluster, set_as_default=False) as client:
+            client.write_scheduler_file(str(place))
         words = ("sweep", str(asked), "--json", "--timeout", str(PATIENCE_S))
         there = simgpt(*words, "-o", str(tmp_path / "a"), "--scheduler", str(place))
     here = simgpt(*words, "-o", str(tmp_path / "b"))

@@ -61,6 +61,7 @@ def test_no_plan_takes_less_than_its_bounds(space: Space, name: str, data: st.Da
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @settings(max_examples=1000, deadline=None, phases=UNSHRUNK)
 @given(space=spaces(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
 def test_a_thousand_plans_take_no_less(space: Space, name: str, data: st.DataObject) -> None:
@@ -69,7 +70,8 @@ def test_a_thousand_plans_take_no_less(space: Space, name: str, data: st.DataObj
 
 def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
     """One device, and two of the same replica: nothing shares a link with anything."""
-    for fixed in ({"data": 1}, {"data": 2, "overlap": ()}):
+    cases: list[dict[str, object]] = [{"data": 1}, {"data": 2, "overlap": ()}]
+    for fixed in cases:
         space = _space_of_one(fixed)
         machine = MACHINES["perlmutter"]
         fabric = MachineFabric(machine, space.question.devices)
