@@ -60,7 +60,7 @@ TOO_MANY = 10**10
         (2, f"{PREDICT} --sweep plan=x=1,z=2", "sweep the plan's keys"),
         (2, f"{PREDICT} --sweep machine=alps,mars", 'no machine is called "mars"'),
         (2, f"{PREDICT} --sweep device.lunch=1us", "nearest: device.launch"),
-        (2, f"{PREDICT} --sweep z=1 --compute measured", "neither --trace nor --compute measured"),
+        (2, f"{PREDICT} --sweep z=1 --compute measured", "neither --trace nor --compute"),
         (2, f"{PREDICT} --sweep z=1 --set nodes", "write key=value"),
         (2, "sweep", "missing argument 'STUDY'"),
         (2, "sweep /nowhere/x.toml", "cannot read the study /nowhere/x.toml: No such file"),
