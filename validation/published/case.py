@@ -74,10 +74,21 @@ def _case_searched(run: Run, find_plan: FindPlan, why: str) -> Case:
     dialect, remarks = dialect_of(run), [f"{why}: the best plan found"]
     gpt, devices = _gpt(run, dialect, remarks), _needed(run, "gpus_total")
     batch = _needed(run, "global_batch_seqs")
-    fixed = _plan_keys(run, dialect, gpt, 1) | {"sequence_parallel": False}
+    fixed = _fixed(run, dialect, gpt)
     plan = find_plan(gpt, machine_of(run), devices, batch, fixed)
     kernels = _kernels(dialect, run.text("gpu"), fp8=run.text("precision") == "fp8", cp=1)
     return Case(gpt, plan, kernels, dialect.name, False, 1.0, tuple(remarks), searched=True)
+
+
+def _fixed(run: Run, dialect: Dialect, gpt: GPT) -> dict[str, Any]:
+    """What a search keeps of the plan: all that the row or its dialect says, and that a framework
+    has no y and no z unless its dialect says so."""
+    keys = _plan_keys(run, dialect, gpt, run.whole("tp") or 1)
+    fixed = {"schedule": "1f1b", "interleave": run.whole("vpp") or 1, "sequence_parallel": False}
+    fixed |= {} if dialect.has_grid else {"y": 1, "z": 1}
+    columns = {"tp": "x", "pp": "pipe", "dp": "data", "micro_batch": "micro_batch"}
+    known = {key: run.whole(column) for column, key in columns.items()}
+    return fixed | {key: size for key, size in known.items() if size} | keys
 
 
 def _case_as_published(run: Run) -> Case:

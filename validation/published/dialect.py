@@ -19,6 +19,7 @@ class Dialect:
     """What a row means where it does not say: keys of plan, model and kernels.
 
     `noted` has the keys of a plan that the row's notes give, which come before its columns.
+    `has_grid` says that the framework splits over y and z too.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Dialect:
     model: Mapping[str, Any]
     kernels: Mapping[str, Any]
     noted: Mapping[str, Any]
+    has_grid: bool = False
 
 
 def dialect_of(run: Run) -> Dialect:
@@ -36,7 +38,8 @@ def dialect_of(run: Run) -> Dialect:
     layers = [document["defaults"], _of_activation(run), chosen, *notes]
     merged = {name: _merged([layer.get(name, {}) for layer in layers]) for name in SECTIONS}
     noted = _merged([note.get("plan", {}) for note in notes])
-    return Dialect(chosen.get("name", "no dialect"), **merged, noted=noted)
+    grid = bool(chosen.get("grid", False))
+    return Dialect(chosen.get("name", "no dialect"), **merged, noted=noted, has_grid=grid)
 
 
 def _of_activation(run: Run) -> Mapping[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulator.search import best_plan
 from topologies.errors import SimgptError
+from topologies.machine import Machine
+from topologies.placement import scheduler
 from validation.published.anatomy import with_anatomy
 from validation.published.baselines import (
     Ideal,
@@ -25,6 +28,8 @@ from validation.published.outcome import Outcome
 from validation.published.predicting import predict_runs
 from validation.published.ranking import Rankings, rankings
 from validation.published.runs import Run, RunsError, read_runs
+from workload.gpt import GPT
+from workload.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +146,17 @@ def validate_published(
     if not chosen:
         known = ", ".join(dict.fromkeys(run.source for run in runs))
         raise RunsError(f"no row is from {' or '.join(sources)}; sources: {known}")
-    outcomes = predict_runs(chosen, progress)
+    outcomes = predict_runs(chosen, progress, _best_plan)
     ideals, reached = _ideals(runs)
     outcomes = with_anatomy(calibrated(with_formula(outcomes, ideals, reached)))
     return Report(tuple(outcomes), rankings(outcomes), rankings(outcomes, formula=True))
+
+
+def _best_plan(
+    gpt: GPT, machine: Machine, devices: int, batch: int, fixed: Mapping[str, Any]
+) -> Plan:
+    placed = scheduler(machine, devices)
+    return best_plan(gpt, machine, devices, batch, fixed=fixed, placement=placed).plan
 
 
 def _is_chosen(run: Run, sources: Sequence[str]) -> bool:
