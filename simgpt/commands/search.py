@@ -5,21 +5,40 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from simgpt import options, tables
+from simgpt import options
+from simgpt.found import as_record, describe, describe_ranking, value_of
 
 if TYPE_CHECKING:
     from simulator.prediction import Prediction
     from simulator.search import Question, State
-    from simulator.search.compare import Ranked
     from topologies.machine import Machine
     from topologies.placement import Placement
 
 MOST_WORKERS = 64
+FRONT = 4  # plans with less memory than the best one
+
+
+class DeviceCounts(click.ParamType[tuple[int, ...]]):
+    """Numbers of devices: `512,1024`."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        try:
+            found = tuple(int(word) for word in str(value).split(","))
+        except ValueError:
+            found = (0,)
+        if min(found) < 1:
+            self.fail(f"{value} is no list of numbers of devices, as in 512,1024", param, ctx)
+        return found
 
 
 @click.command("search")
@@ -34,6 +53,20 @@ MOST_WORKERS = 64
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
 @click.option("--placement", default="scheduler", show_default=True, help="As for predict.")
+@click.option(
+    "--objective",
+    type=click.Choice(["time", "node-hours", "energy"]),
+    default="time",
+    show_default=True,
+    help="What the best plan is best in.",
+)
+@click.option(
+    "--also-devices",
+    type=DeviceCounts(),
+    default=(),
+    metavar="N,N,…",
+    help="Search these numbers of devices too: time against node-hours.",
+)
 @click.option("--memory-front", is_flag=True, help="Also the fastest plans that need less memory.")
 @click.option("--exhaustive", is_flag=True, help="Simulate every plan, which proves the answer.")
 @click.option(
@@ -80,15 +113,31 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     built = options.machine_of(machine, how["settings"])
     placed = parse_placement(how["placement"], built, how["devices"])
     if how["rank_by"] == "axonn":
+        _alone(how)
         _answer_axonn(question, built, placed, how["top"], as_json=as_json, output=output)
         return
     begun = time.monotonic()
     state = _found(question, built, placed, how)
-    front = _memory_front(question, built, placed, how, state) if how["memory_front"] else []
-    record = as_record(question, built, state, front) | {"seconds": time.monotonic() - begun}
-    options.answer(describe(question, built, state, front), record, as_json=as_json, output=output)
+    fronts = {
+        "memory_front": _memory_front(question, built, placed, how, state),
+        "devices_front": _devices_front(question, built, how, state),
+    }
+    record = as_record(question, built, state, how["objective"], fronts)
+    record["seconds"] = time.monotonic() - begun
+    text = describe(question, built, state, how["objective"], fronts)
+    options.answer(text, record, as_json=as_json, output=output)
     if not state.found:
         raise SystemExit(3)
+
+
+def _alone(how: dict[str, Any]) -> None:
+    """Refuse what AxoNN's ranking does not heed."""
+    others = ("exhaustive", "memory_front", "also_devices", "limit_s")
+    if any(how[key] for key in others) or how["objective"] != "time":
+        raise click.UsageError(
+            "--rank-by axonn goes with none of --exhaustive, --memory-front, --also-devices, "
+            "--time-limit and --objective"
+        )
 
 
 def _found(
@@ -97,16 +146,15 @@ def _found(
     from simulator.search import search
     from simulator.search.compare import exhaustive
 
+    wanted = {"placement": placement, "top": how["top"], "objective": how["objective"]}
     if how["exhaustive"]:
-        states = exhaustive(question, machine, placement=placement, top=how["top"])
+        states = exhaustive(question, machine, **wanted)
     else:
-        states = search(
-            question, machine, placement=placement, top=how["top"], workers=how["workers"]
-        )
-    return watched(states, how["limit_s"])
+        states = search(question, machine, workers=how["workers"], **wanted)
+    return watched(states, how["limit_s"], how["objective"])
 
 
-def watched(states: Iterator[State], limit_s: float | None) -> State:
+def watched(states: Iterator[State], limit_s: float | None, objective: str) -> State:
     """The last state, or the one in which the time is up or somebody stops waiting."""
     from simgpt.progress import Ticker
 
@@ -114,7 +162,7 @@ def watched(states: Iterator[State], limit_s: float | None) -> State:
     with Ticker() as progress:
         try:
             for state in states:
-                progress(_moment(state))
+                progress(_moment(state, objective))
                 if limit_s is not None and time.monotonic() - begun > limit_s:
                     break
         except KeyboardInterrupt:
@@ -124,100 +172,56 @@ def watched(states: Iterator[State], limit_s: float | None) -> State:
     return state
 
 
-def _moment(state: State) -> str:
-    best = tables.seconds(state.found[0].step_s) if state.found else "none yet"
+def _moment(state: State, objective: str) -> str:
+    best = value_of(state.best, objective) if state.found else "none yet"
     return (
         f"{state.considered:,} plans, {state.simulated:,} simulated, best {best}, "
-        f"no plan below {tables.seconds(state.bound_s)}"
+        f"none below {value_of(state.bound, objective)}"
     )
 
 
 def _memory_front(
     question: Question, machine: Machine, placement: Placement, how: dict[str, Any], state: State
 ) -> list[Prediction]:
-    """The fastest plan, then ever again the fastest that needs less than the one before."""
+    """The best plan, then ever again the best that needs a tenth less memory or still less."""
     from simulator.search import search
 
-    front = list(state.found[:1])
-    while front and len(front) < how["top"] + 1:
+    front = list(state.found[:1]) if how["memory_front"] else []
+    while front and len(front) <= FRONT:
         states = search(
             question,
             machine,
             placement=placement,
             workers=how["workers"],
+            objective=how["objective"],
             capacity_bytes=front[-1].memory.peak_bytes * 9 // 10,
         )
-        found = watched(states, how["limit_s"]).found
+        found = watched(states, how["limit_s"], how["objective"]).found
         if not found:
             break
         front.append(found[0])
     return front
 
 
-def as_record(
-    question: Question, machine: Machine, state: State, front: list[Prediction]
-) -> dict[str, Any]:
-    """The answer as it stands in JSON."""
-    return {
-        "model": question.gpt.name,
-        "machine": machine.full_name,
-        "devices": question.devices,
-        "batch": question.batch,
-        "plans_considered": state.considered,
-        "plans_fitting": state.fitting,
-        "plans_simulated": state.simulated,
-        "optimal": state.is_optimal,
-        "bound_s": state.bound_s,
-        "gap": state.gap,
-        "plans": [prediction.as_dict() for prediction in state.found],
-        "memory_front": [prediction.as_dict() for prediction in front],
-    }
+def _devices_front(
+    question: Question, machine: Machine, how: dict[str, Any], state: State
+) -> list[Prediction]:
+    """The best plan of each number of devices that is faster, or cheaper in node-hours, than
+    those of all others."""
+    from topologies.policies import parse_placement
+
+    found = list(state.found[:1]) if how["also_devices"] else []
+    for devices in sorted({*how["also_devices"]} - {question.devices}):
+        other = replace(question, devices=devices)
+        placed = parse_placement(how["placement"], machine, devices)
+        found += _found(other, machine, placed, how | {"top": 1}).found
+    found.sort(key=lambda each: each.devices)
+    return [each for each in found if not any(_is_beaten(each, by) for by in found)]
 
 
-def describe(question: Question, machine: Machine, state: State, front: list[Prediction]) -> str:
-    """The answer as a person reads it."""
-    head = (
-        f"{question.gpt.name} on {tables.several(question.devices, 'device')} of "
-        f"{machine.full_name}, {tables.several(question.batch, 'sequence')} a step"
-    )
-    parts = [head, certificate(state)]
-    if state.found:
-        parts.append(_table("the fastest plans", state.found))
-    if front:
-        parts.append(_table("the fastest with less and less memory", front))
-    return "\n\n".join(parts)
-
-
-def certificate(state: State) -> str:
-    """What is known of the plans that were not simulated."""
-    counts = (
-        f"{state.considered:,} legal plans, at most {state.fitting:,} of them fit, "
-        f"{state.simulated:,} simulated"
-    )
-    if not state.found:
-        return tables.paragraph(
-            f"{counts}: " + ("no plan fits" if state.is_optimal else "none found yet")
-        )
-    if state.is_optimal:
-        return tables.paragraph(f"{counts}: no other plan is faster than these")
-    return tables.paragraph(
-        f"{counts}: stopped early, no plan takes less than {tables.seconds(state.bound_s)}, so the "
-        f"best may miss the optimum by {tables.percent(state.gap)}"
-    )
-
-
-def _table(title: str, found: Any) -> str:
-    rows = [
-        (
-            str(prediction.plan),
-            tables.seconds(prediction.step_s),
-            tables.percent(prediction.breakdown_s["compute"] / prediction.step_s),
-            tables.percent(prediction.hfu),
-            tables.gib(prediction.memory.peak_bytes),
-        )
-        for prediction in found
-    ]
-    return tables.table([title, "step", "compute", "HFU", "memory"], rows)
+def _is_beaten(each: Prediction, by: Prediction) -> bool:
+    mine, its = ((p.step_s, p.cost.node_s_per_step) for p in (each, by))
+    return its[0] <= mine[0] and its[1] <= mine[1] and its != mine
 
 
 def _answer_axonn(
@@ -240,22 +244,4 @@ def _answer_axonn(
             for each in ranked
         ],
     }
-    options.answer(_ranking(ranked, tau), record, as_json=as_json, output=output)
-
-
-def _ranking(ranked: list[Ranked], tau: float) -> str:
-    rows = [
-        (
-            str(each.prediction.plan),
-            tables.seconds(each.communication_s),
-            tables.seconds(each.prediction.step_s),
-        )
-        for each in ranked
-    ]
-    title = "grids by AxoNN's model"
-    return "\n\n".join(
-        [
-            tables.table([title, "its communication", "simulated step"], rows),
-            f"rank correlation of the two (Kendall's tau): {tau:.2f}",
-        ]
-    )
+    options.answer(describe_ranking(ranked, tau), record, as_json=as_json, output=output)

@@ -13,6 +13,7 @@ from simulator.fabric import MachineFabric
 from simulator.prediction import Prediction, predict
 from simulator.search.best import Hands, Search, State
 from simulator.search.families import Machinery
+from simulator.search.objective import Objective
 from simulator.search.space import Question, space_of
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -31,9 +32,10 @@ def search(
     top: int = 1,
     workers: int = 1,
     capacity_bytes: int | None = None,
+    objective: str = "time",
 ) -> Iterator[State]:
-    """Search for the `top` fastest plans that fit into a device, state by state; the last state is
-    the answer, optimal unless nobody waited for it.
+    """Search for the `top` best plans that fit into a device, state by state; the last state is
+    the answer, optimal unless nobody waited for it. `objective` is what they are best in.
 
     With several `workers` as many processes bound and simulate. `capacity_bytes` stands for the
     device's memory if given. A PlanCannotRunError says why there is no legal plan.
@@ -43,14 +45,15 @@ def search(
     costs = compute_costs(machine, fabric.ranks_per_node, question.devices)
     room = int(machine.device.memory_bytes) if capacity_bytes is None else capacity_bytes
     machinery = Machinery(costs, fabric, room)
+    goal = Objective(objective, machine, question.devices)
     simulate = partial(_simulated, question.gpt, machine, placement)
     if workers == 1:
-        yield from Search(space, machinery, Hands(simulate), top).run()
+        yield from Search(space, machinery, Hands(simulate), goal, top).run()
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         try:
-            yield from Search(space, machinery, Hands(simulate, pool, workers), top).run()
+            yield from Search(space, machinery, Hands(simulate, pool, workers), goal, top).run()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

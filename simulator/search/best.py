@@ -23,11 +23,11 @@ from simulator.prediction import Prediction
 from simulator.search.alone import Alone
 from simulator.search.bound import SCHEDULES, Busiest, Ends, Entries, step_ticks
 from simulator.search.families import LONGEST_S, Family, Machinery, all_families
+from simulator.search.objective import Objective
 from simulator.search.paced import paced_ticks
 from simulator.search.seconds import Clock
 from simulator.search.sized import sized
 from simulator.search.space import Order, Space, overlaps
-from simulator.ticks import to_seconds, to_ticks
 from workload.plan import Plan
 
 Ints = NDArray[np.int64]
@@ -36,11 +36,13 @@ NEVER = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class Group:
-    """Orders of some rows of the space with the same overlaps, and the bounds of each."""
+    """Orders of some rows of the space with the same overlaps, and the bounds of each, on a step's
+    time and on how long devices compute in it."""
 
     rows: Ints
     entries: Entries
     bounds: Ints
+    busy: Ints
     overlap: tuple[str, ...]
 
 
@@ -51,6 +53,7 @@ class Draft:
     plan: Plan
     slots: Alone
     at: int
+    busy: int
 
     def ticks(self) -> int:
         """What its step takes at least."""
@@ -67,7 +70,8 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far a search is: no plan that has not been simulated takes less than `bound_s`.
+    """How far a search is: no plan that has not been simulated has a lower value than `bound`, in
+    seconds or joules as the objective asks; `best` is the lowest found.
 
     `considered` plans are legal, `fitting` of them have room as far as the bound on memory tells,
     and `simulated` were. `found` has the fastest of these that fit.
@@ -76,16 +80,17 @@ class State:
     considered: int
     fitting: int
     simulated: int
-    bound_s: float
+    bound: float
+    best: float
     found: tuple[Prediction, ...]
     is_optimal: bool
 
     @property
     def gap(self) -> float:
-        """By what share of its time the best plan found may miss the best there is."""
+        """By what share of its value the best plan found may miss the best there is."""
         if self.is_optimal or not self.found:
             return 0.0 if self.is_optimal else 1.0
-        return max(1 - self.bound_s / self.found[0].step_s, 0.0)
+        return max(1 - self.bound / self.best, 0.0)
 
 
 @dataclass(frozen=True)
@@ -104,12 +109,14 @@ class Hands:
 
 
 class Search:
-    """The search of a space for the `top` fastest plans that fit."""
+    """The search of a space for the `top` best plans that fit."""
 
-    def __init__(self, space: Space, machinery: Machinery, hands: Hands, top: int = 1) -> None:
+    def __init__(
+        self, space: Space, machinery: Machinery, hands: Hands, objective: Objective, top: int = 1
+    ) -> None:
         self._space, self._machinery = space, machinery
         self._clock = Clock(space, machinery.costs, machinery.fabric)
-        self._hands, self._top = hands, top
+        self._hands, self._objective, self._top = hands, objective, top
         self._heap: list[tuple[int, int, Family | Group | Draft | Plan]] = []
         self._counter = count()
         self._found: list[tuple[int, int, Prediction]] = []
@@ -120,7 +127,8 @@ class Search:
         fits = np.zeros(len(self._space), dtype=bool)
         for family in all_families(self._space, self._machinery, self._hands.workers):
             fits[family.rows] = True
-            bounds = step_ticks(Busiest(family.ledger, family.entries, None))
+            busiest = Busiest(family.ledger, family.entries, None)
+            bounds = self._objective.bound(step_ticks(busiest), busiest.busy())
             self._push(int(bounds.min()), family)
         self._fitting = int(self._space.orders[fits].sum())
         while self._may_win():
@@ -131,7 +139,8 @@ class Search:
             elif isinstance(item, Group):
                 self._open_group(item)
             elif isinstance(item, Draft):
-                self._push(max(bound, item.ticks()), item.plan)
+                ticks, busy = np.array([item.ticks()]), np.array([item.busy])
+                self._push(max(bound, int(self._objective.bound(ticks, busy)[0])), item.plan)
             else:
                 self._try([item, *self._next_plans()])
         yield self._state()
@@ -145,13 +154,15 @@ class Search:
         return bool(self._heap) and self._heap[0][0] < self._threshold
 
     def _state(self) -> State:
-        found = tuple(prediction for _, _, prediction in self._found[: self._top])
+        bound = min(self._heap[0][0] if self._heap else NEVER, self._threshold)
+        best = self._found[0][0] if self._found else NEVER
         return State(
             self._space.plans,
             self._fitting,
             self._simulated,
-            to_seconds(min(self._heap[0][0] if self._heap else NEVER, self._threshold)),
-            found,
+            self._objective.shown(bound),
+            self._objective.shown(best),
+            tuple(prediction for _, _, prediction in self._found[: self._top]),
             not self._may_win(),
         )
 
@@ -162,15 +173,18 @@ class Search:
     def _open_family(self, family: Family) -> None:
         shape = self._space.shape(int(family.rows[0])) | {"pipe": 1}
         for overlap in overlaps(self._space.question, shape):
-            bounds = step_ticks(Busiest(family.ledger, family.entries, overlap))
+            busiest = Busiest(family.ledger, family.entries, overlap)
+            ticks, busy = step_ticks(busiest), busiest.busy()
+            bounds = self._objective.bound(ticks, busy)
             keep = bounds < self._threshold
             if keep.any():
                 rows = family.rows[family.entries.lane[keep]]
                 entries = family.entries.only(keep, np.arange(len(rows), dtype=np.int64))
-                self._push(int(bounds.min()), Group(rows, entries, bounds[keep], overlap))
+                group = Group(rows, entries, ticks[keep], busy[keep], overlap)
+                self._push(int(bounds.min()), group)
 
     def _open_group(self, group: Group) -> None:
-        fresh = group.bounds < self._threshold
+        fresh = self._objective.bound(group.bounds, group.busy) < self._threshold
         schedule = SCHEDULES[int(group.entries.schedule[0])]
         how = {"overlap": group.overlap, "schedule": schedule}
         for some in sized(self._space, np.unique(group.rows[fresh]), **how):
@@ -178,7 +192,9 @@ class Search:
             rows = group.rows[keep]
             entries = group.entries.only(keep, np.searchsorted(some.rows, rows))
             slots = Alone(self._clock, some, entries)
-            bounds = np.maximum(step_ticks(slots), group.bounds[keep])
+            busy = group.busy[keep]
+            ticks = np.maximum(step_ticks(slots), group.bounds[keep])
+            bounds = self._objective.bound(ticks, busy)
             for number, at in enumerate(np.argsort(bounds, kind="stable").tolist()):
                 if bounds[at] >= self._threshold:
                     break
@@ -186,7 +202,7 @@ class Search:
                 if not number:  # at once: what it takes may spare all that cannot be faster
                     self._try(plans[:1])
                 for plan in plans if number else plans[1:]:
-                    draft = Draft(plan, slots, at) if plan.pipe > 1 else plan
+                    draft = Draft(plan, slots, at, int(busy[at])) if plan.pipe > 1 else plan
                     self._push(int(bounds[at]), draft)
 
     def _plans(self, row: int, entries: Entries, at: int, overlap: tuple[str, ...]) -> list[Plan]:
@@ -211,5 +227,5 @@ class Search:
         for prediction in self._hands.all(plans):
             self._simulated += 1
             if prediction.memory.peak_bytes <= self._machinery.capacity_bytes:
-                ticks = to_ticks(prediction.step_s)
-                insort(self._found, (ticks, next(self._counter), prediction))
+                value = self._objective.of(prediction)
+                insort(self._found, (value, next(self._counter), prediction))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +26,7 @@ Ints = NDArray[np.int64]
 PARTS = ("layer", "embed", "head")
 SCHEDULES = CHOICES["schedule"]
 WORK = ("forward", "backward", "weight")
+HELD = "held"
 Ledger = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ints]]
 OWNER = {"position": "embed", "norm": "head"}
 OWNED = ("clip", "adamw", "params.gather", "to_device", "to_host")
@@ -148,25 +150,49 @@ class Busiest:
                 total[own] = total.get(own, 0) + weight * ticks[lane]
         return np.asarray(np.maximum.reduce(list(total.values())))
 
+    def _computed(self, part: str, work: str, last: bool) -> Ints:
+        own = self.ledger.get((part, work, last), {}).get(("", COMPUTE))
+        lane = self.entries.lane
+        return np.zeros(len(lane), dtype=np.int64) if own is None else own[lane]
+
     def _stream(self, switch: str, stream: str) -> str:
+        if not switch or stream == COMPUTE:
+            return stream
         if self.overlap is None:
-            return f"{switch}:{stream}" if switch else stream
-        return stream if not switch or switch in self.overlap else COMPUTE
+            return f"{switch}:{stream}"
+        return stream if switch in self.overlap else COMPUTE
+
+    def busy(self) -> Ints:
+        """For how long a device of any stage computes in a step at least."""
+        e = self.entries
+        ends = Ends(first=True, last=True) if bool((e.pipe == 1).all()) else Ends()
+        weights: dict[str, Ints | int] = {"layer": e.chunk * e.interleave}
+        weights |= dict.fromkeys(ends.parts, 1)
+        found = np.zeros(len(e.lane), dtype=np.int64)
+        for part, weight in weights.items():
+            own = {key: self._computed(part, *key) for key in product(e.works, (False, True))}
+            each = sum(ticks for (_, last), ticks in own.items() if not last)
+            ending = sum(ticks for (_, last), ticks in own.items() if last)
+            ending = ending + self._computed(part, "step", True)
+            found = found + weight * ((e.micro_batches - 1) * each + ending)
+        return np.asarray(found)
 
 
 def ledger(clock: Clock, some: Sized) -> Ledger:
     """What each part of the model needs, an entry for each row.
 
     The entry (part, work, last) has the sums of ops by the switch that put them on a stream of
-    their own ("" if none did) and that stream; `work` is one of WORK, or "gradients" for sums over
-    data and "step" for what follows all slots; `last` tells the last micro-batch's.
+    their own ("" if none did, HELD for a collective on the compute stream) and that stream; `work`
+    is one of WORK, or "gradients" for sums over data and "step" for what follows all slots; `last`
+    tells the last micro-batch's.
     """
     ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ints]] = defaultdict(dict)
     for op in some.program.ops:
         where = _where(op, some.micro_batches - 1)
         for entry in where:
             streams, own = ticks[entry], clock.ticks(some, op)
-            key = switch_of(op), op.stream
+            held = op.is_collective and op.stream == COMPUTE
+            key = HELD if held else switch_of(op), op.stream
             streams[key] = streams[key] + own if key in streams else own
     return ticks
 

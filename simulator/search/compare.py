@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -10,6 +11,7 @@ from simulator.fabric import MachineFabric
 from simulator.prediction import Prediction, predict
 from simulator.search.axonn import communication_s, rates_of
 from simulator.search.best import State
+from simulator.search.objective import Objective
 from simulator.search.space import Order, Question, Space, overlaps, schedules, space_of
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -28,21 +30,28 @@ def every_plan(space: Space) -> Iterator[Plan]:
 
 
 def exhaustive(
-    question: Question, machine: Machine, *, placement: Placement | None = None, top: int = 1
+    question: Question,
+    machine: Machine,
+    *,
+    placement: Placement | None = None,
+    top: int = 1,
+    objective: str = "time",
 ) -> Iterator[State]:
     """Simulate every plan: what a search must find too, but slower."""
     space = space_of(question)
+    goal = Objective(objective, machine, question.devices)
     found: list[Prediction] = []
     fitting = number = 0
     for number, plan in enumerate(every_plan(space), start=1):
         prediction = predict(question.gpt, plan, machine, placement=placement)
         if prediction.memory.fits:
             fitting += 1
-            found = sorted([*found, prediction], key=lambda each: each.step_s)[:top]
+            found = sorted([*found, prediction], key=goal.of)[:top]
         if number < space.plans:
-            yield State(space.plans, fitting, number, 0.0, tuple(found), False)
-    bound = found[-1].step_s if found else float("inf")
-    yield State(space.plans, fitting, number, bound, tuple(found), True)
+            best = goal.shown(goal.of(found[0])) if found else math.inf
+            yield State(space.plans, fitting, number, 0.0, best, tuple(found), False)
+    values = [goal.shown(goal.of(each)) for each in found] or [math.inf]
+    yield State(space.plans, fitting, number, values[-1], values[0], tuple(found), True)
 
 
 @dataclass(frozen=True, slots=True)

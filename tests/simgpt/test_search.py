@@ -10,14 +10,23 @@ from tests.simgpt.face import assert_golden, simgpt
 
 SEARCH = (
     *("search", "gpt-5b", "-m", "perlmutter", "-n", "64", "--batch", "64"),
-    *("--plan", "pipe=1,overlap=all", "--workers", "1"),
+    *("--plan", "pipe=1,y=1,micro_batch=1,overlap=all", "--workers", "1"),
 )
 
 
+STOPPED = (*SEARCH[:8], "--time-limit", "0.1", "--workers", "1", "--plan", "pipe=8,y=1,z=1")
+
+
 def test_a_search_reads_as_its_golden_file() -> None:
-    said = simgpt(*SEARCH, "--memory-front")
+    said = simgpt(*SEARCH, "--memory-front", "--also-devices", "32,128")
     assert said.status == 0
     assert_golden("search.txt", said.out)
+
+
+def test_the_plan_with_least_energy_reads_as_its_golden_file() -> None:
+    said = simgpt(*SEARCH, "--objective", "energy", "--top", "2")
+    assert said.status == 0
+    assert_golden("search-energy.txt", said.out)
 
 
 def test_axonns_ranking_reads_as_its_golden_file() -> None:
@@ -41,11 +50,11 @@ def test_the_plans_found_can_be_pasted_into_predict() -> None:
 
 
 def test_a_search_that_is_stopped_says_how_far_off_it_may_be() -> None:
-    said = simgpt(*SEARCH[:8], "--time-limit", "0.1", "--workers", "1", "--json")
+    said = simgpt(*STOPPED, "--json")
     answer = json.loads(said.out)
     assert answer["optimal"] is False
     assert 0 < answer["gap"] <= 1
-    told = simgpt(*SEARCH[:8], "--time-limit", "0.1", "--workers", "1")
+    told = simgpt(*STOPPED)
     assert "stopped early" in told.out or "none found yet" in told.out
 
 
@@ -65,6 +74,8 @@ def test_a_search_without_room_for_any_plan_ends_with_status_3() -> None:
         (2, "--batch 8 --plan matmul_forms=tuned", "tune the plan that it finds"),
         (2, "--batch 8 --plan zeor=1", "did you mean zero?"),
         (2, "--batch 8 --plan zero=5", "zero=5 must be 0, 1, 2 or 3"),
+        (2, "--batch 8 --rank-by axonn --memory-front", "goes with none of"),
+        (2, "--batch 8 --also-devices 8,x", "8,x is no list of numbers of devices"),
         (2, "--batch 8 --top 0", "0 is not in the range"),
         (
             3,

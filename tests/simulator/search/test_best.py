@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from simulator.search import best_plan, search
 from simulator.search.best import State
 from simulator.search.compare import by_axonn, every_plan, exhaustive, kendall_tau
+from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.space import Question, space_of
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
 from workload.errors import PlanCannotRunError
@@ -23,38 +24,50 @@ def last(states: Iterator[State]) -> State:
     return list(states)[-1]
 
 
-def same_answer(question: Question, name: str, top: int) -> None:
+def same_answer(question: Question, name: str, top: int, objective: str = "time") -> None:
     machine = MACHINES[name]
-    found = last(search(question, machine, top=top))
-    every = last(exhaustive(question, machine, top=top))
+    found = last(search(question, machine, top=top, objective=objective))
+    every = last(exhaustive(question, machine, top=top, objective=objective))
     assert found.is_optimal
     assert found.considered == every.considered
     assert found.simulated <= every.simulated
-    assert [each.step_s for each in found.found] == [each.step_s for each in every.found]
+    goal = Objective(objective, machine, question.devices)
+    assert [goal.of(each) for each in found.found] == [goal.of(each) for each in every.found]
+    assert found.best == goal.shown(goal.of(found.found[0]))
 
 
 @settings(max_examples=10, deadline=None, phases=UNSHRUNK)
-@given(question=few_plans(), name=st.sampled_from(sorted(MACHINES)), top=st.integers(1, 4))
+@given(
+    question=few_plans(),
+    name=st.sampled_from(sorted(MACHINES)),
+    top=st.integers(1, 4),
+    objective=st.sampled_from(OBJECTIVES),
+)
 def test_a_search_finds_what_trying_all_plans_finds(
-    question: Question, name: str, top: int
+    question: Question, name: str, top: int, objective: str
 ) -> None:
-    same_answer(question, name, top)
+    same_answer(question, name, top, objective)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @settings(max_examples=200, deadline=None, phases=UNSHRUNK)
-@given(question=few_plans(), name=st.sampled_from(sorted(MACHINES)), top=st.integers(1, 4))
+@given(
+    question=few_plans(),
+    name=st.sampled_from(sorted(MACHINES)),
+    top=st.integers(1, 4),
+    objective=st.sampled_from(OBJECTIVES),
+)
 def test_two_hundred_searches_find_what_trying_all_plans_finds(
-    question: Question, name: str, top: int
+    question: Question, name: str, top: int, objective: str
 ) -> None:
-    same_answer(question, name, top)
+    same_answer(question, name, top, objective)
 
 
 def test_bounds_only_rise_and_the_best_only_falls() -> None:
     question = Question(SMALL, 8, 16, {"recompute": "none"})
     states = list(search(question, MACHINES["perlmutter"]))
-    bounds = [state.bound_s for state in states]
+    bounds = [state.bound for state in states]
     assert bounds == sorted(bounds)
     best = [state.found[0].step_s for state in states if state.found]
     assert best == sorted(best, reverse=True)

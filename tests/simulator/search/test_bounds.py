@@ -14,6 +14,7 @@ from simulator.search.alone import Alone
 from simulator.search.best import Draft
 from simulator.search.bound import SCHEDULES, Busiest, device_bytes, ledger, memory, step_ticks
 from simulator.search.families import Machinery, all_families, entries_of
+from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.seconds import Clock
 from simulator.search.sized import sized
 from simulator.search.space import Order, Question, Space, overlaps, space_of
@@ -47,8 +48,14 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     loosest = step_ticks(Busiest(known, entries, None))[0]
     assert loosest <= step_ticks(Busiest(known, entries, overlap))[0] <= step
     assert step_ticks(slots)[0] <= step
+    busy_s = prediction.breakdown_s["compute"] + prediction.breakdown_s["optimizer"]
+    assert Busiest(known, entries, overlap).busy()[0] <= to_ticks(busy_s) + 1
+    for objective in OBJECTIVES:
+        goal = Objective(objective, machine, question.devices)
+        bound = goal.bound(step_ticks(slots), Busiest(known, entries, overlap).busy())
+        assert bound[0] <= goal.of(prediction)
     if plan.pipe > 1:
-        assert Draft(plan, slots, 0).ticks() <= step
+        assert Draft(plan, slots, 0, 0).ticks() <= step
     pipe, count = space.columns["pipe"][rows], space.micro_batches[rows]
     least = device_bytes(*memory(some), pipe, count, question.gpt.layers)
     assert least[0] <= prediction.memory.peak_bytes

@@ -1,0 +1,119 @@
+"""The answers of `simgpt search`, in words and in JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simgpt import tables
+
+if TYPE_CHECKING:
+    from simulator.prediction import Prediction
+    from simulator.search import Question, State
+    from simulator.search.compare import Ranked
+    from topologies.machine import Machine
+
+Fronts = dict[str, list["Prediction"]]
+
+
+def as_record(
+    question: Question, machine: Machine, state: State, objective: str, fronts: Fronts
+) -> dict[str, Any]:
+    """The answer as it stands in JSON; bounds are in seconds, or in joules for the energy."""
+    return {
+        "model": question.gpt.name,
+        "machine": machine.full_name,
+        "devices": question.devices,
+        "batch": question.batch,
+        "objective": objective,
+        "plans_considered": state.considered,
+        "plans_fitting": state.fitting,
+        "plans_simulated": state.simulated,
+        "optimal": state.is_optimal,
+        "bound": state.bound if state.found else None,
+        "gap": state.gap,
+        "plans": [prediction.as_dict() for prediction in state.found],
+        **{name: [each.as_dict() for each in front] for name, front in fronts.items()},
+    }
+
+
+def describe(
+    question: Question, machine: Machine, state: State, objective: str, fronts: Fronts
+) -> str:
+    """The answer as a person reads it."""
+    head = (
+        f"{question.gpt.name} on {tables.several(question.devices, 'device')} of "
+        f"{machine.full_name}, {tables.several(question.batch, 'sequence')} a step"
+    )
+    parts = [head, certificate(state, objective)]
+    titles = {"memory_front": "less and less memory", "devices_front": "time or node-hours"}
+    for title, found in (
+        (f"the best plans in {objective}", list(state.found)),
+        *((f"the best for {titles[name]}", front) for name, front in fronts.items()),
+    ):
+        if found:
+            parts.append(_table(title, found))
+    return "\n\n".join(parts)
+
+
+def certificate(state: State, objective: str) -> str:
+    """What is known of the plans that were not simulated."""
+    counts = (
+        f"{state.considered:,} legal plans, at most {state.fitting:,} of them fit, "
+        f"{state.simulated:,} simulated"
+    )
+    if not state.found:
+        end = "no plan fits" if state.is_optimal else "none found yet"
+    elif state.is_optimal:
+        end = "no other plan is better than these"
+    else:
+        end = (
+            f"stopped early, no plan takes less than {value_of(state.bound, objective)}, so the "
+            f"best may miss the optimum by {tables.percent(state.gap)}"
+        )
+    return tables.paragraph(f"{counts}: {end}")
+
+
+def _table(title: str, found: list[Prediction]) -> str:
+    rows = [
+        (
+            str(prediction.plan),
+            f"{prediction.devices:,}",
+            tables.seconds(prediction.step_s),
+            tables.percent(prediction.hfu),
+            tables.gib(prediction.memory.peak_bytes),
+            f"{prediction.cost.node_s_per_step / 3600:,.3g}",
+            _energy(prediction),
+        )
+        for prediction in found
+    ]
+    columns = [title, "devices", "step", "HFU", "memory", "node-h", "energy"]
+    return tables.table(columns, rows)
+
+
+def _energy(prediction: Prediction) -> str:
+    energy_j = prediction.cost.energy_j_per_step
+    return "unknown" if energy_j is None else value_of(energy_j, "energy")
+
+
+def value_of(value: float, objective: str) -> str:
+    """An objective's value: seconds, or megajoules."""
+    return f"{value / 1e6:,.3g} MJ" if objective == "energy" else tables.seconds(value)
+
+
+def describe_ranking(ranked: list[Ranked], tau: float) -> str:
+    """AxoNN's ranking as a person reads it."""
+    rows = [
+        (
+            str(each.prediction.plan),
+            tables.seconds(each.communication_s),
+            tables.seconds(each.prediction.step_s),
+        )
+        for each in ranked
+    ]
+    title = "grids by AxoNN's model"
+    return "\n\n".join(
+        [
+            tables.table([title, "its communication", "simulated step"], rows),
+            f"rank correlation of the two (Kendall's tau): {tau:.2f}",
+        ]
+    )

@@ -1,0 +1,65 @@
+"""What the best plan is best in: a step's time, its node-hours or its energy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost import power_w
+from simulator.prediction import Prediction
+from simulator.ticks import TICKS_PER_S, to_ticks
+from topologies.errors import MachineError
+from topologies.machine import Machine
+
+Ints = NDArray[np.int64]
+OBJECTIVES = ("time", "node-hours", "energy")
+UNITS_PER_J = 10**6
+ROUNDING = 1e-12  # by which sums of floats may differ
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Values to be made small, in whole numbers: ticks, or for the energy millionths of a joule.
+
+    On so many devices a plan's node-hours are its time. Energy grows with a step's time and with
+    how long devices compute in it, so that bounds of both give a bound of it.
+    """
+
+    name: str
+    machine: Machine
+    devices: int
+
+    def __post_init__(self) -> None:
+        if self.name == "energy" and math.isnan(self._power(0.0)):
+            raise MachineError(
+                f"{self.machine.full_name} has no facts on power; give power and device.power"
+            )
+
+    def bound(self, step_ticks: Ints, busy_ticks: Ints) -> Ints:
+        """The least value of plans whose steps, and compute in them, take at least so long."""
+        if self.name != "energy":
+            return step_ticks
+        idle, most = self._power(0.0), self._power(math.inf)
+        each = self._power(1.0) - idle
+        step_s, busy_s = step_ticks / TICKS_PER_S, busy_ticks / TICKS_PER_S
+        energy_j = np.minimum(step_s * idle + self.devices * busy_s * each, step_s * most)
+        return np.asarray(energy_j * (1 - ROUNDING) * UNITS_PER_J, dtype=np.int64)
+
+    def of(self, prediction: Prediction) -> int:
+        """A prediction's value."""
+        energy_j = prediction.cost.energy_j_per_step
+        if self.name == "energy" and energy_j is not None:
+            return round(energy_j * UNITS_PER_J)
+        return to_ticks(prediction.step_s)
+
+    def shown(self, value: float) -> float:
+        """A value in seconds or joules."""
+        return value / (UNITS_PER_J if self.name == "energy" else TICKS_PER_S)
+
+    def _power(self, busy_devices: float) -> float:
+        nodes = math.ceil(self.devices / self.machine.devices_per_node)
+        drawn = power_w(self.machine, nodes, busy_devices)
+        return math.nan if drawn is None else drawn
