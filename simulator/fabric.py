@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,10 +27,10 @@ class MachineFabric:
         machine: Machine,
         ranks: int,
         placement: Placement | None = None,
-        payloads: Mapping[str, float] = MappingProxyType({}),
+        payloads: Mapping[str, float] | None = None,
     ) -> None:
         self._machine = machine
-        self._payloads = payloads
+        self._payloads = payloads or {}
         self._placement = contiguous(machine, ranks) if placement is None else placement
         if self._placement.ranks != ranks:
             raise MachineError(

@@ -96,7 +96,8 @@ def test_where_nothing_fits_nothing_is_found() -> None:
         best_plan(find_model("gpt-640b"), MACHINES["perlmutter"], 4, 4)
 
 
-def test_two_processes_find_the_same() -> None:
+def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulator.search.families.WORTH", 1)
     question = Question(SMALL, 8, 16, {"recompute": "none", "schedule": "1f1b"})
     one, two = (
         last(search(question, MACHINES["alps"], top=3, workers=workers)) for workers in (1, 2)
