@@ -15,7 +15,7 @@ from functools import cached_property
 
 from simulator.breakdown import STEP
 from simulator.costs import ComputeCosts
-from simulator.network import Fabric, Flying, Network, UnlikeRanksError, network_of
+from simulator.network import Fabric, Network, network_of, with_classes
 from simulator.play import Performance, perform, roles
 from workload.op import Op
 from workload.program import Program
@@ -149,15 +149,12 @@ class Played:
 
 def played(programs: Sequence[Program], costs: ComputeCosts, fabric: Fabric) -> Played:
     """Simulate a step op by op, given each pipeline stage's program."""
-    crowds: list[Flying] = []
-    while True:
-        network = network_of(programs, fabric, crowds=crowds)
-        try:
-            times = perform(roles(programs, network), costs, network)
-        except UnlikeRanksError as error:
-            crowds.append(error.flying)
-            continue
-        return Played(programs, network, times)
+    return with_classes(
+        lambda crowds: network_of(programs, fabric, crowds=crowds),
+        lambda network: Played(
+            programs, network, perform(roles(programs, network), costs, network)
+        ),
+    )
 
 
 def ticks_by_cause(path: Sequence[Piece]) -> dict[Cause, int]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.breakdown import breakdown, last_to_end
 from simulator.costs import ComputeCosts
-from simulator.network import Fabric, Flying, Ints, Network, UnlikeRanksError, network_of
+from simulator.network import Fabric, Ints, Network, network_of, with_classes
 from simulator.overlaps import Times, overlaps_repeat
 from simulator.play import Run, can_overlap, play
 from simulator.positions import Cut, Fold, Position, index_of, position
@@ -46,13 +46,10 @@ def simulate_step(
     """Simulate a step, folded as far as that is exact, or without folding at all."""
     whole = _Whole(gpt, plan, forms)
     smallest = whole.program(1, 1)
-    crowds: list[Flying] = []
-    while True:
-        network = network_of([smallest], fabric, crowds=crowds)
-        try:
-            return _simulated(whole, costs, network, fold=fold)
-        except UnlikeRanksError as error:
-            crowds.append(error.flying)
+    return with_classes(
+        lambda crowds: network_of([smallest], fabric, crowds=crowds),
+        lambda network: _simulated(whole, costs, network, fold=fold),
+    )
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ collective takes as long as its slowest group: an upper bound, for only the slow
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ Axes = tuple[str, ...]
 Flying = tuple[Axes, ...]  # the axes of the collectives in flight on a rank, sorted; some twice
 Rivals = tuple[Hashable, ...]  # rings, the slowest of which counts: one, where classes are exact
 Rings = Mapping[Axes, Sequence[tuple[Rivals, ...]]]  # by axes, each time it flies, and by class
+Answer = TypeVar("Answer")
 MOST_CLASSES = 64  # a second of simulation or so
 
 
@@ -197,6 +198,19 @@ def network_of(
     meetings = {axes: _meetings(everyone, axes, ranks, fabric, found[axes]) for axes in used}
     stages = tuple(stage_of[ranks].tolist())
     return Network(fabric, tuple(ranks.tolist()), stages, meetings, everyone)
+
+
+def with_classes(
+    network: Callable[[Sequence[Flying]], Network], play: Callable[[Network], Answer]
+) -> Answer:
+    """What is played on the network with as many rank classes as it takes: where ranks of a class
+    turn out to differ, they are told apart and it is played again."""
+    crowds: list[Flying] = []
+    while True:
+        try:
+            return play(network(crowds))
+        except UnlikeRanksError as error:
+            crowds.append(error.flying)
 
 
 def _of_rank(of_group: Ints, group_of: Ints) -> Ints:

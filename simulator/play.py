@@ -18,7 +18,7 @@ import simpy
 
 from simulator.costs import ComputeCosts
 from simulator.host import hosted
-from simulator.network import Fabric, Flying, Ints, Network, UnlikeRanksError, network_of
+from simulator.network import Fabric, Ints, Network, network_of, with_classes
 from simulator.ticks import to_seconds, to_ticks
 from simulator.traffic import Traffic
 from workload.dataflow import Waits
@@ -47,13 +47,12 @@ def simulate(
 ) -> Timeline:
     """The predicted timeline of a step, given each pipeline stage's program; `unfold` simulates
     every rank instead of every class."""
-    crowds: list[Flying] = []
-    while True:
-        network = network_of(programs, fabric, unfold=unfold, crowds=crowds)
-        try:
-            return timeline(programs, network, perform(roles(programs, network), costs, network))
-        except UnlikeRanksError as error:
-            crowds.append(error.flying)
+    return with_classes(
+        lambda crowds: network_of(programs, fabric, unfold=unfold, crowds=crowds),
+        lambda network: timeline(
+            programs, network, perform(roles(programs, network), costs, network)
+        ),
+    )
 
 
 def timeline(
@@ -71,13 +70,10 @@ def play_whole(
     program: Program, costs: ComputeCosts, fabric: Fabric, *, unfold: bool = False
 ) -> Run:
     """Simulate one step of a pipeline of one stage with as many rank classes as it takes."""
-    crowds: list[Flying] = []
-    while True:
-        network = network_of([program], fabric, unfold=unfold, crowds=crowds)
-        try:
-            return play(program, costs, network)
-        except UnlikeRanksError as error:
-            crowds.append(error.flying)
+    return with_classes(
+        lambda crowds: network_of([program], fabric, unfold=unfold, crowds=crowds),
+        lambda network: play(program, costs, network),
+    )
 
 
 def can_overlap(ops: Sequence[Op]) -> bool:

@@ -16,9 +16,9 @@ from functools import cached_property
 
 from simulator.breakdown import parts_of
 from simulator.costs import ComputeCosts
-from simulator.network import Fabric, Flying, UnlikeRanksError, network_of
+from simulator.network import Fabric, with_classes
 from simulator.pipeline.slots import NO_MESSAGE, Pipe, SlotTimes, play_slots
-from simulator.pipeline.step import _Lines, _Stages
+from simulator.pipeline.step import Lines, Stages
 from simulator.play import perform
 from workload.forms import Forms
 from workload.gpt import GPT
@@ -76,29 +76,24 @@ class SlotPath:
 
 def path_parts(gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms) -> Parts:
     """Ticks along the path by what they go to, as in a breakdown; they sum to the step's."""
-    crowds: list[Flying] = []
-    links = [(f"link{stage}",) for stage in range(plan.pipe - (plan.interleave == 1))]
-    while True:
-        lines = _Lines(gpt, plan, plan, forms)
-        programs = [kind.program for kind in lines.kinds]
-        network = network_of(programs, fabric, crowds=crowds, also=links)
-        try:
-            return _parts(_Stages(lines, costs, network))
-        except UnlikeRanksError as error:
-            crowds.append(error.flying)
+    lines = Lines(gpt, plan, plan, forms)
+    return with_classes(
+        lambda crowds: lines.network(fabric, crowds),
+        lambda network: _parts(Stages(lines, costs, network)),
+    )
 
 
-def _parts(stages: _Stages) -> Parts:
+def _parts(stages: Stages) -> Parts:
     lines = stages.lines
     pipe = Pipe(
         orders=lines.orders,
-        ticks=[stages._ticks(stage) for stage in range(lines.plan.pipe)],
-        links=[stages._link_ticks(stage) for stage in range(lines.plan.pipe)],
+        ticks=[stages.slot_ticks(stage) for stage in range(lines.plan.pipe)],
+        links=[stages.link_ticks(stage) for stage in range(lines.plan.pipe)],
         overlapped="pp" in lines.plan.overlap,
         micro_batches=lines.small.micro_batches,
     )
     times = play_slots(pipe)
-    cast = [role for stage in range(pipe.stages) for role in stages._ending(stage, pipe, times)]
+    cast = [role for stage in range(pipe.stages) for role in stages.ending(stage, pipe, times)]
     played = perform(cast, stages.costs, stages.network)
     last = max(range(len(cast)), key=lambda number: max(played[number][1]))
     stage = stages.network.stages[cast[last].number]
@@ -111,7 +106,7 @@ def _parts(stages: _Stages) -> Parts:
         if what == MESSAGES:
             parts[MESSAGES] = parts.get(MESSAGES, 0) + ticks
             continue
-        block = stages._block(where, lines.kinds[where].part(pipe.orders[where][place]))
+        block = stages.block(where, lines.kinds[where].part(pipe.orders[where][place]))
         for key, own in block.parts.items():
             parts[key] = parts.get(key, 0) + own
     return parts

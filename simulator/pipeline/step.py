@@ -15,7 +15,7 @@ from functools import cached_property
 
 from simulator.breakdown import parts_of
 from simulator.costs import ComputeCosts
-from simulator.network import Fabric, Flying, Network, UnlikeRanksError, network_of
+from simulator.network import Fabric, Flying, Network, network_of, with_classes
 from simulator.pipeline.blocks import Kind, Part, kind_of
 from simulator.pipeline.memory import stage_peak
 from simulator.pipeline.slots import NO_MESSAGE, Pipe, SlotTimes, play_slots
@@ -43,25 +43,21 @@ def simulate_pipeline(
 ) -> Step:
     """Simulate a step of several stages; `fold` leaves out micro-batches of the steady state."""
     check(gpt, plan)
-    crowds: list[Flying] = []
     small = folded_plan(plan) if fold else plan
-    while True:
-        lines = _Lines(gpt, plan, small, forms)
-        programs = [kind.program for kind in lines.kinds]
-        links = [(f"link{stage}",) for stage in range(plan.pipe - (plan.interleave == 1))]
-        network = network_of(programs, fabric, crowds=crowds, also=links)
-        try:
-            step = _Stages(lines, costs, network).step()
-        except UnlikeRanksError as error:
-            crowds.append(error.flying)
-            continue
-        if step is not None:
-            return step
+    while (step := _attempt(Lines(gpt, plan, small, forms), costs, fabric)) is None:
         small = grown(plan, small)
+    return step
+
+
+def _attempt(lines: Lines, costs: ComputeCosts, fabric: Fabric) -> Step | None:
+    return with_classes(
+        lambda crowds: lines.network(fabric, crowds),
+        lambda network: Stages(lines, costs, network).step(),
+    )
 
 
 @dataclass(frozen=True)
-class _Lines:
+class Lines:
     """The stages' orders of slots, for `plan` shortened to the micro-batches of `small`."""
 
     gpt: GPT
@@ -88,6 +84,12 @@ class _Lines:
         }
         return [known[stage] for stage in first]
 
+    def network(self, fabric: Fabric, crowds: Sequence[Flying]) -> Network:
+        """The network as the stages use it."""
+        programs = [kind.program for kind in self.kinds]
+        links = [(f"link{stage}",) for stage in range(self.plan.pipe - (self.plan.interleave == 1))]
+        return network_of(programs, fabric, crowds=crowds, also=links)
+
 
 @dataclass(frozen=True, slots=True)
 class _Block:
@@ -99,10 +101,10 @@ class _Block:
 
 
 @dataclass(frozen=True)
-class _Stages:
+class Stages:
     """The stages on a network. `blocks` keeps what is known of slots."""
 
-    lines: _Lines
+    lines: Lines
     costs: ComputeCosts
     network: Network
     blocks: dict[tuple[object, ...], _Block] = field(default_factory=dict, repr=False)
@@ -112,8 +114,8 @@ class _Stages:
         lines, plan = self.lines, self.lines.plan
         pipe = Pipe(
             orders=lines.orders,
-            ticks=[self._ticks(stage) for stage in range(plan.pipe)],
-            links=[self._link_ticks(stage) for stage in range(plan.pipe)],
+            ticks=[self.slot_ticks(stage) for stage in range(plan.pipe)],
+            links=[self.link_ticks(stage) for stage in range(plan.pipe)],
             overlapped="pp" in plan.overlap,
             micro_batches=lines.small.micro_batches,
         )
@@ -125,7 +127,7 @@ class _Stages:
 
     def _step(self, pipe: Pipe, times: Sequence[SlotTimes], shift: int) -> Step:
         lines, count = self.lines, self.lines.plan.micro_batches
-        cast = [role for stage in range(pipe.stages) for role in self._ending(stage, pipe, times)]
+        cast = [role for stage in range(pipe.stages) for role in self.ending(stage, pipe, times)]
         played = perform(cast, self.costs, self.network)
         over = max(max(ends) for _, ends in played)
         stage = max(range(pipe.stages), key=lambda number: (sum(pipe.ticks[number]), -number))
@@ -164,7 +166,7 @@ class _Stages:
         parts = dict(ending)
         busy = 0
         for slot, copies in kind.counts(count).items():
-            block = self._block(stage, kind.part(slot))
+            block = self.block(stage, kind.part(slot))
             times = copies - (kind.part(slot) is kind.part(last))
             busy += times * block.ticks
             for key, ticks in block.parts.items():
@@ -172,13 +174,13 @@ class _Stages:
         parts["pipe"] = parts.get("pipe", 0) + begin - busy
         return parts
 
-    def _ending(self, stage: int, pipe: Pipe, times: Sequence[SlotTimes]) -> list[Role]:
+    def ending(self, stage: int, pipe: Pipe, times: Sequence[SlotTimes]) -> list[Role]:
         """The stage's last slot, and what comes after all slots."""
         kind, order, own = self.lines.kinds[stage], pipe.orders[stage], times[stage]
         known: dict[str, int] = {}
         for slot, begin in zip(order[:-1], own.start, strict=False):
             part = kind.part(slot)
-            if self._block(stage, part).has_tails:
+            if self.block(stage, part).has_tails:
                 cast = self._cast(
                     stage, part.ops, part.waits, _floors(kind, part.ops, begin, known)
                 )
@@ -193,18 +195,18 @@ class _Stages:
     ) -> list[Role]:
         return [Role(number, ops, waited, floors) for number in self._classes(stage)]
 
-    def _ticks(self, stage: int) -> list[int]:
+    def slot_ticks(self, stage: int) -> list[int]:
         """How long each of a stage's slots takes."""
         kind, known = self.lines.kinds[stage], dict[tuple[str, int, int], int]()
         row = []
         for slot in self.lines.orders[stage]:
             key = slot.work, slot.chunk, kind.like(slot)
             if key not in known:
-                known[key] = self._block(stage, kind.part(slot)).ticks
+                known[key] = self.block(stage, kind.part(slot)).ticks
             row.append(known[key])
         return row
 
-    def _block(self, stage: int, part: Part) -> _Block:
+    def block(self, stage: int, part: Part) -> _Block:
         """A slot as this stage runs it."""
         near = stage, id(part)
         if near not in self.blocks:
@@ -218,7 +220,7 @@ class _Stages:
     def _classes(self, stage: int) -> list[int]:
         return [number for number, own in enumerate(self.network.stages) if own == stage]
 
-    def _link_ticks(self, stage: int) -> int:
+    def link_ticks(self, stage: int) -> int:
         """A message's time from this stage to the next in the ring of stages, or back."""
         ops = self.lines.kinds[stage].program.ops
         message = next(op for op in ops if op.is_message)
