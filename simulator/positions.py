@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from workload.op import Op
 
@@ -27,8 +27,8 @@ class Position:
     def twin(self, axis: str, part: int) -> Position:
         """The same op in another layer or, as `axis` says, another micro-batch."""
         if axis == "layer":
-            return replace(self, layer=part)
-        return replace(self, micro_batch=part)
+            return Position(self.micro_batch, part, self.rest)
+        return Position(part, self.layer, self.rest)
 
     def __str__(self) -> str:
         words = [f"m{self.micro_batch}"] if self.micro_batch >= 0 else []

@@ -43,7 +43,10 @@ class Grid:
 
     def size(self, *axes: str) -> int:
         """Ranks in one group over these axes together."""
-        return prod(self._size(axis) for axis in axes)
+        size = 1
+        for axis in axes:
+            size *= self._size(axis)
+        return size
 
     def _size(self, axis: str) -> int:
         if axis == ENDS or axis.startswith(LINK):
