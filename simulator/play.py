@@ -10,8 +10,9 @@ events.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 import simpy
@@ -30,6 +31,7 @@ Life = Generator[simpy.Event, None, None]
 Performance = tuple[list[int], list[int]]  # starts and ends of a role's ops
 Meeting = tuple[str, tuple[str, ...], int]  # of which op, over which group, and which of its many
 FENCE = "fence"
+Ticks = TypeVar("Ticks", int, Ints)
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def durations_of(
         if costs.host_s:
             ticks = hosted(role.ops, ticks, to_ticks(costs.host_s))
         if network.fabric.compute_share:
-            ticks = _charged(role.ops, role.waits, ticks, network.fabric.compute_share)
+            ticks = charged(role.ops, role.waits, ticks, network.fabric.compute_share, round)
         result.append(tuple(ticks))
     return result
 
@@ -158,23 +160,32 @@ def _compute_ticks(op: Op, costs: ComputeCosts) -> int:
     return 0 if op.communicates or op.kind == FENCE else to_ticks(costs.seconds(op))
 
 
-def _charged(
-    ops: Sequence[Op], waits: Sequence[Waits], alone: Sequence[int], share: float
-) -> list[int]:
-    """A collective that the next compute op itself waits for runs beside nothing: it costs none."""
+def charged(
+    ops: Sequence[Op],
+    waits: Sequence[Waits],
+    alone: Sequence[Ticks],
+    share: float,
+    rounded: Callable[[Any], Ticks],
+) -> list[Ticks]:
+    """Ticks of ops (numbers, or arrays with one for each of many plans) with what overlapped
+    collectives take from compute.
+
+    A collective that the next compute op itself waits for runs beside nothing: it costs none.
+    """
     owed: list[int] = []
-    charged = []
+    result = []
     for index, op in enumerate(ops):
-        debt = 0
+        ticks = alone[index]
         if op.stream != COMPUTE and op.is_collective:
             owed.append(index)
         if op.stream == COMPUTE and not op.is_collective:
             reached = {ops[awaited].stream: awaited for awaited in waits[index]}
-            beside = [i for i in owed if i > reached.get(ops[i].stream, -1)]
-            debt = sum(round(share * alone[i]) for i in beside)
+            for i in owed:
+                if i > reached.get(ops[i].stream, -1):
+                    ticks = ticks + rounded(share * alone[i])
             owed.clear()
-        charged.append(alone[index] + debt)
-    return charged
+        result.append(ticks)
+    return result
 
 
 class _Stage:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.play import charged
 from simulator.positions import position
 from simulator.search.bound import Ends, Entries, part_of, work_of
 from simulator.search.seconds import Clock
@@ -149,7 +150,7 @@ class Alone:
             following = waits(ops)
             durations = [self._duration(op) for op in ops]
             if share := self.clock.fabric.compute_share:
-                durations = charged(ops, following, durations, share)
+                durations = charged(ops, following, durations, share, _rounded)
             self._known[key] = played(ops, following, durations, len(self.some.rows))
         return self._known[key]
 
@@ -193,24 +194,8 @@ def _part(op: Op) -> str:
     return part_of(owner if rest.startswith("grads.") else op.block.split(".")[1])
 
 
-def charged(
-    ops: Sequence[Op], following: Sequence[Waits], alone: Sequence[Ints], share: float
-) -> list[Ints]:
-    """What overlapped collectives take from compute, as `simulator.play` charges it."""
-    owed: list[int] = []
-    result = []
-    for index, op in enumerate(ops):
-        ticks = alone[index]
-        if op.stream != COMPUTE and op.is_collective:
-            owed.append(index)
-        if op.stream == COMPUTE and not op.is_collective:
-            reached = {ops[awaited].stream: awaited for awaited in following[index]}
-            for i in owed:
-                if i > reached.get(ops[i].stream, -1):
-                    ticks = ticks + np.rint(share * alone[i]).astype(np.int64)
-            owed.clear()
-        result.append(ticks)
-    return result
+def _rounded(ticks: NDArray[np.float64]) -> Ints:
+    return np.rint(ticks).astype(np.int64)
 
 
 def played(
