@@ -1,6 +1,6 @@
 """How long a search takes over the whole space, and how much memory its processes take together.
 
-    python -m benchmarks.plan_search
+python -m benchmarks.plan_search
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ def as_record(
         "optimal": state.is_optimal,
         "bound": state.bound if state.found else None,
         "gap": state.gap,
+        "certificate": " ".join(certificate(state, objective).split()),
         "plans": [prediction.as_dict() for prediction in state.found],
         **{name: [each.as_dict() for each in front] for name, front in fronts.items()},
     }

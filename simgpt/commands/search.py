@@ -123,7 +123,11 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         "devices_front": _devices_front(question, built, how, state),
     }
     record = as_record(question, built, state, how["objective"], fronts)
-    record["seconds"] = time.monotonic() - begun
+    record |= {
+        "seconds": time.monotonic() - begun,
+        "placement": {"policy": how["placement"]},
+        "settings": dict(options.settings_of(how["settings"])),
+    }
     text = describe(question, built, state, how["objective"], fronts)
     options.answer(text, record, as_json=as_json, output=output)
     if not state.found:
@@ -239,6 +243,7 @@ def _answer_axonn(
     tau = kendall_tau(ranked)
     record = {
         "kendall_tau": tau,
+        "correlation": f"Rank correlation of AxoNN's model with the simulator: {tau:.2f}.",
         "plans": [
             each.prediction.as_dict() | {"axonn_communication_s": each.communication_s}
             for each in ranked

@@ -89,7 +89,7 @@ def test_a_folder_may_hold_other_files_too(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ("{", "is not valid JSON"),
-        ("[1, 2]", "is no answer of simgpt predict, why, run or validate"),
+        ("[1, 2]", "is no answer of simgpt predict, search, why, run or validate"),
         ('{"a": 1}', "is no answer"),
         ('{"breakdown_s": {}}', "has no memory"),
         (json.dumps({"rows": []}), "is no answer"),
@@ -262,3 +262,23 @@ def test_no_answers_no_report(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="no answers of simgpt in"):
         read_answers([tmp_path])
     assert main_answer(Answers()) is None
+
+
+def test_a_search_is_read_plan_by_plan_with_what_it_proved(tmp_path: Path) -> None:
+    plan, slower = answer(), answer("z=2,data=rest")
+    document = {
+        "machine": "frontier:rccl-default",
+        "placement": {"policy": "contiguous"},
+        "settings": {"device.launch": "5 us"},
+        "plans": [plan, slower],
+        "memory_front": [plan],
+        "certificate": "2 legal plans: no other plan is better than these",
+    }
+    found = read_answers([written(tmp_path, "search.json", document)])
+    assert [each.label for each in found.predictions] == ["plan 1", "plan 2"]
+    assert {each.machine for each in found.predictions} == {"frontier:rccl-default"}
+    assert {each.placement for each in found.predictions} == {"contiguous"}
+    assert found.predictions[0].settings == {"device.launch": "5 us"}
+    assert found.remarks == ["2 legal plans: no other plan is better than these"]
+    with pytest.raises(ReportError, match="plans has something that is no plan"):
+        read_answers([written(tmp_path, "search.json", {**document, "plans": [3]})])

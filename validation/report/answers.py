@@ -7,61 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from validation.report.prediction import Answer, prediction_of
 from validation.report.reading import Reader, ReportError, document_of, parsed, text_of
 
 ROWS = ".jsonl"
 OF_MACHINE = "machine."
-WHY_ROWS = {
-    "path": (("axes", "work", "links"), ("seconds", "share")),
-    "sensitivity": (("key", "unit"), ("value", "elasticity")),
-    "better_machines": (("change",), ("step_s", "saving")),
-    "neighbouring_plans": (("change",), ("step_s", "saving")),
-}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A prediction as it stands in a file.
-
-    FLOP/s are those of the model on all devices. `settings` are keys of the machine that were set,
-    `cost` is there where the file has it, and `why` is what `simgpt why` found besides, or empty.
-    `label` tells the points of a sweep apart.
-    """
-
-    origin: str
-    model: str
-    machine: str
-    devices: int
-    plan: str
-    batch: int
-    step_s: float
-    tokens_per_s: float
-    flops_per_s: float
-    mfu: float
-    hfu: float
-    peak_bytes: int
-    capacity_bytes: int
-    breakdown_s: Mapping[str, float]
-    placement: str
-    settings: Mapping[str, Any]
-    cost: Mapping[str, float]
-    why: Mapping[str, Any]
-    label: str = ""
-
-    @property
-    def fits(self) -> bool:
-        """Whether it fits into memory."""
-        return self.peak_bytes <= self.capacity_bytes
-
-    @property
-    def command(self) -> str:
-        """The command that gives this answer, as far as the file tells."""
-        placed = "" if self.placement == "scheduler" else f" --placement {self.placement}"
-        placed += "".join(f' --set {key}="{value}"' for key, value in self.settings.items())
-        return (
-            f"simgpt predict {self.model} -m {self.machine} -n {self.devices} "
-            f"--plan {self.plan} --batch {self.batch}{placed}"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +32,20 @@ class Pair:
 
 @dataclass(frozen=True)
 class Answers:
-    """All that was read: predictions, measured steps, and points of a sweep without an answer."""
+    """All that was read: predictions, measured steps, points of a sweep without an answer, and
+    what searches say of the plans that they did not simulate."""
 
     predictions: Sequence[Answer] = ()
     pairs: Sequence[Pair] = ()
     failures: Sequence[tuple[str, str]] = ()
+    remarks: Sequence[str] = ()
 
     def __add__(self, other: Answers) -> Answers:
         return Answers(
             [*self.predictions, *other.predictions],
             [*self.pairs, *other.pairs],
             [*self.failures, *other.failures],
+            [*self.remarks, *other.remarks],
         )
 
 
@@ -126,7 +79,7 @@ def _file(path: Path) -> Answers:
     found = _answer(document_of(path), path.name)
     if found is None:
         raise ReportError(
-            f"{path} is no answer of simgpt predict, why, run or validate with --json, "
+            f"{path} is no answer of simgpt predict, search, why, run or validate with --json, "
             "nor a sweep's results.jsonl"
         )
     return found
@@ -142,7 +95,7 @@ def _sweep(path: Path) -> Answers:
         prediction, point = row.get("prediction"), row.get("point")
         label = _label(point, varied) if isinstance(point, dict) else str(row.get("id", origin))
         if isinstance(prediction, dict):
-            found = _prediction(_at_point(prediction, point), origin)
+            found = prediction_of(_at_point(prediction, point), origin)
             predictions.append(replace(found, label=label if varied else ""))
         else:
             failures.append((label, str(row.get("reason") or row.get("status") or "")))
@@ -192,8 +145,10 @@ def _at_point(prediction: dict[str, Any], point: Any) -> dict[str, Any]:
 def _answer(document: Any, origin: str) -> Answers | None:
     if not isinstance(document, dict):
         return None
+    if isinstance(document.get("plans"), list):
+        return _search(document, origin)
     if "breakdown_s" in document:
-        return Answers([_prediction(document, origin)])
+        return Answers([prediction_of(document, origin)])
     if "losses" in document and "step_s" in document:
         return Answers((), [_run(document, origin)])
     rows = document.get("rows")
@@ -203,45 +158,21 @@ def _answer(document: Any, origin: str) -> Answers | None:
     return None
 
 
-def _prediction(document: Mapping[str, Any], origin: str) -> Answer:
-    of = Reader(document, origin)
-    memory = Reader(of.table("memory"), origin)
-    why, placement, settings = (document.get(key) for key in ("why", "placement", "settings"))
-    policy = placement.get("policy") if isinstance(placement, dict) else None
-    return Answer(
-        origin=origin,
-        model=of.text("model"),
-        machine=of.text("machine"),
-        devices=of.whole("devices"),
-        plan=of.text("plan_string"),
-        batch=Reader(of.table("plan"), origin).whole("batch"),
-        step_s=of.positive("step_s"),
-        tokens_per_s=of.number("tokens_per_s"),
-        flops_per_s=of.whole("devices") * of.positive("model_flops_per_s_per_device"),
-        mfu=of.number("mfu"),
-        hfu=of.number("hfu"),
-        peak_bytes=memory.whole("peak_bytes"),
-        capacity_bytes=memory.whole("capacity_bytes"),
-        breakdown_s=of.numbers("breakdown_s"),
-        placement=str(policy or "scheduler"),
-        settings=settings if isinstance(settings, dict) else {},
-        cost=of.numbers("cost") if isinstance(document.get("cost"), dict) else {},
-        why=_why(why, f"{origin}: why") if isinstance(why, dict) else {},
-    )
-
-
-def _why(document: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
-    """What `simgpt why` found, once everything that a report shows of it is known to be there."""
-    of = Reader(document, origin)
-    for key in ("sentence", "along", "path_basis"):
-        of.text(key)
-    for key, (words, numbers) in WHY_ROWS.items():
-        for row in of.rows(key):
-            for name in words:
-                row.text(name)
-            for name in numbers:
-                row.number(name)
-    return document
+def _search(document: Mapping[str, Any], origin: str) -> Answers:
+    """The plans that a search, or AxoNN's ranking, found, each once."""
+    found: dict[tuple[str, int], Answer] = {}
+    titles = {"plans": "plan", "memory_front": "less memory", "devices_front": "devices"}
+    for title, word in titles.items():
+        for number, row in enumerate(document.get(title) or (), start=1):
+            if not isinstance(row, dict):
+                raise ReportError(f"{origin}: {title} has something that is no plan")
+            placed = {key: document[key] for key in ("placement", "settings") if key in document}
+            machine = document.get("machine", row.get("machine"))
+            answer = prediction_of({**row, **placed, "machine": machine}, origin)
+            named = replace(answer, label=f"{word} {number}")
+            found.setdefault((answer.plan, answer.devices), named)
+    said = [document[key] for key in ("certificate", "correlation") if key in document]
+    return Answers(list(found.values()), remarks=[str(words) for words in said])
 
 
 def _run(document: Mapping[str, Any], origin: str) -> Pair:

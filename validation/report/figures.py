@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from validation.report.answers import Answer, Pair
+from validation.report.answers import Pair
+from validation.report.prediction import Answer
 from validation.report.style import BLUE, GREY, INK, LINES, RED, canvas, look_of, plain_log_ticks
 
 if TYPE_CHECKING:

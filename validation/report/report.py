@@ -9,9 +9,10 @@ from pathlib import Path
 
 from topologies.errors import SimgptError
 from validation.report import sections
-from validation.report.answers import Answer, Answers
+from validation.report.answers import Answers
 from validation.report.figures import seconds
 from validation.report.page import Page, Section, html
+from validation.report.prediction import Answer
 from validation.report.scene import Scene, staged
 from validation.report.style import drawing, write_figure
 from validation.report.timeline_data import timeline_data

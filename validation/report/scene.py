@@ -23,7 +23,7 @@ from topologies.locality import locality
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.policies import parse_placement
-from validation.report.answers import Answer
+from validation.report.prediction import Answer
 from validation.report.reading import ReportError
 from workload.forms import PLAIN
 from workload.gpt import find_model

@@ -7,9 +7,10 @@ from typing import Any
 
 from topologies.units import format_quantity
 from validation.report import figures, link_figures, scene_figures
-from validation.report.answers import Answer, Answers, Pair
+from validation.report.answers import Answers, Pair
 from validation.report.figures import seconds
 from validation.report.page import Drawing, Section, Table
+from validation.report.prediction import Answer
 from validation.report.scene import Scene
 from validation.weak_scaling import Rung
 
@@ -57,6 +58,7 @@ def predictions(answers: Answers) -> Section | None:
         texts.append(f"The first {MOST_ROWS} of {len(found):,} predictions are listed.")
     if len(found) > figures.MOST_BARS:
         texts.append(f"Bars show the first {figures.MOST_BARS}.")
+    texts += answers.remarks
     drawn = Drawing("breakdown", figures.breakdown(found), "What a step goes to.")
     tables = [table, *_failures(answers.failures)]
     return Section("predictions", "Where the step goes", texts, [drawn], tables)
