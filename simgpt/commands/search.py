@@ -122,16 +122,17 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         "memory_front": _memory_front(question, built, placed, how, state),
         "devices_front": _devices_front(question, built, how, state),
     }
-    record = as_record(question, built, state, how["objective"], fronts)
-    record |= {
-        "seconds": time.monotonic() - begun,
-        "placement": {"policy": how["placement"]},
-        "settings": dict(options.settings_of(how["settings"])),
-    }
+    record = as_record(question, built, state, how["objective"], fronts) | _asked(how)
+    record["seconds"] = time.monotonic() - begun
     text = describe(question, built, state, how["objective"], fronts)
     options.answer(text, record, as_json=as_json, output=output)
     if not state.found:
         raise SystemExit(3)
+
+
+def _asked(how: dict[str, Any]) -> dict[str, Any]:
+    settings = dict(options.settings_of(how["settings"]))
+    return {"placement": {"policy": how["placement"]}, "settings": settings}
 
 
 def _alone(how: dict[str, Any]) -> None:
@@ -242,6 +243,7 @@ def _answer_axonn(
     ranked = by_axonn(question, machine, placement=placement, top=max(top, 2))
     tau = kendall_tau(ranked)
     record = {
+        "machine": machine.full_name,
         "kendall_tau": tau,
         "correlation": f"Rank correlation of AxoNN's model with the simulator: {tau:.2f}.",
         "plans": [
