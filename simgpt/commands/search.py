@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import click
 
 from simgpt import options
 from simgpt.found import as_record, describe, describe_ranking, value_of
+from topologies.errors import SimgptError
 
 if TYPE_CHECKING:
     from simulator.prediction import Prediction
@@ -80,12 +82,11 @@ class DeviceCounts(click.ParamType[tuple[int, ...]]):
     "--time-limit",
     "limit_s",
     type=options.Number(min=0.1, max=options.LONGEST_S),
-    help="Seconds after which the best plan so far is the answer, and how far off it may be.",
+    help="Seconds after which the best plan so far is the answer, as soon as there is one.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, MOST_WORKERS),
-    default=lambda: len(os.sched_getaffinity(0)),
     help="Processes.  [default: one for each core]",
 )
 @options.answer_options
@@ -117,6 +118,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         _answer_axonn(question, built, placed, how["top"], as_json=as_json, output=output)
         return
     begun = time.monotonic()
+    how["until"] = begun + (how["limit_s"] or math.inf)
     state = _found(question, built, placed, how)
     fronts = {
         "memory_front": _memory_front(question, built, placed, how, state),
@@ -137,11 +139,11 @@ def _asked(how: dict[str, Any]) -> dict[str, Any]:
 
 def _alone(how: dict[str, Any]) -> None:
     """Refuse what AxoNN's ranking does not heed."""
-    others = ("exhaustive", "memory_front", "also_devices", "limit_s")
+    others = ("exhaustive", "memory_front", "also_devices", "limit_s", "workers")
     if any(how[key] for key in others) or how["objective"] != "time":
         raise click.UsageError(
             "--rank-by axonn goes with none of --exhaustive, --memory-front, --also-devices, "
-            "--time-limit and --objective"
+            "--time-limit, --workers and --objective"
         )
 
 
@@ -153,22 +155,28 @@ def _found(
 
     wanted = {"placement": placement, "top": how["top"], "objective": how["objective"]}
     if how["exhaustive"]:
+        if how["workers"] is not None:
+            raise click.UsageError("--exhaustive goes without --workers")
         states = exhaustive(question, machine, **wanted)
     else:
-        states = search(question, machine, workers=how["workers"], **wanted)
-    return watched(states, how["limit_s"], how["objective"])
+        states = search(question, machine, workers=_workers(how), **wanted)
+    return watched(states, how["until"], how["objective"])
 
 
-def watched(states: Iterator[State], limit_s: float | None, objective: str) -> State:
-    """The last state, or the one in which the time is up or somebody stops waiting."""
+def _workers(how: dict[str, Any]) -> int:
+    return how["workers"] or len(os.sched_getaffinity(0))
+
+
+def watched(states: Iterator[State], until: float, objective: str) -> State:
+    """The last state, or one with a plan in which the time is up or somebody stops waiting."""
     from simgpt.progress import Ticker
 
-    begun, state = time.monotonic(), None
+    state = None
     with Ticker() as progress:
         try:
             for state in states:
                 progress(_moment(state, objective))
-                if limit_s is not None and time.monotonic() - begun > limit_s:
+                if time.monotonic() > until and state.found:
                     break
         except KeyboardInterrupt:
             if state is None or not state.found:
@@ -197,15 +205,23 @@ def _memory_front(
             question,
             machine,
             placement=placement,
-            workers=how["workers"],
+            workers=_workers(how),
             objective=how["objective"],
             capacity_bytes=front[-1].memory.peak_bytes * 9 // 10,
         )
-        found = watched(states, how["limit_s"], how["objective"]).found
-        if not found:
+        found = watched(states, how["until"], how["objective"])
+        if not found.found:
             break
-        front.append(found[0])
+        front.append(_certain(found))
     return front
+
+
+def _certain(state: State) -> Prediction:
+    """The best plan, and a word where it need not be."""
+    best = state.found[0]
+    if not state.is_optimal:
+        options.note(f"stopped early on {best.devices:,} devices: {best.plan} need not be the best")
+    return best
 
 
 def _devices_front(
@@ -218,8 +234,13 @@ def _devices_front(
     found = list(state.found[:1]) if how["also_devices"] else []
     for devices in sorted({*how["also_devices"]} - {question.devices}):
         other = replace(question, devices=devices)
-        placed = parse_placement(how["placement"], machine, devices)
-        found += _found(other, machine, placed, how | {"top": 1}).found
+        try:
+            placed = parse_placement(how["placement"], machine, devices)
+            state = _found(other, machine, placed, how | {"top": 1})
+        except SimgptError as error:
+            options.note(f"{devices:,} devices are left out: {error}")
+            continue
+        found += [_certain(state)] if state.found else []
     found.sort(key=lambda each: each.devices)
     return [each for each in found if not any(_is_beaten(each, by) for by in found)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
@@ -15,13 +16,20 @@ from simulator.search.best import Hands, Search, State
 from simulator.search.families import Machinery
 from simulator.search.objective import Objective
 from simulator.search.space import Question, space_of
+from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.placement import Placement
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan import Plan
 
-__all__ = ["Question", "State", "best_plan", "search"]
+__all__ = ["Question", "SearchError", "State", "best_plan", "search"]
+
+
+class SearchError(SimgptError):
+    """A search that could not go on."""
+
+    exit_code = 5
 
 
 def search(
@@ -54,6 +62,8 @@ def search(
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         try:
             yield from Search(space, machinery, Hands(simulate, pool, workers), goal, top).run()
+        except (BrokenProcessPool, TimeoutError) as error:
+            raise SearchError("a process of the search ended or hangs; try --workers 1") from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

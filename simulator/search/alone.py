@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from simulator.play import charged
 from simulator.positions import position
-from simulator.search.bound import Ends, Entries, part_of, work_of
+from simulator.search.bound import Ends, Entries, adds_to_tied, part_of, work_of
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized
 from workload.dataflow import Waits, waits
@@ -29,6 +29,7 @@ from workload.lowering import lower
 from workload.op import COMPUTE, Op
 
 Ints = NDArray[np.int64]
+ACROSS_STAGES = ("norm.reduce", "loss.reduce")
 STEP, NORM = "step", "norm.squares"
 FEW = 8  # layers, the middle ones of which are mostly alike
 
@@ -38,8 +39,9 @@ class Played:
     """Slots played with a few layers, an entry for each lane.
 
     `compute` is the end of the compute stream's last op, `every` that of all ops. With each further
-    layer both come `growth` later at least; so does `plain`, the end of the compute stream if it
-    never waited for what it adds to gradients at its end, and `added` more for that.
+    layer `compute` comes `growth` later at least; so does `plain`, the end of the compute stream if
+    it never waited for what it adds to gradients at its end, and `added` more for that. Other
+    streams may be behind, and catch up in further layers: they end no sooner, but not later either.
     """
 
     compute: Ints
@@ -52,7 +54,7 @@ class Played:
         """`compute` and `every` of some lanes with so many more layers."""
         plain = self.plain[lane] + more * (self.growth + self.added)[lane]
         compute = np.maximum(self.compute[lane] + more * self.growth[lane], plain)
-        return compute, np.maximum(self.every[lane] + more * self.growth[lane], compute)
+        return compute, np.maximum(self.every[lane], compute)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Alone:
     def _slots(self) -> dict[tuple[str, Ends], Ints]:
         return {}
 
-    def ending(self, chunks: Ints, ends: Ends) -> Ints:
+    def ending(self, chunks: Ints, ends: Ends, behind: Ints) -> Ints:
         """See `simulator.search.bound.Slots`; chunks but the one with the ends run their slots
         before it."""
         works = tuple(self.entries.works)
@@ -81,9 +83,8 @@ class Alone:
         forward = self._chunk(self._last, works[:1], ends)[0]
         compute, every = self._chunk(self._last, works[1:], ends)
         before, after = self.step(chunks, ends)
-        return np.asarray(
-            (chunks - 1) * plain + forward + np.maximum(compute + before, every) + after
-        )
+        over = np.maximum(compute + np.maximum(before, behind), every)
+        return np.asarray((chunks - 1) * plain + forward + over + after)
 
     def message_bytes(self, at: int) -> int:
         """What a stage of an entry sends to the next one: the residual stream."""
@@ -95,7 +96,7 @@ class Alone:
         """What follows all slots: sums of gradients, which others may still be under way beside,
         and from the norm on what waits for all of them."""
         e, layers = self.entries, chunks * self.entries.chunk
-        alone = ends.first and ends.last
+        alone = ends.alone
         before = np.zeros(len(e.lane), dtype=np.int64)
         total: dict[str, Ints] = {COMPUTE: before}
         for op in self.some.program.ops:
@@ -104,6 +105,9 @@ class Alone:
                 continue
             if owner == "layer":
                 ticks = layers * self._ticks[op.name][e.lane]
+            elif op.name in ACROSS_STAGES and not alone:
+                wide = replace(op, axes=(*op.axes, "pipe"))  # more ranks may be faster than few
+                ticks = self.clock.ticks(self.some, wide)[e.lane]
             else:
                 ticks = self._whole(op, layers, alone)
             if op.name == NORM:
@@ -146,7 +150,12 @@ class Alone:
         if key not in self._known:
             parts = ["layer", *ends.parts]
             every = self._ops(layers)
-            ops = [op for work in works for op in every[micro_batch, work] if _part(op) in parts]
+            ops = [
+                op
+                for work in works
+                for op in every[micro_batch, work]
+                if _part(op) in parts and not (adds_to_tied(op, self.some) and not ends.alone)
+            ]
             following = waits(ops)
             durations = [self._duration(op) for op in ops]
             if share := self.clock.fabric.compute_share:
@@ -222,13 +231,16 @@ def played(
 
 
 def _of_layer(ops: Sequence[Op], durations: Sequence[Ints], tail: int, zero: Ints) -> Ints:
-    """What the ops at the end take that belong to one layer, if they were put off for all."""
-    layers = [position(op.name).layer for op in ops[tail:]]
-    last = max(layers, default=-1)
-    if len({*layers} - {-1}) < FEW:
-        return zero
-    mine = [at for at, layer in enumerate(layers, start=tail) if layer == last]
-    return sum((durations[at] for at in mine), zero)
+    """What the ops at the end take at least that belong to one layer, if they were put off for all.
+
+    What collectives in flight take from compute is charged to one of them, but not to others.
+    """
+    ticks: dict[int, Ints] = {}
+    for op, own in zip(ops[tail:], durations[tail:], strict=True):
+        layer = position(op.name).layer
+        ticks[layer] = ticks.get(layer, zero) + own
+    ticks.pop(-1, None)
+    return zero if len(ticks) < FEW else np.minimum.reduce(list(ticks.values()))
 
 
 def _growth(ops: Sequence[Op], ends: Sequence[Ints], zero: Ints) -> Ints:

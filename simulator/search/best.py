@@ -21,12 +21,19 @@ from numpy.typing import NDArray
 
 from simulator.prediction import Prediction
 from simulator.search.alone import Alone
-from simulator.search.bound import SCHEDULES, Busiest, Ends, Entries, step_ticks
+from simulator.search.bound import (
+    SCHEDULES,
+    Busiest,
+    Ends,
+    Entries,
+    alone_bytes,
+    step_ticks,
+)
 from simulator.search.families import LONGEST_S, Family, Machinery, all_families
 from simulator.search.objective import Objective
 from simulator.search.paced import paced_ticks
 from simulator.search.seconds import Clock
-from simulator.search.sized import sized
+from simulator.search.sized import Sized, sized
 from simulator.search.space import Order, Space, overlaps
 from workload.plan import Plan
 
@@ -126,6 +133,7 @@ class Search:
         """Search step by step; the last state is the answer."""
         fits = np.zeros(len(self._space), dtype=bool)
         for family in all_families(self._space, self._machinery, self._hands.workers):
+            yield State(self._space.plans, 0, 0, 0.0, np.inf, (), False)
             fits[family.rows] = True
             busiest = Busiest(family.ledger, family.entries, None)
             bounds = self._objective.bound(step_ticks(busiest), busiest.busy())
@@ -188,7 +196,9 @@ class Search:
         schedule = SCHEDULES[int(group.entries.schedule[0])]
         how = {"overlap": group.overlap, "schedule": schedule}
         for some in sized(self._space, np.unique(group.rows[fresh]), **how):
-            keep = fresh & np.isin(group.rows, some.rows)
+            keep = fresh & np.isin(group.rows, self._with_room(some))
+            if not keep.any():
+                continue
             rows = group.rows[keep]
             entries = group.entries.only(keep, np.searchsorted(some.rows, rows))
             slots = Alone(self._clock, some, entries)
@@ -204,6 +214,12 @@ class Search:
                 for plan in plans if number else plans[1:]:
                     draft = Draft(plan, slots, at, int(busy[at])) if plan.pipe > 1 else plan
                     self._push(int(bounds[at]), draft)
+
+    def _with_room(self, some: Sized) -> Ints:
+        """Rows that may fit; what is known of pipelines' memory was weighed before."""
+        least = alone_bytes(some, self._space.question.gpt.layers)
+        pipelines = self._space.columns["pipe"][some.rows] > 1
+        return some.rows[pipelines | (least <= self._machinery.capacity_bytes)]
 
     def _plans(self, row: int, entries: Entries, at: int, overlap: tuple[str, ...]) -> list[Plan]:
         """A plan with and, in a pipeline, without overlapped messages: bounds leave these out."""

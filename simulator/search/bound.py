@@ -40,6 +40,11 @@ class Ends:
     last: bool = False
 
     @property
+    def alone(self) -> bool:
+        """Whether it is the whole model."""
+        return self.first and self.last
+
+    @property
     def parts(self) -> list[str]:
         """The parts of the model that a chunk has beside layers."""
         return [*(["embed"] if self.first else []), *(["head"] if self.last else [])]
@@ -81,9 +86,10 @@ class Slots(Protocol):
         """A chunk's slot of any micro-batch but the last."""
         ...
 
-    def ending(self, chunks: Ints, ends: Ends) -> Ints:
+    def ending(self, chunks: Ints, ends: Ends, behind: Ints) -> Ints:
         """The slots of the last micro-batch through all of a stage's chunks, the sums of gradients
-        that can begin only with its backward pass, and what follows all slots."""
+        that can begin only with its backward pass, and what follows all slots. Other stages have
+        `behind` to do after those slots, while gradients are summed."""
         ...
 
 
@@ -91,18 +97,24 @@ def step_ticks(slots: Slots) -> Ints:
     """What a step takes at least, for each entry."""
     e = slots.entries
 
-    def stage(ends: Ends) -> Ints:
+    none = np.zeros(len(e.pipe), dtype=np.int64)
+
+    def stage(ends: Ends, behind: Ints) -> Ints:
         each = sum(slots.slot(work, ends) for work in e.works)
         each = each + (e.interleave - 1) * sum(slots.slot(work, Ends()) for work in e.works)
-        return np.asarray((e.micro_batches - 1) * each + slots.ending(e.interleave, ends))
+        return np.asarray((e.micro_batches - 1) * each + slots.ending(e.interleave, ends, behind))
+
+    def others(work: str) -> Ints:
+        return np.asarray(
+            (e.pipe - 2) * slots.slot(work, Ends()) + slots.slot(work, Ends(first=True))
+        )
 
     if bool((e.pipe == 1).all()):
-        return stage(Ends(first=True, last=True))
-    ramp = np.zeros(len(e.pipe), dtype=np.int64)
+        return stage(Ends(first=True, last=True), none)
     # Where they are apart, gradients of weights may come last, behind all others.
-    for work in e.works[:1] if len(e.works) == len(WORK) else e.works:
-        ramp = ramp + (e.pipe - 2) * slots.slot(work, Ends()) + slots.slot(work, Ends(first=True))
-    return np.asarray(np.maximum(stage(Ends(last=True)) + ramp, stage(Ends(first=True))))
+    behind = none if len(e.works) == len(WORK) else others("backward")
+    last = others("forward") + stage(Ends(last=True), behind)
+    return np.asarray(np.maximum(last, stage(Ends(first=True), none)))
 
 
 def device_bytes(
@@ -130,16 +142,16 @@ class Busiest:
         """See `Slots`."""
         return self._sum(work, self.entries.chunk, ends, last=False)
 
-    def ending(self, chunks: Ints, ends: Ends) -> Ints:
+    def ending(self, chunks: Ints, ends: Ends, behind: Ints) -> Ints:
         """See `Slots`."""
         layers = chunks * self.entries.chunk
         ways = [self._sum(work, layers, ends, last=True) for work in self.entries.works]
         step = self._sum("step", layers, ends, last=True)
         if self.overlap is None or "dp" not in self.overlap:
             # One sum of all gradients may be faster than those of buckets.
-            return np.asarray(sum(ways) + step)
+            return np.asarray(sum(ways) + behind + step)
         reduced = self._sum("gradients", layers, ends, last=True)
-        return np.asarray(ways[0] + np.maximum(sum(ways[1:]), reduced) + step)
+        return np.asarray(ways[0] + np.maximum(sum(ways[1:]) + behind, reduced) + step)
 
     def _sum(self, work: str, layers: Ints, ends: Ends, *, last: bool) -> Ints:
         weights: dict[str, Ints | int] = {"layer": layers, **dict.fromkeys(ends.parts, 1)}
@@ -188,13 +200,19 @@ def ledger(clock: Clock, some: Sized) -> Ledger:
     """
     ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ints]] = defaultdict(dict)
     for op in some.program.ops:
-        where = _where(op, some.micro_batches - 1)
+        where = [] if adds_to_tied(op, some) else _where(op, some.micro_batches - 1)
         for entry in where:
             streams, own = ticks[entry], clock.ticks(some, op)
             held = op.is_collective and op.stream == COMPUTE
             key = HELD if held else switch_of(op), op.stream
             streams[key] = streams[key] + own if key in streams else own
     return ticks
+
+
+def adds_to_tied(op: Op, some: Sized) -> bool:
+    """Whether an op adds to the gradient of a table that the model's ends share: in a pipeline each
+    end has its own, and the first addition overwrites it."""
+    return some.program.gpt.tied and op.kind == "accumulate" and ".embed" in op.block
 
 
 def _where(op: Op, last: int) -> list[tuple[str, str, bool]]:
@@ -226,6 +244,36 @@ def work_of(op: Op) -> str:
 def part_of(owner: str) -> str:
     """Which part of the model a block or an owner of parameters is."""
     return "layer" if owner[0] == "l" and owner[1:].isdecimal() else owner
+
+
+def alone_bytes(some: Sized, layers: int) -> Ints:
+    """What a device without a pipeline has in memory at its worst at least, given the overlaps.
+
+    While the last layer's backward pass runs, all others hold what they saved. Source: the live
+    ranges of `workload/memory.py`, with one layer's bytes for each further one.
+    """
+    program, level = some.program, some.values(0)
+    held, saved = memory(some)
+    for buffer in program.buffers.values():
+        if buffer.persistent and buffer.role != HOST:
+            level = level + some.values(buffer.nbytes)
+    peak, live = level, set[str]()
+    for op, gone in zip(program.ops, program.releases, strict=True):
+        for name in op.writes:
+            if name not in live and not program.buffers[name].persistent:
+                live.add(name)
+                level = level + _on_device(some, name)
+        if op.block.startswith("m0.") and op.block not in ("m0.embed", "m0.l0.forward"):
+            peak = np.maximum(peak, level)
+        for name in gone:
+            live.discard(name)
+            level = level - _on_device(some, name)
+    return np.asarray(peak + (layers - 1) * (held["layer"] + saved))
+
+
+def _on_device(some: Sized, name: str) -> Ints:
+    buffer = some.program.buffers[name]
+    return some.values(0 if buffer.role == HOST else buffer.nbytes)
 
 
 def memory(some: Sized) -> tuple[dict[str, Ints], Ints]:

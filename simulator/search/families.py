@@ -42,25 +42,25 @@ class Machinery:
 
 def all_families(
     space: Space, machinery: Machinery, workers: Executor | None = None
-) -> list[Family]:
+) -> Iterator[Family]:
     """The families of a space, without shapes that have no room in memory."""
     every = kinds(space, np.arange(len(space), dtype=np.int64))
     if workers is None or len(space) < WORTH:
         clock = Clock(space, machinery.costs, machinery.fabric)
-        return [f for rows in every for f in _families(clock, machinery.capacity_bytes, rows)]
+        for rows in every:
+            yield from _families(clock, machinery.capacity_bytes, rows)
+        return
     parts = [np.concatenate(every[at::PARTS]) for at in range(min(PARTS, len(every)))]
     smaller = [space.only(rows) for rows in parts]
     found = workers.map(families, smaller, [machinery] * len(parts), timeout=LONGEST_S)
-    return [
-        replace(family, rows=rows[family.rows])
-        for rows, some in zip(parts, found, strict=True)
-        for family in some
-    ]
+    for rows, some in zip(parts, found, strict=True):
+        for family in some:
+            yield replace(family, rows=rows[family.rows])
 
 
 def families(space: Space, machinery: Machinery) -> list[Family]:
     """The same, in this process."""
-    return all_families(space, machinery)
+    return list(all_families(space, machinery))
 
 
 def _families(clock: Clock, capacity_bytes: int, rows: Ints) -> Iterator[Family]:

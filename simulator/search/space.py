@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
+from workload.grid import AXES
 from workload.lowering import check
 from workload.plan import CHOICES, OVERLAPS, Plan
 
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 SHAPE = ("x", "y", "z", "data", "pipe", "micro_batch", "zero", "recompute", "sequence_parallel")
 SEARCHED = (*SHAPE, "interleave", "schedule", "overlap")
 REFUSED = {
@@ -51,6 +53,9 @@ class Question:
         for key, instead in REFUSED.items():
             if key in self.fixed:
                 raise PlanError(f"a search cannot keep {key}; {instead}")
+        for key in (*AXES, "micro_batch", "interleave"):
+            if self.fixed.get(key, 1) < 1:
+                raise PlanError(f"{key}={self.fixed[key]} must be at least 1")
         recompute = str(self.fixed.get("recompute", "none"))
         if ":" in recompute:
             raise PlanError(
@@ -127,17 +132,9 @@ class Space:
     def orders(self) -> Ints:
         """In how many orders each shape can run."""
         c, count = self.columns, np.ones(len(self), dtype=np.int64)
-        spread = c["data"] > 1
-        matters = {
-            "oar": (c["x"] > 1) | (c["y"] > 1),
-            "ors": (c["z"] > 1) | ((c["zero"] >= 2) & spread),
-            "oag": (c["z"] > 1) | ((c["zero"] == 3) & spread),
-            "dp": spread,
-            "pp": c["pipe"] > 1,
-        }
         if "overlap" not in self.question.fixed:
-            for switch in OVERLAPS:
-                count *= 1 + matters[switch]
+            for flags in _matters(self.question, c).values():
+                count *= 1 + flags
         pairs = np.stack([c["pipe"], self.micro_batches])
         alike, which = np.unique(pairs, axis=1, return_inverse=True)
         runs = [len(schedules(self.question, int(p), int(m))) for p, m in alike.T]
@@ -153,17 +150,24 @@ def overlaps(question: Question, shape: Mapping[str, Any]) -> list[tuple[str, ..
     """The overlaps that tell plans of a shape apart, all of them first."""
     if "overlap" in question.fixed:
         return [question.fixed["overlap"]]
-    spread = shape["data"] > 1
-    matters = {
-        "oar": shape["x"] > 1 or shape["y"] > 1,
-        "ors": shape["z"] > 1 or (shape["zero"] >= 2 and spread),
-        "oag": shape["z"] > 1 or (shape["zero"] == 3 and spread),
-        "dp": spread,
-        "pp": shape["pipe"] > 1,
-    }
-    switches = [switch for switch in OVERLAPS if matters[switch]]
+    columns = {key: np.array([shape[key]]) for key in ("x", "y", "z", "data", "pipe", "zero")}
+    switches = [key for key, flags in _matters(question, columns).items() if flags[0]]
     offs = [off for count in range(len(switches) + 1) for off in combinations(switches, count)]
     return [tuple(switch for switch in OVERLAPS if switch not in off) for off in offs]
+
+
+def _matters(question: Question, columns: Mapping[str, Ints]) -> dict[str, Flags]:
+    """For each switch of `overlap` which shapes have something that it overlaps."""
+    shard = question.fixed.get("shard", 0) or columns["data"]
+    zero = np.where(shard > 1, columns["zero"], 0)
+    spread, copies = columns["data"] > 1, columns["data"] > shard
+    return {
+        "oar": (columns["x"] > 1) | (columns["y"] > 1),
+        "ors": (columns["z"] > 1) | ((zero >= 2) & spread),
+        "oag": (columns["z"] > 1) | ((zero == 3) & spread),
+        "dp": spread & ((zero < 3) | copies),
+        "pp": columns["pipe"] > 1,
+    }
 
 
 def space_of(question: Question) -> Space:
@@ -200,6 +204,7 @@ def _of_grid(question: Question, grid: tuple[int, ...]) -> Iterator[tuple[int, .
     zeros = question.choices("zero", range(4) if data > 1 else [0])
     if shard := question.fixed.get("shard", 0):
         zeros = [zero for zero in zeros if zero and data % shard == 0]
+        zeros = zeros[:1] if shard == 1 else zeros  # nothing is split, whatever zero says
     recomputes = range(len(_recomputes(question)))
     for micro_batch in question.choices("micro_batch", divisors(per_rank)):
         if per_rank % micro_batch or not schedules(question, pipe, per_rank // micro_batch):

@@ -30,7 +30,7 @@ def test_the_plan_with_least_energy_reads_as_its_golden_file() -> None:
 
 
 def test_axonns_ranking_reads_as_its_golden_file() -> None:
-    said = simgpt(*SEARCH, "--rank-by", "axonn", "--top", "4")
+    said = simgpt(*SEARCH[:-2], "--rank-by", "axonn", "--top", "4")
     assert (said.status, said.err) == (0, "")
     assert_golden("search-axonn.txt", said.out)
 
@@ -58,6 +58,13 @@ def test_a_search_that_is_stopped_says_how_far_off_it_may_be() -> None:
     assert "stopped early" in told.out or "none found yet" in told.out
 
 
+def test_other_numbers_of_devices_that_cannot_be_are_left_out_with_a_word() -> None:
+    said = simgpt(*SEARCH[:-2], "--workers", "1", "--top", "1", "--also-devices", "7", "--json")
+    answer = json.loads(said.out)
+    assert (said.status, len(answer["devices_front"])) == (0, 1)
+    assert "7 devices are left out: no plan of gpt-5b" in said.err
+
+
 def test_a_search_without_room_for_any_plan_ends_with_status_3() -> None:
     said = simgpt("search", "gpt-640b", "-m", "perlmutter", "-n", "4", "--batch", "4")
     assert said.status == 3
@@ -75,6 +82,10 @@ def test_a_search_without_room_for_any_plan_ends_with_status_3() -> None:
         (2, "--batch 8 --plan zeor=1", "did you mean zero?"),
         (2, "--batch 8 --plan zero=5", "zero=5 must be 0, 1, 2 or 3"),
         (2, "--batch 8 --rank-by axonn --memory-front", "goes with none of"),
+        (2, "--batch 8 --rank-by axonn --workers 2", "goes with none of"),
+        (2, "--batch 8 --exhaustive --workers 2", "goes without --workers"),
+        (2, "--batch 8 --plan z=0", "z=0 must be at least 1"),
+        (2, "--batch 8 --plan pipe=2,interleave=0", "interleave=0 must be at least 1"),
         (2, "--batch 8 --also-devices 8,x", "8,x is no list of numbers of devices"),
         (2, "--batch 8 --top 0", "0 is not in the range"),
         (

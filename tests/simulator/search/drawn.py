@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import Phase
+from hypothesis import Phase, reject
 from hypothesis import strategies as st
 
 from simulator.search.space import Question, Space, space_of
-from topologies.load import load_machine
+from topologies.load import load_machine, with_settings
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 
-MACHINES = {name: load_machine(name) for name in ("perlmutter", "frontier", "alps", "dgx-h100")}
+NAMES = ("perlmutter", "frontier", "alps", "lumi", "dgx-a100", "dgx-h100")
+MACHINES = {name: load_machine(name) for name in NAMES}
+MACHINES["busy"] = with_settings(MACHINES["frontier"], {"network.background": "0.2"})
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # shrinking would take minutes
 FIELDS: dict[str, list[Any]] = {
     "reshard": [True, False],
     "offload": ["none", "optimizer"],
     "attention": ["flash", "unfused"],
     "gradients": ["fp32", "bf16"],
+    "precision": ["bf16", "fp32"],
+    "zero": [3],
+    "pipe": [2],
+    "shard": [2],
 }
 
 
 @st.composite
-def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24)) -> GPT:
+def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT:
     """Models of all kinds, none of them large."""
-    heads = draw(st.sampled_from([2, 4, 8]))
+    heads = draw(st.sampled_from([2, 4, 6, 8]))
     return GPT(
         name="drawn",
         layers=draw(st.sampled_from(layers)),
@@ -33,29 +39,36 @@ def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24)) -> GPT:
         heads=heads,
         ffn=heads * 512,
         sequence=draw(st.sampled_from([256, 2048])),
-        vocab=draw(st.sampled_from([1000, 50257])),
+        vocab=draw(st.sampled_from([1000, 50257, 128256])),
         tied=draw(st.booleans()),
         activation=draw(st.sampled_from(["gelu", "swiglu"])),
         norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
         positions=draw(st.sampled_from(["learned", "rope"])),
         biases=draw(st.booleans()),
+        kv_heads=draw(st.sampled_from([0, 2])),
         dropout=draw(st.sampled_from([0.0, 0.1])),
     )
 
 
 @st.composite
-def spaces(draw: st.DrawFn, devices: tuple[int, ...] = (4, 8, 16, 32, 64)) -> Space:
+def spaces(draw: st.DrawFn, devices: tuple[int, ...] = (4, 6, 8, 12, 16, 24, 32, 48, 64)) -> Space:
     """The plans of some model on some devices."""
     keys = draw(st.sets(st.sampled_from(sorted(FIELDS)), max_size=2))
     fixed = {key: draw(st.sampled_from(FIELDS[key])) for key in sorted(keys)}
-    gpt, batch = draw(models()), draw(st.sampled_from([8, 16, 64, 128]))
-    return space_of(Question(gpt, draw(st.sampled_from(devices)), batch, fixed))
+    if fixed.get("precision") == "fp32":
+        fixed.pop("gradients", None)
+    gpt, batch = draw(models()), draw(st.sampled_from([8, 24, 64, 128]))
+    question = Question(gpt, draw(st.sampled_from(devices)), batch, fixed)
+    try:
+        return space_of(question)
+    except PlanCannotRunError:
+        reject()
 
 
 @st.composite
 def few_plans(draw: st.DrawFn, most: int = 60) -> Question:
     """A question with some plans, but not many: some fields of the plan are fixed."""
-    gpt, devices = draw(models(layers=(2, 4))), draw(st.sampled_from([2, 4, 8]))
+    gpt, devices = draw(models(layers=(2, 4, 12))), draw(st.sampled_from([2, 4, 8]))
     fixed: dict[str, Any] = {}
     order = draw(
         st.permutations(["overlap", "schedule", "recompute", "zero", "interleave", "x", "z"])

@@ -72,6 +72,7 @@ def test_overlaps_that_make_the_same_program_count_once() -> None:
     for shape in sorted(shapes)[::7]:
         own = [plan for plan in plans if str(plan).partition(",overlap")[0] == shape]
         others = [Plan(**{**own[0].as_dict(), "stage_layers": (), "overlap": o}) for o in every]
+        assert len({program(plan) for plan in own}) == len(own)
         assert {program(plan) for plan in own} == {program(plan) for plan in others}
 
 
