@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -73,9 +74,9 @@ def test_every_row_keeps_its_place_with_a_status_and_a_reason(small: Path) -> No
     assert [row["id"] for row in rows] == ["a-1", "a-2", "a-3", "b-1", "b-2", "b-3", "b-4"]
     assert [row["status"] for row in rows] == [
         *("predicted", "predicted", "predicted", "predicted"),
-        *("no plan", "unsupported", "no measurement"),
+        *("best plan", "unsupported", "no measurement"),
     ]
-    assert rows[4]["reason"] == "tp is unknown"
+    assert rows[4]["reason"] == "tp is unknown: the best plan found"
     assert rows[5]["reason"].startswith('gpu "TPUv4" is not known')
     assert rows[0]["columns"]["mood"] == "kept"
     assert rows[0]["error"] == pytest.approx(rows[0]["predicted_step_s"] / 0.02 - 1)
@@ -84,10 +85,11 @@ def test_every_row_keeps_its_place_with_a_status_and_a_reason(small: Path) -> No
 def test_the_json_has_means_by_source_over_scored_rows_alone(small: Path) -> None:
     record = json.loads(simgpt("validate", "published", "--data", str(small), "--json").out)
     errors = [row["error"] for row in record["rows"][:3]]
-    assert record["mape"] == pytest.approx(sum(map(abs, errors)) / 3)
-    assert record["median_error"] == pytest.approx(sorted(map(abs, errors))[1])
+    every = [*errors, found := record["rows"][4]["error"]]
+    assert record["mape"] == pytest.approx(sum(map(abs, every)) / 4)
+    assert record["median_error"] == pytest.approx(median(map(abs, every)))
     first, second = record["by_source"].values()
-    assert (first["rows"], second["rows"], second["mape"]) == (3, 0, None)
+    assert (first["rows"], second["rows"], second["mape"]) == (3, 1, pytest.approx(abs(found)))
     assert first["bias"] == pytest.approx(sum(errors) / 3)
     assert record["ranking"]["groups"] == 1
 
