@@ -65,14 +65,15 @@ class Alone:
     some: Sized
     entries: Entries
 
-    def slot(self, work: str, ends: Ends) -> Ints:
-        """See `simulator.search.bound.Slots`."""
-        if (work, ends) not in self._slots:
-            self._slots[work, ends] = self._chunk(0, (work,), ends)[0]
-        return self._slots[work, ends]
+    def slot(self, work: str, ends: Ends, *, last: bool = False) -> Ints:
+        """See `simulator.search.bound.Slots`; the last micro-batch's if so asked."""
+        if (work, ends, last) not in self._slots:
+            number = self._last if last else 0
+            self._slots[work, ends, last] = self._chunk(number, (work,), ends)[0]
+        return self._slots[work, ends, last]
 
     @cached_property
-    def _slots(self) -> dict[tuple[str, Ends], Ints]:
+    def _slots(self) -> dict[tuple[str, Ends, bool], Ints]:
         return {}
 
     def ending(self, chunks: Ints, ends: Ends, behind: Ints) -> Ints:
@@ -122,11 +123,14 @@ class Alone:
         if not own:
             return self._ticks[op.name][self.entries.lane]
         each = sum(self.some.values(self.some.program.buffers[name].nbytes) for name in own)
-        rest = self.some.values(op.nbytes) - each if alone else np.zeros_like(each)
+        rest = self.some.values(op.nbytes) - each
         result = np.zeros(len(layers), dtype=np.int64)
         for count in np.unique(layers).tolist():
             those = layers == count
             whole = self.clock.of_bytes(self.some, op, rest + count * each)
+            if not alone:  # a stage has one end or none, and a collective on less may take longer
+                least = self.clock.of_bytes(self.some, op, count * each)
+                whole = np.minimum(whole, least)
             result[those] = whole[self.entries.lane[those]]
         return result
 

@@ -68,7 +68,9 @@ class Draft:
         nbytes = self.slots.message_bytes(self.at)
         links = self.slots.clock.link_ticks(self.plan.pipe, nbytes)
         over = paced_ticks(
-            self.plan, lambda work, ends: int(self.slots.slot(work, ends)[self.at]), links
+            self.plan,
+            lambda work, ends, last: int(self.slots.slot(work, ends, last=last)[self.at]),
+            links,
         )
         return over + sum(
             int(part[self.at]) for part in self.slots.step(entries.interleave, Ends())

@@ -1,7 +1,8 @@
 """What a pipeline takes at least when its schedule is played slot by slot, messages included.
 
-Slots are as long as alone, each micro-batch's as the first one's, which adds to no gradients; what
-slots and messages wait for is exact. Links carry each message as fast as their fastest ring.
+Slots are as long as alone, those of all micro-batches but the last as the first one's, which adds
+to no gradients; what slots and messages wait for is exact. Links carry each message as fast as
+their fastest ring.
 """
 
 from __future__ import annotations
@@ -18,20 +19,24 @@ from workload.schedule import INPUT, Slot, slots
 Orders = tuple[tuple[Slot, ...], ...]
 
 
-def paced_ticks(plan: Plan, slot_ticks: Callable[[str, Ends], int], links: Sequence[int]) -> int:
-    """The end of the last slot of all stages; `slot_ticks` tells work and ends of a chunk."""
+def paced_ticks(
+    plan: Plan, slot_ticks: Callable[[str, Ends, bool], int], links: Sequence[int]
+) -> int:
+    """The end of the last slot of all stages; `slot_ticks` is asked for a work, a chunk's ends, and
+    whether it is the last micro-batch's."""
     small = folded_plan(plan)
     known = {
-        (work, ends): slot_ticks("backward" if work == INPUT else work, ends)
+        (work, ends, last): slot_ticks("backward" if work == INPUT else work, ends, last)
         for work in {slot.work for slot in _orders(small)[0]}
         for ends in (Ends(), Ends(first=True), Ends(last=True))
+        for last in (False, True)
     }
     while True:
         orders = _orders(small)
         pipe = Pipe(
             orders=orders,
             ticks=[
-                [known[slot.work, _ends(plan, slot.chunk * plan.pipe + stage)] for slot in order]
+                [known[_kind(plan, small, stage, slot)] for slot in order]
                 for stage, order in enumerate(orders)
             ],
             links=links,
@@ -45,8 +50,10 @@ def paced_ticks(plan: Plan, slot_ticks: Callable[[str, Ends], int], links: Seque
         small = grown(plan, small)
 
 
-def _ends(plan: Plan, chunk: int) -> Ends:
-    return Ends(first=chunk == 0, last=chunk == plan.pipe * plan.interleave - 1)
+def _kind(plan: Plan, small: Plan, stage: int, slot: Slot) -> tuple[str, Ends, bool]:
+    chunk = slot.chunk * plan.pipe + stage
+    ends = Ends(first=chunk == 0, last=chunk == plan.pipe * plan.interleave - 1)
+    return slot.work, ends, slot.micro_batch == small.micro_batches - 1
 
 
 def _orders(plan: Plan) -> Orders:
