@@ -27,6 +27,7 @@ PARTS = ("layer", "embed", "head")
 SCHEDULES = CHOICES["schedule"]
 WORK = ("forward", "backward", "weight")
 HELD = "held"
+WHILE_SAVED = ("m0.head", "m0.head.backward", "m0.l0.recompute", "m0.l0.backward")
 Ledger = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ints]]
 OWNER = {"position": "embed", "norm": "head"}
 OWNED = ("clip", "adamw", "params.gather", "to_device", "to_host")
@@ -249,7 +250,8 @@ def part_of(owner: str) -> str:
 def alone_bytes(some: Sized, layers: int) -> Ints:
     """What a device without a pipeline has in memory at its worst at least, given the overlaps.
 
-    While the last layer's backward pass runs, all others hold what they saved. Source: the live
+    While the last layer's backward pass runs, all others hold what they saved; additions that wait
+    for the end of the pass, and collectives, may come later and are left out. Source: the live
     ranges of `workload/memory.py`, with one layer's bytes for each further one.
     """
     program, level = some.program, some.values(0)
@@ -263,7 +265,7 @@ def alone_bytes(some: Sized, layers: int) -> Ints:
             if name not in live and not program.buffers[name].persistent:
                 live.add(name)
                 level = level + _on_device(some, name)
-        if op.block.startswith("m0.") and op.block not in ("m0.embed", "m0.l0.forward"):
+        if op.block in WHILE_SAVED and op.kind != "accumulate" and not op.is_collective:
             peak = np.maximum(peak, level)
         for name in gone:
             live.discard(name)

@@ -12,7 +12,15 @@ from simulator.fabric import MachineFabric
 from simulator.prediction import predict
 from simulator.search.alone import Alone
 from simulator.search.best import Draft
-from simulator.search.bound import SCHEDULES, Busiest, device_bytes, ledger, memory, step_ticks
+from simulator.search.bound import (
+    SCHEDULES,
+    Busiest,
+    alone_bytes,
+    device_bytes,
+    ledger,
+    memory,
+    step_ticks,
+)
 from simulator.search.families import Machinery, all_families, entries_of
 from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.seconds import Clock
@@ -59,6 +67,8 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     pipe, count = space.columns["pipe"][rows], space.micro_batches[rows]
     least = device_bytes(*memory(some), pipe, count, question.gpt.layers)
     assert least[0] <= prediction.memory.peak_bytes
+    if plan.pipe == 1:
+        assert alone_bytes(some, question.gpt.layers)[0] <= prediction.memory.peak_bytes
 
 
 @settings(max_examples=30, deadline=None, phases=UNSHRUNK)
