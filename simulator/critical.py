@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from simulator.actors import Performance
 from simulator.breakdown import STEP
 from simulator.costs import ComputeCosts
 from simulator.network import Fabric, Network, network_of, with_classes
-from simulator.play import Performance, perform, roles
+from simulator.play import perform, roles
 from workload.op import Op
 from workload.program import Program
 

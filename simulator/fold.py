@@ -9,7 +9,7 @@ proof fails because the step is not yet in its steady state, K and J grow, up to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,19 +19,20 @@ from simulator.costs import ComputeCosts
 from simulator.network import Fabric, Ints, Network, network_of, with_classes
 from simulator.overlaps import Times, overlaps_repeat
 from simulator.play import Run, can_overlap, play
-from simulator.positions import Cut, Fold, Position, index_of, position
+from simulator.positions import Cut, Fold, copies_in, places_in, positions_of
 from simulator.steady import Guess, Line, key_of, layer_line, micro_batch_line
 from simulator.step import Step
 from workload.forms import PLAIN, Forms
 from workload.gpt import GPT
-from workload.lowering import lower
+from workload.lowering import lower, lower_again
 from workload.lowering.recompute import layers_are_alike
-from workload.memory import MemoryUse
-from workload.op import ROLES, Op
+from workload.memory import MemoryUse, use_of
+from workload.op import HOST, ROLES, Op
+from workload.outline import Outline
 from workload.plan import Plan
 from workload.program import Program
 
-LAYERS, MICRO_BATCHES = 8, 4  # the fewest whose ends may be unlike the parts beside the cut
+LAYERS, MICRO_BATCHES = 12, 4  # the fewest whose ends may be unlike the parts beside the cut
 
 
 def simulate_step(
@@ -59,6 +60,7 @@ class _Whole:
     gpt: GPT
     plan: Plan
     forms: Forms
+    known: dict[tuple[int, int], Program] = field(default_factory=dict, compare=False, repr=False)
 
     def fold(self, layers: int, micro_batches: int) -> Fold:
         """The fold that keeps so many of its parts, or all that there are."""
@@ -66,8 +68,13 @@ class _Whole:
 
     def program(self, layers: int, micro_batches: int) -> Program:
         """The same with so many layers and micro-batches."""
-        plan = self.plan.with_micro_batches(micro_batches)
-        return lower(replace(self.gpt, layers=layers), plan, forms=self.forms)
+        if (layers, micro_batches) not in self.known:
+            plan = self.plan.with_micro_batches(micro_batches)
+            gpt = replace(self.gpt, layers=layers)
+            again = not self.forms
+            program = lower_again(gpt, plan) if again else lower(gpt, plan, forms=self.forms)
+            self.known[layers, micro_batches] = program
+        return self.known[layers, micro_batches]
 
 
 def _simulated(whole: _Whole, costs: ComputeCosts, network: Network, *, fold: bool) -> Step:
@@ -135,35 +142,32 @@ class _Corners:
             for a, b in self.more
         ]
 
-    @cached_property
-    def positions(self) -> list[Position]:
-        """Where the folded program's ops stand."""
-        return [position(op.name) for op in self.programs[0].ops]
+    @property
+    def outline(self) -> Outline:
+        """The folded program's outline."""
+        return self.programs[0].outline
 
     @cached_property
     def copies(self) -> list[int]:
         """How many ops of the whole program each of the folded program's stands for."""
-        return [self.fold.copies(where) for where in self.positions]
+        return copies_in(self.outline, self.fold)
 
     @cached_property
     def layers(self) -> Line:
         """The omitted layers."""
-        return layer_line(self.fold.layers, self.positions)
+        return layer_line(self.fold.layers, self.outline)
 
     @cached_property
     def micro_batches(self) -> Line:
         """The omitted micro-batches."""
-        return micro_batch_line(self.fold.micro_batches, self.positions)
+        return micro_batch_line(self.fold.micro_batches, self.outline)
 
     @cached_property
     def places(self) -> list[Ints]:
         """For each corner the places of the folded program's ops in it."""
-        places = []
-        for (a, b), program in zip(self.more, self.programs, strict=True):
-            index = index_of(program.ops)
-            names = (str(self.fold.moved(where, a, b)) for where in self.positions)
-            places.append(np.array([index[name] for name in names], dtype=np.int64))
-        return places
+        own = np.arange(len(self.programs[0].ops), dtype=np.int64)
+        others = zip(self.more[1:], self.programs[1:], strict=True)
+        return [own, *(places_in(self.outline, p.outline, self.fold, *more) for more, p in others)]
 
     @cached_property
     def ops(self) -> list[list[Op]]:
@@ -264,17 +268,11 @@ def _step(
 def _memory(corners: _Corners) -> MemoryUse | None:
     """The whole program's peak: memory at an op grows evenly with layers and micro-batches, so the
     peak lies at one of the folded program's ops."""
-    curves = [_memory_curve(program) for program in corners.programs]
-    whole = corners.extrapolated(curves)
+    whole = corners.extrapolated([program.levels for program in corners.programs])
     if not (corners.layers.is_even(whole) and corners.micro_batches.is_even(whole)):
         return None
-    peak = int(whole[0].argmax())
+    peak = int((whole.sum(axis=0) - whole[ROLES.index(HOST)]).argmax())
     fold = corners.fold
-    where = fold.moved(corners.positions[peak], fold.layers.omitted, fold.micro_batches.omitted)
-    total, *parts = whole[:, peak].tolist()
-    return MemoryUse(str(where), total, dict(zip(ROLES, parts, strict=True)))
-
-
-def _memory_curve(program: Program) -> Ints:
-    rows = [(use.total_bytes, *(use.parts[role] for role in ROLES)) for use in program.memory]
-    return np.array(rows, dtype=np.int64).T
+    where = positions_of(corners.outline)[peak]
+    where = fold.moved(where, fold.layers.omitted, fold.micro_batches.omitted)
+    return use_of(whole[:, peak], str(where))

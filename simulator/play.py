@@ -1,35 +1,23 @@
-"""Playing a program: one SimPy process per rank class and stream walks its ops in issue order.
-
-An op starts when the op before it on its stream and the ops it waits for on other streams are done;
-a collective moreover when every class of its group has come to it. Where collectives of several
-streams may be in flight at once, `Traffic` says when each is over; else they last as long as alone.
-A stream keeps its own clock, which runs ahead of the simulation's through ops that concern nobody
-else, and catches up with it before it waits for, meets or tells anyone: that spares most of the
-events.
-"""
+"""Playing a program: every rank class performs its ops, stream by stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import simpy
 
+from simulator.actors import Performance, Role, Stage
 from simulator.costs import ComputeCosts
 from simulator.host import hosted
 from simulator.network import Fabric, Ints, Network, network_of, with_classes
 from simulator.ticks import to_seconds, to_ticks
-from simulator.traffic import Traffic
 from workload.dataflow import Waits
 from workload.op import COMPUTE, Op
 from workload.program import Program
 from workload.timeline import Span, Timeline
 
-Life = Generator[simpy.Event, None, None]
-Performance = tuple[list[int], list[int]]  # starts and ends of a role's ops
-Meeting = tuple[str, tuple[str, ...], int]  # of which op, over which group, and which of its many
 FENCE = "fence"
 Ticks = TypeVar("Ticks", int, Ints)
 
@@ -94,17 +82,6 @@ def play(
     return Run(program, network, times[:, 0], times[:, 1])
 
 
-@dataclass(frozen=True)
-class Role:
-    """What one rank class performs: ops with their waits. `floors` has the ticks before which some
-    of them, by their places, cannot start."""
-
-    number: int
-    ops: Sequence[Op]
-    waits: Sequence[Waits]
-    floors: Mapping[int, int] = field(default_factory=dict)
-
-
 def roles(programs: Sequence[Program], network: Network) -> list[Role]:
     """Every class with its stage's program."""
     return [
@@ -116,16 +93,7 @@ def roles(programs: Sequence[Program], network: Network) -> list[Role]:
 def perform(cast: Sequence[Role], costs: ComputeCosts, network: Network) -> list[Performance]:
     """When each op of each role starts and ends, in ticks; the roles meet in their collectives."""
     streams = any(can_overlap(ops) for ops in {id(role.ops): role.ops for role in cast}.values())
-    env = simpy.Environment()
-    stage = _Stage(env, network, Traffic(env, network) if streams else None)
-    durations = durations_of(cast, costs, network)
-    actors = [_Actor(stage, role, own) for role, own in zip(cast, durations, strict=True)]
-    for actor in actors:
-        for indices in actor.streams():
-            env.process(actor.stream(indices))
-    env.run()
-    assert all(min(actor.end, default=0) >= 0 for actor in actors), "a stream never came to its end"
-    return [(actor.start, actor.end) for actor in actors]
+    return Stage(network, overlaps=streams).performed(cast, durations_of(cast, costs, network))
 
 
 def durations_of(
@@ -186,103 +154,3 @@ def charged(
             owed.clear()
         result.append(ticks)
     return result
-
-
-class _Stage:
-    """What all actors share: the clock, and the meetings that some are already at."""
-
-    def __init__(self, env: simpy.Environment, network: Network, traffic: Traffic | None) -> None:
-        self.env = env
-        self.network = network
-        self.traffic = traffic
-        self.open: dict[Meeting, tuple[simpy.Event, int]] = {}
-        self.over: dict[Meeting, simpy.Event] = {}
-
-    def meeting(self, op: Op, actor: int) -> Meeting:
-        """Which meeting this is: of those with the same op, or messages of the same tag."""
-        name = op.attributes["tag"] if op.is_message else op.name
-        return name, op.group, self.network.meetings[op.group].meeting[actor]
-
-    def arrive(self, op: Op, actor: int, takes_time: bool) -> simpy.Event | None:
-        """Come to a collective: None for the last to come, else the event that it begins."""
-        meeting = self.meeting(op, actor)
-        meetings = self.network.meetings[op.group]
-        event, missing = self.open.pop(meeting, (None, meetings.sizes[meeting[2]]))
-        if missing == 1:
-            if self.traffic is not None and takes_time and op.is_collective:
-                self.over[meeting] = self.traffic.begin(op, meetings.members[meeting[2]])
-            if event is not None:
-                event.succeed()
-            return None
-        event = event or self.env.event()
-        self.open[meeting] = (event, missing - 1)
-        return event
-
-    def end(self, op: Op, actor: int) -> simpy.Event | None:
-        """The end of a collective that has begun, or None where its duration is known."""
-        return self.over.get(self.meeting(op, actor)) if op.is_collective else None
-
-    def meets(self, op: Op, actor: int) -> bool:
-        """Whether an op concerns another class, or another stream's collectives."""
-        if not op.communicates:
-            return False
-        meetings = self.network.meetings[op.group]
-        shared = self.traffic is not None and op.is_collective
-        return shared or meetings.sizes[meetings.meeting[actor]] > 1
-
-
-class _Actor:
-    """One rank class: its streams tell each other when awaited ops are done."""
-
-    def __init__(self, stage: _Stage, role: Role, durations: Sequence[int]) -> None:
-        self.stage = stage
-        self.role = role
-        self.durations = durations
-        self.start = [-1] * len(role.ops)
-        self.end = [-1] * len(role.ops)
-        self.done: set[int] = set()
-        self.heralds: dict[int, simpy.Event] = {}
-        self.awaited = {awaited for wait in role.waits for awaited in wait}
-
-    def streams(self) -> list[list[int]]:
-        """The ops of each stream, by their places."""
-        streams: dict[str, list[int]] = {}
-        for index, op in enumerate(self.role.ops):
-            streams.setdefault(op.stream, []).append(index)
-        return list(streams.values())
-
-    def stream(self, indices: Sequence[int]) -> Life:
-        """The life of one stream."""
-        env, stage, role = self.stage.env, self.stage, self.role
-        clock = 0
-        for index in indices:
-            op = role.ops[index]
-            clock = max(clock, role.floors.get(index, 0))
-            meets = stage.meets(op, role.number)
-            if meets or role.waits[index]:
-                if clock > env.now:
-                    yield env.timeout(clock - int(env.now))
-                yield from self._await(role.waits[index])
-                takes_time = self.durations[index] > 0
-                if meets and (begin := stage.arrive(op, role.number, takes_time)) is not None:
-                    yield begin
-                clock = int(env.now)
-            self.start[index] = clock
-            if meets and (over := stage.end(op, role.number)) is not None:
-                yield over
-                clock = int(env.now)
-            else:
-                clock += self.durations[index]
-            self.end[index] = clock
-            if index in self.awaited:
-                yield env.timeout(clock - int(env.now))
-                self.done.add(index)
-                if index in self.heralds:
-                    self.heralds.pop(index).succeed()
-
-    def _await(self, ops: Waits) -> Life:
-        for op in ops:
-            if op not in self.done:
-                if op not in self.heralds:
-                    self.heralds[op] = self.stage.env.event()
-                yield self.heralds[op]

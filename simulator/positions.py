@@ -7,10 +7,12 @@ says how many there are and which stand for those left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workload.op import Op
+import numpy as np
+from numpy.typing import NDArray
+
+from workload.outline import Outline, noted
 
 _NAME = re.compile(r"(?:m(\d+)(?:\.|$))?(?:l(\d+)(?=\.|$))?")
 NONE = -1
@@ -48,6 +50,18 @@ def position(name: str) -> Position:
     assert match is not None
     micro_batch, layer = (int(text) if text else NONE for text in match.groups())
     return Position(micro_batch, layer, name[match.end() :])
+
+
+@noted
+def positions_of(outline: Outline) -> tuple[Position, ...]:
+    """Where all ops stand."""
+    return tuple(position(op.name) for op in outline.ops)
+
+
+@noted
+def index_of(outline: Outline) -> dict[str, int]:
+    """Op name to place in the program."""
+    return {op.name: index for index, op in enumerate(outline.ops)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +114,18 @@ class Fold:
         return copies
 
 
-def index_of(ops: Sequence[Op]) -> dict[str, int]:
-    """Op name to place in the program."""
-    return {op.name: index for index, op in enumerate(ops)}
+@noted
+def copies_in(outline: Outline, fold: Fold) -> list[int]:
+    """How many ops of the whole program each of a folded program's stands for."""
+    return [fold.copies(where) for where in positions_of(outline)]
+
+
+@noted
+def places_in(
+    outline: Outline, other: Outline, fold: Fold, layers: int, micro_batches: int
+) -> NDArray[np.int64]:
+    """The places of a folded program's ops in the one of that many more layers and
+    micro-batches."""
+    index = index_of(other)
+    names = (str(fold.moved(where, layers, micro_batches)) for where in positions_of(outline))
+    return np.array([index[name] for name in names], dtype=np.int64)

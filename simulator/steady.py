@@ -12,7 +12,6 @@ Letters: n and m count the omitted layers and micro-batches; all times are ticks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.network import Ints, Network
-from simulator.positions import NONE, Cut, Position
+from simulator.positions import NONE, Cut, positions_of
 from workload.op import Op
+from workload.outline import Outline, noted
 from workload.program import Program
 
 Flags = NDArray[np.bool_]
@@ -40,13 +40,14 @@ class Follows:
     first: Ints
 
 
-def follows(program: Program) -> Follows:
+@noted
+def follows(outline: Outline) -> Follows:
     """Every pair of ops of which one must end before the other starts."""
     last: dict[str, int] = {}
     later: list[int] = []
     earlier: list[int] = []
     first: list[int] = []
-    for index, (op, waits) in enumerate(zip(program.ops, program.waits, strict=True)):
+    for index, (op, waits) in enumerate(zip(outline.ops, outline.waits, strict=True)):
         first.append(len(later))
         preceding = [last.get(op.stream, -1), *waits]
         later += [index] * len(preceding)
@@ -90,30 +91,42 @@ class Line:
         return True
 
 
-def layer_line(cut: Cut, positions: Sequence[Position]) -> Line:
+def layer_line(cut: Cut, outline: Outline) -> Line:
     """The omitted layers. Those on either side must keep step with them, as far as ops reach: the
     forward pass comes from one side, the backward pass from the other."""
-    return _line(cut, positions, "layer", 2, range(-3, 3))
+    return _line(cut, outline, "layer", 2, (-3, -2, -1, 0, 1, 2))
 
 
-def micro_batch_line(cut: Cut, positions: Sequence[Position]) -> Line:
+def micro_batch_line(cut: Cut, outline: Outline) -> Line:
     """The omitted micro-batches; those one further from the cut may be unlike them."""
-    return _line(cut, positions, "micro_batch", 1, (-1, 0))
+    return _line(cut, outline, "micro_batch", 1, (-1, 0))
 
 
-def _line(
-    cut: Cut, positions: Sequence[Position], axis: str, reach: int, beside: Sequence[int]
-) -> Line:
-    at = np.array([getattr(where, axis) for where in positions], dtype=np.int64)
+def _line(cut: Cut, outline: Outline, axis: str, reach: int, beside: tuple[int, ...]) -> Line:
+    at = _parts(outline, axis)
+    if cut.omitted:
+        return Line(cut, at, reach, _twins(outline, axis, cut.back, beside))
+    return Line(cut, at, reach, dict.fromkeys(beside, np.arange(len(at), dtype=np.int64)))
+
+
+@noted
+def _parts(outline: Outline, axis: str) -> Ints:
+    """Each op's layer or micro-batch."""
+    positions = positions_of(outline)
+    return np.array([getattr(where, axis) for where in positions], dtype=np.int64)
+
+
+@noted
+def _twins(outline: Outline, axis: str, back: int, beside: tuple[int, ...]) -> dict[int, Ints]:
+    """For some parts beside the cut the place of each op's twin there."""
+    positions = positions_of(outline)
     index = {where: number for number, where in enumerate(positions)}
     twins = {part: np.arange(len(positions), dtype=np.int64) for part in beside}
-    if cut.omitted:
-        for number, where in enumerate(positions):
-            if at[number] == NONE:
-                continue
+    for number, where in enumerate(positions):
+        if getattr(where, axis) != NONE:
             for part in beside:
-                twins[part][number] = index[where.twin(axis, cut.back + part)]
-    return Line(cut, at, reach, twins)
+                twins[part][number] = index[where.twin(axis, back + part)]
+    return twins
 
 
 @dataclass(frozen=True)
@@ -130,7 +143,7 @@ class Guess:
     @cached_property
     def follows(self) -> Follows:
         """The pairs to check."""
-        return follows(self.program)
+        return follows(self.program.outline)
 
     @cached_property
     def earlier_end(self) -> Ints:

@@ -14,7 +14,6 @@ relative times alone.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,10 +48,11 @@ class Flight:
     classes: Sequence[int]
     alone: int
     left: int
-    over: simpy.Event
+    landed: Callable[[], None]
     since: int = 0
     lasts: int = 0
     changes: int = 0
+    is_over: bool = False
 
 
 class Traffic:
@@ -64,14 +64,14 @@ class Traffic:
         self._flying: list[dict[Flight, None]] = [{} for _ in network.ranks]
         self._disturbed: dict[Flight, None] = {}
 
-    def begin(self, op: Op, classes: Sequence[int]) -> simpy.Event:
-        """Send a collective of these classes, which takes any time, on its way: its end."""
+    def begin(self, op: Op, classes: Sequence[int], landed: Callable[[], None]) -> None:
+        """Send a collective of these classes, which takes any time, on its way; once it is over,
+        `landed` is called."""
         alone = self._network.ticks(op)[classes[0]]
-        flight = Flight(op, classes, alone, alone, self._env.event())
+        flight = Flight(op, classes, alone, alone, landed)
         for number in classes:
             self._flying[number][flight] = None
         self._disturb(classes)
-        return flight.over
 
     def _disturb(self, classes: Sequence[int]) -> None:
         if not self._disturbed:
@@ -83,7 +83,7 @@ class Traffic:
         """Change the paces at the end of a tick in which collectives began or ended."""
         now = int(self._env.now)
         for flight in self._disturbed:
-            if flight.over.triggered or (lasts := self._lasts(flight)) == flight.lasts:
+            if flight.is_over or (lasts := self._lasts(flight)) == flight.lasts:
                 continue
             if flight.lasts:
                 flight.left -= (now - flight.since) * flight.alone // flight.lasts
@@ -95,21 +95,18 @@ class Traffic:
         self._disturbed = {}
 
     def _lasts(self, flight: Flight) -> int:
-        return max(
-            self._network.ticks(flight.op, self._flying_on(number))[number]
-            for number in flight.classes
-        )
+        op, ticks = flight.op, self._network.ticks
+        return max(ticks(op, self._flying_on(number))[number] for number in flight.classes)
 
     def _flying_on(self, number: int) -> Flying:
-        axes: list[tuple[str, ...]] = []
-        for flight in self._flying[number]:
-            insort(axes, flight.op.axes)
-        return tuple(axes)
+        flying = self._flying[number]
+        return tuple(sorted(each.op.axes for each in flying)) if len(flying) > 1 else ()
 
     def _land(self, flight: Flight, changes: int, _: simpy.Event) -> None:
         if changes != flight.changes:
             return
+        flight.is_over = True
         for number in flight.classes:
             del self._flying[number][flight]
-        flight.over.succeed()
         self._disturb(flight.classes)
+        flight.landed()

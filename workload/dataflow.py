@@ -18,34 +18,28 @@ Waits = tuple[int, ...]
 
 def waits(ops: Sequence[Op]) -> list[Waits]:
     """For each op the indices it must wait for: at most one per other stream, the latest."""
+    streams = [op.stream for op in ops]
+    if streams.count(COMPUTE) == len(streams):
+        return [()] * len(streams)
     writer: dict[str, int] = {}
     readers: dict[str, dict[str, int]] = {}
     last_compute = -1
     result: list[Waits] = []
-    for index, op in enumerate(ops):
-        latest: dict[str, int] = {}
-        if op.stream != COMPUTE and last_compute >= 0:
-            latest[COMPUTE] = last_compute
-        for name in op.reads:
-            _later(latest, ops, writer.get(name, -1))
+    for index, (op, stream) in enumerate(zip(ops, streams, strict=True)):
+        before = [writer[name] for name in (*op.reads, *op.writes) if name in writer]
         for name in op.writes:
-            _later(latest, ops, writer.get(name, -1))
-            for reader in readers.pop(name, {}).values():
-                _later(latest, ops, reader)
+            before += readers.pop(name, {}).values()
             writer[name] = index
         for name in op.reads:
-            readers.setdefault(name, {})[op.stream] = index
-        latest.pop(op.stream, None)
+            readers.setdefault(name, {})[stream] = index
+        latest = {COMPUTE: last_compute} if stream != COMPUTE and last_compute >= 0 else {}
+        for other in before:
+            if streams[other] != stream and other > latest.get(streams[other], -1):
+                latest[streams[other]] = other
         result.append(tuple(latest.values()))
-        if op.stream == COMPUTE:
+        if stream == COMPUTE:
             last_compute = index
     return result
-
-
-def _later(latest: dict[str, int], ops: Sequence[Op], index: int) -> None:
-    if index >= 0:
-        stream = ops[index].stream
-        latest[stream] = max(index, latest.get(stream, -1))
 
 
 def retired_at(ops: Sequence[Op], wait_lists: Sequence[Waits]) -> list[int]:

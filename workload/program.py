@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from workload.dataflow import Waits, waits
+from workload.dataflow import Waits
 from workload.gpt import GPT
 from workload.layout import Layout
-from workload.memory import MemoryUse, memory_curve, releases
+from workload.memory import MemoryUse, use_of
 from workload.op import Buffer, Op
+from workload.outline import Ints, Outline
 from workload.plan import Plan
 from workload.schedule import Slot
 
@@ -22,7 +23,8 @@ class Program:
 
     `layouts` says for each parameter which part of the whole model's tensor a rank holds, `states`
     of which part it keeps the optimizer state; `slot_of` to which slot of the schedule a block of
-    ops belongs.
+    ops belongs. `like` is the outline of a program that differs in sizes alone, where there is one,
+    and `known_nbytes` the sizes of all buffers, where they are known.
     """
 
     gpt: GPT
@@ -33,21 +35,35 @@ class Program:
     states: Mapping[str, Layout] = field(default_factory=dict)
     stage: int = 0
     slot_of: Mapping[str, Slot] = field(default_factory=dict)
+    like: Outline | None = None
+    known_nbytes: tuple[int, ...] = ()
 
     @cached_property
+    def outline(self) -> Outline:
+        """What it has in common with programs that differ in sizes alone."""
+        return self.like or Outline(self.ops, self.buffers)
+
+    @property
     def waits(self) -> list[Waits]:
         """For each op the indices of the ops it waits for on other streams."""
-        return waits(self.ops)
+        return self.outline.waits
 
-    @cached_property
+    @property
     def releases(self) -> list[list[str]]:
         """For each op the buffers that are free after it."""
-        return releases(self.ops, self.waits, self.buffers)
+        return self.outline.releases
 
     @cached_property
+    def levels(self) -> Ints:
+        """Bytes in use during each op by role, (roles, ops)."""
+        sizes = self.known_nbytes or [buffer.nbytes for buffer in self.buffers.values()]
+        return self.outline.levels(sizes)
+
+    @property
     def memory(self) -> list[MemoryUse]:
         """Memory in use during each op."""
-        return memory_curve(self.ops, self.releases, self.buffers)
+        pairs = zip(self.ops, self.levels.T, strict=True)
+        return [use_of(level, op.name) for op, level in pairs]
 
     @property
     def peak(self) -> MemoryUse:

@@ -16,9 +16,8 @@ from simulator.network import Ints
 from workload.dataflow import Waits, waits
 from workload.forms import Forms
 from workload.gpt import GPT
-from workload.lowering import lower_slots
-from workload.memory import MemoryUse
-from workload.op import HOST, ROLES, Op
+from workload.lowering import lower_slots, lower_slots_again
+from workload.op import ROLES, Op
 from workload.plan import Plan
 from workload.program import Program
 from workload.schedule import Slot
@@ -193,15 +192,11 @@ class Kind:
 def kind_of(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], forms: Forms) -> Kind:
     """The kind of a stage that runs these slots."""
     chosen = [slot for slot in order if slot.micro_batch in samples(plan)]
-    return Kind(plan, lower_slots(gpt, plan, stage, chosen, forms), chosen)
+    if forms:
+        return Kind(plan, lower_slots(gpt, plan, stage, chosen, forms), chosen)
+    return Kind(plan, lower_slots_again(gpt, plan, stage, chosen), chosen)
 
 
 def _is_around(op: Op) -> bool:
     """Whether an op stands between slots: a message, or a wait for one."""
     return op.is_message or op.kind == "fence"
-
-
-def use_of(parts: Ints, where: str) -> MemoryUse:
-    """Bytes by role as a report of memory."""
-    by_role = dict(zip(ROLES, parts.tolist(), strict=True))
-    return MemoryUse(where, sum(by_role.values()) - by_role[HOST], by_role)

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.network import Ints
-from simulator.pipeline.blocks import Kind, Part, use_of
+from simulator.pipeline.blocks import Kind, Part
 from simulator.pipeline.slots import NO_MESSAGE, Pipe
 from simulator.positions import position
-from workload.memory import MemoryUse
+from workload.memory import MemoryUse, use_of
 from workload.op import ROLES
 from workload.schedule import Slot
 from workload.stages import chunk_layers

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from simulator.actors import Performance, Role
 from simulator.breakdown import parts_of
 from simulator.costs import ComputeCosts
 from simulator.network import Fabric, Flying, Network, network_of, with_classes
@@ -20,7 +21,7 @@ from simulator.pipeline.blocks import Kind, Part, kind_of
 from simulator.pipeline.memory import stage_peak
 from simulator.pipeline.slots import NO_MESSAGE, Pipe, SlotTimes, play_slots
 from simulator.pipeline.steady import Folded, folded_plan, grown
-from simulator.play import Performance, Role, durations_of, perform
+from simulator.play import durations_of, perform
 from simulator.step import Step
 from workload.dataflow import Waits
 from workload.forms import PLAIN, Forms

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from simulator.overlaps import Times, overlaps_repeat
-from simulator.positions import Cut, position
+from simulator.positions import Cut
 from simulator.steady import layer_line, micro_batch_line
 from tests.simulator.worlds import reduce
 from workload.op import Op
+from workload.outline import Outline
 
 KEPT, WHOLE = 8, 20
 STRANGE = reduce("norm.reduce", "n", "x", 4, "x")
@@ -37,10 +38,10 @@ def proven(
     starts: tuple[int, int], steps: tuple[int, int] = (10, 10), last: tuple[int, int] = (500, 620)
 ) -> bool:
     ops = ops_of()
-    where = [position(op.name) for op in ops]
+    outline = Outline(ops, {})
     lines = (
-        layer_line(Cut(KEPT, WHOLE), where),
-        micro_batch_line(Cut(1, 1), where),
+        layer_line(Cut(KEPT, WHOLE), outline),
+        micro_batch_line(Cut(1, 1), outline),
     )
     folded = times(starts, steps, 0, last[0])
     whole = times(starts, steps, WHOLE - KEPT, last[1])

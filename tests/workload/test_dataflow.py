@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from workload.dataflow import retired_at, waits
-from workload.memory import memory_curve, releases
-from workload.op import COMPUTE, Buffer, Op
+from workload.op import COMPUTE, ROLES, Buffer, Op
+from workload.outline import Outline
 
 
 def op(name: str, reads: str = "", writes: str = "", stream: str = COMPUTE) -> Op:
@@ -52,15 +52,14 @@ def test_memory_of_a_small_world_by_hand() -> None:
         "q": Buffer("q", (8,), "fp32", "workspace"),
     }
     ops = [op("a", "w", "p"), op("b", "p", "q"), op("c", "w", "w")]
-    freed = releases(ops, waits(ops), buffers)
-    assert freed == [[], ["p", "q"], []]
-    curve = memory_curve(ops, freed, buffers)
-    assert [use.total_bytes for use in curve] == [16 + 8, 16 + 8 + 32, 16]
-    assert curve[1].parts["workspace"] == 32
+    outline = Outline(ops, buffers)
+    assert outline.releases == [[], ["p", "q"], []]
+    levels = outline.levels([buffer.nbytes for buffer in buffers.values()])
+    assert levels.sum(axis=0).tolist() == [16 + 8, 16 + 8 + 32, 16]
+    assert levels[ROLES.index("workspace")].tolist() == [0, 32, 0]
 
 
 def test_what_an_overlapped_collective_reads_lives_until_it_is_awaited() -> None:
     buffers = {name: Buffer(name, (1,), "fp32", "activations") for name in "pqr"}
     ops = [op("a", "", "p"), op("b", "p", "q", "z"), op("c", "", "r"), op("d", "q", "r")]
-    freed = releases(ops, waits(ops), buffers)
-    assert freed == [[], [], [], ["p", "q", "r"]]
+    assert Outline(ops, buffers).releases == [[], [], [], ["p", "q", "r"]]

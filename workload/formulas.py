@@ -1,0 +1,188 @@
+"""Whole numbers that remember how they were calculated, so that one lowering serves many plans.
+
+A `Formula` stands for an int and calculates as one does; its `Formulas` note each step. Wherever a
+comparison, or a need for the very number, decides how a program is written, that is noted as a
+condition. For other inputs all steps are calculated again: where the conditions hold as well, what
+was written is the very program that those have, op by op, but for its numbers.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Calculation = Callable[[Any, Any], Any]
+Step = tuple[Calculation, int, int]
+Condition = tuple[Calculation, int, int, bool]
+
+
+class Formulas:
+    """The steps from some inputs to all numbers calculated from them, and what was asked of them.
+
+    >>> formulas = Formulas()
+    >>> n = formulas.input(6)
+    >>> half = n // 2 if n % 2 == 0 else n
+    >>> formulas.values([10])[half.number], formulas.values([7])
+    (5, None)
+    """
+
+    def __init__(self) -> None:
+        self._inputs = 0
+        self._values: list[int] = []
+        self._steps: list[tuple[int, Step]] = []
+        self._conditions: dict[Condition, None] = {}
+        self._known: dict[Any, Formula] = {}
+
+    def input(self, value: int) -> Any:
+        """One of the numbers that all others follow from; inputs come before anything else."""
+        assert len(self._values) == self._inputs, "inputs come first"
+        self._inputs += 1
+        return self._new(value)
+
+    def step(self, calculation: Calculation, one: Formula | int, other: Formula | int) -> Any:
+        """The outcome of a calculation."""
+        a, b = self._of(one), self._of(other)
+        key = calculation, a.number, b.number
+        if key not in self._known:
+            self._known[key] = self._new(calculation(a.value, b.value))
+            self._steps.append((self._known[key].number, key))
+        return self._known[key]
+
+    def condition(self, comparison: Calculation, one: Formula | int, other: Formula | int) -> bool:
+        """The answer of a comparison, on which what is written depends from now on."""
+        a, b = self._of(one), self._of(other)
+        answer = bool(comparison(a.value, b.value))
+        if a is not b:
+            self._conditions[comparison, a.number, b.number, answer] = None
+        return answer
+
+    def values(self, inputs: Sequence[int]) -> list[int] | None:
+        """All numbers for other inputs; nothing where these do not meet the conditions."""
+        values = [*inputs, *self._values[self._inputs :]]
+        for number, (calculation, a, b) in self._steps:
+            values[number] = calculation(values[a], values[b])
+        for comparison, a, b, answer in self._conditions:
+            if comparison(values[a], values[b]) != answer:
+                return None
+        return values
+
+    def close(self) -> None:
+        """Forget what only further steps would want."""
+        self._known.clear()
+
+    def _of(self, number: Formula | int) -> Formula:
+        if isinstance(number, Formula):
+            return number
+        if number not in self._known:
+            self._known[number] = self._new(number)
+        return self._known[number]
+
+    def _new(self, value: int) -> Formula:
+        self._values.append(value)
+        return Formula(self, len(self._values) - 1, value)
+
+
+def _calculated(calculation: Calculation, *, swapped: bool = False) -> Any:
+    def method(self: Formula, other: object) -> Any:
+        if not isinstance(other, Formula | int):
+            return NotImplemented
+        one, two = (other, self) if swapped else (self, other)
+        return self.formulas.step(calculation, one, two)
+
+    return method
+
+
+def _compared(comparison: Calculation) -> Any:
+    def method(self: Formula, other: object) -> Any:
+        if not isinstance(other, Formula | int):
+            return NotImplemented
+        return self.formulas.condition(comparison, self, other)
+
+    return method
+
+
+class Formula:
+    """See above; `number` is its place among all numbers of its `formulas`."""
+
+    __slots__ = ("formulas", "number", "value")
+
+    def __init__(self, formulas: Formulas, number: int, value: int) -> None:
+        self.formulas, self.number, self.value = formulas, number, value
+
+    __add__ = _calculated(operator.add)
+    __radd__ = _calculated(operator.add, swapped=True)
+    __sub__ = _calculated(operator.sub)
+    __rsub__ = _calculated(operator.sub, swapped=True)
+    __mul__ = _calculated(operator.mul)
+    __rmul__ = _calculated(operator.mul, swapped=True)
+    __floordiv__ = _calculated(operator.floordiv)
+    __rfloordiv__ = _calculated(operator.floordiv, swapped=True)
+    __mod__ = _calculated(operator.mod)
+    __rmod__ = _calculated(operator.mod, swapped=True)
+
+    __eq__ = _compared(operator.eq)
+    __ne__ = _compared(operator.ne)
+    __lt__ = _compared(operator.lt)
+    __le__ = _compared(operator.le)
+    __gt__ = _compared(operator.gt)
+    __ge__ = _compared(operator.ge)
+
+    def __neg__(self) -> Any:
+        return 0 - self
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return other // self, other % self
+
+    def __bool__(self) -> bool:
+        return self.formulas.condition(operator.ne, self, 0)
+
+    def __index__(self) -> int:
+        """The very number: what is written holds for no other."""
+        self.formulas.condition(operator.eq, self, self.value)
+        return self.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __rtruediv__(self, other: float) -> Quotient:
+        return Quotient(other, self)
+
+    def __format__(self, how: str) -> str:
+        return format(int(self), how)
+
+    def __repr__(self) -> str:
+        return f"Formula({self.value})"
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """A fraction, with which nothing more is calculated."""
+
+    above: float
+    below: Formula
+
+
+def evaluated(thing: Any, values: Sequence[int]) -> Any:
+    """A formula's number, also within tuples and mappings; anything else as it is."""
+    if isinstance(thing, Formula):
+        return values[thing.number]
+    if isinstance(thing, Quotient):
+        return thing.above / values[thing.below.number]
+    if isinstance(thing, tuple):
+        return tuple(evaluated(each, values) for each in thing)
+    if isinstance(thing, Mapping):
+        return {key: evaluated(each, values) for key, each in thing.items()}
+    return thing
+
+
+def has_formulas(thing: Any) -> bool:
+    """Whether there is any formula in it."""
+    if isinstance(thing, tuple):
+        return any(map(has_formulas, thing))
+    if isinstance(thing, Mapping):
+        return any(map(has_formulas, thing.values()))
+    return isinstance(thing, Formula | Quotient)
