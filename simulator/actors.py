@@ -42,10 +42,11 @@ class Role:
 @dataclass(slots=True)
 class Gathering:
     """Classes that come to a collective or a message: how many are missing, when the latest of the
-    others came, and who waits for the rest, or for the end."""
+    others came, whether `Traffic` tells the end, and who waits for the rest, or for that."""
 
     missing: int
     begin: int = 0
+    flies: bool = False
     end: int = UNKNOWN
     waiting: Waiting = field(default_factory=list)
 
@@ -58,7 +59,7 @@ class Stage:
         self.network = network
         self.ready: deque[Life] = deque()
         self._env = simpy.Environment()
-        self._traffic = Traffic(self._env, network) if overlaps else None
+        self._traffic = Traffic(self._env, network, self._land) if overlaps else None
         self._open: dict[tuple[object, ...], Gathering] = {}
 
     def performed(
@@ -83,33 +84,43 @@ class Stage:
         number = meetings.meeting[actor]
         missing = meetings.sizes[number]
         flies = self._traffic is not None and op.is_collective
-        if missing == 1 and not flies:
-            return None
-        name = op.attributes["tag"] if op.is_message else op.name
-        key = name, op.group, number
+        if missing == 1:
+            if not flies:
+                return None
+            gathering = Gathering(0, clock)
+        else:
+            gathering = self._gathered(op, number, clock, missing)
+        if not gathering.missing:
+            gathering.flies = flies and takes_time
+            if gathering.flies:
+                self._send(op, meetings.members[number], gathering)
+            else:
+                self._release(gathering.waiting)
+        return gathering
+
+    def _gathered(self, op: Op, number: int, clock: int, missing: int) -> Gathering:
+        key = op.attributes["tag"] if op.is_message else op.name, op.group, number
         gathering = self._open.pop(key, None) or Gathering(missing)
         gathering.missing -= 1
         gathering.begin = max(gathering.begin, clock)
         if gathering.missing:
             self._open[key] = gathering
-        elif flies and takes_time:
-            self._send(op, meetings.members[number], gathering)
-        else:
-            self._release(gathering.waiting)
         return gathering
-
-    def flies(self, op: Op) -> bool:
-        """Whether it takes `Traffic` to tell an op's end."""
-        return self._traffic is not None and op.is_collective
 
     def _send(self, op: Op, classes: Sequence[int], gathering: Gathering) -> None:
         assert self._traffic is not None
-        begin = partial(self._traffic.begin, op, classes, partial(self._land, gathering))
-        if gathering.begin == self._env.now:
-            begin()
+        ahead = gathering.begin - int(self._env.now)
+        if ahead:
+            timeout = self._env.timeout(ahead)
+            timeout.callbacks = [partial(self._take_off, op, classes, gathering)]
         else:
-            timeout = self._env.timeout(gathering.begin - int(self._env.now))
-            timeout.callbacks = [lambda _: begin()]
+            self._traffic.begin(op, classes, gathering)
+
+    def _take_off(
+        self, op: Op, classes: Sequence[int], gathering: Gathering, _: simpy.Event
+    ) -> None:
+        assert self._traffic is not None
+        self._traffic.begin(op, classes, gathering)
 
     def _land(self, gathering: Gathering) -> None:
         gathering.end = int(self._env.now)
@@ -160,26 +171,25 @@ class _Actor:
             if floors:
                 clock = max(clock, floors.get(index, 0))
             self.start[index] = clock
-            clock += durations[index]
+            begin, clock = clock, clock + durations[index]
             if ops[index].communicates:
-                met = yield from self._meet(index, clock - durations[index])
-                clock = met if met >= 0 else clock
+                gathering = self._come(index, begin)
+                if gathering is not None:
+                    if gathering.missing:
+                        yield gathering.waiting
+                    self.start[index] = gathering.begin
+                    clock = gathering.begin + durations[index]
+                    if gathering.flies:
+                        if gathering.end < 0:
+                            yield gathering.waiting
+                        clock = gathering.end
             end[index] = clock
             if index in heralds:
                 self.stage.ready += heralds.pop(index)
 
-    def _meet(self, index: int, clock: int) -> Generator[Waiting, None, int]:
-        """Come to a collective or a message: its end, unless it concerns nobody else."""
-        op, stage, number = self.role.ops[index], self.stage, self.role.number
+    def _come(self, index: int, clock: int) -> Gathering | None:
+        """Come to a collective or a message, unless it concerns nobody else."""
         takes_time = self.durations[index] > 0
-        gathering = stage.gathering(op, number, clock, takes_time=takes_time)
-        if gathering is None:
-            return UNKNOWN
-        if gathering.missing:
-            yield gathering.waiting
-        self.start[index] = gathering.begin
-        if not (takes_time and stage.flies(op)):
-            return gathering.begin + self.durations[index]
-        if gathering.end < 0:
-            yield gathering.waiting
-        return gathering.end
+        return self.stage.gathering(
+            self.role.ops[index], self.role.number, clock, takes_time=takes_time
+        )

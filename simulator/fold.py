@@ -33,6 +33,7 @@ from workload.plan import Plan
 from workload.program import Program
 
 LAYERS, MICRO_BATCHES = 12, 4  # the fewest whose ends may be unlike the parts beside the cut
+GROWTH = 4  # steps that want more layers than these mostly want all
 
 
 def simulate_step(
@@ -104,14 +105,14 @@ def _enough_layers(whole: _Whole, costs: ComputeCosts, network: Network) -> int:
             corners = _Corners(two, two.fold(layers, 2))
             if _parts_ticks(corners, costs, network) is not None:
                 break
-            layers *= 2
+            layers *= GROWTH
     return layers
 
 
 def _grown(gpt: GPT, layers: int, micro_batches: int) -> tuple[int, int]:
     """The next folded program to try: first with more layers, then with more micro-batches too."""
     if _cut(layers, gpt.layers).omitted:
-        return 2 * layers, micro_batches
+        return GROWTH * layers, micro_batches
     return layers, 3 * micro_batches // 2
 
 

@@ -191,7 +191,7 @@ def network_of(
         colours = _refined(stage_of, rings_of, list(groups.values()), list(group_of.values()))
     alike = unfold or int(colours.max()) < MOST_CLASSES * grid.pipe
     colours = colours if alike else stage_of
-    ranks = np.sort(np.unique(colours, return_index=True)[1])
+    ranks = np.sort(_first_of_each(colours))
     classes = np.empty(len(ranks), dtype=np.int64)
     classes[colours[ranks]] = np.arange(len(ranks), dtype=np.int64)
     everyone = Groups(groups, group_of, classes[colours], alike)
@@ -239,7 +239,7 @@ def _meetings(
     chosen = groups.of[axes][ranks]
     members = groups.members[axes][chosen]
     lowest = groups.classes[np.where(chosen[:, None] >= 0, members, ranks[:, None])].min(axis=1)
-    _, meeting = np.unique(lowest, return_inverse=True)
+    meeting = _numbered(lowest)
     rings, ring_of_group = found
     return Meetings(
         _rivals(fabric, rings, ring_of_group[chosen], alike=groups.alike),
@@ -259,14 +259,33 @@ def _refined(colours: Ints, rings_of: list[Ints], groups: list[Ints], group_of: 
             break
         marks = _hashed(colours)
         for members, index in zip(groups, group_of, strict=True):
-            _, signature = np.unique(marks[members].sum(axis=1), return_inverse=True)
+            sums = marks[members].sum(axis=1)
+            begins = np.append(True, sums[1:] != sums[:-1])
+            signature = np.unique(sums[begins], return_inverse=True)[1][np.cumsum(begins) - 1]
             colours = _combined(colours, _of_rank(signature, index) + 1)
     return colours
 
 
 def _combined(colours: Ints, other: Ints) -> Ints:
     pairs = colours * (int(other.max(initial=0)) + 1) + other
-    return np.asarray(np.unique(pairs, return_inverse=True)[1], dtype=np.int64)
+    return _numbered(pairs)
+
+
+def _numbered(keys: Ints) -> Ints:
+    """The keys as numbers from 0 on, in the same order."""
+    span = int(keys.max()) + 1
+    if span > 8 * len(keys):
+        return np.asarray(np.unique(keys, return_inverse=True)[1], dtype=np.int64)
+    present = np.zeros(span, dtype=np.int64)
+    present[keys] = 1
+    return np.asarray((present.cumsum() - 1)[keys], dtype=np.int64)
+
+
+def _first_of_each(numbers: Ints) -> Ints:
+    """Where each of the numbers from 0 on stands first."""
+    first = np.empty(int(numbers.max()) + 1, dtype=np.int64)
+    first[numbers[::-1]] = np.arange(len(numbers), dtype=np.int64)[::-1]
+    return first
 
 
 def _hashed(colours: Ints) -> NDArray[np.uint64]:

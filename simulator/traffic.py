@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
 
 import simpy
 from simpy.events import EventPriority
@@ -25,6 +26,7 @@ from simulator.network import Flying, Network
 from workload.op import Op
 
 LAST = EventPriority(2)
+Goal = TypeVar("Goal")
 
 
 class _TickEnd(simpy.Event):
@@ -38,7 +40,7 @@ class _TickEnd(simpy.Event):
 
 
 @dataclass(eq=False, slots=True)
-class Flight:
+class Flight(Generic[Goal]):
     """One collective of one meeting on its way: what is left of it, and its pace since when.
 
     `lasts` is T of the pace, 0 before it has one; `changes` counts the paces it had.
@@ -48,29 +50,36 @@ class Flight:
     classes: Sequence[int]
     alone: int
     left: int
-    landed: Callable[[], None]
+    goal: Goal
+    paces: dict[Flying, list[int]]
     since: int = 0
     lasts: int = 0
     changes: int = 0
     is_over: bool = False
 
 
-class Traffic:
+class Traffic(Generic[Goal]):
     """What is in flight on each rank class."""
 
-    def __init__(self, env: simpy.Environment, network: Network) -> None:
-        self._env = env
+    def __init__(
+        self, env: simpy.Environment, network: Network, landed: Callable[[Goal], None]
+    ) -> None:
+        self._env, self._landed = env, landed
         self._network = network
-        self._flying: list[dict[Flight, None]] = [{} for _ in network.ranks]
-        self._disturbed: dict[Flight, None] = {}
+        self._flying: list[dict[Flight[Goal], None]] = [{} for _ in network.ranks]
+        self._crowds: list[Flying] = [()] * len(network.ranks)
+        self._paces: dict[tuple[object, ...], dict[Flying, list[int]]] = {}
+        self._disturbed: dict[Flight[Goal], None] = {}
 
-    def begin(self, op: Op, classes: Sequence[int], landed: Callable[[], None]) -> None:
+    def begin(self, op: Op, classes: Sequence[int], goal: Goal) -> None:
         """Send a collective of these classes, which takes any time, on its way; once it is over,
-        `landed` is called."""
+        its goal is told so."""
         alone = self._network.ticks(op)[classes[0]]
-        flight = Flight(op, classes, alone, alone, landed)
+        paces = self._paces.setdefault((op.kind, op.axes, op.nbytes), {})
+        flight = Flight(op, classes, alone, alone, goal, paces)
         for number in classes:
             self._flying[number][flight] = None
+            self._crowds[number] = self._crowd(number)
         self._disturb(classes)
 
     def _disturb(self, classes: Sequence[int]) -> None:
@@ -94,19 +103,25 @@ class Traffic:
             landing.callbacks = [partial(self._land, flight, flight.changes)]
         self._disturbed = {}
 
-    def _lasts(self, flight: Flight) -> int:
-        op, ticks = flight.op, self._network.ticks
-        return max(ticks(op, self._flying_on(number))[number] for number in flight.classes)
+    def _lasts(self, flight: Flight[Goal]) -> int:
+        """How long it would last in the crowd that it is in; the slowest of its classes counts."""
+        longest = 0
+        for number in flight.classes:
+            crowd = self._crowds[number]
+            if crowd not in flight.paces:
+                flight.paces[crowd] = self._network.ticks(flight.op, crowd)
+            longest = max(longest, flight.paces[crowd][number])
+        return longest
 
-    def _flying_on(self, number: int) -> Flying:
-        flying = self._flying[number]
-        return tuple(sorted(each.op.axes for each in flying)) if len(flying) > 1 else ()
+    def _crowd(self, number: int) -> Flying:
+        return tuple(sorted(flight.op.axes for flight in self._flying[number]))
 
-    def _land(self, flight: Flight, changes: int, _: simpy.Event) -> None:
+    def _land(self, flight: Flight[Goal], changes: int, _: simpy.Event) -> None:
         if changes != flight.changes:
             return
         flight.is_over = True
         for number in flight.classes:
             del self._flying[number][flight]
+            self._crowds[number] = self._crowd(number)
         self._disturb(flight.classes)
-        flight.landed()
+        self._landed(flight.goal)

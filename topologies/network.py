@@ -103,13 +103,20 @@ def _rings_of(
     rounded = np.round(rate / _STEP_BYTES_PER_S) * _STEP_BYTES_PER_S
     inside = np.where(visits.nodes_of_group > 1, within, np.inf)
     table = np.column_stack([visits.nodes_of_group, local, rounded, inside])
-    different, index = np.unique(table, axis=0, return_inverse=True)
+    different, index = _different_rows(table)
     ranks, further_s = axis.members.shape[1], further_seconds(machine, visits)
     rings_found = [
         Ring(ranks, int(nodes), int(most), float(r), float(w), further_s if nodes > 1 else 0.0)
         for nodes, most, r, w in different
     ]
-    return index.reshape(-1), rings_found
+    return index, rings_found
+
+
+def _different_rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The different rows, and which of them each row is; most rows are as the one before."""
+    begins = np.append(True, (table[1:] != table[:-1]).any(axis=1))
+    different, index = np.unique(table[begins], axis=0, return_inverse=True)
+    return different, np.asarray(index.reshape(-1)[np.cumsum(begins) - 1], dtype=np.int64)
 
 
 @lru_cache(maxsize=64)

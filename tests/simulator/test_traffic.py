@@ -92,12 +92,12 @@ def test_a_ring_is_as_slow_as_its_slowest_member() -> None:
     x, y = reduce("over.x", "a", "x", MB, "x"), reduce("over.y", "b", "y", MB // 2, "y")
     network = network_of([by_hand("x=2,y=2", x, y)], ONE_NIC, unfold=True)
     env = simpy.Environment()
-    traffic = Traffic(env, network)
-    landed: list[float] = []
+    landed: list[tuple[str, float]] = []
+    traffic = Traffic[str](env, network, lambda name: landed.append((name, env.now)))
     for op, classes in ((x, [0, 1]), (x, [2, 3]), (y, [1, 3])):
-        traffic.begin(op, classes, lambda: landed.append(env.now))
+        traffic.begin(op, classes, op.name)
     env.run()
-    assert landed[1:] == [3 * TICKS_PER_S // 2] * 2
+    assert landed.count(("over.x", 3 * TICKS_PER_S // 2)) == 2
 
 
 WORLDS = {
