@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from workload.dataflow import Waits, retired_at, waits
 from workload.op import ROLES, Buffer, Op
+from workload.schedule import Slot
 
 Ints = NDArray[np.int64]
 Others = ParamSpec("Others")
@@ -20,10 +21,12 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, eq=False)
 class Outline:
-    """The ops and buffers of some program; their sizes are not looked at."""
+    """The ops and buffers of some program, whose sizes are not looked at, and the slots of its
+    blocks. `notes` are for `noted`."""
 
     ops: Sequence[Op]
     buffers: Mapping[str, Buffer]
+    slot_of: Mapping[str, Slot] = field(default_factory=dict)
     notes: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -55,28 +58,48 @@ class Outline:
 
         Persistent buffers count throughout, any other from the op that first writes it.
         """
+        born, gone = self.changes(nbytes)
+        return np.asarray(
+            self.persistent(nbytes)[:, None] + (born - gone).cumsum(axis=1) + gone, dtype=np.int64
+        )
+
+    def persistent(self, nbytes: Sequence[int]) -> Ints:
+        """Bytes by role that are there all the time, (roles,)."""
+        level = np.zeros(len(ROLES), dtype=np.int64)
+        for buffer, size in zip(self.buffers.values(), nbytes, strict=True):
+            if buffer.persistent:
+                level[ROLES.index(buffer.role)] += size
+        return level
+
+    def changes(self, nbytes: Sequence[int]) -> tuple[Ints, Ints]:
+        """Bytes by role, (roles, ops), that come with each op, and that are free after it; without
+        those that are there all the time."""
         sizes = np.array(nbytes, dtype=np.int64)
-        where, role, buffer, sign = self._changes
-        changes = np.zeros((len(ROLES), len(self.ops) + 1), dtype=np.int64)
-        np.add.at(changes, (role, where), sign * sizes[buffer])
-        return np.asarray(changes.cumsum(axis=1)[:, :-1], dtype=np.int64)
+        found = []
+        for op, role, buffer in self._lives:
+            changes = np.zeros((len(ROLES), len(self.ops)), dtype=np.int64)
+            np.add.at(changes, (role, op), sizes[buffer])
+            found.append(changes)
+        return found[0], found[1]
 
     @cached_property
-    def _changes(self) -> Ints:
-        """Before which op, in which role, which buffer comes (1) or is gone (-1)."""
+    def _lives(self) -> tuple[Ints, Ints]:
+        """Which op, which role, which buffer: where buffers come, and where they go."""
         number = {name: at for at, name in enumerate(self.buffers)}
         role = {name: ROLES.index(buffer.role) for name, buffer in self.buffers.items()}
-        held = [name for name, buffer in self.buffers.items() if buffer.persistent]
-        changes = [(0, role[name], number[name], 1) for name in held]
-        live = set(held)
-        for index, (op, gone) in enumerate(zip(self.ops, self.releases, strict=True)):
+        live = {name for name, buffer in self.buffers.items() if buffer.persistent}
+        born: list[tuple[int, int, int]] = []
+        gone: list[tuple[int, int, int]] = []
+        for index, (op, freed) in enumerate(zip(self.ops, self.releases, strict=True)):
             for name in op.writes:
                 if name not in live:
                     live.add(name)
-                    changes.append((index, role[name], number[name], 1))
-            changes += [(index + 1, role[name], number[name], -1) for name in gone]
-            live.difference_update(gone)
-        return np.array(changes, dtype=np.int64).reshape(-1, 4).T
+                    born.append((index, role[name], number[name]))
+            gone += [(index, role[name], number[name]) for name in freed]
+            live.difference_update(freed)
+        pairs = (np.array(each, dtype=np.int64).reshape(-1, 3).T for each in (born, gone))
+        first, second = pairs
+        return first, second
 
 
 def noted(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -41,7 +41,7 @@ class Program:
     @cached_property
     def outline(self) -> Outline:
         """What it has in common with programs that differ in sizes alone."""
-        return self.like or Outline(self.ops, self.buffers)
+        return self.like or Outline(self.ops, self.buffers, self.slot_of)
 
     @property
     def waits(self) -> list[Waits]:
@@ -56,8 +56,12 @@ class Program:
     @cached_property
     def levels(self) -> Ints:
         """Bytes in use during each op by role, (roles, ops)."""
-        sizes = self.known_nbytes or [buffer.nbytes for buffer in self.buffers.values()]
-        return self.outline.levels(sizes)
+        return self.outline.levels(self.nbytes)
+
+    @cached_property
+    def nbytes(self) -> Sequence[int]:
+        """The sizes of all buffers, in their order."""
+        return self.known_nbytes or [buffer.nbytes for buffer in self.buffers.values()]
 
     @property
     def memory(self) -> list[MemoryUse]:

@@ -18,6 +18,7 @@ from workload.forms import Forms
 from workload.gpt import GPT
 from workload.lowering import lower_slots, lower_slots_again
 from workload.op import ROLES, Op
+from workload.outline import Outline, noted
 from workload.plan import Plan
 from workload.program import Program
 from workload.schedule import Slot
@@ -26,25 +27,28 @@ from workload.stages import samples
 STEP = "step"
 
 
-Lives = dict[str, tuple[list[str], list[str]]]
-
-
 @dataclass(frozen=True)
 class Part:
-    """The ops of a slot, or of the step's end, by themselves.
+    """The ops of a slot, or of the step's end, by themselves: their `places` in the program.
 
-    `lives` has for each op the buffers that it brings to life, and those that nobody needs after
-    it.
+    `born` and `gone` are the bytes by role, (roles, ops of the program), that come with each op and
+    that nobody needs after it.
     """
 
     program: Program
-    ops: Sequence[Op]
-    lives: Lives
+    places: tuple[int, ...]
+    born: Ints
+    gone: Ints
 
     @cached_property
+    def ops(self) -> Sequence[Op]:
+        """The ops."""
+        return [self.program.ops[place] for place in self.places]
+
+    @property
     def waits(self) -> list[Waits]:
         """What the ops wait for among themselves."""
-        return waits(self.ops)
+        return waits_among(self.program.outline, self.places)
 
     @cached_property
     def comm_bytes(self) -> dict[str, int]:
@@ -68,18 +72,15 @@ class Part:
     def memory(self) -> tuple[Ints, Ints, str]:
         """Bytes by role on top of those before, at the op where most are in use and after the last
         op, and the former op's name. What a message brings is counted where it arrives."""
-        buffers = self.program.buffers
-        level = np.zeros(len(ROLES), dtype=np.int64)
-        most, where = level.copy(), ""
-        for op in self.ops:
-            born, gone = self.lives[op.name]
-            for name in born:
-                level[ROLES.index(buffers[name].role)] += buffers[name].nbytes
-            if not where or level.sum() > most.sum():
-                most, where = level.copy(), op.name
-            for name in gone:
-                level[ROLES.index(buffers[name].role)] -= buffers[name].nbytes
-        return most, level, where
+        if not self.places:
+            nothing = np.zeros(len(ROLES), dtype=np.int64)
+            return nothing, nothing, ""
+        own = np.array(self.places)
+        born, gone = self.born[:, own], self.gone[:, own]
+        after = (born - gone).cumsum(axis=1)
+        during = after + gone
+        at = int(during.sum(axis=0).argmax())
+        return during[:, at], after[:, -1], self.ops[at].name
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,14 @@ class Kind:
     @cached_property
     def end(self) -> Part:
         """What comes after all slots."""
-        ops = [op for op in self.program.ops if op.block == STEP]
-        return Part(self.program, ops, self._lives)
+        return self._part(ends_of(self.program.outline))
+
+    def _part(self, places: tuple[int, ...]) -> Part:
+        return Part(self.program, places, *self._changes)
+
+    @cached_property
+    def _changes(self) -> tuple[Ints, Ints]:
+        return self.program.outline.changes(self.program.nbytes)
 
     def part(self, slot: Slot) -> Part:
         """What stands for a slot of any micro-batch."""
@@ -137,10 +144,8 @@ class Kind:
 
     def ending(self, last: Slot) -> tuple[Sequence[Op], list[Waits]]:
         """The ops of the last slot and of what comes after all slots, with their waits."""
-        if last not in self._endings:
-            ops = [*self.part(last).ops, *self.end.ops]
-            self._endings[last] = ops, waits(ops)
-        return self._endings[last]
+        part = self._part((*self.part(last).places, *self.end.places))
+        return part.ops, part.waits
 
     def awaited(self, op: Op) -> list[str]:
         """The names of what an op of the program waits for on other streams."""
@@ -152,26 +157,9 @@ class Kind:
         return {op.name: index for index, op in enumerate(self.program.ops)}
 
     @cached_property
-    def _endings(self) -> dict[Slot, tuple[Sequence[Op], list[Waits]]]:
-        return {}
-
-    @cached_property
     def _parts(self) -> dict[Slot, Part]:
-        ops: dict[Slot, list[Op]] = {slot: [] for slot in self.slots}
-        for op in self.program.ops:
-            slot = self.program.slot_of.get(op.block)
-            if slot is not None and not _is_around(op):
-                ops[slot].append(op)
-        return {slot: Part(self.program, found, self._lives) for slot, found in ops.items()}
-
-    @cached_property
-    def _lives(self) -> Lives:
-        lives, seen = Lives(), set[str]()
-        for op, gone in zip(self.program.ops, self.program.releases, strict=True):
-            born = [name for name in op.writes if not self.program.buffers[name].persistent]
-            lives[op.name] = ([name for name in born if name not in seen], gone)
-            seen.update(born)
-        return lives
+        found = places_of(self.program.outline, tuple(self.slots))
+        return {slot: self._part(places) for slot, places in found.items()}
 
     @cached_property
     def message_bytes(self) -> int:
@@ -180,11 +168,10 @@ class Kind:
 
     def persistent(self, micro_batches: int) -> Ints:
         """Bytes by role that are there all the time, with the tokens of so many micro-batches."""
-        level, each = np.zeros(len(ROLES), dtype=np.int64), 0
-        for buffer in self.program.buffers.values():
-            if buffer.persistent:
-                level[ROLES.index(buffer.role)] += buffer.nbytes
-                each += buffer.nbytes if buffer.name.startswith("m0.") else 0
+        outline, nbytes = self.program.outline, self.program.nbytes
+        level = outline.persistent(nbytes)
+        pairs = zip(outline.buffers.items(), nbytes, strict=True)
+        each = sum(n for (name, b), n in pairs if b.persistent and name.startswith("m0."))
         level[ROLES.index("workspace")] += (micro_batches - len(samples(self.plan))) * each
         return level
 
@@ -195,6 +182,29 @@ def kind_of(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], forms: Form
     if forms:
         return Kind(plan, lower_slots(gpt, plan, stage, chosen, forms), chosen)
     return Kind(plan, lower_slots_again(gpt, plan, stage, chosen), chosen)
+
+
+@noted
+def places_of(outline: Outline, slots: tuple[Slot, ...]) -> dict[Slot, tuple[int, ...]]:
+    """The places of the ops of each of the slots, without what stands between slots."""
+    places: dict[Slot, list[int]] = {slot: [] for slot in slots}
+    for place, op in enumerate(outline.ops):
+        slot = outline.slot_of.get(op.block)
+        if slot is not None and not _is_around(op):
+            places[slot].append(place)
+    return {slot: tuple(found) for slot, found in places.items()}
+
+
+@noted
+def ends_of(outline: Outline) -> tuple[int, ...]:
+    """The places of the ops that come after all slots."""
+    return tuple(place for place, op in enumerate(outline.ops) if op.block == STEP)
+
+
+@noted
+def waits_among(outline: Outline, places: tuple[int, ...]) -> list[Waits]:
+    """What some ops wait for among themselves, by their numbers among them."""
+    return waits([outline.ops[place] for place in places])
 
 
 def _is_around(op: Op) -> bool:

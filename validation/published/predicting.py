@@ -20,6 +20,7 @@ from validation.published.measured import measured_s, unscored
 from validation.published.outcome import BEST_PLAN, NO_MEASUREMENT, PREDICTED, Outcome
 from validation.published.runs import Run
 from workload.gpt import GPT
+from workload.lowering import structure
 from workload.plan import Plan
 
 WORTH_A_POOL = 40  # distinct cases: below that, starting processes takes longer than predicting
@@ -112,12 +113,12 @@ def _status(case: Case, measured: float | None) -> str:
 def _answers(tasks: dict[str, Task], progress: Callable[[str], None]) -> dict[str, Answer]:
     signatures = {key: task.signature for key, task in tasks.items()}
     distinct = {signatures[key]: task for key, task in tasks.items()}
+    ordered = sorted(distinct, key=lambda name: structure(distinct[name].gpt, distinct[name].plan))
     progress(f"predicting {len(distinct)} plans for {len(tasks)} rows")
     workers = len(os.sched_getaffinity(0))
     if len(distinct) < WORTH_A_POOL or workers < 2:
-        known = {name: answer(task) for name, task in distinct.items()}
+        known = {name: answer(distinct[name]) for name in ordered}
     else:
-        ordered = sorted(distinct, key=lambda name: -distinct[name].plan.grid.ranks)
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
             every = pool.map(answer, (distinct[name] for name in ordered), chunksize=AT_ONCE)

@@ -9,11 +9,10 @@ the work: writing names, and working out who waits for whom and who frees what.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from workload.formulas import Formulas, evaluated, has_formulas
+from workload.formulas import Formula, Formulas, Quotient, evaluated, has_formulas
 from workload.gpt import GPT
 from workload.lowering.lower import lower_slots
 from workload.op import Op
@@ -25,7 +24,7 @@ from workload.schedule import Slot, slots
 PLAN_SIZES = ("x", "y", "z", "data", "batch", "micro_batch")
 GPT_SIZES = ("hidden", "heads", "ffn", "sequence", "vocab", "kv_heads", "head_width")
 NAMES = ("name", "source")
-MOST_OPS = 60_000  # kept, of all programs together: some 100 MB
+MOST_OPS = 100_000  # kept, of all programs together: some 150 MB
 MOST_SEEN = 4096
 Thing = TypeVar("Thing")
 Key = tuple[Any, ...]
@@ -54,11 +53,19 @@ def lower_slots_again(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot]) -
     return written.program(gpt, plan, values)
 
 
+def structure(gpt: GPT, plan: Plan) -> str:
+    """Equal for plans that may have the same programs; to be lowered soonest one after the other,
+    as only so many programs are kept."""
+    return repr((*_key(gpt, plan), plan.micro_batches))
+
+
 def _key(gpt: GPT, plan: Plan) -> Key:
-    """All that is no size."""
+    """All that is no size, and of which axes there is more than one rank."""
     own = [getattr(plan, field.name) for field in fields(plan) if field.name not in PLAN_SIZES]
+    wide = [getattr(plan, axis) > 1 for axis in PLAN_SIZES[:4]]
     known = {*GPT_SIZES, *NAMES}
-    return (*own, *(getattr(gpt, field.name) for field in fields(gpt) if field.name not in known))
+    rest = (getattr(gpt, field.name) for field in fields(gpt) if field.name not in known)
+    return (*own, *wide, *rest)
 
 
 class _Evaluated(Mapping[str, Thing]):
@@ -82,43 +89,65 @@ class _Evaluated(Mapping[str, Thing]):
         return len(self._things)
 
 
-@dataclass(frozen=True)
+Recipe = tuple[Op, int, int, int, int]
+
+
 class _Written:
-    """A program of formulas, and the sizes of its buffers."""
+    """A program of formulas, and the sizes of its buffers.
 
-    formulas: Formulas
-    pattern: Program
-    nbytes: tuple[int, ...]
+    A recipe is an op with the places of its bytes, its FLOPs and its replicas among all numbers,
+    and of its attributes among all different ones; -1 for those that hold no formula.
+    """
 
-    @cached_property
-    def outline(self) -> Outline:
-        """What all programs like it share."""
-        return Outline(self.pattern.ops, self.pattern.buffers)
+    def __init__(self, formulas: Formulas, pattern: Program, nbytes: Sequence[Any]) -> None:
+        self.formulas, self.pattern, self._nbytes = formulas, pattern, nbytes
+        self.outline = Outline(pattern.ops, pattern.buffers, pattern.slot_of)
+        self._attributes: list[Mapping[str, Any]] = []
+        known: dict[Any, int] = {}
+        self._recipes = [self._recipe(op, known) for op in pattern.ops]
+
+    def _recipe(self, op: Op, known: dict[Any, int]) -> Recipe:
+        attributes = -1
+        if has_formulas(op.attributes):
+            key = repr([(name, _mark(each)) for name, each in op.attributes.items()])
+            if key not in known:
+                known[key] = len(self._attributes)
+                self._attributes.append(op.attributes)
+            attributes = known[key]
+        sizes = (op.nbytes, op.flops, op.replicas)
+        a, b, c = (each.number if isinstance(each, Formula) else -1 for each in sizes)
+        return op, a, b, c, attributes
 
     def program(self, gpt: GPT, plan: Plan, values: Sequence[int]) -> Program:
         """The program with these numbers."""
+        attributes = [evaluated(each, values) for each in self._attributes]
         return Program(
             gpt,
             plan,
-            tuple(_op(op, values) if sized else op for op, sized in self._ops),
+            tuple(_op(recipe, values, attributes) for recipe in self._recipes),
             _Evaluated(self.pattern.buffers, values),
             _Evaluated(self.pattern.layouts, values),
             _Evaluated(self.pattern.states, values),
             self.pattern.stage,
             self.pattern.slot_of,
             self.outline,
-            evaluated(self.nbytes, values),
+            evaluated(self._nbytes, values),
         )
 
-    @cached_property
-    def _ops(self) -> list[tuple[Op, bool]]:
-        return [
-            (op, any(map(has_formulas, (op.nbytes, op.flops, op.replicas, op.attributes))))
-            for op in self.pattern.ops
-        ]
+
+def _mark(thing: Any) -> Any:
+    """What tells formulas apart."""
+    if isinstance(thing, Formula):
+        return "formula", thing.number
+    if isinstance(thing, Quotient):
+        return "quotient", thing.above, thing.below.number
+    return tuple(map(_mark, thing)) if isinstance(thing, tuple) else thing
 
 
-def _op(op: Op, values: Sequence[int]) -> Op:
+def _op(recipe: Recipe, values: Sequence[int], attributes: Sequence[Mapping[str, Any]]) -> Op:
+    op, nbytes, flops, replicas, own = recipe
+    if nbytes == flops == replicas == own == -1:
+        return op
     return Op(
         op.name,
         op.kind,
@@ -127,11 +156,11 @@ def _op(op: Op, values: Sequence[int]) -> Op:
         op.block,
         op.stream,
         op.axes,
-        evaluated(op.nbytes, values),
-        evaluated(op.flops, values),
-        evaluated(op.replicas, values),
+        op.nbytes if nbytes < 0 else values[nbytes],
+        op.flops if flops < 0 else values[flops],
+        op.replicas if replicas < 0 else values[replicas],
         op.dtype,
-        evaluated(op.attributes, values) if op.attributes else op.attributes,
+        op.attributes if own < 0 else attributes[own],
     )
 
 
