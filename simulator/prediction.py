@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from simulator.cost import Cost, cost_of
@@ -14,7 +15,7 @@ from simulator.forms import Tuning, fastest_forms, is_tuned
 from simulator.kernels import USUAL, Kernels
 from simulator.measured import MeasuredCosts
 from simulator.network import Fabric
-from simulator.pipeline import simulate_pipeline
+from simulator.pipeline import simulate_pipeline, simulate_slots
 from simulator.play import simulate
 from simulator.step import Step
 from simulator.tabled import TabledCosts
@@ -29,6 +30,7 @@ from workload.op import HOST
 from workload.plan import Plan
 from workload.timeline import Timeline
 
+WORTH_SLOTS = 3  # micro-batches: with fewer, each is played anyway
 MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
 
@@ -152,17 +154,29 @@ def predict(
     """
     fabric = MachineFabric(machine, plan.grid.ranks, placement, dict(kernels.payloads))
     costs = _costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
-    simulated = simulate_pipeline if plan.pipe > 1 else simulate_step
+    simulated = partial(_simulated, gpt, plan, costs, fabric, fold)
     forms = _forms(gpt, plan, costs)
-    step = simulated(gpt, plan, costs, fabric, fold=fold, forms=forms)
+    step = simulated(forms)
     prediction = _prediction(gpt, plan, machine, step)
     if forms:
-        plain = simulated(gpt, plan, costs, fabric, fold=fold) if is_tuned(forms) else step
+        plain = simulated(PLAIN) if is_tuned(forms) else step
         prediction = replace(prediction, tuning=_tuning(forms, plain, step))
     if timeline:
         _check_timeline(plan, step)
         return replace(prediction, timeline=_timeline(gpt, plan, costs, fabric, forms))
     return prediction
+
+
+def _simulated(
+    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, fold: bool, forms: Forms
+) -> Step:
+    if plan.pipe > 1:
+        return simulate_pipeline(gpt, plan, costs, fabric, fold=fold, forms=forms)
+    if fold and plan.micro_batches >= WORTH_SLOTS:
+        step = simulate_slots(gpt, plan, costs, fabric, forms=forms)
+        if step is not None:
+            return step
+    return simulate_step(gpt, plan, costs, fabric, fold=fold, forms=forms)
 
 
 def _costs(

@@ -38,7 +38,7 @@ def stage_peak(kind: Kind, pipe: Pipe, stage: int, micro_batches: int) -> Memory
     at = int(during.sum(axis=1).argmax())
     found = [
         (idle, ""),
-        (during[at], _named(kind, stage, order[at], parts[which[at]].memory[2])),
+        (during[at], _named(kind, stage, order[at], parts[which[at]].memory[2], micro_batches)),
         (last, kind.end.memory[2]),
     ]
     return use_of(*max(found, key=lambda use: int(use[0].sum())))
@@ -79,9 +79,12 @@ def _over(sent: NDArray[np.bool_], *, overlapped: bool) -> Ints:
     return over
 
 
-def _named(kind: Kind, stage: int, slot: Slot, name: str) -> str:
-    """The op of another micro-batch, and of the layers of this stage."""
-    at = position(name).twin("micro_batch", slot.micro_batch)
+def _named(kind: Kind, stage: int, slot: Slot, name: str, micro_batches: int) -> str:
+    """The op of another micro-batch, and of the layers of this stage. The last one is last in a
+    step of so many micro-batches too."""
+    is_last = slot.micro_batch == kind.plan.micro_batches - 1
+    number = micro_batches - 1 if is_last else slot.micro_batch
+    at = position(name).twin("micro_batch", number)
     if at.layer >= 0:
         chunks = chunk_layers(kind.program.gpt, kind.plan)
         first, own = (chunks[slot.chunk * kind.plan.pipe + s] for s in (kind.program.stage, stage))

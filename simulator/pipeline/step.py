@@ -22,6 +22,7 @@ from simulator.pipeline.memory import stage_peak
 from simulator.pipeline.slots import NO_MESSAGE, Pipe, SlotTimes, play_slots
 from simulator.pipeline.steady import Folded, folded_plan, grown
 from simulator.play import durations_of, perform
+from simulator.steady import key_of
 from simulator.step import Step
 from workload.dataflow import Waits
 from workload.forms import PLAIN, Forms
@@ -48,6 +49,16 @@ def simulate_pipeline(
     while (step := _attempt(Lines(gpt, plan, small, forms), costs, fabric)) is None:
         small = grown(plan, small)
     return step
+
+
+def simulate_slots(
+    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, *, forms: Forms = PLAIN
+) -> Step | None:
+    """Simulate a step of one stage slot by slot: exact, and faster than op by op where there are
+    many micro-batches. Nothing where ranks differ, since their slots need not end together.
+    """
+    step = simulate_pipeline(gpt, plan, costs, fabric, forms=forms)
+    return step if step.rank_classes == 1 else None
 
 
 def _attempt(lines: Lines, costs: ComputeCosts, fabric: Fabric) -> Step | None:
@@ -136,6 +147,7 @@ class Stages:
         latest = max(mine, key=lambda n: max(played[n][1]))
         begin = times[stage].start[-1]
         parts = parts_of(cast[latest].ops, cast[latest].waits, *played[latest], begin)
+        parts = _with_tail(parts, cast[latest], played[latest][1], begin)
         last = sum(parts.values()) + begin
         parts = self._with_slots(parts, stage, pipe.orders[stage][-1], begin + shift)
         parts["idle"] = over - last
@@ -150,7 +162,7 @@ class Stages:
             parts_ticks=parts,
             memory=max(peaks, key=lambda use: use.total_bytes),
             ops=ops + 2 * messages,
-            comm_bytes={**volume, "pipe": volume.get("pipe", 0) + messages * kind.message_bytes},
+            comm_bytes=_with_messages(volume, messages * kind.message_bytes),
             model_flops=sum(model for model, _ in flops),
             hardware_flops=sum(hardware for _, hardware in flops),
             rank_classes=len(self.network.ranks),
@@ -172,7 +184,8 @@ class Stages:
             busy += times * block.ticks
             for key, ticks in block.parts.items():
                 parts[key] = parts.get(key, 0) + times * ticks
-        parts["pipe"] = parts.get("pipe", 0) + begin - busy
+        if waited := parts.get("pipe", 0) + begin - busy:
+            parts["pipe"] = waited
         return parts
 
     def ending(self, stage: int, pipe: Pipe, times: Sequence[SlotTimes]) -> list[Role]:
@@ -224,12 +237,29 @@ class Stages:
     def link_ticks(self, stage: int) -> int:
         """A message's time from this stage to the next in the ring of stages, or back."""
         ops = self.lines.kinds[stage].program.ops
-        message = next(op for op in ops if op.is_message)
+        message = next((op for op in ops if op.is_message), None)
+        if message is None:
+            return 0
         there = replace(message, attributes={**message.attributes, "link": stage})
         if there.group not in self.network.meetings:
             return 0
         ticks = self.network.ticks(there)
         return max(ticks[number] for number in self._classes(stage))
+
+
+def _with_tail(
+    parts: dict[str, int], role: Role, ends: Sequence[int], begin: int
+) -> dict[str, int]:
+    """With the time from the compute stream's end to that of the last op on any stream."""
+    tail = max(ends) - begin - sum(parts.values())
+    if tail <= 0:
+        return parts
+    key = key_of(role.ops[ends.index(max(ends))])
+    return {**parts, key: parts.get(key, 0) + tail}
+
+
+def _with_messages(volume: dict[str, int], nbytes: int) -> dict[str, int]:
+    return {**volume, "pipe": volume.get("pipe", 0) + nbytes} if nbytes else volume
 
 
 def _played(cast: Sequence[Role], costs: ComputeCosts, network: Network) -> _Block:

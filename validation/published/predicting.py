@@ -24,7 +24,7 @@ from workload.lowering import structure
 from workload.plan import Plan
 
 WORTH_A_POOL = 40  # distinct cases: below that, starting processes takes longer than predicting
-AT_ONCE = 2  # more of them at once leave a worker idle at the end
+AT_ONCE = 8  # neighbours have the same programs; more of them leave a worker idle at the end
 
 
 @dataclass(frozen=True)
