@@ -17,6 +17,7 @@ from workload.op import Op
 
 PRODUCTS = ("matmul", "batched_matmul")
 SHAPE = ("form", "m", "n", "k")
+ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
 CAUSAL = 0.5
 BACKWARD_OVER_FORWARD = 2.5
 HEAD = 128
@@ -26,14 +27,11 @@ FAMILY |= {"swiglu": "gelu", "swiglu_grad": "gelu_grad"}
 
 
 class ComputeCosts(Protocol):
-    """Answers how long an op that is no collective takes on a device.
+    """Answers how long an op that is no collective takes on a device."""
 
-    `host_s` is how long the host takes to issue an op; 0 where it never holds the device up.
-    """
-
-    @property
-    def host_s(self) -> float:
-        """Seconds of the host for each op."""
+    def host_s(self, op: Op) -> float:
+        """Seconds that the host takes to issue the op; 0 where it never holds the device up."""
+        ...
 
     def seconds(self, op: Op) -> float:
         """Seconds from the op's start to its end, alone on its device."""
@@ -69,6 +67,7 @@ class AnalyticCosts:
         self._machine = machine
         self._kernels = kernels
         self._slowest = machine.device.slowest_of(devices)
+        self._launches = dict(kernels.launches)
         self._known: dict[tuple[object, ...], float] = {}
 
     def seconds(self, op: Op) -> float:
@@ -97,10 +96,9 @@ class AnalyticCosts:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
         return memory_bound_s(self._machine.device, op, dict(kernels.passes).get(op.kind, 1.0))
 
-    @property
-    def host_s(self) -> float:
-        """As the kernels say."""
-        return self._kernels.host_s
+    def host_s(self, op: Op) -> float:
+        """As the kernels say, for each of those that the op is made of."""
+        return self._kernels.host_s * self._launches.get(op.kind, 1)
 
     def _peak(self, dtype: str) -> float:
         return peak_flops_per_s(self._machine, dtype) * self._slowest
@@ -130,9 +128,25 @@ def matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
     m, n, k = (float(op.attributes[key]) for key in "mnk")
     m *= float(op.attributes.get("count", 1))
     e = model.e_max * m / (m + model.m0) * n / (n + model.n0) * k / (k + model.k0)
-    e *= model.forms.get(op.attributes["form"], 1.0)
+    e *= model.forms.get(op.attributes["form"], 1.0) * aligned(device, op)
     memory_s = op.nbytes / (model.memory_fraction * device.memory_bytes_per_s)
     return model.launch_s + max(op.flops / (peak_flops_per_s * e), memory_s)
+
+
+def aligned(device: Device, op: Op) -> float:
+    """The share of its rate that a 16-bit matmul keeps, by how long the rows in memory are.
+
+    Source: NVIDIA, Matrix Multiplication Background User's Guide, section 2.2: tensor cores want
+    multiples of 16 bytes. The rows are those of both operands and the product, as the form stores
+    them. Not modelled: bands of a fused tensor, whose rows are longer.
+    """
+    rows = ROWS[op.attributes["form"]] if op.dtype in ("bf16", "fp16") else ""
+    lengths = {int(op.attributes[key]) for key in rows}
+    if any(length % 2 for length in lengths):
+        return device.matmul.unaligned.get("odd", 1.0)
+    if any(length % 8 for length in lengths):
+        return device.matmul.unaligned.get("even", 1.0)
+    return 1.0
 
 
 def is_linear(op: Op) -> bool:

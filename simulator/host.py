@@ -10,14 +10,14 @@ from workload.op import COMPUTE, Op
 STEP = "step"
 
 
-def hosted(ops: Sequence[Op], ticks: Sequence[int], each: int) -> list[int]:
-    """Ticks of ops as a host allows that takes `each` ticks to issue one.
+def hosted(ops: Sequence[Op], ticks: Sequence[int], each: Sequence[int]) -> list[int]:
+    """Ticks of ops as a host allows that takes so many ticks to issue `each`.
 
     A host runs ahead of its device by many kernels, so that short ones hide behind long ones: a
     block lasts as long as its ops take on the device, or as it takes to issue them all, whichever
     is longer. What is missing goes to its compute ops in equal shares. Ops that cost nothing are
-    no kernels, and a collective's measured time begins with its launch, so that the host takes
-    nothing more for it. The closing block's ops on many parameters are issued at once, so they are
+    no kernels; the host issues a collective on the compute stream as it does a kernel. The closing
+    block's ops on many parameters are issued at once, so they are
     left alone. Not modelled: how far ahead the host may run from one block to the next, and that
     backward passes are issued faster than forward ones.
     """
@@ -25,7 +25,7 @@ def hosted(ops: Sequence[Op], ticks: Sequence[int], each: int) -> list[int]:
     for block, group in groupby(range(len(ops)), key=lambda at: ops[at].block):
         own = [at for at in group if ticks[at] and ops[at].stream == COMPUTE]
         kernels = [at for at in own if not ops[at].communicates]
-        missing = each * len(kernels) - sum(ticks[at] for at in own)
+        missing = sum(each[at] for at in own) - sum(ticks[at] for at in own)
         if block == STEP or missing <= 0 or not kernels:
             continue
         share, rest = divmod(missing, len(kernels))

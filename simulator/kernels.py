@@ -20,7 +20,8 @@ class Kernels:
     ours cost. `passes` has, for a kind of op that the stack makes of several kernels, how often as
     many bytes go through memory as through one fused kernel; `payloads`, for a kind of collective,
     how many bytes the stack sends for each of the program's, where it sends another dtype or sends
-    more often. Neither changes the FLOPs and volumes that are counted. With `tabled` matmuls are
+    more often. Neither changes the FLOPs and volumes that are counted. `launches` has, for a kind
+    of op, how many kernels the host issues for it, where more than one. With `tabled` matmuls are
     interpolated in what was measured on the device and published.
     """
 
@@ -33,6 +34,7 @@ class Kernels:
     passes: tuple[tuple[str, float], ...] = ()
     payloads: tuple[tuple[str, float], ...] = ()
     tabled: bool = False
+    launches: tuple[tuple[str, int], ...] = ()
 
 
 USUAL = Kernels()

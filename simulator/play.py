@@ -107,16 +107,18 @@ def durations_of(
     take nothing, and neither slow collectives nor are slowed.
     """
     computed: dict[int, list[int]] = {}
+    issued: dict[int, list[int]] = {}
     result = []
     for role in cast:
         if id(role.ops) not in computed:
             computed[id(role.ops)] = [_compute_ticks(op, costs) for op in role.ops]
+            issued[id(role.ops)] = [to_ticks(costs.host_s(op)) for op in role.ops]
         ticks = [
             network.ticks(op)[role.number] if op.communicates else own
             for op, own in zip(role.ops, computed[id(role.ops)], strict=True)
         ]
-        if costs.host_s:
-            ticks = hosted(role.ops, ticks, to_ticks(costs.host_s))
+        if any(each := issued[id(role.ops)]):
+            ticks = hosted(role.ops, ticks, each)
         if network.fabric.compute_share:
             ticks = charged(role.ops, role.waits, ticks, network.fabric.compute_share, round)
         result.append(tuple(ticks))

@@ -14,7 +14,11 @@ from topologies.keys import Key
 
 DTYPES = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
 FORMS = ("NN", "NT", "TN")
-MEASURED_KINDS = ("layernorm", "layernorm_grad", "gelu", "gelu_grad", "softmax", "softmax_grad")
+ALIGNMENTS = ("odd", "even")
+MEASURED_KINDS = (
+    "layernorm", "layernorm_grad", "gelu", "gelu_grad", "softmax", "softmax_grad",
+    "dropout", "dropout_grad",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,10 @@ class Matmul:
     `forms` multiplies e for matmuls of a form (T: that operand is stored transposed, row by row);
     one that is not named has 1, so that without measurements all forms cost alike.
     `sustained` is the rate of a long run over that of the short one in which matmuls are timed,
-    where the device's power limits it. `fp8` is the share of its peak that an fp8 matmul reaches
-    over that of a bf16 one of the same shape.
+    where the device's power limits it. `unaligned` multiplies e where rows of an operand or of the
+    product have an odd number of elements, or an even one that is no multiple of 8: 16 bytes are
+    loaded at once only where rows begin at multiples of them. `fp8` is the share of its peak that
+    an fp8 matmul reaches over that of a bf16 one of the same shape.
     """
 
     e_max: Annotated[float, Key("e_max")]
@@ -45,6 +51,9 @@ class Matmul:
         default_factory=dict, hash=False
     )
     sustained: Annotated[float, Key("sustained")] = 1.0
+    unaligned: Annotated[dict[str, float], Key("unaligned", names=ALIGNMENTS)] = field(
+        default_factory=dict, hash=False
+    )
     fp8: Annotated[float, Key("fp8")] = 1.0
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.costs import AnalyticCosts, padded
+from simulator.costs import AnalyticCosts, matmul_s, padded
 from simulator.fabric import MachineFabric
 from simulator.host import hosted
 from simulator.kernels import Kernels
@@ -56,6 +56,35 @@ def test_a_norm_of_several_kernels_goes_through_memory_more_often() -> None:
     assert eager.seconds(ADD) == AnalyticCosts(machine).seconds(ADD)
 
 
+def test_a_host_issues_each_of_the_kernels_that_an_op_is_made_of() -> None:
+    kernels = Kernels(host_s=7e-5, launches=(("softmax", 5),))
+    costs = AnalyticCosts(load_machine("dgx-a100"), 1, kernels)
+    assert costs.host_s(ADD) == 7e-5
+    assert costs.host_s(replace(ADD, kind="softmax")) == pytest.approx(35e-5)
+
+
+@pytest.mark.parametrize(
+    ("form", "m", "n", "k", "share"),
+    [
+        ("NT", 2048, 50304, 1024, 1.0),
+        ("NT", 2048, 50257, 1024, 0.45),  # the rows of the product are odd
+        ("NT", 2047, 50304, 1024, 1.0),  # nothing has rows of m
+        ("TN", 50257, 1024, 2048, 0.45),  # the first operand is stored by its columns
+        ("NN", 2048, 1024, 6282, 0.8),
+    ],
+)
+def test_a_matmul_with_rows_that_begin_at_odd_places_keeps_a_share_of_its_rate(
+    form: str, m: int, n: int, k: int, share: float
+) -> None:
+    device = load_machine("dgx-a100").device
+    attributes = {"form": form, "m": m, "n": n, "k": k}
+    op = replace(LINEAR, attributes=attributes, flops=2 * m * n * k, nbytes=0)
+    smooth = replace(device, matmul=replace(device.matmul, unaligned={}))
+    kernel_s = matmul_s(smooth, 312e12, op) - device.matmul.launch_s
+    expected = device.matmul.launch_s + kernel_s / share
+    assert matmul_s(device, 312e12, op) == pytest.approx(expected)
+
+
 def test_a_stack_that_gathers_in_twice_the_bytes_takes_as_long_as_for_a_gather_twice_as_large() -> (
     None
 ):
@@ -71,12 +100,15 @@ def test_a_stack_that_gathers_in_twice_the_bytes_takes_as_long_as_for_a_gather_t
 
 def test_a_block_lasts_at_least_as_long_as_the_host_takes_to_issue_its_ops() -> None:
     ops = [replace(ADD, name=f"op{number}") for number in range(4)]
-    assert hosted(ops, [10, 0, 20, 30], 5) == [10, 0, 20, 30]
-    assert hosted(ops, [10, 0, 20, 30], 30) == [20, 0, 30, 40]
+    assert hosted(ops, [10, 0, 20, 30], [5] * 4) == [10, 0, 20, 30]
+    assert hosted(ops, [10, 0, 20, 30], [30] * 4) == [20, 0, 30, 40]
     sums = [replace(op, kind="all_reduce") if at == 2 else op for at, op in enumerate(ops)]
-    assert hosted(sums, [10, 0, 20, 30], 40) == [20, 0, 20, 40]  # 80 for two, 20 of them a sum's
+    # 40 for each of three, of which one is a sum: 60 are missing
+    assert hosted(sums, [10, 0, 20, 30], [40] * 4) == [40, 0, 20, 60]
+    # the third is three kernels: 150 for five, 90 are missing
+    assert hosted(ops, [10, 0, 20, 30], [30, 0, 90, 30]) == [40, 0, 50, 60]
     closing = [replace(op, block="step") for op in ops]
-    assert hosted(closing, [1, 1, 1, 1], 100) == [1, 1, 1, 1]
+    assert hosted(closing, [1, 1, 1, 1], [100] * 4) == [1, 1, 1, 1]
 
 
 def test_fused_attention_works_through_the_next_width_that_it_has_a_kernel_for() -> None:
