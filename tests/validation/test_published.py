@@ -133,6 +133,32 @@ def test_megatron_of_2022_overlaps_input_gradients_and_fuses_dropout() -> None:
     assert (found.gpt.vocab, found.gpt.dropout) == (50432, 0.1)  # 50,257 up to 197 * 128 * 2
 
 
+def test_megatron_of_2021_sums_16_bit_gradients_beside_the_backward_pass_without_a_pipeline() -> (
+    None
+):
+    words = {"source": "D. Narayanan (arXiv 2104.04473)", "micro_batch": "1"}
+    alone, piped = case(**words, pp="1", dp="4"), case(**words, pp="16", dp="1", gpus_total="32")
+    assert (alone.plan.overlap, alone.plan.gradients) == (("dp",), "bf16")
+    assert (piped.plan.overlap, piped.plan.gradients) == ((), "bf16")
+
+
+def test_vtrains_vocabulary_is_cut_to_the_ranks_and_not_padded() -> None:
+    words = {"source": "vTrain", "framework": "Megatron-DeepSpeed"}
+    assert case(**words, tp="1", dp="4").gpt.vocab == 50257
+    assert case(**words, tp="8", pp="1", dp="1", micro_batch="16").gpt.vocab == 8 * 6282
+
+
+def test_megatrons_fused_softmax_wants_heads_in_fours_and_2048_tokens() -> None:
+    def softmax(**cells: str) -> float:
+        kernels = case(**cells, flash_attention="no", pp="1").kernels
+        return dict(kernels.launches).get("softmax", 1)
+
+    eight = {"tp": "8", "dp": "1"}  # two heads for each rank, whose sequences count together
+    assert softmax(**eight, micro_batch="1") == 5
+    assert softmax(**eight, micro_batch="2") == 1
+    assert softmax(tp="2", dp="4", seq_len="4096") == 5
+
+
 def test_blooms_ends_count_as_layers_of_a_pipeline() -> None:
     notes = "embedding/head count as pipeline layers; ALiBi, embedding LayerNorm"
     found = case(framework="Megatron-DeepSpeed", source="BigScience", layers="6", notes=notes)

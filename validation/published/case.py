@@ -105,6 +105,8 @@ def _case_as_published(run: Run) -> Case:
         gpt = replace(gpt, sequence=gpt.sequence // cp)
         remarks.append(f"cp={cp} as data parallelism over parts of sequences; key exchange hidden")
     scattered = bool(dialect.plan["scatter_gather"]) and not plan.sequence_parallel
+    if plan.attention == "unfused":
+        kernels = _with_softmax(kernels, dialect.kernels["softmax"], gpt, plan)
     found = Case(gpt, plan, kernels, dialect.name, scattered, scale, tuple(remarks))
     return replace(found, launches=_launches(dialect, found))
 
@@ -133,6 +135,20 @@ def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> Kernels:
         pace=of_gpu("pace") or dialect.kernels["usual_pace"],
         passes=tuple(dialect.kernels.get("passes", {}).items()),
         payloads=tuple(dialect.kernels.get("fp8_payloads" if fp8 else "payloads", {}).items()),
+        launches=tuple(dialect.kernels.get("launches", {}).items()),
+    )
+
+
+def _with_softmax(kernels: Kernels, softmax: Mapping[str, Any], gpt: GPT, plan: Plan) -> Kernels:
+    """The kernels with a softmax of several, where the fused one does not serve: it wants heads in
+    multiples, those of all sequences of a micro-batch together, and short sequences."""
+    heads = plan.micro_batch * gpt.heads // plan.x
+    if not heads % softmax["multiple"] and gpt.sequence <= softmax["longest"]:
+        return kernels
+    return replace(
+        kernels,
+        passes=(*kernels.passes, *softmax["passes"].items()),
+        launches=(*kernels.launches, *softmax["launches"].items()),
     )
 
 
@@ -140,12 +156,13 @@ def _gpt(run: Run, dialect: Dialect, remarks: list[str]) -> GPT:
     layers, hidden, heads = (_needed(run, key) for key in ("layers", "hidden", "heads"))
     keys = dict(dialect.model)
     multiple, times = keys.pop("vocab_multiple"), keys.pop("vocab_times_x")
+    rounded = math.floor if keys.pop("vocab_cut") else math.ceil
     default = keys.pop("vocab")
     vocab = run.whole("vocab")
     if vocab is None:
         remarks.append(f"vocabulary unknown, taken as {default}")
     multiple *= (run.whole("tp") or 1) if times else 1
-    vocab = math.ceil((vocab or default) / multiple) * multiple
+    vocab = rounded((vocab or default) / multiple) * multiple
     width = re.search(r"head_dim (\d+)", run.text("notes"))
     kv_heads = run.whole("kv_heads") or heads
     return GPT(

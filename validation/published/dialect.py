@@ -55,8 +55,13 @@ def _of_activation(run: Run) -> Mapping[str, Any]:
 def _speaks(dialect: Mapping[str, Any], run: Run) -> bool:
     when = dialect["when"].items()
     framework = run.text("framework").lower()
-    said = all(words in run.text(column).lower() for column, words in when)
+    said = all(_says(run.text(column).lower(), words) for column, words in when)
     return said and not any(word in framework for word in dialect.get("unless", ()))
+
+
+def _says(cell: str, words: str) -> bool:
+    """Whether the words are in the cell, or are all of it where they begin with =."""
+    return cell == words[1:] if words.startswith("=") else words in cell
 
 
 def _merged(tables: list[Mapping[str, Any]]) -> dict[str, Any]:
