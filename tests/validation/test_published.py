@@ -149,14 +149,14 @@ def test_vtrains_vocabulary_is_cut_to_the_ranks_and_not_padded() -> None:
 
 
 def test_megatrons_fused_softmax_wants_heads_in_fours_and_2048_tokens() -> None:
-    def softmax(**cells: str) -> float:
+    def softmax(**cells: str) -> tuple[int, float]:
         kernels = case(**cells, flash_attention="no", pp="1").kernels
-        return dict(kernels.launches).get("softmax", 1)
+        return dict(kernels.launches).get("softmax", 1), dict(kernels.passes)["softmax"]
 
     eight = {"tp": "8", "dp": "1"}  # two heads for each rank, whose sequences count together
-    assert softmax(**eight, micro_batch="1") == 5
-    assert softmax(**eight, micro_batch="2") == 1
-    assert softmax(tp="2", dp="4", seq_len="4096") == 5
+    assert softmax(**eight, micro_batch="1") == (5, 3.63)
+    assert softmax(**eight, micro_batch="2") == (1, 0.75)
+    assert softmax(tp="2", dp="4", seq_len="4096") == (5, 3.63)
 
 
 def test_blooms_ends_count_as_layers_of_a_pipeline() -> None:

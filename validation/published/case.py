@@ -140,14 +140,15 @@ def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> Kernels:
 
 
 def _with_softmax(kernels: Kernels, softmax: Mapping[str, Any], gpt: GPT, plan: Plan) -> Kernels:
-    """The kernels with a softmax of several, where the fused one does not serve: it wants heads in
-    multiples, those of all sequences of a micro-batch together, and short sequences."""
+    """The kernels with the fused softmax of causal squares, or with one in steps where that does
+    not serve: it wants heads in multiples, those of all sequences of a micro-batch together, and
+    short sequences."""
     heads = plan.micro_batch * gpt.heads // plan.x
     if not heads % softmax["multiple"] and gpt.sequence <= softmax["longest"]:
-        return kernels
+        return replace(kernels, passes=(*kernels.passes, *softmax["fused"].items()))
     return replace(
         kernels,
-        passes=(*kernels.passes, *softmax["passes"].items()),
+        passes=(*kernels.passes, *softmax["steps"].items()),
         launches=(*kernels.launches, *softmax["launches"].items()),
     )
 
