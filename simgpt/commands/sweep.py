@@ -59,6 +59,7 @@ def command(study: Path, output: Path | None, as_json: bool, **how: Any) -> None
     """
     from simgpt.studies.inputs import inputs_of
     from simgpt.studies.journal import rows_in
+    from simgpt.studies.scaling import with_published
     from simgpt.studies.study import read_study
     from simgpt.studies.sweep import sweep_into
     from simgpt.studies.table import describe, ranked
@@ -77,6 +78,7 @@ def command(study: Path, output: Path | None, as_json: bool, **how: Any) -> None
             lambda done: ticker(f"sweeping {asked.title}", done=done, of=len(asked)),
         )
     rows = ranked(rows_in(folder), how["sort"] or ("study" if asked.scaling else "throughput"))
+    rows = [with_published(row) for row in rows] if asked.scaling else rows
     text = f"{describe(asked, rows, how['limit'] or SHOWN)}\nresults in {folder}"
     answer_rows(text, rows, as_json=as_json, limit=how["limit"], folder=folder)
 

@@ -104,3 +104,13 @@ def with_efficiency(row: dict[str, Any], first: Mapping[str, Any] | None, kind: 
         "tokens_per_s_per_device": found["tokens_per_s"] / found["devices"] if found else None,
         "efficiency": found[rate] / base[rate] if fits and found and base else None,
     }
+
+
+def with_published(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with the published step of its model, machine, devices and batch; null where there is
+    none, or no prediction to stand beside it."""
+    from validation.overlay import published_point
+
+    found = row["prediction"]
+    published = published_point(row["point"], found["plan"]["batch"]) if found else None
+    return {**row, "published": published and published.beside(found["step_s"])}

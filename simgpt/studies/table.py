@@ -80,7 +80,7 @@ def _fixed(key: str, value: Any) -> str:
 
 def _good(study: Study, rows: Sequence[Row]) -> str:
     """The rows that can run; where they are too wide, figures that others imply are left out."""
-    figures = _figures(study)
+    figures = _figures(study, any(row.get("published") for row in rows))
     shown = _good_with(study, rows, figures)
     for name in LEAST:
         if max(map(len, shown.splitlines())) > tables.width():
@@ -112,7 +112,7 @@ def _bad(study: Study, rows: Sequence[Row]) -> str:
     return tables.table(columns, cells, left=len(columns))
 
 
-def _figures(study: Study) -> list[Figure]:
+def _figures(study: Study, published: bool) -> list[Figure]:
     """The columns of numbers, and how each shows a row's."""
     training = "tokens" in next(study.points())
     costs = [("days", _days), ("node-h", _training_hours), ("MWh", _mwh)]
@@ -121,6 +121,7 @@ def _figures(study: Study) -> list[Figure]:
         *([] if training else [("tokens/s", _tokens_per_s)]),
         ("MFU", lambda row: tables.percent(row["prediction"]["mfu"])),
         *([("efficiency", _efficiency)] if study.scaling is not None else []),
+        *([("published", _published_step), ("error", _error)] if published else []),
         ("memory", lambda row: tables.gib(row["prediction"]["memory"]["peak_bytes"])),
         *(costs if training else [("node-h", _hours), ("energy", _energy)]),
         ("waits on", _waits),
@@ -134,6 +135,16 @@ def _tokens_per_s(row: Row) -> str:
 def _efficiency(row: Row) -> str:
     efficiency = row["scaling"]["efficiency"]
     return "-" if efficiency is None else tables.percent(efficiency)
+
+
+def _published_step(row: Row) -> str:
+    published = row["published"]
+    return "-" if published is None else tables.seconds(published["step_s"])
+
+
+def _error(row: Row) -> str:
+    published = row["published"]
+    return "-" if published is None else tables.percent(published["error"], sign=True)
 
 
 def _hours(row: Row) -> str:

@@ -13,7 +13,7 @@ from simulator.prediction import predict
 from topologies.load import load_machine, with_settings
 from topologies.placement import scheduler
 from validation.report.answers import Answers, read_answers
-from validation.report.figures import scaling_lines
+from validation.report.figures import published_points, scaling, scaling_lines
 from validation.report.reading import ReportError
 from validation.report.report import main_answer, write_report
 from validation.report.scene import staged
@@ -232,6 +232,23 @@ def test_lines_of_scaling_are_models_or_in_weak_scaling_machines(tmp_path: Path)
         path = written(tmp_path, "r.jsonl", *({"prediction": record} for record in records))
         lines = scaling_lines(read_answers([path]).predictions)
         assert {key: [a.devices for a in line] for key, line in lines.items()} == {name: [16, 32]}
+
+
+def test_published_points_are_drawn_over_the_lines_of_scaling(tmp_path: Path) -> None:
+    records = [
+        record | {"devices": devices, "plan": record["plan"] | {"batch": 8192}}
+        for record, devices in ((answer(model="gpt-5b"), 512), (answer(model="gpt-80b"), 8192))
+    ]
+    path = written(tmp_path, "r.jsonl", *({"prediction": record} for record in records))
+    lines = scaling_lines(read_answers([path]).predictions)
+    points = published_points(lines)
+    assert [(at.devices, step.hfu) for at, step in points] == [(512, 0.411), (8192, 0.363)]
+    left, right = scaling(lines).axes
+    assert left.get_lines()[-1].get_label() == right.get_lines()[-1].get_label() == "published"
+    assert [100 * step.hfu for _, step in points] == pytest.approx([41.1, 36.3])
+    changed = [record | {"settings": {"network.background": 0.1}} for record in records]
+    path = written(tmp_path, "s.jsonl", *({"prediction": record} for record in changed))
+    assert published_points(scaling_lines(read_answers([path]).predictions)) == []
 
 
 def test_the_share_of_a_bin_is_what_spans_cover_of_it() -> None:

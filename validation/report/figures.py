@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from validation.overlay import PublishedStep, published_step
 from validation.report.answers import Pair
 from validation.report.prediction import Answer
 from validation.report.style import BLUE, GREY, INK, LINES, RED, canvas, look_of, plain_log_ticks
@@ -19,6 +20,10 @@ MOST_BARS = 16
 MOST_LINES = 8
 LEAST_SHARE = 0.004  # of a bar: less is drawn together as "rest"
 UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+PUBLISHED: dict[str, Any] = {
+    "color": RED, "marker": "D", "markersize": 7, "markerfacecolor": "none",
+    "markeredgewidth": 1.6, "linestyle": "none",
+}  # fmt: skip
 NAMES = {"pipe": "waiting for other stages", "compute": "compute", "optimizer": "optimizer"}
 
 
@@ -153,17 +158,36 @@ def scaling(lines: dict[str, list[Answer]]) -> Figure:
         ideal = [rates[0] * n / devices[0] for n in devices]
         left.plot(devices, ideal, color=colour, linewidth=0.7, linestyle=(0, (1, 3)))
         right.plot(devices, [100 * answer.hfu for answer in line], label=name, **style)
+    points = published_points(lines)
+    _overlay(left, [(at.devices, at.flops_per_s * at.step_s / p.step_s / 1e15) for at, p in points])
+    _overlay(right, [(at.devices, 100 * p.hfu) for at, p in points])
     left.set_yscale("log")
     plain_log_ticks(left, "y")
     left.set_ylabel("model PFLOP/s, all devices")
     left.set_title("Throughput (dotted: ideal)")
-    right.set_ylim(0, 115 * max(answer.hfu for line in lines.values() for answer in line))
+    shares = [answer.hfu for line in lines.values() for answer in line]
+    right.set_ylim(0, 115 * max(shares + [published.hfu for _, published in points]))
     right.set_ylabel("HFU, % of peak")
     right.set_title("Share of the peak")
     for axes in (left, right):
         device_axis(axes, sorted({a.devices for line in lines.values() for a in line}))
     right.legend(fontsize=8.5)
     return figure
+
+
+def published_points(lines: dict[str, list[Answer]]) -> list[tuple[Answer, PublishedStep]]:
+    """The answers on the lines of the usual machines whose step was published, with it."""
+    found = []
+    for answer in (answer for line in lines.values() for answer in line if not answer.settings):
+        step = published_step(answer.model, answer.machine, answer.devices, answer.batch)
+        found += [(answer, step)] if step else []
+    return found
+
+
+def _overlay(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
+    """Published points over the lines."""
+    if points:
+        axes.plot(*zip(*points, strict=True), label="published", **PUBLISHED)
 
 
 def device_axis(axes: Axes, devices: Sequence[int]) -> None:
@@ -210,9 +234,8 @@ def weak_scaling(machine: str, rungs: Sequence[Rung]) -> Figure:
               markersize=5, label="predicted")  # fmt: skip
     known = [rung for rung in rungs if rung.published_hfu is not None]
     axes.plot([rung.prediction.devices for rung in known],
-              [100 * (rung.published_hfu or 0.0) for rung in known], color=RED, marker="D",
-              markersize=7, markerfacecolor="none", markeredgewidth=1.6, linestyle="none",
-              label="published (AxoNN, SC24)")  # fmt: skip
+              [100 * (rung.published_hfu or 0.0) for rung in known],
+              label="published (AxoNN, SC24)", **PUBLISHED)  # fmt: skip
     top = max(100 * max(rung.prediction.hfu, rung.published_hfu or 0.0) for rung in rungs)
     for rung in rungs:
         above = 100 * max(rung.prediction.hfu, rung.published_hfu or 0.0)

@@ -101,7 +101,19 @@ def scaling(found: Sequence[Answer]) -> Section | None:
         return None
     words = "The fastest plan that fits, at each number of devices."
     drawn = Drawing("scaling", figures.scaling(lines), words)
-    return Section("scaling", "Scaling", (), [drawn])
+    points = figures.published_points(lines)
+    rows = [
+        (answer.model, f"{answer.devices:,} of {answer.machine}", answer.plan, published.source,
+         seconds(answer.step_s), seconds(published.step_s),
+         percent(published.error_of(answer.step_s), sign=True),
+         percent(answer.hfu), percent(published.hfu))
+        for answer, published in points
+    ]  # fmt: skip
+    columns = ("model", "devices", "plan", "published by", "step", "published step", "error",
+               "HFU", "published HFU")  # fmt: skip
+    return Section(
+        "scaling", "Scaling", (), [drawn], [Table(columns, rows, left=4)] if rows else []
+    )
 
 
 def weak_scaling(ladders: Mapping[str, Sequence[Rung]]) -> Section | None:

@@ -10,7 +10,9 @@ import pytest
 from simgpt.studies.errors import StudyError
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.journal import RESULTS, rows_in
+from simgpt.studies.scaling import with_published
 from simgpt.studies.sweep import Workers, sweep_into
+from simgpt.studies.table import describe
 from tests.simgpt.studies.worlds import study
 
 BASE = {"model": "tiny-1m", "machine": "frontier", "batch": 16, "plan": "data=rest"}
@@ -130,6 +132,24 @@ def test_a_scaling_that_nobody_can_mean(scaling: dict[str, Any], words: str) -> 
     with pytest.raises(StudyError) as refused:
         study(BASE, scaling=scaling)
     assert words in str(refused.value)
+
+
+def test_published_steps_stand_beside_the_rungs_that_have_one(tmp_path: Path) -> None:
+    ladder = [["gpt-5b", 512, 8192, "z=4,data=rest,micro_batch=4,recompute=full"],
+              ["tiny-1m", 8, 16, "data=rest"]]  # fmt: skip
+    asked = study({"machine": "frontier"}, scaling={"kind": "weak", "ladder": ladder})
+    sweep_into(tmp_path, asked, inputs_of(asked), Workers(), lambda _: None)
+    found = [with_published(row) for row in rows_in(tmp_path)]
+    assert found[0]["published"]["hfu"] == 0.411
+    step_s = found[0]["prediction"]["step_s"]
+    ratio = 1 + found[0]["published"]["error"]
+    assert found[0]["published"]["step_s"] == pytest.approx(step_s / ratio)
+    assert found[1]["published"] is None
+    said = describe(asked, found, 10)
+    assert "published     error" in said
+    assert f"{found[0]['published']['step_s']:.1f} s" in said
+    (other,) = [line for line in said.splitlines() if "tiny-1m" in line]
+    assert other.split().count("-") >= 2
 
 
 def test_weak_scaling_without_a_batch_or_with_swept_devices_is_refused() -> None:

@@ -1,0 +1,77 @@
+"""Published steps, to stand beside predictions of the same model, machine, devices and batch."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from simulator.costs import peak_flops_per_s
+from topologies.load import load_machine
+from workload.gpt import find_model
+from workload.lowering import lower
+from workload.plan_text import parse_plan
+
+SOURCE = "AxoNN, SC24"  # Singh et al., arXiv 2502.08145; see validation/data/axonn.toml
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedStep:
+    """A measured step: how long it took, and the share of the peak that it was published as,
+    recomputation counted."""
+
+    source: str
+    step_s: float
+    hfu: float
+
+    def error_of(self, step_s: float) -> float:
+        """Relative error of a predicted step."""
+        return step_s / self.step_s - 1
+
+    def beside(self, step_s: float) -> dict[str, Any]:
+        """It and the error of a predicted step, as they stand in JSON."""
+        return asdict(self) | {"error": self.error_of(step_s)}
+
+
+def published_step(model: str, machine: str, devices: int, batch: int) -> PublishedStep | None:
+    """The published step of a question, if there is one; `machine` with or without its variant."""
+    for run in _runs():
+        asked = run["model"], run["devices"], run["batch"]
+        names = run["machine"], _full_name(run["machine"])
+        if asked == (model, devices, batch) and machine in names:
+            return PublishedStep(SOURCE, _step_s(run["id"]), run["hfu"])
+    return None
+
+
+def published_point(point: Mapping[str, Any], batch: int) -> PublishedStep | None:
+    """The same for a point of a study; none where it changes the model or the machine."""
+    if any(key.startswith(("model.", "machine.")) for key in point) or "devices" not in point:
+        return None
+    return published_step(point["model"], point["machine"], point["devices"], batch)
+
+
+@cache
+def _runs() -> tuple[dict[str, Any], ...]:
+    text = resources.files("validation").joinpath("data/axonn.toml").read_text(encoding="utf-8")
+    return tuple(tomllib.loads(text)["run"])
+
+
+@cache
+def _full_name(machine: str) -> str:
+    return load_machine(machine).full_name
+
+
+@cache
+def _step_s(name: str) -> float:
+    """t = hardware FLOPs / (devices * peak * HFU): papers publish the share, all layers recomputed.
+
+    Source: the runs' own plans in validation/data/axonn.toml, of which none changes the FLOPs.
+    """
+    run = next(run for run in _runs() if run["id"] == name)
+    plan = parse_plan(run["plan"], devices=run["devices"], batch=run["batch"])
+    flops = lower(find_model(run["model"]), plan).hardware_flops
+    peak = peak_flops_per_s(load_machine(run["machine"]), plan.precision)
+    return float(flops / (run["devices"] * peak * run["hfu"]))
