@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +63,24 @@ class MachineFabric:
             if shape not in found or ring.bytes_per_s < found[shape].bytes_per_s:
                 found[shape] = ring
         return list(found.values())
+
+    def fastest(self, rings: Sequence[Ring]) -> list[Ring]:
+        """Of rings that differ in their rate alone the fastest."""
+        found: dict[Ring, Ring] = {}
+        for ring in rings:
+            shape = replace(ring, bytes_per_s=0.0)
+            if shape not in found or ring.bytes_per_s > found[shape].bytes_per_s:
+                found[shape] = ring
+        return list(found.values())
+
+    def ideal(self, ranks: int) -> list[Ring]:
+        """Rings one of which is as fast as that of any group of so many ranks, wherever they are:
+        each has all NICs of its nodes to itself, and links in a node take no time."""
+        nics = self._machine.node.nics
+        least = -(-ranks // self.ranks_per_node)
+        rate = math.inf if least == 1 else nics.count * nics.bytes_per_s
+        counts = sorted({least, *(least << n for n in range((ranks // least).bit_length())), ranks})
+        return [Ring(ranks, nodes, -(-ranks // nodes), rate) for nodes in counts if nodes <= ranks]
 
     def seconds(self, kind: Any, payload_bytes: int, ring: Ring) -> float:
         """How long a collective of that kind and payload takes on that ring."""

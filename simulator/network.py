@@ -185,7 +185,7 @@ def network_of(
         crowded = fabric.rings([groups[axes] for axes in flying])
         pairs = zip(flying, crowded, strict=True)
         rings_of += [_of_rank(index, group_of[axes]) for axes, (_, index) in pairs]
-    stage_of = np.arange(grid.ranks, dtype=np.int64) // grid.stride("pipe")
+    stage_of = grid.stages()
     colours = np.arange(grid.ranks, dtype=np.int64)
     if not unfold:
         colours = _refined(stage_of, rings_of, list(groups.values()), list(group_of.values()))

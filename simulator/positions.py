@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,7 @@ class Position:
         return ".".join(words)
 
 
+@lru_cache(maxsize=1 << 16)
 def position(name: str) -> Position:
     """Read an op's name.
 

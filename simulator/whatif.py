@@ -103,8 +103,9 @@ def _changes(plan: Plan) -> Iterator[dict[str, Any]]:
     yield {"micro_batch": plan.micro_batch * 2}
     if plan.micro_batch % 2 == 0:
         yield {"micro_batch": plan.micro_batch // 2}
-    for zero in {max(plan.zero - 1, 0), min(plan.zero + 1, 3)} - {plan.zero}:
-        yield {"zero": zero}
+    for zero in (plan.zero - 1, plan.zero + 1):
+        if zero in range(4):
+            yield {"zero": zero}
     for recompute in RECOMPUTES:
         yield {"recompute": recompute}
     for overlap in (OVERLAPS, ("oar", "ors", "oag")):

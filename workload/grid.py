@@ -1,15 +1,16 @@
-"""The rank grid: five axes, x fastest, and the groups in which collectives run."""
+"""The rank grid: five axes in some order, and the groups in which collectives run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 AXES = ("x", "y", "z", "data", "pipe")
-_DIMENSIONS = ("x", "y", "z", "shard", "replica", "pipe")
+USUAL = "x-y-z-data-pipe"
 _PARTS = {"data": ("shard", "replica")}
 ENDS = "ends"
 LINK = "link"
@@ -17,7 +18,8 @@ LINK = "link"
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How many ranks there are along each axis. Rank order: x fastest, then y, z, data, pipe.
+    """How many ranks there are along each axis. `order` names them, the axis whose neighbours have
+    neighbouring ranks first: usually x, then y, z, data, pipe.
 
     Of the data axis, runs of `shard` neighbours (0: all of them) share sharded state: "shard" names
     the axis within a run, "replica" the one across runs. "ends" names the pairs of the first and
@@ -30,10 +32,11 @@ class Grid:
     data: int = 1
     pipe: int = 1
     shard: int = 0
+    order: str = USUAL
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Axis name to size, fastest axis first."""
+        """Axis name to size."""
         return {axis: getattr(self, axis) for axis in AXES}
 
     @property
@@ -64,12 +67,12 @@ class Grid:
 
     def stride(self, axis: str) -> int:
         """Distance in ranks between neighbours along an axis."""
-        dimension = _PARTS.get(axis, (axis,))[0]
-        return self.size(*_DIMENSIONS[: _DIMENSIONS.index(dimension)])
+        dimensions = _dimensions(self.order)
+        return self.size(*dimensions[: dimensions.index(_PARTS.get(axis, (axis,))[0])])
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Where a rank sits on each axis, and on the two parts of data."""
-        axes = dict.fromkeys((*AXES, *_DIMENSIONS))
+        axes = dict.fromkeys((*AXES, *_dimensions(self.order)))
         return {axis: rank // self.stride(axis) % self._size(axis) for axis in axes}
 
     def rank(self, coordinates: dict[str, int]) -> int:
@@ -82,13 +85,28 @@ class Grid:
         The groups hold every rank once, except over "ends" and links, where other stages are in
         none.
         """
+        dimensions = _dimensions(self.order)[::-1]
         parts = {part for axis in axes for part in _PARTS.get(axis, (axis,))}
-        shape = tuple(self._size(name) for name in reversed(_DIMENSIONS))
+        shape = tuple(self._size(name) for name in dimensions)
         ranks = np.arange(self.ranks, dtype=np.int64).reshape(shape)
         for pair in [axis for axis in axes if axis == ENDS or axis.startswith(LINK)]:
-            ranks = ranks[sorted(set(self._stages(pair)))]
+            ranks = ranks.take(sorted(set(self._stages(pair))), dimensions.index("pipe"))
             parts = parts - {pair} | {"pipe"}
-        ordered = sorted(parts, key=_DIMENSIONS.index, reverse=True)
-        places = [len(_DIMENSIONS) - 1 - _DIMENSIONS.index(axis) for axis in ordered]
-        rest = [place for place in range(len(_DIMENSIONS)) if place not in places]
+        places = [place for place, name in enumerate(dimensions) if name in parts]
+        rest = [place for place, name in enumerate(dimensions) if name not in parts]
         return ranks.transpose(*rest, *places).reshape(-1, self.size(*axes))
+
+    def stages(self) -> NDArray[np.int64]:
+        """The stage of each rank."""
+        return np.arange(self.ranks, dtype=np.int64) // self.stride("pipe") % self.pipe
+
+
+@lru_cache(maxsize=256)
+def _dimensions(order: str) -> tuple[str, ...]:
+    """The axes of an order, with data as its two parts."""
+    return tuple(part for axis in order.split("-") for part in _PARTS.get(axis, (axis,)))
+
+
+def is_order(text: str) -> bool:
+    """Whether a text names every axis once, as in `x-z-y-data-pipe`."""
+    return sorted(text.split("-")) == sorted(AXES)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from workload.errors import PlanCannotRunError, PlanError
-from workload.grid import AXES, Grid
+from workload.grid import AXES, USUAL, Grid, is_order
 
 OVERLAPS = ("oar", "ors", "oag", "dp", "pp")
 CHOICES = {
@@ -44,6 +44,7 @@ class Plan:
     linear ahead, `dp` gradient collectives bucket by bucket beside the backward pass and gathers of
     updated parameters beside AdamW; and `pp`, sends between stages beside the next micro-batch's
     compute. Copies between host and device always run beside AdamW.
+    `order` places ranks on the axes: the first one's neighbours have neighbouring ranks.
     """
 
     x: int = 1
@@ -68,6 +69,7 @@ class Plan:
     recompute: str = "none"
     overlap: tuple[str, ...] = OVERLAPS
     precision: str = "bf16"
+    order: str = USUAL
 
     def __post_init__(self) -> None:
         for key in (*AXES, "interleave", "batch", "micro_batch"):
@@ -77,6 +79,8 @@ class Plan:
             _one_of(key, getattr(self, key), allowed)
         for switch in self.overlap:
             _one_of("overlap", switch, OVERLAPS)
+        if not is_order(self.order):
+            raise PlanError(f"order={self.order} must name x, y, z, data, pipe once, as in {USUAL}")
         self._check_recompute()
         self._check_sharding()
         self._check_pipeline()
@@ -136,7 +140,7 @@ class Plan:
     @property
     def grid(self) -> Grid:
         """The rank grid of this plan."""
-        return Grid(self.x, self.y, self.z, self.data, self.pipe, self.shard)
+        return Grid(self.x, self.y, self.z, self.data, self.pipe, self.shard, self.order)
 
     @property
     def micro_batches(self) -> int:

@@ -98,10 +98,11 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     simgpt search gpt-40b -m perlmutter -n 4096 --batch-tokens 16777216 --plan pipe=1 --top 10
 
     The space has every legal x, y, z, data, pipe, micro_batch, zero, recompute (none, selective,
-    full), sequence_parallel, schedule, interleave and overlap; --plan fixes some, and sets other
-    fields. Each plan is bounded from below, and simulated unless something faster is known, so the
-    answer is the optimum and says so. Stopped early (Ctrl-C or --time-limit) it says how far off
-    the best plan so far may be. Where no plan fits, that is the answer, with status 3.
+    full), sequence_parallel, schedule, interleave, overlap and rank order; --plan fixes some (as in
+    order=x-y-z-data-pipe), and sets other fields. Each plan is bounded from below, and simulated
+    unless something faster is known, so the answer is the optimum and says so. Stopped early
+    (Ctrl-C or --time-limit) it says how far off the best plan so far may be. Where no plan fits,
+    that is the answer, with status 3.
     """
     from simulator.search import Question
     from topologies.policies import parse_placement
@@ -115,7 +116,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     placed = parse_placement(how["placement"], built, how["devices"])
     if how["rank_by"] == "axonn":
         _alone(how)
-        _answer_axonn(question, built, placed, how["top"], as_json=as_json, output=output)
+        text, record = _ranked_by_axonn(question, built, placed, how["top"])
+        options.answer(text, record | _asked(how), as_json=as_json, output=output)
         return
     begun = time.monotonic()
     how["until"] = begun + (how["limit_s"] or math.inf)
@@ -250,21 +252,18 @@ def _is_beaten(each: Prediction, by: Prediction) -> bool:
     return its[0] <= mine[0] and its[1] <= mine[1] and its != mine
 
 
-def _answer_axonn(
-    question: Question,
-    machine: Machine,
-    placement: Placement,
-    top: int,
-    *,
-    as_json: bool,
-    output: Path | None,
-) -> None:
+def _ranked_by_axonn(
+    question: Question, machine: Machine, placement: Placement, top: int
+) -> tuple[str, dict[str, Any]]:
     from simulator.search.compare import by_axonn, kendall_tau
 
     ranked = by_axonn(question, machine, placement=placement, top=max(top, 2))
     tau = kendall_tau(ranked)
     record = {
+        "model": question.gpt.name,
         "machine": machine.full_name,
+        "devices": question.devices,
+        "batch": question.batch,
         "kendall_tau": tau,
         "correlation": f"Rank correlation of AxoNN's model with the simulator: {tau:.2f}.",
         "plans": [
@@ -272,4 +271,4 @@ def _answer_axonn(
             for each in ranked
         ],
     }
-    options.answer(describe_ranking(ranked, tau), record, as_json=as_json, output=output)
+    return describe_ranking(ranked, tau), record

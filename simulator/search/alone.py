@@ -13,24 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.play import charged
 from simulator.positions import position
-from simulator.search.bound import Ends, Entries, adds_to_tied, part_of, work_of
+from simulator.search.bound import Ends, Entries, part_of
+from simulator.search.scripts import STEP, Script
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized
-from workload.dataflow import Waits, waits
-from workload.lowering import lower
+from workload.dataflow import Waits
 from workload.op import COMPUTE, Op
 
 Ints = NDArray[np.int64]
 ACROSS_STAGES = ("norm.reduce", "loss.reduce")
-STEP, NORM = "step", "norm.squares"
+NORM = "norm.squares"
 FEW = 8  # layers, the middle ones of which are mostly alike
 
 
@@ -64,6 +63,7 @@ class Alone:
     clock: Clock
     some: Sized
     entries: Entries
+    script: Script
 
     def slot(self, work: str, ends: Ends, *, last: bool = False) -> Ints:
         """See `simulator.search.bound.Slots`; the last micro-batch's if so asked."""
@@ -152,16 +152,8 @@ class Alone:
     def _played(self, micro_batch: int, works: tuple[str, ...], ends: Ends, layers: int) -> Played:
         key = micro_batch, works, ends, layers
         if key not in self._known:
-            parts = ["layer", *ends.parts]
-            every = self._ops(layers)
-            ops = [
-                op
-                for work in works
-                for op in every[micro_batch, work]
-                if _part(op) in parts and not (adds_to_tied(op, self.some) and not ends.alone)
-            ]
-            following = waits(ops)
-            durations = [self._duration(op) for op in ops]
+            ops, following = self.script.slots(micro_batch, works, ends, layers)
+            durations = [self._ticks[_in_first_layer(op.name)] for op in ops]
             if share := self.clock.fabric.compute_share:
                 durations = charged(ops, following, durations, share, _rounded)
             self._known[key] = played(ops, following, durations, len(self.some.rows))
@@ -171,40 +163,16 @@ class Alone:
     def _known(self) -> dict[tuple[int, tuple[str, ...], Ends, int], Played]:
         return {}
 
-    def _ops(self, layers: int) -> Mapping[tuple[int, str], list[Op]]:
-        """The ops of the first row's program of so many layers, by micro-batch and work."""
-        if layers not in self._lowered:
-            plan = self.some.program.plan
-            sizes = ("x", "y", "z", "data", "micro_batch", "batch")
-            own: dict[str, Any] = {
-                key: int(self.some.values(getattr(plan, key))[0]) for key in sizes
-            }
-            gpt = replace(self.some.program.gpt, layers=layers)
-            found: dict[tuple[int, str], list[Op]] = {}
-            for op in lower(gpt, replace(plan, **own)).ops:
-                if op.block != STEP:
-                    number = int(op.block.partition(".")[0][1:])
-                    found.setdefault((number, work_of(op)), []).append(op)
-            self._lowered[layers] = found
-        return self._lowered[layers]
-
-    @cached_property
-    def _lowered(self) -> dict[int, Mapping[tuple[int, str], list[Op]]]:
-        return {}
-
     @cached_property
     def _ticks(self) -> Mapping[str, Ints]:
         return {op.name: self.clock.ticks(self.some, op) for op in self.some.program.ops}
 
-    def _duration(self, op: Op) -> Ints:
-        """What an op takes in any layer is what it takes in the first."""
-        where = position(op.name)
-        return self._ticks[str(where.twin("layer", 0)) if where.layer > 0 else op.name]
 
-
-def _part(op: Op) -> str:
-    owner, _, rest = op.name.partition(".")
-    return part_of(owner if rest.startswith("grads.") else op.block.split(".")[1])
+@lru_cache(maxsize=1 << 16)
+def _in_first_layer(name: str) -> str:
+    """What an op takes in any layer is what it takes in the first."""
+    where = position(name)
+    return str(where.twin("layer", 0)) if where.layer > 0 else name
 
 
 def _rounded(ticks: NDArray[np.float64]) -> Ints:

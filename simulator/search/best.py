@@ -1,10 +1,12 @@
 """Best first: bounds are refined and plans simulated, always those that may be fastest, until no
 plan that is left can be faster than those found.
 
-There are four levels. A family is all shapes with the same program, bounded by their busiest
-streams; it opens into groups, one for each set of overlaps, bounded likewise; a group opens into
-drafts, bounded by playing their slots alone; a draft of a pipeline becomes a plan, bounded by
-playing its schedule; a plan is simulated.
+A family is all shapes with the same program, bounded by their busiest streams; it opens into
+groups, one for each set of overlaps, bounded likewise. Until then collectives last as long as on
+the fastest ring of all rank orders; in a group each plan has its order, and its rings. A group
+becomes a queue of plans, bounded by playing their slots alone; from a queue the next one becomes a
+draft or, without a pipeline, a plan; a draft becomes a plan, bounded by playing its schedule; and a
+plan is simulated.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import heapq
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -21,60 +23,23 @@ from numpy.typing import NDArray
 
 from simulator.prediction import Prediction
 from simulator.search.alone import Alone
-from simulator.search.bound import (
-    SCHEDULES,
-    Busiest,
-    Ends,
-    Entries,
-    alone_bytes,
-    step_ticks,
-)
+from simulator.search.bound import SCHEDULES, Busiest, Entries, alone_bytes, ledger, step_ticks
 from simulator.search.families import LONGEST_S, Family, Machinery, all_families
+from simulator.search.levels import Draft, Group, Queue, in_every_order
 from simulator.search.objective import Objective
-from simulator.search.paced import paced_ticks
+from simulator.search.room import pipeline_bytes
+from simulator.search.scripts import Lowered, Script
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized, sized
-from simulator.search.space import Order, Space, overlaps
-from workload.plan import Plan
+from simulator.search.space import Space, overlaps
+from workload.grid import USUAL
+from workload.plan import OVERLAPS, Plan
 
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Item = Family | Group | Queue | Draft | Plan
 NEVER = int(np.iinfo(np.int64).max)
-
-
-@dataclass(frozen=True)
-class Group:
-    """Orders of some rows of the space with the same overlaps, and the bounds of each, on a step's
-    time and on how long devices compute in it."""
-
-    rows: Ints
-    entries: Entries
-    bounds: Ints
-    busy: Ints
-    overlap: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A plan of a pipeline, and what its slots take at least."""
-
-    plan: Plan
-    slots: Alone
-    at: int
-    busy: int
-
-    def ticks(self) -> int:
-        """What its step takes at least."""
-        entries = self.slots.entries
-        nbytes = self.slots.message_bytes(self.at)
-        links = self.slots.clock.link_ticks(self.plan.pipe, nbytes)
-        over = paced_ticks(
-            self.plan,
-            lambda work, ends, last: int(self.slots.slot(work, ends, last=last)[self.at]),
-            links,
-        )
-        return over + sum(
-            int(part[self.at]) for part in self.slots.step(entries.interleave, Ends())
-        )
+NEAR = 1.1  # times the best bound of a family: what is placed together, in every rank order
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +91,10 @@ class Search:
         self._space, self._machinery = space, machinery
         self._clock = Clock(space, machinery.costs, machinery.fabric)
         self._hands, self._objective, self._top = hands, objective, top
-        self._heap: list[tuple[int, int, Family | Group | Draft | Plan]] = []
+        self._heap: list[tuple[int, int, Item]] = []
         self._counter = count()
         self._found: list[tuple[int, int, Prediction]] = []
+        self._larger: dict[Plan, bool] = {}  # than the device's memory
         self._fitting = self._simulated = 0
 
     def run(self) -> Iterator[State]:
@@ -144,15 +110,10 @@ class Search:
         while self._may_win():
             yield self._state()
             bound, _, item = heapq.heappop(self._heap)
-            if isinstance(item, Family):
-                self._open_family(item)
-            elif isinstance(item, Group):
-                self._open_group(item)
-            elif isinstance(item, Draft):
-                ticks, busy = np.array([item.ticks()]), np.array([item.busy])
-                self._push(max(bound, int(self._objective.bound(ticks, busy)[0])), item.plan)
-            else:
+            if isinstance(item, Plan):
                 self._try([item, *self._next_plans()])
+            else:
+                self._open(bound, item)
         yield self._state()
 
     @property
@@ -176,61 +137,90 @@ class Search:
             not self._may_win(),
         )
 
-    def _push(self, bound: int, item: Family | Group | Draft | Plan) -> None:
+    def _push(self, bound: int, item: Item) -> None:
         if bound < self._threshold:
             heapq.heappush(self._heap, (bound, next(self._counter), item))
 
+    def _open(self, bound: int, item: Family | Group | Queue | Draft) -> None:
+        if isinstance(item, Family):
+            self._open_family(item)
+        elif isinstance(item, Group):
+            self._open_group(item)
+        elif isinstance(item, Queue):
+            self._open_queue(item)
+        elif not self._larger.get(replace(item.plan, order=USUAL), False):
+            ticks, busy = np.array([item.ticks()]), np.array([item.busy])
+            self._push(max(bound, int(self._objective.bound(ticks, busy)[0])), item.plan)
+
+    def _now(self, bound: int, item: Group | Queue) -> None:
+        """Open it at once as long as nothing is found: what it takes may spare all the others."""
+        if self._threshold == NEVER:
+            self._open(bound, item)
+        else:
+            self._push(bound, item)
+
     def _open_family(self, family: Family) -> None:
-        shape = self._space.shape(int(family.rows[0])) | {"pipe": 1}
-        for overlap in overlaps(self._space.question, shape):
-            busiest = Busiest(family.ledger, family.entries, overlap)
+        bounds = self._bounds(busiest := Busiest(family.ledger, family.entries, None))
+        at = np.argsort(bounds, kind="stable")[: int((bounds < self._threshold).sum())]
+        near = int(np.searchsorted(bounds[at], bounds[at[0]] * NEAR, "right"))
+        count = 1 if self._threshold == NEVER else near
+        if len(later := at[count:]):
+            entries = busiest.entries.only(later, busiest.entries.lane[later])
+            self._push(int(bounds[later[0]]), replace(family, entries=entries))
+        entries = busiest.entries.only(at[:count], busiest.entries.lane[at[:count]])
+        rows, schedule = family.rows[entries.lane], SCHEDULES[int(entries.schedule[0])]
+        for plain in sized(self._space, np.unique(rows), overlap=(), schedule=schedule):
+            keep = np.isin(rows, plain.rows)
+            own = entries.only(keep, np.searchsorted(plain.rows, rows[keep]))
+            self._push_groups(Lowered(plain), own)
+
+    def _push_groups(self, lowered: Lowered, entries: Entries) -> None:
+        """Push some rows with each set of overlaps."""
+        some, entries = in_every_order(self._space, Script(lowered, OVERLAPS).some, entries)
+        known = ledger(self._clock, some)
+        fresh = self._bounds(Busiest(known, entries, None)) < self._threshold
+        entries = entries.only(fresh, entries.lane[fresh])
+        shape = self._space.shape(int(some.rows[0])) | {"pipe": 1}
+        for overlap in overlaps(self._space.question, shape) if fresh.any() else ():
+            busiest = Busiest(known, entries, overlap)
             ticks, busy = step_ticks(busiest), busiest.busy()
             bounds = self._objective.bound(ticks, busy)
             keep = bounds < self._threshold
             if keep.any():
-                rows = family.rows[family.entries.lane[keep]]
-                entries = family.entries.only(keep, np.arange(len(rows), dtype=np.int64))
-                group = Group(rows, entries, ticks[keep], busy[keep], overlap)
-                self._push(int(bounds.min()), group)
+                group = Group(some, Script(lowered, overlap), entries, ticks, busy)
+                self._now(int(bounds.min()), group.only(keep))
+
+    def _bounds(self, busiest: Busiest) -> Ints:
+        return self._objective.bound(step_ticks(busiest), busiest.busy())
 
     def _open_group(self, group: Group) -> None:
-        fresh = self._objective.bound(group.bounds, group.busy) < self._threshold
-        schedule = SCHEDULES[int(group.entries.schedule[0])]
-        how = {"overlap": group.overlap, "schedule": schedule}
-        for some in sized(self._space, np.unique(group.rows[fresh]), **how):
-            keep = fresh & np.isin(group.rows, self._with_room(some))
-            if not keep.any():
-                continue
-            rows = group.rows[keep]
-            entries = group.entries.only(keep, np.searchsorted(some.rows, rows))
-            slots = Alone(self._clock, some, entries)
-            busy = group.busy[keep]
-            ticks = np.maximum(step_ticks(slots), group.bounds[keep])
-            bounds = self._objective.bound(ticks, busy)
-            for number, at in enumerate(np.argsort(bounds, kind="stable").tolist()):
-                if bounds[at] >= self._threshold:
-                    break
-                plans = self._plans(int(rows[at]), entries, at, group.overlap)
-                if not number:  # at once: what it takes may spare all that cannot be faster
-                    self._try(plans[:1])
-                for plan in plans if number else plans[1:]:
-                    draft = Draft(plan, slots, at, int(busy[at])) if plan.pipe > 1 else plan
-                    self._push(int(bounds[at]), draft)
+        keep = self._objective.bound(group.ticks, group.busy) < self._threshold
+        keep &= self._have_room(group.script.some)[group.some.lane[group.entries.lane]]
+        if not keep.any():
+            return
+        group = group.only(keep)
+        slots = Alone(self._clock, group.some, group.entries, group.script)
+        bounds = self._objective.bound(np.maximum(step_ticks(slots), group.ticks), group.busy)
+        at = np.argsort(bounds, kind="stable")[: int((bounds < self._threshold).sum())]
+        if len(at):
+            self._now(int(bounds[at[0]]), Queue(slots, at, bounds[at], group.busy))
 
-    def _with_room(self, some: Sized) -> Ints:
-        """Rows that may fit; what is known of pipelines' memory was weighed before."""
+    def _open_queue(self, queue: Queue) -> None:
+        at, bound = int(queue.at[0]), int(queue.bounds[0])
+        for plan in queue.plans(self._space):
+            if self._threshold == NEVER:
+                self._try([plan])
+            else:
+                busy = int(queue.busy[at])
+                self._push(bound, Draft(plan, queue.slots, at, busy) if plan.pipe > 1 else plan)
+        if len(queue.at) > 1:
+            self._push(int(queue.bounds[1]), queue.later())
+
+    def _have_room(self, some: Sized) -> Flags:
+        """Which rows may fit; what is known of pipelines' memory was weighed before."""
         least = alone_bytes(some, self._space.question.gpt.layers)
         pipelines = self._space.columns["pipe"][some.rows] > 1
-        return some.rows[pipelines | (least <= self._machinery.capacity_bytes)]
-
-    def _plans(self, row: int, entries: Entries, at: int, overlap: tuple[str, ...]) -> list[Plan]:
-        """A plan with and, in a pipeline, without overlapped messages: bounds leave these out."""
-        schedule, interleave = SCHEDULES[int(entries.schedule[at])], int(entries.interleave[at])
-        found = [self._space.plan(row, Order(schedule, interleave, overlap))]
-        if entries.pipe[at] > 1 and "overlap" not in self._space.question.fixed:
-            without = tuple(switch for switch in overlap if switch != "pp")
-            found.append(self._space.plan(row, Order(schedule, interleave, without)))
-        return found
+        return np.asarray(pipelines | (least <= self._machinery.capacity_bytes))
 
     def _next_plans(self) -> Iterator[Plan]:
         """As many of the plans that come next as there are more hands."""
@@ -242,8 +232,21 @@ class Search:
             yield plan
 
     def _try(self, plans: Sequence[Plan]) -> None:
-        for prediction in self._hands.all(plans):
+        """Simulate those plans that have room."""
+        plans = [plan for plan in plans if not self._is_too_large(plan)]
+        for plan, prediction in zip(plans, self._hands.all(plans), strict=True):
             self._simulated += 1
             if prediction.memory.peak_bytes <= self._machinery.capacity_bytes:
                 value = self._objective.of(prediction)
                 insort(self._found, (value, next(self._counter), prediction))
+            else:
+                self._larger[replace(plan, order=USUAL)] = True
+
+    def _is_too_large(self, plan: Plan) -> bool:
+        """Whether a pipeline has no room, which is known sooner than its time; rank orders change
+        nothing about it."""
+        usual = replace(plan, order=USUAL)
+        if usual not in self._larger:
+            nbytes = pipeline_bytes(self._space.question.gpt, usual) if plan.pipe > 1 else 0
+            self._larger[usual] = nbytes > self._machinery.capacity_bytes
+        return self._larger[usual]

@@ -69,7 +69,7 @@ class Entries:
         """What slots there are."""
         return WORK if SCHEDULES[int(self.schedule[0])].startswith("zb") else WORK[:2]
 
-    def only(self, keep: NDArray[np.bool_], lane: Ints) -> Entries:
+    def only(self, keep: NDArray[np.bool_] | Ints, lane: Ints) -> Entries:
         """Some of them, for rows that are in other places."""
         columns = (self.pipe, self.micro_batches, self.schedule, self.interleave, self.chunk)
         return Entries(lane, *(column[keep] for column in columns))

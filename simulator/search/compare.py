@@ -25,8 +25,9 @@ def every_plan(space: Space) -> Iterator[Plan]:
         orders = schedules(
             space.question, int(space.columns["pipe"][at]), int(space.micro_batches[at])
         )
-        for order, overlap in product(orders, overlaps(space.question, space.shape(at))):
-            yield space.plan(at, Order(*order, overlap))
+        switches = overlaps(space.question, space.shape(at))
+        for order, overlap, ranks in product(orders, switches, space.rank_orders(at)):
+            yield space.plan(at, Order(*order, overlap, ranks))
 
 
 def exhaustive(
@@ -98,7 +99,8 @@ def by_axonn(
 
 def _plans(space: Space) -> Iterator[Plan]:
     for at in range(len(space)):
-        yield space.plan(at, Order("1f1b", 1, overlaps(space.question, space.shape(at))[0]))
+        overlap = overlaps(space.question, space.shape(at))[0]
+        yield space.plan(at, Order("1f1b", 1, overlap, space.rank_orders(at)[0]))
 
 
 def kendall_tau(ranked: Sequence[Ranked]) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs import ComputeCosts
-from simulator.network import Fabric
+from simulator.fabric import MachineFabric
 from simulator.search.bound import SCHEDULES, Entries, Ledger, device_bytes, ledger, memory
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized, kinds, sized
@@ -36,7 +36,7 @@ class Machinery:
     """What decides which plans fit into a machine and how long they take."""
 
     costs: ComputeCosts
-    fabric: Fabric
+    fabric: MachineFabric
     capacity_bytes: int
 
 

@@ -1,27 +1,32 @@
 """How long the ops of many plans take at least: each distinct size is asked for once.
 
-A collective lasts as long as on the fastest of its axes' rings, alone: no rank's is shorter.
+A collective lasts as long as on the fastest of its axes' rings, alone: no rank's is shorter. Where
+ranks may be in any order, that is the fastest ring of all orders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs import ComputeCosts
-from simulator.network import Fabric
-from simulator.search.sized import Sized
+from simulator.fabric import MachineFabric
+from simulator.search.orders import ANY, ORDERS, Way, lines, lines_in_any_order, members, spans_of
+from simulator.search.sized import Placed, Sized
 from simulator.search.space import Space
 from simulator.ticks import to_ticks
-from workload.grid import AXES, Grid
-from workload.lanes import Lanes, lanes
+from topologies.network import Ring
+from workload.grid import Grid
+from workload.lanes import Lanes
 from workload.op import Op
 
 Ints = NDArray[np.int64]
+NONE = -1
 MIX = np.int64(0x9E3779B97F4A7C15 - 2**64)
 
 
@@ -31,104 +36,115 @@ class Clock:
 
     space: Space
     costs: ComputeCosts
-    fabric: Fabric
-    _rings: list[Sequence[Any]] = field(default_factory=list)
-    _numbers: dict[tuple[tuple[int, int], ...], int] = field(default_factory=dict)
-    _links: dict[tuple[int, int], Sequence[Any]] = field(default_factory=dict)
+    fabric: MachineFabric
+    _rings: list[Sequence[Ring]] = field(default_factory=list)
+    _numbers: dict[object, int] = field(default_factory=dict)
+    _places: dict[tuple[object, ...], Ints] = field(default_factory=dict)
+    _ways: dict[Way, Sequence[Ring]] = field(default_factory=dict)
+    _links: dict[tuple[int, int, int], Sequence[Ring]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def ticks(self, some: Sized, op: Op) -> Ints:
         """The least ticks of an op for each row."""
-        return self._communicated(some, op) if op.communicates else self._computed(some, op)
+        if isinstance(some, Placed) and not op.communicates:
+            return self.ticks(some.base, op)[some.lane]
+        return self.of_bytes(some, op, some.values(op.nbytes))
 
     def of_bytes(self, some: Sized, op: Op, nbytes: Ints) -> Ints:
         """The same for an op on so many bytes in each row."""
-        return self.ticks(some, replace(op, nbytes=lanes(nbytes)))
+        if op.communicates:
+            return self._communicated(some, op, nbytes)
+        return self._computed(some, op, nbytes)
 
-    def _computed(self, some: Sized, op: Op) -> Ints:
+    def _computed(self, some: Sized, op: Op, nbytes: Ints) -> Ints:
         names = [key for key, value in op.attributes.items() if isinstance(value, Lanes)]
-        sizes = [op.nbytes, op.flops, *(op.attributes[key] for key in names)]
-        first, which = _distinct([some.values(size) for size in sizes])
+        sizes = [nbytes, *map(some.values, (op.flops, *(op.attributes[key] for key in names)))]
+        first, which = _distinct(sizes)
         rest = tuple((key, value) for key, value in op.attributes.items() if key not in names)
         what: tuple[Any, ...] = op.kind, op.dtype, op.name.partition(".")[2], rest
         found = []
-        for at in first:
-            asked: tuple[Any, ...] = (what, *(_at(size, at) for size in sizes))
+        for at in zip(*(size[first].tolist() for size in sizes), strict=True):
+            asked: tuple[Any, ...] = what, at
             if asked not in self._known:
-                how = {**op.attributes, **dict(zip(names, asked[3:], strict=True))}
-                own = replace(op, nbytes=asked[1], flops=asked[2], attributes=how)
+                how = {**op.attributes, **dict(zip(names, at[2:], strict=True))}
+                own = replace(op, nbytes=at[0], flops=at[1], attributes=how)
                 self._known[asked] = to_ticks(self.costs.seconds(own))
             found.append(self._known[asked])
         return np.array(found, dtype=np.int64)[which]
 
-    def _communicated(self, some: Sized, op: Op) -> Ints:
-        number = self._lines_of(some, op.axes)
-        first, which = _distinct([some.values(op.nbytes), number])
-        found = []
-        for at in first:
-            nbytes, key = _at(op.nbytes, at), int(number[at])
-            asked = (op.kind, nbytes, key)
-            if asked not in self._known:
-                seconds = [self.fabric.seconds(op.kind, nbytes, r) for r in self._rings[key]]
-                self._known[asked] = min(map(to_ticks, seconds))
-            found.append(self._known[asked])
+    def _communicated(self, some: Sized, op: Op, nbytes: Ints) -> Ints:
+        sizes = [nbytes, self._rings_of(some, op)]
+        first, which = _distinct(sizes)
+        pairs = zip(*(size[first].tolist() for size in sizes), strict=True)
+        found = [self._on_best(op.kind, own, number) for own, number in pairs]
         return np.array(found, dtype=np.int64)[which]
 
-    def link_ticks(self, pipe: int, nbytes: int) -> list[int]:
-        """The least ticks of a message over each link of a ring of stages. Which ranks a link joins
-        follows from the number of stages alone."""
-        found = []
-        grid = Grid(data=self.space.question.devices // pipe, pipe=pipe)
-        for stage in range(pipe):
-            key = pipe, stage
+    def _on_best(self, kind: str, nbytes: int, number: int) -> int:
+        """The ticks of a collective on the fastest of some rings."""
+        asked = kind, nbytes, number
+        if asked not in self._known:
+            each = (self._on(kind, nbytes, ring) for ring in self._rings[number])
+            self._known[asked] = min(each, default=0)
+        return self._known[asked]
+
+    def _on(self, kind: str, nbytes: int, ring: Ring) -> int:
+        asked = kind, nbytes, ring
+        if asked not in self._known:
+            self._known[asked] = to_ticks(self.fabric.seconds(kind, nbytes, ring))
+        return self._known[asked]
+
+    def link_ticks(self, grid: Grid, nbytes: int) -> list[int]:
+        """The least ticks of a message over each link of a ring of stages."""
+        found, stride = [], grid.stride("pipe")
+        for stage in range(grid.pipe):
+            key = stride, grid.pipe, stage
             if key not in self._links:
                 self._links[key] = self.fabric.rings([grid.groups(f"link{stage}")])[0][0]
-            seconds = [self.fabric.seconds("send", nbytes, ring) for ring in self._links[key]]
-            found.append(min(map(to_ticks, seconds)))
+            found.append(min(self._on("send", nbytes, ring) for ring in self._links[key]))
         return found
 
-    def _lines_of(self, some: Sized, axes: tuple[str, ...]) -> Ints:
-        """For each row the number of its groups' rings."""
-        if axes not in some.rings:
-            grids = [self.space.columns[key][some.rows] for key in AXES]
-            first, which = _distinct(grids)
-            numbers = []
-            for at in first:
-                sizes = {key: int(column[at]) for key, column in zip(AXES, grids, strict=True)}
-                grid = Grid(**sizes, shard=self.shard)
-                key = lines(grid, axes)
-                if key not in self._numbers:
-                    self._numbers[key] = len(self._rings)
-                    self._rings.append(self.fabric.rings([grid.groups(*axes)])[0][0])
-                numbers.append(self._numbers[key])
-            some.rings[axes] = np.array(numbers, dtype=np.int64)[which]
-        return some.rings[axes]
+    def _rings_of(self, some: Sized, op: Op) -> Ints:
+        """For each row the number of the rings, one of which its groups have."""
+        key = op.axes, op.kind == "all_reduce"
+        if key not in some.rings:
+            table, which = self.space.grids
+            if key not in self._places:
+                self._places[key] = np.full((table.shape[1], ANY + 1), NONE, dtype=np.int64)
+            numbers, grids = self._places[key], which[some.rows]
+            found = numbers[grids, some.orders]
+            if (found == NONE).any():
+                for place in np.unique((grids * (ANY + 1) + some.orders)[found == NONE]).tolist():
+                    grid, order = divmod(place, ANY + 1)
+                    numbers[grid, order] = self._number(table[:, grid].tolist(), order, *key)
+                found = numbers[grids, some.orders]
+            some.rings[key] = found
+        return some.rings[key]
+
+    def _number(self, sizes: list[int], order: int, axes: tuple[str, ...], reduces: bool) -> int:
+        """The number of the rings of some axes, in an order or in any."""
+        spans = spans_of(tuple(sizes), self.shard, ORDERS[order % ANY])
+        anywhere = order == ANY
+        ways = lines_in_any_order(spans, axes) if anywhere else frozenset({lines(spans, axes)})
+        size = prod(spans[axis][1] for axis in axes)
+        key: object = ways or (size, reduces)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._rings)
+            every = [ring for way in sorted(ways) for ring in self._rings_along(way)]
+            if not ways and not reduces:
+                every = self.fabric.ideal(size)
+            self._rings.append(self.fabric.fastest(every))
+        return self._numbers[key]
+
+    def _rings_along(self, way: Way) -> Sequence[Ring]:
+        if way not in self._ways:
+            groups = members(way, self.space.question.devices)
+            self._ways[way] = self.fabric.rings([groups])[0][0]
+        return self._ways[way]
 
     @property
     def shard(self) -> int:
         """The part of data that shards, as the question fixes it."""
         return int(self.space.question.fixed.get("shard", 0))
-
-
-def lines(grid: Grid, axes: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
-    """What tells the groups of some axes apart from others on as many ranks: strides and sizes.
-
-    >>> lines(Grid(x=2, z=4, data=8), ("z", "data")) == lines(Grid(x=2, z=32), ("z",))
-    True
-    """
-    found: list[tuple[int, int]] = []
-    for stride, size in sorted((grid.stride(axis), grid.size(axis)) for axis in axes):
-        if size == 1:
-            continue
-        if found and found[-1][0] * found[-1][1] == stride:
-            found[-1] = found[-1][0], found[-1][1] * size
-        else:
-            found.append((stride, size))
-    return tuple(found)
-
-
-def _at(number: Any, lane: int) -> int:
-    return int(number.values[lane]) if isinstance(number, Lanes) else number
 
 
 def _distinct(columns: Sequence[Ints]) -> tuple[list[int], Ints]:

@@ -26,12 +26,14 @@ class Sized:
     """One program of a stage with one layer and at most two micro-batches, with sizes for each of
     `rows` of a space.
 
-    `rings` keeps what is known of the rows' groups by axes.
+    `orders` has the number of each row's rank order, or ANY. `rings` keeps what is known of the
+    rows' groups by axes.
     """
 
     rows: Ints
     program: Program
-    rings: dict[tuple[str, ...], Ints] = field(default_factory=dict)
+    orders: Ints
+    rings: dict[tuple[object, ...], Ints] = field(default_factory=dict)
 
     @property
     def micro_batches(self) -> int:
@@ -46,7 +48,28 @@ class Sized:
 
     def only(self, keep: NDArray[np.bool_]) -> Sized:
         """The same for some of the rows."""
-        return self if keep.all() else Sized(self.rows[keep], _cut(self.program, keep))
+        return (
+            self
+            if keep.all()
+            else Sized(self.rows[keep], _cut(self.program, keep), self.orders[keep])
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed(Sized):
+    """Rows of `base`, each with its ranks in one order: `lane` says which row of it each one is."""
+
+    base: Sized
+    lane: Ints
+
+    def values(self, number: Any) -> Ints:
+        """See `Sized`; the program is that of `base`."""
+        return self.base.values(number)[self.lane]
+
+
+def placed(base: Sized, lane: Ints, orders: Ints) -> Placed:
+    """Some rows of `base` with their ranks in these orders."""
+    return Placed(base.rows[lane], base.program, orders, base=base, lane=lane)
 
 
 def kinds(space: Space, rows: Ints) -> list[Ints]:
@@ -65,7 +88,7 @@ def sized(space: Space, rows: Ints, **how: Any) -> Iterator[Sized]:
     while waiting:
         some = waiting.pop()
         try:
-            yield Sized(some, _lowered(space, some, **how))
+            yield Sized(some, _lowered(space, some, **how), space.orders_of(some))
         except DivergedError as error:
             waiting += [some[error.aside], some[~error.aside]]
 

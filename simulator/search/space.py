@@ -2,8 +2,9 @@
 
 A shape is everything about a plan that changes what it computes, but not in which order: the five
 axes, the micro-batch, zero, recompute and sequence_parallel. To a shape belong the orders in which
-it can run: schedules, interleaves and overlaps. Two texts of the same program count once: a switch
-of `overlap` without anything to overlap stays on, and what splits a data axis of one rank stays 0.
+it can run: schedules, interleaves, overlaps and rank orders. Two texts of the same program count
+once: a switch of `overlap` without anything to overlap stays on, what splits a data axis of one
+rank stays 0, and an axis of one rank stays where it usually is.
 """
 
 from __future__ import annotations
@@ -12,22 +13,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, product
-from math import isqrt
+from math import factorial, isqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.search.orders import ANY, ORDERS, rank_orders
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
-from workload.grid import AXES
+from workload.grid import AXES, USUAL, is_order
 from workload.lowering import check
 from workload.plan import CHOICES, OVERLAPS, Plan
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 SHAPE = ("x", "y", "z", "data", "pipe", "micro_batch", "zero", "recompute", "sequence_parallel")
-SEARCHED = (*SHAPE, "interleave", "schedule", "overlap")
+SEARCHED = (*SHAPE, "interleave", "schedule", "overlap", "order")
 REFUSED = {
     "stage_layers": "it splits layers evenly",
     "ends_as_layers": "it splits layers evenly",
@@ -56,6 +58,8 @@ class Question:
         for key in (*AXES, "micro_batch", "interleave"):
             if self.fixed.get(key, 1) < 1:
                 raise PlanError(f"{key}={self.fixed[key]} must be at least 1")
+        if not is_order(self.fixed.get("order", USUAL)):
+            raise PlanError(f"order={self.fixed['order']} must name {', '.join(AXES)} once each")
         recompute = str(self.fixed.get("recompute", "none"))
         if ":" in recompute:
             raise PlanError(
@@ -78,11 +82,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Order:
-    """In which order a shape runs."""
+    """In which order a shape runs, and its ranks stand on the axes."""
 
     schedule: str
     interleave: int
     overlap: tuple[str, ...]
+    ranks: str = USUAL
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,25 @@ class Space:
             schedule=order.schedule,
             interleave=order.interleave,
             overlap=order.overlap,
+            order=order.ranks,
         )
+
+    @cached_property
+    def grids(self) -> tuple[Ints, Ints]:
+        """The different grids, a column for each, and which of them each shape has."""
+        every = np.stack([self.columns[axis] for axis in AXES])
+        table, which = np.unique(every, axis=1, return_inverse=True)
+        return table, np.asarray(which.ravel(), dtype=np.int64)
+
+    def rank_orders(self, at: int) -> Sequence[str]:
+        """In which orders the ranks of a shape can stand."""
+        sizes = {axis: int(self.columns[axis][at]) for axis in AXES}
+        return self.question.choices("order", rank_orders(sizes))
+
+    def orders_of(self, rows: Ints) -> Ints:
+        """The number of the order in which the ranks of each shape stand, or ANY."""
+        order = self.question.fixed.get("order")
+        return np.full(len(rows), ANY if order is None else ORDERS.index(order), dtype=np.int64)
 
     @cached_property
     def orders(self) -> Ints:
@@ -135,6 +158,9 @@ class Space:
         if "overlap" not in self.question.fixed:
             for flags in _matters(self.question, c).values():
                 count *= 1 + flags
+        if "order" not in self.question.fixed:
+            wide = np.sum([c[axis] > 1 for axis in AXES], axis=0)
+            count *= np.array([factorial(axes) for axes in range(len(AXES) + 1)])[wide]
         pairs = np.stack([c["pipe"], self.micro_batches])
         alike, which = np.unique(pairs, axis=1, return_inverse=True)
         runs = [len(schedules(self.question, int(p), int(m))) for p, m in alike.T]

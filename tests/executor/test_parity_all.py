@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import pytest
@@ -22,7 +23,6 @@ from tests.executor.covering import (
     ranks_of,
 )
 from tests.executor.test_parity_layer import check
-from workload.grid import Grid
 
 # With so few options in play these cannot meet: a shard needs data=2, chunks in turns as many
 # micro-batches as stages.
@@ -78,7 +78,7 @@ def batches_of_cases(draw: st.DrawFn, count: int) -> tuple[int, list[Case]]:
 def legal_rows(ranks: int) -> st.SearchStrategy[dict[str, Any]]:
     """Rows of all options with just so many ranks."""
     sizes = [n for n in (1, 2, 4) if n <= ranks]
-    grids = [grid for grid in _grids(sizes) if Grid(*grid).ranks == ranks]
+    grids = [grid for grid in _grids(sizes) if prod(grid) == ranks]
     rest = {name: st.sampled_from(OPTIONS[name]) for name in OPTIONS if name not in AXES}
     axes = st.sampled_from(grids).map(lambda grid: dict(zip(AXES, grid, strict=True)))
     return st.builds(dict.__or__, axes, st.fixed_dictionaries(rest)).filter(

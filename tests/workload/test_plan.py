@@ -159,6 +159,40 @@ def test_x_is_the_fastest_axis_of_the_rank_order() -> None:
     assert grid.coordinates(12)["data"] == 1
 
 
+def test_an_order_says_on_which_axis_ranks_are_neighbours() -> None:
+    grid = parse_plan("x=2,z=3,pipe=2,order=pipe-z-x-y-data").grid
+    assert [grid.stride(axis) for axis in ("pipe", "z", "x")] == [1, 2, 6]
+    assert grid.groups("pipe").tolist()[:2] == [[0, 1], [2, 3]]
+    assert grid.groups("z").tolist() == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
+    assert grid.groups("link0").tolist()[0] == [0, 1]
+    assert grid.stages().tolist() == [0, 1] * 6
+
+
+def test_an_order_names_every_axis_once() -> None:
+    with pytest.raises(PlanError, match="order=x-y must name x, y, z, data, pipe once"):
+        parse_plan("x=2,order=x-y")
+    plan = parse_plan("x=2,data=2,order=data-y-z-x-pipe")
+    assert str(plan) == "x=2,y=1,z=1,data=2,order=data-y-z-x-pipe"
+    assert parse_plan(str(plan)) == plan
+
+
+@given(
+    shape=st.tuples(sizes, sizes, sizes, sizes, sizes),
+    axes=st.sets(st.sampled_from(AXES)),
+    order=st.permutations(AXES),
+)
+def test_in_any_order_groups_differ_in_their_axes_alone(
+    shape: tuple[int, int, int, int, int], axes: set[str], order: list[str]
+) -> None:
+    grid = replace(Grid(*shape), order="-".join(order))
+    assert sorted(grid.groups(*axes).ravel().tolist()) == list(range(grid.ranks))
+    rest = [axis for axis in AXES if axis not in axes]
+    for group in grid.groups(*axes)[:4].tolist():
+        places = [grid.coordinates(rank) for rank in group]
+        assert all(place[axis] == places[0][axis] for place in places for axis in rest)
+        assert [grid.rank(place) for place in places] == group == sorted(group)
+
+
 def test_groups_differ_in_their_axis_alone() -> None:
     grid = Grid(x=2, y=2, z=2)
     assert grid.groups("y").tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
@@ -166,7 +200,7 @@ def test_groups_differ_in_their_axis_alone() -> None:
 
 
 @given(shape=st.tuples(sizes, sizes, sizes, sizes, sizes), axes=st.sets(st.sampled_from(AXES)))
-def test_groups_partition_the_ranks(shape: tuple[int, ...], axes: set[str]) -> None:
+def test_groups_partition_the_ranks(shape: tuple[int, int, int, int, int], axes: set[str]) -> None:
     grid = Grid(*shape)
     groups = grid.groups(*axes)
     assert groups.shape[1] == grid.size(*axes)

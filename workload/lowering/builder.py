@@ -168,7 +168,7 @@ class Builder:
         how = self.sharding
         tail = self._tail(prod(self._tile(layout))) if sharded else 0
         held, summed, kept = (
-            replace(layout, flat=flat if sharded else (), tail=tail)
+            replace(layout, flat=how.flat(flat) if sharded else (), tail=tail)
             for flat in (how.parameters, how.gradients, how.optimizer)
         )
         apart = held.flat != kept.flat

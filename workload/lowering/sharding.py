@@ -17,9 +17,10 @@ Axes = tuple[str, ...]
 class Sharding:
     """The axes that split a weight's flattened tile: its parameter, gradient, optimizer state.
 
-    The first axis named varies fastest, so that members of a group over all of them hold parts in
-    rank order, and that a gather over S alone restores the part of z. `over` is S, if anything is
-    sharded over it; gradients are equal on ranks of S and summed over `copies` once a step.
+    The first axis named varies fastest, so that a gather over S alone restores the part of z.
+    Where one collective runs over both, its members hold parts in rank order, which is that of data
+    if `data_first`. `over` is S, if anything is sharded over it; gradients are equal on ranks of S
+    and summed over `copies` once a step.
     """
 
     parameters: Axes
@@ -27,6 +28,11 @@ class Sharding:
     optimizer: Axes
     over: Axes
     copies: Axes
+    data_first: bool = False
+
+    def flat(self, axes: Axes) -> Axes:
+        """The axes over which a tile is cut, the fastest first."""
+        return axes[::-1] if self.data_first else axes
 
 
 def sharding_of(plan: Plan) -> Sharding:
@@ -36,8 +42,9 @@ def sharding_of(plan: Plan) -> Sharding:
     if not plan.zero or plan.grid.size(part) == 1:
         return Sharding(z, z, z, (), ("data",))
     copies = ("replica",) if part == "shard" else ()
+    data_first = plan.order.index("data") < plan.order.index("z")
     if plan.zero == 3:
         every = ("z", part)
-        return Sharding(every, every, every, (part,), copies)
+        return Sharding(every, every, every, (part,), copies, data_first)
     both = (part, "z")
     return Sharding(z, both if plan.zero == 2 else z, both, (part,), copies)

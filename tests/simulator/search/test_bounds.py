@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +14,6 @@ from simulator.costs import compute_costs
 from simulator.fabric import MachineFabric
 from simulator.prediction import predict
 from simulator.search.alone import Alone
-from simulator.search.best import Draft
 from simulator.search.bound import (
     SCHEDULES,
     Busiest,
@@ -22,22 +24,30 @@ from simulator.search.bound import (
     step_ticks,
 )
 from simulator.search.families import Machinery, all_families, entries_of
+from simulator.search.levels import Draft
 from simulator.search.objective import OBJECTIVES, Objective
+from simulator.search.orders import ORDERS
+from simulator.search.room import pipeline_bytes
+from simulator.search.scripts import Lowered, Script, overlapped
 from simulator.search.seconds import Clock
-from simulator.search.sized import sized
+from simulator.search.sized import placed, sized
 from simulator.search.space import Order, Question, Space, overlaps, space_of
 from simulator.ticks import to_ticks
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, spaces
 from topologies.placement import scheduler
 from workload.gpt import GPT
+from workload.lowering import lower
+from workload.plan import OVERLAPS
+from workload.plan_text import parse_plan
 
 HUGE = 10**18
+GPT_12 = GPT(name="one", layers=12, hidden=512, heads=8, ffn=2048, sequence=512, vocab=1000)
 
 
 def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     question, machine = space.question, MACHINES[name]
-    placed = scheduler(machine, question.devices)
-    fabric = MachineFabric(machine, question.devices, placed)
+    where = scheduler(machine, question.devices)
+    fabric = MachineFabric(machine, question.devices, where)
     costs = compute_costs(machine, fabric.ranks_per_node, question.devices)
     clock = Clock(space, costs, fabric)
     row = data.draw(st.integers(0, len(space) - 1))
@@ -48,14 +58,20 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     entries = entries.only(np.arange(len(entries.lane)) == at, np.zeros(1, dtype=np.int64))
     schedule = SCHEDULES[int(entries.schedule[0])]
     overlap = data.draw(st.sampled_from(overlaps(question, space.shape(row))))
-    plan = space.plan(row, Order(schedule, int(entries.interleave[0]), overlap))
-    some = next(sized(space, rows, overlap=overlap, schedule=schedule))
-    slots = Alone(clock, some, entries)
-    prediction = predict(question.gpt, plan, machine, placement=placed)
+    ranks = data.draw(st.sampled_from(space.rank_orders(row)))
+    plan = space.plan(row, Order(schedule, int(entries.interleave[0]), overlap, ranks))
+    script = Script(Lowered(next(sized(space, rows, overlap=(), schedule=schedule))), overlap)
+    some = script.some
+    in_order = placed(some, np.zeros(1, dtype=np.int64), np.array([ORDERS.index(ranks)]))
+    anywhere = Alone(clock, some, entries, script)
+    slots = Alone(clock, in_order, entries, script)
+    prediction = predict(question.gpt, plan, machine, placement=where)
     step = to_ticks(prediction.step_s)
     loosest = step_ticks(Busiest(known, entries, None))[0]
     assert loosest <= step_ticks(Busiest(known, entries, overlap))[0] <= step
-    assert step_ticks(slots)[0] <= step
+    exact = Busiest(ledger(clock, in_order), entries, overlap)
+    assert step_ticks(Busiest(known, entries, overlap))[0] <= step_ticks(exact)[0] <= step
+    assert step_ticks(anywhere)[0] <= step_ticks(slots)[0] <= step
     busy_s = prediction.breakdown_s["compute"] + prediction.breakdown_s["optimizer"]
     assert Busiest(known, entries, overlap).busy()[0] <= to_ticks(busy_s) + 1
     for objective in OBJECTIVES:
@@ -64,6 +80,7 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
         assert bound[0] <= goal.of(prediction)
     if plan.pipe > 1:
         assert Draft(plan, slots, 0, 0).ticks() <= step
+        assert pipeline_bytes(question.gpt, plan) == prediction.memory.peak_bytes
     pipe, count = space.columns["pipe"][rows], space.micro_batches[rows]
     least = device_bytes(*memory(some), pipe, count, question.gpt.layers)
     assert least[0] <= prediction.memory.peak_bytes
@@ -94,16 +111,29 @@ def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
         fabric = MachineFabric(machine, space.question.devices)
         costs = compute_costs(machine, fabric.ranks_per_node, space.question.devices)
         (family,) = all_families(space, Machinery(costs, fabric, HUGE))
-        some = next(sized(space, family.rows, overlap=()))
-        bound = step_ticks(Alone(Clock(space, costs, fabric), some, family.entries))
+        script = Script(Lowered(next(sized(space, family.rows, overlap=()))), ())
+        bound = step_ticks(Alone(Clock(space, costs, fabric), script.some, family.entries, script))
         for at, row in enumerate(family.rows[family.entries.lane]):
             plan = space.plan(int(row), Order("1f1b", 1, ()))
             step = predict(space.question.gpt, plan, machine).step_s
             assert bound[at] == to_ticks(step)
 
 
+@pytest.mark.parametrize("shape", [{"z": 2, "zero": 2}, {"zero": 3}, {"x": 2}, {"pipe": 1}])
+def test_overlaps_put_on_a_lowered_program_are_those_that_lowering_makes(
+    shape: dict[str, int],
+) -> None:
+    for recompute, schedule in (("none", "1f1b"), ("full", "zb-h1")):
+        own = {"data": 4, "batch": 32, "micro_batch": 1, "recompute": recompute}
+        plan = parse_plan(own | shape | {"schedule": schedule})
+        plain = lower(GPT_12, replace(plan, overlap=()))
+        for count in range(len(OVERLAPS) + 1):
+            for overlap in combinations(OVERLAPS, count):
+                whole = lower(GPT_12, replace(plan, overlap=overlap))
+                assert overlapped(plain, overlap).ops == whole.ops
+
+
 def _space_of_one(fixed: dict[str, object]) -> Space:
-    gpt = GPT(name="one", layers=12, hidden=512, heads=8, ffn=2048, sequence=512, vocab=1000)
     devices = int(str(fixed["data"]))
     own = {"x": 1, "y": 1, "z": 1, "pipe": 1, "zero": 0, "recompute": "none", **fixed}
-    return space_of(Question(gpt, devices, 2 * devices, {**own, "micro_batch": 2}))
+    return space_of(Question(GPT_12, devices, 2 * devices, {**own, "micro_batch": 2}))

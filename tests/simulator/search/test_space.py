@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from dataclasses import replace
+from itertools import combinations, permutations, product
 
 import pytest
 
@@ -10,6 +11,7 @@ from simulator.search.compare import every_plan
 from simulator.search.space import RECOMPUTES, Question, divisors, space_of
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
+from workload.grid import AXES, USUAL
 from workload.lowering import check, lower
 from workload.plan import CHOICES, OVERLAPS, Plan
 
@@ -51,7 +53,7 @@ def is_text_of_another(plan: Plan) -> bool:
 
 @pytest.mark.parametrize(("devices", "batch"), [(1, 2), (4, 4), (8, 12), (6, 6)])
 def test_a_space_has_every_legal_plan_once(devices: int, batch: int) -> None:
-    question = Question(GPT_4, devices, batch, {"overlap": OVERLAPS})
+    question = Question(GPT_4, devices, batch, {"overlap": OVERLAPS, "order": USUAL})
     plans = list(every_plan(space_of(question)))
     assert len(set(plans)) == len(plans) == space_of(question).plans
     wanted = {plan for plan in all_texts(GPT_4, devices, batch) if not is_text_of_another(plan)}
@@ -64,6 +66,7 @@ def test_overlaps_that_make_the_same_program_count_once() -> None:
         return tuple(tuple(map(repr, lower(GPT_4, plan, stage).ops)) for stage in stages)
 
     fixed = {"recompute": "none", "micro_batch": 1, "schedule": "1f1b", "interleave": 1}
+    fixed |= {"order": USUAL}
     space = space_of(Question(GPT_4, 4, 8, fixed))
     plans = list(every_plan(space))
     assert len(plans) == space.plans
@@ -74,6 +77,24 @@ def test_overlaps_that_make_the_same_program_count_once() -> None:
         others = [Plan(**{**own[0].as_dict(), "stage_layers": (), "overlap": o}) for o in every]
         assert len({program(plan) for plan in own}) == len(own)
         assert {program(plan) for plan in own} == {program(plan) for plan in others}
+
+
+def test_rank_orders_that_give_every_axis_the_same_groups_count_once() -> None:
+    def groups(plan: Plan) -> tuple[object, ...]:
+        wide = [axis for axis in AXES if getattr(plan, axis) > 1]
+        return tuple(plan.grid.groups(axis).tobytes() for axis in wide)
+
+    fixed = {"recompute": "none", "micro_batch": 1, "overlap": (), "zero": 0, "interleave": 1}
+    fixed |= {"schedule": "1f1b", "sequence_parallel": False}
+    space = space_of(Question(GPT_4, 16, 16, fixed))
+    plans = list(every_plan(space))
+    assert len(set(plans)) == len(plans) == space.plans
+    for grid in sorted({tuple(plan.grid.sizes.items()) for plan in plans}, key=str):
+        own = [plan for plan in plans if tuple(plan.grid.sizes.items()) == grid]
+        every = ["-".join(axes) for axes in permutations(AXES)]
+        texts = {groups(replace(own[0], order=order)) for order in every}
+        assert len({groups(plan) for plan in own}) == len(own)
+        assert {groups(plan) for plan in own} == texts
 
 
 def test_fixed_fields_stay_as_they_are() -> None:

@@ -1,0 +1,27 @@
+"""What a pipeline has in memory, to the byte, before anything is known of its time."""
+
+from __future__ import annotations
+
+from simulator.pipeline.memory import stage_peak
+from simulator.pipeline.slots import Pipe
+from simulator.pipeline.steady import folded_plan
+from simulator.pipeline.step import Lines
+from workload.forms import PLAIN
+from workload.gpt import GPT
+from workload.plan import Plan
+
+
+def pipeline_bytes(gpt: GPT, plan: Plan) -> int:
+    """The peak of a pipeline's worst stage: that follows from the order of slots alone."""
+    lines = Lines(gpt, plan, folded_plan(plan), PLAIN)
+    pipe = Pipe(
+        orders=lines.orders,
+        ticks=[[0] * len(order) for order in lines.orders],
+        links=[0] * plan.pipe,
+        overlapped="pp" in plan.overlap,
+        micro_batches=lines.small.micro_batches,
+    )
+    peaks = (
+        stage_peak(kind, pipe, stage, plan.micro_batches) for stage, kind in enumerate(lines.kinds)
+    )
+    return max(use.total_bytes for use in peaks)

@@ -1,0 +1,40 @@
+"""Ranks placed on the axes in other orders: still the plain model's losses and weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from tests.executor.test_parity import BATCH, TINY, check
+from workload.plan import Plan
+from workload.plan_text import parse_plan
+
+ORDERS = ("data-z-y-x-pipe", "pipe-data-x-z-y", "z-pipe-y-data-x")
+
+
+def plan_of(order: str, zero: int, axes: str) -> Plan:
+    text = f"{axes},order={order},zero={zero},precision=fp64"
+    whole = parse_plan(text, batch=BATCH)
+    return replace(whole, micro_batch=whole.micro_batch // 2)
+
+
+@pytest.mark.distributed
+def test_a_plan_trains_the_same_in_any_rank_order() -> None:
+    grids = ("z=2,data=2,pipe=2", "x=2,z=2,data=2", "y=2,data=2,pipe=2")
+    pairs = product(zip(ORDERS, grids, strict=True), (0, 1, 2, 3))
+    plans = [plan_of(order, zero, axes) for (order, axes), zero in pairs]
+    check(8, TINY, plans)
+
+
+@pytest.mark.distributed
+def test_shards_of_neighbours_on_data_are_whole_in_any_rank_order() -> None:
+    plans = [
+        Plan(
+            z=2, data=4, shard=2, zero=zero, order=order, batch=BATCH, micro_batch=1,
+            precision="fp64",
+        )
+        for order, zero in product(("data-z-x-y-pipe", "z-data-x-y-pipe"), (1, 2, 3))
+    ]  # fmt: skip
+    check(8, TINY, plans)
