@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from simulator.search import Question, State
     from topologies.machine import Machine
     from topologies.placement import Placement
+    from workload.gpt import GPT
 
 MOST_WORKERS = 64
 FRONT = 4  # plans with less memory than the best one
@@ -108,10 +109,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from topologies.policies import parse_placement
 
     gpt = options.model_of(model)
-    batch = options.batch_of(how["batch"], how["batch_tokens"], gpt)
-    if batch is None:
-        raise click.UsageError("a search needs --batch or --batch-tokens")
-    question = Question(gpt, how["devices"], batch, options.fixed_of(how["plan"]))
+    question = Question(gpt, how["devices"], _batch(gpt, how), options.fixed_of(how["plan"]))
     built = options.machine_of(machine, how["settings"])
     placed = parse_placement(how["placement"], built, how["devices"])
     if how["rank_by"] == "axonn":
@@ -132,6 +130,13 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     options.answer(text, record, as_json=as_json, output=output)
     if not state.found:
         raise SystemExit(3)
+
+
+def _batch(gpt: GPT, how: dict[str, Any]) -> int:
+    batch = options.batch_of(how["batch"], how["batch_tokens"], gpt)
+    if batch is None:
+        raise click.UsageError("a search needs --batch or --batch-tokens")
+    return batch
 
 
 def _asked(how: dict[str, Any]) -> dict[str, Any]:

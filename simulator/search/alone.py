@@ -80,7 +80,8 @@ class Alone:
         """See `simulator.search.bound.Slots`; chunks but the one with the ends run their slots
         before it."""
         works = tuple(self.entries.works)
-        plain = sum(self._chunk(self._last, (work,), Ends())[0] for work in works)
+        several = bool((chunks > 1).any())
+        plain = sum(self._chunk(self._last, (work,), Ends())[0] for work in works if several)
         forward = self._chunk(self._last, works[:1], ends)[0]
         compute, every = self._chunk(self._last, works[1:], ends)
         before, after = self.step(chunks, ends)

@@ -39,7 +39,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Item = Family | Group | Queue | Draft | Plan
 NEVER = int(np.iinfo(np.int64).max)
-NEAR = 1.1  # times the best bound of a family: what is placed together, in every rank order
+NEAR = 1.25  # times the best bound of a family: what is placed together, in every rank order
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +218,10 @@ class Search:
 
     def _have_room(self, some: Sized) -> Flags:
         """Which rows may fit; what is known of pipelines' memory was weighed before."""
-        least = alone_bytes(some, self._space.question.gpt.layers)
         pipelines = self._space.columns["pipe"][some.rows] > 1
+        if pipelines.all():
+            return pipelines
+        least = alone_bytes(some, self._space.question.gpt.layers)
         return np.asarray(pipelines | (least <= self._machinery.capacity_bytes))
 
     def _next_plans(self) -> Iterator[Plan]:

@@ -97,13 +97,16 @@ class Slots(Protocol):
 def step_ticks(slots: Slots) -> Ints:
     """What a step takes at least, for each entry."""
     e = slots.entries
-
     none = np.zeros(len(e.pipe), dtype=np.int64)
 
     def stage(ends: Ends, behind: Ints) -> Ints:
+        ending = slots.ending(e.interleave, ends, behind)
+        if bool((e.micro_batches == 1).all()):
+            return ending
         each = sum(slots.slot(work, ends) for work in e.works)
-        each = each + (e.interleave - 1) * sum(slots.slot(work, Ends()) for work in e.works)
-        return np.asarray((e.micro_batches - 1) * each + slots.ending(e.interleave, ends, behind))
+        if bool((e.interleave > 1).any()):
+            each = each + (e.interleave - 1) * sum(slots.slot(work, Ends()) for work in e.works)
+        return np.asarray((e.micro_batches - 1) * each + ending)
 
     def others(work: str) -> Ints:
         return np.asarray(

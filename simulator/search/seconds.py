@@ -125,6 +125,8 @@ class Clock:
         spans = spans_of(tuple(sizes), self.shard, ORDERS[order % ANY])
         anywhere = order == ANY
         ways = lines_in_any_order(spans, axes) if anywhere else frozenset({lines(spans, axes)})
+        if reduces:  # over axes apart only small sums, which are not worth asking for a ring
+            ways = frozenset(way for way in ways if len(way) <= 1)
         size = prod(spans[axis][1] for axis in axes)
         key: object = ways or (size, reduces)
         if key not in self._numbers:

@@ -35,6 +35,14 @@ def test_axonns_ranking_reads_as_its_golden_file() -> None:
     assert_golden("search-axonn.txt", said.out)
 
 
+def test_axonns_ranking_says_what_was_asked_in_json() -> None:
+    changed = ("--set", "network.background=0.1")
+    answer = json.loads(simgpt(*SEARCH[:-2], "--rank-by", "axonn", "--json", *changed).out)
+    assert answer["placement"] == {"policy": "scheduler"}
+    assert "network.background" in answer["settings"]
+    assert {"model", "machine", "devices", "batch", "kendall_tau", "plans"} <= answer.keys()
+
+
 def test_the_plans_found_can_be_pasted_into_predict() -> None:
     said = simgpt(*SEARCH, "--json")
     answer = json.loads(said.out)

@@ -96,6 +96,16 @@ def test_where_nothing_fits_nothing_is_found() -> None:
         best_plan(find_model("gpt-640b"), MACHINES["perlmutter"], 4, 4)
 
 
+def test_pipelines_that_miss_by_memory_alone_are_not_simulated() -> None:
+    question = Question(SMALL, 4, 8, {"pipe": 2, "overlap": (), "schedule": "1f1b", "zero": 0})
+    machine = MACHINES["frontier"]
+    everything = last(exhaustive(question, machine, top=10**6)).found
+    least = min(each.memory.peak_bytes for each in everything)
+    answer = last(search(question, machine, capacity_bytes=least - 1))
+    assert (answer.found, answer.simulated, answer.is_optimal) == ((), 0, True)
+    assert last(search(question, machine, capacity_bytes=least)).found
+
+
 def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulator.search.families.WORTH", 1)
     question = Question(SMALL, 8, 16, {"recompute": "none", "schedule": "1f1b"})
