@@ -21,16 +21,19 @@ from executor.job import connected
 from executor.messages import messages
 from executor.place import Place
 from executor.play import play
-from executor.record import HostRecorder
+from executor.record import HostRecorder, recorder_for
 from executor.samples import Sample, collectives, kernels, overlapped
 from executor.seat import Seat
 from executor.table import BufferTable
 from executor.tasks import AdamW, Calibration, Report
 from workload.grid import Grid
+from workload.program import Program
 
 Tables = dict[str, list[dict[str, float]]]
 REPEATS = 3
 MOST_REPEATED = 100
+MEETINGS = 30  # of each collective and size in one playing
+RARE = 10  # of so many the shortest and the longest count for nothing
 OVERLAP_TURNS = 10
 BELOW = {"int64": 200, "uint8": 2}  # tokens, and masks of ones and zeros
 
@@ -86,19 +89,32 @@ def _samples(task: Calibration, seat: Seat) -> Iterator[tuple[str, str, dict[str
 
 def seconds_of(sample: Sample, place: Place, groups: Groups, sample_s: float) -> float:
     """Median over a few playings of the seconds that one repeat takes, the mean of all ranks."""
+    if sample.meets:
+        return _mean(_meetings(sample, MEETINGS, place, groups))
     once = max(_mean(_play(sample, 2, place, groups, 1)), 1e-7)
     count = min(max(int(sample_s / once), 2), MOST_REPEATED)
     return _mean(_play(sample, count, place, groups, REPEATS))
 
 
+def _meetings(sample: Sample, count: int, place: Place, groups: Groups) -> float:
+    """Seconds from this rank's coming to a collective to its end: the mean of the middle ones, for
+    in a step the waits add up, but the machine's rare hiccups are no part of it."""
+    program, table = _prepared(sample, count, place, groups)
+    spans: list[float] = []
+    for _ in range(REPEATS):
+        dist.barrier()
+        recorder = recorder_for(program, place.device)
+        play(program, table, groups, place, recorder)
+        timeline = recorder.timeline(program, place.rank)
+        spans += [s.end_s - s.start_s for s in timeline.spans if s.op.is_collective]
+    spans.sort()
+    cut = len(spans) // RARE
+    return statistics.fmean(spans[cut : len(spans) - cut])
+
+
 def _play(sample: Sample, count: int, place: Place, groups: Groups, repeats: int) -> float:
-    program = sample.program(count)
-    place = replace(place, grid=program.plan.grid) if sample.key == "send_recv" else place
-    groups.prepare(program)
-    table = BufferTable(program, place.device)
-    for buffer in program.buffers.values():
-        if buffer.persistent:
-            _fill(table[buffer.name], buffer.dtype)
+    place = replace(place, grid=sample.program(1).plan.grid) if sample.key == "send_recv" else place
+    program, table = _prepared(sample, count, place, groups)
     timings = []
     for _ in range(repeats):
         dist.barrier()
@@ -108,6 +124,18 @@ def _play(sample: Sample, count: int, place: Place, groups: Groups, repeats: int
             torch.cuda.synchronize()
         timings.append((time.perf_counter() - started) / count)
     return statistics.median(timings)
+
+
+def _prepared(
+    sample: Sample, count: int, place: Place, groups: Groups
+) -> tuple[Program, BufferTable]:
+    program = sample.program(count)
+    groups.prepare(program)
+    table = BufferTable(program, place.device)
+    for buffer in program.buffers.values():
+        if buffer.persistent:
+            _fill(table[buffer.name], buffer.dtype)
+    return program, table
 
 
 def _fill(tensor: torch.Tensor, dtype: str) -> None:

@@ -95,5 +95,11 @@ class DeviceRecorder:
         return timeline_of("measured", rank, program.ops, starts, ends)
 
 
+def recorder_for(program: Program, device: torch.device) -> Recorder:
+    """What notes a program's ops on such a device."""
+    kind = DeviceRecorder if device.type == "cuda" else HostRecorder
+    return kind(len(program.ops))
+
+
 def _event() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -16,15 +16,20 @@ from workload.program import Program
 
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
+BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement: the table it goes to, its features, and the program of `count` repeats."""
+    """One measurement: the table it goes to, its features, and the program of `count` repeats.
+
+    With `meets`, its collectives alone are timed, and what runs between them is not.
+    """
 
     key: str
     features: dict[str, float]
     program: Callable[[int], Program]
+    meets: bool = False
 
 
 def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
@@ -45,7 +50,11 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
 
 
 def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
-    """Every collective in groups of each size that divides the ranks, all groups at once."""
+    """Every collective in groups of each size that divides the ranks, all groups at once.
+
+    A matmul runs before each, as in a training step: ranks then come to it at slightly different
+    times, and whoever waits, waits for the last of them.
+    """
     for group in (g for g in range(2, ranks + 1) if ranks % g == 0):
         gpt, plan = small_model("fp32")
         plan = replace(plan, data=group, z=ranks // group, batch=ranks * plan.micro_batch)
@@ -54,7 +63,20 @@ def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
                 op, buffers = _collective(kind, nbytes, group)
                 program = Program(gpt, plan, (op,), buffers, {})
                 features = {"ranks": float(group), "bytes": float(nbytes)}
-                yield Sample(kind, features, repeats(op, program))
+                yield Sample(kind, features, _met(op, program), meets=True)
+
+
+def _met(op: Op, program: Program) -> Callable[[int], Program]:
+    matmul, buffers = _matmul("NN", BETWEEN, "fp32")
+    plain = Program(program.gpt, program.plan, (matmul,), buffers, {})
+
+    def build(count: int) -> Program:
+        first, second = repeats(matmul, plain)(count), repeats(op, program)(count)
+        ops = [each for pair in zip(first.ops, second.ops, strict=True) for each in pair]
+        every = {**first.buffers, **second.buffers}
+        return Program(program.gpt, program.plan, tuple(ops), every, {})
+
+    return build
 
 
 def sizes(*, quick: bool) -> list[int]:

@@ -12,7 +12,7 @@ from executor.batches import share
 from executor.groups import Groups
 from executor.place import Place
 from executor.play import play
-from executor.record import DeviceRecorder, HostRecorder, Recorder
+from executor.record import recorder_for
 from executor.table import BufferTable
 from executor.tasks import AdamW
 from executor.weights import initial_values, load
@@ -86,7 +86,7 @@ class Trainer:
         result = Run()
         for number, batch in enumerate(batches, start=1):
             self._feed(batch)
-            recorder = self._recorder()
+            recorder = recorder_for(self.program, self.place.device)
             started = time.perf_counter()
             place = replace(self.place, step=number)
             result.carried = play(self.program, self.table, self.groups, place, recorder)
@@ -104,11 +104,6 @@ class Trainer:
             for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
                 if f"m{m}.{name}" in self.program.buffers:
                     self.table[f"m{m}.{name}"].copy_(part.reshape(-1))
-
-    def _recorder(self) -> Recorder:
-        if self.place.device.type == "cuda":
-            return DeviceRecorder(len(self.program.ops))
-        return HostRecorder(len(self.program.ops))
 
     def _peak_bytes(self) -> int:
         if self.place.device.type == "cuda":

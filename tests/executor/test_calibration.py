@@ -73,6 +73,14 @@ def test_collectives_are_sampled_in_every_group_size_that_divides_the_ranks(rank
     assert seen == {(kind, size) for kind in COLLECTIVES for size in groups}
 
 
+def test_a_matmul_runs_before_each_collective_as_in_a_step() -> None:
+    for sample in collectives(2, quick=True):
+        program = sample.program(3)
+        assert [op.kind for op in program.ops] == ["matmul", sample.key] * 3
+        assert sample.meets
+        assert program.waits == [()] * 6
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_pairs_of_ranks_take_turns_at_messages(ranks: int) -> None:
     every = [list(messages(rank, ranks, quick=True)) for rank in range(ranks)]
