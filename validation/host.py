@@ -12,8 +12,8 @@ from workload.gpt import find_model
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
-# Model, batch and plan of each step that is validated: on one and two ranks, every axis, with and
-# without overlap, recomputation, micro-batches and sharding over data.
+# Model, batch and plan of each step that is validated: on one, two and, where the machine has them,
+# four ranks, every axis, with and without overlap, recomputation, micro-batches and sharding.
 CELLS = (
     ("tiny-1m", 8, "data=1"),
     ("tiny-2m", 8, "data=1,recompute=full"),
@@ -33,6 +33,11 @@ CELLS = (
     ("tiny-10m", 8, "pipe=2,micro_batch=2"),
     ("tiny-10m", 8, "pipe=2,micro_batch=2,schedule=gpipe,overlap=none"),
     ("tiny-25m", 4, "pipe=2,micro_batch=1,schedule=zb-h1"),
+    ("tiny-10m", 8, "x=2,z=2"),
+    ("tiny-25m", 4, "y=2,z=2,overlap=none"),
+    ("tiny-10m", 16, "x=2,data=2,zero=1"),
+    ("tiny-25m", 8, "z=2,data=2,recompute=full"),
+    ("tiny-10m", 16, "data=2,pipe=2,micro_batch=2"),
 )
 STEPS = 12
 
@@ -64,6 +69,15 @@ class Row:
         }
 
 
+def too_wide(machine: Machine) -> int:
+    """How many of the steps want more ranks than the machine has; they are left out."""
+    return sum(_plan(text, batch).grid.ranks > machine.devices for _, batch, text in CELLS)
+
+
+def _plan(text: str, batch: int) -> Plan:
+    return parse_plan(f"{text},precision=fp32", batch=batch)
+
+
 def validate_host(
     machine: Machine, *, threads: int, timeout_s: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
@@ -75,7 +89,7 @@ def validate_host(
     from executor.tasks import Job
 
     for name, batch, text in CELLS:
-        plan = parse_plan(f"{text},precision=fp32", batch=batch)
+        plan = _plan(text, batch)
         if plan.grid.ranks > machine.devices:
             continue
         gpt = find_model(name)

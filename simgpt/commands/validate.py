@@ -60,7 +60,7 @@ def host(
     Ends with status 4 when the mean absolute error is above the tolerance.
     """
     from executor.launch import require_torch
-    from validation.host import mape, validate_host
+    from validation.host import mape, too_wide, validate_host
 
     require_torch()
     with Ticker() as ticker:
@@ -69,6 +69,8 @@ def host(
     error = mape([row.error for row in rows])
     record = {"rows": [row.as_dict() for row in rows], "mape": error}
     options.answer(_rows(rows, error), record, as_json=as_json, output=output)
+    if wide := too_wide(built):
+        options.note(f"{wide} more steps want more than this machine's {built.devices} ranks")
     if error > tolerance:
         options.note(f"above the tolerance of {tables.percent(tolerance)}")
         raise SystemExit(OUTSIDE_TOLERANCE)

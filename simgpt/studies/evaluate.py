@@ -5,7 +5,6 @@ A process builds each machine, model and placement once and keeps it for the poi
 
 from __future__ import annotations
 
-import gc
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -16,6 +15,7 @@ from simgpt.studies import best
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.inputs import Inputs, code_digest
 from simgpt.studies.keys import Point, keys_of, plan_of
+from simulator.collecting import uncollected
 from simulator.prediction import Prediction, predict
 from topologies.errors import SimgptError
 from topologies.load import with_settings
@@ -35,14 +35,8 @@ def rows_of(inputs: Inputs, batch: Batch) -> list[Row]:
     if inputs.code != code_digest():
         raise WorkersError("the workers run another version of simgpt; install the same everywhere")
     evaluator = _evaluator(inputs)
-    # Predicting makes few cycles and no end of objects: looking for cycles would take a quarter.
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         return [evaluator.row(number, point) for number, point in batch]
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @lru_cache(maxsize=2)

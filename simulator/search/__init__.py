@@ -9,6 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
+from simulator.collecting import uncollected
 from simulator.costs import compute_costs
 from simulator.fabric import MachineFabric
 from simulator.prediction import Prediction, predict
@@ -56,12 +57,14 @@ def search(
     goal = Objective(objective, machine, question.devices)
     simulate = partial(_simulated, question.gpt, machine, placement)
     if workers == 1:
-        yield from Search(space, machinery, Hands(simulate), goal, top).run()
+        with uncollected():
+            yield from Search(space, machinery, Hands(simulate), goal, top).run()
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         try:
-            yield from Search(space, machinery, Hands(simulate, pool, workers), goal, top).run()
+            with uncollected():
+                yield from Search(space, machinery, Hands(simulate, pool, workers), goal, top).run()
         except (BrokenProcessPool, TimeoutError) as error:
             raise SearchError("a process of the search ended or hangs; try --workers 1") from error
         finally:

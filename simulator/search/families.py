@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.collecting import uncollected
 from simulator.costs import ComputeCosts
 from simulator.fabric import MachineFabric
 from simulator.search.bound import SCHEDULES, Entries, Ledger, device_bytes, ledger, memory
@@ -60,7 +61,8 @@ def all_families(
 
 def families(space: Space, machinery: Machinery) -> list[Family]:
     """The same, in this process."""
-    return list(all_families(space, machinery))
+    with uncollected():
+        return list(all_families(space, machinery))
 
 
 def _families(clock: Clock, capacity_bytes: int, rows: Ints) -> Iterator[Family]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
+from simulator.collecting import uncollected
 from simulator.kernels import Kernels
 from simulator.prediction import predict
 from topologies.errors import SimgptError
@@ -127,17 +127,13 @@ def _answers(tasks: dict[str, Task], progress: Callable[[str], None]) -> dict[st
 
 
 def answer(task: Task) -> Answer:
-    """Predict one task.
-
-    Simulating makes few cycles of objects and no end of objects: looking for cycles meanwhile would
-    take a quarter of the time.
-    """
-    gc.disable()
+    """Predict one task."""
     try:
-        placed = scheduler(task.machine, task.plan.grid.ranks)
-        found = predict(task.gpt, task.plan, task.machine, placement=placed, kernels=task.kernels)
+        with uncollected():
+            placed = scheduler(task.machine, task.plan.grid.ranks)
+            found = predict(
+                task.gpt, task.plan, task.machine, placement=placed, kernels=task.kernels
+            )
     except SimgptError as error:
         return Answer(refusal=str(error))
-    finally:
-        gc.enable()
     return Answer(found.step_s, tuple(found.breakdown_s.items()), found.memory.fits)
