@@ -57,9 +57,12 @@ def rankings(outcomes: Sequence[Outcome], *, formula: bool = False) -> Rankings 
 def ranked(pairs: Sequence[tuple[float, float]]) -> Ranking:
     """The ranking of (predicted, measured) times.
 
+    Predictions that differ by rounding alone are ties; of tied picks the mean counts.
+
     >>> ranked([(1.0, 10.0), (2.0, 30.0), (3.0, 20.0)])
     Ranking(rows=3, tau=0.3333333333333333, regret=0.0)
     """
+    pairs = [(float(f"{p:.9g}"), m) for p, m in pairs]
     agree = ties_predicted = ties_measured = 0
     count = len(pairs) * (len(pairs) - 1) // 2
     for (p, m), (q, n) in combinations(pairs, 2):
@@ -68,7 +71,8 @@ def ranked(pairs: Sequence[tuple[float, float]]) -> Ranking:
         ties_measured += m == n
     scale = math.sqrt((count - ties_predicted) * (count - ties_measured))
     best = min(measured for _, measured in pairs)
-    picked = min(pairs)[1]
+    least = min(predicted for predicted, _ in pairs)
+    picked = statistics.fmean(measured for predicted, measured in pairs if predicted == least)
     return Ranking(len(pairs), agree / scale if scale else 0.0, picked / best - 1)
 
 
