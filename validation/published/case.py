@@ -17,6 +17,7 @@ from validation.published.dialect import Dialect, dialect_of
 from validation.published.machine import machine_of
 from validation.published.runs import Run
 from workload.gpt import GPT
+from workload.grid import USUAL
 from workload.plan import Plan
 
 NO_PLAN, UNSUPPORTED = "no plan", "unsupported"
@@ -85,6 +86,7 @@ def _fixed(run: Run, dialect: Dialect, gpt: GPT) -> dict[str, Any]:
     has no y and no z unless its dialect says so."""
     keys = _plan_keys(run, dialect, gpt, run.whole("tp") or 1)
     fixed = {"schedule": "1f1b", "interleave": run.whole("vpp") or 1, "sequence_parallel": False}
+    fixed |= {"order": USUAL}  # as all these frameworks number their ranks
     fixed |= {} if dialect.has_grid else {"y": 1, "z": 1}
     columns = {"tp": "x", "pp": "pipe", "dp": "data", "micro_batch": "micro_batch"}
     known = {key: run.whole(column) for column, key in columns.items()}
