@@ -59,10 +59,16 @@ class Formulas:
         return answer
 
     def values(self, inputs: Sequence[int]) -> list[int] | None:
-        """All numbers for other inputs; nothing where these do not meet the conditions."""
+        """All numbers for other inputs; nothing where these do not meet the conditions.
+
+        Steps taken for the first inputs alone, behind a condition, may divide by zero for others.
+        """
         values = [*inputs, *self._values[self._inputs :]]
-        for number, (calculation, a, b) in self._steps:
-            values[number] = calculation(values[a], values[b])
+        try:
+            for number, (calculation, a, b) in self._steps:
+                values[number] = calculation(values[a], values[b])
+        except ZeroDivisionError:
+            return None
         for comparison, a, b, answer in self._conditions:
             if comparison(values[a], values[b]) != answer:
                 return None

@@ -35,6 +35,14 @@ def test_inputs_that_would_have_answered_otherwise_are_refused() -> None:
     assert formulas.values([3]) is None
 
 
+def test_a_division_that_other_inputs_would_not_have_come_to_is_no_error() -> None:
+    formulas = Formulas()
+    heads, groups = formulas.input(8), formulas.input(2)
+    _ = heads // groups if groups else heads
+    assert formulas.values([8, 4]) is not None
+    assert formulas.values([8, 0]) is None
+
+
 def test_where_the_very_number_is_needed_no_other_will_do() -> None:
     formulas = Formulas()
     a, b = formulas.input(3), formulas.input(5)
@@ -64,6 +72,7 @@ MODELS = (
         biases=False,
     ),
 )
+OTHERS = (replace(MODELS[-1], kv_heads=0), replace(MODELS[-1], head_width=16))
 FIELDS = {
     "x": st.sampled_from([1, 2, 4]),
     "y": st.sampled_from([1, 1, 2]),
@@ -80,7 +89,7 @@ FIELDS = {
 
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(
-    gpt=st.sampled_from(MODELS),
+    gpt=st.sampled_from((*MODELS, *OTHERS)),
     micro_batches=st.sampled_from([1, 3]),
     plan=st.fixed_dictionaries(FIELDS),
 )
