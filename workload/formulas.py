@@ -9,11 +9,12 @@ was written is the very program that those have, op by op, but for its numbers.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Calculation = Callable[[Any, Any], Any]
+from workload.arithmetic import Arithmetic, Calculation
+
 Step = tuple[Calculation, int, int]
 Condition = tuple[Calculation, int, int, bool]
 
@@ -90,26 +91,7 @@ class Formulas:
         return Formula(self, len(self._values) - 1, value)
 
 
-def _calculated(calculation: Calculation, *, swapped: bool = False) -> Any:
-    def method(self: Formula, other: object) -> Any:
-        if not isinstance(other, Formula | int):
-            return NotImplemented
-        one, two = (other, self) if swapped else (self, other)
-        return self.formulas.step(calculation, one, two)
-
-    return method
-
-
-def _compared(comparison: Calculation) -> Any:
-    def method(self: Formula, other: object) -> Any:
-        if not isinstance(other, Formula | int):
-            return NotImplemented
-        return self.formulas.condition(comparison, self, other)
-
-    return method
-
-
-class Formula:
+class Formula(Arithmetic):
     """See above; `number` is its place among all numbers of its `formulas`."""
 
     __slots__ = ("formulas", "number", "value")
@@ -117,42 +99,18 @@ class Formula:
     def __init__(self, formulas: Formulas, number: int, value: int) -> None:
         self.formulas, self.number, self.value = formulas, number, value
 
-    __add__ = _calculated(operator.add)
-    __radd__ = _calculated(operator.add, swapped=True)
-    __sub__ = _calculated(operator.sub)
-    __rsub__ = _calculated(operator.sub, swapped=True)
-    __mul__ = _calculated(operator.mul)
-    __rmul__ = _calculated(operator.mul, swapped=True)
-    __floordiv__ = _calculated(operator.floordiv)
-    __rfloordiv__ = _calculated(operator.floordiv, swapped=True)
-    __mod__ = _calculated(operator.mod)
-    __rmod__ = _calculated(operator.mod, swapped=True)
+    def calculated(self, calculation: Calculation, one: Any, other: Any) -> Any:
+        """See `Arithmetic`."""
+        return self.formulas.step(calculation, one, other)
 
-    __eq__ = _compared(operator.eq)
-    __ne__ = _compared(operator.ne)
-    __lt__ = _compared(operator.lt)
-    __le__ = _compared(operator.le)
-    __gt__ = _compared(operator.gt)
-    __ge__ = _compared(operator.ge)
-
-    def __neg__(self) -> Any:
-        return 0 - self
-
-    def __divmod__(self, other: Any) -> tuple[Any, Any]:
-        return self // other, self % other
-
-    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
-        return other // self, other % self
-
-    def __bool__(self) -> bool:
-        return self.formulas.condition(operator.ne, self, 0)
+    def compared(self, comparison: Calculation, one: Any, other: Any) -> bool:
+        """See `Arithmetic`."""
+        return self.formulas.condition(comparison, one, other)
 
     def __index__(self) -> int:
         """The very number: what is written holds for no other."""
         self.formulas.condition(operator.eq, self, self.value)
         return self.value
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __rtruediv__(self, other: float) -> Quotient:
         return Quotient(other, self)

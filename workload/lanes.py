@@ -8,12 +8,12 @@ sizes is the very program that each plan has alone, op by op.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from workload.arithmetic import Arithmetic, Calculation
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -39,27 +39,6 @@ def lanes(values: Ints) -> Any:
     return first if bool((values == first).all()) else Lanes(values)
 
 
-def _calculated(operation: Callable[[Any, Any], Any], swapped: bool = False) -> Any:
-    def method(self: Lanes, other: object) -> Any:
-        if isinstance(other, Lanes):
-            value: Any = other.values
-        elif isinstance(other, int):
-            value = other
-        else:
-            return NotImplemented
-        return lanes(operation(value, self.values) if swapped else operation(self.values, value))
-
-    return method
-
-
-def _compared(operation: Callable[[Any, Any], Any]) -> Any:
-    def method(self: Lanes, other: object) -> bool:
-        value = other.values if isinstance(other, Lanes) else other
-        return agreed(operation(self.values, value))
-
-    return method
-
-
 def agreed(answers: Flags) -> bool:
     """The answer that all plans give."""
     yes = int(answers.sum())
@@ -68,44 +47,21 @@ def agreed(answers: Flags) -> bool:
     return yes > 0
 
 
-class Lanes:
+class Lanes(Arithmetic):
     """See above. Made by `lanes`."""
 
     __slots__ = ("values",)
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, values: Ints) -> None:
         self.values = values
 
-    __add__ = _calculated(operator.add)
-    __radd__ = _calculated(operator.add, swapped=True)
-    __sub__ = _calculated(operator.sub)
-    __rsub__ = _calculated(operator.sub, swapped=True)
-    __mul__ = _calculated(operator.mul)
-    __rmul__ = _calculated(operator.mul, swapped=True)
-    __floordiv__ = _calculated(operator.floordiv)
-    __rfloordiv__ = _calculated(operator.floordiv, swapped=True)
-    __mod__ = _calculated(operator.mod)
-    __rmod__ = _calculated(operator.mod, swapped=True)
+    def calculated(self, calculation: Calculation, one: Any, other: Any) -> Any:
+        """See `Arithmetic`."""
+        return lanes(calculation(_values(one), _values(other)))
 
-    __eq__ = _compared(operator.eq)
-    __ne__ = _compared(operator.ne)
-    __lt__ = _compared(operator.lt)
-    __le__ = _compared(operator.le)
-    __gt__ = _compared(operator.gt)
-    __ge__ = _compared(operator.ge)
-
-    def __neg__(self) -> Any:
-        return lanes(-self.values)
-
-    def __divmod__(self, other: Any) -> tuple[Any, Any]:
-        return self // other, self % other
-
-    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
-        return other // self, other % self
-
-    def __bool__(self) -> bool:
-        return agreed(self.values != 0)
+    def compared(self, comparison: Calculation, one: Any, other: Any) -> bool:
+        """See `Arithmetic`."""
+        return agreed(comparison(_values(one), _values(other)))
 
     def __rtruediv__(self, other: float) -> float:
         """A share is written into attributes that weigh and take no time: any plan's will do."""
@@ -113,3 +69,7 @@ class Lanes:
 
     def __repr__(self) -> str:
         return f"Lanes({self.values.tolist()})"
+
+
+def _values(number: Any) -> Any:
+    return number.values if isinstance(number, Lanes) else number

@@ -109,7 +109,7 @@ def noted(
 
     @wraps(function)
     def found(outline: Outline, /, *others: Others.args, **named: Others.kwargs) -> Found:
-        key = function, *others
+        key = function, others, tuple(named.items())
         if key not in outline.notes:
             outline.notes[key] = function(outline, *others, **named)
         known: Found = outline.notes[key]
