@@ -9,6 +9,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from workload.errors import PlanError
+
 AXES = ("x", "y", "z", "data", "pipe")
 USUAL = "x-y-z-data-pipe"
 _PARTS = {"data": ("shard", "replica")}
@@ -107,6 +109,7 @@ def _dimensions(order: str) -> tuple[str, ...]:
     return tuple(part for axis in order.split("-") for part in _PARTS.get(axis, (axis,)))
 
 
-def is_order(text: str) -> bool:
-    """Whether a text names every axis once, as in `x-z-y-data-pipe`."""
-    return sorted(text.split("-")) == sorted(AXES)
+def check_order(text: str) -> None:
+    """A PlanError unless a text names every axis once, as in `x-z-y-data-pipe`."""
+    if sorted(text.split("-")) != sorted(AXES):
+        raise PlanError(f"order={text} must name {', '.join(AXES)} once each, as in {USUAL}")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from workload.errors import PlanCannotRunError, PlanError
-from workload.grid import AXES, USUAL, Grid, is_order
+from workload.grid import AXES, USUAL, Grid, check_order
 
 OVERLAPS = ("oar", "ors", "oag", "dp", "pp")
 CHOICES = {
@@ -79,8 +79,7 @@ class Plan:
             _one_of(key, getattr(self, key), allowed)
         for switch in self.overlap:
             _one_of("overlap", switch, OVERLAPS)
-        if not is_order(self.order):
-            raise PlanError(f"order={self.order} must name x, y, z, data, pipe once, as in {USUAL}")
+        check_order(self.order)
         self._check_recompute()
         self._check_sharding()
         self._check_pipeline()

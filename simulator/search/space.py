@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from simulator.search.orders import ANY, ORDERS, rank_orders
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
-from workload.grid import AXES, USUAL, is_order
+from workload.grid import AXES, USUAL, check_order
 from workload.lowering import check
 from workload.plan import CHOICES, OVERLAPS, Plan
 
@@ -58,8 +58,7 @@ class Question:
         for key in (*AXES, "micro_batch", "interleave"):
             if self.fixed.get(key, 1) < 1:
                 raise PlanError(f"{key}={self.fixed[key]} must be at least 1")
-        if not is_order(self.fixed.get("order", USUAL)):
-            raise PlanError(f"order={self.fixed['order']} must name {', '.join(AXES)} once each")
+        check_order(self.fixed.get("order", USUAL))
         recompute = str(self.fixed.get("recompute", "none"))
         if ":" in recompute:
             raise PlanError(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_BARS = 16
 MOST_LINES = 8
+WHITE = "#FFFFFF"
 LEAST_SHARE = 0.004  # of a bar: less is drawn together as "rest"
 UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 PUBLISHED: dict[str, Any] = {
@@ -42,15 +43,15 @@ def breakdown(answers: Sequence[Answer]) -> Figure:
     shown = answers[:MOST_BARS]
     figure, (axes,) = canvas(8.4, 1.7 + 0.42 * len(shown))
     word, unit = time_unit(max(answer.step_s for answer in shown))
-    parts = _parts(shown)
+    groups = _alike(_parts(shown))
     for row, answer in enumerate(shown):
         left = 0.0
-        for part in parts:
-            width = _width(answer, part) / unit
-            colour, hatch = ("#FFFFFF", "") if part == "rest" else look_of(part)
+        for parts in groups:
+            width = sum(_width(answer, part) for part in parts) / unit
+            colour, hatch = _look(parts[0])
             axes.barh(row, width, left=left, height=0.62, color=colour, hatch=hatch,
-                      edgecolor="white" if colour != "#FFFFFF" else GREY, linewidth=0.5,
-                      label=name_of(part) if part != "rest" else "rest")  # fmt: skip
+                      edgecolor="white" if colour != WHITE else GREY, linewidth=0.5,
+                      label=_label(parts))  # fmt: skip
             left += width
         axes.text(left, row, f" {seconds(answer.step_s)}", va="center", fontsize=9)
     axes.set_yticks(range(len(shown)), [label_of(answer, shown) for answer in shown])
@@ -60,6 +61,22 @@ def breakdown(answers: Sequence[Answer]) -> Figure:
     axes.grid(axis="x")
     _legend_above(axes, 4)
     return figure
+
+
+def _alike(parts: Sequence[str]) -> list[list[str]]:
+    """Parts that look the same are drawn as one, since nobody could tell them apart."""
+    groups: dict[object, list[str]] = {}
+    for part in parts:
+        groups.setdefault("rest" if part == "rest" else _look(part), []).append(part)
+    return list(groups.values())
+
+
+def _look(part: str) -> tuple[str, str]:
+    return (WHITE, "") if part == "rest" else look_of(part)
+
+
+def _label(parts: Sequence[str]) -> str:
+    return "rest" if parts[0] == "rest" else name_of(", ".join(parts))
 
 
 def _parts(shown: Sequence[Answer]) -> list[str]:
