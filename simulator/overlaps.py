@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -84,7 +85,7 @@ class Insertion:
             self._is_undisturbed(trains == train) for train in range(int(trains.max()) + 1)
         ) and all(self._moves_alike(trains, times) for times in (self.before, self.after))
 
-    @property
+    @cached_property
     def _flights(self) -> Flags:
         """The collectives that take any time."""
         collective = np.array([op.is_collective for op in self.ops])
@@ -94,14 +95,14 @@ class Insertion:
     def _part(self) -> Ints:
         return self.line.at - self.line.cut.back
 
-    @property
+    @cached_property
     def _window(self) -> Flags:
         """The collectives of the parts beside the cut."""
         parts = list(self.line.twins)
         near = (self._part >= min(parts)) & (self._part <= max(parts))
         return np.asarray(self._flights & self.line.inside & near)
 
-    @property
+    @cached_property
     def _steps(self) -> Ints:
         """By how much ops move from one part to the next."""
         return self.line.growth(self.after.start)
