@@ -67,8 +67,9 @@ class Stage:
     ) -> list[Performance]:
         """When each op of each role starts and ends, given what each lasts alone, in ticks."""
         actors = [_Actor(self, role, own) for role, own in zip(cast, durations, strict=True)]
+        streams = {key: _streams(ops) for key, ops in {id(r.ops): r.ops for r in cast}.items()}
         for actor in actors:
-            self.ready += [actor.stream(indices) for indices in actor.streams()]
+            self.ready += [actor.stream(indices) for indices in streams[id(actor.role.ops)]]
         self._go_on()
         self._env.run()
         ends = [actor.end for actor in actors]
@@ -140,6 +141,14 @@ class Stage:
                 waiting.append(life)
 
 
+def _streams(ops: Sequence[Op]) -> list[list[int]]:
+    """The ops of each stream, by their places."""
+    streams: dict[str, list[int]] = {}
+    for index, op in enumerate(ops):
+        streams.setdefault(op.stream, []).append(index)
+    return list(streams.values())
+
+
 class _Actor:
     """One rank class: its streams tell each other when awaited ops are over."""
 
@@ -150,13 +159,6 @@ class _Actor:
         self.start = [UNKNOWN] * len(role.ops)
         self.end = [UNKNOWN] * len(role.ops)
         self.heralds: dict[int, Waiting] = {}
-
-    def streams(self) -> list[list[int]]:
-        """The ops of each stream, by their places."""
-        streams: dict[str, list[int]] = {}
-        for index, op in enumerate(self.role.ops):
-            streams.setdefault(op.stream, []).append(index)
-        return list(streams.values())
 
     def stream(self, indices: Sequence[int]) -> Life:
         """The life of one stream."""

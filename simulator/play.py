@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from workload.timeline import Span, Timeline
 
 FENCE = "fence"
 Ticks = TypeVar("Ticks", int, Ints)
+Charges = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -106,23 +107,42 @@ def durations_of(
     moves no more bytes through the device's memory than it would alone. Messages between stages
     take nothing, and neither slow collectives nor are slowed.
     """
-    computed: dict[int, list[int]] = {}
-    issued: dict[int, list[int]] = {}
+    known: dict[int, _Alike] = {}
     result = []
     for role in cast:
-        if id(role.ops) not in computed:
-            computed[id(role.ops)] = [_compute_ticks(op, costs) for op in role.ops]
-            issued[id(role.ops)] = [to_ticks(costs.host_s(op)) for op in role.ops]
+        if id(role.ops) not in known:
+            known[id(role.ops)] = _alike(role, costs, network)
+        alike = known[id(role.ops)]
         ticks = [
-            network.ticks(op)[role.number] if op.communicates else own
-            for op, own in zip(role.ops, computed[id(role.ops)], strict=True)
+            own if times is None else times[role.number]
+            for own, times in zip(alike.computed, alike.communicated, strict=True)
         ]
-        if any(each := issued[id(role.ops)]):
-            ticks = hosted(role.ops, ticks, each)
-        if network.fabric.compute_share:
-            ticks = charged(role.ops, role.waits, ticks, network.fabric.compute_share, round)
+        if any(alike.issued):
+            ticks = hosted(role.ops, ticks, alike.issued)
+        if alike.charges:
+            ticks = _with_charges(alike.charges, ticks, network.fabric.compute_share, round)
         result.append(tuple(ticks))
     return result
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """What roles with the same ops have in common, op by op: the ticks of compute, those of
+    communication for each class, those that the host takes; and what compute is charged."""
+
+    computed: list[int]
+    communicated: list[list[int] | None]
+    issued: list[int]
+    charges: Charges
+
+
+def _alike(role: Role, costs: ComputeCosts, network: Network) -> _Alike:
+    return _Alike(
+        [_compute_ticks(op, costs) for op in role.ops],
+        [network.ticks(op) if op.communicates else None for op in role.ops],
+        [to_ticks(costs.host_s(op)) for op in role.ops],
+        _charges(role.ops, role.waits) if network.fabric.compute_share else {},
+    )
 
 
 def _compute_ticks(op: Op, costs: ComputeCosts) -> int:
@@ -142,17 +162,31 @@ def charged(
 
     A collective that the next compute op itself waits for runs beside nothing: it costs none.
     """
+    return _with_charges(_charges(ops, waits), alone, share, rounded)
+
+
+def _charges(ops: Sequence[Op], waits: Sequence[Waits]) -> Charges:
+    """For each compute op that others take time from, the collectives that do."""
     owed: list[int] = []
-    result = []
+    result: dict[int, list[int]] = {}
     for index, op in enumerate(ops):
-        ticks = alone[index]
-        if op.stream != COMPUTE and op.is_collective:
-            owed.append(index)
-        if op.stream == COMPUTE and not op.is_collective:
+        if op.stream != COMPUTE:
+            if op.is_collective:
+                owed.append(index)
+        elif owed and not op.is_collective:
             reached = {ops[awaited].stream: awaited for awaited in waits[index]}
-            for i in owed:
-                if i > reached.get(ops[i].stream, -1):
-                    ticks = ticks + rounded(share * alone[i])
-            owed.clear()
-        result.append(ticks)
+            beside = [i for i in owed if i > reached.get(ops[i].stream, -1)]
+            if beside:
+                result[index] = beside
+            owed = []
+    return result
+
+
+def _with_charges(
+    charges: Charges, alone: Sequence[Ticks], share: float, rounded: Callable[[Any], Ticks]
+) -> list[Ticks]:
+    result = list(alone)
+    for index, beside in charges.items():
+        for i in beside:
+            result[index] = result[index] + rounded(share * alone[i])
     return result

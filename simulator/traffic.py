@@ -83,10 +83,11 @@ class Traffic(Generic[Goal]):
         self._disturb(classes)
 
     def _disturb(self, classes: Sequence[int]) -> None:
-        if not self._disturbed:
-            _TickEnd(self._env, self._settle)
+        is_set = bool(self._disturbed)
         for number in classes:
             self._disturbed.update(self._flying[number])
+        if self._disturbed and not is_set:
+            _TickEnd(self._env, self._settle)
 
     def _settle(self, _: simpy.Event) -> None:
         """Change the paces at the end of a tick in which collectives began or ended."""
