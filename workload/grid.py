@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
@@ -35,6 +35,9 @@ class Grid:
     pipe: int = 1
     shard: int = 0
     order: str = USUAL
+    _known: dict[tuple[str, ...], int] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -44,14 +47,13 @@ class Grid:
     @property
     def ranks(self) -> int:
         """All ranks of the grid."""
-        return prod(self.sizes.values())
+        return self.size(*AXES)
 
     def size(self, *axes: str) -> int:
         """Ranks in one group over these axes together."""
-        size = 1
-        for axis in axes:
-            size *= self._size(axis)
-        return size
+        if axes not in self._known:
+            self._known[axes] = prod(map(self._size, axes))
+        return self._known[axes]
 
     def _size(self, axis: str) -> int:
         if axis == ENDS or axis.startswith(LINK):

@@ -51,6 +51,7 @@ class Builder:
         self.kept = HOST if plan.offload == "optimizer" else "optimizer"
         self.ops: list[Op] = []
         self.buffers: dict[str, Buffer] = {}
+        self._nbytes: dict[str, int] = {}
         self.layouts: dict[str, Layout] = {}
         self.states: dict[str, Layout] = {}
         self.parameters: dict[str, Parameter] = {}
@@ -61,13 +62,16 @@ class Builder:
         self, name: str, shape: tuple[int, ...], dtype: str = "", role: str = "activations"
     ) -> str:
         """A buffer that lives within the step; returns its name."""
-        self.buffers[name] = Buffer(name, shape, dtype or self.dtype, role)
-        return name
+        return self._add(Buffer(name, shape, dtype or self.dtype, role))
 
     def state(self, name: str, shape: tuple[int, ...], dtype: str, role: str, copies: int) -> str:
         """A persistent buffer, held in `copies` equal copies over the whole grid."""
-        self.buffers[name] = Buffer(name, shape, dtype, role, persistent=True, replicas=copies)
-        return name
+        return self._add(Buffer(name, shape, dtype, role, persistent=True, replicas=copies))
+
+    def _add(self, buffer: Buffer) -> str:
+        self.buffers[buffer.name] = buffer
+        self._nbytes[buffer.name] = buffer.nbytes
+        return buffer.name
 
     def op(
         self,
@@ -83,7 +87,7 @@ class Builder:
     ) -> None:
         """Append a compute op; its memory traffic is that of its operands unless given."""
         if nbytes < 0:
-            nbytes = sum(self.buffers[b].nbytes for b in (*reads, *writes))
+            nbytes = sum(self._nbytes[b] for b in (*reads, *writes))
         self.ops.append(
             Op(
                 name,
@@ -120,7 +124,7 @@ class Builder:
                 self.block,
                 stream=COMPUTE,
                 axes=wide,
-                nbytes=sum(self.buffers[b].nbytes for b in payload),
+                nbytes=sum(self._nbytes[b] for b in payload),
                 dtype=self.buffers[read[0]].dtype,
                 attributes=how or NO_ATTRIBUTES,
             )
@@ -174,10 +178,10 @@ class Builder:
         apart = held.flat != kept.flat
         master = apart or self.dtype == "bf16"
         self.layouts[name], self.states[name] = held, kept
-        self._held(name, held, self.dtype, "parameters", stages)
-        self._held(f"{name}.grad", summed, self.summed, "gradients", stages)
-        for state in ("m", "v", "master") if master else ("m", "v"):
-            self._held(f"{name}.{state}", kept, self.wide, self.kept, stages)
+        self._held([name], held, self.dtype, "parameters", stages)
+        self._held([f"{name}.grad"], summed, self.summed, "gradients", stages)
+        states = [f"{name}.{each}" for each in (("m", "v", "master") if master else ("m", "v"))]
+        self._held(states, kept, self.wide, self.kept, stages)
         norm = self.grid.size("x", "y", "z", *how.over) * stages
         self.parameters[name] = Parameter(
             name,
@@ -191,11 +195,15 @@ class Builder:
         )
         return name
 
-    def _held(self, name: str, layout: Layout, dtype: str, role: str, stages: int) -> None:
-        tile = self._tile(layout)
-        flat = ((prod(tile) + layout.tail) // self.grid.size(*layout.flat),)
+    def _held(
+        self, names: Sequence[str], layout: Layout, dtype: str, role: str, stages: int
+    ) -> None:
+        shape = self._tile(layout)
+        if layout.flat:
+            shape = ((prod(shape) + layout.tail) // self.grid.size(*layout.flat),)
         copies = self.grid.ranks // self.grid.pipe // self._parts(layout) * stages
-        self.state(name, flat if layout.flat else tile, dtype, role, copies)
+        for name in names:
+            self.state(name, shape, dtype, role, copies)
 
     def _tile(self, layout: Layout) -> tuple[int, ...]:
         """The shape of what x and y leave of a parameter."""
