@@ -82,7 +82,13 @@ def rings_together(
 
     Not modelled: links inside a node that a ring, held back by its NICs, leaves to others.
     """
-    axes = tuple(_Axis(groups) for groups in members)
+    return list(_rings_together(machine, placement, tuple(_Axis(groups) for groups in members)))
+
+
+@lru_cache(maxsize=64)
+def _rings_together(
+    machine: Machine, placement: Placement, axes: tuple[_Axis, ...]
+) -> list[tuple[NDArray[np.int64], list[Ring]]]:
     busy = tuple(axis for axis in axes if axis.members.shape[1] > 1)
     rates = iter(_least_rates(machine, placement, busy)) if busy else iter(())
     within = iter(_all_rates_within(machine.node, placement, busy))
