@@ -20,7 +20,6 @@ from workload.timeline import Span, Timeline
 
 FENCE = "fence"
 Ticks = TypeVar("Ticks", int, Ints)
-Charges = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,9 @@ def durations_of(
     """Ticks of every op for each role, as if nothing else were under way.
 
     What an overlapped collective takes from its device's compute is charged to the next compute op,
-    the one issued beside it. It is a share of the collective's time alone: one that others slow
-    moves no more bytes through the device's memory than it would alone. Messages between stages
-    take nothing, and neither slow collectives nor are slowed.
+    the one issued beside it; what roles owe, to their first. It is a share of the collective's time
+    alone: one that others slow moves no more bytes through the device's memory than it would alone.
+    Messages between stages take nothing, and neither slow collectives nor are slowed.
     """
     known: dict[int, _Alike] = {}
     result = []
@@ -119,10 +118,22 @@ def durations_of(
         ]
         if any(alike.issued):
             ticks = hosted(role.ops, ticks, alike.issued)
-        if alike.charges:
-            ticks = _with_charges(alike.charges, ticks, network.fabric.compute_share, round)
+        ticks = alike.charges.added(ticks, network.fabric.compute_share, round)
+        if role.owed and alike.charges.first is not None:
+            ticks[alike.charges.first] += role.owed
         result.append(tuple(ticks))
     return result
+
+
+def left_ticks(cast: Sequence[Role], costs: ComputeCosts, network: Network) -> tuple[int, ...]:
+    """What each role leaves to the first compute op of what follows it: the charges for its
+    collectives that no compute op of its own follows, and all that it owes if it has none."""
+    share, result = network.fabric.compute_share, []
+    for role, ticks in zip(cast, durations_of(cast, costs, network), strict=True):
+        charges = charges_of(role.ops, role.waits)
+        left = sum(round(share * ticks[index]) for index in charges.left)
+        result.append(left if charges.first is not None else left + role.owed)
+    return tuple(result)
 
 
 @dataclass(frozen=True)
@@ -141,7 +152,7 @@ def _alike(role: Role, costs: ComputeCosts, network: Network) -> _Alike:
         [_compute_ticks(op, costs) for op in role.ops],
         [network.ticks(op) if op.communicates else None for op in role.ops],
         [to_ticks(costs.host_s(op)) for op in role.ops],
-        _charges(role.ops, role.waits) if network.fabric.compute_share else {},
+        charges_of(role.ops, role.waits),
     )
 
 
@@ -150,43 +161,42 @@ def _compute_ticks(op: Op, costs: ComputeCosts) -> int:
     return 0 if op.communicates or op.kind == FENCE else to_ticks(costs.seconds(op))
 
 
-def charged(
-    ops: Sequence[Op],
-    waits: Sequence[Waits],
-    alone: Sequence[Ticks],
-    share: float,
-    rounded: Callable[[Any], Ticks],
-) -> list[Ticks]:
-    """Ticks of ops (numbers, or arrays with one for each of many plans) with what overlapped
-    collectives take from compute.
+@dataclass(frozen=True)
+class Charges:
+    """Which overlapped collectives take time from which compute op: those `beside` it. `left` are
+    the ones that no compute op follows, `first` is the first compute op.
 
     A collective that the next compute op itself waits for runs beside nothing: it costs none.
     """
-    return _with_charges(_charges(ops, waits), alone, share, rounded)
+
+    beside: Mapping[int, Sequence[int]]
+    left: Sequence[int]
+    first: int | None
+
+    def added(
+        self, alone: Sequence[Ticks], share: float, rounded: Callable[[Any], Ticks]
+    ) -> list[Ticks]:
+        """Ticks of ops (numbers, or arrays with one for each of many plans) with the charges."""
+        result = list(alone)
+        for index, beside in self.beside.items() if share else ():
+            for i in beside:
+                result[index] = result[index] + rounded(share * alone[i])
+        return result
 
 
-def _charges(ops: Sequence[Op], waits: Sequence[Waits]) -> Charges:
-    """For each compute op that others take time from, the collectives that do."""
-    owed: list[int] = []
-    result: dict[int, list[int]] = {}
+def charges_of(ops: Sequence[Op], waits: Sequence[Waits]) -> Charges:
+    """The charges of some ops. A fence is no compute: it takes no time that could grow."""
+    left: list[int] = []
+    beside: dict[int, list[int]] = {}
+    first = None
     for index, op in enumerate(ops):
-        if op.stream != COMPUTE:
-            if op.is_collective:
-                owed.append(index)
-        elif owed and not op.is_collective:
+        if op.is_collective:
+            if op.stream != COMPUTE:
+                left.append(index)
+        elif op.stream == COMPUTE and op.kind != FENCE:
+            first = index if first is None else first
             reached = {ops[awaited].stream: awaited for awaited in waits[index]}
-            beside = [i for i in owed if i > reached.get(ops[i].stream, -1)]
-            if beside:
-                result[index] = beside
-            owed = []
-    return result
-
-
-def _with_charges(
-    charges: Charges, alone: Sequence[Ticks], share: float, rounded: Callable[[Any], Ticks]
-) -> list[Ticks]:
-    result = list(alone)
-    for index, beside in charges.items():
-        for i in beside:
-            result[index] = result[index] + rounded(share * alone[i])
-    return result
+            if own := [i for i in left if i > reached.get(ops[i].stream, -1)]:
+                beside[index] = own
+            left = []
+    return Charges(beside, left, first)

@@ -106,7 +106,8 @@ def _parts(stages: Stages) -> Parts:
         if what == MESSAGES:
             parts[MESSAGES] = parts.get(MESSAGES, 0) + ticks
             continue
-        block = stages.block(where, lines.kinds[where].part(pipe.orders[where][place]))
+        part = lines.kinds[where].part(pipe.orders[where][place])
+        block = stages.block(where, part, stages.owed[where][place])
         for key, own in block.parts.items():
             parts[key] = parts.get(key, 0) + own
     return parts

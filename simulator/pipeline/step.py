@@ -1,34 +1,37 @@
 """A pipelined step: slots timed op by op, the schedule played slot by slot, then the step's end.
 
 Each distinct slot of each kind of stage is simulated once, by itself: slots are closed, since every
-stream but those of gradients in the last micro-batch is idle at their ends. The last slot of every
-stage and what follows it (gradients, norm, optimizer) are simulated op by op for all stages at
-once. Not modelled: that messages share links with collectives. Where rank classes of a stage
-differ, a slot takes as long as in the slowest of them.
+stream but those of gradients in the last micro-batch is idle at their ends. What these take from
+compute is charged to the slot that follows. The last slot of every stage and what follows it
+(gradients, norm, optimizer) are simulated op by op for all stages at once. Not modelled: that the
+sums of gradients slow collectives of later slots with which they share links, and these them. Where
+rank classes of a stage differ, a slot takes as long as in the slowest of them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 
-from simulator.actors import Performance, Role
+from simulator.actors import Role
 from simulator.breakdown import parts_of
 from simulator.costs import ComputeCosts
 from simulator.network import Fabric, Flying, Network, network_of, with_classes
 from simulator.pipeline.blocks import Kind, Part, kind_of
+from simulator.pipeline.closed import Block, ends_of_all, floors_of, played_alone, with_tail
 from simulator.pipeline.memory import stage_peak
 from simulator.pipeline.slots import NO_MESSAGE, Pipe, SlotTimes, play_slots
 from simulator.pipeline.steady import Folded, folded_plan, grown
-from simulator.play import durations_of, perform
-from simulator.steady import key_of
+from simulator.play import durations_of, left_ticks, perform
 from simulator.step import Step
 from workload.dataflow import Waits
 from workload.forms import PLAIN, Forms
 from workload.gpt import GPT
 from workload.lowering import check
-from workload.op import COMPUTE, Op
+from workload.op import Op
 from workload.plan import Plan
 from workload.schedule import Slot, slots
 from workload.stages import like_stages
@@ -103,13 +106,7 @@ class Lines:
         return network_of(programs, fabric, crowds=crowds, also=links)
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A slot's time, whether another stream is busy for longer, and where the time goes."""
-
-    ticks: int
-    has_tails: bool
-    parts: dict[str, int]
+Owed = tuple[int, ...]  # by each class of a stage, to the first compute op of a slot
 
 
 @dataclass(frozen=True)
@@ -119,7 +116,7 @@ class Stages:
     lines: Lines
     costs: ComputeCosts
     network: Network
-    blocks: dict[tuple[object, ...], _Block] = field(default_factory=dict, repr=False)
+    blocks: dict[tuple[object, ...], Block] = field(default_factory=dict, repr=False)
 
     def step(self) -> Step | None:
         """The whole step, or nothing if it is not yet in its steady state."""
@@ -147,7 +144,7 @@ class Stages:
         latest = max(mine, key=lambda n: max(played[n][1]))
         begin = times[stage].start[-1]
         parts = parts_of(cast[latest].ops, cast[latest].waits, *played[latest], begin)
-        parts = _with_tail(parts, cast[latest], played[latest][1], begin)
+        parts = with_tail(parts, cast[latest], played[latest][1], begin)
         last = sum(parts.values()) + begin
         parts = self._with_slots(parts, stage, pipe.orders[stage][-1], begin + shift)
         parts["idle"] = over - last
@@ -175,12 +172,11 @@ class Stages:
     ) -> dict[str, int]:
         """Where a stage's time goes: `ending`, which starts with the `last` slot at `begin`, and
         before it the other slots and the pipeline's waits between them."""
-        kind, count = self.lines.kinds[stage], self.lines.plan.micro_batches
-        parts = dict(ending)
-        busy = 0
-        for slot, copies in kind.counts(count).items():
-            block = self.block(stage, kind.part(slot))
-            times = copies - (kind.part(slot) is kind.part(last))
+        kind = self.lines.kinds[stage]
+        parts, busy = dict(ending), 0
+        for (slot, owed), count in self._counts(stage).items():
+            block = self.block(stage, kind.part(slot), owed)
+            times = count - (kind.part(slot) is kind.part(last))
             busy += times * block.ticks
             for key, ticks in block.parts.items():
                 parts[key] = parts.get(key, 0) + times * ticks
@@ -188,46 +184,79 @@ class Stages:
             parts["pipe"] = waited
         return parts
 
+    def _counts(self, stage: int) -> Counter[tuple[Slot, Owed]]:
+        """How many slots of the whole step each sampled one stands for, by what they owe; those of
+        micro-batches left out owe what most of their likes do."""
+        kind, found = self.lines.kinds[stage], Counter[tuple[Slot, Owed]]()
+        for slot, owed in zip(self.lines.orders[stage], self.owed[stage], strict=True):
+            found[replace(slot, micro_batch=kind.like(slot)), owed] += 1
+        for slot, copies in kind.counts(self.lines.plan.micro_batches).items():
+            alike = {owed: n for (other, owed), n in found.items() if other == slot}
+            if alike:
+                found[slot, max(alike, key=lambda owed: alike[owed])] += copies - sum(
+                    alike.values()
+                )
+        return found
+
     def ending(self, stage: int, pipe: Pipe, times: Sequence[SlotTimes]) -> list[Role]:
         """The stage's last slot, and what comes after all slots."""
         kind, order, own = self.lines.kinds[stage], pipe.orders[stage], times[stage]
         known: dict[str, int] = {}
-        for slot, begin in zip(order[:-1], own.start, strict=False):
+        owed = self.owed[stage]
+        for slot, begin, due in zip(order[:-1], own.start, owed, strict=False):
             part = kind.part(slot)
-            if self.block(stage, part).has_tails:
-                cast = self._cast(
-                    stage, part.ops, part.waits, _floors(kind, part.ops, begin, known)
-                )
-                known |= _ends(cast, perform(cast, self.costs, self.network))
+            if self.block(stage, part, due).has_tails:
+                floors = floors_of(kind, part.ops, begin, known)
+                cast = self._cast(stage, part.ops, part.waits, due, floors)
+                known |= ends_of_all(cast, perform(cast, self.costs, self.network))
         ops, waited = kind.ending(order[-1])
         count = len(kind.part(order[-1]).ops)
-        floors = {**_floors(kind, ops, own.start[-1], known), count: own.free[-1]}
-        return self._cast(stage, ops, waited, floors)
+        floors = {**floors_of(kind, ops, own.start[-1], known), count: own.free[-1]}
+        return self._cast(stage, ops, waited, owed[-1], floors)
 
     def _cast(
-        self, stage: int, ops: Sequence[Op], waited: Sequence[Waits], floors: Mapping[int, int]
+        self,
+        stage: int,
+        ops: Sequence[Op],
+        waited: Sequence[Waits],
+        owed: Owed,
+        floors: Mapping[int, int] = MappingProxyType({}),
     ) -> list[Role]:
-        return [Role(number, ops, waited, floors) for number in self._classes(stage)]
+        pairs = zip(self._classes(stage), owed, strict=True)
+        return [Role(number, ops, waited, floors, due) for number, due in pairs]
+
+    @cached_property
+    def owed(self) -> list[list[Owed]]:
+        """What each slot of each stage owes for those before it."""
+        return [self._owed(stage) for stage in range(self.lines.plan.pipe)]
+
+    def _owed(self, stage: int) -> list[Owed]:
+        due: Owed = (0,) * len(self._classes(stage))
+        known, result = dict[tuple[int, Owed], Owed](), list[Owed]()
+        for slot in self.lines.orders[stage]:
+            result.append(due)
+            part = self.lines.kinds[stage].part(slot)
+            key = id(part), due
+            if key not in known:
+                cast = self._cast(stage, part.ops, part.waits, due)
+                known[key] = left_ticks(cast, self.costs, self.network)
+            due = known[key]
+        return result
 
     def slot_ticks(self, stage: int) -> list[int]:
         """How long each of a stage's slots takes."""
-        kind, known = self.lines.kinds[stage], dict[tuple[str, int, int], int]()
-        row = []
-        for slot in self.lines.orders[stage]:
-            key = slot.work, slot.chunk, kind.like(slot)
-            if key not in known:
-                known[key] = self.block(stage, kind.part(slot)).ticks
-            row.append(known[key])
-        return row
+        kind = self.lines.kinds[stage]
+        pairs = zip(self.lines.orders[stage], self.owed[stage], strict=True)
+        return [self.block(stage, kind.part(slot), owed).ticks for slot, owed in pairs]
 
-    def block(self, stage: int, part: Part) -> _Block:
+    def block(self, stage: int, part: Part, owed: Owed) -> Block:
         """A slot as this stage runs it."""
-        near = stage, id(part)
+        near = stage, id(part), owed
         if near not in self.blocks:
-            cast = self._cast(stage, part.ops, part.waits, {})
+            cast = self._cast(stage, part.ops, part.waits, owed)
             same = id(part), *durations_of(cast, self.costs, self.network)
             if same not in self.blocks:
-                self.blocks[same] = _played(cast, self.costs, self.network)
+                self.blocks[same] = played_alone(cast, self.costs, self.network)
             self.blocks[near] = self.blocks[same]
         return self.blocks[near]
 
@@ -247,44 +276,5 @@ class Stages:
         return max(ticks[number] for number in self._classes(stage))
 
 
-def _with_tail(
-    parts: dict[str, int], role: Role, ends: Sequence[int], begin: int
-) -> dict[str, int]:
-    """With the time from the compute stream's end to that of the last op on any stream."""
-    tail = max(ends) - begin - sum(parts.values())
-    if tail <= 0:
-        return parts
-    key = key_of(role.ops[ends.index(max(ends))])
-    return {**parts, key: parts.get(key, 0) + tail}
-
-
 def _with_messages(volume: dict[str, int], nbytes: int) -> dict[str, int]:
     return {**volume, "pipe": volume.get("pipe", 0) + nbytes} if nbytes else volume
-
-
-def _played(cast: Sequence[Role], costs: ComputeCosts, network: Network) -> _Block:
-    """Play a slot by itself: it lasts until the last rank class's compute stream is through."""
-    times = perform(cast, costs, network)
-    ends = _ends(cast, times)
-    slowest = max(range(len(cast)), key=lambda n: _ends([cast[n]], [times[n]])[COMPUTE])
-    parts = parts_of(cast[slowest].ops, cast[slowest].waits, *times[slowest], 0)
-    return _Block(ends[COMPUTE], max(ends.values()) > ends[COMPUTE], parts)
-
-
-def _ends(cast: Sequence[Role], times: Sequence[Performance]) -> dict[str, int]:
-    """When each stream is through on all of these, and each op; some slots have no ops."""
-    ends = {COMPUTE: 0}
-    for role, (_, own) in zip(cast, times, strict=True):
-        for op, end in zip(role.ops, own, strict=True):
-            for key in (op.stream, op.name):
-                ends[key] = max(end, ends.get(key, 0))
-    return ends
-
-
-def _floors(kind: Kind, ops: Sequence[Op], begin: int, known: Mapping[str, int]) -> dict[int, int]:
-    """Each op no sooner than `begin`, nor than its stream is free and what it waits for of earlier
-    slots is over."""
-    return {
-        n: max(begin, *(known.get(key, 0) for key in (op.stream, *kind.awaited(op))))
-        for n, op in enumerate(ops)
-    }
