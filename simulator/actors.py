@@ -31,14 +31,14 @@ UNKNOWN = -1
 @dataclass(frozen=True)
 class Role:
     """What one rank class performs: ops with their waits. `floors` has the ticks before which some
-    of them, by their places, cannot start, `owed` those that collectives under way before take from
-    its first compute op."""
+    of them, by their places, cannot start, `due` by stream how long collectives take that are under
+    way at the begin."""
 
     number: int
     ops: Sequence[Op]
     waits: Sequence[Waits]
     floors: Mapping[int, int] = field(default_factory=dict)
-    owed: int = 0
+    due: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
 
 from simulator.actors import Performance, Role, Stage
+from simulator.beside import FENCE, Beside, beside_of
 from simulator.costs import ComputeCosts
 from simulator.host import hosted
 from simulator.network import Fabric, Ints, Network, network_of, with_classes
 from simulator.ticks import to_seconds, to_ticks
-from workload.dataflow import Waits
-from workload.op import COMPUTE, Op
+from workload.op import Op
 from workload.program import Program
 from workload.timeline import Span, Timeline
-
-FENCE = "fence"
-Ticks = TypeVar("Ticks", int, Ints)
 
 
 @dataclass(frozen=True)
@@ -101,50 +97,46 @@ def durations_of(
 ) -> list[tuple[int, ...]]:
     """Ticks of every op for each role, as if nothing else were under way.
 
-    What an overlapped collective takes from its device's compute is charged to the next compute op,
-    the one issued beside it; what roles owe, to their first. It is a share of the collective's time
-    alone: one that others slow moves no more bytes through the device's memory than it would alone.
-    Messages between stages take nothing, and neither slow collectives nor are slowed.
+    Collectives in flight take from the compute beside them (`simulator/beside.py`): a share of the
+    time that they take alone, since one that others slow moves no more bytes through the device's
+    memory than it would alone. Messages between stages take nothing, and neither slow collectives
+    nor are slowed.
     """
-    known: dict[int, _Alike] = {}
+    known: dict[tuple[int, tuple[str, ...]], _Alike] = {}
     result = []
     for role in cast:
-        if id(role.ops) not in known:
-            known[id(role.ops)] = _alike(role, costs, network)
-        alike = known[id(role.ops)]
+        key = id(role.ops), tuple(role.due)
+        if key not in known:
+            known[key] = _alike(role, costs, network)
+        alike = known[key]
         ticks = [
             own if times is None else times[role.number]
             for own, times in zip(alike.computed, alike.communicated, strict=True)
         ]
         if any(alike.issued):
             ticks = hosted(role.ops, ticks, alike.issued)
-        ticks = alike.charges.added(ticks, network.fabric.compute_share, round)
-        if role.owed and alike.charges.first is not None:
-            ticks[alike.charges.first] += role.owed
-        result.append(tuple(ticks))
+        share = network.fabric.compute_share
+        result.append(tuple(alike.beside.charged(ticks, share, min, round, role.due)))
     return result
 
 
-def left_ticks(cast: Sequence[Role], costs: ComputeCosts, network: Network) -> tuple[int, ...]:
-    """What each role leaves to the first compute op of what follows it: the charges for its
-    collectives that no compute op of its own follows, and all that it owes if it has none."""
-    share, result = network.fabric.compute_share, []
+def left_over(cast: Sequence[Role], costs: ComputeCosts, network: Network) -> list[dict[str, int]]:
+    """What each role leaves under way on its streams, beside no compute of its own."""
+    result = []
     for role, ticks in zip(cast, durations_of(cast, costs, network), strict=True):
-        charges = charges_of(role.ops, role.waits)
-        left = sum(round(share * ticks[index]) for index in charges.left)
-        result.append(left if charges.first is not None else left + role.owed)
-    return tuple(result)
+        result.append(_beside(role).left_of(ticks, role.due))
+    return result
 
 
 @dataclass(frozen=True)
 class _Alike:
     """What roles with the same ops have in common, op by op: the ticks of compute, those of
-    communication for each class, those that the host takes; and what compute is charged."""
+    communication for each class, those that the host takes; and what flies beside what."""
 
     computed: list[int]
     communicated: list[list[int] | None]
     issued: list[int]
-    charges: Charges
+    beside: Beside
 
 
 def _alike(role: Role, costs: ComputeCosts, network: Network) -> _Alike:
@@ -152,51 +144,14 @@ def _alike(role: Role, costs: ComputeCosts, network: Network) -> _Alike:
         [_compute_ticks(op, costs) for op in role.ops],
         [network.ticks(op) if op.communicates else None for op in role.ops],
         [to_ticks(costs.host_s(op)) for op in role.ops],
-        charges_of(role.ops, role.waits),
+        _beside(role),
     )
+
+
+def _beside(role: Role) -> Beside:
+    return beside_of(role.ops, role.waits, tuple(role.due))
 
 
 def _compute_ticks(op: Op, costs: ComputeCosts) -> int:
     """A fence takes no time, and that of communication is the network's."""
     return 0 if op.communicates or op.kind == FENCE else to_ticks(costs.seconds(op))
-
-
-@dataclass(frozen=True)
-class Charges:
-    """Which overlapped collectives take time from which compute op: those `beside` it. `left` are
-    the ones that no compute op follows, `first` is the first compute op.
-
-    A collective that the next compute op itself waits for runs beside nothing: it costs none.
-    """
-
-    beside: Mapping[int, Sequence[int]]
-    left: Sequence[int]
-    first: int | None
-
-    def added(
-        self, alone: Sequence[Ticks], share: float, rounded: Callable[[Any], Ticks]
-    ) -> list[Ticks]:
-        """Ticks of ops (numbers, or arrays with one for each of many plans) with the charges."""
-        result = list(alone)
-        for index, beside in self.beside.items() if share else ():
-            for i in beside:
-                result[index] = result[index] + rounded(share * alone[i])
-        return result
-
-
-def charges_of(ops: Sequence[Op], waits: Sequence[Waits]) -> Charges:
-    """The charges of some ops. A fence is no compute: it takes no time that could grow."""
-    left: list[int] = []
-    beside: dict[int, list[int]] = {}
-    first = None
-    for index, op in enumerate(ops):
-        if op.is_collective:
-            if op.stream != COMPUTE:
-                left.append(index)
-        elif op.stream == COMPUTE and op.kind != FENCE:
-            first = index if first is None else first
-            reached = {ops[awaited].stream: awaited for awaited in waits[index]}
-            if own := [i for i in left if i > reached.get(ops[i].stream, -1)]:
-                beside[index] = own
-            left = []
-    return Charges(beside, left, first)

@@ -25,7 +25,7 @@ from simulator.pipeline.closed import Block, ends_of_all, floors_of, played_alon
 from simulator.pipeline.memory import stage_peak
 from simulator.pipeline.slots import NO_MESSAGE, Pipe, SlotTimes, play_slots
 from simulator.pipeline.steady import Folded, folded_plan, grown
-from simulator.play import durations_of, left_ticks, perform
+from simulator.play import durations_of, left_over, perform
 from simulator.step import Step
 from workload.dataflow import Waits
 from workload.forms import PLAIN, Forms
@@ -106,7 +106,7 @@ class Lines:
         return network_of(programs, fabric, crowds=crowds, also=links)
 
 
-Owed = tuple[int, ...]  # by each class of a stage, to the first compute op of a slot
+Owed = tuple[tuple[tuple[str, int], ...], ...]  # what is due by each class of a stage
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,8 @@ class Stages:
         return parts
 
     def _counts(self, stage: int) -> Counter[tuple[Slot, Owed]]:
-        """How many slots of the whole step each sampled one stands for, by what they owe; those of
-        micro-batches left out owe what most of their likes do."""
+        """How many slots of the whole step each sampled one stands for, by what is under way
+        then; in micro-batches left out that is what it is in most of their likes."""
         kind, found = self.lines.kinds[stage], Counter[tuple[Slot, Owed]]()
         for slot, owed in zip(self.lines.orders[stage], self.owed[stage], strict=True):
             found[replace(slot, micro_batch=kind.like(slot)), owed] += 1
@@ -223,15 +223,15 @@ class Stages:
         floors: Mapping[int, int] = MappingProxyType({}),
     ) -> list[Role]:
         pairs = zip(self._classes(stage), owed, strict=True)
-        return [Role(number, ops, waited, floors, due) for number, due in pairs]
+        return [Role(number, ops, waited, floors, dict(due)) for number, due in pairs]
 
     @cached_property
     def owed(self) -> list[list[Owed]]:
-        """What each slot of each stage owes for those before it."""
+        """What is under way as each slot of each stage begins."""
         return [self._owed(stage) for stage in range(self.lines.plan.pipe)]
 
     def _owed(self, stage: int) -> list[Owed]:
-        due: Owed = (0,) * len(self._classes(stage))
+        due: Owed = ((),) * len(self._classes(stage))
         known, result = dict[tuple[int, Owed], Owed](), list[Owed]()
         for slot in self.lines.orders[stage]:
             result.append(due)
@@ -239,7 +239,8 @@ class Stages:
             key = id(part), due
             if key not in known:
                 cast = self._cast(stage, part.ops, part.waits, due)
-                known[key] = left_ticks(cast, self.costs, self.network)
+                left = left_over(cast, self.costs, self.network)
+                known[key] = tuple(tuple(streams.items()) for streams in left)
             due = known[key]
         return result
 

@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.play import charges_of
+from simulator.beside import beside_of
 from simulator.positions import position
 from simulator.search.bound import Ends, Entries, part_of
 from simulator.search.scripts import STEP, Script
@@ -156,7 +156,9 @@ class Alone:
             ops, following = self.script.slots(micro_batch, works, ends, layers)
             durations = [self._ticks[_in_first_layer(op.name)] for op in ops]
             if share := self.clock.fabric.compute_share:
-                durations = charges_of(ops, following).added(durations, share, _rounded)
+                durations = beside_of(ops, following).charged(
+                    durations, share, np.minimum, _rounded
+                )
             self._known[key] = played(ops, following, durations, len(self.some.rows))
         return self._known[key]
 

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.beside import work_of
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized
 from workload.op import COMPUTE, HOST, Op
@@ -235,14 +236,6 @@ def _where(op: Op, last: int) -> list[tuple[str, str, bool]]:
         for is_last in (False, True)
         if number == (last if is_last else 0)
     ]
-
-
-def work_of(op: Op) -> str:
-    """Which work of a slot an op does."""
-    way = op.block.split(".")[2:]
-    if not way or way[0] == "forward":
-        return "forward"
-    return "weight" if way[-1] == "weight" else "backward"
 
 
 def part_of(owner: str) -> str:

@@ -8,7 +8,8 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from simulator.search.bound import Ends, adds_to_tied, part_of, work_of
+from simulator.beside import work_of
+from simulator.search.bound import Ends, adds_to_tied, part_of
 from simulator.search.sized import Sized
 from workload.dataflow import Waits, waits
 from workload.lowering import lower

@@ -1,0 +1,76 @@
+"""What collectives take from compute beside them, where it can be worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulator.beside import Beside, beside_of
+from tests.simulator.worlds import by_hand, compute, reduce
+from workload.op import Op
+
+HALF = 0.5
+
+
+def beside(*ops: Op, due: tuple[str, ...] = ()) -> Beside:
+    program = by_hand("x=2", *ops)
+    return beside_of(program.ops, program.waits, due)
+
+
+def sums(name: str, buffer: str) -> Op:
+    return reduce(name, buffer, "x", 1, "x")
+
+
+def in_slot(block: str, *ops: Op) -> list[Op]:
+    return [replace(op, block=block) for op in ops]
+
+
+def test_a_short_collective_takes_its_share_of_its_own_time() -> None:
+    found = beside(compute("a", writes="a"), sums("s", "a"), compute("b", writes="b"))
+    assert found.charged([10, 4, 100], HALF, min, round) == [10, 4, 102]
+
+
+def test_a_long_collective_takes_of_the_time_for_which_there_is_compute_beside_it() -> None:
+    """Compute of 10 that loses half of the time takes 20."""
+    found = beside(compute("a", writes="a"), sums("s", "a"), compute("b", writes="b"))
+    assert found.charged([10, 400, 10], HALF, min, round) == [10, 400, 20]
+
+
+def test_several_compute_ops_may_run_beside_one_collective() -> None:
+    found = beside(
+        compute("a", writes="a"), sums("s", "a"), compute("b", writes="b"), compute("c", writes="c")
+    )
+    assert found.charged([10, 30, 10, 5], HALF, min, round) == [10, 30, 25, 5]
+
+
+def test_the_next_collective_of_a_stream_ends_the_time_of_the_one_before() -> None:
+    found = beside(
+        compute("a", writes="a"),
+        sums("s", "a"),
+        compute("b", writes="b"),
+        sums("t", "b"),
+        compute("c", writes="c"),
+    )
+    assert found.charged([10, 400, 10, 4, 10], HALF, min, round) == [10, 400, 20, 4, 12]
+
+
+def test_what_compute_waits_for_takes_nothing_from_it() -> None:
+    found = beside(compute("a", writes="a"), sums("s", "a"), compute("b", reads="a", writes="b"))
+    assert found.charged([10, 400, 10], HALF, min, round) == [10, 400, 10]
+
+
+def test_a_collective_behind_a_slot_runs_beside_the_next_one_and_no_further() -> None:
+    found = beside(
+        *in_slot("m0.l0.backward", compute("a", writes="a"), sums("s", "a")),
+        *in_slot("m1.l0.backward", compute("b", writes="b")),
+        *in_slot("m2.l0.backward", compute("c", writes="c")),
+    )
+    assert found.charged([10, 400, 10, 10], HALF, min, round) == [10, 400, 20, 10]
+
+
+def test_slots_by_themselves_hand_on_what_is_under_way() -> None:
+    first = beside(compute("a", writes="a"), sums("s", "a"), sums("t", "a"))
+    due = first.left_of([10, 40, 2], {})
+    assert due == {"x": 42}
+    then = beside(compute("b", writes="b"), due=("x",))
+    assert then.charged([100], HALF, min, round, due) == [121]
+    assert then.left_of([121], due) == {}
