@@ -53,9 +53,11 @@ def folded_step(plan: Plan, layers: int, bytes_per_s: float) -> Step:
     return simulate_step(replace(SMALL, layers=layers), plan, SmallCosts(), fabric)
 
 
-def both(plan: Plan, layers: int, bytes_per_s: float, *, tied: bool = True) -> tuple[Step, Step]:
+def both(
+    plan: Plan, layers: int, bytes_per_s: float, *, tied: bool = True, share: float = 0.0
+) -> tuple[Step, Step]:
     gpt = replace(SMALL, layers=layers, tied=tied)
-    costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=bytes_per_s)
+    costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=bytes_per_s, compute_share=share)
     folded = simulate_step(gpt, plan, costs, fabric)
     return folded, simulate_step(gpt, plan, costs, fabric, fold=False)
 
@@ -65,7 +67,11 @@ def assert_equal(folded: Step, whole: Step) -> None:
     assert same == whole
 
 
-CASES = {"bytes_per_s": st.sampled_from(BANDWIDTHS), "tied": st.booleans()}
+CASES = {
+    "bytes_per_s": st.sampled_from(BANDWIDTHS),
+    "tied": st.booleans(),
+    "share": st.sampled_from((0.0, 0.2)),
+}
 
 
 @st.composite
@@ -81,9 +87,9 @@ def plans(draw: st.DrawFn, micro_batches: st.SearchStrategy[int]) -> Plan:
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(**CASES, plan=plans(st.integers(1, 12)), layers=st.integers(1, 24))
 def test_a_folded_step_equals_the_whole_step_exactly(
-    plan: Plan, layers: int, bytes_per_s: float, tied: bool
+    plan: Plan, layers: int, bytes_per_s: float, tied: bool, share: float
 ) -> None:
-    assert_equal(*both(plan, layers, bytes_per_s, tied=tied))
+    assert_equal(*both(plan, layers, bytes_per_s, tied=tied, share=share))
 
 
 @pytest.mark.slow
@@ -91,9 +97,9 @@ def test_a_folded_step_equals_the_whole_step_exactly(
 @settings(deadline=None, max_examples=150, derandomize=True)
 @given(**CASES, plan=plans(st.sampled_from((1, 2, 10, 15))), layers=st.integers(18, 48))
 def test_a_deeply_folded_step_equals_the_whole_step_exactly(
-    plan: Plan, layers: int, bytes_per_s: float, tied: bool
+    plan: Plan, layers: int, bytes_per_s: float, tied: bool, share: float
 ) -> None:
-    assert_equal(*both(plan, layers, bytes_per_s, tied=tied))
+    assert_equal(*both(plan, layers, bytes_per_s, tied=tied, share=share))
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
