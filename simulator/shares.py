@@ -32,8 +32,9 @@ class Shares:
     """Seconds of the step by cause, largest first, along what is named in `along`; `basis` says how
     they were found, and `path` is the critical path where it was walked whole.
 
-    They sum to the predicted step, or to the step op by op: for a pipeline whose stages have
-    unlike ranks that is a little less, since slots count as the slowest of those.
+    They sum to the predicted step, or to the step op by op, as `basis` then says. For a pipeline
+    that is a little less where stages have unlike ranks, since slots count as the slowest of those,
+    and a little more where sums of gradients share links with later slots.
     """
 
     seconds: Mapping[Cause, float]
@@ -53,7 +54,8 @@ def shares_of(prediction: Prediction, costs: ComputeCosts, fabric: Fabric) -> Sh
     each = prediction.ops * plan.pipe / plan.micro_batches
     if prediction.ops * plan.pipe <= MOST_OPS:
         path = _path(prediction.gpt, plan, costs, fabric, forms)
-        return Shares(_sorted(ticks_by_cause(path)), "every op of the step", path)
+        ticks = ticks_by_cause(path)
+        return Shares(_sorted(ticks), _basis(prediction, sum(ticks.values())), path)
     count = 2 * plan.pipe + 2
     while count < plan.micro_batches and each * count <= MOST_OPS:
         few = [
@@ -71,6 +73,14 @@ def shares_of(prediction: Prediction, costs: ComputeCosts, fabric: Fabric) -> Sh
     parts = {key: to_ticks(seconds) for key, seconds in prediction.breakdown_s.items()}
     return Shares(_of_parts(parts, messages=""), "the path of so many ops was not walked",
                   along=STREAM)  # fmt: skip
+
+
+def _basis(prediction: Prediction, ticks: int) -> str:
+    """A pipeline is predicted slot by slot, its path walked op by op."""
+    if ticks == to_ticks(prediction.step_s):
+        return "every op of the step"
+    apart = ticks / to_ticks(prediction.step_s) - 1
+    return f"every op of the step, {apart:+.1%} from what it takes slot by slot"
 
 
 def extrapolated(
