@@ -202,6 +202,12 @@ def test_a_search_that_was_stopped_says_how_far_off_it_may_be(tmp_path: Path) ->
     head = headline(read_answers([path]), {})
     assert head.sentence.startswith("Not proved optimal: it may miss the optimum by 25.0 %. ")
     assert head.answer.endswith("J")
+    ranked = {key: value for key, value in record.items() if key not in ("gap", "certificate")}
+    path.write_text(json.dumps({**ranked, "correlation": "Tau: 0.50."}), encoding="utf-8")
+    head = headline(read_answers([path]), {})
+    assert head.question.startswith("Which of the plans that are shown has")
+    assert head.sentence.startswith("It is that of ")
+    assert head.sentence.endswith(" Tau: 0.50.")
     path.write_text(json.dumps({**record, "plans": []}), encoding="utf-8")
     assert headline(read_answers([path]), {}).answer == "None that fits"
     assert "None that fits" in page_of(path)

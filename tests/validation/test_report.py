@@ -186,6 +186,30 @@ def test_whatever_a_file_says_is_escaped(key: str, tmp_path: Path) -> None:
     assert text.count("<script") == 0  # nothing could be simulated, so nothing is interactive
 
 
+def test_what_an_answer_was_asked_is_escaped_too(tmp_path: Path) -> None:
+    asked = {"command": BAD, "model": BAD, "machine": BAD, "compute": BAD, "files": {BAD: BAD}}
+    text = page_of(tmp_path, {**answer(), "asked": asked, "fields": {BAD: BAD}})
+    assert "<img" not in text
+    assert "alert(" in text.replace("&#34;", '"')
+    assert text.count("<script") == 0
+    rows = {"title": BAD, "scaling": {"rungs": BAD}, "asked": {"command": BAD, "folder": BAD}}
+    points = [{"point": {"model": BAD, "placement": BAD, BAD: BAD}, "prediction": answer()}]
+    assert "<img" not in page_of(tmp_path, {**rows, "rows": points})
+
+
+@pytest.mark.parametrize(
+    "asked", [3, {"files": 3}, {"model": 3}, {"compute": []}, {"files": {"a.toml": None}}]
+)
+def test_a_question_of_the_wrong_kind_is_passed_by_or_refused(asked: Any, tmp_path: Path) -> None:
+    path = written(tmp_path, "a.json", answer(asked=asked, settings=[], fields="x"))
+    try:
+        (found,) = read_answers([path]).predictions
+    except ReportError as error:
+        assert "model = 3 should be text" in str(error)
+    else:
+        assert found.asked.model == "tiny-1m"
+
+
 def test_a_reason_of_a_sweep_and_the_name_of_a_part_are_escaped(tmp_path: Path) -> None:
     record = answer()
     record["breakdown_s"] = {**record["breakdown_s"], BAD: record["step_s"]}

@@ -42,7 +42,7 @@ class Reach:
 def reach_of(ladders: Sequence[Ladder]) -> Reach | None:
     """The reach of the ladder that scales furthest; rungs without an efficiency are passed by."""
     found = [reach for reach in map(_reach, ladders) if reach is not None]
-    return max(found, key=lambda reach: reach.last.devices, default=None)
+    return max(found, key=lambda each: (each.last.devices, each.last.efficiency), default=None)
 
 
 def _reach(ladder: Ladder) -> Reach | None:

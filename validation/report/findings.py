@@ -77,7 +77,8 @@ def search_of(document: Mapping[str, Any], origin: str) -> tuple[list[Answer], F
     found: dict[tuple[str, int], Answer] = {}
     shared = {key: document[key] for key in ("asked", "placement", "settings") if key in document}
     for title, word in FRONTS.items():
-        for number, row in enumerate(document.get(title) or (), start=1):
+        rows = document.get(title) or []
+        for number, row in enumerate(rows if isinstance(rows, list) else [rows], start=1):
             if not isinstance(row, dict):
                 raise ReportError(f"{origin}: {title} has something that is no plan")
             machine = document.get("machine", row.get("machine"))
@@ -159,7 +160,8 @@ def _rung(study: Row) -> Sequence[str]:
     """The keys that the rungs of a scaling study set."""
     scaling = study.get("scaling")
     rungs = scaling.get("rungs") if isinstance(scaling, dict) else None
-    return list(rungs[0]) if rungs and isinstance(rungs[0], dict) else RUNG
+    first = rungs[0] if isinstance(rungs, list) and rungs else None
+    return list(first) if isinstance(first, dict) else RUNG
 
 
 def label(point: Row, varied: Sequence[str]) -> str:

@@ -85,7 +85,8 @@ def _search(finding: Finding, proof: tuple[str, float | None]) -> Headline:
     words, gap = proof
     best = finding.best
     asked = finding.asked or (f"{best.model} on {_where(best)}" if best else "this model")
-    question = f"Which plan has {AIMS.get(finding.measure, 'the best step')} of {asked}?"
+    which = "Which plan" if gap is not None else "Which of the plans that are shown"
+    question = f"{which} has {AIMS.get(finding.measure, 'the best step')} of {asked}?"
     if best is None:
         return Headline(question, "None that fits" if gap == 0 else "None found", f"{words}.", None)
     sure = {None: "", 0.0: "Proved optimal. "}.get(gap)
