@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
+from topologies.units import format_energy
 
 if TYPE_CHECKING:
     from simulator.prediction import Prediction
@@ -97,8 +98,8 @@ def _energy(prediction: Prediction) -> str:
 
 
 def value_of(value: float, objective: str) -> str:
-    """An objective's value: seconds, or megajoules."""
-    return f"{value / 1e6:,.3g} MJ" if objective == "energy" else tables.seconds(value)
+    """An objective's value: seconds, or an energy."""
+    return format_energy(value) if objective == "energy" else tables.seconds(value)
 
 
 def describe_ranking(ranked: list[Ranked], tau: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +28,12 @@ SHARED = (
 
 @dataclass(frozen=True)
 class Question:
-    """A step as the command line names it, and what its words stand for. `settings` are what was
-    set of the machine, by key, as text."""
+    """What the words of a command line stand for that names a step."""
 
     gpt: GPT
     plan: Plan
     machine: Machine
     placement: Placement
-    policy: str
-    settings: Mapping[str, str]
 
 
 def asked_as_predict(command: click.Command) -> click.Command:
@@ -47,7 +43,7 @@ def asked_as_predict(command: click.Command) -> click.Command:
     return command
 
 
-def question(model: str, machine: str, how: dict[str, Any]) -> Question:
+def question_of(model: str, machine: str, how: dict[str, Any]) -> Question:
     """What those arguments and options ask."""
     from topologies.policies import parse_placement
 
@@ -56,5 +52,4 @@ def question(model: str, machine: str, how: dict[str, Any]) -> Question:
     plan = options.plan_of(how["plan"], devices=how["devices"], batch=sequences)
     built = options.machine_of(machine, how["settings"])
     placed = parse_placement(how["placement"], built, plan.grid.ranks)
-    settings = dict(setting.split("=", 1) for setting in how["settings"])
-    return Question(gpt, plan, built, placed, how["placement"], settings)
+    return Question(gpt, plan, built, placed)

@@ -14,7 +14,6 @@ from topologies.units import Unit, format_quantity
 WIDTH = 100
 GAP = 3
 COUNTS = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3))
-COUNTS_J = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def table(
@@ -121,18 +120,6 @@ def gib(nbytes: float) -> str:
 def rate(value: float, unit: Unit = "FLOP/s", *, digits: int = 3) -> str:
     """A rate with the prefix that fits."""
     return format_quantity(value, unit, digits=digits)
-
-
-def energy(joules: float) -> str:
-    """An energy with the prefix that fits.
-
-    >>> energy(950.0), energy(1.5e5), energy(7.25e10)
-    ('950 J', '150 kJ', '72.5 GJ')
-    """
-    for letter, size in COUNTS_J:
-        if joules >= 0.9995 * size:
-            return f"{_three(joules / size)} {letter}J"
-    return f"{_three(joules)} J"
 
 
 def hours(seconds: float) -> str:

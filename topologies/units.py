@@ -83,6 +83,20 @@ def format_quantity(value: float, unit: Unit, *, digits: int = 3, binary: bool =
     return f"{_plain(value / factor, digits)} {prefix}{_SYMBOLS[unit]}"
 
 
+def format_energy(joules: float) -> str:
+    """An energy with the prefix that fits and three digits that count.
+
+    >>> format_energy(950.0), format_energy(1.5e5), format_energy(7.2e10)
+    ('950 J', '150 kJ', '72.0 GJ')
+    """
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)):
+        if joules >= 0.9995 * size or not prefix:
+            value = joules / size
+            shown = f"{value:,.0f}" if value >= 999.5 else f"{value:#.3g}".rstrip(".")
+            return f"{shown} {prefix}J"
+    raise AssertionError("unreachable")
+
+
 def _steps(unit: Unit, binary: bool) -> list[tuple[str, float]]:
     skipped = {"K", "µ", "μ"} | (set() if unit == "s" else {"m"})
     table = {"": 1.0} | _BINARY if binary else _PREFIXES[unit]

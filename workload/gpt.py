@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -191,15 +192,30 @@ def read_model(path: Path) -> GPT:
         raise ModelError(f"cannot read the model {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is no TOML file: {error}") from None
-    kinds = {field.name: str(field.type) for field in fields(GPT)}
-    for key, value in table.items():
-        if key not in kinds:
-            raise ModelError(f"{path}: unknown key {key!r}; known: {', '.join(kinds)}")
-        if type(value).__name__ != kinds[key]:
-            raise ModelError(f"{path}: {key} = {value!r} must be {kinds[key]}")
+    _check_kinds(table, str(path))
     needed = ["layers", "hidden", "heads", "sequence", "vocab"]
     needed += ["ffn"] if table.get("activation") == "swiglu" else []
     missing = [key for key in needed if key not in table]
     if missing:
         raise ModelError(f"{path}: {', '.join(missing)} missing")
     return GPT(**{"name": path.stem, "ffn": 4 * table["hidden"], **table})
+
+
+def with_fields(gpt: GPT, given: Mapping[str, Any]) -> GPT:
+    """The model with other values of some fields; an MLP of four times the width stays so.
+
+    >>> with_fields(find_model("gpt-5b"), {"hidden": 1024}).ffn
+    4096
+    """
+    _check_kinds(given, gpt.name)
+    wide = "hidden" in given and "ffn" not in given and gpt.ffn == 4 * gpt.hidden
+    return replace(gpt, **given, **({"ffn": 4 * given["hidden"]} if wide else {}))
+
+
+def _check_kinds(table: Mapping[str, Any], origin: str) -> None:
+    kinds = {field.name: str(field.type) for field in fields(GPT)}
+    for key, value in table.items():
+        if key not in kinds:
+            raise ModelError(f"{origin}: unknown key {key!r}; known: {', '.join(kinds)}")
+        if type(value).__name__ != kinds[key]:
+            raise ModelError(f"{origin}: {key} = {value!r} must be {kinds[key]}")

@@ -10,7 +10,8 @@ import click
 
 from simgpt import options, tables
 from simgpt.advice import does_not_fit
-from topologies.units import format_quantity
+from simgpt.asked import asked
+from topologies.units import format_energy, format_quantity
 
 if TYPE_CHECKING:
     from simulator.cost import Cost, Training
@@ -97,7 +98,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     costs = costs_of(how["compute"], gpt, plan)
     prediction = predict(gpt, plan, built, placement=placed, timeline=trace is not None, **costs)
     reach = reach_of(prediction, built, placed)
-    record = {**prediction.as_dict(), "placement": {"policy": policy, "axes": reach}}
+    record = prediction.as_dict() | asked(model, machine, how, axes=reach)
     text = describe(prediction, f"placement {policy}", reach)
     if how["tokens"] is not None:
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
@@ -114,7 +115,7 @@ def _sweep(
     model: str, machine: str, *, as_json: bool, output: Path | None, how: Mapping[str, Any]
 ) -> None:
     """Predict every combination of the swept values, and keep the rows nowhere."""
-    from simgpt.commands.sweep import SHOWN, answer_rows
+    from simgpt.commands.sweep import SHOWN, answer_rows, swept
     from simgpt.progress import Ticker
     from simgpt.studies.inputs import inputs_of
     from simgpt.studies.sweep import sweep
@@ -128,7 +129,9 @@ def _sweep(
     with Ticker() as ticker:
         rows = sweep(study, inputs, lambda done: ticker("sweeping", done=done, of=len(study)))
         best_first = ranked(rows, "throughput")
-    answer_rows(describe(study, best_first, SHOWN), best_first, as_json=as_json, output=output)
+    text = describe(study, best_first, SHOWN, "throughput")
+    about = swept(study, "throughput")
+    answer_rows(text, about, best_first, as_json=as_json, output=output)
 
 
 def write_trace(prediction: Prediction, path: Path) -> None:
@@ -214,7 +217,7 @@ def cost_facts(cost: Cost) -> list[tuple[str, str]]:
     nodes = ("node-hours per step", charged)
     if cost.energy_j_per_step is None or cost.power_w is None:
         return [nodes, ("energy per step", NO_POWER)]
-    drawn = f"{tables.energy(cost.energy_j_per_step)} at {format_quantity(cost.power_w, 'W')}"
+    drawn = f"{format_energy(cost.energy_j_per_step)} at {format_quantity(cost.power_w, 'W')}"
     return [nodes, ("energy per step", drawn)]
 
 

@@ -12,6 +12,7 @@ import click
 
 from simgpt import options, tables
 from simgpt.advice import does_not_fit
+from simgpt.asked import ran
 from simgpt.commands.predict import tuned_forms
 from simgpt.progress import Ticker
 from workload.errors import PlanCannotRunError
@@ -85,7 +86,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
         return
     if how["trace"] is not None:
         _write_trace(how["trace"], job, result, prediction)
-    record = _record(job, result, prediction)
+    record = _record(job, result, prediction) | ran()
     options.answer(_summary(record, prediction), record, as_json=as_json, output=output)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options
+from simgpt.asked import asked
 from simgpt.found import as_record, describe, describe_ranking, value_of
 from topologies.errors import SimgptError
 
@@ -115,7 +116,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if how["rank_by"] == "axonn":
         _alone(how)
         text, record = _ranked_by_axonn(question, built, placed, how["top"])
-        options.answer(text, record | _asked(how), as_json=as_json, output=output)
+        options.answer(text, record | asked(model, machine, how), as_json=as_json, output=output)
         return
     begun = time.monotonic()
     how["until"] = begun + (how["limit_s"] or math.inf)
@@ -124,8 +125,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         "memory_front": _memory_front(question, built, placed, how, state),
         "devices_front": _devices_front(question, built, how, state),
     }
-    record = as_record(question, built, state, how["objective"], fronts) | _asked(how)
-    record["seconds"] = time.monotonic() - begun
+    record = as_record(question, built, state, how["objective"], fronts)
+    record |= asked(model, machine, how) | {"seconds": time.monotonic() - begun}
     text = describe(question, built, state, how["objective"], fronts)
     options.answer(text, record, as_json=as_json, output=output)
     if not state.found:
@@ -137,11 +138,6 @@ def _batch(gpt: GPT, how: dict[str, Any]) -> int:
     if batch is None:
         raise click.UsageError("a search needs --batch or --batch-tokens")
     return batch
-
-
-def _asked(how: dict[str, Any]) -> dict[str, Any]:
-    settings = dict(options.settings_of(how["settings"]))
-    return {"placement": {"policy": how["placement"]}, "settings": settings}
 
 
 def _alone(how: dict[str, Any]) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from simgpt import options, tables
+from simgpt.asked import asked_of_study
 from simgpt.progress import Ticker
+
+if TYPE_CHECKING:
+    from simgpt.studies.study import Study
 
 MOST_WORKERS = 4096
 ORDERS = ("throughput", "time", "node-hours", "energy", "memory", "study")
@@ -65,22 +69,21 @@ def command(study: Path, output: Path | None, as_json: bool, **how: Any) -> None
     from simgpt.studies.table import describe, ranked
 
     workers = _workers(how)
-    asked = read_study(study)
-    inputs = inputs_of(asked)
+    given = read_study(study)
+    inputs = inputs_of(given)
     folder = Path(f"{study.stem}-results") if output is None else output
     with Ticker() as ticker:
-        ticker(f"sweeping {asked.title}", done=0, of=len(asked))
+        words = f"sweeping {given.title}"
+        ticker(words, done=0, of=len(given))
         sweep_into(
-            folder,
-            asked,
-            inputs,
-            workers,
-            lambda done: ticker(f"sweeping {asked.title}", done=done, of=len(asked)),
+            folder, given, inputs, workers, lambda done: ticker(words, done=done, of=len(given))
         )
-    rows = ranked(rows_in(folder), how["sort"] or ("study" if asked.scaling else "throughput"))
-    rows = [with_published(row) for row in rows] if asked.scaling else rows
-    text = f"{describe(asked, rows, how['limit'] or SHOWN)}\nresults in {folder}"
-    answer_rows(text, rows, as_json=as_json, limit=how["limit"], folder=folder)
+    order = how["sort"] or ("study" if given.scaling else "throughput")
+    rows = ranked(rows_in(folder), order)
+    rows = [with_published(row) for row in rows] if given.scaling else rows
+    text = f"{describe(given, rows, how['limit'] or SHOWN, order)}\nresults in {folder}"
+    record = {"folder": str(folder), **swept(given, order)}
+    answer_rows(text, record, rows, as_json=as_json, limit=how["limit"])
 
 
 def _workers(how: dict[str, Any]) -> Any:
@@ -97,13 +100,25 @@ def _workers(how: dict[str, Any]) -> Any:
     return Workers(how["workers"], how["scheduler"], slurm, how["timeout_s"])
 
 
+def swept(study: Study, order: str) -> dict[str, Any]:
+    """What a sweep's JSON says of its study, for `simgpt report` too."""
+    kept = study.as_dict()
+    return {
+        "title": study.title,
+        "varied": kept["varied"],
+        "scaling": kept["scaling"],
+        "sort": order,
+        "asked": asked_of_study(study),
+    }
+
+
 def answer_rows(
     text: str,
+    about: dict[str, Any],
     rows: list[dict[str, Any]],
     *,
     as_json: bool,
     limit: int | None = None,
-    folder: Path | None = None,
     output: Path | None = None,
 ) -> None:
     """Print the rows, and end with status 3 if none can run, or 1 if the simulator failed."""
@@ -111,8 +126,7 @@ def answer_rows(
         status: sum(row["status"] == status for row in rows)
         for status in ("ok", "infeasible", "error")
     }
-    place = {} if folder is None else {"folder": str(folder)}
-    record = {**place, "points": len(rows), **counts, "rows": rows[:limit]}
+    record = {**about, "points": len(rows), **counts, "rows": rows[:limit]}
     options.answer(text, record, as_json=as_json, output=output)
     if counts["error"]:
         failed = tables.several(counts["error"], "point")

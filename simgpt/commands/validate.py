@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from simgpt import options, tables
+from simgpt.asked import ran
 from simgpt.commands import (
     validate_device,
     validate_kernels,
@@ -67,7 +68,7 @@ def host(
         built = options.machine_of(machine) if machine else _calibrated(threads, timeout_s, ticker)
         rows = list(validate_host(built, threads=threads, timeout_s=timeout_s, progress=ticker))
     error = mape([row.error for row in rows])
-    record = {"rows": [row.as_dict() for row in rows], "mape": error}
+    record = {"rows": [row.as_dict() for row in rows], "mape": error} | ran()
     options.answer(_rows(rows, error), record, as_json=as_json, output=output)
     if wide := too_wide(built):
         options.note(f"{wide} more steps want more than this machine's {built.devices} ranks")
@@ -122,7 +123,7 @@ def axonn(as_json: bool, output: Path | None) -> None:
     ]
     columns = ["model", "devices", "plan", "HFU published", "predicted", "step error"]
     error = mape([row.error for row in rows])
-    record = {"rows": [row.as_dict() for row in rows], "mape": error}
+    record = {"rows": [row.as_dict() for row in rows], "mape": error} | ran()
     text = tables.table(columns, shown, left=3)
     text += f"\n\nmean absolute error {tables.percent(error)} over {len(rows)} published runs"
     options.answer(text, record, as_json=as_json, output=output)

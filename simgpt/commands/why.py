@@ -9,8 +9,9 @@ import click
 
 from simgpt import options, tables
 from simgpt.advice import does_not_fit
+from simgpt.asked import asked
 from simgpt.progress import Ticker
-from simgpt.question import asked_as_predict, question
+from simgpt.question import asked_as_predict, question_of
 
 if TYPE_CHECKING:
     from simulator.why import Why
@@ -40,15 +41,18 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from simulator.prediction import predict
     from simulator.why import why
 
-    asked = question(model, machine, how)
-    prediction = predict(asked.gpt, asked.plan, asked.machine, placement=asked.placement)
+    question = question_of(model, machine, how)
+    prediction = predict(
+        question.gpt, question.plan, question.machine, placement=question.placement
+    )
     with Ticker() as ticker:
-        found = why(prediction, asked.machine, asked.placement, ticker, pure=how["all_numbers"])
+        found = why(
+            prediction, question.machine, question.placement, ticker, pure=how["all_numbers"]
+        )
     record = {
         **prediction.as_dict(),
-        "machine": asked.machine.full_name,
-        "settings": asked.settings,
-        "placement": {"policy": asked.policy},
+        "machine": question.machine.full_name,
+        **asked(model, machine, how),
         "why": found.as_dict(),
     }
     options.answer(describe(found), record, as_json=as_json, output=output)

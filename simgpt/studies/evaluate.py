@@ -5,7 +5,6 @@ A process builds each machine, model and placement once and keeps it for the poi
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +21,7 @@ from topologies.load import with_settings
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.policies import parse_placement
-from workload.gpt import GPT
+from workload.gpt import with_fields
 from workload.plan_text import parse_plan
 
 Row = dict[str, Any]
@@ -76,7 +75,7 @@ class Evaluator:
             row |= {"status": "infeasible", "reason": does_not_fit(prediction)}
 
     def _prediction(self, point: Point) -> Prediction:
-        gpt = _model(self._inputs.models[point["model"]], point)
+        gpt = with_fields(self._inputs.models[point["model"]], keys_of(point, "model"))
         machine = self._set(point["machine"], _settings(point))
         batch = batch_of(point.get("batch"), point.get("batch_tokens"), gpt)
         devices, policy = point.get("devices"), point.get("placement", "scheduler")
@@ -100,14 +99,6 @@ def _settings(point: Point) -> tuple[tuple[str, Any], ...]:
 
 def _hashable(given: Any) -> Any:
     return tuple(map(_hashable, given)) if isinstance(given, list | tuple) else given
-
-
-def _model(gpt: GPT, point: Point) -> GPT:
-    """The model with a point's fields; an MLP of four times the width stays so."""
-    own = keys_of(point, "model")
-    if "hidden" in own and "ffn" not in own and gpt.ffn == 4 * gpt.hidden:
-        own["ffn"] = 4 * own["hidden"]
-    return replace(gpt, **own) if own else gpt
 
 
 def _one_line(error: Exception) -> str:

@@ -17,7 +17,9 @@ by how many workers it was made, so the same study gives the same bytes:
 
 `study.json` has `format`, `simgpt`, `title`, `points` (how many), `varied` (the keys that differ
 among points), `base`, `point`, `sweep` and `scaling` as the study gave them, and digests of the
-`inputs` (models and machines) and of the `code` that predicted.
+`inputs` (models and machines) and of the `code` that predicted. `asked` has the command that made
+the folder, where the study lies, and digests of the files that it names; a sweep that goes on may
+have been asked for in other words.
 
 Rows are appended in the order of their points as soon as all before them are there. So however a
 sweep ends, the file is a beginning of the whole; what follows its last good line (a line cut in the
@@ -36,6 +38,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from simgpt.asked import asked_of_study
 from simgpt.options import strict
 from simgpt.studies.errors import ResultsError, StudyError
 from simgpt.studies.evaluate import Row
@@ -126,6 +129,7 @@ def study_record(study: Study, inputs: Inputs) -> dict[str, Any]:
         **study.as_dict(),
         "inputs": dict(inputs.digests),
         "code": inputs.code,
+        "asked": asked_of_study(study),
     }
 
 
@@ -166,11 +170,18 @@ def _claim(folder: Path, record: dict[str, Any]) -> None:
         earlier = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError):
         earlier = None
-    if earlier != json.loads(text):
+    if _same(earlier) != _same(json.loads(text)):
         raise StudyError(
             f"{folder} holds the results of another study: {_difference(earlier, record)}; "
             "give another folder with -o, or remove this one"
         )
+
+
+def _same(record: Any) -> Any:
+    """What must be the same to go on: all but how the sweep was first asked for."""
+    if not isinstance(record, dict):
+        return record
+    return {key: value for key, value in record.items() if key != "asked"}
 
 
 def _difference(earlier: Any, record: dict[str, Any]) -> str:

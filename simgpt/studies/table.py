@@ -10,6 +10,8 @@ from simgpt import tables
 from simgpt.studies.best import BEST
 from simgpt.studies.evaluate import Row
 from simgpt.studies.study import Study
+from topologies.units import format_energy
+from validation.report.findings import MEASURES
 
 J_PER_MWH = 3.6e9
 NOT_EXPOSED = ("compute", "optimizer", "idle")
@@ -51,8 +53,8 @@ def ranked(rows: Iterable[Row], order: str) -> list[Row]:
     return sorted(good, key=ORDERS[order]) + [row for row in every if row["status"] != "ok"]
 
 
-def describe(study: Study, rows: Sequence[Row], limit: int) -> str:
-    """The study, a table of its best rows, and one of those that cannot run."""
+def describe(study: Study, rows: Sequence[Row], limit: int, order: str) -> str:
+    """The study, a table of its best rows in that order, and one of those that cannot run."""
     good = [row for row in rows if row["status"] == "ok"]
     bad = [row for row in rows if row["status"] != "ok"]
     parts = [_headline(study)]
@@ -63,7 +65,8 @@ def describe(study: Study, rows: Sequence[Row], limit: int) -> str:
     left = len(good) - len(good[:limit]) + len(bad) - len(bad[:limit])
     counts = f"{tables.several(len(rows), 'point')}: {len(good):,} can run, {len(bad):,} cannot"
     more = f"; {left:,} more rows are not shown (--limit)" if left else ""
-    return "\n\n".join([*parts, counts + more])
+    best = f"\nbest first: {MEASURES[order]}" if order in MEASURES and len(good) > 1 else ""
+    return "\n\n".join([*parts, counts + more + best])
 
 
 def _headline(study: Study) -> str:
@@ -153,7 +156,7 @@ def _hours(row: Row) -> str:
 
 def _energy(row: Row) -> str:
     joules = row["prediction"]["cost"]["energy_j_per_step"]
-    return "-" if joules is None else tables.energy(joules)
+    return "-" if joules is None else format_energy(joules)
 
 
 def _days(row: Row) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
@@ -26,6 +27,7 @@ def predicted(*words: str) -> dict[str, Any]:
     said = simgpt(*words, "--json")
     assert said.status == 0, said.err
     record: dict[str, Any] = json.loads(said.out)
+    assert record["asked"].pop("command") == shlex.join(["simgpt", *words, "--json"])
     return record
 
 
@@ -111,7 +113,9 @@ def test_an_output_file_holds_the_answer_and_stdout_nothing(tmp_path: Path) -> N
     path = tmp_path / "answer.json"
     said = simgpt(*WORDS, "--json", "-o", str(path))
     assert (said.status, said.out, said.err) == (0, "", f"wrote {path}\n")
-    assert json.loads(path.read_text(encoding="utf-8")) == predicted(*WORDS)
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert record["asked"].pop("command").endswith(f" --json -o {path}")
+    assert record == predicted(*WORDS)
 
 
 def test_the_trace_has_every_op_and_no_track_overlaps_itself(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ WORDS = ("run", "tiny-30k", "--steps", "3", "--batch", "4", "--timeout", "60")
 KEYS = {
     *("model", "plan", "plan_string", "ranks", "step_s", "steps_s", "losses", "peak_bytes"),
     *("comm_bytes", "tokens_per_s", "predicted_step_s", "predicted_peak_bytes"),
-    "matmul_forms",
+    *("matmul_forms", "asked"),
 }
 
 

@@ -14,8 +14,9 @@ from topologies.load import load_machine, with_settings
 from topologies.placement import scheduler
 from validation.report.answers import Answers, read_answers
 from validation.report.figures import published_points, scaling, scaling_lines
+from validation.report.headline import headline
 from validation.report.reading import ReportError
-from validation.report.report import main_answer, write_report
+from validation.report.report import write_report
 from validation.report.scene import staged
 from validation.report.scene_figures import _covered
 from validation.report.timeline_data import timeline_data
@@ -74,7 +75,7 @@ def test_a_sweeps_rows_are_predictions_or_reasons_and_its_cut_last_line_is_passe
     )
     path.write_text(path.read_text(encoding="utf-8") + '\n{"id": "3", "po', encoding="utf-8")
     found = read_answers([tmp_path])
-    assert [answer.label for answer in found.predictions] == ["z=4"]
+    assert len(found.predictions) == 1
     assert found.failures == [("z=5", "z=5 does not")]
 
 
@@ -89,7 +90,7 @@ def test_a_folder_may_hold_other_files_too(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ("{", "is not valid JSON"),
-        ("[1, 2]", "is no answer of simgpt predict, search, why, run or validate"),
+        ("[1, 2]", "is no answer of simgpt predict, search, sweep, why, run or validate"),
         ('{"a": 1}', "is no answer"),
         ('{"breakdown_s": {}}', "has no memory"),
         (json.dumps({"rows": []}), "is no answer"),
@@ -128,14 +129,16 @@ def test_a_value_of_the_wrong_kind_is_named(key: str, value: Any, tmp_path: Path
         read_answers([path])
 
 
-def test_a_report_is_about_the_fastest_step_that_fits(tmp_path: Path) -> None:
+def test_a_report_is_about_the_step_of_most_flops_per_device_that_fits(tmp_path: Path) -> None:
+    rate = "model_flops_per_s_per_device"
     slow, fast = answer(), answer("data=rest")
-    huge = {**fast, "tokens_per_s": 1e15, "memory": {**fast["memory"], "peak_bytes": 2**50}}
+    huge = {**fast, rate: 1e15, "memory": {**fast["memory"], "peak_bytes": 2**50}}
     found = read_answers([written(tmp_path, "r.jsonl", *({"prediction": r} for r in
                          (slow, fast, huge)))])  # fmt: skip
-    chosen = main_answer(found)
-    assert chosen is not None
-    assert chosen.tokens_per_s == max(slow["tokens_per_s"], fast["tokens_per_s"])
+    head = headline(found, {})
+    assert head.about is not None
+    assert head.about.flops_per_s / 32 == pytest.approx(max(slow[rate], fast[rate]))
+    assert head.question.startswith("Which of 3 predicted steps has the most model FLOP/s per dev")
 
 
 def test_a_step_made_otherwise_is_not_drawn(tmp_path: Path) -> None:
@@ -154,7 +157,7 @@ def test_a_sweeps_point_says_what_was_set_and_is_drawn_with_it(tmp_path: Path) -
     point = {"machine": "frontier", "machine.device.launch": "30 us", "plan": "z=4,data=rest"}
     path = written(tmp_path, "r.jsonl", {"id": 0, "point": point, "prediction": record})
     (found,) = read_answers([path]).predictions
-    assert found.command.endswith('--batch 32 --set device.launch="30 us"')
+    assert found.command.endswith("--batch 32 --set 'device.launch=30 us'")
     assert staged(found).prediction.step_s == record["step_s"]
 
 
@@ -162,7 +165,7 @@ def test_an_answer_opens_no_file_by_the_name_of_its_machine(tmp_path: Path) -> N
     own = tmp_path / "own.toml"
     own.write_text("name = 'own'", encoding="utf-8")
     (found,) = read_answers([written(tmp_path, "a.json", answer(machine=str(own)))]).predictions
-    with pytest.raises(ReportError, match="is not among our machines"):
+    with pytest.raises(ReportError, match="the answer does not say what was in it"):
         staged(found)
 
 
@@ -181,6 +184,30 @@ def test_whatever_a_file_says_is_escaped(key: str, tmp_path: Path) -> None:
     assert "<img" not in text
     assert "alert(" in text.replace("&#34;", '"')
     assert text.count("<script") == 0  # nothing could be simulated, so nothing is interactive
+
+
+def test_what_an_answer_was_asked_is_escaped_too(tmp_path: Path) -> None:
+    asked = {"command": BAD, "model": BAD, "machine": BAD, "compute": BAD, "files": {BAD: BAD}}
+    text = page_of(tmp_path, {**answer(), "asked": asked, "fields": {BAD: BAD}})
+    assert "<img" not in text
+    assert "alert(" in text.replace("&#34;", '"')
+    assert text.count("<script") == 0
+    rows = {"title": BAD, "scaling": {"rungs": BAD}, "asked": {"command": BAD, "folder": BAD}}
+    points = [{"point": {"model": BAD, "placement": BAD, BAD: BAD}, "prediction": answer()}]
+    assert "<img" not in page_of(tmp_path, {**rows, "rows": points})
+
+
+@pytest.mark.parametrize(
+    "asked", [3, {"files": 3}, {"model": 3}, {"compute": []}, {"files": {"a.toml": None}}]
+)
+def test_a_question_of_the_wrong_kind_is_passed_by_or_refused(asked: Any, tmp_path: Path) -> None:
+    path = written(tmp_path, "a.json", answer(asked=asked, settings=[], fields="x"))
+    try:
+        (found,) = read_answers([path]).predictions
+    except ReportError as error:
+        assert "model = 3 should be text" in str(error)
+    else:
+        assert found.asked.model == "tiny-1m"
 
 
 def test_a_reason_of_a_sweep_and_the_name_of_a_part_are_escaped(tmp_path: Path) -> None:
@@ -278,7 +305,7 @@ def test_a_rung_without_a_published_point_has_no_error() -> None:
 def test_no_answers_no_report(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="no answers of simgpt in"):
         read_answers([tmp_path])
-    assert main_answer(Answers()) is None
+    assert headline(Answers(), {}).about is None
 
 
 def test_a_search_is_read_plan_by_plan_with_what_it_proved(tmp_path: Path) -> None:
@@ -293,9 +320,21 @@ def test_a_search_is_read_plan_by_plan_with_what_it_proved(tmp_path: Path) -> No
     }
     found = read_answers([written(tmp_path, "search.json", document)])
     assert [each.label for each in found.predictions] == ["plan 1", "plan 2"]
-    assert {each.machine for each in found.predictions} == {"frontier:rccl-default"}
-    assert {each.placement for each in found.predictions} == {"contiguous"}
-    assert found.predictions[0].settings == {"device.launch": "5 us"}
-    assert found.remarks == ["2 legal plans: no other plan is better than these"]
+    assert {each.asked.machine for each in found.predictions} == {"frontier:rccl-default"}
+    asked = found.predictions[0].asked
+    assert (asked.placement, asked.settings) == ("contiguous", {"device.launch": "5 us"})
+    assert headline(found, {}).sentence.endswith(
+        "2 legal plans: no other plan is better than these."
+    )
     with pytest.raises(ReportError, match="plans has something that is no plan"):
         read_answers([written(tmp_path, "search.json", {**document, "plans": [3]})])
+
+
+def test_the_key_of_the_timeline_names_each_colour_once(tmp_path: Path) -> None:
+    (found,) = read_answers(
+        [written(tmp_path, "a.json", answer("x=2,z=2,data=rest", 8))]
+    ).predictions
+    key = timeline_data(staged(found))["key"]
+    colours = [each["colour"] for each in key]
+    assert len(colours) == len(set(colours))
+    assert {"matmul", "collectives over x"} <= {each["name"] for each in key}

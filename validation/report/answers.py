@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from validation.report.findings import Finding, Row, search_of, sweep_of
 from validation.report.prediction import Answer, prediction_of
 from validation.report.reading import Reader, ReportError, document_of, parsed, text_of
 
-ROWS = ".jsonl"
-OF_MACHINE = "machine."
+ROWS, STUDY = ".jsonl", "study.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +32,22 @@ class Pair:
 
 @dataclass(frozen=True)
 class Answers:
-    """All that was read: predictions, measured steps, points of a sweep without an answer, and
-    what searches say of the plans that they did not simulate."""
+    """All that was read: predictions, measured steps, points of a sweep without an answer, what
+    searches and sweeps found, and the commands that were run for it."""
 
     predictions: Sequence[Answer] = ()
     pairs: Sequence[Pair] = ()
     failures: Sequence[tuple[str, str]] = ()
-    remarks: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
+    commands: Sequence[str] = ()
 
     def __add__(self, other: Answers) -> Answers:
         return Answers(
             [*self.predictions, *other.predictions],
             [*self.pairs, *other.pairs],
             [*self.failures, *other.failures],
-            [*self.remarks, *other.remarks],
+            [*self.findings, *other.findings],
+            [*self.commands, *other.commands],
         )
 
 
@@ -57,7 +59,7 @@ def read_answers(paths: Sequence[Path]) -> Answers:
             found += _folder(path)
         else:
             found += _file(path)
-    if not (found.predictions or found.pairs):
+    if not (found.predictions or found.pairs or found.findings):
         raise ReportError(f"no answers of simgpt in {', '.join(map(str, paths))}")
     return found
 
@@ -75,34 +77,23 @@ def _folder(path: Path) -> Answers:
 
 def _file(path: Path) -> Answers:
     if path.suffix == ROWS:
-        return _sweep(path)
+        return _sweep(list(_rows(path)), _study(path.parent / STUDY))
     found = _answer(document_of(path), path.name)
     if found is None:
         raise ReportError(
-            f"{path} is no answer of simgpt predict, search, why, run or validate with --json, "
-            "nor a sweep's results.jsonl"
+            f"{path} is no answer of simgpt predict, search, sweep, why, run or validate with "
+            "--json, nor a sweep's results.jsonl"
         )
     return found
 
 
-def _sweep(path: Path) -> Answers:
-    rows = list(_rows(path))
-    points = [row["point"] for _, row in rows if isinstance(row.get("point"), dict)]
-    varied = [key for key in dict.fromkeys(k for point in points for k in point)
-              if len({str(point.get(key)) for point in points}) > 1]  # fmt: skip
-    predictions, failures = [], []
-    for origin, row in rows:
-        prediction, point = row.get("prediction"), row.get("point")
-        label = _label(point, varied) if isinstance(point, dict) else str(row.get("id", origin))
-        if isinstance(prediction, dict):
-            found = prediction_of(_at_point(prediction, point), origin)
-            predictions.append(replace(found, label=label if varied else ""))
-        else:
-            failures.append((label, str(row.get("reason") or row.get("status") or "")))
-    return Answers(predictions, (), failures)
+def _study(path: Path) -> Mapping[str, Any]:
+    """What a sweep's folder says of its study."""
+    document = document_of(path) if path.is_file() else None
+    return document if isinstance(document, dict) else {}
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows(path: Path) -> Iterator[tuple[str, Row]]:
     """A row a line; the last one may be cut short where a sweep was interrupted."""
     lines = text_of(path).splitlines()
     for number, line in enumerate(lines, start=1):
@@ -118,61 +109,36 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield origin, row
 
 
-def _label(point: Mapping[str, Any], varied: Sequence[str]) -> str:
-    """What a point has that others have not, by the short names of its keys."""
-    words = [f"{key.removeprefix('plan.').removeprefix(OF_MACHINE)}={point[key]}"
-             for key in varied if key in point]  # fmt: skip
-    return ", ".join(words)
+def _sweep(rows: Sequence[tuple[str, Row]], study: Mapping[str, Any]) -> Answers:
+    answers, failures, finding = sweep_of(rows, study)
+    found = [finding] if answers else []
+    return Answers(answers, (), failures, found, _commands(study))
 
 
-def _at_point(prediction: dict[str, Any], point: Any) -> dict[str, Any]:
-    """A row's prediction with what its point alone says: the machine by its full name, and set."""
-    if not isinstance(point, dict):
-        return prediction
-    settings = {
-        key.removeprefix(OF_MACHINE): value
-        for key, value in point.items()
-        if key.startswith(OF_MACHINE)
-    }
-    found = {**prediction, "settings": settings}
-    if isinstance(point.get("machine"), str):
-        found["machine"] = point["machine"]
-    if isinstance(point.get("placement"), str):
-        found["placement"] = {"policy": point["placement"]}
-    return found
+def _commands(document: Mapping[str, Any]) -> list[str]:
+    asked = document.get("asked")
+    command = asked.get("command") if isinstance(asked, dict) else None
+    return [command] if isinstance(command, str) else []
 
 
 def _answer(document: Any, origin: str) -> Answers | None:
     if not isinstance(document, dict):
         return None
+    rows, commands = document.get("rows"), _commands(document)
     if isinstance(document.get("plans"), list):
-        return _search(document, origin)
+        answers, finding = search_of(document, origin)
+        return Answers(answers, findings=[finding], commands=commands)
     if "breakdown_s" in document:
-        return Answers([prediction_of(document, origin)])
+        return Answers([prediction_of(document, origin)], commands=commands)
     if "losses" in document and "step_s" in document:
-        return Answers((), [_run(document, origin)])
-    rows = document.get("rows")
-    if isinstance(rows, list):
-        pairs = list(_validation(rows, origin))
-        return Answers((), pairs) if pairs else None
-    return None
-
-
-def _search(document: Mapping[str, Any], origin: str) -> Answers:
-    """The plans that a search, or AxoNN's ranking, found, each once."""
-    found: dict[tuple[str, int], Answer] = {}
-    titles = {"plans": "plan", "memory_front": "less memory", "devices_front": "devices"}
-    for title, word in titles.items():
-        for number, row in enumerate(document.get(title) or (), start=1):
-            if not isinstance(row, dict):
-                raise ReportError(f"{origin}: {title} has something that is no plan")
-            placed = {key: document[key] for key in ("placement", "settings") if key in document}
-            machine = document.get("machine", row.get("machine"))
-            answer = prediction_of({**row, **placed, "machine": machine}, origin)
-            named = replace(answer, label=f"{word} {number}")
-            found.setdefault((answer.plan, answer.devices), named)
-    said = [document[key] for key in ("certificate", "correlation") if key in document]
-    return Answers(list(found.values()), remarks=[str(words) for words in said])
+        return Answers((), [_run(document, origin)], commands=commands)
+    if not isinstance(rows, list):
+        return None
+    points = [row for row in rows if isinstance(row, dict) and isinstance(row.get("point"), dict)]
+    if points:
+        return _sweep([(f"{origin} row {n}", row) for n, row in enumerate(points)], document)
+    pairs = list(_validation(rows, origin))
+    return Answers((), pairs, commands=commands) if pairs else None
 
 
 def _run(document: Mapping[str, Any], origin: str) -> Pair:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation.overlay import PublishedStep, published_step
 from validation.report.answers import Pair
+from validation.report.labels import labels
 from validation.report.prediction import Answer
 from validation.report.style import BLUE, GREY, INK, LINES, RED, canvas, look_of, plain_log_ticks
 
@@ -41,7 +42,9 @@ def shorter(text: str, width: int = 46) -> str:
 def breakdown(answers: Sequence[Answer]) -> Figure:
     """A bar for each prediction: what its step consists of."""
     shown = answers[:MOST_BARS]
-    figure, (axes,) = canvas(8.4, 1.7 + 0.42 * len(shown))
+    names = labels(shown)
+    lines = sum(name.count("\n") + 1 for name in names)
+    figure, (axes,) = canvas(8.4, 1.7 + 0.42 * len(shown) + 0.1 * (lines - len(shown)))
     word, unit = time_unit(max(answer.step_s for answer in shown))
     groups = _alike(_parts(shown))
     for row, answer in enumerate(shown):
@@ -54,7 +57,7 @@ def breakdown(answers: Sequence[Answer]) -> Figure:
                       label=_label(parts))  # fmt: skip
             left += width
         axes.text(left, row, f" {seconds(answer.step_s)}", va="center", fontsize=9)
-    axes.set_yticks(range(len(shown)), [label_of(answer, shown) for answer in shown])
+    axes.set_yticks(range(len(shown)), names)
     axes.invert_yaxis()
     axes.margins(x=0.1)
     axes.set_xlabel(f"one step, {word}")
@@ -96,19 +99,6 @@ def _width(answer: Answer, part: str) -> float:
         return value if value / answer.step_s >= LEAST_SHARE else 0.0
     least = LEAST_SHARE * answer.step_s
     return sum(value for value in answer.breakdown_s.values() if value < least)
-
-
-def label_of(answer: Answer, among: Sequence[Answer]) -> str:
-    """What tells an answer from others: its model, devices and machine, and its plan if need be."""
-    head = shorter(f"{answer.model}, {answer.devices:,} × {answer.machine}")
-    alike = [other for other in among if _place(other) == _place(answer)]
-    if len(alike) == 1:
-        return head
-    return shorter(answer.label or f"{answer.devices:,}: {answer.plan}")
-
-
-def _place(answer: Answer) -> tuple[str, int, str]:
-    return answer.model, answer.devices, answer.machine
 
 
 def time_unit(step_s: float) -> tuple[str, float]:
@@ -193,10 +183,11 @@ def scaling(lines: dict[str, list[Answer]]) -> Figure:
 
 
 def published_points(lines: dict[str, list[Answer]]) -> list[tuple[Answer, PublishedStep]]:
-    """The answers on the lines of the usual machines whose step was published, with it."""
+    """The answers on the lines, of usual models and machines, whose step was published, with it."""
     found = []
-    for answer in (answer for line in lines.values() for answer in line if not answer.settings):
-        step = published_step(answer.model, answer.machine, answer.devices, answer.batch)
+    for answer in (answer for line in lines.values() for answer in line if answer.asked.is_usual):
+        asked = answer.asked
+        step = published_step(asked.model, asked.machine, answer.devices, answer.batch)
         found += [(answer, step)] if step else []
     return found
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+HEADER = ("title", "study", "question", "answer", "sentence")
 NARROW = 3  # columns of tables that may stand side by side
 
 
@@ -50,9 +51,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """All that a report says."""
+    """All that a report says; `study` is the title of what was swept, if anything was."""
 
     title: str
+    study: str
     question: str
     answer: str
     sentence: str
@@ -74,7 +76,7 @@ def html(page: Page, version: str) -> str:
     )
     shown = {
         "version": version,
-        **{name: getattr(page, name) for name in ("title", "question", "answer", "sentence")},
+        **{name: getattr(page, name) for name in HEADER},
         "facts": page.facts,
         "timeline": page.timeline,
         "sections": [_section(section) for section in page.sections],

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from validation.report.asked import Asked, asked_of, named, shown
 from validation.report.reading import Reader
 
 WHY_ROWS = {
@@ -15,17 +16,23 @@ WHY_ROWS = {
     "neighbouring_plans": (("change",), ("step_s", "saving")),
 }
 
+NOT_KNOWN = ("energy_j_per_step", "power_w", "energy_j")  # null where no file says the power
+TRAINING = ("tokens", "steps", "time_s", "node_s")
+
 
 @dataclass(frozen=True)
 class Answer:
     """A prediction as it stands in a file.
 
-    FLOP/s are those of the model on all devices. `settings` are keys of the machine that were set,
-    `cost` is there where the file has it, and `why` is what `simgpt why` found besides, or empty.
-    `label` tells the points of a sweep apart.
+    FLOP/s are those of the model on all devices. `asked` has what the model and the machine were
+    given by, and what was changed of them. `cost` is there where the file has it, None in it where
+    it is not known, as has `training`, what training on so many tokens takes. `efficiency` is that
+    of a rung of a scaling study, `why` is what `simgpt why` found besides, or empty, and `label` is
+    what a search calls the plan.
     """
 
     origin: str
+    asked: Asked
     model: str
     machine: str
     devices: int
@@ -39,11 +46,11 @@ class Answer:
     peak_bytes: int
     capacity_bytes: int
     breakdown_s: Mapping[str, float]
-    placement: str
-    settings: Mapping[str, Any]
-    cost: Mapping[str, float]
+    cost: Mapping[str, float | None]
     why: Mapping[str, Any]
-    label: str = ""
+    training: Mapping[str, float | None]
+    efficiency: float | None
+    label: str
 
     @property
     def fits(self) -> bool:
@@ -52,25 +59,22 @@ class Answer:
 
     @property
     def command(self) -> str:
-        """The command that gives this answer, as far as the file tells."""
-        placed = "" if self.placement == "scheduler" else f" --placement {self.placement}"
-        placed += "".join(f' --set {key}="{value}"' for key, value in self.settings.items())
-        return (
-            f"simgpt predict {self.model} -m {self.machine} -n {self.devices} "
-            f"--plan {self.plan} --batch {self.batch}{placed}"
-        )
+        """The command that gives this answer."""
+        return self.asked.words(self.devices, self.plan, self.batch, self.training.get("tokens"))
 
 
-def prediction_of(document: Mapping[str, Any], origin: str) -> Answer:
+def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> Answer:
     """Read a prediction; a ReportError says what is missing."""
     of = Reader(document, origin)
     memory = Reader(of.table("memory"), origin)
-    why, placement, settings = (document.get(key) for key in ("why", "placement", "settings"))
-    policy = placement.get("policy") if isinstance(placement, dict) else None
+    asked = asked_of(document, origin)
+    model, machine = names_of(of, asked)
+    why = document.get("why")
     return Answer(
         origin=origin,
-        model=of.text("model"),
-        machine=of.text("machine"),
+        asked=asked,
+        model=model,
+        machine=machine,
         devices=of.whole("devices"),
         plan=of.text("plan_string"),
         batch=Reader(of.table("plan"), origin).whole("batch"),
@@ -82,11 +86,35 @@ def prediction_of(document: Mapping[str, Any], origin: str) -> Answer:
         peak_bytes=memory.whole("peak_bytes"),
         capacity_bytes=memory.whole("capacity_bytes"),
         breakdown_s=of.numbers("breakdown_s"),
-        placement=str(policy or "scheduler"),
-        settings=settings if isinstance(settings, dict) else {},
-        cost=of.numbers("cost") if isinstance(document.get("cost"), dict) else {},
+        cost=of.known("cost", NOT_KNOWN) if isinstance(document.get("cost"), dict) else {},
         why=_why(why, f"{origin}: why") if isinstance(why, dict) else {},
+        training=_training(of) if isinstance(document.get("training"), dict) else {},
+        efficiency=_efficiency(document.get("scaling"), origin),
+        label=label,
     )
+
+
+def _training(of: Reader) -> Mapping[str, float | None]:
+    for key in TRAINING:
+        of.within("training").positive(key)
+    return of.known("training", NOT_KNOWN)
+
+
+def _efficiency(scaling: Any, origin: str) -> float | None:
+    if not isinstance(scaling, dict) or scaling.get("efficiency") is None:
+        return None
+    return Reader(scaling, f"{origin}: scaling").positive("efficiency")
+
+
+def names_of(of: Reader, asked: Asked) -> tuple[str, str]:
+    """Model and machine as a page speaks of them: with their file, and what was changed."""
+    model = _changed(named(of.text("model"), asked.model), asked.fields)
+    return model, _changed(named(of.text("machine"), asked.machine), asked.changes)
+
+
+def _changed(name: str, values: Mapping[str, Any]) -> str:
+    changes = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
+    return f"{name} with {changes}" if changes else name
 
 
 def _why(document: Mapping[str, Any], origin: str) -> Mapping[str, Any]:

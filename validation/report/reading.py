@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,8 +91,20 @@ class Reader:
 
     def numbers(self, key: str) -> Mapping[str, float]:
         """A table of numbers."""
-        of = Reader(self.table(key), f"{self.origin}: {key}")
+        of = self.within(key)
         return {name: of.number(name) for name in of.document}
+
+    def known(self, key: str, maybe: Sequence[str]) -> Mapping[str, float | None]:
+        """A table of numbers, of which some may be null: not known."""
+        of = self.within(key)
+        return {
+            name: None if value is None and name in maybe else of.number(name)
+            for name, value in of.document.items()
+        }
+
+    def within(self, key: str) -> Reader:
+        """What a table holds."""
+        return Reader(self.table(key), f"{self.origin}: {key}")
 
     def _value(self, key: str) -> Any:
         if key not in self.document:

@@ -1,7 +1,7 @@
 """A predicted step simulated again, for what its answer does not hold: timeline, memory, links.
 
 A prediction follows exactly from its model, plan, machine and placement, so an answer that comes
-out otherwise was made with other settings or by another version, and is not drawn.
+out otherwise was made of something else or by another version, and is not drawn.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from simulator.costs import compute_costs
+from simulator.costs import ComputeCosts, compute_costs
 from simulator.critical import Played, played
 from simulator.fabric import MachineFabric
+from simulator.kernels import Kernels
 from simulator.links import limiting_link
 from simulator.prediction import Prediction, predict
+from simulator.tabled import TabledCosts
 from simulator.ticks import to_seconds
-from topologies.load import load_machine, machine_names, with_settings
+from topologies.load import load_machine, with_settings
 from topologies.loads import LinkLoads, Traffic, link_loads
 from topologies.locality import locality
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.policies import parse_placement
+from validation.report.asked import Asked, check_file, file_of
 from validation.report.prediction import Answer
 from validation.report.reading import ReportError
 from workload.forms import PLAIN
-from workload.gpt import find_model
+from workload.gpt import GPT, find_model, read_model, with_fields
 from workload.lowering import lower
 from workload.op import COMPUTE, Op
 from workload.plan import Plan
@@ -169,11 +172,14 @@ def _issued(track: Track) -> list[float]:
 
 def staged(answer: Answer) -> Scene:
     """The step of an answer, simulated again; a ReportError says why it cannot be."""
-    gpt = find_model(answer.model)
+    asked = answer.asked
+    if asked.compute not in ("machine", "profile"):
+        raise ReportError("ops were measured one by one, and are not measured again for a page")
+    gpt, machine = _model(asked), _machine(asked)
     plan = parse_plan(answer.plan, devices=answer.devices, batch=answer.batch)
-    machine = _machine(answer)
-    placement = parse_placement(answer.placement, machine, plan.grid.ranks)
-    prediction = predict(gpt, plan, machine, placement=placement)
+    placement = parse_placement(asked.placement, machine, plan.grid.ranks)
+    kernels = Kernels(tabled=asked.compute == "profile")
+    prediction = predict(gpt, plan, machine, placement=placement, kernels=kernels)
     if abs(prediction.step_s / answer.step_s - 1) > EXACT:
         raise ReportError(
             f"{answer.origin} was made with other settings or by another version: "
@@ -181,18 +187,28 @@ def staged(answer: Answer) -> Scene:
         )
     shown = _shortened(plan, prediction)
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
-    costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
+    costs = _costs(machine, fabric.ranks_per_node, plan.grid.ranks, kernels)
     forms = prediction.tuning.forms if prediction.tuning else PLAIN
     stages = [lower(gpt, shown, stage, forms=forms) for stage in range(plan.pipe)]
     return Scene(answer, prediction, machine, placement, shown, played(stages, costs, fabric))
 
 
-def _machine(answer: Answer) -> Machine:
-    """The machine of an answer, with what was set; an answer's text opens no file."""
-    if answer.machine.partition(":")[0] not in machine_names():
-        raise ReportError(f"{answer.machine} is not among our machines")
-    machine = load_machine(answer.machine)
-    return with_settings(machine, answer.settings) if answer.settings else machine
+def _model(asked: Asked) -> GPT:
+    check_file(asked.model, asked.files)
+    path = file_of(asked.model)
+    return with_fields(read_model(path) if path else find_model(asked.model), asked.fields)
+
+
+def _machine(asked: Asked) -> Machine:
+    check_file(asked.machine, asked.files)
+    machine = load_machine(asked.machine)
+    return with_settings(machine, asked.settings) if asked.settings else machine
+
+
+def _costs(machine: Machine, ranks_per_node: int, ranks: int, kernels: Kernels) -> ComputeCosts:
+    if kernels.tabled:
+        return TabledCosts(machine, ranks, kernels)
+    return compute_costs(machine, ranks_per_node, ranks, kernels)
 
 
 def _shortened(plan: Plan, prediction: Prediction) -> Plan:

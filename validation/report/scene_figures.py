@@ -69,13 +69,18 @@ def _patches(sorts: Sequence[str]) -> list[Any]:
     """A patch for every look; collectives that look alike share one."""
     from matplotlib.patches import Patch
 
+    return [
+        Patch(facecolor=c, hatch=h, edgecolor="white", linewidth=0.4, label=words)
+        for (c, h), words in looks_of(sorts).items()
+    ]
+
+
+def looks_of(sorts: Sequence[str]) -> dict[tuple[str, str], str]:
+    """What each colour and hatch stands for, in words."""
     named: dict[tuple[str, str], list[str]] = {}
     for sort in sorts:
         named.setdefault(look_of(sort), []).append(sort)
-    return [
-        Patch(facecolor=c, hatch=h, edgecolor="white", linewidth=0.4, label=_words(alike))
-        for (c, h), alike in named.items()
-    ]
+    return {look: _words(alike) for look, alike in named.items()}
 
 
 def _words(sorts: Sequence[str]) -> str:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from topologies.units import format_quantity
+from validation.overlay import PublishedStep
 from validation.report import figures, link_figures, scene_figures
 from validation.report.answers import Answers, Pair
+from validation.report.efficiency import efficiency, reach_of
+from validation.report.facts import MOST_ROWS, table_of
 from validation.report.figures import seconds
 from validation.report.page import Drawing, Section, Table
 from validation.report.prediction import Answer
 from validation.report.scene import Scene
+from validation.report.words import gib, percent
 from validation.weak_scaling import Rung
 
-MOST_ROWS = 200
 MOST_FAILURES = 30
 PLANS = 10
 SAME = 1e-6
-COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "node_s_per_step": ("node-hours a step", lambda node_s: f"{node_s / 3600:.3g}"),
-    "energy_j_per_step": ("energy a step", lambda joules: f"{joules / 3.6e6:.3g} kWh"),
-}
 STILL = "The same for print: the whole step, and some ops close up."
 MEMORY = "What one rank holds, by part, and what its device has."
 LINKS = "A node with its links and NICs, and how busy every sort of link is."
@@ -31,36 +29,21 @@ NOMINAL = (
 )
 
 
-def percent(share: float, *, sign: bool = False) -> str:
-    """A share of one as a percentage."""
-    return f"{100 * share:+.1f} %" if sign else f"{100 * share:.1f} %"
-
-
-def gib(nbytes: float) -> str:
-    """Bytes in GiB, or MiB below a tenth of one."""
-    return f"{nbytes / 2**30:,.2f} GiB" if nbytes >= 2**30 / 10 else f"{nbytes / 2**20:,.2f} MiB"
-
-
 def predictions(answers: Answers) -> Section | None:
     """All predictions in a table, and bars of where their steps go."""
     found = answers.predictions
     if not found:
         return None
-    rows = [
-        (a.model, f"{a.devices:,}", machine_of(a), a.plan, seconds(a.step_s),
-         f"{a.tokens_per_s:,.0f}", percent(a.hfu), gib(a.peak_bytes), "yes" if a.fits else "no")
-        for a in found[:MOST_ROWS]
-    ]  # fmt: skip
-    columns = ("model", "devices", "machine", "plan", "step", "tokens/s", "HFU", "peak memory")
-    table = Table((*columns, "fits"), rows, left=4)
     texts = ["What one step consists of, as the compute stream of a rank sees it."]
     if len(found) > MOST_ROWS:
         texts.append(f"The first {MOST_ROWS} of {len(found):,} predictions are listed.")
     if len(found) > figures.MOST_BARS:
         texts.append(f"Bars show the first {figures.MOST_BARS}.")
-    texts += answers.remarks
+    explained = any(answer.why for answer in found)
+    later = answers.findings if explained else answers.findings[1:]
+    texts += [each.proof[0] for each in later if each.proof]
     drawn = Drawing("breakdown", figures.breakdown(found), "What a step goes to.")
-    tables = [table, *_failures(answers.failures)]
+    tables = [table_of(found), *_failures(answers.failures)]
     return Section("predictions", "Where the step goes", texts, [drawn], tables)
 
 
@@ -94,14 +77,25 @@ def measured(pairs: Sequence[Pair]) -> Section | None:
     return Section("measured", "Predicted and measured", texts, drawings, [table])
 
 
-def scaling(found: Sequence[Answer]) -> Section | None:
-    """Throughput over the number of devices, where there are several."""
-    lines = figures.scaling_lines(found)
-    if not lines:
+def scaling(answers: Answers) -> Section | None:
+    """Throughput over the number of devices, where there are several, and efficiency where a
+    scaling study says what it is."""
+    ladders = [ladder for each in answers.findings for ladder in each.ladders]
+    drawings = []
+    if reach_of(ladders) is not None:
+        words = "Efficiency of each rung; below the dashed line more than a fifth is lost."
+        drawings.append(Drawing("efficiency", efficiency(ladders), words, 620))
+    lines = figures.scaling_lines(answers.predictions)
+    if lines:
+        words = "The fastest plan that fits, at each number of devices."
+        drawings.append(Drawing("scaling", figures.scaling(lines), words))
+    if not drawings:
         return None
-    words = "The fastest plan that fits, at each number of devices."
-    drawn = Drawing("scaling", figures.scaling(lines), words)
-    points = figures.published_points(lines)
+    tables = _published(figures.published_points(lines))
+    return Section("scaling", "Scaling", (), drawings, tables)
+
+
+def _published(points: Sequence[tuple[Answer, PublishedStep]]) -> list[Table]:
     rows = [
         (answer.model, f"{answer.devices:,} of {answer.machine}", answer.plan, published.source,
          seconds(answer.step_s), seconds(published.step_s),
@@ -111,9 +105,7 @@ def scaling(found: Sequence[Answer]) -> Section | None:
     ]  # fmt: skip
     columns = ("model", "devices", "plan", "published by", "step", "published step", "error",
                "HFU", "published HFU")  # fmt: skip
-    return Section(
-        "scaling", "Scaling", (), [drawn], [Table(columns, rows, left=4)] if rows else []
-    )
+    return [Table(columns, rows, left=4)] if rows else []
 
 
 def weak_scaling(ladders: Mapping[str, Sequence[Rung]]) -> Section | None:
@@ -214,32 +206,3 @@ def reasons(why: Mapping[str, Any]) -> Section | None:
 
 def _changes(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     return [(row["change"], seconds(row["step_s"]), percent(row["saving"])) for row in rows]
-
-
-def machine_of(answer: Answer) -> str:
-    """The machine, with what was set of it."""
-    settings = ", ".join(f"{key}={value}" for key, value in answer.settings.items())
-    return f"{answer.machine} with {settings}" if settings else answer.machine
-
-
-def facts_of(answer: Answer) -> list[tuple[str, str]]:
-    """What stands under the answer."""
-    fits = "fits" if answer.fits else "does not fit"
-    return [
-        ("tokens per second", f"{answer.tokens_per_s:,.0f}"),
-        ("MFU", percent(answer.mfu)),
-        ("HFU, recomputation counted", percent(answer.hfu)),
-        ("peak memory per device", gib(answer.peak_bytes)),
-        ("memory of a device", f"{gib(answer.capacity_bytes)}: {fits}"),
-        ("tokens a step", format_tokens(answer)),
-        *(
-            (words, shown(answer.cost[key]))
-            for key, (words, shown) in COSTS.items()
-            if key in answer.cost
-        ),
-    ]
-
-
-def format_tokens(answer: Answer) -> str:
-    """Tokens of a step, as batches are spoken of."""
-    return format_quantity(answer.tokens_per_s * answer.step_s, "bytes").removesuffix("B").strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from validation.report.scene import Scene, Track
-from validation.report.scene_figures import sort_of, streams_of
+from validation.report.scene_figures import looks_of, sort_of, streams_of
 from validation.report.style import look_of
 from workload.op import Op
 
@@ -32,10 +32,16 @@ def timeline_data(scene: Scene) -> dict[str, Any]:
     return {
         "step_ns": round(scene.step_s * TO_NS),
         "sorts": [{"name": sort, "colour": look_of(sort)[0]} for sort in sorts],
+        "key": _key(sorts),
         "axes": [{"name": each, "links": scene.links.get(each, "")} for each in axes],
         "stages": stages,
         "ranks": [_rank(track) for track in tracks],
     }
+
+
+def _key(sorts: list[str]) -> list[dict[str, str]]:
+    """What each colour stands for; sorts that look alike share it."""
+    return [{"name": words, "colour": look[0]} for look, words in looks_of(sorts).items()]
 
 
 def _of_stages(tracks: list[Track]) -> list[Track]:

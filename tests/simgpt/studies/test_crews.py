@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
@@ -191,8 +192,12 @@ def kill_and_resume(tmp_path: Path, layers: int, moments: list[int], workers: in
         assert before <= count(results) < 6 * layers, "it was through before it was killed"
     finish(begin(asked, tmp_path / "killed", "--workers", str(workers)))
     assert results.read_bytes() == whole
-    kept = [(tmp_path / name / "study.json").read_bytes() for name in ("whole", "killed")]
+    kept = [
+        json.loads((tmp_path / each / "study.json").read_bytes()) for each in ("whole", "killed")
+    ]
+    commands = [study["asked"].pop("command") for study in kept]
     assert kept[0] == kept[1]
+    assert all(command.startswith("simgpt sweep ") for command in commands)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

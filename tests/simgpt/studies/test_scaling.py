@@ -145,7 +145,7 @@ def test_published_steps_stand_beside_the_rungs_that_have_one(tmp_path: Path) ->
     ratio = 1 + found[0]["published"]["error"]
     assert found[0]["published"]["step_s"] == pytest.approx(step_s / ratio)
     assert found[1]["published"] is None
-    said = describe(asked, found, 10)
+    said = describe(asked, found, 10, "study")
     assert "published     error" in said
     assert f"{found[0]['published']['step_s']:.1f} s" in said
     (other,) = [line for line in said.splitlines() if "tiny-1m" in line]

@@ -1,0 +1,213 @@
+"""`simgpt report` on searches and sweeps: the question that was asked comes first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simgpt.face import simgpt
+from tests.simgpt.test_report_page import answered, page_of
+from validation.report.answers import Answers, read_answers
+from validation.report.efficiency import reach_of
+from validation.report.figures import published_points, scaling_lines
+from validation.report.findings import sweep_of
+from validation.report.headline import headline
+from validation.report.labels import labels
+from validation.report.scene import staged
+
+LAYERS = """
+title = "How deep may it be?"
+model = "tiny-1m"
+machine = "frontier"
+devices = 16
+batch = 16
+plan = "z=4,data=rest"
+tokens = "1B"
+[sweep]
+model.layers = [4, 6]
+"""
+STRONG = """
+title = "Tiny, strongly"
+model = "tiny-1m"
+machine = "frontier"
+batch = 64
+plan = "data=rest"
+[scaling]
+kind = "strong"
+devices = [1, 2, 64]
+"""
+SEARCH = ("search", "tiny-1m", "-m", "frontier", "-n", "16", "--batch", "16", "--workers", "1")
+
+
+def swept(folder: Path, text: str, *words: str) -> Path:
+    """The results' folder of a study, which lies in the folder too."""
+    study = folder / "study.toml"
+    study.write_text(text, encoding="utf-8")
+    said = simgpt("sweep", str(study), "-o", str(folder / "results"), *words)
+    assert said.status == 0, said.err
+    return folder / "results"
+
+
+def test_a_sweep_of_the_model_is_told_apart_asked_again_and_drawn(tmp_path: Path) -> None:
+    found = read_answers([swept(tmp_path, LAYERS)])
+    first, second = found.predictions
+    assert labels([first, second]) == ["layers=4", "layers=6"]
+    assert [each.model for each in found.predictions] == [
+        "tiny-1m with layers=4",
+        "tiny-1m with layers=6",
+    ]
+    assert second.command.endswith(" --tokens 1000000000 --sweep model.layers=6")
+    assert staged(second).prediction.step_s == second.step_s
+    again = simgpt(*second.command.split()[1:], "--json")
+    (row,) = json.loads(again.out)["rows"]
+    assert row["prediction"]["step_s"] == second.step_s
+
+
+def test_a_machine_beside_a_study_is_named_from_where_the_command_was_given(tmp_path: Path) -> None:
+    own = Path("topologies/machines/frontier.toml").read_text(encoding="utf-8")
+    (tmp_path / "own.toml").write_text(own, encoding="utf-8")
+    found = read_answers([swept(tmp_path, LAYERS.replace('"frontier"', '"own.toml"'))])
+    first, _ = found.predictions
+    assert first.machine == "frontier (own.toml)"
+    assert f"-m {tmp_path / 'own.toml'} -n 16" in first.command
+    assert staged(first).prediction.step_s == first.step_s
+
+
+def test_a_changed_model_is_not_beside_what_was_published_of_the_preset(tmp_path: Path) -> None:
+    """The rung of 512 GCDs, for which there is a published step, with a layer less."""
+    found = read_answers([swept(tmp_path, LAYERS)]).predictions
+    record = json.loads((tmp_path / "results" / "results.jsonl").read_text().splitlines()[0])
+    rows = []
+    for devices in (512, 1024):
+        for fields in ({}, {"model.layers": 23}):
+            point = {"model": "gpt-5b", "machine": "frontier", "devices": devices, **fields}
+            prediction = {**record["prediction"], "model": "gpt-5b", "devices": devices}
+            prediction["plan"] = {**prediction["plan"], "batch": 8192}
+            rows.append({**record, "point": point, "prediction": prediction})
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    lines = scaling_lines(read_answers([path]).predictions)
+    assert list(lines) == ["gpt-5b on frontier", "gpt-5b with layers=23 on frontier"]
+    assert {at.model for at, _ in published_points(lines)} == {"gpt-5b"}
+    assert len(found) == 2
+
+
+def test_a_studys_page_has_its_title_command_and_training(tmp_path: Path) -> None:
+    folder = swept(tmp_path, LAYERS)
+    said = simgpt("sweep", str(tmp_path / "study.toml"), "-o", str(folder)).out
+    assert "best first: most model FLOP/s per device" in said
+    page = page_of(folder / "results.jsonl")
+    assert "How deep may it be?" in page
+    assert "Which of 2 predicted steps has the most model FLOP/s per device, and fits?" in page
+    assert f"simgpt sweep {tmp_path / 'study.toml'} -o {folder}" in page
+    assert "training on 1 B tokens, without a break" in page
+    assert "\ndays\n" in page
+
+
+def test_the_json_of_sweeps_is_read_as_their_rows_are(tmp_path: Path) -> None:
+    folder = swept(tmp_path, LAYERS)
+    words = ("-o", str(folder), "--json", "--sort", "time")
+    (tmp_path / "s.json").write_text(
+        simgpt("sweep", str(tmp_path / "study.toml"), *words).out, encoding="utf-8"
+    )
+    ours = ("predict", "tiny-1m", "-m", "frontier", "-n", "16", "--batch", "16")
+    by_words = answered(tmp_path / "p.json", *ours, "--plan", "data=rest", "--sweep", "z=2,4")
+    kept, told = read_answers([folder]), read_answers([tmp_path / "s.json"])
+    assert {a.command for a in kept.predictions} == {a.command for a in told.predictions}
+    assert headline(told, {}).question.startswith("Which of 2 predicted steps has the shortest")
+    assert headline(told, {}).study == "How deep may it be?"
+    found = read_answers([by_words])
+    assert labels(found.predictions) in (["z=2", "z=4"], ["z=4", "z=2"])
+    assert found.commands == [
+        f"simgpt {' '.join(ours)} --plan data=rest --sweep z=2,4 --json -o {by_words}"
+    ]
+
+
+def test_a_scaling_study_says_how_far_it_scales(tmp_path: Path) -> None:
+    folder = swept(tmp_path, STRONG)
+    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    for row, efficiency in zip(rows, (1.0, 0.8, 0.5), strict=True):
+        row["scaling"]["efficiency"] = efficiency
+    (folder / "results.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    head = headline(read_answers([folder]), {})
+    assert head.answer == "2 devices"
+    assert head.question == "Up to how many devices does it keep 80 % of its parallel efficiency?"
+    said = "It keeps 80 % of its parallel efficiency up to 2 devices (80.0 %), and 50.0 % on 64. "
+    assert head.sentence.startswith(said)
+    assert head.about is not None
+    assert head.about.devices == 2
+    page = page_of(folder / "results.jsonl")
+    assert "\nefficiency\n" in page
+    assert "Efficiency of each rung" in page
+    assert "Tiny, strongly" in page
+
+
+def ladder(*efficiencies: float | None) -> Answers:
+    """A scaling study on 1, 2, 4, … devices of which only the efficiencies matter."""
+    said = simgpt("predict", "tiny-1m", "-m", "frontier", "-n", "8", "--json").out
+    record = json.loads(said)
+    scaling: dict[str, Any] = {"kind": "weak"}
+    rows = [
+        {
+            "point": {"model": "tiny-1m", "devices": 2**n},
+            "prediction": {**record, "devices": 2**n},
+            "scaling": {**scaling, "efficiency": efficiency},
+        }
+        for n, efficiency in enumerate(efficiencies)
+    ]
+    answers, _, finding = sweep_of([(f"row {n}", row) for n, row in enumerate(rows)], {})
+    return Answers(answers, findings=[finding])
+
+
+@pytest.mark.parametrize(
+    ("efficiencies", "words"),
+    [
+        ((1.0, 0.9, 0.85), "up to 4 devices, the most of the study: 85.0 %."),
+        ((1.0, 0.7, 0.9), "up to 1 device (100.0 %), and 70.0 % on 2."),
+        ((1.0, None, 0.9), "up to 4 devices, the most of the study: 90.0 %."),
+        ((1.0, None, None), ""),
+    ],
+)
+def test_reach_is_the_last_rung_before_the_first_that_loses_a_fifth(
+    efficiencies: tuple[float | None, ...], words: str
+) -> None:
+    reach = reach_of(ladder(*efficiencies).findings[0].ladders)
+    assert (reach.sentence if reach else "").endswith(words)
+
+
+def test_a_searchs_page_is_about_the_best_plan_on_the_devices_asked_for(tmp_path: Path) -> None:
+    words = ("--also-devices", "8", "--plan", "pipe=1,y=1,micro_batch=1,overlap=all")
+    path = answered(tmp_path / "s.json", *SEARCH, *words)
+    head = headline(read_answers([path]), {})
+    assert head.question == (
+        "Which plan has the fastest step of tiny-1m on 16 devices of frontier, "
+        "with a batch of 16 sequences?"
+    )
+    assert head.about is not None
+    assert (head.about.devices, head.about.label) == (16, "plan 1")
+    assert head.sentence.startswith("Proved optimal. It is that of tiny-1m on 16 devices")
+    page = page_of(path)
+    assert "simgpt search tiny-1m -m frontier -n 16" in page
+    assert page.index("\nplan 1\n") < page.index("\ndevices 1\n")
+
+
+def test_a_search_that_was_stopped_says_how_far_off_it_may_be(tmp_path: Path) -> None:
+    words = ("--plan", "pipe=1,y=1,micro_batch=1,overlap=all", "--objective", "energy")
+    path = answered(tmp_path / "s.json", *SEARCH, *words)
+    record = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**record, "gap": 0.25}), encoding="utf-8")
+    head = headline(read_answers([path]), {})
+    assert head.sentence.startswith("Not proved optimal: it may miss the optimum by 25.0 %. ")
+    assert head.answer.endswith("J")
+    ranked = {key: value for key, value in record.items() if key not in ("gap", "certificate")}
+    path.write_text(json.dumps({**ranked, "correlation": "Tau: 0.50."}), encoding="utf-8")
+    head = headline(read_answers([path]), {})
+    assert head.question.startswith("Which of the plans that are shown has")
+    assert head.sentence.startswith("It is that of ")
+    assert head.sentence.endswith(" Tau: 0.50.")
+    path.write_text(json.dumps({**record, "plans": []}), encoding="utf-8")
+    assert headline(read_answers([path]), {}).answer == "None that fits"
+    assert "None that fits" in page_of(path)

@@ -1,0 +1,158 @@
+"""`simgpt report` on what other commands wrote: the page says what was asked, and of what."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+from tests.simgpt.face import simgpt
+from validation.report.answers import read_answers
+from validation.report.figures import scaling_lines
+from validation.report.labels import labels
+
+TINY = ("-n", "16", "--plan", "z=4,data=rest", "--batch", "16")
+COMMAND = "simgpt predict tiny-1m -m frontier -n 16 --plan x=1,y=1,z=4,data=4 --batch 16"
+FRONTIER = ("predict", "tiny-1m", "-m", "frontier", *TINY)
+
+
+def own_cluster(folder: Path) -> Path:
+    """The machine of docs/your-cluster.md, which says nothing of power."""
+    text = Path("docs/your-cluster.md").read_text(encoding="utf-8")
+    path = folder / "mycluster.toml"
+    path.write_text(text.split("```toml\n")[1].split("```")[0], encoding="utf-8")
+    return path
+
+
+def page_of(*files: Path) -> str:
+    """The page's text, without figures, scripts and tags."""
+    page = files[0].parent / "report.html"
+    said = simgpt("report", *map(str, files), "-o", str(page))
+    assert said.status == 0, said.err
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"<(svg|style|script).*?</\1>", "", text, flags=re.DOTALL)
+    return unescape(re.sub(r"<wbr>|</?b>", "", text).replace("<", "\n<").replace(">", ">\n"))
+
+
+def answered(path: Path, *words: str) -> Path:
+    said = simgpt(*words, "--json", "-o", str(path))
+    assert said.status == 0, said.err
+    return path
+
+
+def test_energy_is_told_of_as_predict_tells_it(tmp_path: Path) -> None:
+    (line,) = [x for x in simgpt(*FRONTIER).out.splitlines() if x.startswith("energy per step")]
+    page = page_of(answered(tmp_path / "a.json", *FRONTIER))
+    assert line.split("  ")[-1].strip().split(" at ")[0] in page
+
+
+def test_a_machine_without_facts_on_power_is_reported_without_energy(tmp_path: Path) -> None:
+    words = ("predict", "gpt-5b", "-m", str(own_cluster(tmp_path)), "-n", "64")
+    plan = ("--plan", "z=8,data=rest,recompute=full", "--batch", "512", "--tokens", "300B")
+    page = page_of(answered(tmp_path / "a.json", *words, *plan))
+    assert page.count("not known: the machine's file says nothing of power") == 2
+    assert "of mycluster.toml, split" in page
+    assert 'id="timeline"' in page
+
+
+def test_what_was_set_is_in_the_question_the_command_and_the_drawing(tmp_path: Path) -> None:
+    setting = ("--set", "network.link_bandwidth=12 GB/s", "--placement", "contiguous")
+    page = page_of(answered(tmp_path / "a.json", *FRONTIER, *setting))
+    changes = "network.link_bandwidth=12 GB/s, placement=contiguous"
+    assert f"on 16 devices of frontier with {changes}, split" in page
+    command = f"{COMMAND} --placement contiguous --set 'network.link_bandwidth=12 GB/s'"
+    assert command in page
+    assert 'id="timeline"' in page
+    assert "Not drawn" not in page
+
+
+def test_answers_that_differ_in_a_setting_are_labelled_by_it(tmp_path: Path) -> None:
+    usual = answered(tmp_path / "a.json", *FRONTIER)
+    changed = answered(tmp_path / "b.json", *FRONTIER, "--set", "device.launch=30 us")
+    found = read_answers([usual, changed]).predictions
+    assert labels(found) == ["usual device.launch", "device.launch=30 us"]
+    assert scaling_lines(found) == {}
+
+
+def test_a_label_breaks_into_lines_and_a_long_value_loses_its_middle(tmp_path: Path) -> None:
+    hosts = "hosts:frontier[00001-00002,00101-00102,00201-00202,00301-00302]"
+    setting = ("--set", "network.link_bandwidth=12 GB/s", "--set", "device.launch=30 us")
+    usual = answered(tmp_path / "a.json", *FRONTIER)
+    changed = answered(tmp_path / "b.json", *FRONTIER, *setting, "--placement", hosts)
+    _, label = labels(read_answers([usual, changed]).predictions)
+    assert label.splitlines() == [
+        "network.link_bandwidth=12 GB/s,",
+        "device.launch=30 us,",
+        "placement=hosts:frontier[00…202,00301-00302]",
+    ]
+
+
+def test_published_kernels_are_said_and_drawn_with_and_measured_ones_are_not(
+    tmp_path: Path,
+) -> None:
+    words = ("predict", "tiny-1m", "-m", "perlmutter", *TINY, "--compute", "profile")
+    path = answered(tmp_path / "a.json", *words)
+    page = page_of(path)
+    assert "-m perlmutter -n 16 --plan x=1,y=1,z=4,data=4 --batch 16 --compute profile" in page
+    assert 'id="timeline"' in page
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["asked"]["compute"] = "measured"
+    path.write_text(json.dumps(record), encoding="utf-8")
+    page = page_of(path)
+    assert "--compute measured" in page
+    assert "ops were measured one by one" in page
+
+
+def test_a_copied_machine_is_named_by_its_file_and_drawn_while_it_is_the_same(
+    tmp_path: Path,
+) -> None:
+    """A copy of frontier with slower kernels has its name, but must not pass for it."""
+    own = tmp_path / "myfr.toml"
+    text = Path("topologies/machines/frontier.toml").read_text(encoding="utf-8")
+    own.write_text(text, encoding="utf-8")
+    words = ("predict", "tiny-1m", "-m", str(own), *TINY)
+    path = answered(tmp_path / "a.json", *words)
+    page = page_of(path)
+    assert "on 16 devices of frontier (myfr.toml), split" in page
+    assert f"simgpt predict tiny-1m -m {own} -n 16 --plan" in page
+    assert 'id="timeline"' in page
+    changed = answered(tmp_path / "b.json", *words, "--set", "device.launch=30 us")
+    found, other, usual = read_answers(
+        [path, changed, answered(tmp_path / "c.json", *FRONTIER)]
+    ).predictions
+    assert (found.asked.is_usual, usual.asked.is_usual) == (False, True)
+    assert labels([found, other, usual]) == [
+        "frontier (myfr.toml), usual device.launch",
+        "frontier (myfr.toml), device.launch=30 us",
+        "frontier, usual device.launch",
+    ]
+    own.write_text(text + "\n# changed\n", encoding="utf-8")
+    assert f"links are not drawn: {own} has been changed since" in page_of(path)
+    own.unlink()
+    assert f"links are not drawn: {own} is not there any more" in page_of(path)
+
+
+def test_a_model_of_ones_own_is_named_by_its_file_and_drawn(tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text("layers = 4\nhidden = 64\nheads = 4\nsequence = 64\nvocab = 256\n", "utf-8")
+    page = page_of(answered(tmp_path / "a.json", "predict", str(own), *FRONTIER[2:]))
+    assert "training step of mine.toml take on 16" in page
+    assert f"simgpt predict {own} -m frontier" in page
+    assert 'id="timeline"' in page
+
+
+def test_why_is_reported_with_the_command_that_was_run(tmp_path: Path) -> None:
+    path = answered(tmp_path / "why.json", "why", *FRONTIER[1:])
+    page = page_of(path)
+    assert f"simgpt why tiny-1m -m frontier {' '.join(TINY)} --json -o {path}" in page
+    assert COMMAND in page
+
+
+def test_training_is_told_of_as_predict_tells_it(tmp_path: Path) -> None:
+    said = simgpt(*FRONTIER, "--tokens", "300B").out
+    days = next(line.split("  ")[-1].strip() for line in said.splitlines() if "break" in line)
+    page = page_of(answered(tmp_path / "a.json", *FRONTIER, "--tokens", "300B"))
+    assert "training on 300 B tokens, without a break" in page
+    assert days in page
+    assert f"{COMMAND} --tokens 300000000000" in page

@@ -1,0 +1,119 @@
+"""Figures of predictions: those that stand under an answer, and the table of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from topologies.units import format_energy, format_quantity
+from validation.report.figures import seconds
+from validation.report.page import Table
+from validation.report.prediction import Answer
+from validation.report.words import gib, hours, percent
+
+MOST_ROWS = 200
+NO_POWER = "not known: the machine's file says nothing of power"
+J_PER_MWH = 3.6e9
+DAY_S = 86_400
+Column = tuple[str, Callable[[Answer], str]]
+
+
+def facts_of(answer: Answer, *, step: bool) -> list[tuple[str, str]]:
+    """What stands under the answer; with `step`, the step's time too."""
+    fits = "fits" if answer.fits else "does not fit"
+    own = [("one step", seconds(answer.step_s))] if step else []
+    rate = format_quantity(answer.flops_per_s / answer.devices, "FLOP/s")
+    return [
+        *own,
+        ("tokens per second", f"{answer.tokens_per_s:,.0f}"),
+        ("model FLOP/s per device", rate),
+        ("MFU", percent(answer.mfu)),
+        ("HFU, recomputation counted", percent(answer.hfu)),
+        ("peak memory per device", gib(answer.peak_bytes)),
+        ("memory of a device", f"{gib(answer.capacity_bytes)}: {fits}"),
+        ("tokens a step", _tokens(answer.tokens_per_s * answer.step_s)),
+        *_costs(answer),
+        *_training(answer),
+    ]
+
+
+def _costs(answer: Answer) -> list[tuple[str, str]]:
+    found = []
+    if (node_s := answer.cost.get("node_s_per_step")) is not None:
+        found.append(("node-hours a step", hours(node_s)))
+    if "energy_j_per_step" in answer.cost:
+        joules = answer.cost["energy_j_per_step"]
+        found.append(("energy a step", NO_POWER if joules is None else format_energy(joules)))
+    return found
+
+
+def _training(answer: Answer) -> list[tuple[str, str]]:
+    """What training on as many tokens takes as were asked for."""
+    if not answer.training:
+        return []
+    what = f"training on {_tokens(answer.training['tokens'] or 0.0)} tokens"
+    energy = NO_POWER if answer.training.get("energy_j") is None else f"{_mwh(answer)} MWh"
+    return [
+        (f"{what}, without a break", f"{_days(answer)} days"),
+        (f"{what}: steps", f"{answer.training['steps']:,.0f}"),
+        (f"{what}: node-hours", _node_hours(answer)),
+        (f"{what}: energy", energy),
+    ]
+
+
+def _tokens(number: float) -> str:
+    """Tokens, as batches and corpora are spoken of."""
+    for letter, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {letter}"
+    return f"{number:.0f}"
+
+
+def _days(answer: Answer) -> str:
+    time_s = answer.training.get("time_s")
+    return "-" if time_s is None else f"{time_s / DAY_S:,.1f}"
+
+
+def _node_hours(answer: Answer) -> str:
+    node_s = answer.training.get("node_s")
+    return "-" if node_s is None else f"{node_s / 3600:,.0f}"
+
+
+def _mwh(answer: Answer) -> str:
+    joules = answer.training.get("energy_j")
+    return "-" if joules is None else f"{joules / J_PER_MWH:,.1f}"
+
+
+def table_of(found: Sequence[Answer]) -> Table:
+    """All predictions, with the columns that any of them has something for; a model or a machine
+    that all share stands above instead."""
+    shared = len({a.model for a in found}) == 1, len({a.machine for a in found}) == 1
+    named: list[Column] = [("", lambda a: a.label)] if any(a.label for a in found) else []
+    model: list[Column] = [] if shared[0] else [("model", lambda a: a.model)]
+    machine: list[Column] = [] if shared[1] else [("machine", lambda a: a.machine)]
+    devices: Column = ("devices", lambda a: f"{a.devices:,}")
+    words = [*named, *model, devices, *machine, ("plan", lambda a: a.plan)]
+    columns = [*words, *_numbers(found)]
+    rows = [[show(answer) for _, show in columns] for answer in found[:MOST_ROWS]]
+    above = [found[0].model] if shared[0] else []
+    above += [f"on {found[0].machine}"] if shared[1] else []
+    names = [name for name, _ in columns]
+    return Table(names, rows, left=len(words), caption=" ".join(above))
+
+
+def _numbers(found: Sequence[Answer]) -> list[Column]:
+    """The columns of numbers; what training takes stands in place of tokens per second."""
+    training: list[Column] = [("days", _days), ("node-hours", _node_hours), ("MWh", _mwh)]
+    rate: list[Column] = [("tokens/s", lambda a: f"{a.tokens_per_s:,.0f}")]
+    efficiency: list[Column] = [("efficiency", _efficiency)]
+    return [
+        ("step", lambda a: seconds(a.step_s)),
+        *(training if any(a.training for a in found) else rate),
+        ("HFU", lambda a: percent(a.hfu)),
+        *(efficiency if any(a.efficiency is not None for a in found) else []),
+        ("peak memory", lambda a: gib(a.peak_bytes)),
+        ("fits", lambda a: "yes" if a.fits else "no"),
+    ]
+
+
+def _efficiency(answer: Answer) -> str:
+    return "-" if answer.efficiency is None else percent(answer.efficiency)
