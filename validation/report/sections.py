@@ -167,7 +167,8 @@ def _op_by_op(scene: Scene) -> list[str]:
     slower = percent(scene.prediction.step_s / scene.step_s - 1, sign=True)
     return [
         f"Op by op, as drawn, it takes {seconds(scene.step_s)}. The answer ({slower}) is from "
-        "slots of a pipeline, each of which takes as long as on the slowest rank of its stage."
+        "slots of a pipeline: each takes as long as on the slowest rank of its stage, and sums of "
+        "gradients slow no later one with which they share links."
     ]
 
 
