@@ -56,6 +56,14 @@ class Builder:
         self.parameters: dict[str, Parameter] = {}
         self.gathered: dict[tuple[str, str], str] = {}
         self.block = ""
+        self._sizes: dict[str, tuple[Buffer, int]] = {}
+
+    def nbytes(self, name: str) -> int:
+        """A buffer's size, worked out once for all the ops that touch it."""
+        buffer, known = self.buffers[name], self._sizes.get(name)
+        if known is None or known[0] is not buffer:
+            known = self._sizes[name] = buffer, buffer.nbytes
+        return known[1]
 
     def tensor(
         self, name: str, shape: tuple[int, ...], dtype: str = "", role: str = "activations"
@@ -83,7 +91,7 @@ class Builder:
     ) -> None:
         """Append a compute op; its memory traffic is that of its operands unless given."""
         if nbytes < 0:
-            nbytes = sum(self.buffers[b].nbytes for b in (*reads, *writes))
+            nbytes = sum(map(self.nbytes, (*reads, *writes)))
         self.ops.append(
             Op(
                 name,
@@ -120,7 +128,7 @@ class Builder:
                 self.block,
                 stream=COMPUTE,
                 axes=wide,
-                nbytes=sum(self.buffers[b].nbytes for b in payload),
+                nbytes=sum(map(self.nbytes, payload)),
                 dtype=self.buffers[read[0]].dtype,
                 attributes=how or NO_ATTRIBUTES,
             )
