@@ -28,7 +28,7 @@ from simulator.search.families import LONGEST_S, Family, Machinery, all_families
 from simulator.search.levels import Draft, Group, Queue, in_every_order
 from simulator.search.objective import Objective
 from simulator.search.room import pipeline_bytes
-from simulator.search.scripts import Lowered, Script
+from simulator.search.scripts import Lowered, Script, Slots
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized, sized
 from simulator.search.space import Space, overlaps
@@ -95,6 +95,7 @@ class Search:
         self._counter = count()
         self._found: list[tuple[int, int, Prediction]] = []
         self._larger: dict[Plan, bool] = {}  # than the device's memory
+        self._slots: dict[tuple[object, ...], Slots] = {}
         self._fitting = self._simulated = 0
 
     def run(self) -> Iterator[State]:
@@ -172,7 +173,7 @@ class Search:
         for plain in sized(self._space, np.unique(rows), overlap=(), schedule=schedule):
             keep = np.isin(rows, plain.rows)
             own = entries.only(keep, np.searchsorted(plain.rows, rows[keep]))
-            self._push_groups(Lowered(plain), own)
+            self._push_groups(Lowered(plain, self._slots), own)
 
     def _push_groups(self, lowered: Lowered, entries: Entries) -> None:
         """Push some rows with each set of overlaps."""
