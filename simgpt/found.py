@@ -28,6 +28,8 @@ def as_record(
         "plans_considered": state.considered,
         "plans_fitting": state.fitting,
         "plans_simulated": state.simulated,
+        "plans_unpredicted": state.unpredicted,
+        "unpredicted_reason": state.reason or None,
         "optimal": state.is_optimal,
         "bound": state.bound if state.found else None,
         "gap": state.gap,
@@ -62,13 +64,16 @@ def certificate(state: State, objective: str) -> str:
         f"{state.considered:,} legal plans, at most {state.fitting:,} of them fit, "
         f"{state.simulated:,} simulated"
     )
+    if state.unpredicted:
+        counts += f", {state.unpredicted:,} cannot be predicted ({state.reason})"
+    those = "plan that can be predicted" if state.unpredicted else "plan"
     if not state.found:
-        end = "no plan fits" if state.is_optimal else "none found yet"
+        end = f"no {those} fits" if state.is_optimal else "none found yet"
     elif state.is_optimal:
-        end = "no other plan is better than these"
+        end = f"no other {those} is better than these"
     else:
         end = (
-            f"stopped early, no plan takes less than {value_of(state.bound, objective)}, so the "
+            f"stopped early, no {those} takes less than {value_of(state.bound, objective)}, so the "
             f"best may miss the optimum by {tables.percent(state.gap)}"
         )
     return tables.paragraph(f"{counts}: {end}")

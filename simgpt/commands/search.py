@@ -157,7 +157,7 @@ def _alone(how: dict[str, Any]) -> None:
 def _found(
     question: Question, machine: Machine, placement: Placement, how: dict[str, Any]
 ) -> State:
-    from simulator.search import search
+    from simulator.search import checked, search
     from simulator.search.compare import exhaustive
 
     wanted = {"placement": placement, "top": how["top"], "objective": how["objective"]}
@@ -167,7 +167,7 @@ def _found(
         states = exhaustive(question, machine, **wanted)
     else:
         states = search(question, machine, workers=_workers(how), **wanted)
-    return watched(states, how["until"], how["objective"])
+    return checked(watched(states, how["until"], how["objective"]))
 
 
 def _workers(how: dict[str, Any]) -> int:

@@ -17,14 +17,14 @@ from simulator.search.best import Hands, Search, State
 from simulator.search.families import Machinery
 from simulator.search.objective import Objective
 from simulator.search.space import Question, space_of
-from topologies.errors import SimgptError
+from topologies.errors import MachineError, SimgptError
 from topologies.machine import Machine
 from topologies.placement import Placement
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan import Plan
 
-__all__ = ["Question", "SearchError", "State", "best_plan", "search"]
+__all__ = ["Question", "SearchError", "State", "best_plan", "checked", "search"]
 
 
 class SearchError(SimgptError):
@@ -83,6 +83,7 @@ def best_plan(
     """The fastest plan of all that fit, as predicted; a PlanCannotRunError where none fits."""
     question = Question(gpt, devices, batch, fixed or {})
     *_, answer = search(question, machine, placement=placement)
+    checked(answer)
     if not answer.found:
         raise PlanCannotRunError(
             f"none of {answer.considered:,} plans of {gpt.name} fits into the memory of {devices} "
@@ -91,5 +92,19 @@ def best_plan(
     return answer.found[0]
 
 
-def _simulated(gpt: GPT, machine: Machine, placement: Placement | None, plan: Plan) -> Prediction:
-    return predict(gpt, plan, machine, placement=placement)
+def checked(state: State) -> State:
+    """The same; a MachineError where no plan that may fit can be predicted."""
+    if state.is_optimal and state.unpredicted and state.unpredicted == state.fitting:
+        raise MachineError(
+            f"none of {state.fitting:,} plans that may fit can be predicted: {state.reason}"
+        )
+    return state
+
+
+def _simulated(
+    gpt: GPT, machine: Machine, placement: Placement | None, plan: Plan
+) -> Prediction | MachineError:
+    try:
+        return predict(gpt, plan, machine, placement=placement)
+    except MachineError as error:
+        return error

@@ -32,6 +32,8 @@ from simulator.search.scripts import Lowered, Script, Slots
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized, sized
 from simulator.search.space import Space, overlaps
+from simulator.search.untimed import Refused
+from topologies.errors import MachineError
 from workload.grid import USUAL
 from workload.plan import OVERLAPS, Plan
 
@@ -48,7 +50,9 @@ class State:
     seconds or joules as the objective asks; `best` is the lowest found.
 
     `considered` plans are legal, `fitting` of them have room as far as the bound on memory tells,
-    and `simulated` were. `found` has the fastest of these that fit.
+    and `simulated` were. `found` has the fastest of these that fit. `unpredicted` plans that may
+    fit came up and could not be predicted, one of them for that `reason`; all else that is said is
+    said of the others.
     """
 
     considered: int
@@ -58,6 +62,8 @@ class State:
     best: float
     found: tuple[Prediction, ...]
     is_optimal: bool
+    unpredicted: int = 0
+    reason: str = ""
 
     @property
     def gap(self) -> float:
@@ -71,12 +77,12 @@ class State:
 class Hands:
     """Who simulates plans: `simulate` here, or `workers` of `count` processes."""
 
-    simulate: Callable[[Plan], Prediction]
+    simulate: Callable[[Plan], Prediction | MachineError]
     workers: Executor | None = None
     count: int = 1
 
-    def all(self, plans: Sequence[Plan]) -> Iterator[Prediction]:
-        """The predictions of some plans."""
+    def all(self, plans: Sequence[Plan]) -> Iterator[Prediction | MachineError]:
+        """The predictions of some plans, or why there is none."""
         if self.workers is None or len(plans) == 1:
             return map(self.simulate, plans)
         return self.workers.map(self.simulate, plans, timeout=LONGEST_S)
@@ -96,7 +102,8 @@ class Search:
         self._found: list[tuple[int, int, Prediction]] = []
         self._larger: dict[Plan, bool] = {}  # than the device's memory
         self._slots: dict[tuple[object, ...], Slots] = {}
-        self._fitting = self._simulated = 0
+        self._fitting = self._simulated = self._unpredicted = 0
+        self._reason = ""
 
     def run(self) -> Iterator[State]:
         """Search step by step; the last state is the answer."""
@@ -104,6 +111,9 @@ class Search:
         for family in all_families(self._space, self._machinery, self._hands.workers):
             yield State(self._space.plans, 0, 0, 0.0, np.inf, (), False)
             fits[family.rows] = True
+            if isinstance(family, Refused):
+                self._refuse(int(self._space.orders[family.rows].sum()), family.reason)
+                continue
             busiest = Busiest(family.ledger, family.entries, None)
             bounds = self._objective.bound(step_ticks(busiest), busiest.busy())
             self._push(int(bounds.min()), family)
@@ -136,7 +146,13 @@ class Search:
             self._objective.shown(best),
             tuple(prediction for _, _, prediction in self._found[: self._top]),
             not self._may_win(),
+            self._unpredicted,
+            self._reason,
         )
+
+    def _refuse(self, plans: int, reason: str) -> None:
+        self._unpredicted += plans
+        self._reason = self._reason or reason
 
     def _push(self, bound: int, item: Item) -> None:
         if bound < self._threshold:
@@ -238,6 +254,9 @@ class Search:
         """Simulate those plans that have room."""
         plans = [plan for plan in plans if not self._is_too_large(plan)]
         for plan, prediction in zip(plans, self._hands.all(plans), strict=True):
+            if isinstance(prediction, MachineError):
+                self._refuse(1, str(prediction))
+                continue
             self._simulated += 1
             if prediction.memory.peak_bytes <= self._machinery.capacity_bytes:
                 value = self._objective.of(prediction)

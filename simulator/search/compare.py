@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from simulator.fabric import MachineFabric
@@ -13,6 +13,7 @@ from simulator.search.axonn import communication_s, rates_of
 from simulator.search.best import State
 from simulator.search.objective import Objective
 from simulator.search.space import Order, Question, Space, overlaps, schedules, space_of
+from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
 from workload.grid import Grid
@@ -42,17 +43,24 @@ def exhaustive(
     space = space_of(question)
     goal = Objective(objective, machine, question.devices)
     found: list[Prediction] = []
-    fitting = number = 0
+    state = State(space.plans, 0, 0, 0.0, math.inf, (), False)
     for number, plan in enumerate(every_plan(space), start=1):
-        prediction = predict(question.gpt, plan, machine, placement=placement)
-        if prediction.memory.fits:
-            fitting += 1
-            found = sorted([*found, prediction], key=goal.of)[:top]
+        try:
+            prediction = predict(question.gpt, plan, machine, placement=placement)
+        except MachineError as error:
+            fitting, refused = state.fitting + 1, state.unpredicted + 1
+            reason = state.reason or str(error)
+            state = replace(state, fitting=fitting, unpredicted=refused, reason=reason)
+        else:
+            if prediction.memory.fits:
+                found = sorted([*found, prediction], key=goal.of)[:top]
+            fitting = state.fitting + prediction.memory.fits
+            state = replace(state, fitting=fitting, simulated=state.simulated + 1)
+        values = [goal.shown(goal.of(each)) for each in found] or [math.inf]
+        state = replace(state, best=values[0], found=tuple(found))
         if number < space.plans:
-            best = goal.shown(goal.of(found[0])) if found else math.inf
-            yield State(space.plans, fitting, number, 0.0, best, tuple(found), False)
-    values = [goal.shown(goal.of(each)) for each in found] or [math.inf]
-    yield State(space.plans, fitting, number, values[-1], values[0], tuple(found), True)
+            yield state
+    yield replace(state, bound=values[-1], is_optimal=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from simulator.search.bound import SCHEDULES, Entries, Ledger, device_bytes, led
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized, kinds, sized
 from simulator.search.space import Space, schedules
+from simulator.search.untimed import Refused, Times
 
 Ints = NDArray[np.int64]
 PARTS = 8  # of a space, for each worker to take the next
@@ -43,13 +44,15 @@ class Machinery:
 
 def all_families(
     space: Space, machinery: Machinery, workers: Executor | None = None
-) -> Iterator[Family]:
-    """The families of a space, without shapes that have no room in memory."""
+) -> Iterator[Family | Refused]:
+    """The families of a space, without shapes that have no room in memory; those that have, but
+    cannot be predicted, are by themselves."""
     every = kinds(space, np.arange(len(space), dtype=np.int64))
     if workers is None or len(space) < WORTH:
         clock = Clock(space, machinery.costs, machinery.fabric)
+        times = Times(machinery.costs, machinery.fabric)
         for rows in every:
-            yield from _families(clock, machinery.capacity_bytes, rows)
+            yield from _families(clock, times, machinery.capacity_bytes, rows)
         return
     parts = [np.concatenate(every[at::PARTS]) for at in range(min(PARTS, len(every)))]
     smaller = [space.only(rows) for rows in parts]
@@ -59,19 +62,27 @@ def all_families(
             yield replace(family, rows=rows[family.rows])
 
 
-def families(space: Space, machinery: Machinery) -> list[Family]:
+def families(space: Space, machinery: Machinery) -> list[Family | Refused]:
     """The same, in this process."""
     with uncollected():
         return list(all_families(space, machinery))
 
 
-def _families(clock: Clock, capacity_bytes: int, rows: Ints) -> Iterator[Family]:
+def _families(
+    clock: Clock, times: Times, capacity_bytes: int, rows: Ints
+) -> Iterator[Family | Refused]:
     space = clock.space
     for some in sized(space, rows):
         room = _has_room(space, capacity_bytes, some)
         if not room.any():
             continue
         fitting = some.only(room)
+        if refused := times.against(space, fitting):
+            yield from refused
+            others = ~np.isin(fitting.rows, np.concatenate([each.rows for each in refused]))
+            if not others.any():
+                continue
+            fitting = fitting.only(others)
         known = ledger(clock, fitting)
         for entries in entries_of(space, fitting.rows):
             yield Family(fitting.rows, known, entries)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.simgpt.face import assert_golden, simgpt
+from topologies.load import load_machine
+from topologies.machine import machine_to_dict
 
 SEARCH = (
     *("search", "gpt-5b", "-m", "perlmutter", "-n", "64", "--batch", "64"),
@@ -71,6 +74,30 @@ def test_other_numbers_of_devices_that_cannot_be_are_left_out_with_a_word() -> N
     answer = json.loads(said.out)
     assert (said.status, len(answer["devices_front"])) == (0, 1)
     assert "7 devices are left out: no plan of gpt-5b" in said.err
+
+
+def test_plans_without_times_are_counted_and_named_beside_the_best_of_the_others(
+    tmp_path: Path,
+) -> None:
+    document = machine_to_dict(load_machine("perlmutter"))
+    rows = [(ranks, nbytes, nbytes / 1e10) for ranks in (2.0, 4.0) for nbytes in (1e3, 1e8)]
+    table = {"columns": ("ranks", "bytes", "seconds"), "rows": rows}
+    document["profile"] = {"collectives": {"all_reduce": table}}
+    machine = tmp_path / "few.json"
+    machine.write_text(json.dumps(document))
+    words = ("search", "gpt-5b", "-m", str(machine), "-n", "8", "--batch", "8", "--workers", "1")
+    fixed = "pipe=1,y=1,zero=0,micro_batch=1,overlap=all,recompute=full,order=x-y-z-data-pipe"
+    reason = "all_reduce was not measured in groups of 8, only of 2, 4"
+    answer = json.loads(simgpt(*words, "--plan", fixed, "--json").out)
+    assert answer["optimal"] is True
+    assert 0 < answer["plans_unpredicted"] < answer["plans_fitting"]
+    assert answer["unpredicted_reason"] == reason
+    certificate = f"cannot be predicted ({reason}): no other plan that can be predicted is better"
+    assert certificate in answer["certificate"]
+    assert certificate in " ".join(simgpt(*words, "--plan", fixed).out.split())
+    said = simgpt(*words, "--plan", "data=8")
+    assert (said.status, said.out) == (2, "")
+    assert said.err.endswith(f"plans that may fit can be predicted: {reason}\n")
 
 
 def test_a_search_without_room_for_any_plan_ends_with_status_3() -> None:
