@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from simulator import search as searching
+from simulator.search import State
 from tests.simgpt.face import assert_golden, simgpt
 from topologies.load import load_machine
 from topologies.machine import machine_to_dict
@@ -69,6 +75,84 @@ def test_a_search_that_is_stopped_says_how_far_off_it_may_be() -> None:
     assert "stopped early" in told.out or "none found yet" in told.out
 
 
+def ended_when(
+    patch: pytest.MonkeyPatch, is_time: Callable[[int, State], bool], end: Callable[[], object]
+) -> None:
+    """Have searches meet their end in the midst of a step: the numbered one, in such a state."""
+    begun, search = [0], searching.search
+
+    def meeting_its_end(*words: Any, **how: Any) -> Iterator[State]:
+        begun[0] += 1
+        number = begun[0]
+        for state in search(*words, **how):
+            yield state
+            if is_time(number, state):
+                end()
+
+    patch.setattr(searching, "search", meeting_its_end)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_search_with_the_best_so_far(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended_when(monkeypatch, lambda _, state: bool(state.found), lambda: signal.raise_signal(number))
+    said = simgpt(*SEARCH)
+    assert (said.status, said.err) == (0, "")
+    assert "stopped early, no plan takes less than" in " ".join(said.out.split())
+    assert "zero=2" in said.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_any_plan_is_found_is_the_exit_status(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended_when(monkeypatch, lambda *_: True, lambda: signal.raise_signal(number))
+    said = simgpt(*SEARCH)
+    assert (said.status, said.err) == (128 + number, "")
+    assert said.out.endswith("none found yet\n")
+
+
+def test_the_time_limit_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended_when(monkeypatch, lambda _, state: bool(state.found), lambda: time.sleep(60))
+    begun = time.monotonic()
+    said = simgpt(*SEARCH, "--time-limit", "20")
+    assert time.monotonic() - begun < 40
+    assert said.status == 0
+    assert "stopped early" in said.out
+
+
+def test_stopped_on_a_front_a_search_answers_with_what_is_certain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = json.loads(simgpt(*SEARCH, "--top", "1", "--memory-front", "--json").out)
+    ended_when(
+        monkeypatch,
+        lambda number, state: number == 3 and bool(state.found),
+        lambda: signal.raise_signal(signal.SIGINT),
+    )
+    said = simgpt(*SEARCH, "--top", "1", "--memory-front", "--also-devices", "32,128", "--json")
+    answer = json.loads(said.out)
+    assert (said.status, answer["optimal"]) == (0, True)
+    assert len(whole["memory_front"]) > 2
+    assert answer["memory_front"] == whole["memory_front"][:2]
+    assert [plan["devices"] for plan in answer["devices_front"]] == [64]
+    assert said.err.splitlines() == [
+        "stopped early: plans that need still less memory are left out",
+        "stopped early: 32 devices are left out",
+        "stopped early: 128 devices are left out",
+    ]
+
+
+def test_a_search_may_end_at_a_gap() -> None:
+    said = simgpt(*SEARCH, "--gap", "10%", "--json")
+    answer = json.loads(said.out)
+    assert (said.status, answer["optimal"]) == (0, False)
+    assert 0 < answer["gap"] <= 0.1
+    assert answer["plans"][0]["step_s"] * (1 - answer["gap"]) == pytest.approx(answer["bound"])
+    assert "stopped at a gap of 10.0 %" in answer["certificate"]
+
+
 def test_other_numbers_of_devices_that_cannot_be_are_left_out_with_a_word() -> None:
     said = simgpt(*SEARCH[:-2], "--workers", "1", "--top", "1", "--also-devices", "7", "--json")
     answer = json.loads(said.out)
@@ -119,6 +203,9 @@ def test_a_search_without_room_for_any_plan_ends_with_status_3() -> None:
         (2, "--batch 8 --rank-by axonn --memory-front", "goes with none of"),
         (2, "--batch 8 --rank-by axonn --workers 2", "goes with none of"),
         (2, "--batch 8 --exhaustive --workers 2", "goes without --workers"),
+        (2, "--batch 8 --gap 2", "2 is no share below one, as in 2% or 0.02"),
+        (2, "--batch 8 --gap x%", "x% is no share below one"),
+        (2, "--batch 8 --rank-by axonn --gap 2%", "goes with none of"),
         (2, "--batch 8 --plan z=0", "z=0 must be at least 1"),
         (2, "--batch 8 --plan pipe=2,interleave=0", "interleave=0 must be at least 1"),
         (2, "--batch 8 --also-devices 8,x", "8,x is no list of numbers of devices"),
