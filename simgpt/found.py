@@ -93,11 +93,12 @@ class Found:
 
 def moment(state: State, objective: str) -> str:
     """How far a search is, for those that wait for it."""
-    best = value_of(state.best, objective) if state.found else "none yet"
-    return (
-        f"{state.considered:,} plans, {state.simulated:,} simulated, best {best}, "
-        f"none below {value_of(state.bound, objective)}"
-    )
+    found = f"best {value_of(state.best, objective)}" if state.found else "none found yet"
+    if state.bounded < 1:
+        share = tables.percent(state.bounded)
+        return f"{state.considered:,} plans, {found}, bounding the space: {share}"
+    below = f", none below {value_of(state.bound, objective)}" if state.bound else ""
+    return f"{state.considered:,} plans, {state.simulated:,} simulated, {found}{below}"
 
 
 def _table(title: str, found: list[Prediction]) -> str:

@@ -10,9 +10,9 @@ from itertools import product
 from simulator.fabric import MachineFabric
 from simulator.prediction import Prediction, predict
 from simulator.search.axonn import communication_s, rates_of
-from simulator.search.best import State
 from simulator.search.objective import Objective
 from simulator.search.space import Order, Question, Space, overlaps, schedules, space_of
+from simulator.search.state import State
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -60,7 +60,7 @@ def exhaustive(
         state = replace(state, best=values[0], found=tuple(found))
         if number < space.plans:
             yield state
-    yield replace(state, bound=values[-1], is_optimal=True)
+    yield replace(state, bound=values[0], is_optimal=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,6 +104,32 @@ def test_a_signal_ends_a_search_with_the_best_so_far(
     assert (said.status, said.err) == (0, "")
     assert "stopped early, no plan takes less than" in " ".join(said.out.split())
     assert "zero=2" in said.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_ends_the_first_phase_with_one_answer(
+    number: signal.Signals,
+) -> None:
+    words = ("search", "gpt-80b", "-m", "frontier", "-n", "8192", "--batch", "8192")
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "simgpt", *words, "--workers", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while len(processes_of(begun.pid)) < 3:  # the two, and who tracks what they share
+        time.sleep(0.05)
+    os.killpg(begun.pid, number)
+    out, err = begun.communicate(timeout=120)
+    assert err == ""
+    assert "stopped before anything was known of the others" in " ".join(out.split())
+    assert "x=1,y=1,z=512" in out
+    assert begun.returncode == 0
+
+
+def processes_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -110,7 +110,8 @@ def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
         machine = MACHINES["perlmutter"]
         fabric = MachineFabric(machine, space.question.devices)
         costs = compute_costs(machine, fabric.ranks_per_node, space.question.devices)
-        (family,) = all_families(space, Machinery(costs, fabric, HUGE))
+        (part,) = all_families(space, Machinery(costs, fabric, HUGE))
+        (family,) = part.found
         assert isinstance(family, Family)
         script = Script(Lowered(next(sized(space, family.rows, overlap=()))), ())
         bound = step_ticks(Alone(Clock(space, costs, fabric), script.some, family.entries, script))
