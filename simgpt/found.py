@@ -128,8 +128,8 @@ def value_of(value: float, objective: str) -> str:
     return f"{value / 1e6:,.3g} MJ" if objective == "energy" else tables.seconds(value)
 
 
-def describe_ranking(ranked: list[Ranked], tau: float) -> str:
-    """AxoNN's ranking as a person reads it."""
+def describe_ranking(ranked: list[Ranked], tau: float | None) -> str:
+    """AxoNN's ranking as a person reads it; one grid alone has no rank correlation."""
     rows = [
         (
             str(each.prediction.plan),
@@ -139,9 +139,7 @@ def describe_ranking(ranked: list[Ranked], tau: float) -> str:
         for each in ranked
     ]
     title = "grids by AxoNN's model"
-    return "\n\n".join(
-        [
-            tables.table([title, "its communication", "simulated step"], rows),
-            f"rank correlation of the two (Kendall's tau): {tau:.2f}",
-        ]
-    )
+    table = tables.table([title, "its communication", "simulated step"], rows)
+    if tau is None:
+        return table
+    return f"{table}\n\nrank correlation of the two (Kendall's tau): {tau:.2f}"

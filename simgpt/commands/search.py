@@ -61,7 +61,9 @@ class Share(click.ParamType[float]):
 @click.argument("model")
 @click.option("-m", "--machine", required=True, help="A machine's name, or its TOML or JSON file.")
 @click.option("-n", "--devices", type=click.IntRange(min=1), required=True, help="Devices to use.")
-@click.option("--plan", default="", help="Fields that every plan must have, as in pipe=1,zero=1.")
+@click.option(
+    "--plan", default="", help="Fields that all plans must have: pipe=1,zero=1 or a file."
+)
 @click.option("--batch", type=click.IntRange(min=1), help="Sequences per step.")
 @click.option("--batch-tokens", type=click.IntRange(min=1), help="Tokens per step instead.")
 @click.option(
@@ -192,15 +194,18 @@ def _ranked_by_axonn(
 ) -> tuple[str, dict[str, Any]]:
     from simulator.search.compare import by_axonn, kendall_tau
 
-    ranked = by_axonn(question, machine, placement=placement, top=max(top, 2))
-    tau = kendall_tau(ranked)
+    ranked = by_axonn(question, machine, placement=placement, top=top)
+    tau = kendall_tau(ranked) if len(ranked) > 1 else None
+    said = (
+        "" if tau is None else f"Rank correlation of AxoNN's model with the simulator: {tau:.2f}."
+    )
     record = {
         "model": question.gpt.name,
         "machine": machine.full_name,
         "devices": question.devices,
         "batch": question.batch,
         "kendall_tau": tau,
-        "correlation": f"Rank correlation of AxoNN's model with the simulator: {tau:.2f}.",
+        "correlation": said,
         "plans": [
             each.prediction.as_dict() | {"axonn_communication_s": each.communication_s}
             for each in ranked

@@ -16,8 +16,11 @@ from simulator.search.state import State
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
+from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import Grid
 from workload.plan import Plan
+
+UNKNOWN = {"pipe": 1, "zero": 0, "sequence_parallel": False}  # to AxoNN's model: left out
 
 
 def every_plan(space: Space) -> Iterator[Plan]:
@@ -79,10 +82,12 @@ def by_axonn(
     The model knows the four axes alone, so pipelines and zero are left out, and a rank runs the
     largest micro-batch with which it fits.
     """
-    own = {"pipe": 1, "zero": 0, "sequence_parallel": False, "recompute": "full"}
-    space = space_of(
-        Question(question.gpt, question.devices, question.batch, own | dict(question.fixed))
-    )
+    for key, value in UNKNOWN.items():
+        if (wanted := question.fixed.get(key, value)) != value:
+            said = str(wanted).lower()
+            raise PlanError(f"AxoNN's model knows x, y, z and data alone, so not {key}={said}")
+    own = {**UNKNOWN, "recompute": "full", **question.fixed}
+    space = space_of(Question(question.gpt, question.devices, question.batch, own))
     fabric = MachineFabric(machine, question.devices, placement)
     rates: dict[Grid, dict[str, float]] = {}
     timed: list[tuple[float, int, Plan]] = []
@@ -102,6 +107,10 @@ def by_axonn(
         if prediction.memory.fits:
             seen.add(plan.grid)
             ranked.append(Ranked(seconds, prediction))
+    if not ranked:
+        raise PlanCannotRunError(
+            f"no grid of AxoNN's model fits into {question.devices} devices of {machine.full_name}"
+        )
     return ranked
 
 

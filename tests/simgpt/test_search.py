@@ -55,6 +55,28 @@ def test_axonns_ranking_says_what_was_asked_in_json() -> None:
     assert {"model", "machine", "devices", "batch", "kendall_tau", "plans"} <= answer.keys()
 
 
+def test_the_first_grid_of_axonns_ranking_stands_alone() -> None:
+    said = simgpt(*SEARCH[:-2], "--rank-by", "axonn", "--top", "1")
+    assert said.out.count("x=") == 1
+    assert "Kendall" not in said.out
+    answer = json.loads(simgpt(*SEARCH[:-2], "--rank-by", "axonn", "--top", "1", "--json").out)
+    assert (len(answer["plans"]), answer["kendall_tau"]) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("plan.toml", 'pipe = 1\nx = 2\ndata = "rest"\n'), ("plan.json", '{"pipe": 1, "x": 2}')],
+)
+def test_the_keys_of_a_plans_file_are_kept(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    fixed = "micro_batch=1,overlap=none,zero=1,y=1,order=x-y-z-data-pipe"
+    words = ("search", "gpt-5b", "-m", "perlmutter", "-n", "16", "--batch", "16", "--workers", "1")
+    found = json.loads(simgpt(*words, "--plan", str(tmp_path / name), "--gap", "90%", "--json").out)
+    assert {(plan["plan"]["pipe"], plan["plan"]["x"]) for plan in found["plans"]} == {(1, 2)}
+    counted = json.loads(simgpt(*words, "--plan", f"pipe=1,x=2,{fixed}", "--json").out)
+    assert counted["plans_considered"] < found["plans_considered"]
+
+
 def test_the_plans_found_can_be_pasted_into_predict() -> None:
     said = simgpt(*SEARCH, "--json")
     answer = json.loads(said.out)
@@ -235,6 +257,9 @@ def test_a_search_without_room_for_any_plan_ends_with_status_3() -> None:
         (2, "--batch 8 --gap 2", "2 is no share below one, as in 2% or 0.02"),
         (2, "--batch 8 --gap x%", "x% is no share below one"),
         (2, "--batch 8 --rank-by axonn --gap 2%", "goes with none of"),
+        (2, "--batch 8 --rank-by axonn --plan pipe=2", "x, y, z and data alone, so not pipe=2"),
+        (2, "--batch 8 --rank-by axonn --plan zero=1", "x, y, z and data alone, so not zero=1"),
+        (2, "--batch 8 --plan no-such.toml", "cannot read the plan no-such.toml"),
         (2, "--batch 8 --plan z=0", "z=0 must be at least 1"),
         (2, "--batch 8 --plan pipe=2,interleave=0", "interleave=0 must be at least 1"),
         (2, "--batch 8 --also-devices 8,x", "8,x is no list of numbers of devices"),
