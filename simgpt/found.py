@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
+from simgpt.advice import none_fits
 
 if TYPE_CHECKING:
     from simulator.prediction import Prediction
@@ -78,7 +79,9 @@ class Found:
         state = self.state
         those = "plan that can be predicted" if state.unpredicted else "plan"
         if not state.found:
-            return f"no {those} fits" if state.is_optimal else "none found yet"
+            if not state.is_optimal:
+                return "none found yet"
+            return f"no {those} fits{none_fits(self.question, self.machine, state)}"
         if state.is_optimal:
             return f"no other {those} is better than these"
         if not state.bound:

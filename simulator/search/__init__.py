@@ -68,9 +68,10 @@ def best_plan(
     *_, answer = search(question, machine, placement=placement)
     checked(answer)
     if not answer.found:
+        least = f"{answer.least_bytes / 2**30:,.2f} GiB"
         raise PlanCannotRunError(
             f"none of {answer.considered:,} plans of {gpt.name} fits into the memory of {devices} "
-            f"devices of {machine.full_name}"
+            f"devices of {machine.full_name}; each needs {least} or more"
         )
     return answer.found[0]
 

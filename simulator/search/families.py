@@ -102,6 +102,13 @@ def _families(clock: Clock, times: Times, fitting: Sized) -> Iterator[Family | R
         yield Family(fitting.rows, known, entries)
 
 
+def least_bytes(space: Space) -> int:
+    """How much memory every plan of a space needs at least."""
+    every = kinds(space, np.arange(len(space), dtype=np.int64))
+    each = (some for rows in every for some in sized(space, rows))
+    return min(int(_least_bytes(space, some).min()) for some in each)
+
+
 def _least_bytes(space: Space, some: Sized) -> Ints:
     rows = some.rows
     pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
