@@ -8,6 +8,8 @@ from simgpt import tables
 
 if TYPE_CHECKING:
     from simulator.prediction import Prediction
+    from simulator.search import Question, State
+    from topologies.machine import Machine
 
 
 def does_not_fit(prediction: Prediction) -> str:
@@ -23,3 +25,15 @@ def does_not_fit(prediction: Prediction) -> str:
         advice.append(f"zero={prediction.plan.zero + 1}")
     advice.append("a larger z (weights and optimizer state are split over x, y and z)")
     return f"does not fit by {tables.gib(over)} per device; try {', or '.join(advice)}"
+
+
+def none_fits(question: Question, machine: Machine, state: State) -> str:
+    """By how much every plan misses the device's memory, and how many devices may be enough."""
+    from simulator.search.first import enough_devices
+
+    over = state.least_bytes - int(machine.device.memory_bytes)
+    if over <= 0:
+        return ""
+    devices = enough_devices(question, machine)
+    on = "" if devices is None else f"; on {devices:,} devices one may fit"
+    return f", each misses the device's memory by {tables.gib(over)} or more{on}"

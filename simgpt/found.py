@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
+from simgpt.advice import none_fits
 from topologies.units import format_energy
 
 if TYPE_CHECKING:
@@ -13,66 +15,94 @@ if TYPE_CHECKING:
     from simulator.search.compare import Ranked
     from topologies.machine import Machine
 
-Fronts = dict[str, list["Prediction"]]
 
+@dataclass(frozen=True)
+class Found:
+    """What a search for the best plans in an `objective` found, and what those along its fronts
+    did; the search was to end where the best may miss the optimum by a share `enough` at most."""
 
-def as_record(
-    question: Question, machine: Machine, state: State, objective: str, fronts: Fronts
-) -> dict[str, Any]:
-    """The answer as it stands in JSON; bounds are in seconds, or in joules for the energy."""
-    return {
-        "model": question.gpt.name,
-        "machine": machine.full_name,
-        "devices": question.devices,
-        "batch": question.batch,
-        "objective": objective,
-        "plans_considered": state.considered,
-        "plans_fitting": state.fitting,
-        "plans_simulated": state.simulated,
-        "optimal": state.is_optimal,
-        "bound": state.bound if state.found else None,
-        "gap": state.gap,
-        "certificate": " ".join(certificate(state, objective).split()),
-        "plans": [prediction.as_dict() for prediction in state.found],
-        **{name: [each.as_dict() for each in front] for name, front in fronts.items()},
-    }
+    question: Question
+    machine: Machine
+    state: State
+    objective: str
+    enough: float
+    fronts: dict[str, list[Prediction]]
 
+    def as_record(self) -> dict[str, Any]:
+        """The answer as it stands in JSON; bounds are in seconds, or in joules for the energy."""
+        state = self.state
+        return {
+            "model": self.question.gpt.name,
+            "machine": self.machine.full_name,
+            "devices": self.question.devices,
+            "batch": self.question.batch,
+            "objective": self.objective,
+            "plans_considered": state.considered,
+            "plans_fitting": state.fitting,
+            "plans_simulated": state.simulated,
+            "plans_unpredicted": state.unpredicted,
+            "unpredicted_reason": state.reason or None,
+            "optimal": state.is_optimal,
+            "bound": state.bound if state.found and state.bound else None,
+            "gap": state.gap,
+            "certificate": " ".join(self.certificate().split()),
+            "plans": [prediction.as_dict() for prediction in state.found],
+            **{name: [each.as_dict() for each in front] for name, front in self.fronts.items()},
+        }
 
-def describe(
-    question: Question, machine: Machine, state: State, objective: str, fronts: Fronts
-) -> str:
-    """The answer as a person reads it."""
-    head = (
-        f"{question.gpt.name} on {tables.several(question.devices, 'device')} of "
-        f"{machine.full_name}, {tables.several(question.batch, 'sequence')} a step"
-    )
-    parts = [head, certificate(state, objective)]
-    titles = {"memory_front": "less and less memory", "devices_front": "time or node-hours"}
-    for title, found in (
-        (f"the best plans in {objective}", list(state.found)),
-        *((f"the best for {titles[name]}", front) for name, front in fronts.items()),
-    ):
-        if found:
-            parts.append(_table(title, found))
-    return "\n\n".join(parts)
-
-
-def certificate(state: State, objective: str) -> str:
-    """What is known of the plans that were not simulated."""
-    counts = (
-        f"{state.considered:,} legal plans, at most {state.fitting:,} of them fit, "
-        f"{state.simulated:,} simulated"
-    )
-    if not state.found:
-        end = "no plan fits" if state.is_optimal else "none found yet"
-    elif state.is_optimal:
-        end = "no other plan is better than these"
-    else:
-        end = (
-            f"stopped early, no plan takes less than {value_of(state.bound, objective)}, so the "
-            f"best may miss the optimum by {tables.percent(state.gap)}"
+    def describe(self) -> str:
+        """The answer as a person reads it."""
+        question = self.question
+        head = (
+            f"{question.gpt.name} on {tables.several(question.devices, 'device')} of "
+            f"{self.machine.full_name}, {tables.several(question.batch, 'sequence')} a step"
         )
-    return tables.paragraph(f"{counts}: {end}")
+        parts = [head, self.certificate()]
+        titles = {"memory_front": "less and less memory", "devices_front": "time or node-hours"}
+        for title, found in (
+            (f"the best plans in {self.objective}", list(self.state.found)),
+            *((f"the best for {titles[name]}", front) for name, front in self.fronts.items()),
+        ):
+            if found:
+                parts.append(_table(title, found))
+        return "\n\n".join(parts)
+
+    def certificate(self) -> str:
+        """What is known of the plans that were not simulated."""
+        state = self.state
+        fitting = f"at most {state.fitting:,} of them fit, " if state.bound else ""
+        counts = f"{state.considered:,} legal plans, {fitting}{state.simulated:,} simulated"
+        if state.unpredicted:
+            counts += f", {state.unpredicted:,} cannot be predicted ({state.reason})"
+        return tables.paragraph(f"{counts}: {self._end()}")
+
+    def _end(self) -> str:
+        state = self.state
+        those = "plan that can be predicted" if state.unpredicted else "plan"
+        if not state.found:
+            if not state.is_optimal:
+                return "none found yet"
+            return f"no {those} fits{none_fits(self.question, self.machine, state)}"
+        if state.is_optimal:
+            return f"no other {those} is better than these"
+        if not state.bound:
+            return "stopped before anything was known of the others, which may be better"
+        stopped = f"stopped at a gap of {tables.percent(self.enough)}"
+        stopped = stopped if 0 < self.enough >= state.gap else "stopped early"
+        return (
+            f"{stopped}, no {those} takes less than {value_of(state.bound, self.objective)}, so "
+            f"the best may miss the optimum by {tables.percent(state.gap)}"
+        )
+
+
+def moment(state: State, objective: str) -> str:
+    """How far a search is, for those that wait for it."""
+    found = f"best {value_of(state.best, objective)}" if state.found else "none found yet"
+    if state.bounded < 1:
+        share = tables.percent(state.bounded)
+        return f"{state.considered:,} plans, {found}, bounding the space: {share}"
+    below = f", none below {value_of(state.bound, objective)}" if state.bound else ""
+    return f"{state.considered:,} plans, {state.simulated:,} simulated, {found}{below}"
 
 
 def _table(title: str, found: list[Prediction]) -> str:
@@ -102,8 +132,8 @@ def value_of(value: float, objective: str) -> str:
     return format_energy(value) if objective == "energy" else tables.seconds(value)
 
 
-def describe_ranking(ranked: list[Ranked], tau: float) -> str:
-    """AxoNN's ranking as a person reads it."""
+def describe_ranking(ranked: list[Ranked], tau: float | None) -> str:
+    """AxoNN's ranking as a person reads it; one grid alone has no rank correlation."""
     rows = [
         (
             str(each.prediction.plan),
@@ -113,9 +143,7 @@ def describe_ranking(ranked: list[Ranked], tau: float) -> str:
         for each in ranked
     ]
     title = "grids by AxoNN's model"
-    return "\n\n".join(
-        [
-            tables.table([title, "its communication", "simulated step"], rows),
-            f"rank correlation of the two (Kendall's tau): {tau:.2f}",
-        ]
-    )
+    table = tables.table([title, "its communication", "simulated step"], rows)
+    if tau is None:
+        return table
+    return f"{table}\n\nrank correlation of the two (Kendall's tau): {tau:.2f}"

@@ -210,8 +210,9 @@ def plan_table(text: str) -> str | dict[str, Any]:
 
 
 def fixed_of(text: str) -> dict[str, Any]:
-    """Fields of a plan that a search keeps: `pipe=1,zero=1`; data=rest keeps nothing."""
-    fixed = parse_fields(text)
+    """Fields of a plan that a search keeps: `pipe=1,zero=1`, or those of a plan's file; data=rest
+    keeps nothing."""
+    fixed = parse_fields(plan_table(text))
     return {key: value for key, value in fixed.items() if (key, value) != ("data", REST)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -11,18 +12,26 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 EVERY_S = 30.0
+LOOK_S = 1.0
 
 
 class Ticker:
-    """Shows the latest message; where stderr is no terminal, one line every 30 seconds."""
+    """Shows the latest message; where stderr is no terminal, one line every 30 seconds, whether or
+    not there is another message by then."""
 
     def __init__(self) -> None:
         self._shown = _progress() if sys.stderr.isatty() else None
-        self._said = time.monotonic()
+        self._begun = self._said = time.monotonic()
+        self._message = self._repeated = ""
+        self._over = threading.Event()
+        self._saying = threading.Lock()
+        self._repeater = threading.Thread(target=self._repeat, daemon=True)
 
     def __enter__(self) -> Ticker:
         if self._shown is not None:
             self._shown.start()
+        else:
+            self._repeater.start()
         return self
 
     def __call__(self, message: str, *, done: int = 0, of: int | None = None) -> None:
@@ -30,10 +39,26 @@ class Ticker:
         if self._shown is not None:
             task = self._shown.task_ids[0]
             self._shown.update(task, description=message, completed=done, total=of, visible=True)
-        elif time.monotonic() - self._said >= EVERY_S:
-            self._said = time.monotonic()
-            share = "" if of is None else f": {done:,} of {of:,}"
-            sys.stderr.write(f"{message}{share}\n")
+        else:
+            self._message = message if of is None else f"{message}: {done:,} of {of:,}"
+            self._say()
+
+    def _repeat(self) -> None:
+        while not self._over.wait(LOOK_S):
+            self._say()
+
+    def _say(self) -> None:
+        """Say the message if it is time to; one that is said again, with how long all took."""
+        if not self._message or not self._saying.acquire(blocking=False):
+            return
+        try:
+            now = time.monotonic()
+            if now - self._said >= EVERY_S:
+                again = f" after {now - self._begun:.0f} s" * (self._message == self._repeated)
+                sys.stderr.write(f"{self._message}{again}\n")
+                self._said, self._repeated = now, self._message
+        finally:
+            self._saying.release()
 
     def __exit__(
         self,
@@ -41,6 +66,7 @@ class Ticker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._over.set()
         if self._shown is not None:
             self._shown.stop()
 

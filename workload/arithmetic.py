@@ -11,7 +11,7 @@ Calculation = Callable[[Any, Any], Any]
 
 def _calculated(calculation: Calculation, *, swapped: bool = False) -> Any:
     def method(self: Arithmetic, other: object) -> Any:
-        if not isinstance(other, type(self) | int):
+        if not isinstance(other, (type(self), int)):
             return NotImplemented
         one, two = (other, self) if swapped else (self, other)
         return self.calculated(calculation, one, two)
@@ -21,7 +21,7 @@ def _calculated(calculation: Calculation, *, swapped: bool = False) -> Any:
 
 def _compared(comparison: Calculation) -> Any:
     def method(self: Arithmetic, other: object) -> Any:
-        if not isinstance(other, type(self) | int):
+        if not isinstance(other, (type(self), int)):
             return NotImplemented
         return self.compared(comparison, self, other)
 

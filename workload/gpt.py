@@ -18,6 +18,16 @@ CHOICES = {
     "activation": ("gelu", "swiglu"),
     "positions": ("learned", "rope", "alibi"),
 }
+MOST = {  # many times what any model has, so that what is counted of one stays within 64 bits
+    "layers": 10_000,
+    "hidden": 200_000,
+    "heads": 10_000,
+    "ffn": 1_000_000,
+    "sequence": 10_000_000,
+    "vocab": 10_000_000,
+    "kv_heads": 10_000,
+    "head_width": 10_000,
+}
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
 
 
@@ -57,6 +67,8 @@ class GPT:
         for key, least in {**dict.fromkeys(WIDTHS, 1), "kv_heads": 0, "head_width": 0}.items():
             if getattr(self, key) < least:
                 raise self._wrong(f"{key}={getattr(self, key)} must be at least {least}")
+            if getattr(self, key) > MOST[key]:
+                raise self._wrong(f"{key}={getattr(self, key)} must be at most {MOST[key]:,}")
         for key, allowed in CHOICES.items():
             if getattr(self, key) not in allowed:
                 raise self._wrong(f"{key}={getattr(self, key)!r} must be {' or '.join(allowed)}")

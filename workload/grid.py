@@ -56,14 +56,16 @@ class Grid:
         return self._known[axes]
 
     def _size(self, axis: str) -> int:
+        if axis in AXES:
+            size: int = getattr(self, axis)
+            return size
         if axis == ENDS or axis.startswith(LINK):
             return min(self.pipe, 2)
         if axis == "replica":
             return self.data // self._size("shard")
         if axis == "shard":
             return self.shard or self.data
-        size: int = getattr(self, axis)
-        return size
+        raise ValueError(f"{axis} is no axis of a grid")
 
     def _stages(self, pair: str) -> tuple[int, int]:
         first = 0 if pair == ENDS else int(pair.removeprefix(LINK))

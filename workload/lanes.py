@@ -35,8 +35,10 @@ def lanes(values: Ints) -> Any:
     >>> lanes(np.array([4, 8])) // lanes(np.array([2, 4]))
     2
     """
-    first = int(values[0])
-    return first if bool((values == first).all()) else Lanes(values)
+    first = values.item(0)
+    if values.item(-1) != first:  # mostly so, and sooner known than by a look at all of them
+        return Lanes(values)
+    return first if np.logical_and.reduce(values == first) else Lanes(values)
 
 
 def agreed(answers: Flags) -> bool:
@@ -72,4 +74,4 @@ class Lanes(Arithmetic):
 
 
 def _values(number: Any) -> Any:
-    return number.values if isinstance(number, Lanes) else number
+    return number.values if type(number) is Lanes else number

@@ -44,9 +44,10 @@ def parse_plan(
     return plan
 
 
-def parse_fields(text: str) -> dict[str, Any]:
-    """Read some of a plan's fields, without a plan to check them: `pipe=1,zero=1`."""
-    return {key: plan_value(key, value) for key, value in split_plan(text).items()}
+def parse_fields(text: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Read some of a plan's fields, without a plan to check them: `pipe=1,zero=1`, or a table."""
+    given = text if isinstance(text, Mapping) else split_plan(text)
+    return {key: plan_value(key, value) for key, value in given.items()}
 
 
 def split_plan(text: str) -> dict[str, str]:

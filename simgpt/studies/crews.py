@@ -7,9 +7,7 @@ is replaced and its batch given out again; workers end with the process that sta
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
@@ -20,6 +18,7 @@ from typing import Protocol
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Batch, Row, rows_of
 from simgpt.studies.inputs import Inputs
+from simulator.processes import end_with_the_parent
 
 AHEAD = 4  # batches begun per worker, so that a slow one holds up few others
 TRIES = 3
@@ -209,15 +208,3 @@ def serve(pipe: Connection, inputs: Inputs) -> None:
             pipe.send(error)
         except (EOFError, OSError):
             return
-
-
-def end_with_the_parent() -> None:
-    """See to it that this process ends with the one that started it, busy or not."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -60,6 +60,7 @@ def sweep_into(
 
 def sweep(study: Study, inputs: Inputs, progress: Progress) -> Iterator[Row]:
     """All rows of a study, one after another, kept nowhere."""
+    progress(0)
     for row in _rest(study, inputs, Workers(), 0, iter(())):
         progress(row["id"] + 1)
         yield row

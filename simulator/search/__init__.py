@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
@@ -13,24 +10,20 @@ from simulator.collecting import uncollected
 from simulator.costs import compute_costs
 from simulator.fabric import MachineFabric
 from simulator.prediction import Prediction, predict
-from simulator.search.best import Hands, Search, State
+from simulator.search.best import Hands, Search
+from simulator.search.crew import Crew, SearchError
 from simulator.search.families import Machinery
 from simulator.search.objective import Objective
 from simulator.search.space import Question, space_of
-from topologies.errors import SimgptError
+from simulator.search.state import State
+from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan import Plan
 
-__all__ = ["Question", "SearchError", "State", "best_plan", "search"]
-
-
-class SearchError(SimgptError):
-    """A search that could not go on."""
-
-    exit_code = 5
+__all__ = ["Question", "SearchError", "State", "best_plan", "checked", "search"]
 
 
 def search(
@@ -56,19 +49,9 @@ def search(
     machinery = Machinery(costs, fabric, room)
     goal = Objective(objective, machine, question.devices)
     simulate = partial(_simulated, question.gpt, machine, placement)
-    if workers == 1:
-        with uncollected():
-            yield from Search(space, machinery, Hands(simulate), goal, top).run()
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        try:
-            with uncollected():
-                yield from Search(space, machinery, Hands(simulate, pool, workers), goal, top).run()
-        except (BrokenProcessPool, TimeoutError) as error:
-            raise SearchError("a process of the search ended or hangs; try --workers 1") from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    with Crew(workers) as crew, uncollected():
+        hands = Hands(simulate, crew if workers > 1 else None)
+        yield from Search(space, machinery, hands, goal, top).run()
 
 
 def best_plan(
@@ -83,13 +66,29 @@ def best_plan(
     """The fastest plan of all that fit, as predicted; a PlanCannotRunError where none fits."""
     question = Question(gpt, devices, batch, fixed or {})
     *_, answer = search(question, machine, placement=placement)
+    checked(answer)
     if not answer.found:
+        least = f"{answer.least_bytes / 2**30:,.2f} GiB"
         raise PlanCannotRunError(
             f"none of {answer.considered:,} plans of {gpt.name} fits into the memory of {devices} "
-            f"devices of {machine.full_name}"
+            f"devices of {machine.full_name}; each needs {least} or more"
         )
     return answer.found[0]
 
 
-def _simulated(gpt: GPT, machine: Machine, placement: Placement | None, plan: Plan) -> Prediction:
-    return predict(gpt, plan, machine, placement=placement)
+def checked(state: State) -> State:
+    """The same; a MachineError where no plan that may fit can be predicted."""
+    if state.is_optimal and state.unpredicted and state.unpredicted == state.fitting:
+        raise MachineError(
+            f"none of {state.fitting:,} plans that may fit can be predicted: {state.reason}"
+        )
+    return state
+
+
+def _simulated(
+    gpt: GPT, machine: Machine, placement: Placement | None, plan: Plan
+) -> Prediction | MachineError:
+    try:
+        return predict(gpt, plan, machine, placement=placement)
+    except MachineError as error:
+        return error

@@ -24,11 +24,11 @@ from simulator.search.bound import Ends, Entries, part_of
 from simulator.search.scripts import STEP, Script
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized
+from simulator.search.untimed import ACROSS_STAGES
 from workload.dataflow import Waits
 from workload.op import COMPUTE, Op
 
 Ints = NDArray[np.int64]
-ACROSS_STAGES = ("norm.reduce", "loss.reduce")
 NORM = "norm.squares"
 FEW = 8  # layers, the middle ones of which are mostly alike
 
@@ -168,7 +168,10 @@ class Alone:
 
     @cached_property
     def _ticks(self) -> Mapping[str, Ints]:
-        return {op.name: self.clock.ticks(self.some, op) for op in self.some.program.ops}
+        # A pipeline's stages meet in more ranks than those of one, which may have no time.
+        others = ACROSS_STAGES if bool((self.entries.pipe > 1).any()) else ()
+        every = (op for op in self.some.program.ops if op.name not in others)
+        return {op.name: self.clock.ticks(self.some, op) for op in every}
 
 
 @lru_cache(maxsize=1 << 16)

@@ -14,9 +14,9 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,62 +24,45 @@ from numpy.typing import NDArray
 from simulator.prediction import Prediction
 from simulator.search.alone import Alone
 from simulator.search.bound import SCHEDULES, Busiest, Entries, alone_bytes, ledger, step_ticks
-from simulator.search.families import LONGEST_S, Family, Machinery, all_families
+from simulator.search.crew import Crew
+from simulator.search.families import NEVER, Bounded, Family, Machinery, all_families
+from simulator.search.first import likely
 from simulator.search.levels import Draft, Group, Queue, in_every_order
 from simulator.search.objective import Objective
 from simulator.search.room import pipeline_bytes
-from simulator.search.scripts import Lowered, Script
+from simulator.search.scripts import Lowered, Script, Slots
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized, sized
 from simulator.search.space import Space, overlaps
+from simulator.search.state import State
+from simulator.search.untimed import Refused
+from topologies.errors import MachineError
 from workload.grid import USUAL
 from workload.plan import OVERLAPS, Plan
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Item = Family | Group | Queue | Draft | Plan
-NEVER = int(np.iinfo(np.int64).max)
 NEAR = 1.25  # times the best bound of a family: what is placed together, in every rank order
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """How far a search is: no plan that has not been simulated has a lower value than `bound`, in
-    seconds or joules as the objective asks; `best` is the lowest found.
-
-    `considered` plans are legal, `fitting` of them have room as far as the bound on memory tells,
-    and `simulated` were. `found` has the fastest of these that fit.
-    """
-
-    considered: int
-    fitting: int
-    simulated: int
-    bound: float
-    best: float
-    found: tuple[Prediction, ...]
-    is_optimal: bool
-
-    @property
-    def gap(self) -> float:
-        """By what share of its value the best plan found may miss the best there is."""
-        if self.is_optimal or not self.found:
-            return 0.0 if self.is_optimal else 1.0
-        return max(1 - self.bound / self.best, 0.0)
 
 
 @dataclass(frozen=True)
 class Hands:
-    """Who simulates plans: `simulate` here, or `workers` of `count` processes."""
+    """Who simulates plans: `simulate` here, or a crew."""
 
-    simulate: Callable[[Plan], Prediction]
-    workers: Executor | None = None
-    count: int = 1
+    simulate: Callable[[Plan], Prediction | MachineError]
+    crew: Crew | None = None
 
-    def all(self, plans: Sequence[Plan]) -> Iterator[Prediction]:
-        """The predictions of some plans."""
-        if self.workers is None or len(plans) == 1:
+    @property
+    def count(self) -> int:
+        """How many plans can be simulated at once."""
+        return 1 if self.crew is None else self.crew.count
+
+    def all(self, plans: Sequence[Plan]) -> Iterator[Prediction | MachineError]:
+        """The predictions of some plans, or why there is none."""
+        if self.crew is None or len(plans) <= 1:
             return map(self.simulate, plans)
-        return self.workers.map(self.simulate, plans, timeout=LONGEST_S)
+        return self.crew.map(self.simulate, plans)
 
 
 class Search:
@@ -95,26 +78,53 @@ class Search:
         self._counter = count()
         self._found: list[tuple[int, int, Prediction]] = []
         self._larger: dict[Plan, bool] = {}  # than the device's memory
-        self._fitting = self._simulated = 0
+        self._slots: dict[tuple[object, ...], Slots] = {}
+        self._fitting = self._simulated = self._unpredicted = 0
+        self._reason, self._least_bytes = "", NEVER
+        self._guessed: dict[Plan, Prediction] = {}  # and not come up since
 
     def run(self) -> Iterator[State]:
         """Search step by step; the last state is the answer."""
-        fits = np.zeros(len(self._space), dtype=bool)
-        for family in all_families(self._space, self._machinery, self._hands.workers):
-            yield State(self._space.plans, 0, 0, 0.0, np.inf, (), False)
-            fits[family.rows] = True
-            busiest = Busiest(family.ledger, family.entries, None)
-            bounds = self._objective.bound(step_ticks(busiest), busiest.busy())
-            self._push(int(bounds.min()), family)
-        self._fitting = int(self._space.orders[fits].sum())
+        yield self._state(0)
+        self._guess()
+        bounded = 0
+        yield self._state(bounded)
+        for part in all_families(self._space, self._machinery, self._hands.crew):
+            self._take(part)
+            bounded += part.shapes
+            yield self._state(bounded)
         while self._may_win():
-            yield self._state()
             bound, _, item = heapq.heappop(self._heap)
             if isinstance(item, Plan):
                 self._try([item, *self._next_plans()])
             else:
                 self._open(bound, item)
-        yield self._state()
+            yield self._state(bounded)
+
+    def _guess(self) -> None:
+        """Find any good plan before the space is bounded, which may take long."""
+        if (some := likely(self._space)) is None:
+            return
+        hands = Hands(self._hands.simulate)
+        for state in Search(some, self._machinery, hands, self._objective).run():
+            if state.found:
+                break
+        self._simulated += state.simulated
+        for prediction in state.found:
+            self._guessed[prediction.plan] = prediction
+
+    def _take(self, part: Bounded) -> None:
+        """Push the families of a part of the space."""
+        self._least_bytes = min(self._least_bytes, part.least_bytes)
+        rows = [family.rows for family in part.found]
+        fits = np.unique(np.concatenate(rows)) if rows else np.zeros(0, dtype=np.int64)
+        self._fitting += int(self._space.orders[fits].sum())
+        for family in part.found:
+            if isinstance(family, Refused):
+                self._refuse(int(self._space.orders[family.rows].sum()), family.reason)
+                continue
+            bounds = self._bounds(Busiest(family.ledger, family.entries, None))
+            self._push(int(bounds.min()), family)
 
     @property
     def _threshold(self) -> int:
@@ -124,18 +134,30 @@ class Search:
     def _may_win(self) -> bool:
         return bool(self._heap) and self._heap[0][0] < self._threshold
 
-    def _state(self) -> State:
-        bound = min(self._heap[0][0] if self._heap else NEVER, self._threshold)
-        best = self._found[0][0] if self._found else NEVER
+    def _state(self, bounded: int) -> State:
+        """How far the search is once so many shapes were bounded."""
+        values = [(self._objective.of(guess), 0, guess) for guess in self._guessed.values()]
+        found = sorted([*self._found[: self._top], *values], key=itemgetter(0))[: self._top]
+        is_whole = bounded == len(self._space)
+        best = found[0][0] if found else NEVER
+        bound = min(self._heap[0][0] if self._heap else NEVER, best) if is_whole else 0
         return State(
             self._space.plans,
             self._fitting,
             self._simulated,
             self._objective.shown(bound),
             self._objective.shown(best),
-            tuple(prediction for _, _, prediction in self._found[: self._top]),
-            not self._may_win(),
+            tuple(prediction for _, _, prediction in found),
+            is_whole and not self._may_win(),
+            self._unpredicted,
+            self._reason,
+            bounded / len(self._space),
+            0 if self._least_bytes == NEVER else self._least_bytes,
         )
+
+    def _refuse(self, plans: int, reason: str) -> None:
+        self._unpredicted += plans
+        self._reason = self._reason or reason
 
     def _push(self, bound: int, item: Item) -> None:
         if bound < self._threshold:
@@ -172,7 +194,7 @@ class Search:
         for plain in sized(self._space, np.unique(rows), overlap=(), schedule=schedule):
             keep = np.isin(rows, plain.rows)
             own = entries.only(keep, np.searchsorted(plain.rows, rows[keep]))
-            self._push_groups(Lowered(plain), own)
+            self._push_groups(Lowered(plain, self._slots), own)
 
     def _push_groups(self, lowered: Lowered, entries: Entries) -> None:
         """Push some rows with each set of overlaps."""
@@ -222,7 +244,9 @@ class Search:
         if pipelines.all():
             return pipelines
         least = alone_bytes(some, self._space.question.gpt.layers)
-        return np.asarray(pipelines | (least <= self._machinery.capacity_bytes))
+        large = ~pipelines & (least > self._machinery.capacity_bytes)
+        self._least_bytes = min(self._least_bytes, int(least[large].min(initial=NEVER)))
+        return np.asarray(~large)
 
     def _next_plans(self) -> Iterator[Plan]:
         """As many of the plans that come next as there are more hands."""
@@ -236,13 +260,23 @@ class Search:
     def _try(self, plans: Sequence[Plan]) -> None:
         """Simulate those plans that have room."""
         plans = [plan for plan in plans if not self._is_too_large(plan)]
-        for plan, prediction in zip(plans, self._hands.all(plans), strict=True):
+        known = [self._guessed.pop(plan) for plan in plans if plan in self._guessed]
+        fresh = [plan for plan in plans if all(plan != guess.plan for guess in known)]
+        self._simulated -= len(known)
+        for plan, prediction in chain(
+            ((guess.plan, guess) for guess in known),
+            zip(fresh, self._hands.all(fresh), strict=True),
+        ):
+            if isinstance(prediction, MachineError):
+                self._refuse(1, str(prediction))
+                continue
             self._simulated += 1
             if prediction.memory.peak_bytes <= self._machinery.capacity_bytes:
                 value = self._objective.of(prediction)
                 insort(self._found, (value, next(self._counter), prediction))
             else:
                 self._larger[replace(plan, order=USUAL)] = True
+                self._least_bytes = min(self._least_bytes, prediction.memory.peak_bytes)
 
     def _is_too_large(self, plan: Plan) -> bool:
         """Whether a pipeline has no room, which is known sooner than its time; rank orders change
@@ -251,4 +285,6 @@ class Search:
         if usual not in self._larger:
             nbytes = pipeline_bytes(self._space.question.gpt, usual) if plan.pipe > 1 else 0
             self._larger[usual] = nbytes > self._machinery.capacity_bytes
+            if self._larger[usual]:
+                self._least_bytes = min(self._least_bytes, nbytes)
         return self._larger[usual]

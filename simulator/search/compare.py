@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from simulator.fabric import MachineFabric
 from simulator.prediction import Prediction, predict
 from simulator.search.axonn import communication_s, rates_of
-from simulator.search.best import State
 from simulator.search.objective import Objective
 from simulator.search.space import Order, Question, Space, overlaps, schedules, space_of
+from simulator.search.state import State
+from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
+from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import Grid
 from workload.plan import Plan
+
+UNKNOWN = {"pipe": 1, "zero": 0, "sequence_parallel": False}  # to AxoNN's model: left out
 
 
 def every_plan(space: Space) -> Iterator[Plan]:
@@ -42,17 +46,24 @@ def exhaustive(
     space = space_of(question)
     goal = Objective(objective, machine, question.devices)
     found: list[Prediction] = []
-    fitting = number = 0
+    state = State(space.plans, 0, 0, 0.0, math.inf, (), False)
     for number, plan in enumerate(every_plan(space), start=1):
-        prediction = predict(question.gpt, plan, machine, placement=placement)
-        if prediction.memory.fits:
-            fitting += 1
-            found = sorted([*found, prediction], key=goal.of)[:top]
+        try:
+            prediction = predict(question.gpt, plan, machine, placement=placement)
+        except MachineError as error:
+            fitting, refused = state.fitting + 1, state.unpredicted + 1
+            reason = state.reason or str(error)
+            state = replace(state, fitting=fitting, unpredicted=refused, reason=reason)
+        else:
+            if prediction.memory.fits:
+                found = sorted([*found, prediction], key=goal.of)[:top]
+            fitting = state.fitting + prediction.memory.fits
+            state = replace(state, fitting=fitting, simulated=state.simulated + 1)
+        values = [goal.shown(goal.of(each)) for each in found] or [math.inf]
+        state = replace(state, best=values[0], found=tuple(found))
         if number < space.plans:
-            best = goal.shown(goal.of(found[0])) if found else math.inf
-            yield State(space.plans, fitting, number, 0.0, best, tuple(found), False)
-    values = [goal.shown(goal.of(each)) for each in found] or [math.inf]
-    yield State(space.plans, fitting, number, values[-1], values[0], tuple(found), True)
+            yield state
+    yield replace(state, bound=values[0], is_optimal=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +82,12 @@ def by_axonn(
     The model knows the four axes alone, so pipelines and zero are left out, and a rank runs the
     largest micro-batch with which it fits.
     """
-    own = {"pipe": 1, "zero": 0, "sequence_parallel": False, "recompute": "full"}
-    space = space_of(
-        Question(question.gpt, question.devices, question.batch, own | dict(question.fixed))
-    )
+    for key, value in UNKNOWN.items():
+        if (wanted := question.fixed.get(key, value)) != value:
+            said = str(wanted).lower()
+            raise PlanError(f"AxoNN's model knows x, y, z and data alone, so not {key}={said}")
+    own = {**UNKNOWN, "recompute": "full", **question.fixed}
+    space = space_of(Question(question.gpt, question.devices, question.batch, own))
     fabric = MachineFabric(machine, question.devices, placement)
     rates: dict[Grid, dict[str, float]] = {}
     timed: list[tuple[float, int, Plan]] = []
@@ -94,6 +107,10 @@ def by_axonn(
         if prediction.memory.fits:
             seen.add(plan.grid)
             ranked.append(Ranked(seconds, prediction))
+    if not ranked:
+        raise PlanCannotRunError(
+            f"no grid of AxoNN's model fits into {question.devices} devices of {machine.full_name}"
+        )
     return ranked
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,16 @@ from simulator.collecting import uncollected
 from simulator.costs import ComputeCosts
 from simulator.fabric import MachineFabric
 from simulator.search.bound import SCHEDULES, Entries, Ledger, device_bytes, ledger, memory
+from simulator.search.crew import Crew
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized, kinds, sized
 from simulator.search.space import Space, schedules
+from simulator.search.untimed import Refused, Times
 
 Ints = NDArray[np.int64]
 PARTS = 8  # of a space, for each worker to take the next
 WORTH = 20_000  # shapes, fewer of which one process bounds sooner than several are started
-LONGEST_S = 600.0
+NEVER = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,16 @@ class Family:
 
 
 @dataclass(frozen=True)
+class Bounded:
+    """What is known of so many shapes: the families of those that may fit, those of them that
+    cannot be predicted, and how much memory each of the others needs at least."""
+
+    shapes: int
+    found: list[Family | Refused]
+    least_bytes: int
+
+
+@dataclass(frozen=True)
 class Machinery:
     """What decides which plans fit into a machine and how long they take."""
 
@@ -41,48 +53,67 @@ class Machinery:
     capacity_bytes: int
 
 
-def all_families(
-    space: Space, machinery: Machinery, workers: Executor | None = None
-) -> Iterator[Family]:
-    """The families of a space, without shapes that have no room in memory."""
+def all_families(space: Space, machinery: Machinery, crew: Crew | None = None) -> Iterator[Bounded]:
+    """The families of a space, part by part."""
     every = kinds(space, np.arange(len(space), dtype=np.int64))
-    if workers is None or len(space) < WORTH:
+    if crew is None or len(space) < WORTH:
         clock = Clock(space, machinery.costs, machinery.fabric)
+        times = Times(machinery.costs, machinery.fabric)
         for rows in every:
-            yield from _families(clock, machinery.capacity_bytes, rows)
+            yield _bounded(clock, times, machinery.capacity_bytes, rows)
         return
     parts = [np.concatenate(every[at::PARTS]) for at in range(min(PARTS, len(every)))]
-    smaller = [space.only(rows) for rows in parts]
-    found = workers.map(families, smaller, [machinery] * len(parts), timeout=LONGEST_S)
+    found = crew.map(partial(families, machinery), [space.only(rows) for rows in parts])
     for rows, some in zip(parts, found, strict=True):
-        for family in some:
-            yield replace(family, rows=rows[family.rows])
+        own = [replace(family, rows=rows[family.rows]) for family in some.found]
+        yield replace(some, found=own)
 
 
-def families(space: Space, machinery: Machinery) -> list[Family]:
-    """The same, in this process."""
+def families(machinery: Machinery, space: Space) -> Bounded:
+    """The same of a whole space, in this process."""
     with uncollected():
-        return list(all_families(space, machinery))
+        parts = list(all_families(space, machinery))
+    found = [family for part in parts for family in part.found]
+    return Bounded(len(space), found, min(part.least_bytes for part in parts))
 
 
-def _families(clock: Clock, capacity_bytes: int, rows: Ints) -> Iterator[Family]:
-    space = clock.space
+def _bounded(clock: Clock, times: Times, capacity_bytes: int, rows: Ints) -> Bounded:
+    space, least_bytes = clock.space, NEVER
+    found: list[Family | Refused] = []
     for some in sized(space, rows):
-        room = _has_room(space, capacity_bytes, some)
-        if not room.any():
-            continue
-        fitting = some.only(room)
-        known = ledger(clock, fitting)
-        for entries in entries_of(space, fitting.rows):
-            yield Family(fitting.rows, known, entries)
+        needed = _least_bytes(space, some)
+        room = needed <= capacity_bytes
+        least_bytes = min(least_bytes, int(needed[~room].min(initial=NEVER)))
+        if room.any():
+            found += _families(clock, times, some.only(room))
+    return Bounded(len(rows), found, least_bytes)
 
 
-def _has_room(space: Space, capacity_bytes: int, some: Sized) -> NDArray[np.bool_]:
+def _families(clock: Clock, times: Times, fitting: Sized) -> Iterator[Family | Refused]:
+    space = clock.space
+    if refused := times.against(space, fitting):
+        yield from refused
+        others = ~np.isin(fitting.rows, np.concatenate([each.rows for each in refused]))
+        if not others.any():
+            return
+        fitting = fitting.only(others)
+    known = ledger(clock, fitting)
+    for entries in entries_of(space, fitting.rows):
+        yield Family(fitting.rows, known, entries)
+
+
+def least_bytes(space: Space) -> int:
+    """How much memory every plan of a space needs at least."""
+    every = kinds(space, np.arange(len(space), dtype=np.int64))
+    each = (some for rows in every for some in sized(space, rows))
+    return min(int(_least_bytes(space, some).min()) for some in each)
+
+
+def _least_bytes(space: Space, some: Sized) -> Ints:
     rows = some.rows
     pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
     held, saved = memory(some)
-    least = device_bytes(held, saved, pipe, micro_batches, space.question.gpt.layers)
-    return np.asarray(least <= capacity_bytes)
+    return device_bytes(held, saved, pipe, micro_batches, space.question.gpt.layers)
 
 
 def entries_of(space: Space, rows: Ints) -> Iterator[Entries]:

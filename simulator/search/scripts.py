@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -19,13 +19,16 @@ from workload.program import Program
 
 SIZES = ("x", "y", "z", "data", "micro_batch", "batch")
 STEP = "step"
+Slots = tuple[Sequence[Op], Sequence[Waits]]
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """Rows whose program, without overlaps, is lowered once for all overlaps."""
+    """Rows whose program, without overlaps, is lowered once for all overlaps. `known` keeps slots
+    for other programs that run the same in them."""
 
     plain: Sized
+    known: dict[tuple[object, ...], Slots] = field(default_factory=dict)
 
     def few(self, layers: int) -> Program:
         """The first row's program with so many layers."""
@@ -56,33 +59,65 @@ class Script:
         plain = self.lowered.plain
         return replace(plain, program=overlapped(plain.program, self.overlap), rings={})
 
-    def slots(
-        self, micro_batch: int, works: tuple[str, ...], ends: Ends, layers: int
-    ) -> tuple[Sequence[Op], Sequence[Waits]]:
-        """The ops of a micro-batch's slots through a chunk of so many layers."""
+    def slots(self, micro_batch: int, works: tuple[str, ...], ends: Ends, layers: int) -> Slots:
+        """The ops of a micro-batch's slots through a chunk of so many layers, and what they wait
+        for; sizes are those of any plan."""
+        asked = ends, layers, self._marks(micro_batch, works)
+        if asked not in self.lowered.known:
+            self.lowered.known[asked] = self._slots(micro_batch, works, ends, layers)
+        return self.lowered.known[asked]
+
+    def _marks(self, micro_batch: int, works: tuple[str, ...]) -> tuple[object, ...]:
+        """Programs that agree in these run the same in some slots, whatever their sizes and however
+        many layers: the ops of one layer, and the overlaps. Forward passes have weights to gather,
+        and nothing else that an overlap moves."""
+        if (micro_batch, works) not in self._marked:
+            program, block = self.some.program, f"m{micro_batch}."
+            switches = self._switches(micro_batch)
+            if works == ("forward",):
+                switches = tuple(switch for switch in switches if switch == "oag")
+            ops = (op for op in program.ops if op.block.startswith(block) and work_of(op) in works)
+            self._marked[micro_batch, works] = (
+                (program.plan.micro_batches, program.plan.schedule, micro_batch, works, switches),
+                tuple(map(_mark, ops)),
+            )
+        return self._marked[micro_batch, works]
+
+    @cached_property
+    def _marked(self) -> dict[tuple[int, tuple[str, ...]], tuple[object, ...]]:
+        return {}
+
+    def _slots(self, micro_batch: int, works: tuple[str, ...], ends: Ends, layers: int) -> Slots:
         parts = ["layer", *ends.parts]
-        every = self._ops(layers)
+        every = self._ops(micro_batch, layers)
         ops = [
             op
             for work in works
-            for op in every[micro_batch, work]
+            for op in every[work]
             if _part(op) in parts and not (adds_to_tied(op, self.some) and not ends.alone)
         ]
         return ops, waits(ops)
 
-    def _ops(self, layers: int) -> Mapping[tuple[int, str], list[Op]]:
-        """The ops of the first row's program of so many layers, by micro-batch and work."""
-        if layers not in self._known:
-            found: dict[tuple[int, str], list[Op]] = {}
-            for op in overlapped(self.lowered.few(layers), self.overlap).ops:
+    def _switches(self, micro_batch: int) -> tuple[str, ...]:
+        """The overlaps that concern a micro-batch: the last one alone sums gradients over data."""
+        if micro_batch == self.some.micro_batches - 1:
+            return self.overlap
+        return tuple(switch for switch in self.overlap if switch != "dp")
+
+    def _ops(self, micro_batch: int, layers: int) -> Mapping[str, list[Op]]:
+        """A micro-batch's ops of the first row's program of so many layers, by work."""
+        if (micro_batch, layers) not in self._known:
+            program, block = self.lowered.few(layers), f"m{micro_batch}."
+            own = tuple(op for op in program.ops if op.block.startswith((block, STEP)))
+            found: dict[str, list[Op]] = {}
+            for op in overlapped(replace(program, ops=own), self._switches(micro_batch)).ops:
                 if op.block != STEP:
-                    number = int(op.block.partition(".")[0][1:])
-                    found.setdefault((number, work_of(op)), []).append(op)
-            self._known[layers] = found
-        return self._known[layers]
+                    found.setdefault(work_of(op), []).append(op)
+            self._known[micro_batch, layers] = found
+        return self._known[micro_batch, layers]
 
     @cached_property
-    def _known(self) -> dict[int, Mapping[tuple[int, str], list[Op]]]:
+    def _known(self) -> dict[tuple[int, int], Mapping[str, list[Op]]]:
         return {}
 
 
@@ -95,6 +130,10 @@ def overlapped(program: Program, overlap: tuple[str, ...]) -> Program:
         ops += overlap_slot(some, plan) if slot is not None else some
     ops = overlap_step(ops, plan, program.buffers, program.slot_of)
     return replace(program, plan=plan, ops=tuple(ops))
+
+
+def _mark(op: Op) -> tuple[object, ...]:
+    return op.name, op.kind, op.block, op.stream, op.axes, op.reads, op.writes
 
 
 def _part(op: Op) -> str:

@@ -48,7 +48,10 @@ class Clock:
         """The least ticks of an op for each row."""
         if isinstance(some, Placed) and not op.communicates:
             return self.ticks(some.base, op)[some.lane]
-        return self.of_bytes(some, op, some.values(op.nbytes))
+        asked = _asked(op)
+        if asked not in some.timed:
+            some.timed[asked] = self.of_bytes(some, op, some.values(op.nbytes))
+        return some.timed[asked]
 
     def of_bytes(self, some: Sized, op: Op, nbytes: Ints) -> Ints:
         """The same for an op on so many bytes in each row."""
@@ -147,6 +150,19 @@ class Clock:
     def shard(self) -> int:
         """The part of data that shards, as the question fixes it."""
         return int(self.space.question.fixed.get("shard", 0))
+
+
+def _asked(op: Op) -> tuple[object, ...]:
+    """What an op's time depends on among those of a program: micro-batches repeat each other."""
+    if op.communicates:
+        return op.kind, op.axes, _bare(op.nbytes)
+    how = tuple((key, _bare(value)) for key, value in op.attributes.items())
+    rest = op.name.partition(".")[2]
+    return op.kind, op.dtype, rest, how, _bare(op.nbytes), _bare(op.flops)
+
+
+def _bare(value: object) -> object:
+    return value.values.tobytes() if isinstance(value, Lanes) else value
 
 
 def _distinct(columns: Sequence[Ints]) -> tuple[list[int], Ints]:

@@ -27,13 +27,14 @@ class Sized:
     `rows` of a space.
 
     `orders` has the number of each row's rank order, or ANY. `rings` keeps what is known of the
-    rows' groups by axes.
+    rows' groups by axes, `timed` what is known of their ops.
     """
 
     rows: Ints
     program: Program
     orders: Ints
     rings: dict[tuple[object, ...], Ints] = field(default_factory=dict)
+    timed: dict[tuple[object, ...], Ints] = field(default_factory=dict)
 
     @property
     def micro_batches(self) -> int:

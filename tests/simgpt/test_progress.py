@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -31,6 +32,20 @@ def test_elsewhere_a_line_is_said_every_thirty_seconds(monkeypatch: pytest.Monke
             clock[0] = 100.0 + second
             ticker("sweeping", done=second, of=1200)
     assert said.getvalue() == f"sweeping: {EVERY_S:.0f} of 1,200\nsweeping: 60 of 1,200\n"
+
+
+def test_elsewhere_what_takes_long_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, clock = io.StringIO(), [100.0]
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setattr("simgpt.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("simgpt.progress.LOOK_S", 0.001)
+    with Ticker() as ticker:
+        ticker("sweeping", done=0, of=3)
+        for lines in (1, 2):
+            clock[0] += EVERY_S
+            while said.getvalue().count("\n") < lines:
+                time.sleep(0.001)
+    assert said.getvalue() == "sweeping: 0 of 3\nsweeping: 0 of 3 after 60 s\n"
 
 
 def test_what_is_over_in_a_moment_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

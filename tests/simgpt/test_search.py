@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from simulator import search as searching
+from simulator.search import State
 from tests.simgpt.face import assert_golden, simgpt
+from topologies.load import load_machine
+from topologies.machine import machine_to_dict
 
 SEARCH = (
     *("search", "gpt-5b", "-m", "perlmutter", "-n", "64", "--batch", "64"),
@@ -43,6 +55,28 @@ def test_axonns_ranking_says_what_was_asked_in_json() -> None:
     assert {"model", "machine", "devices", "batch", "kendall_tau", "plans"} <= answer.keys()
 
 
+def test_the_first_grid_of_axonns_ranking_stands_alone() -> None:
+    said = simgpt(*SEARCH[:-2], "--rank-by", "axonn", "--top", "1")
+    assert said.out.count("x=") == 1
+    assert "Kendall" not in said.out
+    answer = json.loads(simgpt(*SEARCH[:-2], "--rank-by", "axonn", "--top", "1", "--json").out)
+    assert (len(answer["plans"]), answer["kendall_tau"]) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("plan.toml", 'pipe = 1\nx = 2\ndata = "rest"\n'), ("plan.json", '{"pipe": 1, "x": 2}')],
+)
+def test_the_keys_of_a_plans_file_are_kept(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    fixed = "micro_batch=1,overlap=none,zero=1,y=1,order=x-y-z-data-pipe"
+    words = ("search", "gpt-5b", "-m", "perlmutter", "-n", "16", "--batch", "16", "--workers", "1")
+    found = json.loads(simgpt(*words, "--plan", str(tmp_path / name), "--gap", "90%", "--json").out)
+    assert {(plan["plan"]["pipe"], plan["plan"]["x"]) for plan in found["plans"]} == {(1, 2)}
+    counted = json.loads(simgpt(*words, "--plan", f"pipe=1,x=2,{fixed}", "--json").out)
+    assert counted["plans_considered"] < found["plans_considered"]
+
+
 def test_the_plans_found_can_be_pasted_into_predict() -> None:
     said = simgpt(*SEARCH, "--json")
     answer = json.loads(said.out)
@@ -66,6 +100,110 @@ def test_a_search_that_is_stopped_says_how_far_off_it_may_be() -> None:
     assert "stopped early" in told.out or "none found yet" in told.out
 
 
+def ended_when(
+    patch: pytest.MonkeyPatch, is_time: Callable[[int, State], bool], end: Callable[[], object]
+) -> None:
+    """Have searches meet their end in the midst of a step: the numbered one, in such a state."""
+    begun, search = [0], searching.search
+
+    def meeting_its_end(*words: Any, **how: Any) -> Iterator[State]:
+        begun[0] += 1
+        number = begun[0]
+        for state in search(*words, **how):
+            yield state
+            if is_time(number, state):
+                end()
+
+    patch.setattr(searching, "search", meeting_its_end)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_search_with_the_best_so_far(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended_when(monkeypatch, lambda _, state: bool(state.found), lambda: signal.raise_signal(number))
+    said = simgpt(*SEARCH)
+    assert (said.status, said.err) == (0, "")
+    assert "stopped early, no plan takes less than" in " ".join(said.out.split())
+    assert "zero=2" in said.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_ends_the_first_phase_with_one_answer(
+    number: signal.Signals,
+) -> None:
+    words = ("search", "gpt-80b", "-m", "frontier", "-n", "8192", "--batch", "8192")
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "simgpt", *words, "--workers", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while len(processes_of(begun.pid)) < 3:  # the two, and who tracks what they share
+        time.sleep(0.05)
+    os.killpg(begun.pid, number)
+    out, err = begun.communicate(timeout=120)
+    assert err == ""
+    assert "stopped before anything was known of the others" in " ".join(out.split())
+    assert "x=1,y=1,z=512" in out
+    assert begun.returncode == 0
+
+
+def processes_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_any_plan_is_found_is_the_exit_status(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended_when(monkeypatch, lambda *_: True, lambda: signal.raise_signal(number))
+    said = simgpt(*SEARCH)
+    assert (said.status, said.err) == (128 + number, "")
+    assert said.out.endswith("none found yet\n")
+
+
+def test_the_time_limit_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended_when(monkeypatch, lambda _, state: bool(state.found), lambda: time.sleep(60))
+    begun = time.monotonic()
+    said = simgpt(*SEARCH, "--time-limit", "20")
+    assert time.monotonic() - begun < 40
+    assert said.status == 0
+    assert "stopped early" in said.out
+
+
+def test_stopped_on_a_front_a_search_answers_with_what_is_certain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = json.loads(simgpt(*SEARCH, "--top", "1", "--memory-front", "--json").out)
+    ended_when(
+        monkeypatch,
+        lambda number, state: number == 3 and bool(state.found),
+        lambda: signal.raise_signal(signal.SIGINT),
+    )
+    said = simgpt(*SEARCH, "--top", "1", "--memory-front", "--also-devices", "32,128", "--json")
+    answer = json.loads(said.out)
+    assert (said.status, answer["optimal"]) == (0, True)
+    assert len(whole["memory_front"]) > 2
+    assert answer["memory_front"] == whole["memory_front"][:2]
+    assert [plan["devices"] for plan in answer["devices_front"]] == [64]
+    assert said.err.splitlines() == [
+        "stopped early: plans that need still less memory are left out",
+        "stopped early: 32 devices are left out",
+        "stopped early: 128 devices are left out",
+    ]
+
+
+def test_a_search_may_end_at_a_gap() -> None:
+    said = simgpt(*SEARCH, "--gap", "10%", "--json")
+    answer = json.loads(said.out)
+    assert (said.status, answer["optimal"]) == (0, False)
+    assert 0 < answer["gap"] <= 0.1
+    assert answer["plans"][0]["step_s"] * (1 - answer["gap"]) == pytest.approx(answer["bound"])
+    assert "stopped at a gap of 10.0 %" in answer["certificate"]
+
+
 def test_other_numbers_of_devices_that_cannot_be_are_left_out_with_a_word() -> None:
     said = simgpt(*SEARCH[:-2], "--workers", "1", "--top", "1", "--also-devices", "7", "--json")
     answer = json.loads(said.out)
@@ -73,10 +211,36 @@ def test_other_numbers_of_devices_that_cannot_be_are_left_out_with_a_word() -> N
     assert "7 devices are left out: no plan of gpt-5b" in said.err
 
 
+def test_plans_without_times_are_counted_and_named_beside_the_best_of_the_others(
+    tmp_path: Path,
+) -> None:
+    document = machine_to_dict(load_machine("perlmutter"))
+    rows = [(ranks, nbytes, nbytes / 1e10) for ranks in (2.0, 4.0) for nbytes in (1e3, 1e8)]
+    table = {"columns": ("ranks", "bytes", "seconds"), "rows": rows}
+    document["profile"] = {"collectives": {"all_reduce": table}}
+    machine = tmp_path / "few.json"
+    machine.write_text(json.dumps(document))
+    words = ("search", "gpt-5b", "-m", str(machine), "-n", "8", "--batch", "8", "--workers", "1")
+    fixed = "pipe=1,y=1,zero=0,micro_batch=1,overlap=all,recompute=full,order=x-y-z-data-pipe"
+    reason = "all_reduce was not measured in groups of 8, only of 2, 4"
+    answer = json.loads(simgpt(*words, "--plan", fixed, "--json").out)
+    assert answer["optimal"] is True
+    assert 0 < answer["plans_unpredicted"] < answer["plans_fitting"]
+    assert answer["unpredicted_reason"] == reason
+    certificate = f"cannot be predicted ({reason}): no other plan that can be predicted is better"
+    assert certificate in answer["certificate"]
+    assert certificate in " ".join(simgpt(*words, "--plan", fixed).out.split())
+    said = simgpt(*words, "--plan", "data=8")
+    assert (said.status, said.out) == (2, "")
+    assert said.err.endswith(f"plans that may fit can be predicted: {reason}\n")
+
+
 def test_a_search_without_room_for_any_plan_ends_with_status_3() -> None:
     said = simgpt("search", "gpt-640b", "-m", "perlmutter", "-n", "4", "--batch", "4")
     assert said.status == 3
-    assert "no plan fits" in said.out
+    told = " ".join(said.out.split())
+    assert "no plan fits, each misses the device's memory by" in told
+    assert told.endswith("GiB or more; on 512 devices one may fit")
 
 
 @pytest.mark.parametrize(
@@ -92,6 +256,12 @@ def test_a_search_without_room_for_any_plan_ends_with_status_3() -> None:
         (2, "--batch 8 --rank-by axonn --memory-front", "goes with none of"),
         (2, "--batch 8 --rank-by axonn --workers 2", "goes with none of"),
         (2, "--batch 8 --exhaustive --workers 2", "goes without --workers"),
+        (2, "--batch 8 --gap 2", "2 is no share below one, as in 2% or 0.02"),
+        (2, "--batch 8 --gap x%", "x% is no share below one"),
+        (2, "--batch 8 --rank-by axonn --gap 2%", "goes with none of"),
+        (2, "--batch 8 --rank-by axonn --plan pipe=2", "x, y, z and data alone, so not pipe=2"),
+        (2, "--batch 8 --rank-by axonn --plan zero=1", "x, y, z and data alone, so not zero=1"),
+        (2, "--batch 8 --plan no-such.toml", "cannot read the plan no-such.toml"),
         (2, "--batch 8 --plan z=0", "z=0 must be at least 1"),
         (2, "--batch 8 --plan pipe=2,interleave=0", "interleave=0 must be at least 1"),
         (2, "--batch 8 --also-devices 8,x", "8,x is no list of numbers of devices"),

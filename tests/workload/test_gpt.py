@@ -122,6 +122,8 @@ def test_heads_must_divide_the_width() -> None:
     [
         ({"kv_heads": 3}, "two: kv_heads=3 does not divide heads=2"),
         ({"kv_heads": -1}, "kv_heads=-1 must be at least 0"),
+        ({"hidden": 10**9}, "hidden=1000000000 must be at most 200,000"),
+        ({"layers": 10**6}, "layers=1000000 must be at most 10,000"),
         ({"norm": "batchnorm"}, "norm='batchnorm' must be layernorm or rmsnorm"),
         ({"positions": "rope", "head_width": 5}, "a head's width 5 must be even"),
         ({"positions": "rope", "rope_base": 1}, "rope_base=1 must be at least 2"),

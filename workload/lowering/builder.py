@@ -51,12 +51,19 @@ class Builder:
         self.kept = HOST if plan.offload == "optimizer" else "optimizer"
         self.ops: list[Op] = []
         self.buffers: dict[str, Buffer] = {}
-        self._nbytes: dict[str, int] = {}
         self.layouts: dict[str, Layout] = {}
         self.states: dict[str, Layout] = {}
         self.parameters: dict[str, Parameter] = {}
         self.gathered: dict[tuple[str, str], str] = {}
         self.block = ""
+        self._sizes: dict[str, tuple[Buffer, int]] = {}
+
+    def nbytes(self, name: str) -> int:
+        """A buffer's size, worked out once for all the ops that touch it."""
+        buffer, known = self.buffers[name], self._sizes.get(name)
+        if known is None or known[0] is not buffer:
+            known = self._sizes[name] = buffer, buffer.nbytes
+        return known[1]
 
     def tensor(
         self, name: str, shape: tuple[int, ...], dtype: str = "", role: str = "activations"
@@ -70,7 +77,6 @@ class Builder:
 
     def _add(self, buffer: Buffer) -> str:
         self.buffers[buffer.name] = buffer
-        self._nbytes[buffer.name] = buffer.nbytes
         return buffer.name
 
     def op(
@@ -87,7 +93,7 @@ class Builder:
     ) -> None:
         """Append a compute op; its memory traffic is that of its operands unless given."""
         if nbytes < 0:
-            nbytes = sum(self._nbytes[b] for b in (*reads, *writes))
+            nbytes = sum(map(self.nbytes, (*reads, *writes)))
         self.ops.append(
             Op(
                 name,
@@ -124,7 +130,7 @@ class Builder:
                 self.block,
                 stream=COMPUTE,
                 axes=wide,
-                nbytes=sum(self._nbytes[b] for b in payload),
+                nbytes=sum(map(self.nbytes, payload)),
                 dtype=self.buffers[read[0]].dtype,
                 attributes=how or NO_ATTRIBUTES,
             )

@@ -96,7 +96,7 @@ def _to_host(b: Builder, owner: str, parameters: Owned) -> None:
 
 
 def _move(b: Builder, owner: str, kind: str, reads: list[str], writes: list[str]) -> None:
-    nbytes = sum(b.buffers[name].nbytes for name in reads)
+    nbytes = sum(map(b.nbytes, reads))
     b.op(f"{owner}.{kind}", kind, reads, writes, nbytes=nbytes)
     b.ops[-1] = replace(b.ops[-1], stream=kind)
 

@@ -81,6 +81,7 @@ def test_what_does_not_fit_is_infeasible_but_predicted() -> None:
         ({"plan": "x=3,data=rest"}, "x*y*z*pipe=3 does not divide 16"),
         ({"set": {"interleave": 2}}, "interleave=2 needs pipe > 1"),
         ({"set": {"heads": 7}}, "heads=7 does not divide hidden"),
+        ({"set": {"hidden": 10**9}}, "hidden=1000000000 must be at most 200,000"),
         ({"set": {"nodes": 100_000}}, "nodes = 100000, but the interconnect has room for"),
         ({"placement": "scattered:70"}, "scattered:70 does not fit 2 nodes"),
         ({"devices": 2**20, "batch": 2**20}, "has 75776 devices"),

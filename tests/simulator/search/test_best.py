@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.search import best_plan, search
-from simulator.search.best import State
+from simulator.search import SearchError, best_plan, search
 from simulator.search.compare import by_axonn, every_plan, exhaustive, kendall_tau
+from simulator.search.crew import Crew
 from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.space import Question, space_of
+from simulator.search.state import State
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
@@ -114,6 +116,29 @@ def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert [each.step_s for each in one.found] == [each.step_s for each in two.found]
     assert (one.considered, one.fitting) == (two.considered, two.fitting)
+
+
+def test_a_first_plan_is_found_before_a_large_space_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    question = Question(SMALL, 8, 16, {"overlap": (), "schedule": "1f1b"})
+    plain = last(search(question, MACHINES["perlmutter"], top=3))
+    monkeypatch.setattr("simulator.search.first.WORTH", 300)
+    states = list(search(question, MACHINES["perlmutter"], top=3))
+    assert (states[0].bounded, states[0].found) == (0, ())
+    assert (states[1].bounded, states[1].bound, len(states[1].found)) == (0, 0, 1)
+    assert [state.bounded for state in states] == sorted(state.bounded for state in states)
+    assert states[-1].found == plain.found
+    assert states[-1].bound == states[-1].best == plain.bound
+
+
+def test_a_process_that_ends_is_said_in_one_sentence() -> None:
+    with Crew(1) as crew:
+        assert list(crew.map(abs, [-1, -2, -3])) == [1, 2, 3]
+        with pytest.raises(TypeError):
+            list(crew.map(abs, ["-1"]))
+        with pytest.raises(SearchError, match="a process of the search ended or hangs"):
+            list(crew.map(os._exit, [1]))
 
 
 def test_axonns_model_ranks_by_its_communication_and_tau_tells_how_well() -> None:

@@ -23,7 +23,7 @@ from simulator.search.bound import (
     memory,
     step_ticks,
 )
-from simulator.search.families import Machinery, all_families, entries_of
+from simulator.search.families import Family, Machinery, all_families, entries_of
 from simulator.search.levels import Draft
 from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.orders import ORDERS
@@ -110,7 +110,9 @@ def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
         machine = MACHINES["perlmutter"]
         fabric = MachineFabric(machine, space.question.devices)
         costs = compute_costs(machine, fabric.ranks_per_node, space.question.devices)
-        (family,) = all_families(space, Machinery(costs, fabric, HUGE))
+        (part,) = all_families(space, Machinery(costs, fabric, HUGE))
+        (family,) = part.found
+        assert isinstance(family, Family)
         script = Script(Lowered(next(sized(space, family.rows, overlap=()))), ())
         bound = step_ticks(Alone(Clock(space, costs, fabric), script.some, family.entries, script))
         for at, row in enumerate(family.rows[family.entries.lane]):

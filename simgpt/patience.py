@@ -1,0 +1,79 @@
+"""When nobody waits any longer: Ctrl-C, SIGTERM, or the time that was given is over."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+TIME = signal.SIGURG  # does nothing where it comes too late to be heeded
+ASKED = (signal.SIGINT, signal.SIGTERM)
+
+
+class _OverError(BaseException):
+    """Leaves what is under way, and its `with` blocks; no error to those between."""
+
+
+class Patience:
+    """How long a command is waited for: `over` is None, then the signal that ended it.
+
+    What `heeded` surrounds ends then and there, once; all else that the command does is finished.
+    A second Ctrl-C ends the command as any other.
+    """
+
+    def __init__(self, limit_s: float = math.inf) -> None:
+        self.over: signal.Signals | None = None
+        self._heeded = False
+        self._before: dict[signal.Signals, Any] = {}
+        self._timer = threading.Timer(min(limit_s, threading.TIMEOUT_MAX), self._time_is_up)
+        self._timer.daemon = True
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command that has no answer yet; 0 if nobody ended it."""
+        return 0 if self.over in (None, TIME) else 128 + int(self.over or 0)
+
+    def __enter__(self) -> Patience:
+        for number in (*ASKED, TIME):
+            self._before[number] = signal.signal(number, self._end)
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """What is done meanwhile ends with the patience."""
+        self._heeded = True
+        try:
+            yield
+        except _OverError:
+            pass
+        finally:
+            self._heeded = False
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        if self.over is not None:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
+        self.over = signal.Signals(number)
+        if self._heeded:
+            raise _OverError
+
+    def _time_is_up(self) -> None:
+        thread = threading.main_thread().ident
+        assert thread is not None
+        signal.pthread_kill(thread, TIME)

@@ -1,0 +1,89 @@
+"""Plans that a machine has no times for: told apart from those that lose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.prediction import Prediction, predict
+from simulator.search import Question, best_plan, checked, search
+from simulator.search.compare import exhaustive
+from simulator.search.objective import Objective
+from tests.simulator.search.drawn import MACHINES
+from topologies.errors import MachineError
+from topologies.machine import Machine
+from topologies.profile import Profile, Table
+from workload.gpt import GPT
+from workload.grid import USUAL
+from workload.plan import Plan
+
+SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
+FEW: dict[str, Any] = {"recompute": "none", "overlap": (), "micro_batch": 2, "schedule": "1f1b"}
+NO_EIGHT = "all_reduce was not measured in groups of 8, only of 2, 4"
+
+
+def measured(**sizes: tuple[int, ...]) -> Machine:
+    """Perlmutter with tables of some collectives, each in groups of these sizes."""
+    columns = ("ranks", "bytes", "seconds")
+    tables = {
+        kind: Table(columns, tuple((float(n), b, b * n / 1e10) for n in own for b in (1e3, 1e8)))
+        for kind, own in sizes.items()
+    }
+    return replace(MACHINES["perlmutter"], profile=Profile(collectives=tables))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fixed"),
+    [
+        ({"all_reduce": (2, 4)}, {"pipe": 2, "x": 2}),
+        ({"all_gather": (2,), "reduce_scatter": (2, 4)}, {"order": USUAL}),
+        ({"all_reduce": (8,)}, {"order": USUAL, "pipe": 2}),
+        ({"send_recv": (4,)}, {"order": USUAL}),
+    ],
+)
+def test_the_best_of_those_that_can_be_predicted_is_found_and_the_others_are_counted(
+    sizes: dict[str, tuple[int, ...]], fixed: dict[str, Any]
+) -> None:
+    question = Question(SMALL, 8, 16, {**FEW, "zero": 0, "y": 1, "interleave": 1, **fixed})
+    machine = measured(**sizes)
+    *_, found = search(question, machine, top=2)
+    *_, every = exhaustive(question, machine, top=2)
+    assert 0 < found.unpredicted == every.unpredicted
+    assert "was not measured in groups of" in found.reason
+    goal = Objective("time", machine, 8)
+    assert [*map(goal.of, found.found)] == [*map(goal.of, every.found)]
+    assert found.is_optimal
+    assert found.fitting == every.fitting == found.considered
+
+
+def test_a_plan_whose_prediction_alone_finds_no_time_is_counted_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    question = Question(SMALL, 4, 8, {**FEW, "zero": 0})
+    machine = MACHINES["perlmutter"]
+    *_, best = search(question, machine)
+    unlucky = best.found[0].plan
+
+    def predicted(gpt: GPT, plan: Plan, *others: Any, **how: Any) -> Prediction:
+        if plan == unlucky:
+            raise MachineError("nobody knows")
+        return predict(gpt, plan, *others, **how)
+
+    monkeypatch.setattr("simulator.search.predict", predicted)
+    *_, second = search(question, machine)
+    assert (second.unpredicted, second.reason, second.is_optimal) == (1, "nobody knows", True)
+    assert second.found[0].plan != unlucky
+    assert second.found[0].step_s >= best.found[0].step_s
+
+
+def test_where_no_plan_can_be_predicted_one_sentence_says_why() -> None:
+    question = Question(SMALL, 8, 16, {**FEW, "data": 8})
+    machine = measured(all_reduce=(2, 4))
+    *_, state = search(question, machine)
+    assert (state.found, state.unpredicted, state.reason) == ((), state.fitting, NO_EIGHT)
+    with pytest.raises(MachineError, match=f"none of .* can be predicted: {NO_EIGHT}"):
+        checked(state)
+    with pytest.raises(MachineError, match=f"none of .* can be predicted: {NO_EIGHT}"):
+        best_plan(SMALL, machine, 8, 16, fixed=question.fixed)
