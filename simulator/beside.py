@@ -21,7 +21,7 @@ from workload.op import COMPUTE, Op
 
 FENCE = "fence"
 Ticks = TypeVar("Ticks", int, Ints)
-Due = Mapping[str, int]  # by stream, how long its collectives take that are under way at the begin
+Due = Mapping[str, Any]  # by stream, how long its collectives take that are under way at the begin
 
 
 @dataclass(slots=True)
@@ -71,11 +71,11 @@ class Beside:
             result[flight.first] = result[flight.first] + rounded(share * least(lasts, beside))
         return result
 
-    def left_of(self, alone: Sequence[int], due: Due) -> dict[str, int]:
+    def left_of(self, alone: Sequence[Ticks], due: Due) -> dict[str, Ticks]:
         """What is under way on each stream behind all ops, beside which no compute was issued."""
         return {flight.stream: self._lasts(flight, alone, due) for flight in self.left}
 
-    def _lasts(self, flight: Flight, alone: Sequence[Ticks], due: Mapping[str, Any]) -> Any:
+    def _lasts(self, flight: Flight, alone: Sequence[Ticks], due: Due) -> Any:
         before = due.get(flight.stream, 0) if flight.due else 0
         return sum((alone[index] for index in flight.members), before)
 

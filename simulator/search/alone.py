@@ -29,6 +29,7 @@ from workload.dataflow import Waits
 from workload.op import COMPUTE, Op
 
 Ints = NDArray[np.int64]
+Before = tuple[str, Ends]  # the work of a slot of the last micro-batch, and its chunk's ends
 NORM = "norm.squares"
 FEW = 8  # layers, the middle ones of which are mostly alike
 
@@ -65,15 +66,19 @@ class Alone:
     entries: Entries
     script: Script
 
-    def slot(self, work: str, ends: Ends, *, last: bool = False) -> Ints:
-        """See `simulator.search.bound.Slots`; the last micro-batch's if so asked."""
-        if (work, ends, last) not in self._slots:
+    def slot(
+        self, work: str, ends: Ends, *, last: bool = False, after: Before | None = None
+    ) -> Ints:
+        """See `simulator.search.bound.Slots`; the last micro-batch's if so asked, and with what is
+        under way after a slot of the last micro-batch right before it."""
+        key = work, ends, last, after
+        if key not in self._slots:
             number = self._last if last else 0
-            self._slots[work, ends, last] = self._chunk(number, (work,), ends)[0]
-        return self._slots[work, ends, last]
+            self._slots[key] = self._chunk(number, (work,), ends, after)[0]
+        return self._slots[key]
 
     @cached_property
-    def _slots(self) -> dict[tuple[str, Ends, bool], Ints]:
+    def _slots(self) -> dict[tuple[str, Ends, bool, Before | None], Ints]:
         return {}
 
     def ending(self, chunks: Ints, ends: Ends, behind: Ints) -> Ints:
@@ -139,31 +144,47 @@ class Alone:
     def _last(self) -> int:
         return self.some.micro_batches - 1
 
-    def _chunk(self, micro_batch: int, works: tuple[str, ...], ends: Ends) -> tuple[Ints, Ints]:
+    def _chunk(
+        self, micro_batch: int, works: tuple[str, ...], ends: Ends, after: Before | None = None
+    ) -> tuple[Ints, Ints]:
         """When the compute stream is through with some slots of each entry's chunk, and when every
         stream is."""
         chunk, lane = self.entries.chunk, self.entries.lane
         found = np.zeros((2, len(lane)), dtype=np.int64)
         for count in np.unique(np.minimum(chunk, FEW)).tolist():
             those = np.minimum(chunk, FEW) == count
-            played_few = self._played(micro_batch, works, ends, count)
+            played_few = self._played(micro_batch, works, ends, count, after)
             found[:, those] = played_few.ends(lane[those], chunk[those] - count)
         return found[0], found[1]
 
-    def _played(self, micro_batch: int, works: tuple[str, ...], ends: Ends, layers: int) -> Played:
-        key = micro_batch, works, ends, layers
+    def _played(
+        self,
+        micro_batch: int,
+        works: tuple[str, ...],
+        ends: Ends,
+        layers: int,
+        after: Before | None,
+    ) -> Played:
+        key = micro_batch, works, ends, layers, after
         if key not in self._known:
             ops, following = self.script.slots(micro_batch, works, ends, layers)
             durations = [self._ticks[_in_first_layer(op.name)] for op in ops]
             if share := self.clock.fabric.compute_share:
-                durations = beside_of(ops, following).charged(
-                    durations, share, np.minimum, _rounded
-                )
+                due = self._left(after, layers) if after is not None else {}
+                beside = beside_of(ops, following, tuple(due))
+                durations = beside.charged(durations, share, np.minimum, _rounded, due)
             self._known[key] = played(ops, following, durations, len(self.some.rows))
         return self._known[key]
 
+    def _left(self, before: Before, layers: int) -> dict[str, Ints]:
+        """What is under way on each stream behind a slot of the last micro-batch."""
+        work, ends = before
+        ops, following = self.script.slots(self._last, (work,), ends, layers)
+        durations = [self._ticks[_in_first_layer(op.name)] for op in ops]
+        return beside_of(ops, following).left_of(durations, {})
+
     @cached_property
-    def _known(self) -> dict[tuple[int, tuple[str, ...], Ends, int], Played]:
+    def _known(self) -> dict[tuple[int, tuple[str, ...], Ends, int, Before | None], Played]:
         return {}
 
     @cached_property

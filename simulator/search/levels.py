@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.search.alone import Alone
+from simulator.search.alone import Alone, Before
 from simulator.search.bound import SCHEDULES, Ends, Entries
 from simulator.search.orders import ORDERS
-from simulator.search.paced import paced_ticks
+from simulator.search.paced import Place, paced_ticks
 from simulator.search.scripts import Script
 from simulator.search.sized import Placed, Sized, placed
 from simulator.search.space import Order, Space
@@ -95,11 +95,11 @@ class Draft:
         entries = self.slots.entries
         nbytes = self.slots.message_bytes(self.at)
         links = self.slots.clock.link_ticks(self.plan.grid, nbytes)
-        over = paced_ticks(
-            self.plan,
-            lambda work, ends, last: int(self.slots.slot(work, ends, last=last)[self.at]),
-            links,
-        )
+        over = paced_ticks(self.plan, self._slot_ticks, links)
         return over + sum(
             int(part[self.at]) for part in self.slots.step(entries.interleave, Ends())
         )
+
+    def _slot_ticks(self, place: Place, before: Before | None) -> int:
+        work, ends, last = place
+        return int(self.slots.slot(work, ends, last=last, after=before)[self.at])

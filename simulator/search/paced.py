@@ -1,8 +1,8 @@
 """What a pipeline takes at least when its schedule is played slot by slot, messages included.
 
 Slots are as long as alone, those of all micro-batches but the last as the first one's, which adds
-to no gradients; what slots and messages wait for is exact. Links carry each message as fast as
-their fastest ring.
+to no gradients; what slots of the last one leave under way takes from the slot that follows. What
+slots and messages wait for is exact. Links carry each message as fast as their fastest ring.
 """
 
 from __future__ import annotations
@@ -12,33 +12,38 @@ from functools import lru_cache
 
 from simulator.pipeline.slots import Pipe, play_slots
 from simulator.pipeline.steady import Folded, folded_plan, grown
+from simulator.search.alone import Before
 from simulator.search.bound import Ends
 from workload.plan import Plan
 from workload.schedule import INPUT, Slot, slots
 
 Orders = tuple[tuple[Slot, ...], ...]
+Place = tuple[str, Ends, bool]  # a work, a chunk's ends, whether it is the last micro-batch's
 
 
 def paced_ticks(
-    plan: Plan, slot_ticks: Callable[[str, Ends, bool], int], links: Sequence[int]
+    plan: Plan, slot_ticks: Callable[[Place, Before | None], int], links: Sequence[int]
 ) -> int:
-    """The end of the last slot of all stages; `slot_ticks` is asked for a work, a chunk's ends, and
-    whether it is the last micro-batch's."""
+    """The end of the last slot of all stages; `slot_ticks` is asked for a slot, and for what came
+    right before it if that was one of the last micro-batch."""
     small = folded_plan(plan)
-    known = {
-        (work, ends, last): slot_ticks("backward" if work == INPUT else work, ends, last)
-        for work in {slot.work for slot in _orders(small)[0]}
-        for ends in (Ends(), Ends(first=True), Ends(last=True))
-        for last in (False, True)
-    }
+    known: dict[tuple[Place, Before | None], int] = {}
+
+    def stage_ticks(stage: int, order: Sequence[Slot]) -> list[int]:
+        before, row = None, []
+        for slot in order:
+            place = _place(plan, small, stage, slot)
+            if (place, before) not in known:
+                known[place, before] = slot_ticks(place, before)
+            row.append(known[place, before])
+            before = place[:2] if place[2] else None
+        return row
+
     while True:
         orders = _orders(small)
         pipe = Pipe(
             orders=orders,
-            ticks=[
-                [known[_kind(plan, small, stage, slot)] for slot in order]
-                for stage, order in enumerate(orders)
-            ],
+            ticks=[stage_ticks(stage, order) for stage, order in enumerate(orders)],
             links=links,
             overlapped="pp" in plan.overlap,
             micro_batches=small.micro_batches,
@@ -50,10 +55,11 @@ def paced_ticks(
         small = grown(plan, small)
 
 
-def _kind(plan: Plan, small: Plan, stage: int, slot: Slot) -> tuple[str, Ends, bool]:
+def _place(plan: Plan, small: Plan, stage: int, slot: Slot) -> Place:
     chunk = slot.chunk * plan.pipe + stage
     ends = Ends(first=chunk == 0, last=chunk == plan.pipe * plan.interleave - 1)
-    return slot.work, ends, slot.micro_batch == small.micro_batches - 1
+    work = "backward" if slot.work == INPUT else slot.work
+    return work, ends, slot.micro_batch == small.micro_batches - 1
 
 
 def _orders(plan: Plan) -> Orders:
