@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 TIME = signal.SIGURG  # does nothing where it comes too late to be heeded
@@ -43,12 +43,7 @@ class Patience:
         self._timer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._timer.cancel()
         for number, before in self._before.items():
             signal.signal(number, before)

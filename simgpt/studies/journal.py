@@ -35,7 +35,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from simgpt.asked import asked_of_study
@@ -70,12 +69,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         os.close(self._descriptor)
 
     def append(self, row: Row) -> None:
