@@ -18,8 +18,8 @@ from functools import partial
 import simpy
 
 from simulator.network import Network
+from simulator.score import Score
 from simulator.traffic import Traffic
-from workload.dataflow import Waits
 from workload.op import Op
 
 Waiting = list["Life"]
@@ -30,13 +30,13 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Role:
-    """What one rank class performs: ops with their waits. `floors` has the ticks before which some
-    of them, by their places, cannot start, `due` by stream how long collectives take that are under
-    way at the begin."""
+    """What one rank class performs: the ops of a score, in their sizes. `floors` has the ticks
+    before which some of them, by their places, cannot start, `due` by stream how long collectives
+    take that are under way at the begin."""
 
     number: int
+    score: Score
     ops: Sequence[Op]
-    waits: Sequence[Waits]
     floors: Mapping[int, int] = field(default_factory=dict)
     due: Mapping[str, int] = field(default_factory=dict)
 
@@ -69,9 +69,8 @@ class Stage:
     ) -> list[Performance]:
         """When each op of each role starts and ends, given what each lasts alone, in ticks."""
         actors = [_Actor(self, role, own) for role, own in zip(cast, durations, strict=True)]
-        streams = {key: _streams(ops) for key, ops in {id(r.ops): r.ops for r in cast}.items()}
         for actor in actors:
-            self.ready += [actor.stream(indices) for indices in streams[id(actor.role.ops)]]
+            self.ready += [actor.stream(indices) for indices in actor.role.score.streams]
         self._go_on()
         self._env.run()
         ends = [actor.end for actor in actors]
@@ -143,14 +142,6 @@ class Stage:
                 waiting.append(life)
 
 
-def _streams(ops: Sequence[Op]) -> list[list[int]]:
-    """The ops of each stream, by their places."""
-    streams: dict[str, list[int]] = {}
-    for index, op in enumerate(ops):
-        streams.setdefault(op.stream, []).append(index)
-    return list(streams.values())
-
-
 class _Actor:
     """One rank class: its streams tell each other when awaited ops are over."""
 
@@ -165,7 +156,8 @@ class _Actor:
     def stream(self, indices: Sequence[int]) -> Life:
         """The life of one stream."""
         role, end, heralds = self.role, self.end, self.heralds
-        ops, waits, floors, durations = role.ops, role.waits, role.floors, self.durations
+        waits, communicates = role.score.waits, role.score.communicates
+        floors, durations = role.floors, self.durations
         clock = 0
         for index in indices:
             for awaited in waits[index]:
@@ -176,7 +168,7 @@ class _Actor:
                 clock = max(clock, floors.get(index, 0))
             self.start[index] = clock
             begin, clock = clock, clock + durations[index]
-            if ops[index].communicates:
+            if communicates[index]:
                 gathering = self._come(index, begin)
                 if gathering is not None:
                     if gathering.missing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -87,3 +88,15 @@ class MachineFabric:
         known: Kind = "send_recv" if kind in MESSAGES else kind
         sent_bytes = round(payload_bytes * self._payloads.get(kind, 1.0))
         return collective_seconds(self._machine, known, sent_bytes, ring)
+
+
+@lru_cache(maxsize=8)
+def fabric_of(
+    machine: Machine,
+    ranks: int,
+    placement: Placement | None = None,
+    payloads: tuple[tuple[str, float], ...] = (),
+) -> MachineFabric:
+    """The fabric of these ranks, the same one for as long as others want few else: what was found
+    out about its networks is kept with it."""
+    return MachineFabric(machine, ranks, placement, dict(payloads))

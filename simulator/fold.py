@@ -18,8 +18,9 @@ from simulator.breakdown import breakdown, last_to_end
 from simulator.costs import ComputeCosts
 from simulator.network import Fabric, Ints, Network, network_of, with_classes
 from simulator.overlaps import Times, overlaps_repeat
-from simulator.play import Run, can_overlap, play
+from simulator.play import Run, play
 from simulator.positions import Cut, Fold, copies_in, places_in, positions_of
+from simulator.score import score_of
 from simulator.steady import Guess, Line, key_of, layer_line, micro_batch_line
 from simulator.step import Step
 from workload.forms import PLAIN, Forms
@@ -220,7 +221,7 @@ def _is_proven(corners: _Corners, runs: Sequence[Run], guess: Guess) -> bool:
     durations = runs[0].end - runs[0].start
     if not ((guess.end - guess.start == durations).all() and guess.is_exact()):
         return False
-    if not can_overlap(guess.program.ops):
+    if not score_of(guess.program.outline).can_overlap:
         return True
     deep = Times(
         corners.extrapolated([run.start for run in runs], deep_only=True),

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.refinement import first_of_each, numbered, of_rank, refined
 from simulator.ticks import to_ticks
+from workload.grid import Grid
 from workload.op import Op
 from workload.program import Program
 
@@ -35,7 +37,7 @@ Answer = TypeVar("Answer")
 MOST_CLASSES = 64  # a second of simulation or so
 
 
-class Fabric(Protocol):
+class Fabric(Hashable, Protocol):
     """What connects the ranks: it knows each group's ring and how long a collective takes on it.
 
     `compute_share` of an overlapped collective's time is lost to its device's compute stream.
@@ -143,7 +145,7 @@ class Network:
         result: dict[Axes, list[tuple[Rivals, ...]]] = {}
         found = self.fabric.rings([groups.members[axes] for axes in flying])
         for axes, (rings, index) in zip(flying, found, strict=True):
-            own = _of_rank(index, groups.of[axes])
+            own = of_rank(index, groups.of[axes])
             if groups.alike and not (own == own[ranks][groups.classes]).all():
                 raise UnlikeRanksError(flying)
             result.setdefault(axes, []).append(
@@ -174,24 +176,30 @@ def network_of(
     Ranks of a class are of one stage, and alike with any of `crowds` in flight too. `also` names
     groups beyond those that the programs' ops name.
     """
-    grid = programs[0].plan.grid
     used = dict.fromkeys(op.group for p in programs for op in p.ops if op.communicates)
     used |= dict.fromkeys(also)
+    return _network_of(fabric, programs[0].plan.grid, tuple(used), tuple(crowds), unfold)
+
+
+@lru_cache(maxsize=16)
+def _network_of(
+    fabric: Fabric, grid: Grid, used: tuple[Axes, ...], crowds: tuple[Flying, ...], unfold: bool
+) -> Network:
     groups = {axes: grid.groups(*axes) for axes in used}
     group_of = {axes: _group_of(members, grid.ranks) for axes, members in groups.items()}
     found = {axes: fabric.rings([members])[0] for axes, members in groups.items()}
-    rings_of = [_of_rank(found[axes][1], group_of[axes]) for axes in used]
+    rings_of = [of_rank(found[axes][1], group_of[axes]) for axes in used]
     for flying in () if unfold else crowds:
         crowded = fabric.rings([groups[axes] for axes in flying])
         pairs = zip(flying, crowded, strict=True)
-        rings_of += [_of_rank(index, group_of[axes]) for axes, (_, index) in pairs]
+        rings_of += [of_rank(index, group_of[axes]) for axes, (_, index) in pairs]
     stage_of = grid.stages()
     colours = np.arange(grid.ranks, dtype=np.int64)
     if not unfold:
-        colours = _refined(stage_of, rings_of, list(groups.values()), list(group_of.values()))
+        colours = refined(stage_of, rings_of, list(groups.values()), list(group_of.values()))
     alike = unfold or int(colours.max()) < MOST_CLASSES * grid.pipe
     colours = colours if alike else stage_of
-    ranks = np.sort(_first_of_each(colours))
+    ranks = np.sort(first_of_each(colours))
     classes = np.empty(len(ranks), dtype=np.int64)
     classes[colours[ranks]] = np.arange(len(ranks), dtype=np.int64)
     everyone = Groups(groups, group_of, classes[colours], alike)
@@ -211,11 +219,6 @@ def with_classes(
             return play(network(crowds))
         except UnlikeRanksError as error:
             crowds.append(error.flying)
-
-
-def _of_rank(of_group: Ints, group_of: Ints) -> Ints:
-    """What holds for each rank's group, -1 for a rank in none."""
-    return np.where(group_of >= 0, of_group[group_of], -1)
 
 
 def _group_of(groups: Ints, ranks: int) -> Ints:
@@ -239,61 +242,10 @@ def _meetings(
     chosen = groups.of[axes][ranks]
     members = groups.members[axes][chosen]
     lowest = groups.classes[np.where(chosen[:, None] >= 0, members, ranks[:, None])].min(axis=1)
-    meeting = _numbered(lowest)
+    meeting = numbered(lowest)
     rings, ring_of_group = found
     return Meetings(
         _rivals(fabric, rings, ring_of_group[chosen], alike=groups.alike),
         tuple(meeting.tolist()),
         tuple(np.bincount(meeting).tolist()),
     )
-
-
-def _refined(colours: Ints, rings_of: list[Ints], groups: list[Ints], group_of: list[Ints]) -> Ints:
-    """Colour refinement: split ranks by their rings, then by their groups' colours."""
-    for rings in rings_of:
-        colours = _combined(colours, rings + 1)
-    count = 0
-    while int(colours.max()) + 1 > count:
-        count = int(colours.max()) + 1
-        if count in (1, len(colours)):
-            break
-        marks = _hashed(colours)
-        for members, index in zip(groups, group_of, strict=True):
-            sums = marks[members].sum(axis=1)
-            begins = np.append(True, sums[1:] != sums[:-1])
-            signature = np.unique(sums[begins], return_inverse=True)[1][np.cumsum(begins) - 1]
-            colours = _combined(colours, _of_rank(signature, index) + 1)
-    return colours
-
-
-def _combined(colours: Ints, other: Ints) -> Ints:
-    pairs = colours * (int(other.max(initial=0)) + 1) + other
-    return _numbered(pairs)
-
-
-def _numbered(keys: Ints) -> Ints:
-    """The keys as numbers from 0 on, in the same order."""
-    span = int(keys.max()) + 1
-    if span > 8 * len(keys):
-        return np.asarray(np.unique(keys, return_inverse=True)[1], dtype=np.int64)
-    present = np.zeros(span, dtype=np.int64)
-    present[keys] = 1
-    return np.asarray((present.cumsum() - 1)[keys], dtype=np.int64)
-
-
-def _first_of_each(numbers: Ints) -> Ints:
-    """Where each of the numbers from 0 on stands first."""
-    first = np.empty(int(numbers.max()) + 1, dtype=np.int64)
-    first[numbers[::-1]] = np.arange(len(numbers), dtype=np.int64)[::-1]
-    return first
-
-
-def _hashed(colours: Ints) -> NDArray[np.uint64]:
-    """A 64-bit mark per colour whose sum over a group stands for the group's multiset of colours.
-
-    Source: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-    """
-    z = (colours.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.actors import Performance, Role, Stage
-from simulator.beside import FENCE, Beside, beside_of
+from simulator.beside import FENCE, Beside
 from simulator.costs import ComputeCosts
 from simulator.host import hosted
 from simulator.network import Fabric, Ints, Network, network_of, with_classes
+from simulator.score import score_of
 from simulator.ticks import to_seconds, to_ticks
+from workload.errors import PlanCannotRunError
 from workload.op import Op
 from workload.program import Program
 from workload.timeline import Span, Timeline
@@ -62,34 +64,33 @@ def play_whole(
     )
 
 
-def can_overlap(ops: Sequence[Op]) -> bool:
-    """Whether a rank may have several collectives in flight at once."""
-    return len({op.stream for op in ops if op.is_collective}) > 1
-
-
 def play(
     program: Program, costs: ComputeCosts, network: Network, ops: Sequence[Op] | None = None
 ) -> Run:
     """Simulate one step of a pipeline of one stage. `ops` may replace the program's ops by ones of
     other sizes."""
     timed = program.ops if ops is None else ops
-    cast = [Role(number, timed, program.waits) for number in range(len(network.ranks))]
-    times = np.array(perform(cast, costs, network), dtype=np.int64)
+    score = score_of(program.outline)
+    cast = [Role(number, score, timed) for number in range(len(network.ranks))]
+    try:
+        times = np.array(perform(cast, costs, network), dtype=np.int64)
+    except OverflowError as error:
+        raise PlanCannotRunError("such a step takes more than 106 days: too long a time") from error
     return Run(program, network, times[:, 0], times[:, 1])
 
 
 def roles(programs: Sequence[Program], network: Network) -> list[Role]:
     """Every class with its stage's program."""
     return [
-        Role(number, programs[stage].ops, programs[stage].waits)
+        Role(number, score_of(programs[stage].outline), programs[stage].ops)
         for number, stage in enumerate(network.stages)
     ]
 
 
 def perform(cast: Sequence[Role], costs: ComputeCosts, network: Network) -> list[Performance]:
     """When each op of each role starts and ends, in ticks; the roles meet in their collectives."""
-    streams = any(can_overlap(ops) for ops in {id(role.ops): role.ops for role in cast}.values())
-    return Stage(network, overlaps=streams).performed(cast, durations_of(cast, costs, network))
+    overlaps = any(role.score.can_overlap for role in cast)
+    return Stage(network, overlaps=overlaps).performed(cast, durations_of(cast, costs, network))
 
 
 def durations_of(
@@ -124,7 +125,7 @@ def left_over(cast: Sequence[Role], costs: ComputeCosts, network: Network) -> li
     """What each role leaves under way on its streams, beside no compute of its own."""
     result = []
     for role, ticks in zip(cast, durations_of(cast, costs, network), strict=True):
-        result.append(_beside(role).left_of(ticks, role.due))
+        result.append(role.score.beside(tuple(role.due)).left_of(ticks, role.due))
     return result
 
 
@@ -144,12 +145,8 @@ def _alike(role: Role, costs: ComputeCosts, network: Network) -> _Alike:
         [_compute_ticks(op, costs) for op in role.ops],
         [network.ticks(op) if op.communicates else None for op in role.ops],
         [to_ticks(costs.host_s(op)) for op in role.ops],
-        _beside(role),
+        role.score.beside(tuple(role.due)),
     )
-
-
-def _beside(role: Role) -> Beside:
-    return beside_of(role.ops, role.waits, tuple(role.due))
 
 
 def _compute_ticks(op: Op, costs: ComputeCosts) -> int:

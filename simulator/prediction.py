@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.cost import Cost, cost_of
 from simulator.costs import ComputeCosts, compute_costs, peak_flops_per_s
-from simulator.fabric import MachineFabric
+from simulator.fabric import fabric_of
 from simulator.fold import simulate_step
 from simulator.forms import Tuning, fastest_forms, is_tuned
 from simulator.kernels import USUAL, Kernels
@@ -152,7 +152,7 @@ def predict(
     class. `op_seconds` has measured times by signature (`workload/distinct.py`) in place of the
     machine's own costs, `kernels` says what the software makes of the ops.
     """
-    fabric = MachineFabric(machine, plan.grid.ranks, placement, dict(kernels.payloads))
+    fabric = fabric_of(machine, plan.grid.ranks, placement, kernels.payloads)
     costs = _costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
     simulated = partial(_simulated, gpt, plan, costs, fabric, fold)
     forms = _forms(gpt, plan, costs)
@@ -209,7 +209,7 @@ def _check_timeline(plan: Plan, step: Step) -> None:
 
 def forms_on(gpt: GPT, plan: Plan, machine: Machine) -> Forms:
     """The matmul forms that a plan which tunes them has on a machine; none for any other plan."""
-    fabric = MachineFabric(machine, plan.grid.ranks, None)
+    fabric = fabric_of(machine, plan.grid.ranks)
     return _forms(gpt, plan, compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks))
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from simulator.network import Ints
-from workload.dataflow import Waits, waits
+from simulator.score import Score, score_among
 from workload.forms import Forms
 from workload.gpt import GPT
 from workload.lowering import lower_slots, lower_slots_again
@@ -46,9 +46,9 @@ class Part:
         return [self.program.ops[place] for place in self.places]
 
     @property
-    def waits(self) -> list[Waits]:
-        """What the ops wait for among themselves."""
-        return waits_among(self.program.outline, self.places)
+    def score(self) -> Score:
+        """What of them is the same in any sizes."""
+        return score_among(self.program.outline, self.places)
 
     @cached_property
     def comm_bytes(self) -> dict[str, int]:
@@ -142,10 +142,9 @@ class Kind:
                 volume[key] = volume.get(key, 0) + count * nbytes
         return ops, volume
 
-    def ending(self, last: Slot) -> tuple[Sequence[Op], list[Waits]]:
-        """The ops of the last slot and of what comes after all slots, with their waits."""
-        part = self._part((*self.part(last).places, *self.end.places))
-        return part.ops, part.waits
+    def ending(self, last: Slot) -> Part:
+        """The ops of the last slot and of what comes after all slots."""
+        return self._part((*self.part(last).places, *self.end.places))
 
     def awaited(self, op: Op) -> list[str]:
         """The names of what an op of the program waits for on other streams."""
@@ -199,12 +198,6 @@ def places_of(outline: Outline, slots: tuple[Slot, ...]) -> dict[Slot, tuple[int
 def ends_of(outline: Outline) -> tuple[int, ...]:
     """The places of the ops that come after all slots."""
     return tuple(place for place, op in enumerate(outline.ops) if op.block == STEP)
-
-
-@noted
-def waits_among(outline: Outline, places: tuple[int, ...]) -> list[Waits]:
-    """What some ops wait for among themselves, by their numbers among them."""
-    return waits([outline.ops[place] for place in places])
 
 
 def _is_around(op: Op) -> bool:

@@ -38,7 +38,7 @@ def played_alone(cast: Sequence[Role], costs: ComputeCosts, network: Network) ->
     times = perform(cast, costs, network)
     ends = ends_of_all(cast, times)
     slowest = max(range(len(cast)), key=lambda n: ends_of_all([cast[n]], [times[n]])[COMPUTE])
-    parts = parts_of(cast[slowest].ops, cast[slowest].waits, *times[slowest], 0)
+    parts = parts_of(cast[slowest].ops, cast[slowest].score.waits, *times[slowest], 0)
     return Block(ends[COMPUTE], max(ends.values()) > ends[COMPUTE], parts)
 
 

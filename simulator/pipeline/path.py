@@ -98,7 +98,7 @@ def _parts(stages: Stages) -> Parts:
     last = max(range(len(cast)), key=lambda number: max(played[number][1]))
     stage = stages.network.stages[cast[last].number]
     begin = times[stage].start[-1]
-    parts = parts_of(cast[last].ops, cast[last].waits, *played[last], begin)
+    parts = parts_of(cast[last].ops, cast[last].score.waits, *played[last], begin)
     over = max(played[last][1])
     parts["idle"] = over - begin - sum(parts.values())
     last_place = len(pipe.orders[stage]) - 1

@@ -27,11 +27,9 @@ from simulator.pipeline.slots import NO_MESSAGE, Pipe, SlotTimes, play_slots
 from simulator.pipeline.steady import Folded, folded_plan, grown
 from simulator.play import durations_of, left_over, perform
 from simulator.step import Step
-from workload.dataflow import Waits
 from workload.forms import PLAIN, Forms
 from workload.gpt import GPT
 from workload.lowering import check
-from workload.op import Op
 from workload.plan import Plan
 from workload.schedule import Slot, slots
 from workload.stages import like_stages
@@ -143,7 +141,7 @@ class Stages:
         mine = [n for n, role in enumerate(cast) if self.network.stages[role.number] == stage]
         latest = max(mine, key=lambda n: max(played[n][1]))
         begin = times[stage].start[-1]
-        parts = parts_of(cast[latest].ops, cast[latest].waits, *played[latest], begin)
+        parts = parts_of(cast[latest].ops, cast[latest].score.waits, *played[latest], begin)
         parts = with_tail(parts, cast[latest], played[latest][1], begin)
         last = sum(parts.values()) + begin
         parts = self._with_slots(parts, stage, pipe.orders[stage][-1], begin + shift)
@@ -207,23 +205,21 @@ class Stages:
             part = kind.part(slot)
             if self.block(stage, part, due).has_tails:
                 floors = floors_of(kind, part.ops, begin, known)
-                cast = self._cast(stage, part.ops, part.waits, due, floors)
+                cast = self._cast(stage, part, due, floors)
                 known |= ends_of_all(cast, perform(cast, self.costs, self.network))
-        ops, waited = kind.ending(order[-1])
-        count = len(kind.part(order[-1]).ops)
-        floors = {**floors_of(kind, ops, own.start[-1], known), count: own.free[-1]}
-        return self._cast(stage, ops, waited, owed[-1], floors)
+        end, count = kind.ending(order[-1]), len(kind.part(order[-1]).ops)
+        floors = {**floors_of(kind, end.ops, own.start[-1], known), count: own.free[-1]}
+        return self._cast(stage, end, owed[-1], floors)
 
     def _cast(
         self,
         stage: int,
-        ops: Sequence[Op],
-        waited: Sequence[Waits],
+        part: Part,
         owed: Owed,
         floors: Mapping[int, int] = MappingProxyType({}),
     ) -> list[Role]:
         pairs = zip(self._classes(stage), owed, strict=True)
-        return [Role(number, ops, waited, floors, dict(due)) for number, due in pairs]
+        return [Role(number, part.score, part.ops, floors, dict(due)) for number, due in pairs]
 
     @cached_property
     def owed(self) -> list[list[Owed]]:
@@ -238,7 +234,7 @@ class Stages:
             part = self.lines.kinds[stage].part(slot)
             key = id(part), due
             if key not in known:
-                cast = self._cast(stage, part.ops, part.waits, due)
+                cast = self._cast(stage, part, due)
                 left = left_over(cast, self.costs, self.network)
                 known[key] = tuple(tuple(streams.items()) for streams in left)
             due = known[key]
@@ -254,7 +250,7 @@ class Stages:
         """A slot as this stage runs it."""
         near = stage, id(part), owed
         if near not in self.blocks:
-            cast = self._cast(stage, part.ops, part.waits, owed)
+            cast = self._cast(stage, part, owed)
             same = id(part), *durations_of(cast, self.costs, self.network)
             if same not in self.blocks:
                 self.blocks[same] = played_alone(cast, self.costs, self.network)

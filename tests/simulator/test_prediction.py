@@ -16,6 +16,7 @@ from simulator.prediction import Prediction, predict
 from topologies.errors import MachineError
 from topologies.load import load_machine
 from topologies.placement import Placement, contiguous
+from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
@@ -84,6 +85,16 @@ def test_a_model_that_is_too_large_does_not_fit() -> None:
     assert sum(memory.parts.values()) == memory.peak_bytes
 
 
+@pytest.mark.parametrize(("layers", "batch"), [(10, 11), (60, 1)])
+def test_a_step_longer_than_ticks_can_count_is_refused(layers: int, batch: int) -> None:
+    """That of 60 layers is so only once the layers are put in that a folded step leaves out."""
+    wide = replace(find_model("gpt-80b"), hidden=200_000, heads=10_000, ffn=1_000_000)
+    gpt = replace(wide, layers=layers, sequence=10_000_000)
+    plan = parse_plan(f"x=8,micro_batch={batch}", batch=batch)
+    with pytest.raises(PlanCannotRunError, match="more than 106 days"):
+        predict(gpt, plan, load_machine("frontier"))
+
+
 def test_the_timeline_is_the_whole_step() -> None:
     plan = parse_plan(PLANS["gpt-5b"], batch=1024)
     prediction = predict(find_model("gpt-5b"), plan, load_machine("frontier"), timeline=True)
@@ -129,6 +140,7 @@ import re, sys
 from pathlib import Path
 from simulator.prediction import predict
 from topologies.load import load_machine
+from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 plan = parse_plan("x=8,y=2,z=64,data=32,recompute=full", batch=8192)

@@ -12,6 +12,7 @@ from tests.simulator.worlds import TINY
 from workload.errors import PlanCannotRunError, PlanError
 from workload.formulas import Formulas, evaluated
 from workload.gpt import GPT
+from workload.grid import USUAL
 from workload.lowering import lower, lower_again
 from workload.plan import OVERLAPS, Plan
 
@@ -84,6 +85,7 @@ FIELDS = {
     "overlap": st.sampled_from([(), ("oar", "ors", "oag"), OVERLAPS]),
     "attention": st.sampled_from(["flash", "unfused"]),
     "sequence_parallel": st.booleans(),
+    "order": st.sampled_from([USUAL, "x-z-y-data-pipe", "x-y-data-z-pipe"]),
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from workload.formulas import Formula, Formulas, Quotient, evaluated, has_formulas
 from workload.gpt import GPT
 from workload.lowering.lower import lower_slots
+from workload.lowering.sharding import sharding_of
 from workload.op import Op
 from workload.outline import Outline
 from workload.plan import Plan
@@ -60,8 +61,12 @@ def structure(gpt: GPT, plan: Plan) -> str:
 
 
 def _key(gpt: GPT, plan: Plan) -> Key:
-    """All that is no size, and of which axes there is more than one rank."""
-    own = [getattr(plan, field.name) for field in fields(plan) if field.name not in PLAN_SIZES]
+    """All that is no size, and of which axes there is more than one rank.
+
+    The order of the ranks matters to nothing but who shards what.
+    """
+    other = (field.name for field in fields(plan) if field.name not in {*PLAN_SIZES, "order"})
+    own = [*(getattr(plan, name) for name in other), sharding_of(plan)]
     wide = [getattr(plan, axis) > 1 for axis in PLAN_SIZES[:4]]
     known = {*GPT_SIZES, *NAMES}
     rest = (getattr(gpt, field.name) for field in fields(gpt) if field.name not in known)
