@@ -2,29 +2,85 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
+from topologies.errors import SimgptError
 
 if TYPE_CHECKING:
     from simulator.prediction import Prediction
     from simulator.search import Question, State
     from topologies.machine import Machine
+    from workload.plan import Plan
+
+Change = dict[str, Any]
 
 
 def does_not_fit(prediction: Prediction) -> str:
-    """By how much a plan misses the device's memory, and what would help."""
+    """By how much a plan misses the device's memory."""
     memory = prediction.memory
-    over = memory.peak_bytes - memory.capacity_bytes
-    advice = []
-    if prediction.plan.recompute == "none" and memory.parts["activations"] > over:
-        advice.append("recompute=full")
-    if prediction.plan.micro_batch > 1:
-        advice.append(f"micro_batch={prediction.plan.micro_batch // 2 or 1}")
-    if prediction.plan.data > 1 and prediction.plan.zero < 3:
-        advice.append(f"zero={prediction.plan.zero + 1}")
-    advice.append("a larger z (weights and optimizer state are split over x, y and z)")
-    return f"does not fit by {tables.gib(over)} per device; try {', or '.join(advice)}"
+    return f"does not fit by {tables.gib(memory.peak_bytes - memory.capacity_bytes)} per device"
+
+
+def what_fits(prediction: Prediction) -> str:
+    """The same, and which change of the plan is enough, or else which are together."""
+    levers, fits = _levers(prediction.plan), partial(_fits, prediction)
+    enough = []
+    for lever in levers:
+        if fits(lever[-1]):
+            enough.append(_words(lever[bisect_left(lever, True, key=fits)]))
+    if enough:
+        return f"{does_not_fit(prediction)}; it fits with {', or '.join(enough)}"
+    same_grid = [lever[-1] for lever in levers if "z" not in lever[-1]]
+    every = {key: value for change in same_grid for key, value in change.items()}
+    if fits(every):
+        return f"{does_not_fit(prediction)}; it fits with {_words(every)} together"
+    return (
+        f"{does_not_fit(prediction)}, and no recomputation, sharding or smaller micro-batch is "
+        "enough; take more devices, or let `simgpt search` split the model another way"
+    )
+
+
+def starved(plan: Plan) -> str:
+    """What to say of a pipeline with so few micro-batches that its stages mostly wait."""
+    if plan.micro_batches >= plan.pipe:
+        return ""
+    few = tables.several(plan.micro_batches, "micro-batch")
+    return f"{few} for {plan.pipe} stages, which mostly wait; a smaller micro_batch gives more"
+
+
+def _levers(plan: Plan) -> list[list[Change]]:
+    """What lessens a plan's memory, each from the mildest change to the strongest."""
+    halves = [plan.micro_batch >> n for n in range(1, plan.micro_batch.bit_length())]
+    levers: list[list[Change]] = [
+        [{"recompute": "full"}] if plan.recompute != "full" else [],
+        [{"micro_batch": size} for size in halves if plan.micro_batch % size == 0],
+        [{"zero": zero} for zero in range(plan.zero + 1, 4) if plan.data > 1],
+        [
+            {"z": plan.z << n, "data": plan.data >> n}
+            for n in range(1, plan.data.bit_length())
+            if plan.data % (1 << n) == 0
+        ],
+    ]
+    return [lever for lever in levers if lever]
+
+
+def _words(change: Change) -> str:
+    return ",".join(f"{key}={value}" for key, value in change.items())
+
+
+def _fits(prediction: Prediction, change: Change) -> bool:
+    """Whether a plan can be changed so and then fits."""
+    from simulator.search.room import plan_bytes
+
+    try:
+        plan = replace(prediction.plan, matmul_forms="plain", **change)
+        return plan_bytes(prediction.gpt, plan) <= prediction.memory.capacity_bytes
+    except SimgptError:
+        return False
 
 
 def none_fits(question: Question, machine: Machine, state: State) -> str:

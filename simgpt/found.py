@@ -33,7 +33,8 @@ class Found:
         state = self.state
         return {
             "model": self.question.gpt.name,
-            "machine": self.machine.full_name,
+            "machine": self.machine.name,
+            "software": self.machine.variant or None,
             "devices": self.question.devices,
             "batch": self.question.batch,
             "objective": self.objective,
@@ -55,12 +56,13 @@ class Found:
         question = self.question
         head = (
             f"{question.gpt.name} on {tables.several(question.devices, 'device')} of "
-            f"{self.machine.full_name}, {tables.several(question.batch, 'sequence')} a step"
+            f"{self.machine.name}, {tables.several(question.batch, 'sequence')} a step"
         )
         parts = [head, self.certificate()]
         titles = {"memory_front": "less and less memory", "devices_front": "time or node-hours"}
+        best = "the best plans" if self.state.is_optimal else "the best plans so far"
         for title, found in (
-            (f"the best plans in {self.objective}", list(self.state.found)),
+            (f"{best} in {self.objective}", list(self.state.found)),
             *((f"the best for {titles[name]}", front) for name, front in self.fronts.items()),
         ):
             if found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,8 @@ class NewFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         folder = path.resolve().parent
+        if not str(value):
+            self.fail("the file to write has no name", param, ctx)
         if self._suffixes and path.suffix not in self._suffixes:
             self.fail(f"{path} must end in {' or '.join(self._suffixes)}", param, ctx)
         if not folder.is_dir():
@@ -138,10 +141,27 @@ def answer(text: str, record: dict[str, Any], *, as_json: bool, output: Path | N
     """Print a command's answer, as text or as its JSON record, or write it to a file."""
     content = json.dumps(strict(record), indent=2) if as_json else text.rstrip("\n")
     if output is None:
-        click.echo(content)
+        say(content)
     else:
         write(output, content + "\n")
         note(f"wrote {output}")
+
+
+def check_apart(output: Path | None, trace: Path | None) -> None:
+    """Refuse one file for two things to write."""
+    if output is not None and trace is not None and output.resolve() == trace.resolve():
+        raise click.UsageError(f"-o and --trace both name {output}; give each a file of its own")
+
+
+def say(content: str) -> None:
+    """Print to stdout, where a file behind it may be on a full disk."""
+    try:
+        click.echo(content)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        raise click.UsageError(f"cannot write the answer: {error.strerror}") from None
 
 
 def write(path: Path, content: str) -> None:
@@ -192,6 +212,8 @@ def plan_of(text: str, *, devices: int | None, batch: int | None) -> Plan:
 def plan_table(text: str) -> str | dict[str, Any]:
     """The text of a plan as it is, or the table of the TOML or JSON file that it names."""
     if not text.endswith((".toml", ".json")):
+        if "=" not in text and Path(text).is_file():
+            raise PlanError(f"a plan's file ends in .toml or .json, unlike {text}")
         return text
     try:
         content = Path(text).read_text(encoding="utf-8")
@@ -225,8 +247,8 @@ def batch_of(batch: int | None, batch_tokens: int | None, gpt: GPT) -> int | Non
     sequences, rest = divmod(batch_tokens, gpt.sequence)
     if rest or sequences < 1:
         raise PlanError(
-            f"--batch-tokens {batch_tokens} is not a whole number of sequences of "
-            f"{gpt.sequence} tokens; nearest: {max(sequences, 1) * gpt.sequence}"
+            f"a batch of {batch_tokens} tokens is not a whole number of sequences of "
+            f"{gpt.sequence}; nearest: {max(sequences, 1) * gpt.sequence}"
         )
     return sequences
 

@@ -68,14 +68,28 @@ class Ticker:
 def _progress() -> Progress:
     """A spinner and a message, and a bar where it is known how much there is to do."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        Task,
+        TextColumn,
+    )
     from rich.progress import TimeRemainingColumn as Left
+    from rich.text import Text
+
+    class Done(MofNCompleteColumn):
+        """How much of it, where it is known how much there is."""
+
+        def render(self, task: Task) -> Text:
+            return Text() if task.total is None else super().render(task)
 
     shown = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn(),
+        Done(),
         Left(compact=True, elapsed_when_finished=True),
         console=Console(stderr=True),
         transient=True,

@@ -128,7 +128,15 @@ def hours(seconds: float) -> str:
     >>> hours(84.1), hours(247_836), hours(36e6)
     ('0.0234', '68.8', '10,000')
     """
-    value = seconds / 3600
+    return amount(seconds / 3600)
+
+
+def amount(value: float) -> str:
+    """A number with three digits that count, if it is not larger.
+
+    >>> amount(0.0234), amount(5.0), amount(12_345.6)
+    ('0.0234', '5.00', '12,346')
+    """
     return f"{value:#.3g}" if value < 1 else _three(value)
 
 

@@ -55,6 +55,15 @@ def simulate_step(
     )
 
 
+def step_bytes(gpt: GPT, plan: Plan) -> int:
+    """What a device of a plan without a pipeline has in memory at most, to the byte, before
+    anything is known of its time."""
+    whole, kept = _Whole(gpt, plan, PLAIN), (LAYERS, MICRO_BATCHES)
+    while (memory := _memory(_Corners(whole, whole.fold(*kept)))) is None:
+        kept = _grown(gpt, *kept)
+    return memory.total_bytes
+
+
 @dataclass(frozen=True)
 class _Whole:
     """What is to be folded."""

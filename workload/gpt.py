@@ -170,8 +170,9 @@ def find_model(name: str) -> GPT:
     presets = _presets()
     if name in presets:
         return presets[name]
-    near = difflib.get_close_matches(name, presets, n=3, cutoff=0.4) or list(presets)
-    raise ModelError(f"unknown model {name!r}; did you mean {', '.join(near)}?")
+    near = difflib.get_close_matches(name, presets, n=3, cutoff=0.4)
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(presets)}"
+    raise ModelError(f"unknown model {name!r}; {hint}")
 
 
 @cache

@@ -87,7 +87,9 @@ class Plan:
 
     def _check_recompute(self) -> None:
         word, colon, count = self.recompute.partition(":")
-        _one_of("recompute", word, RECOMPUTES)
+        if word not in RECOMPUTES:
+            allowed = f"{', '.join(RECOMPUTES)}, or full:N for the first N layers"
+            raise PlanError(f"recompute={self.recompute} is not supported; use one of {allowed}")
         if colon and (word != "full" or not count.isdecimal() or int(count) < 1):
             raise PlanError(f"recompute={self.recompute} must be full:N for the first N layers")
 

@@ -117,7 +117,7 @@ def _fill_rest(values: dict[str, Any], devices: int | None) -> None:
     if values.get("data") != REST:
         return
     if devices is None:
-        raise PlanError("data=rest needs a number of devices to fill")
+        raise PlanError("data=rest fills a number of devices: give it (-n), or say data=8")
     inner = 1
     for axis in ("x", "y", "z", "pipe"):
         inner *= max(values.get(axis, 1), 1)

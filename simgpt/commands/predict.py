@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.advice import does_not_fit
+from simgpt.advice import starved, what_fits
 from simgpt.asked import asked
 from topologies.units import format_energy, format_quantity
 
@@ -34,7 +34,9 @@ LABELS = 30  # characters of the tables' first column
 @click.argument("model")
 @click.option("-m", "--machine", required=True, help="A machine's name, or its TOML or JSON file.")
 @click.option("-n", "--devices", type=click.IntRange(min=1), help="Devices; data=rest fills them.")
-@click.option("--plan", default="data=rest", show_default=True, help="key=value,… or a file.")
+@click.option(
+    "--plan", default="data=rest", show_default=True, help="key=value,… or a TOML or JSON file."
+)
 @click.option("--batch", type=click.IntRange(min=1), help="Sequences per step.")
 @click.option("--batch-tokens", type=click.IntRange(min=1), help="Tokens per step instead.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
@@ -75,8 +77,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     \b
     simgpt predict gpt-80b -m frontier -n 8192 --plan z=64,data=rest,recompute=full --batch 8192
-    simgpt predict gpt-40b -m perlmutter -n 4096 --plan x=4,z=8,data=rest --batch-tokens 16777216 \\
-        --set device.peak_flops.bf16="400 TFLOP/s" --json
+    simgpt predict gpt-40b -m perlmutter -n 4096 --plan x=4,z=8,data=rest,recompute=full \\
+        --batch-tokens 16777216 --set device.peak_flops.bf16="400 TFLOP/s" --json
 
     With --compute measured, one device predicts thousands: each distinct op of one rank runs on it
     with its real shapes (kept in ~/.cache/simgpt), and the machine's file says what connects them.
@@ -89,6 +91,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     if how["swept"]:
         return _sweep(model, machine, as_json=as_json, output=output, how=how)
+    options.check_apart(output, how["trace"])
     gpt = options.model_of(model)
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     plan = options.plan_of(how["plan"], devices=how["devices"], batch=sequences)
@@ -98,7 +101,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     costs = costs_of(how["compute"], gpt, plan)
     prediction = predict(gpt, plan, built, placement=placed, timeline=trace is not None, **costs)
     reach = reach_of(prediction, built, placed)
-    record = prediction.as_dict() | asked(model, machine, how, axes=reach)
+    record = prediction.as_dict() | {"software": built.variant or None}
+    record |= asked(model, machine, how, axes=reach)
     text = describe(prediction, f"placement {policy}", reach)
     if how["tokens"] is not None:
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
@@ -106,8 +110,15 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     options.answer(text, record, as_json=as_json, output=output)
     if trace is not None:
         write_trace(prediction, trace)
+    comment(prediction)
+
+
+def comment(prediction: Prediction) -> None:
+    """Say what to change about a plan that mostly waits or does not fit; the latter ends with 3."""
+    if few := starved(prediction.plan):
+        options.note(few)
     if not prediction.memory.fits:
-        options.note(does_not_fit(prediction))
+        options.note(what_fits(prediction))
         raise SystemExit(3)
 
 
@@ -223,14 +234,22 @@ def cost_facts(cost: Cost) -> list[tuple[str, str]]:
 
 def describe_training(run: Training) -> str:
     """What a training run takes, as a person reads it."""
-    energy = NO_POWER if run.energy_j is None else f"{run.energy_j / J_PER_MWH:,.1f} MWh"
+    energy = NO_POWER if run.energy_j is None else _megawatt_hours(run.energy_j)
+    is_short = run.time_s < 864
+    time = tables.seconds(run.time_s) if is_short else f"{tables.amount(run.time_s / 86_400)} days"
     facts = [
         ("steps", f"{run.steps:,}"),
-        ("time without a break", f"{run.time_s / 86_400:,.1f} days"),
-        ("node-hours", f"{run.node_s / 3600:,.0f}"),
+        ("time without a break", time),
+        ("node-hours", tables.hours(run.node_s)),
         ("energy", energy),
     ]
     return tables.table([f"{tables.count(int(run.tokens))} tokens", ""], facts, first=LABELS)
+
+
+def _megawatt_hours(joules: float) -> str:
+    """An energy as bills have it, if it is worth one."""
+    value = joules / J_PER_MWH
+    return f"{tables.amount(value)} MWh" if value >= 0.01 else format_energy(joules)
 
 
 def _headline(prediction: Prediction) -> str:

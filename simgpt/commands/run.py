@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.advice import does_not_fit
+from simgpt.advice import what_fits
 from simgpt.asked import ran
 from simgpt.commands.predict import tuned_forms
 from simgpt.progress import Ticker
@@ -73,6 +73,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     from executor.seat import Seat
     from executor.text import check_text, read_text
 
+    options.check_apart(output, how["trace"])
     require_torch()
     seat = Seat.from_environment(os.environ)
     job = _job(model, text, seat, how)
@@ -164,7 +165,7 @@ def _predict(job: Job, built: Machine | None, seat: Seat | None) -> Prediction |
         return None
     prediction = predict(job.gpt, job.plan, built, timeline=True)
     if not prediction.memory.fits:
-        raise PlanCannotRunError(f"{job.gpt.name} with {job.plan} {does_not_fit(prediction)}")
+        raise PlanCannotRunError(f"{job.gpt.name} with {job.plan} {what_fits(prediction)}")
     return prediction
 
 

@@ -63,7 +63,9 @@ class Share(click.ParamType[float]):
 @click.option("-m", "--machine", required=True, help="A machine's name, or its TOML or JSON file.")
 @click.option("-n", "--devices", type=click.IntRange(min=1), required=True, help="Devices to use.")
 @click.option(
-    "--plan", default="", help="Fields that all plans must have: pipe=1,zero=1 or a file."
+    "--plan",
+    default="",
+    help="Fields that all plans must have: pipe=1,zero=1 or a TOML or JSON file.",
 )
 @click.option("--batch", type=click.IntRange(min=1), help="Sequences per step.")
 @click.option("--batch-tokens", type=click.IntRange(min=1), help="Tokens per step instead.")
@@ -197,7 +199,8 @@ def _ranked_by_axonn(
     )
     record = {
         "model": question.gpt.name,
-        "machine": machine.full_name,
+        "machine": machine.name,
+        "software": machine.variant or None,
         "devices": question.devices,
         "batch": question.batch,
         "kendall_tau": tau,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.advice import does_not_fit
 from simgpt.asked import asked
+from simgpt.commands.predict import comment
 from simgpt.progress import Ticker
 from simgpt.question import asked_as_predict, question_of
 
@@ -31,8 +31,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     \b
     simgpt why gpt-80b -m frontier -n 8192 --plan z=64,data=rest,recompute=full --batch 8192
-    simgpt why gpt-40b -m perlmutter -n 1024 --plan x=4,z=8,data=rest --batch 1024 \\
-        --json -o why.json
+    simgpt why gpt-40b -m perlmutter -n 1024 --plan x=4,z=8,data=rest,recompute=full \\
+        --batch 1024 --json -o why.json
 
     The critical path is walked back from the step's end. The sensitivity to a number of the machine
     is d ln t / d ln p, from simulating the step with 10 % less and 10 % more of it; machines twice
@@ -51,14 +51,12 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         )
     record = {
         **prediction.as_dict(),
-        "machine": question.machine.full_name,
+        "software": question.machine.variant or None,
         **asked(model, machine, how),
         "why": found.as_dict(),
     }
     options.answer(describe(found), record, as_json=as_json, output=output)
-    if not prediction.memory.fits:
-        options.note(does_not_fit(prediction))
-        raise SystemExit(3)
+    comment(prediction)
 
 
 command = asked_as_predict(command)

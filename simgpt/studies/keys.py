@@ -8,7 +8,7 @@ for themselves. A field of the model is `model.layers` or `layers`, a key of the
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -75,6 +75,13 @@ def value(key: str, given: Any) -> Any:
     if key == "placement":
         check_placement(given)
     return given
+
+
+def check_once(key: str, values: Sequence[Any]) -> None:
+    """A StudyError if one of a key's values stands twice, which would be predicted twice."""
+    for number, each in enumerate(values):
+        if each in values[:number]:
+            raise StudyError(f"{key} has {each} twice")
 
 
 _EXAMPLES = {"model": '"gpt-80b"', "machine": '"frontier"', "placement": '"scheduler"'}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simgpt.studies.errors import StudyError
-from simgpt.studies.keys import Point, value
+from simgpt.studies.keys import Point, check_once, value
 
 KINDS = ("weak", "strong")
 KEYS = ("kind", "devices", "ladder", "plan")
@@ -51,6 +51,7 @@ def read_scaling(table: Mapping[str, Any], base: Mapping[str, Any]) -> Scaling:
         rungs = [_rung(row) for row in _list("ladder", table["ladder"])]
     else:
         counts = [value("devices", count) for count in _list("devices", table["devices"])]
+        check_once("scaling.devices", counts)
         rungs = _strong(counts) if kind == "strong" else _weak(counts, base)
     if "plan" in table:
         rungs = [{"plan": value("plan", table["plan"]), **rung} for rung in rungs]

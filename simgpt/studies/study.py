@@ -12,7 +12,7 @@ from typing import Any
 
 from simgpt.studies.best import BEST
 from simgpt.studies.errors import StudyError
-from simgpt.studies.keys import PLAIN, Point, canonical, ordered, value
+from simgpt.studies.keys import PLAIN, Point, canonical, check_once, ordered, value
 from simgpt.studies.scaling import Scaling, read_scaling
 
 TABLES = ("title", "set", "sweep", "point", "scaling")
@@ -142,6 +142,7 @@ def swept_of(lists: Mapping[str, Any]) -> tuple[tuple[str, tuple[Any, ...]], ...
         if key in found:
             raise StudyError(f"{key} stands twice in [sweep]")
         found[key] = tuple(value(key, each) for each in values)
+        check_once(f"sweep.{given}", found[key])
     return tuple(found.items())
 
 

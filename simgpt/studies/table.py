@@ -77,8 +77,11 @@ def _headline(study: Study) -> str:
 
 
 def _fixed(key: str, value: Any) -> str:
-    shown = tables.count(int(value)).replace(" ", "") if key == "tokens" else _shown(value)
-    return f"{_short(key)} {shown}"
+    return f"{_short(key)} {_value(key, value)}"
+
+
+def _value(key: str, value: Any) -> str:
+    return tables.count(int(value)).replace(" ", "") if key == "tokens" else _shown(value)
 
 
 def _good(study: Study, rows: Sequence[Row]) -> str:
@@ -160,16 +163,16 @@ def _energy(row: Row) -> str:
 
 
 def _days(row: Row) -> str:
-    return f"{row['training']['time_s'] / 86_400:,.1f}"
+    return tables.amount(row["training"]["time_s"] / 86_400)
 
 
 def _training_hours(row: Row) -> str:
-    return f"{row['training']['node_s'] / 3600:,.0f}"
+    return tables.hours(row["training"]["node_s"])
 
 
 def _mwh(row: Row) -> str:
     joules = row["training"]["energy_j"]
-    return "-" if joules is None else f"{joules / J_PER_MWH:,.1f}"
+    return "-" if joules is None else tables.amount(joules / J_PER_MWH)
 
 
 def _waits(row: Row) -> str:
@@ -183,7 +186,7 @@ def _waits(row: Row) -> str:
 
 
 def _given(study: Study, row: Row) -> list[str]:
-    return [_shown(row["point"].get(key, "-")) for key in study.varied]
+    return [_value(key, row["point"][key]) if key in row["point"] else "-" for key in study.varied]
 
 
 def _shown(value: Any) -> str:

@@ -14,7 +14,8 @@ from simulator.search.best import Hands, Search
 from simulator.search.crew import Crew, SearchError
 from simulator.search.families import Machinery
 from simulator.search.objective import Objective
-from simulator.search.space import Question, space_of
+from simulator.search.question import Question
+from simulator.search.space import space_of
 from simulator.search.state import State
 from topologies.errors import MachineError
 from topologies.machine import Machine

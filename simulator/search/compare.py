@@ -11,7 +11,8 @@ from simulator.fabric import MachineFabric
 from simulator.prediction import Prediction, predict
 from simulator.search.axonn import communication_s, rates_of
 from simulator.search.objective import Objective
-from simulator.search.space import Order, Question, Space, overlaps, schedules, space_of
+from simulator.search.question import Question, schedules
+from simulator.search.space import Order, Space, overlaps, space_of
 from simulator.search.state import State
 from topologies.errors import MachineError
 from topologies.machine import Machine

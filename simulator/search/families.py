@@ -14,9 +14,10 @@ from simulator.costs import ComputeCosts
 from simulator.fabric import MachineFabric
 from simulator.search.bound import SCHEDULES, Entries, Ledger, device_bytes, ledger, memory
 from simulator.search.crew import Crew
+from simulator.search.question import schedules
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized, kinds, sized
-from simulator.search.space import Space, schedules
+from simulator.search.space import Space
 from simulator.search.untimed import Refused, Times
 
 Ints = NDArray[np.int64]

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.search.families import WORTH, least_bytes
-from simulator.search.space import Question, Space, space_of
+from simulator.search.question import Question
+from simulator.search.space import Space, space_of
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
 from workload.grid import USUAL

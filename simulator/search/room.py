@@ -1,7 +1,8 @@
-"""What a pipeline has in memory, to the byte, before anything is known of its time."""
+"""What a plan has in memory, to the byte, before anything is known of its time."""
 
 from __future__ import annotations
 
+from simulator.fold import step_bytes
 from simulator.pipeline.memory import stage_peak
 from simulator.pipeline.slots import Pipe
 from simulator.pipeline.steady import folded_plan
@@ -9,6 +10,11 @@ from simulator.pipeline.step import Lines
 from workload.forms import PLAIN
 from workload.gpt import GPT
 from workload.plan import Plan
+
+
+def plan_bytes(gpt: GPT, plan: Plan) -> int:
+    """The peak of the worst device, with plain matmul forms."""
+    return pipeline_bytes(gpt, plan) if plan.pipe > 1 else step_bytes(gpt, plan)
 
 
 def pipeline_bytes(gpt: GPT, plan: Plan) -> int:

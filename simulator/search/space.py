@@ -10,73 +10,25 @@ rank stays 0, and an axis of one rank stays where it usually is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
-from math import factorial, isqrt
+from math import factorial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.search.orders import ANY, ORDERS, rank_orders
-from workload.errors import PlanCannotRunError, PlanError
-from workload.gpt import GPT
-from workload.grid import AXES, USUAL, check_order
+from simulator.search.question import SHAPE, Question, chunks_fit, divisors, recomputes, schedules
+from workload.errors import PlanCannotRunError
+from workload.grid import AXES, USUAL
 from workload.lowering import check
-from workload.plan import CHOICES, OVERLAPS, Plan
+from workload.plan import OVERLAPS, Plan
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-SHAPE = ("x", "y", "z", "data", "pipe", "micro_batch", "zero", "recompute", "sequence_parallel")
-SEARCHED = (*SHAPE, "interleave", "schedule", "overlap", "order")
-REFUSED = {
-    "stage_layers": "it splits layers evenly",
-    "ends_as_layers": "it splits layers evenly",
-    "batch": "it asks for one batch",
-}
-RECOMPUTES = ("none", "selective", "full")
-
-
-@dataclass(frozen=True)
-class Question:
-    """Which plan is best for `gpt` on `devices` devices, `batch` sequences a step.
-
-    `fixed` has fields of the plan that every answer must have; those that it does not name and that
-    are not searched stand at their defaults.
-    """
-
-    gpt: GPT
-    devices: int
-    batch: int
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for key, instead in REFUSED.items():
-            if key in self.fixed:
-                raise PlanError(f"a search cannot keep {key}; {instead}")
-        for key in (*AXES, "micro_batch", "interleave"):
-            if self.fixed.get(key, 1) < 1:
-                raise PlanError(f"{key}={self.fixed[key]} must be at least 1")
-        check_order(self.fixed.get("order", USUAL))
-        recompute = str(self.fixed.get("recompute", "none"))
-        if ":" in recompute:
-            raise PlanError(
-                f"a search cannot keep recompute={recompute}; use none, selective, full"
-            )
-        if self.fixed.get("matmul_forms", "plain") != "plain":
-            raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")
-
-    def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
-        """Those of some values of a field that the question leaves."""
-        if key not in self.fixed:
-            return list(values)
-        return [self.fixed[key]]
-
-    @property
-    def others(self) -> dict[str, Any]:
-        """The fixed fields that are not searched."""
-        return {key: value for key, value in self.fixed.items() if key not in SEARCHED}
+SIZES = SHAPE[:7]  # of these keys the values are numbers
 
 
 @dataclass(frozen=True)
@@ -119,7 +71,7 @@ class Space:
 
     @property
     def _recompute_of(self) -> list[str]:
-        return _recomputes(self.question)
+        return recomputes(self.question)
 
     def plan(self, at: int, order: Order) -> Plan:
         """One plan of the space."""
@@ -197,13 +149,21 @@ def _matters(question: Question, columns: Mapping[str, Ints]) -> dict[str, Flags
 
 def space_of(question: Question) -> Space:
     """Every legal shape; a PlanCannotRunError where there is none."""
+    if not (rows := list(_rows(question))):
+        raise PlanCannotRunError(_none(question))
+    table = np.array(rows, dtype=np.int64).T
+    space = Space(question, dict(zip(SHAPE, table, strict=True)))
+    _checked(space)
+    return space
+
+
+def _rows(question: Question) -> Iterator[tuple[int, ...]]:
     gpt, n = question.gpt, question.devices
-    rows: list[tuple[int, ...]] = []
     heads = [gpt.heads, gpt.ffn, *([gpt.kv_heads] if gpt.kv_heads else [])]
     sizes = divisors(n)
     xs = [x for x in question.choices("x", sizes) if all(width % x == 0 for width in heads)]
     ys = [y for y in question.choices("y", sizes) if gpt.hidden % y == 0]
-    pipes = [p for p in question.choices("pipe", sizes) if _chunks_fit(question, p)]
+    pipes = [p for p in question.choices("pipe", sizes) if chunks_fit(question, p)]
     zs = question.choices("z", sizes)
     for x, y, z, pipe in product(xs, ys, zs, pipes):
         data, left = divmod(n, x * y * z * pipe)
@@ -211,16 +171,26 @@ def space_of(question: Question) -> Space:
             continue
         if question.batch % (z * data):
             continue
-        rows += _of_grid(question, (x, y, z, data, pipe))
-    if not rows:
-        raise PlanCannotRunError(
-            f"no plan of {gpt.name} uses {n} devices with a batch of {question.batch}; "
-            "z*data must divide the batch, x the heads, y the hidden width and pipe the layers"
-        )
-    table = np.array(rows, dtype=np.int64).T
-    space = Space(question, dict(zip(SHAPE, table, strict=True)))
-    _checked(space)
-    return space
+        yield from _of_grid(question, (x, y, z, data, pipe))
+
+
+def _none(question: Question) -> str:
+    """Why there is no plan: a field that is fixed, if there are plans without it."""
+    none = f"no plan of {question.gpt.name} uses {question.devices} devices"
+    none = f"{none} with a batch of {question.batch}"
+    for key, value in question.fixed.items():
+        rest = {name: other for name, other in question.fixed.items() if name != key}
+        free = list(_rows(replace(question, fixed=rest)))
+        if free and key in SIZES:
+            able = sorted({row[SHAPE.index(key)] for row in free})
+            return f"{none} and {key}={value}; {key} may be {', '.join(map(str, able))}"
+        if free:
+            return f"{none} and {key}={value}; without {key} there are some"
+    if question.fixed:
+        none = f"{none} and the fields that --plan fixes"
+    return (
+        f"{none}; z*data must divide the batch, x the heads, y the hidden width and pipe the layers"
+    )
 
 
 def _of_grid(question: Question, grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -230,44 +200,17 @@ def _of_grid(question: Question, grid: tuple[int, ...]) -> Iterator[tuple[int, .
     if shard := question.fixed.get("shard", 0):
         zeros = [zero for zero in zeros if zero and data % shard == 0]
         zeros = zeros[:1] if shard == 1 else zeros  # nothing is split, whatever zero says
-    recomputes = range(len(_recomputes(question)))
+    kinds = range(len(recomputes(question)))
     for micro_batch in question.choices("micro_batch", divisors(per_rank)):
         if per_rank % micro_batch or not schedules(question, pipe, per_rank // micro_batch):
             continue
         splits = micro_batch * question.gpt.sequence % x == 0 and y == 1
         rows = [False, True] if splits and x > 1 else [False]
         for zero, recompute, parallel in product(
-            zeros, recomputes, question.choices("sequence_parallel", rows)
+            zeros, kinds, question.choices("sequence_parallel", rows)
         ):
             if not parallel or (splits and y == 1):
                 yield (*grid, micro_batch, zero, recompute, int(parallel))
-
-
-def schedules(question: Question, pipe: int, micro_batches: int) -> list[tuple[str, int]]:
-    """The legal pairs of schedule and interleave; a pipeline of one stage has but one order."""
-    schedules = question.choices("schedule", CHOICES["schedule"] if pipe > 1 else ["1f1b"])
-    found = []
-    for schedule in schedules:
-        chunks = divisors(question.gpt.layers) if schedule == "1f1b" and pipe > 1 else [1]
-        for interleave in question.choices("interleave", chunks):
-            legal = interleave == 1 or (
-                pipe > 1
-                and schedule == "1f1b"
-                and micro_batches % pipe == 0
-                and _chunks_fit(question, pipe * interleave)
-            )
-            if legal:
-                found.append((schedule, interleave))
-    return found
-
-
-def _chunks_fit(question: Question, chunks: int) -> bool:
-    """Whether the layers split evenly over so many chunks."""
-    return question.gpt.layers % chunks == 0
-
-
-def _recomputes(question: Question) -> list[str]:
-    return question.choices("recompute", RECOMPUTES)
 
 
 def _checked(space: Space) -> None:
@@ -277,13 +220,3 @@ def _checked(space: Space) -> None:
     schedule, interleave = schedules(space.question, shape["pipe"], int(space.micro_batches[0]))[0]
     plan = space.plan(0, Order(schedule, interleave, overlaps(space.question, shape)[0]))
     check(space.question.gpt, plan)
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors, the smallest first.
-
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
-    low = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
-    return low + [number // d for d in reversed(low) if d * d != number]

@@ -26,7 +26,14 @@ TOO_MANY = 10**10
         (2, "predict nope -m frontier", "unknown model 'nope'"),
         (2, "predict gpt-5b -m fronteir -n 8", "nearest: frontier"),
         (2, "predict gpt-5b", "missing option '-m'"),
-        (2, "predict gpt-5b -m frontier", "data=rest needs a number of devices"),
+        (2, "predict gpt-5b -m frontier", "data=rest fills a number of devices: give it (-n)"),
+        (2, "predict xyzzy -m frontier", "unknown model 'xyzzy'; known: gpt-5b, "),
+        (2, f"{PREDICT} --batch 1e3", "invalid value for '--batch': '1e3' is not a whole number"),
+        (2, f"{PREDICT} --plan Makefile", "a plan's file ends in .toml or .json, unlike Makefile"),
+        (2, f"{PREDICT} -o same.txt --trace ./same.txt", "-o and --trace both name same.txt"),
+        (2, f"{PREDICT} --output=", "the file to write has no name"),
+        (2, f"{PREDICT} --sweep z=1,2,1", "sweep.z has 1 twice"),
+        (2, "search gpt-5b -m frontier -n 8 --batch 8 --time-limit soon", "is not a number"),
         (2, "predict gpt-5b -m frontier -n 0", "0 is not in the range"),
         (2, "predict gpt-5b -m frontier -n -3", "-3 is not in the range"),
         (2, f"{PREDICT} --batch 0", "0 is not in the range"),
@@ -39,7 +46,7 @@ TOO_MANY = 10**10
         (2, f"{PREDICT} --plan x=abc", "x=abc must be a whole number"),
         (2, f"{PREDICT} --plan x=1,x=2", "x stands twice"),
         (2, f"{PREDICT} --plan x=0", "x=0 must be at least 1"),
-        (2, f"{PREDICT} --plan recompute=half", "none, selective, full"),
+        (2, f"{PREDICT} --plan recompute=half", "none, selective, full, or full:N for the first"),
         (3, "predict tiny-30k -m frontier --plan x=3", "x=3 does not divide heads=8; nearest: 2"),
         (3, f"{PREDICT} --batch 7", "batch=7 does not divide over z*data=8"),
         (3, f"{PREDICT} --batch 16 --plan data=8,micro_batch=3", "try 1, 2"),
@@ -129,6 +136,7 @@ STUDIES = {
     STUDY + "sweep = 3": "write [sweep] above its keys",
     STUDY + "[sweep]\nx = []": "sweep.x is empty",
     STUDY + "[scaling]\nkind = 3": 'must be "weak" or "strong"',
+    STUDY + '[scaling]\nkind = "strong"\ndevices = [1, 2, 1]': "scaling.devices has 1 twice",
     STUDY + "[set]\nplan.zero = 'many'": "zero=many must be a whole number",
     STUDY.replace("host", "mars"): 'no machine is called "mars"',
     STUDY.replace("host", "mars.toml"): "cannot read",
@@ -288,3 +296,16 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_traceback() -> None:
         ["bash", "-c", command], capture_output=True, text=True, env=dict(os.environ), check=False
     )
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to write to")
+def test_an_answer_that_a_full_disk_does_not_take() -> None:
+    command = [sys.executable, "-m", "simgpt", *PREDICT.split(), "--plan", "z=8"]
+    with Path("/dev/full").open("w") as full:
+        said = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert said.returncode == 2
+    assert said.stderr == (
+        "simgpt: cannot write the answer: No space left on device; see simgpt predict --help\n"
+    )

@@ -66,3 +66,4 @@ def test_in_a_terminal_it_moves_on_stderr_and_stdout_is_the_answer_s() -> None:
     assert (moving.returncode, out) == (0, "the answer\n")
     assert "sweeping" in shown
     assert "3/7" in shown
+    assert "/?" not in shown

@@ -101,7 +101,7 @@ def test_every_plan_is_read_back_from_its_text_and_its_table(
         ("recompute=some", "recompute=some is not supported; use one of none, selective, full"),
         ("overlap=all+none", "overlap=all is not supported"),
         ("precision=fp16", "precision=fp16 is not supported"),
-        ("data=rest", "needs a number of devices"),
+        ("data=rest", "fills a number of devices"),
         ("batch=8", "the plan says batch=8, the command batch=16"),
     ],
 )

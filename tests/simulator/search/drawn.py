@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import Phase, reject
 from hypothesis import strategies as st
 
-from simulator.search.space import Question, Space, space_of
+from simulator.search.question import Question
+from simulator.search.space import Space, space_of
 from topologies.load import load_machine, with_settings
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT

@@ -13,7 +13,8 @@ from simulator.search import SearchError, best_plan, search
 from simulator.search.compare import by_axonn, every_plan, exhaustive, kendall_tau
 from simulator.search.crew import Crew
 from simulator.search.objective import OBJECTIVES, Objective
-from simulator.search.space import Question, space_of
+from simulator.search.question import Question
+from simulator.search.space import space_of
 from simulator.search.state import State
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
 from workload.errors import PlanCannotRunError

@@ -27,11 +27,12 @@ from simulator.search.families import Family, Machinery, all_families, entries_o
 from simulator.search.levels import Draft
 from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.orders import ORDERS
+from simulator.search.question import Question
 from simulator.search.room import pipeline_bytes
 from simulator.search.scripts import Lowered, Script, overlapped
 from simulator.search.seconds import Clock
 from simulator.search.sized import placed, sized
-from simulator.search.space import Order, Question, Space, overlaps, space_of
+from simulator.search.space import Order, Space, overlaps, space_of
 from simulator.ticks import to_ticks
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, spaces
 from topologies.placement import scheduler

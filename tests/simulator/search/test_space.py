@@ -8,7 +8,8 @@ from itertools import combinations, permutations, product
 import pytest
 
 from simulator.search.compare import every_plan
-from simulator.search.space import RECOMPUTES, Question, divisors, space_of
+from simulator.search.question import RECOMPUTES, Question, divisors
+from simulator.search.space import space_of
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL
@@ -106,3 +107,19 @@ def test_fixed_fields_stay_as_they_are() -> None:
 def test_no_plan_is_said_with_what_must_divide_what() -> None:
     with pytest.raises(PlanCannotRunError, match="no plan of four uses 7 devices"):
         space_of(Question(GPT_4, 7, 4))
+
+
+@pytest.mark.parametrize(
+    ("fixed", "reason"),
+    [
+        ({"x": 3}, "and x=3; x may be 1, 2, 4$"),
+        ({"pipe": 2, "micro_batch": 3}, "and micro_batch=3; micro_batch may be 1, 2, 4"),
+        ({"interleave": 7}, "and interleave=7; without interleave there are some$"),
+        ({"x": 3, "z": 5}, "and the fields that --plan fixes; z.data must divide the batch"),
+    ],
+)
+def test_a_fixed_field_that_no_plan_can_have_is_named(
+    fixed: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(PlanCannotRunError, match=reason):
+        space_of(Question(GPT_4, 8, 8, fixed))

@@ -1,0 +1,60 @@
+"""What to change about a plan that does not fit: only what makes it fit is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simgpt.advice import starved, what_fits
+from simulator.prediction import Prediction, predict
+from simulator.search.room import plan_bytes
+from topologies.load import load_machine
+from workload.gpt import find_model
+from workload.plan import Plan
+from workload.plan_text import parse_plan
+
+
+def predicted(text: str, devices: int = 1024, model: str = "gpt-40b") -> Prediction:
+    plan = parse_plan(text, devices=devices, batch=1024)
+    return predict(find_model(model), plan, load_machine("perlmutter"))
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("x=4,z=8,data=rest", "per device; it fits with recompute=full, or micro_batch=1"),
+        ("data=rest", "per device; it fits with zero=3, or z=64,data=16"),
+        (
+            "x=4,z=4,data=rest",
+            "per device; it fits with recompute=full,micro_batch=1,zero=3 together",
+        ),
+        ("x=4,z=8,pipe=2,data=rest,micro_batch=4", "with recompute=full, or micro_batch=2"),
+    ],
+)
+def test_what_is_named_is_enough_and_the_mildest_of_its_kind(text: str, advice: str) -> None:
+    prediction = predicted(text)
+    assert what_fits(prediction).endswith(advice)
+    for words in advice.partition("with ")[2].removesuffix(" together").split(", or "):
+        changed = {key: value for key, _, value in (w.partition("=") for w in words.split(","))}
+        fields = {key: int(value) if value.isdigit() else value for key, value in changed.items()}
+        plan = replace(prediction.plan, **fields)  # type: ignore[arg-type]
+        fitting = predict(prediction.gpt, plan, load_machine("perlmutter"))
+        assert fitting.memory.fits
+        assert fitting.memory.peak_bytes == plan_bytes(prediction.gpt, plan)
+
+
+def test_where_nothing_is_enough_it_says_so() -> None:
+    assert "take more devices" in what_fits(predicted("z=4", devices=4))
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (Plan(pipe=4, batch=8, micro_batch=8), "1 micro-batch for 4 stages, which mostly wait"),
+        (Plan(pipe=4, batch=8, micro_batch=2), ""),
+        (Plan(batch=8, micro_batch=8), ""),
+    ],
+)
+def test_a_pipeline_with_too_few_micro_batches_is_told_so(plan: Plan, said: str) -> None:
+    assert starved(plan).partition(";")[0] == said
