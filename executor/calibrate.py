@@ -35,6 +35,7 @@ MOST_REPEATED = 100
 MEETINGS = 30  # of each collective and size in one playing
 RARE = 10  # of so many the shortest and the longest count for nothing
 OVERLAP_TURNS = 10
+MOST_SHARE = 0.99  # of compute's time lost beside a collective: with all of it lost none would run
 BELOW = {"int64": 200, "uint8": 2}  # tokens, and masks of ones and zeros
 
 
@@ -62,7 +63,7 @@ def _compute_share(task: Calibration, place: Place, groups: Groups) -> float:
     """The share of an overlapped collective's time by which the compute beside it takes longer.
 
     From n matmuls of c seconds, n collectives of d, and both at once in t: (t - max(c, d)) / min,
-    held between 0 and 1.
+    held between 0 and `MOST_SHARE`.
     """
     ranks = place.grid.ranks
     if ranks == 1:
@@ -72,7 +73,7 @@ def _compute_share(task: Calibration, place: Place, groups: Groups) -> float:
         for sample in overlapped(ranks, task.precisions[0])
     )
     longer, shorter = max(compute, network), min(compute, network)
-    return min(max((both - longer) / shorter, 0.0), 1.0)
+    return min(max((both - longer) / shorter, 0.0), MOST_SHARE)
 
 
 def _samples(task: Calibration, seat: Seat) -> Iterator[tuple[str, str, dict[str, float], Sample]]:

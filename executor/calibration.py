@@ -95,7 +95,10 @@ def _cache() -> Path:
 
 
 def _fingerprint(task: Calibration, ranks: int) -> str:
-    """Another machine, torch, simgpt, task or set of samples is another calibration."""
+    """Another machine, torch, simgpt, task, set of samples or way to time them is another
+    calibration."""
+    timing = Path(__file__).with_name("calibrate.py")
+    sources = [Path(str(module.__file__)) for module in (messages, samples)]
     about = [
         task.to_json(),
         str(ranks),
@@ -104,7 +107,7 @@ def _fingerprint(task: Calibration, ranks: int) -> str:
         str(os.cpu_count()),
         metadata.version("torch"),
         metadata.version("simgpt"),
-        *(Path(str(module.__file__)).read_text(encoding="utf-8") for module in (messages, samples)),
+        *(path.read_text(encoding="utf-8") for path in (*sources, timing)),
     ]
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
 

@@ -209,6 +209,15 @@ def plan_of(text: str, *, devices: int | None, batch: int | None) -> Plan:
     return parse_plan(plan_table(text), devices=devices, batch=batch)
 
 
+def plan_on(machine: Machine, text: str, *, devices: int | None, batch: int | None) -> Plan:
+    """The plan from its text or file; more devices than there are fail as such, not as a plan."""
+    from topologies.placement import check_ranks
+
+    if devices is not None:
+        check_ranks(machine, devices)
+    return plan_of(text, devices=devices, batch=batch)
+
+
 def plan_table(text: str) -> str | dict[str, Any]:
     """The text of a plan as it is, or the table of the TOML or JSON file that it names."""
     if not text.endswith((".toml", ".json")):

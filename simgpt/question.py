@@ -49,7 +49,7 @@ def question_of(model: str, machine: str, how: dict[str, Any]) -> Question:
 
     gpt = options.model_of(model)
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
-    plan = options.plan_of(how["plan"], devices=how["devices"], batch=sequences)
     built = options.machine_of(machine, how["settings"])
+    plan = options.plan_on(built, how["plan"], devices=how["devices"], batch=sequences)
     placed = parse_placement(how["placement"], built, plan.grid.ranks)
     return Question(gpt, plan, built, placed)

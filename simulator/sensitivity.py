@@ -2,9 +2,10 @@
 
 The elasticity of a parameter p is d ln t / d ln p: at -0.3, one per cent more of p takes 0.3 % off
 the step. It is a central difference over p / `FACTOR` and p * `FACTOR`; for what is counted rather
-than measured (links), over one less and one more. Since seconds are the only unit of time, the
-elasticities of all durations minus those of all rates sum to 1 for a machine whose every number
-with a unit is in its file.
+than measured (links), over one less and one more. A share that comes near 1 rises less than it
+falls, since 1 is the end. Since seconds are the only unit of time, the elasticities of all
+durations minus those of all rates sum to 1 for a machine whose every number with a unit is in its
+file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Parameter:
 
     `value` is in SI, with `unit`; or a pure number, as an efficiency is; or, if `counted`, a number
     of links. `of_class` is the number of links between two devices that a class of links inside
-    the node has, or 0.
+    the node has, or 0. `most` is the highest value to try.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Parameter:
     unit: Unit | None
     counted: bool = False
     of_class: int = 0
+    most: float = math.inf
 
     @property
     def is_rate(self) -> bool:
@@ -64,7 +66,7 @@ class Parameter:
         """The values below and above between which the difference is taken."""
         if self.counted:
             return max(self.value - 1, 1), self.value + 1
-        return self.value / FACTOR, self.value * FACTOR
+        return self.value / FACTOR, min(self.value * FACTOR, self.most)
 
     def settings(self, machine: Machine, value: float) -> Settings:
         """What to set on the machine for the parameter to have that value."""
@@ -129,7 +131,15 @@ def _of_facts(machine: Machine, known: dict[str, Leaf]) -> Iterator[Parameter]:
         elif fact.key in COUNTS and int(fact.value) > 0:
             yield Parameter(fact.key, int(fact.value), None, counted=True)
         elif leaf.type is float and leaf.unit is None and float(fact.value) > 0:
-            yield Parameter(fact.key, float(fact.value), None)
+            value = float(fact.value)
+            yield Parameter(fact.key, value, None, most=_most(leaf, value))
+
+
+def _most(leaf: Leaf, value: float) -> float:
+    """The highest value to try: a share that others take comes no more than half way to 1."""
+    if not leaf.share:
+        return math.inf
+    return 1.0 if leaf.positive else (1 + value) / 2
 
 
 def _link_classes(machine: Machine) -> list[Parameter]:

@@ -114,5 +114,5 @@ def _bytes(text: str) -> float:
     digits = len(text) - len(text.lstrip("0123456789."))
     size = quantity(f"{text[:digits]} {text[digits:].strip() or 'B'}".strip(), "bytes")
     if size <= 0:
-        raise MachineError(f"a size of {text} is no size; write 1MiB:1GiB")
+        raise MachineError(f"{text} is no size; write 1MiB:1GiB")
     return size

@@ -40,17 +40,17 @@ class Matmul:
     an fp8 matmul reaches over that of a bf16 one of the same shape.
     """
 
-    e_max: Annotated[float, Key("e_max")]
+    e_max: Annotated[float, Key("e_max", share=True)]
     m0: Annotated[float, Key("m0", zero=True)]
     n0: Annotated[float, Key("n0", zero=True)]
     k0: Annotated[float, Key("k0", zero=True)]
     launch_s: Annotated[float, Key("launch", "s")]
-    memory_fraction: Annotated[float, Key("memory_fraction")]
+    memory_fraction: Annotated[float, Key("memory_fraction", share=True)]
     best_flops_per_s: Annotated[float | None, Key("best", "FLOP/s")] = None
     forms: Annotated[dict[str, float], Key("forms", names=FORMS)] = field(
         default_factory=dict, hash=False
     )
-    sustained: Annotated[float, Key("sustained")] = 1.0
+    sustained: Annotated[float, Key("sustained", share=True)] = 1.0
     unaligned: Annotated[dict[str, float], Key("unaligned", names=ALIGNMENTS)] = field(
         default_factory=dict, hash=False
     )
@@ -61,8 +61,8 @@ class Matmul:
 class Attention:
     """Fused attention's share of the matmul peak on the FLOPs it really does."""
 
-    forward: Annotated[float, Key("forward")]
-    backward: Annotated[float, Key("backward")]
+    forward: Annotated[float, Key("forward", share=True)]
+    backward: Annotated[float, Key("backward", share=True)]
 
 
 @dataclass(frozen=True)
@@ -87,16 +87,16 @@ class Device:
     name: Annotated[str, Key("name")]
     memory_bytes: Annotated[float, Key("memory", "bytes")]
     memory_bytes_per_s: Annotated[float, Key("memory_bandwidth", "bytes/s")]
-    memory_efficiency: Annotated[float, Key("memory_efficiency")]
+    memory_efficiency: Annotated[float, Key("memory_efficiency", share=True)]
     launch_s: Annotated[float, Key("launch", "s")]
     matmul: Annotated[Matmul, Key("matmul")]
     attention: Annotated[Attention, Key("attention")]
     peak_flops_per_s: Annotated[dict[str, float], Key("peak_flops", "FLOP/s", names=DTYPES)] = (
         field(hash=False)
     )
-    efficiency_of: Annotated[dict[str, float], Key("efficiency_of", names=MEASURED_KINDS)] = field(
-        default_factory=dict, hash=False
-    )
+    efficiency_of: Annotated[
+        dict[str, float], Key("efficiency_of", names=MEASURED_KINDS, share=True)
+    ] = field(default_factory=dict, hash=False)
     power: Annotated[Draw | None, Key("power")] = None
     slowest: Annotated[tuple[tuple[float, float], ...], Key("slowest")] = ()
 

@@ -34,16 +34,15 @@ class Dragonfly:
     global_links: Annotated[int, Key("global_links")]
     link_bytes_per_s: Annotated[float, Key("link_bandwidth", "bytes/s")]
     switch_latency_s: Annotated[float, Key("switch_latency", "s")]
-    background: Annotated[float, Key("background", zero=True)] = 0.0
+    background: Annotated[float, Key("background", zero=True, share=True)] = 0.0
     last_group_nodes: Annotated[int, Key("last_group_nodes", zero=True)] = 0
 
     def __post_init__(self) -> None:
-        """Refuses a routing that is not known, and other jobs that leave nothing."""
+        """Refuses a routing that is not known."""
         if self.routing not in ROUTINGS:
             raise MachineError(
                 f'interconnect.routing = "{self.routing}" is not known; try {" or ".join(ROUTINGS)}'
             )
-        _check_background(self.background)
 
     @property
     def nodes(self) -> int:
@@ -88,11 +87,7 @@ class FatTree:
     spines: Annotated[int, Key("spines")]
     link_bytes_per_s: Annotated[float, Key("link_bandwidth", "bytes/s")]
     switch_latency_s: Annotated[float, Key("switch_latency", "s")]
-    background: Annotated[float, Key("background", zero=True)] = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuses other jobs that leave nothing."""
-        _check_background(self.background)
+    background: Annotated[float, Key("background", zero=True, share=True)] = 0.0
 
     @property
     def nodes(self) -> int:
@@ -130,14 +125,6 @@ class NoInterconnect:
     def background(self) -> float:
         """Without a network, other jobs take nothing of it."""
         return 0.0
-
-
-def _check_background(background: float) -> None:
-    if background >= 1:
-        raise MachineError(
-            f"interconnect.background = {background:g} leaves nothing of the links; "
-            "give the share that other jobs take, from 0 to below 1"
-        )
 
 
 Interconnect = Dragonfly | FatTree | NoInterconnect

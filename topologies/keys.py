@@ -15,13 +15,15 @@ class Key:
     """Annotates a field that a machine file knows as `name`, written in `unit`.
 
     `zero` allows the value 0, as seconds and watts always do; `names` lists what may stand
-    under the key when it is a table of values by name.
+    under the key when it is a table of values by name. A `share` is a part of a whole: of what is
+    reached above 0 and at most 1, of what others take (`zero`) below 1, so that some is left.
     """
 
     name: str
     unit: Unit | None = None
     zero: bool = False
     names: tuple[str, ...] = ()
+    share: bool = False
 
 
 @dataclass(frozen=True)

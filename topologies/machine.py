@@ -17,7 +17,7 @@ from topologies.interconnect import KINDS, Dragonfly, FatTree, Interconnect, NoI
 from topologies.keys import Key, keyed_fields
 from topologies.node import Host, Links, Nics, Node
 from topologies.profile import Profile, Table
-from topologies.schema import Leaf, checked, leaves
+from topologies.schema import Leaf, checked, leaves, nearest
 from topologies.software import PARTS, Software
 
 
@@ -87,9 +87,22 @@ def known_keys(kind: str) -> dict[str, Leaf]:
 
 def machine_from_dict(document: Mapping[str, Any], origin: str) -> Machine:
     """Builds a machine from the document of its file; `origin` is that file's name, for errors."""
+    _check_tables(document, origin)
     tables = {name: value for name, value in document.items() if name != "profile"}
     profile = _profile(document["profile"], origin) if "profile" in document else None
     return machine_from_facts(read_facts(tables, origin), profile, origin)
+
+
+def _check_tables(document: Mapping[str, Any], origin: str) -> None:
+    """Refuses tables that no machine has, before anybody misses what stands in them."""
+    keys = known_keys("none")
+    known = {key.partition(".")[0] for key in keys if "." in key} | {"profile", "sources"}
+    for name, value in document.items():
+        if isinstance(value, Mapping) and "value" not in value and name not in known:
+            raise MachineError(
+                f"{origin}: {name} is not a table of a machine"
+                f"{nearest(name, sorted(known | {'variants'}))}"
+            )
 
 
 def machine_from_facts(facts: Collection[Fact], profile: Profile | None, origin: str) -> Machine:

@@ -153,11 +153,16 @@ def on_nodes(machine: Machine, nodes: NDArray[np.integer], ranks: int) -> Placem
     return Placement(node=nodes.astype(np.int64)[index], device=device)
 
 
-def _nodes_for(machine: Machine, ranks: int) -> int:
+def check_ranks(machine: Machine, ranks: int) -> None:
+    """Refuses more ranks than the machine has devices."""
     if ranks > machine.devices:
         raise TooFewDevicesError(
             f"{ranks} ranks do not fit {machine.name}, which has {machine.devices} devices"
         )
+
+
+def _nodes_for(machine: Machine, ranks: int) -> int:
+    check_ranks(machine, ranks)
     return math.ceil(ranks / machine.devices_per_node)
 
 

@@ -30,7 +30,7 @@ _CONVERTER.register_structure_hook(int, _whole)
 
 @dataclass(frozen=True)
 class Leaf:
-    """One key of the file: its type and unit, and whether it may be left out.
+    """One key of the file: its type and unit, its range, and whether it may be left out.
 
     `inside` is the innermost table around it that may be left out as a whole.
     """
@@ -41,6 +41,19 @@ class Leaf:
     positive: bool
     required: bool
     inside: str
+    share: bool
+
+    @property
+    def range(self) -> str:
+        """Where its value lies, if that is a number."""
+        if self.share:
+            return "above 0 and at most 1" if self.positive else "from 0 to below 1"
+        return "above 0" if self.positive else "at least 0"
+
+    def holds(self, number: float) -> bool:
+        """Whether a number is in that range."""
+        below = number < 1 or (self.positive and number == 1)
+        return (number > 0 or (number == 0 and not self.positive)) and (below or not self.share)
 
 
 def leaves(cls: type, prefix: str = "", inside: str = "") -> Iterator[Leaf]:
@@ -54,9 +67,9 @@ def leaves(cls: type, prefix: str = "", inside: str = "") -> Iterator[Leaf]:
             yield from leaves(inner, f"{path}.", inside if field.required else path)
         elif key.names:
             for name in key.names:
-                yield Leaf(f"{path}.{name}", float, key.unit, True, False, inside)
+                yield Leaf(f"{path}.{name}", float, key.unit, True, False, inside, key.share)
         else:
-            yield Leaf(path, field.type, key.unit, positive, field.required, inside)
+            yield Leaf(path, field.type, key.unit, positive, field.required, inside, key.share)
 
 
 def _dataclass_in(hint: Any) -> type | None:
@@ -92,10 +105,9 @@ def value_of(leaf: Leaf, value: Any, origin: str) -> Any:
         result = quantity(value, leaf.unit) if leaf.unit else _plain(leaf, value, origin)
     except UnitError as error:
         raise UnitError(f"{origin}: {leaf.key} = {error}") from None
-    if isinstance(result, float | int) and (result < 0 or (leaf.positive and result == 0)):
-        raise MachineError(
-            f"{origin}: {leaf.key} = {value} must be {'above' if leaf.positive else 'at least'} 0"
-        )
+    if isinstance(result, float | int) and not leaf.holds(result):
+        hint = f"; write {result / 100:g} for {result:g} %" if leaf.share and result > 1 else ""
+        raise MachineError(f"{origin}: {leaf.key} = {value} must be {leaf.range}{hint}")
     return result
 
 
@@ -119,7 +131,9 @@ def _plain(leaf: Leaf, value: Any, origin: str) -> Any:
 def _wish(leaf: Leaf) -> str:
     if leaf.unit:
         return f"text with a unit ({leaf.unit})"
-    words = {str: "text", int: "a whole number", float: "a number"}
-    if "float" in str(leaf.type):
+    if leaf.share:
+        return f"a number {leaf.range}, such as 0.1 for 10 %"
+    if get_origin(leaf.type) is tuple and "float" in str(leaf.type):
         return "a list of [devices, rate]"
+    words = {str: "text", int: "a whole number", float: "a number such as 0.1"}
     return words.get(leaf.type, "a list of whole numbers, or of [device, device, count]")

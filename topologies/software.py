@@ -34,8 +34,8 @@ class Curve:
     """
 
     launch_s: Annotated[float, Key("launch", "s")]
-    efficiency_across: Annotated[float, Key("efficiency_across")]
-    efficiency_within: Annotated[float, Key("efficiency_within")]
+    efficiency_across: Annotated[float, Key("efficiency_across", share=True)]
+    efficiency_within: Annotated[float, Key("efficiency_within", share=True)]
     hop_small_s: Annotated[float, Key("hop_small", "s")] = 0.0
     hop_large_s: Annotated[float | None, Key("hop_large", "s")] = None
     step_small_s: Annotated[float, Key("step_small", "s")] = 0.0
@@ -107,7 +107,8 @@ class Software:
     `all_gather` and `reduce_scatter` are rings; `all_reduce` is one too, where it was measured by
     itself. `tuner` names the constants by which the library picks an all-reduce's algorithm, or
     `none`. `compute_share` is the share of an overlapped collective's time that it takes from its
-    device's compute: 0 where it has an engine of its own, 1 where it needs the cores that compute.
+    device's compute: 0 where it has an engine of its own, near 1 where it needs the cores that
+    compute.
     """
 
     name: Annotated[str, Key("name")]
@@ -123,7 +124,7 @@ class Software:
     recursive: Annotated[Staged, Key("recursive")] = Staged()
     algorithm: Annotated[Algorithms, Key("algorithm")] = Algorithms()
     tuner: Annotated[str, Key("tuner")] = NONE
-    compute_share: Annotated[float, Key("compute_share", zero=True)] = 0.0
+    compute_share: Annotated[float, Key("compute_share", zero=True, share=True)] = 0.0
 
     def __post_init__(self) -> None:
         """Refuses a tuner that is not known."""

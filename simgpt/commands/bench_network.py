@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 
 from simgpt import options, tables
 from topologies.benchmark import Line, bench, doubling, sizes_of
-from topologies.errors import MachineError
+from topologies.errors import MachineError, SimgptError
 from topologies.software import ALGORITHMS, Kind
 
 
@@ -55,8 +56,14 @@ def command(
     of a ring would carry. One group over all devices.
     """
     machine = options.machine_of(name, settings)
-    counts = doubling(devices, _whole)
-    lines = bench(machine, collective, sizes_of(sizes), counts, algorithm, placement)
+    if algorithm not in (known := ALGORITHMS[collective]):
+        raise MachineError(
+            f'--algorithm "{algorithm}" is no algorithm of {collective}; try {", ".join(known)}'
+        )
+    counts = _given("--devices", devices, lambda text: doubling(text, _whole))
+    lines = bench(
+        machine, collective, _given("--sizes", sizes, sizes_of), counts, algorithm, placement
+    )
     record: dict[str, Any] = {
         "machine": name,
         "collective": collective,
@@ -83,7 +90,15 @@ def _text(lines: list[Line]) -> str:
     return tables.table(columns, rows)
 
 
+def _given(option: str, text: str, values_of: Callable[[str], list[float]]) -> list[float]:
+    """The values of an option; what is wrong with them is said with its name."""
+    try:
+        return values_of(text)
+    except SimgptError as error:
+        raise MachineError(f"{option} {error}") from None
+
+
 def _whole(text: str) -> float:
     if not text.isdecimal() or int(text) < 2:
-        raise MachineError(f"--devices {text} is no number of devices; write 16:1024 or 64")
+        raise MachineError(f"{text} is no number of devices; write 16:1024 or 64")
     return float(text)

@@ -94,8 +94,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     options.check_apart(output, how["trace"])
     gpt = options.model_of(model)
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
-    plan = options.plan_of(how["plan"], devices=how["devices"], batch=sequences)
     built = options.machine_of(machine, how["settings"])
+    plan = options.plan_on(built, how["plan"], devices=how["devices"], batch=sequences)
     policy, trace = how["placement"], how["trace"]
     placed = parse_placement(policy, built, plan.grid.ranks)
     costs = costs_of(how["compute"], gpt, plan)

@@ -19,7 +19,7 @@ from simulator.prediction import Prediction, predict
 from topologies.errors import SimgptError
 from topologies.load import with_settings
 from topologies.machine import Machine
-from topologies.placement import Placement
+from topologies.placement import Placement, check_ranks
 from topologies.policies import parse_placement
 from workload.gpt import with_fields
 from workload.plan_text import parse_plan
@@ -84,6 +84,8 @@ class Evaluator:
             placed: Placement = self._placed(policy, machine, devices)
             fixed = keys_of(point, "plan")
             return best.best_plan(gpt, machine, devices, batch, fixed=fixed, placement=placed)
+        if devices is not None:
+            check_ranks(machine, devices)
         plan = parse_plan(plan_of(point), devices=devices, batch=batch)
         placed = self._placed(policy, machine, plan.grid.ranks)
         return predict(gpt, plan, machine, placement=placed)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -134,6 +136,22 @@ def test_made_up_tables_make_a_machine_that_predicts() -> None:
         prediction = predict(find_model("tiny-30k"), plan, machine)
         least_s = prediction.model_flops_per_s_per_device * prediction.step_s / 1e9
         assert prediction.step_s > 0.5 * least_s > 0
+
+
+def test_compute_that_stands_still_beside_collectives_makes_a_machine_that_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second of compute, one of collectives, and 2.5 for both at once: more than all of it."""
+    seconds = iter((1.0, 1.0, 2.5))
+    timing = importlib.import_module("executor.calibrate")
+    monkeypatch.setattr(timing, "overlapped", lambda *_: range(3))
+    monkeypatch.setattr(timing, "_play", lambda *_: next(seconds))
+    monkeypatch.setattr(timing, "_mean", lambda value: value)
+    place = SimpleNamespace(grid=SimpleNamespace(ranks=2))
+    share = timing._compute_share(TASK, place, None)
+    crowd = made_up(2) | {"overlap": share}
+    machine = machine_from_dict(machine_document(made_up(1), crowd, 2, "today"), "made up")
+    assert machine.software.compute_share == 0.99
 
 
 def test_a_calibration_is_kept_and_not_made_again(

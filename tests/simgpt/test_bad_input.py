@@ -14,6 +14,7 @@ import pytest
 from tests.simgpt.face import simgpt
 
 PREDICT = "predict gpt-5b -m frontier -n 8"
+BENCH = "bench-network -m frontier"
 RUN = "run tiny-30k --no-predict"
 TOO_MANY = 10**10
 
@@ -52,6 +53,20 @@ TOO_MANY = 10**10
         (3, f"{PREDICT} --batch 16 --plan data=8,micro_batch=3", "try 1, 2"),
         (3, f"{PREDICT} --plan data=4", "multiply to 4 ranks, not to 8 devices"),
         (3, "predict gpt-5b -m frontier -n 1000000", "has 75776 devices"),
+        (3, "predict gpt-5b -m frontier -n 1000000 --batch 64", "has 75776 devices"),
+        (3, "why gpt-5b -m frontier -n 1000001 --plan z=8,data=rest", "has 75776 devices"),
+        (3, "search gpt-5b -m frontier -n 1000001 --batch 64", "has 75776 devices"),
+        (2, f"{PREDICT} --set software.compute_share=2", "must be from 0 to below 1"),
+        (2, f"{BENCH} --sizes a:b", '--sizes "a" is not a number with a unit'),
+        (2, f"{BENCH} --sizes 2GB:1GB", "--sizes 2GB:1GB runs backwards"),
+        (2, f"{BENCH} --sizes 0B", "--sizes 0B is no size"),
+        (2, f"{BENCH} --devices 64:16", "--devices 64:16 runs backwards"),
+        (2, f"{BENCH} --devices a", "--devices a is no number of devices"),
+        (
+            2,
+            f"{BENCH} --algorithm foo",
+            '--algorithm "foo" is no algorithm of all_gather; try auto',
+        ),
         (2, f"{PREDICT} --set device.memory", "write key=value"),
         (2, f"{PREDICT} --set device.memory=3", "has no unit"),
         (2, f"{PREDICT} --set device.mem=3", "nearest: device.memory"),

@@ -101,6 +101,24 @@ def test_numbers_without_a_unit_are_asked_for_by_name() -> None:
     assert {"device.matmul.e_max", "software.compute_share"} <= added.keys()
 
 
+def test_a_share_near_one_rises_no_further_than_its_range() -> None:
+    """What is reached goes up to 1, what others take half way there; t = 1/p and t = 1/(1 - p)."""
+    reached, taken = "software.all_gather.efficiency_across", "interconnect.background"
+    machine = with_settings(FRONTIER, {reached: 0.96, taken: 0.94})
+    found = {p.name: p for p in parameters(machine, "bf16", pure=True)}
+    assert found[reached].steps() == pytest.approx((0.96 / FACTOR, 1))
+    assert found[taken].steps() == pytest.approx((0.94 / FACTOR, 0.97))
+    rise = elasticity(
+        found[reached],
+        machine,
+        lambda m: 1 / m.software.all_gather.efficiency_across,  # type: ignore[union-attr]
+    )
+    assert rise.value == pytest.approx(-1, abs=1e-12)
+    assert (
+        elasticity(found[taken], machine, lambda m: 1 / (1 - m.interconnect.background)).value > 1
+    )
+
+
 def test_neighbours_are_legal_plans_on_as_many_devices_that_differ_in_what_they_say() -> None:
     plan = parse_plan("x=2,z=2,data=2,micro_batch=2", batch=16)
     found = dict(neighbours(TINY, plan))

@@ -120,7 +120,16 @@ def test_a_bare_number_where_a_unit_belongs_is_refused(tmp_path: Path) -> None:
         ("[0, 1, 4]", "[0, 1, 1.5]", "node.links.pairs = "),
         ("[0, 0, 1, 1, 2, 2, 3, 3]", "[0, 0, 1]", "node.nics.of_device names 3 NICs, but the "
          "node has 8 devices; give one NIC for each"),
-        ("e_max = 0.65", "e_max = 0", "device.matmul.e_max = 0 must be above 0"),
+        ("e_max = 0.65", "e_max = 0", "device.matmul.e_max = 0 must be above 0 and at most 1"),
+        ("e_max = 0.65", "e_max = 65.5", "device.matmul.e_max = 65.5 must be above 0 and at most "
+         "1; write 0.655 for 65.5 %"),
+        ("efficiency_across = 0.7362", "efficiency_across = 1.01", "software.all_gather."
+         "efficiency_across = 1.01 must be above 0 and at most 1"),
+        ("compute_share = {value = 0.159", "compute_share = {value = 1", "software.compute_share = "
+         "1 must be from 0 to below 1"),
+        ("[interconnect]", "[interconect]", "interconect is not a table of a machine; nearest: "
+         "interconnect"),
+        ("[sources]", "[source]", "source is not a table of a machine; nearest: sources"),
         ('launch = "10 us"', "", "device.matmul.launch is missing; it wants text with a unit (s)"),
         ('kind = "dragonfly"', 'kind = "torus"', "interconnect.kind is torus; try dragonfly, "
          "fat-tree or none"),
@@ -181,6 +190,13 @@ def test_settings_take_numbers_and_lists_as_text() -> None:
          'write it like "191.5 TFLOP/s"'),
         ("node.devices", "eight", MachineError,
          "frontier: node.devices = 'eight' does not fit; it wants a whole number"),
+        ("network.background", "10%", MachineError,
+         "frontier: interconnect.background = '10%' does not fit; it wants a number from 0 to "
+         "below 1, such as 0.1 for 10 %"),
+        ("device.matmul.m0", "foo", MachineError,
+         "frontier: device.matmul.m0 = 'foo' does not fit; it wants a number such as 0.1"),
+        ("device.slowest", "foo", MachineError,
+         "frontier: device.slowest = 'foo' does not fit; it wants a list of [devices, rate]"),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_refused(
@@ -189,6 +205,41 @@ def test_a_wrong_setting_is_refused(
     with pytest.raises(error) as caught:
         with_settings("frontier", {key: value})
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "device.matmul.e_max",
+        "device.matmul.memory_fraction",
+        "device.matmul.sustained",
+        "device.memory_efficiency",
+        "device.efficiency_of.gelu",
+        "device.attention.forward",
+        "device.attention.backward",
+        "software.all_gather.efficiency_across",
+        "software.all_gather.efficiency_within",
+    ],
+)
+def test_all_of_what_there_is_can_be_reached_and_no_more(key: str) -> None:
+    assert with_settings("frontier", {key: "1"}).entries
+    for value in ("1.001", "0", "-0.5"):
+        with pytest.raises(MachineError, match=f"{key} = .* must be above 0 and at most 1"):
+            with_settings("frontier", {key: value})
+
+
+def test_a_ratio_of_two_rates_may_be_above_one() -> None:
+    ratios = ("device.matmul.fp8", "device.matmul.forms.NT", "software.all_gather.overlap")
+    assert with_settings("frontier", dict.fromkeys(ratios, "1.5")).device.matmul.fp8 == 1.5
+
+
+@pytest.mark.parametrize("key", ["software.compute_share", "network.background"])
+def test_others_may_take_nothing_but_not_all(key: str) -> None:
+    for value in ("0", "0.99"):
+        assert with_settings("frontier", {key: value}).entries
+    for value in ("1", "2", "-0.1"):
+        with pytest.raises(MachineError, match=f"= {value} must be from 0 to below 1"):
+            with_settings("frontier", {key: value})
 
 
 def test_loading_a_machine_imports_neither_networkx_nor_torch() -> None:

@@ -156,5 +156,7 @@ def test_sixteen_nodes_of_frontier_share_four_switches() -> None:
 
 
 def test_other_jobs_cannot_take_everything() -> None:
-    with pytest.raises(MachineError, match=r"interconnect.background = 1 leaves nothing"):
+    with pytest.raises(
+        MachineError, match=r"interconnect.background = 1 must be from 0 to below 1"
+    ):
         with_settings(FRONTIER, {"interconnect.background": "1"})

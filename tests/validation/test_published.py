@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.simgpt.face import assert_golden, simgpt
+from topologies.load import load_machine
 from topologies.machine import Machine
 from validation.published.case import Case, NoCaseError, case_of
+from validation.published.machine import scattering
 from validation.published.measured import published_flops
 from validation.published.outcome import held_out
 from validation.published.predicting import predict_runs
@@ -231,3 +233,11 @@ def test_the_shipped_rows_can_all_be_read_and_a_tenth_is_held_out() -> None:
     runs = read_runs()
     assert len(runs) == 724
     assert 0.05 < sum(held_out(each.id) for each in runs) / 724 < 0.15
+
+
+def test_a_message_over_four_nics_is_faster_than_one_nic_can_be() -> None:
+    """Perlmutter's 4 NICs of 25 GB/s at 0.96 send in parts, which 4 links of 25 GB/s at 0.768
+    gather: 1 / (1/96 + 0.75/76.8) = 49.5 GB/s."""
+    curve = scattering(load_machine("perlmutter"), 4).software.send_recv
+    assert curve is not None
+    assert curve.efficiency_across == pytest.approx(49.548 / 25, rel=1e-4)
