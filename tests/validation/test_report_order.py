@@ -38,6 +38,7 @@ def row(number: int, rate: float, fits: bool = True, **scaling: Any) -> dict[str
             **PLAIN,
             RATE: rate,
             "step_s": 1 / rate,
+            "breakdown_s": {"compute": 1 / rate},
             "plan_string": f"x=1,z={number},recompute={recompute}",
             "memory": {**PLAIN["memory"], "peak_bytes": 1 if fits else 2**50},
         },
@@ -80,7 +81,12 @@ def test_a_plan_that_does_not_fit_comes_last_and_says_so(tmp_path: Path) -> None
     found = sweep(row(0, 9.0, fits=False), row(1, 1.0), row(2, 2.0))
     bars = drawn(found)
     assert [bar.fits for bar in bars] == [True, True, False]
-    (axes,) = breakdown(bars, bars, bars[0]).axes
+    axes: Any = breakdown(bars, bars, bars[0]).axes[0]
+    first, *_, last = [
+        bar[0].get_facecolor() for bar in axes.containers if bar.get_label() == "compute"
+    ]
+    assert first != last
+    assert axes.get_legend().get_patches()[0].get_facecolor() == first
     ticks = axes.get_yticklabels()
     assert [tick.get_text().endswith("\n(does not fit)") for tick in ticks] == [False, False, True]
     assert [tick.get_fontweight() for tick in ticks] == ["bold", "normal", "normal"]
@@ -148,14 +154,14 @@ def test_a_weak_and_a_strong_study_are_two_lines_in_each_figure() -> None:
 @pytest.mark.parametrize(
     ("found", "names"),
     [
-        (rungs("weak", WEAK), ["tiny-1m on frontier"]),
+        (rungs("weak", WEAK), ["tiny-1m on frontier, weak scaling"]),
         (rungs("weak", WEAK) + rungs("", STRONG), ["weak scaling", "other answers"]),
         (rungs("", STRONG) + rungs("", {16: 64, 32: 64}), ["batch=32", "batch=64"]),
         (rungs("", WEAK), ["tiny-1m on frontier"]),
         (rungs("weak", WEAK) + rungs("weak", {16: 8, 32: 16}), ["batch=32 to 64", "batch=8 to 16"]),
         (
             rungs("weak", WEAK) + rungs("weak", WEAK),
-            ["tiny-1m on frontier", "tiny-1m on frontier (2)"],
+            [f"tiny-1m on frontier, weak scaling{number}" for number in ("", " (2)")],
         ),
         (
             rungs("weak", WEAK) + rungs("weak", WEAK, model="tiny-2m"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from validation.report.figures import seconds, shorter, time_unit
 from validation.report.labels import labels
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MOST_BARS = 16
 WHITE = "#FFFFFF"
-FAINT = 0.45  # how opaque the bar of a plan that does not fit is
+FAINT = 0.45  # of the colours: what the bar of a plan that does not fit has
 LEAST_SHARE = 0.004  # of a bar: less is drawn together as "rest"
 NAMES = {"pipe": "waiting for other stages", "compute": "compute", "optimizer": "optimizer"}
 
@@ -62,12 +62,18 @@ def _bar(
     for parts in groups:
         width = sum(_width(answer, part) for part in parts) / unit
         colour, hatch = _look(parts[0])
-        axes.barh(row, width, left=left, height=0.62, color=colour, hatch=hatch,
-                  alpha=1.0 if answer.fits else FAINT,
+        axes.barh(row, width, left=left, height=0.62, hatch=hatch,
+                  color=colour if answer.fits else _fainter(colour),
                   edgecolor="white" if colour != WHITE else GREY, linewidth=0.5,
                   label=_label(parts))  # fmt: skip
         left += width
     axes.text(left, row, f" {seconds(answer.step_s)}", va="center", fontsize=9)
+
+
+def _fainter(colour: str) -> tuple[float, ...]:
+    from matplotlib.colors import to_rgb
+
+    return tuple(1 - FAINT * (1 - part) for part in to_rgb(colour))
 
 
 def _alike(parts: Sequence[str]) -> list[list[str]]:
@@ -106,7 +112,8 @@ def _width(answer: Answer, part: str) -> float:
 
 
 def _legend_above(axes: Axes, columns: int) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
+    unique: dict[str, Any] = {}
+    for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+        unique.setdefault(name, handle)  # the first bar's, since the last ones may be faint
     axes.legend(unique.values(), unique.keys(), loc="lower left", bbox_to_anchor=(0, 1.0),
                 ncols=columns, fontsize=8.5, handlelength=1.8, columnspacing=1.2)  # fmt: skip

@@ -11,6 +11,7 @@ from validation.report.prediction import Answer
 
 IN_NAMES = ("model", "machine", "placement", "compute")  # keys that the two names tell of already
 OTHERS = "other answers"
+MISSING = {"kind": OTHERS}  # what a line without such a trait is called, where others have one
 
 
 def ladders_of(answers: Answers) -> dict[str, Ladder]:
@@ -81,7 +82,7 @@ def _traits(ladder: Ladder) -> dict[str, str]:
     keys = [key for key in ladder.varied if key.partition(".")[0] not in IN_NAMES]
     return {
         "where": where(ladder),
-        "kind": f"{ladder.kind} scaling" if ladder.kind else OTHERS,
+        "kind": f"{ladder.kind} scaling" if ladder.kind else "",
         **{key: label(ladder.varied, [key]) for key in keys},
         "batch": f"batch={batches[0]:,}{upto}",
         "study": ladder.study,
@@ -96,7 +97,9 @@ def _names(traits: Sequence[Mapping[str, str]]) -> list[str]:
             telling.append(key)
     names: list[str] = []
     for each in traits:
-        name = ", ".join(each[key] for key in telling or ["where"] if each.get(key))
+        words = [each.get(key) or MISSING.get(key) for key in telling]
+        words = words or [each["where"], each["kind"]]
+        name = ", ".join(filter(None, words))
         names.append(next(n for n in map(_numbered, repeat(name), count(1)) if n not in names))
     return names
 

@@ -24,6 +24,7 @@ POINTS = 400
 MOST_ROWS = 14
 SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 ROOMY = 4  # times the peak: a device with more than that is told of, not drawn
+PATCH = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}  # behind words
 COMPUTE_SORTS = ("matmul", "attention", "elementwise", "optimizer")
 
 
@@ -177,7 +178,7 @@ def _limit(axes: Axes, end: float, peak: float, capacity: float, capacity_bytes:
     else:
         words = f"↑ {words}: {_times(capacity / peak)} the peak, far above what is drawn"
     axes.text(end, capacity if drawn else 0.98 * top, words, ha="right",
-              va="bottom" if drawn else "top", color=RED, fontsize=9)  # fmt: skip
+              va="bottom" if drawn else "top", color=INK, fontsize=9, bbox=PATCH)  # fmt: skip
     axes.set_xlim(0, end)
     axes.set_ylim(0, top)
 
