@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from validation.report.figures import MOST_LINES, device_axis, shorter
+from validation.report.figures import MOST_LINES, OVER_LINES, device_axis, shorter
 from validation.report.findings import Ladder
 from validation.report.prediction import Answer
 from validation.report.style import INK, LINES, canvas
@@ -79,5 +79,5 @@ def efficiency(ladders: Mapping[str, Ladder]) -> Figure:
     axes.set_ylabel("parallel efficiency, %")
     axes.set_title("Model FLOP/s per device over the first rung's")
     device_axis(axes, sorted(devices))
-    axes.legend(fontsize=8.5, loc="lower left")
+    axes.legend(fontsize=8.5, loc="best", **OVER_LINES)
     return figure

@@ -22,6 +22,10 @@ PUBLISHED: dict[str, Any] = {
     "color": RED, "marker": "D", "markersize": 7, "markerfacecolor": "none",
     "markeredgewidth": 1.6, "linestyle": "none",
 }  # fmt: skip
+# How a legend that lines may pass behind stays legible.
+OVER_LINES: dict[str, Any] = {
+    "frameon": True, "facecolor": "white", "edgecolor": "none", "framealpha": 0.85,
+}  # fmt: skip
 
 
 def shorter(text: str, width: int = 46) -> str:
@@ -77,7 +81,7 @@ def scaling(lines: Mapping[str, Sequence[Answer]]) -> Figure:
     right.set_title("Share of the peak")
     for axes in (left, right):
         device_axis(axes, sorted({a.devices for line in lines.values() for a in line}))
-    right.legend(fontsize=8.5)
+    right.legend(fontsize=8.5, **OVER_LINES)
     return figure
 
 
