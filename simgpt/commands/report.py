@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -55,7 +56,9 @@ def command(
     with Ticker() as ticker:
         ladders = weak_scaling(ticker) if ladder else {}
         written = write_report(answers, ladders, page=output, folder=folder, progress=ticker)
-    options.note(f"wrote {_listed(written)}")
+    options.note(f"wrote {_listed(written.paths)}")
+    if written.missing:
+        options.note(" ".join(written.missing.split()))
 
 
 def _make(folder: Path) -> None:
@@ -65,6 +68,6 @@ def _make(folder: Path) -> None:
         raise click.UsageError(f"cannot make the folder {folder}: {error.strerror}") from None
 
 
-def _listed(written: list[Path]) -> str:
+def _listed(written: Sequence[Path]) -> str:
     first = str(written[0])
     return first if len(written) == 1 else f"{first} and {len(written) - 1} other files"

@@ -12,10 +12,11 @@ from tests.simgpt.face import simgpt
 from tests.simgpt.test_report_page import answered, page_of
 from validation.report.answers import Answers, read_answers
 from validation.report.efficiency import reach_of
-from validation.report.figures import published_points, scaling_lines
+from validation.report.figures import published_points
 from validation.report.findings import sweep_of
 from validation.report.headline import headline
 from validation.report.labels import labels
+from validation.report.lines import ladders_of, scaling_lines
 from validation.report.scene import staged
 
 LAYERS = """
@@ -89,7 +90,7 @@ def test_a_changed_model_is_not_beside_what_was_published_of_the_preset(tmp_path
             rows.append({**record, "point": point, "prediction": prediction})
     path = tmp_path / "r.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    lines = scaling_lines(read_answers([path]).predictions)
+    lines = scaling_lines(ladders_of(read_answers([path])))
     assert list(lines) == ["gpt-5b on frontier", "gpt-5b with layers=23 on frontier"]
     assert {at.model for at, _ in published_points(lines)} == {"gpt-5b"}
     assert len(found) == 2
@@ -135,8 +136,8 @@ def test_a_scaling_study_says_how_far_it_scales(tmp_path: Path) -> None:
     head = headline(read_answers([folder]), {})
     assert head.answer == "2 devices"
     assert head.question == "Up to how many devices does it keep 80 % of its parallel efficiency?"
-    said = "It keeps 80 % of its parallel efficiency up to 2 devices (80.0 %), and 50.0 % on 64. "
-    assert head.sentence.startswith(said)
+    said = "It keeps at least 80 % of its parallel efficiency up to 2 devices (80.0 %), and 50.0 % "
+    assert head.sentence.startswith(f"{said}on 64. ")
     assert head.about is not None
     assert head.about.devices == 2
     page = page_of(folder / "results.jsonl")
@@ -165,9 +166,9 @@ def ladder(*efficiencies: float | None) -> Answers:
 @pytest.mark.parametrize(
     ("efficiencies", "words"),
     [
-        ((1.0, 0.9, 0.85), "up to 4 devices, the most of the study: 85.0 %."),
+        ((1.0, 0.9, 0.85), "up to 4 devices (85.0 %), where the study ends."),
         ((1.0, 0.7, 0.9), "up to 1 device (100.0 %), and 70.0 % on 2."),
-        ((1.0, None, 0.9), "up to 4 devices, the most of the study: 90.0 %."),
+        ((1.0, None, 0.9), "up to 4 devices (90.0 %), where the study ends."),
         ((1.0, None, None), ""),
     ],
 )

@@ -8,9 +8,9 @@ from html import unescape
 from pathlib import Path
 
 from tests.simgpt.face import simgpt
-from validation.report.answers import read_answers
-from validation.report.figures import scaling_lines
+from validation.report.answers import Answers, read_answers
 from validation.report.labels import labels
+from validation.report.lines import ladders_of, scaling_lines
 
 TINY = ("-n", "16", "--plan", "z=4,data=rest", "--batch", "16")
 COMMAND = "simgpt predict tiny-1m -m frontier -n 16 --plan x=1,y=1,z=4,data=4 --batch 16"
@@ -72,7 +72,7 @@ def test_answers_that_differ_in_a_setting_are_labelled_by_it(tmp_path: Path) -> 
     changed = answered(tmp_path / "b.json", *FRONTIER, "--set", "device.launch=30 us")
     found = read_answers([usual, changed]).predictions
     assert labels(found) == ["usual device.launch", "device.launch=30 us"]
-    assert scaling_lines(found) == {}
+    assert scaling_lines(ladders_of(Answers(found))) == {}
 
 
 def test_a_label_breaks_into_lines_and_a_long_value_loses_its_middle(tmp_path: Path) -> None:
@@ -128,7 +128,11 @@ def test_a_copied_machine_is_named_by_its_file_and_drawn_while_it_is_the_same(
         "frontier, usual device.launch",
     ]
     own.write_text(text + "\n# changed\n", encoding="utf-8")
-    assert f"links are not drawn: {own} has been changed since" in page_of(path)
+    missing = f"links are not drawn: {own} has been changed since."
+    assert missing in page_of(path)
+    said = simgpt("report", str(path), "-o", str(tmp_path / "c.html"))
+    assert said.status == 0
+    assert said.err.endswith(f"c.html\nTimeline, memory over time and {missing}\n")
     own.unlink()
     assert f"links are not drawn: {own} is not there any more" in page_of(path)
 

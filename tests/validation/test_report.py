@@ -13,8 +13,9 @@ from simulator.prediction import predict
 from topologies.load import load_machine, with_settings
 from topologies.placement import scheduler
 from validation.report.answers import Answers, read_answers
-from validation.report.figures import published_points, scaling, scaling_lines
+from validation.report.figures import published_points, scaling
 from validation.report.headline import headline
+from validation.report.lines import ladders_of, scaling_lines
 from validation.report.reading import ReportError
 from validation.report.report import write_report
 from validation.report.scene import staged
@@ -257,7 +258,7 @@ def test_lines_of_scaling_are_models_or_in_weak_scaling_machines(tmp_path: Path)
     weak = [answer(devices=16), answer(devices=32, model="tiny-2m")]
     for records, name in ((strong, "tiny-1m on frontier"), (weak, "frontier")):
         path = written(tmp_path, "r.jsonl", *({"prediction": record} for record in records))
-        lines = scaling_lines(read_answers([path]).predictions)
+        lines = scaling_lines(ladders_of(read_answers([path])))
         assert {key: [a.devices for a in line] for key, line in lines.items()} == {name: [16, 32]}
 
 
@@ -267,7 +268,7 @@ def test_published_points_are_drawn_over_the_lines_of_scaling(tmp_path: Path) ->
         for record, devices in ((answer(model="gpt-5b"), 512), (answer(model="gpt-80b"), 8192))
     ]
     path = written(tmp_path, "r.jsonl", *({"prediction": record} for record in records))
-    lines = scaling_lines(read_answers([path]).predictions)
+    lines = scaling_lines(ladders_of(read_answers([path])))
     points = published_points(lines)
     assert [(at.devices, step.hfu) for at, step in points] == [(512, 0.411), (8192, 0.363)]
     left, right = scaling(lines).axes
@@ -275,7 +276,7 @@ def test_published_points_are_drawn_over_the_lines_of_scaling(tmp_path: Path) ->
     assert [100 * step.hfu for _, step in points] == pytest.approx([41.1, 36.3])
     changed = [record | {"settings": {"network.background": 0.1}} for record in records]
     path = written(tmp_path, "s.jsonl", *({"prediction": record} for record in changed))
-    assert published_points(scaling_lines(read_answers([path]).predictions)) == []
+    assert published_points(scaling_lines(ladders_of(read_answers([path])))) == []
 
 
 def test_the_share_of_a_bin_is_what_spans_cover_of_it() -> None:

@@ -7,9 +7,11 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from topologies.load import machine_names, variant_names
 from validation.report.reading import Reader, ReportError
 
 FILES = (".toml", ".json")
@@ -100,6 +102,18 @@ def named(name: str, given: str) -> str:
     before, colon, variant = given.rpartition(":")
     file = path.name + (colon + variant if before else "")
     return file if name.partition(":")[0] == path.stem else f"{name} ({file})"
+
+
+def without_usual_variant(machine: str) -> str:
+    """A machine of ours by its name alone, where the variant behind it is the one it has anyway: so
+    one machine has one name, whichever of the two an answer has."""
+    name, _, variant = machine.partition(":")
+    return name if variant and variant == _usual_variant(name) else machine
+
+
+@cache
+def _usual_variant(name: str) -> str:
+    return next(iter(variant_names(name)), "") if name in machine_names() else ""
 
 
 def digest_of(path: Path) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from validation.report.figures import MOST_LINES, device_axis
+from validation.report.figures import MOST_LINES, OVER_LINES, device_axis, shorter
 from validation.report.findings import Ladder
 from validation.report.prediction import Answer
 from validation.report.style import INK, LINES, canvas
+from validation.report.words import several
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,9 +31,10 @@ class Reach:
     def sentence(self) -> str:
         """How far it scales."""
         name = f" ({self.ladder.name})" if self.ladder.name else ""
-        upto = f"It keeps {KEPT_WORDS} of its parallel efficiency up to {devices_of(self.last)}"
+        devices = several(self.last.devices, "device")
+        upto = f"It keeps at least {KEPT_WORDS} of its parallel efficiency up to {devices}"
         if self.beyond is None:
-            return f"{upto}, the most of the study: {_percent(self.last)}{name}."
+            return f"{upto} ({_percent(self.last)}), where the study ends{name}."
         return (
             f"{upto} ({_percent(self.last)}), and {_percent(self.beyond)} on "
             f"{self.beyond.devices:,}{name}."
@@ -55,26 +57,21 @@ def _reach(ladder: Ladder) -> Reach | None:
     return Reach(ladder, known[-1], None)
 
 
-def devices_of(answer: Answer) -> str:
-    """How many devices it takes, in words."""
-    return f"{answer.devices:,} device{'s' if answer.devices > 1 else ''}"
-
-
 def _percent(answer: Answer) -> str:
     return f"{100 * (answer.efficiency or 0.0):.1f} %"
 
 
-def efficiency(ladders: Sequence[Ladder]) -> Figure:
-    """Efficiency over devices, a line for each ladder, and one at KEPT."""
+def efficiency(ladders: Mapping[str, Ladder]) -> Figure:
+    """Efficiency over devices, a line for each ladder by its name, and one at KEPT."""
     figure, (axes,) = canvas(6.4, 3.7)
     devices: set[int] = set()
     top = 1.0
-    for ladder, (colour, marker, dash) in zip(ladders[:MOST_LINES], LINES, strict=False):
+    for (name, ladder), look in zip(list(ladders.items())[:MOST_LINES], LINES, strict=False):
+        colour, marker, dash = look
         known = [rung for rung in ladder.rungs if rung.efficiency is not None]
         values = [100 * (rung.efficiency or 0.0) for rung in known]
-        name = ladder.name or f"{ladder.kind} scaling"
         axes.plot([rung.devices for rung in known], values, color=colour, marker=marker,
-                  linestyle=dash, markersize=5, label=name)  # fmt: skip
+                  linestyle=dash, markersize=5, label=shorter(name))  # fmt: skip
         devices |= {rung.devices for rung in known}
         top = max([top, *(value / 100 for value in values)])
     axes.axhline(100 * KEPT, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), label=KEPT_WORDS)
@@ -82,5 +79,5 @@ def efficiency(ladders: Sequence[Ladder]) -> Figure:
     axes.set_ylabel("parallel efficiency, %")
     axes.set_title("Model FLOP/s per device over the first rung's")
     device_axis(axes, sorted(devices))
-    axes.legend(fontsize=8.5, loc="lower left")
+    axes.legend(fontsize=8.5, loc="best", **OVER_LINES)
     return figure

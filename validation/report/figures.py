@@ -1,15 +1,14 @@
-"""Figures of answers: where the step goes, how it scales, and predicted beside measured."""
+"""Figures of answers: how steps scale, and predicted beside measured."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from validation.overlay import PublishedStep, published_step
 from validation.report.answers import Pair
-from validation.report.labels import labels
 from validation.report.prediction import Answer
-from validation.report.style import BLUE, GREY, INK, LINES, RED, canvas, look_of, plain_log_ticks
+from validation.report.style import BLUE, INK, LINES, RED, canvas, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,88 +16,21 @@ if TYPE_CHECKING:
 
     from validation.weak_scaling import Rung
 
-MOST_BARS = 16
 MOST_LINES = 8
-WHITE = "#FFFFFF"
-LEAST_SHARE = 0.004  # of a bar: less is drawn together as "rest"
 UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 PUBLISHED: dict[str, Any] = {
     "color": RED, "marker": "D", "markersize": 7, "markerfacecolor": "none",
     "markeredgewidth": 1.6, "linestyle": "none",
 }  # fmt: skip
-NAMES = {"pipe": "waiting for other stages", "compute": "compute", "optimizer": "optimizer"}
-
-
-def name_of(part: str) -> str:
-    """What a part of the breakdown is, in words."""
-    return NAMES.get(part, "idle" if part == "idle" else shorter(f"waiting on {part}", 30))
+# How a legend that lines may pass behind stays legible.
+OVER_LINES: dict[str, Any] = {
+    "frameon": True, "facecolor": "white", "edgecolor": "none", "framealpha": 0.85,
+}  # fmt: skip
 
 
 def shorter(text: str, width: int = 46) -> str:
     """Text cut to a width, so that a long plan leaves room for the bars."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def breakdown(answers: Sequence[Answer]) -> Figure:
-    """A bar for each prediction: what its step consists of."""
-    shown = answers[:MOST_BARS]
-    names = labels(shown)
-    lines = sum(name.count("\n") + 1 for name in names)
-    figure, (axes,) = canvas(8.4, 1.7 + 0.42 * len(shown) + 0.1 * (lines - len(shown)))
-    word, unit = time_unit(max(answer.step_s for answer in shown))
-    groups = _alike(_parts(shown))
-    for row, answer in enumerate(shown):
-        left = 0.0
-        for parts in groups:
-            width = sum(_width(answer, part) for part in parts) / unit
-            colour, hatch = _look(parts[0])
-            axes.barh(row, width, left=left, height=0.62, color=colour, hatch=hatch,
-                      edgecolor="white" if colour != WHITE else GREY, linewidth=0.5,
-                      label=_label(parts))  # fmt: skip
-            left += width
-        axes.text(left, row, f" {seconds(answer.step_s)}", va="center", fontsize=9)
-    axes.set_yticks(range(len(shown)), names)
-    axes.invert_yaxis()
-    axes.margins(x=0.1)
-    axes.set_xlabel(f"one step, {word}")
-    axes.grid(axis="x")
-    _legend_above(axes, 4)
-    return figure
-
-
-def _alike(parts: Sequence[str]) -> list[list[str]]:
-    """Parts that look the same are drawn as one, since nobody could tell them apart."""
-    groups: dict[object, list[str]] = {}
-    for part in parts:
-        groups.setdefault("rest" if part == "rest" else _look(part), []).append(part)
-    return list(groups.values())
-
-
-def _look(part: str) -> tuple[str, str]:
-    return (WHITE, "") if part == "rest" else look_of(part)
-
-
-def _label(parts: Sequence[str]) -> str:
-    return "rest" if parts[0] == "rest" else name_of(", ".join(parts))
-
-
-def _parts(shown: Sequence[Answer]) -> list[str]:
-    """Parts that count in some bar, compute first and then the largest."""
-    sums: dict[str, float] = {}
-    for answer in shown:
-        for part, value in answer.breakdown_s.items():
-            if value / answer.step_s >= LEAST_SHARE:
-                sums[part] = sums.get(part, 0.0) + value
-    ordered = sorted(sums, key=lambda part: (part != "compute", -sums[part]))
-    return [*ordered, "rest"]
-
-
-def _width(answer: Answer, part: str) -> float:
-    if part != "rest":
-        value = answer.breakdown_s.get(part, 0.0)
-        return value if value / answer.step_s >= LEAST_SHARE else 0.0
-    least = LEAST_SHARE * answer.step_s
-    return sum(value for value in answer.breakdown_s.values() if value < least)
 
 
 def time_unit(step_s: float) -> tuple[str, float]:
@@ -118,36 +50,7 @@ def _three(value: float) -> str:
     return f"{value:,.0f}" if value >= 999.5 else f"{value:#.3g}".rstrip(".")
 
 
-def _legend_above(axes: Axes, columns: int) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    axes.legend(unique.values(), unique.keys(), loc="lower left", bbox_to_anchor=(0, 1.0),
-                ncols=columns, fontsize=8.5, handlelength=1.8, columnspacing=1.2)  # fmt: skip
-
-
-def scaling_lines(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
-    """Lines of a scaling figure: the fastest fitting answer for each number of devices.
-
-    A line is a model on a machine; where each model stands at one number of devices only, as in
-    weak scaling, it is a machine.
-    """
-    lines = _grouped(answers, lambda answer: f"{answer.model} on {answer.machine}")
-    if all(len(line) < 2 for line in lines.values()):
-        lines = _grouped(answers, lambda answer: answer.machine)
-    return {name: line for name, line in lines.items() if len(line) > 1}
-
-
-def _grouped(answers: Sequence[Answer], key: object) -> dict[str, list[Answer]]:
-    best: dict[str, dict[int, Answer]] = {}
-    for answer in answers:
-        line = best.setdefault(key(answer), {})  # type: ignore[operator]
-        known = line.get(answer.devices)
-        if answer.fits and (known is None or answer.tokens_per_s > known.tokens_per_s):
-            line[answer.devices] = answer
-    return {name: [line[n] for n in sorted(line)] for name, line in best.items()}
-
-
-def scaling(lines: dict[str, list[Answer]]) -> Figure:
+def scaling(lines: Mapping[str, Sequence[Answer]]) -> Figure:
     """FLOP/s of the whole job, and the share of the peak, over the number of devices."""
     figure, (left, right) = canvas(9.2, 3.7, columns=2)
     for (name, line), (colour, marker, dash) in zip(
@@ -178,11 +81,13 @@ def scaling(lines: dict[str, list[Answer]]) -> Figure:
     right.set_title("Share of the peak")
     for axes in (left, right):
         device_axis(axes, sorted({a.devices for line in lines.values() for a in line}))
-    right.legend(fontsize=8.5)
+    right.legend(fontsize=8.5, **OVER_LINES)
     return figure
 
 
-def published_points(lines: dict[str, list[Answer]]) -> list[tuple[Answer, PublishedStep]]:
+def published_points(
+    lines: Mapping[str, Sequence[Answer]],
+) -> list[tuple[Answer, PublishedStep]]:
     """The answers on the lines, of usual models and machines, whose step was published, with it."""
     found = []
     for answer in (answer for line in lines.values() for answer in line if answer.asked.is_usual):

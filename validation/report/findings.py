@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from validation.report.asked import asked_of, located
 from validation.report.prediction import Answer, names_of, prediction_of
 from validation.report.reading import Reader, ReportError
+from validation.report.words import several
 
 FRONTS = {"plans": "plan", "memory_front": "less memory", "devices_front": "devices"}
 RUNG = ("model", "devices", "batch", "plan")
@@ -27,11 +28,18 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs of a scaling study that can run, by devices; `name` tells it from its others."""
+    """The rungs of a scaling study that can run, by devices. `kind` is weak, strong, or empty where
+    it is of no such study, and `varied` has the values that tell it from the study's others."""
 
-    name: str
+    varied: Mapping[str, Any]
     kind: str
     rungs: Sequence[Answer]
+    study: str = ""
+
+    @property
+    def name(self) -> str:
+        """What tells it from the study's others, in words."""
+        return label(self.varied, list(self.varied))
 
 
 @dataclass(frozen=True)
@@ -86,12 +94,17 @@ def search_of(document: Mapping[str, Any], origin: str) -> tuple[list[Answer], F
                 {**row, **shared, "machine": machine}, origin, f"{word} {number}"
             )
             found.setdefault((answer.plan, answer.devices), answer)
-    plans = [answer for answer in found.values() if answer.label.startswith("plan ")]
+    plans = [answer for answer in found.values() if is_plan(answer)]
     measure = _measure(document.get("objective"), "time")
     best = best_of(plans, measure)
     each = list(found.values())
     finding = Finding(measure, best, each, proof=_proof(document), asked=_asked(document, origin))
     return each, finding
+
+
+def is_plan(answer: Answer) -> bool:
+    """Whether it is one of a search's best plans, rather than best in something else."""
+    return answer.label.startswith("plan ")
 
 
 def _asked(document: Mapping[str, Any], origin: str) -> str:
@@ -100,8 +113,8 @@ def _asked(document: Mapping[str, Any], origin: str) -> str:
         return ""
     of = Reader(document, origin)
     model, machine = names_of(of, asked_of(document, origin))
-    where = f"{of.whole('devices'):,} devices of {machine}"
-    return f"{model} on {where}, with a batch of {of.whole('batch'):,} sequences"
+    where = f"{several(of.whole('devices'), 'device')} of {machine}"
+    return f"{model} on {where}, with a batch of {several(of.whole('batch'), 'sequence')}"
 
 
 def _proof(document: Mapping[str, Any]) -> tuple[str, float | None] | None:
@@ -120,31 +133,35 @@ def sweep_of(
     `study` is what is known of the sweep besides its rows."""
     points = {origin: point for origin, row in rows if isinstance(point := row.get("point"), dict)}
     varied = _varied(list(points.values()))
-    answers, failures = [], []
-    ladders: dict[tuple[str, str], list[Answer]] = {}
+    found, failures = [], []
     for origin, row in rows:
         point = points.get(origin, {})
-        if not isinstance(row.get("prediction"), dict):
+        if isinstance(row.get("prediction"), dict):
+            found.append((prediction_of(_at_point(row, point, study), origin), row, point))
+        else:
             name = label(point, varied) or str(row.get("id", origin))
             failures.append((name, str(row.get("reason") or row.get("status") or "")))
-            continue
-        answer = prediction_of(_at_point(row, point, study), origin)
-        answers.append(answer)
+    answers = [answer for answer, _, _ in found]
+    measure, title = _measure(study.get("sort"), "throughput"), str(study.get("title") or "")
+    apart = [key for key in varied if key not in _rung(study)]
+    ladders = [replace(ladder, study=title) for ladder in _ladders(found, apart)]
+    best = best_of(answers, measure)
+    return answers, failures, Finding(measure, best, answers, title=title, ladders=ladders)
+
+
+def _ladders(found: Iterable[tuple[Answer, Row, Row]], apart: Sequence[str]) -> list[Ladder]:
+    """The ladders that answers, with their rows and points, stand on; the values of some keys tell
+    them apart."""
+    each: dict[str, tuple[Row, str, list[Answer]]] = {}
+    for answer, row, point in found:
         if isinstance(scaling := row.get("scaling"), dict):
-            name = label(point, [key for key in varied if key not in _rung(study)])
-            ladders.setdefault((name, str(scaling.get("kind"))), []).append(answer)
-    measure = _measure(study.get("sort"), "throughput")
-    finding = Finding(
-        measure,
-        best_of(answers, measure),
-        answers,
-        title=str(study.get("title") or ""),
-        ladders=[
-            Ladder(name, kind, sorted(rungs, key=lambda rung: rung.devices))
-            for (name, kind), rungs in ladders.items()
-        ],
-    )
-    return answers, failures, finding
+            varied = {key: point[key] for key in apart if key in point}
+            kind = str(scaling.get("kind"))
+            each.setdefault(f"{kind} {varied}", (varied, kind, []))[2].append(answer)
+    return [
+        Ladder(varied, kind, sorted(rungs, key=lambda rung: rung.devices))
+        for varied, kind, rungs in each.values()
+    ]
 
 
 def _measure(given: Any, usual: str) -> str:

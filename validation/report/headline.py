@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from topologies.units import format_energy, format_quantity
 from validation.report.answers import Answers
-from validation.report.efficiency import KEPT_WORDS, Reach, devices_of, reach_of
+from validation.report.efficiency import KEPT_WORDS, Reach, reach_of
 from validation.report.figures import seconds
 from validation.report.findings import MEASURES, Finding, best_of
 from validation.report.prediction import Answer
-from validation.report.words import hours, percent
+from validation.report.words import hours, percent, several
 from validation.weak_scaling import Rung
 
 AIMS = {
@@ -38,7 +38,7 @@ class Headline:
         about = self.about
         if self.study or about is None:
             return self.study or "simgpt report"
-        return f"{about.model} on {about.devices:,} devices of {about.machine}"
+        return f"{about.model} on {_where(about)}"
 
 
 def headline(answers: Answers, ladders: Mapping[str, Sequence[Rung]]) -> Headline:
@@ -62,16 +62,16 @@ def _one(answer: Answer) -> Headline:
         f"How long does one training step of {answer.model} take on {_where(answer)}, "
         f"{_how(answer)}?"
     )
-    sentence = str(answer.why.get("sentence", "")).replace(" %", "\N{NO-BREAK SPACE}%")
+    sentence = str(answer.why.get("sentence", ""))
     return Headline(question, seconds(answer.step_s), sentence, answer)
 
 
 def _where(answer: Answer) -> str:
-    return f"{answer.devices:,} devices of {answer.machine}"
+    return f"{several(answer.devices, 'device')} of {answer.machine}"
 
 
 def _how(answer: Answer) -> str:
-    return f"split {answer.plan}, with a batch of {answer.batch:,} sequences"
+    return f"split {answer.plan}, with a batch of {several(answer.batch, 'sequence')}"
 
 
 def _found(finding: Finding) -> Headline:
@@ -118,7 +118,9 @@ def _scaling(finding: Finding, reach: Reach) -> Headline:
     question = f"Up to how many devices does it keep {KEPT_WORDS} of its parallel efficiency?"
     kind = f"{reach.ladder.kind} scaling".capitalize()
     sentence = f"{reach.sentence} {kind}: model FLOP/s per device over those of the first rung."
-    return Headline(question, devices_of(reach.last), sentence, reach.last, finding.title)
+    return Headline(
+        question, several(reach.last.devices, "device"), sentence, reach.last, finding.title
+    )
 
 
 def _best(finding: Finding) -> Headline:
@@ -136,9 +138,9 @@ def _best(finding: Finding) -> Headline:
 def _measured(answers: Answers, ladders: Mapping[str, Sequence[Rung]]) -> Headline:
     errors = [abs(pair.error) for pair in answers.pairs if pair.error is not None]
     points = [abs(each.error) for rungs in ladders.values() for each in rungs if each.error]
-    if errors or not points:
-        question = f"How far are predictions from {len(answers.pairs):,} measured steps?"
-    else:
-        errors, question = points, f"How far are predictions from {len(points)} published steps?"
+    steps = several(len(answers.pairs), "measured step")
+    if points and not errors:
+        errors, steps = points, several(len(points), "published step")
+    question = f"How far are predictions from {steps}?"
     mean = f"{percent(sum(errors) / len(errors))}, on average" if errors else "None is known"
     return Headline(question, mean, "", None)

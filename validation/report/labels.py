@@ -12,7 +12,8 @@ from workload.plan import Plan
 WIDTH = 46  # characters of a line, so that long labels leave room for the bars
 LONGEST = 34  # of one value: a longer one loses its middle
 LINES = 3
-FIRST, LAST = ("model", "devices", "machine"), ("batch", "from")
+FILE = "from"
+FIRST, LAST = ("model", "devices", "machine"), ("batch", FILE)
 HOW = ("placement", "compute")
 PLANS = 3  # the rank of a plan's parts
 PLAN = tuple(field.name for field in fields(Plan))
@@ -23,15 +24,21 @@ USUAL = {
 }
 
 
-def labels(answers: Sequence[Answer]) -> list[str]:
+def labels(answers: Sequence[Answer], among: Sequence[Answer] = ()) -> list[str]:
     """For each answer the parts that tell it from the others, in lines. What all share is left out,
-    and of the plan what tells no more apart, as the data parallelism that follows from the rest."""
+    and of the plan what tells no more apart, as the data parallelism that follows from the rest.
+
+    Where the answers are some `among` more, what all of those share is left out. The file is named
+    only where it is needed to tell the answers themselves apart.
+    """
     traits = [_traits(answer) for answer in answers]
+    every = [_traits(answer) for answer in among] or traits
     telling: list[str] = []
-    keys = dict.fromkeys(key for each in traits for key in each)
+    keys = dict.fromkeys(key for each in every for key in each)
     for key in sorted(keys, key=_rank):
         before = telling if _rank(key) >= PLANS else []
-        if _classes(traits, [*before, key]) > _classes(traits, before):
+        told = traits if key == FILE else every
+        if _classes(told, [*before, key]) > _classes(told, before):
             telling.append(key)
     return [_words(each, telling or FIRST) for each in traits]
 
@@ -53,7 +60,7 @@ def _traits(answer: Answer) -> dict[str, str]:
         "compute": asked.compute,
         **plan,
         "batch": f"{answer.batch:,}",
-        "from": answer.origin,
+        FILE: answer.origin,
     }
 
 
@@ -69,7 +76,7 @@ def _words(traits: Mapping[str, str], telling: Sequence[str]) -> str:
     if {"devices", "machine"} <= {*telling}:
         words.append(f"{traits['devices']} × {_cut(traits['machine'])}")
     elif "devices" in telling:
-        words.append(f"{traits['devices']} devices")
+        words.append(f"{traits['devices']} {'device' if traits['devices'] == '1' else 'devices'}")
     elif "machine" in telling:
         words.append(_cut(traits["machine"]))
     others = [key for key in telling if key not in FIRST]

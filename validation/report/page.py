@@ -71,6 +71,7 @@ def html(page: Page, version: str) -> str:
         loader=PackageLoader("validation.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_bound,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -82,6 +83,12 @@ def html(page: Page, version: str) -> str:
         "sections": [_section(section) for section in page.sections],
     }
     return environment.get_template("page.html.j2").render(page=shown) + "\n"
+
+
+def _bound(shown: Any) -> Any:
+    """A text whose percent signs stay on the line of their numbers; markup as it is."""
+    plain = isinstance(shown, str) and not hasattr(shown, "__html__")
+    return shown.replace(" %", "\N{NO-BREAK SPACE}%") if plain else shown
 
 
 def _section(section: Section) -> dict[str, Any]:

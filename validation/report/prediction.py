@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from validation.report.asked import Asked, asked_of, named, shown
+from validation.report.asked import Asked, asked_of, named, shown, without_usual_variant
 from validation.report.reading import Reader
 
 WHY_ROWS = {
@@ -109,7 +109,8 @@ def _efficiency(scaling: Any, origin: str) -> float | None:
 def names_of(of: Reader, asked: Asked) -> tuple[str, str]:
     """Model and machine as a page speaks of them: with their file, and what was changed."""
     model = _changed(named(of.text("model"), asked.model), asked.fields)
-    return model, _changed(named(of.text("machine"), asked.machine), asked.changes)
+    machine = without_usual_variant(named(of.text("machine"), asked.machine))
+    return model, _changed(machine, asked.changes)
 
 
 def _changed(name: str, values: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -18,11 +19,20 @@ from validation.report.prediction import Answer
 from validation.report.scene import Scene, staged
 from validation.report.style import drawing, write_figure
 from validation.report.timeline_data import timeline_data
+from validation.report.words import several
 from validation.weak_scaling import Rung
 
 PACKAGES = ("simgpt", "numpy", "simpy", "networkx", "matplotlib", "jinja2")
 MOST_COMMANDS = 20
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files that were written, and which drawings are left out of them and why, if any are."""
+
+    paths: Sequence[Path]
+    missing: str
 
 
 def write_report(
@@ -32,10 +42,10 @@ def write_report(
     page: Path | None,
     folder: Path | None,
     progress: Progress,
-) -> list[Path]:
+) -> Written:
     """Draw everything once, into a page, into a folder of figures, or into both."""
     with drawing():
-        made = _page(answers, ladders, progress)
+        made, missing = _page(answers, ladders, progress)
         written = []
         if page is not None:
             progress("writing the page")
@@ -46,7 +56,7 @@ def write_report(
                 for each in section.drawings:
                     progress(f"drawing {each.name}")
                     written += write_figure(each.figure, folder, each.name)
-    return written
+    return Written(written, missing)
 
 
 def _write(path: Path, content: str) -> None:
@@ -56,7 +66,10 @@ def _write(path: Path, content: str) -> None:
         raise SimgptError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _page(answers: Answers, ladders: Mapping[str, Sequence[Rung]], progress: Progress) -> Page:
+def _page(
+    answers: Answers, ladders: Mapping[str, Sequence[Rung]], progress: Progress
+) -> tuple[Page, str]:
+    """The page, and what is missing from it and why."""
     head = headline(answers, ladders)
     answer = head.about
     scene, missing = _scene(answer, progress)
@@ -66,13 +79,13 @@ def _page(answers: Answers, ladders: Mapping[str, Sequence[Rung]], progress: Pro
         sections.measured(answers.pairs),
         sections.scaling(answers),
         sections.weak_scaling(ladders),
-        sections.predictions(answers),
+        sections.predictions(answers, answer),
         *(sections.simulated(scene) if scene else []),
         Section("not-drawn", "Not drawn", [missing]) if missing else None,
         *_made_by(answers, ladders),
     ]
     step = answer is not None and head.answer != seconds(answer.step_s)
-    return Page(
+    page = Page(
         title=head.title,
         study=head.study,
         question=head.question,
@@ -82,13 +95,14 @@ def _page(answers: Answers, ladders: Mapping[str, Sequence[Rung]], progress: Pro
         sections=[section for section in found if section is not None],
         timeline=timeline_data(scene) if scene else {},
     )
+    return page, missing
 
 
 def _scene(answer: Answer | None, progress: Progress) -> tuple[Scene | None, str]:
     """The step simulated again, or why it could not be."""
     if answer is None:
         return None, ""
-    progress(f"simulating {answer.model} on {answer.devices:,} devices again")
+    progress(f"simulating {answer.model} on {several(answer.devices, 'device')} again")
     try:
         return staged(answer), ""
     except SimgptError as error:

@@ -24,6 +24,7 @@ POINTS = 400
 MOST_ROWS = 14
 SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 ROOMY = 4  # times the peak: a device with more than that is told of, not drawn
+PATCH = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}  # behind words
 COMPUTE_SORTS = ("matmul", "attention", "elementwise", "optimizer")
 
 
@@ -168,15 +169,22 @@ def memory(curve: MemoryCurve, step_s: float, capacity_bytes: float) -> Figure:
 
 
 def _limit(axes: Axes, end: float, peak: float, capacity: float, capacity_bytes: float) -> None:
-    """What the device has as a line, or told of at the top where it is far above."""
+    """What the device has as a line, or where it is far above, told of at the top of the plot."""
     drawn = capacity <= ROOMY * peak
-    top = 1.12 * (max(capacity, peak) if drawn else peak)
+    top = 1.12 * max(capacity, peak) if drawn else 1.24 * peak
+    words = f"device memory, {capacity_bytes / 2**30:,.0f} GiB"
     if drawn:
         axes.axhline(capacity, color=RED, linestyle="--", linewidth=1.2)
-    axes.text(end, capacity if drawn else top, f"device memory, {capacity_bytes / 2**30:.0f} GiB",
-              ha="right", va="bottom", color=RED, fontsize=9)  # fmt: skip
+    else:
+        words = f"↑ {words}: {_times(capacity / peak)} the peak, far above what is drawn"
+    axes.text(end, capacity if drawn else 0.98 * top, words, ha="right",
+              va="bottom" if drawn else "top", color=INK, fontsize=9, bbox=PATCH)  # fmt: skip
     axes.set_xlim(0, end)
     axes.set_ylim(0, top)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} times" if ratio >= 9.95 else f"{ratio:.1f} times"
 
 
 def _thinned(at_s: Any, rows: Any) -> tuple[Any, Any]:

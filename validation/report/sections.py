@@ -8,13 +8,17 @@ from typing import Any
 from validation.overlay import PublishedStep
 from validation.report import figures, link_figures, scene_figures
 from validation.report.answers import Answers, Pair
+from validation.report.bars import MOST_BARS, breakdown
 from validation.report.efficiency import efficiency, reach_of
 from validation.report.facts import MOST_ROWS, table_of
 from validation.report.figures import seconds
+from validation.report.findings import MEASURES, Ladder
+from validation.report.lines import OTHERS, ladders_of, scaling_lines, where
 from validation.report.page import Drawing, Section, Table
 from validation.report.prediction import Answer
+from validation.report.ranking import USUAL, chosen, is_climbed, ranked
 from validation.report.scene import Scene
-from validation.report.words import gib, percent
+from validation.report.words import gib, percent, several
 from validation.weak_scaling import Rung
 
 MOST_FAILURES = 30
@@ -29,28 +33,49 @@ NOMINAL = (
 )
 
 
-def predictions(answers: Answers) -> Section | None:
+def predictions(answers: Answers, about: Answer | None) -> Section | None:
     """All predictions in a table, and bars of where their steps go."""
-    found = answers.predictions
+    found = ranked(answers)
     if not found:
         return None
+    bars = chosen(found, answers, about, MOST_BARS)
+    rows = chosen(found, answers, about, MOST_ROWS)
     texts = ["What one step consists of, as the compute stream of a rank sees it."]
-    if len(found) > MOST_ROWS:
-        texts.append(f"The first {MOST_ROWS} of {len(found):,} predictions are listed.")
-    if len(found) > figures.MOST_BARS:
-        texts.append(f"Bars show the first {figures.MOST_BARS}.")
+    texts += _order(answers, found) if len(found) > 1 else []
+    if len(found) > len(bars):
+        left = len(found) - len(bars)
+        drawn = several(len(bars), "bar")
+        texts.append(f"Of {len(found):,} predictions {left:,} are not among the {drawn}.")
+    if len(found) > len(rows):
+        texts.append(f"Of {len(found):,} predictions {len(rows):,} are listed.")
     explained = any(answer.why for answer in found)
     later = answers.findings if explained else answers.findings[1:]
     texts += [each.proof[0] for each in later if each.proof]
-    drawn = Drawing("breakdown", figures.breakdown(found), "What a step goes to.")
-    tables = [table_of(found), *_failures(answers.failures)]
-    return Section("predictions", "Where the step goes", texts, [drawn], tables)
+    bold = "; the answer is in bold." if len(bars) > 1 and about else "."
+    figure = breakdown(bars, found, about)
+    drawing = Drawing("breakdown", figure, f"What a step goes to{bold}")
+    tables = [table_of(rows), *_failures(answers.failures)]
+    return Section("predictions", "Where the step goes", texts, [drawing], tables)
+
+
+def _order(answers: Answers, found: Sequence[Answer]) -> list[str]:
+    """By what predictions are ordered, in words."""
+    last = "" if all(answer.fits for answer in found) else " Plans that do not fit come last."
+    findings = answers.findings
+    climbed = [is_climbed(finding) for finding in findings]
+    if findings and all(climbed):
+        return [f"Rungs are in the order of their study.{last}"]
+    if len(findings) > 1:
+        rungs = ", rungs in the order of their study" if any(climbed) else ""
+        return [f"Of each search and sweep the best come first{rungs}.{last}"]
+    measure = findings[0].measure if findings else USUAL
+    return [f"Best first: {MEASURES[measure]}.{last}"]
 
 
 def _failures(failures: Sequence[tuple[str, str]]) -> list[Table]:
     if not failures:
         return []
-    caption = f"{len(failures):,} points of the sweep without an answer"
+    caption = f"{several(len(failures), 'point')} of the sweep without an answer"
     if len(failures) > MOST_FAILURES:
         caption += f", the first {MOST_FAILURES} of them here"
     return [Table(("point", "reason"), failures[:MOST_FAILURES], left=2, caption=caption)]
@@ -71,7 +96,7 @@ def measured(pairs: Sequence[Pair]) -> Section | None:
     texts, drawings = [], []
     if errors:
         mean = percent(sum(errors) / len(errors))
-        texts = [f"Mean absolute error {mean} over {len(errors):,} steps."]
+        texts = [f"Mean absolute error {mean} over {several(len(errors), 'step')}."]
         drawings = [Drawing("measured", figures.measured(pairs), "Each point is a step.", 520)]
     table = Table(columns, rows, left=3)
     return Section("measured", "Predicted and measured", texts, drawings, [table])
@@ -80,19 +105,36 @@ def measured(pairs: Sequence[Pair]) -> Section | None:
 def scaling(answers: Answers) -> Section | None:
     """Throughput over the number of devices, where there are several, and efficiency where a
     scaling study says what it is."""
-    ladders = [ladder for each in answers.findings for ladder in each.ladders]
+    ladders = ladders_of(answers)
+    studied = {name: ladder for name, ladder in ladders.items() if ladder.kind}
     drawings = []
-    if reach_of(ladders) is not None:
+    if reach_of(list(studied.values())) is not None:
         words = "Efficiency of each rung; below the dashed line more than a fifth is lost."
-        drawings.append(Drawing("efficiency", efficiency(ladders), words, 620))
-    lines = figures.scaling_lines(answers.predictions)
+        drawings.append(Drawing("efficiency", efficiency(studied), words + _more(studied), 620))
+    lines = scaling_lines(ladders)
     if lines:
-        words = "The fastest plan that fits, at each number of devices."
-        drawings.append(Drawing("scaling", figures.scaling(lines), words))
+        drawings.append(Drawing("scaling", figures.scaling(lines), _lines_of(ladders)))
     if not drawings:
         return None
     tables = _published(figures.published_points(lines))
     return Section("scaling", "Scaling", (), drawings, tables)
+
+
+def _lines_of(ladders: Mapping[str, Ladder]) -> str:
+    """What the lines of the scaling figure are."""
+    kinds = {bool(ladder.kind) for ladder in ladders.values()}
+    places = {where(ladder) for ladder in ladders.values()}
+    place = f"{places.pop()}: " if len(places) == 1 and len(ladders) > 1 else ""
+    fastest = "the fastest plan that fits, at each number of devices"
+    rungs = "the rungs of scaling studies that fit"
+    words = rungs if kinds == {True} else fastest
+    words = f"{rungs}, and of {OTHERS} {fastest}" if len(kinds) > 1 else words
+    return f"{place}{words}.{_more(ladders)}" if place else f"{words.capitalize()}.{_more(ladders)}"
+
+
+def _more(lines: Mapping[str, Ladder]) -> str:
+    most = figures.MOST_LINES
+    return f" The first {most} of {len(lines):,} lines are drawn." if len(lines) > most else ""
 
 
 def _published(points: Sequence[tuple[Answer, PublishedStep]]) -> list[Table]:

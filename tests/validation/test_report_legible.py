@@ -1,0 +1,48 @@
+"""Reports: words that count and break well, and what stands in a figure is inside it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.validation.test_report import answer, page_of, written
+from validation.report.answers import read_answers
+from validation.report.report import write_report
+from validation.report.scene import MemoryCurve
+from validation.report.scene_figures import memory
+from validation.report.style import drawing
+
+
+def test_counts_are_of_one_or_of_several(tmp_path: Path) -> None:
+    failed = {"id": "2", "point": {"plan.z": 5}, "status": "infeasible", "reason": "z=5 does not"}
+    run = {"model": "tiny-2m", "plan_string": "data=2", "losses": [1.0], "step_s": 2.0}
+    written(tmp_path, "a.jsonl", {"point": {"plan.z": 4}, "prediction": answer()}, failed)
+    written(tmp_path, "run.json", {**run, "predicted_step_s": 3.0})
+    page = tmp_path / "report.html"
+    write_report(read_answers([tmp_path]), {}, page=page, folder=None, progress=lambda _: None)
+    text = page.read_text(encoding="utf-8")
+    assert "1 point of the sweep without an answer" in text
+    assert "Mean absolute error 50.0\N{NO-BREAK SPACE}% over 1 step." in text
+
+
+def test_a_percent_sign_stays_with_its_number_except_in_commands(tmp_path: Path) -> None:
+    text = page_of(tmp_path, {**answer(), "asked": {"command": "simgpt --gap 2 %"}})
+    page = re.sub(r"<(svg|style|script).*?</\1>", "", text, flags=re.DOTALL)
+    assert re.findall(r"[^<>]* %[^<>]*", page) == ["simgpt --gap 2 %"]
+    assert "\N{NO-BREAK SPACE}%" in page
+
+
+def test_a_capacity_far_above_the_peak_is_told_of_inside_the_plot(tmp_path: Path) -> None:
+    """A device with three times the peak has a line; one with ten times has words alone."""
+    with drawing():
+        for times, lines in ((3, 1), (10, 0)):
+            curve = MemoryCurve(0, [0.0, 1.0], {"parameters": [2**30, 2**30]})
+            (axes,) = memory(curve, 1.0, times * 2**30).axes
+            (words,) = axes.texts
+            assert f"device memory, {times} GiB" in words.get_text()
+            assert ("10 times the peak" in words.get_text()) == (times == 10)
+            assert len(axes.get_lines()) == lines
+            axes.figure.canvas.draw()
+            inside, text = axes.get_window_extent(), words.get_window_extent()
+            assert inside.y0 < text.y0
+            assert text.y1 < inside.y1
