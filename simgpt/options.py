@@ -234,7 +234,7 @@ def plan_table(text: str) -> str | dict[str, Any]:
     if not isinstance(table, dict):
         raise PlanError(f"{text} is no plan: it should be a table of keys such as x, z and data")
     for key, value in table.items():
-        kinds = (list, str) if key == "overlap" else (int, str)
+        kinds = (list, str) if key in ("overlap", "stage_layers") else (int, str, bool)
         if type(value) not in kinds:
             raise PlanError(f"{text}: {key} = {json.dumps(value, default=str)} is no plan's value")
     return table

@@ -51,13 +51,14 @@ class Patience:
     @contextmanager
     def heeded(self) -> Iterator[None]:
         """What is done meanwhile ends with the patience."""
-        self._heeded = True
         try:
-            yield
-        except _OverError:
+            try:
+                self._heeded = True
+                yield
+            finally:
+                self._heeded = False
+        except _OverError:  # which may come as late as there
             pass
-        finally:
-            self._heeded = False
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         if self.over is not None:

@@ -103,10 +103,12 @@ class Searches:
     ) -> list[Prediction]:
         """The best plan of each number of devices that is faster, or cheaper in node-hours, than
         those of all others."""
-        found = list(state.found[:1])
-        for devices in sorted({*others} - {question.devices}):
+        fastest = replace(self, top=1, objective="time")
+        found = list(state.found[:1]) if self.objective == "time" else []
+        known = {prediction.devices for prediction in found}
+        for devices in sorted({*others, question.devices} - known):
             try:
-                last = replace(self, top=1).answer(replace(question, devices=devices))
+                last = fastest.answer(replace(question, devices=devices))
             except SimgptError as error:
                 options.note(f"{devices:,} devices are left out: {error}")
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -58,25 +58,16 @@ class MachineFabric:
 
     def slowest(self, rings: Sequence[Ring]) -> list[Ring]:
         """Of rings that differ in their rate alone the slowest."""
-        found: dict[tuple[int, int, int], Ring] = {}
-        for ring in rings:
-            shape = ring.ranks, ring.nodes, ring.devices_per_node
-            if shape not in found or ring.bytes_per_s < found[shape].bytes_per_s:
-                found[shape] = ring
-        return list(found.values())
+        return [min(alike, key=_rate) for alike in _alike_but_for_rate(rings)]
 
     def fastest(self, rings: Sequence[Ring]) -> list[Ring]:
         """Of rings that differ in their rate alone the fastest."""
-        found: dict[Ring, Ring] = {}
-        for ring in rings:
-            shape = replace(ring, bytes_per_s=0.0)
-            if shape not in found or ring.bytes_per_s > found[shape].bytes_per_s:
-                found[shape] = ring
-        return list(found.values())
+        return [max(alike, key=_rate) for alike in _alike_but_for_rate(rings)]
 
     def ideal(self, ranks: int) -> list[Ring]:
-        """Rings one of which is as fast as that of any group of so many ranks, wherever they are:
-        each has all NICs of its nodes to itself, and links in a node take no time."""
+        """Rings on one of which a gather or a scatter is as fast as on that of any group of so many
+        ranks, wherever they are: each has all NICs of its nodes to itself, and links in a node take
+        no time. An all-reduce, whose algorithm changes with the nodes, may be faster elsewhere."""
         nics = self._machine.node.nics
         least = -(-ranks // self.ranks_per_node)
         rate = math.inf if least == 1 else nics.count * nics.bytes_per_s
@@ -88,6 +79,17 @@ class MachineFabric:
         known: Kind = "send_recv" if kind in MESSAGES else kind
         sent_bytes = round(payload_bytes * self._payloads.get(kind, 1.0))
         return collective_seconds(self._machine, known, sent_bytes, ring)
+
+
+def _rate(ring: Ring) -> float:
+    return ring.bytes_per_s
+
+
+def _alike_but_for_rate(rings: Sequence[Ring]) -> Iterable[Sequence[Ring]]:
+    found: dict[Ring, list[Ring]] = {}
+    for ring in rings:
+        found.setdefault(replace(ring, bytes_per_s=0.0), []).append(ring)
+    return found.values()
 
 
 @lru_cache(maxsize=8)

@@ -259,7 +259,7 @@ def _step(
         if op.communicates:
             comm_bytes[key_of(op)] = comm_bytes.get(key_of(op), 0) + copies * op.nbytes
         flops = copies * (op.flops * ranks // op.replicas)
-        if op.block.endswith("recompute"):
+        if op.is_recomputed:
             recomputed += flops
         else:
             model += flops

@@ -2,10 +2,10 @@
 
 The elasticity of a parameter p is d ln t / d ln p: at -0.3, one per cent more of p takes 0.3 % off
 the step. It is a central difference over p / `FACTOR` and p * `FACTOR`; for what is counted rather
-than measured (links), over one less and one more. A share that comes near 1 rises less than it
-falls, since 1 is the end. Since seconds are the only unit of time, the elasticities of all
-durations minus those of all rates sum to 1 for a machine whose every number with a unit is in its
-file.
+than measured (links), over one less, but never none, and one more. A share that comes near 1 rises
+less than it falls, since 1 is the end. Since seconds are the only unit of time, the elasticities of
+all durations minus those of all rates sum to 1 for a machine whose every number with a unit is in
+its file, but where a library changes its algorithm within the difference.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Elasticity:
         return {
             "key": p.name,
             "value": p.value,
-            "unit": p.unit or "links",
+            "unit": p.unit or ("links" if p.counted else ""),
             "elasticity": self.value,
         }
 

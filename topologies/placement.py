@@ -166,7 +166,12 @@ def _nodes_for(machine: Machine, ranks: int) -> int:
     return math.ceil(ranks / machine.devices_per_node)
 
 
-def _ordered(nodes: NDArray[np.integer], order: str, generator: np.random.Generator) -> Ints:
+def check_order(order: str) -> None:
+    """A MachineError unless nodes can be taken in that order."""
     if order not in ORDERS:
         raise MachineError(f'node order "{order}" is not known; try {" or ".join(ORDERS)}')
+
+
+def _ordered(nodes: NDArray[np.integer], order: str, generator: np.random.Generator) -> Ints:
+    check_order(order)
     return np.sort(nodes) if order == "sorted" else generator.permutation(nodes)

@@ -7,6 +7,7 @@ from topologies.hostlist import node_numbers
 from topologies.machine import Machine
 from topologies.placement import (
     Placement,
+    check_order,
     contiguous,
     from_hostlist,
     random,
@@ -63,4 +64,5 @@ def _options(text: str, words: list[str], allowed: tuple[str, ...]) -> tuple[int
         if key not in allowed or (key == "seed" and not value.isdecimal()):
             wanted = " and ".join(f"{name}=…" for name in allowed) or "no options"
             raise MachineError(f'placement "{text}" has {key}={value}, but takes {wanted}')
-    return int(given.get("seed", "0")), given.get("order", "sorted")
+    check_order(order := given.get("order", "sorted"))
+    return int(given.get("seed", "0")), order

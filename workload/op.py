@@ -91,6 +91,11 @@ class Op:
         return self.kind in COLLECTIVES or self.kind in MESSAGES
 
     @property
+    def is_recomputed(self) -> bool:
+        """Whether this op runs once more what the forward pass ran, whatever slot it is in."""
+        return "recompute" in self.block.split(".")
+
+    @property
     def group(self) -> tuple[str, ...]:
         """Whom it concerns, as `Grid.groups` understands it."""
         return (f"link{self.attributes['link']}",) if self.is_message else self.axes

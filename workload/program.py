@@ -107,5 +107,5 @@ class Program:
         return sum(
             op.flops * ranks // op.replicas
             for op in self.ops
-            if op.flops and op.block.endswith("recompute") == recomputed
+            if op.flops and op.is_recomputed == recomputed
         )

@@ -86,10 +86,10 @@ class Processes:
         self._workers: list[_Worker] = []
         try:
             for _ in range(workers):
-                self._workers.append(_Worker(inputs))
-        except OSError as error:
+                self._workers.append(_started(inputs))
+        except WorkersError:
             self._stop()
-            raise WorkersError(f"cannot start {workers} workers: {error.strerror}") from None
+            raise
 
     def __enter__(self) -> Processes:
         return self
@@ -146,11 +146,18 @@ class Processes:
                 "than there is: try fewer --workers; the rows before are kept"
             )
         self._queue.appendleft((number, batch))
-        self._workers[self._workers.index(worker)] = _Worker(self._inputs)
+        self._workers[self._workers.index(worker)] = _started(self._inputs)
 
     def _stop(self) -> None:
         for worker in self._workers:
             worker.stop()
+
+
+def _started(inputs: Inputs) -> _Worker:
+    try:
+        return _Worker(inputs)
+    except OSError as error:
+        raise WorkersError(f"cannot start a worker: {error.strerror}") from None
 
 
 class _Worker:

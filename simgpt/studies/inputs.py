@@ -18,7 +18,7 @@ from topologies.load import check_setting
 from topologies.machine import Machine, machine_to_dict
 from workload.gpt import GPT
 
-PACKAGES = ("topologies", "workload", "simulator", "simgpt.studies")  # what a row is made of
+PACKAGES = ("topologies", "workload", "simulator", "simgpt")  # what a row is made of
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ def code_digest() -> str:
     found = hashlib.sha256()
     for package in PACKAGES:
         root = Path(str(resources.files(package)))
-        for path in sorted((*root.rglob("*.py"), *root.rglob("*.toml"))):
+        for path in sorted(root.rglob("*")):
+            if not path.is_file() or path.suffix == ".pyc":
+                continue
             found.update(path.relative_to(root).as_posix().encode())
             found.update(path.read_bytes())
     return found.hexdigest()[:16]

@@ -64,7 +64,7 @@ class Part:
         """FLOPs of all ranks of the stage, without and with recomputation."""
         ranks = self.program.plan.grid.ranks // self.program.plan.pipe
         each = [op.flops * ranks // op.replicas for op in self.ops]
-        again = [op.block.endswith("recompute") for op in self.ops]
+        again = [op.is_recomputed for op in self.ops]
         model = sum(flops for flops, recomputed in zip(each, again, strict=True) if not recomputed)
         return model, sum(each)
 

@@ -31,6 +31,8 @@ from workload.op import COMPUTE, Op
 Ints = NDArray[np.int64]
 Before = tuple[str, Ends]  # the work of a slot of the last micro-batch, and its chunk's ends
 NORM = "norm.squares"
+TABLE = "embed.w"
+PART_OF = {"embed": "first", "position": "first", "norm": "last", "head": "last"}
 FEW = 8  # layers, the middle ones of which are mostly alike
 
 
@@ -123,22 +125,38 @@ class Alone:
         return before, np.asarray(np.maximum.reduce(list(total.values())))
 
     def _whole(self, op: Op, layers: Ints, alone: bool) -> Ints:
-        """An op on all the layers' parameters, and if `alone` on those of the model's ends."""
-        operands = op.reads if op.is_collective else (*op.reads, *op.writes)
-        own = [name for name in operands if part_of(name.partition(".")[0]) == "layer"]
-        if not own:
+        """An op on all the layers' parameters, and if `alone` on those of the model's ends; else on
+        those of one end or of none, whichever is the fastest: a collective on more bytes may be
+        faster than one on less, where its library changes the algorithm between them."""
+        held = self._operands(op)
+        if "layer" not in held:
             return self._ticks[op.name][self.entries.lane]
-        each = sum(self.some.values(self.some.program.buffers[name].nbytes) for name in own)
-        rest = self.some.values(op.nbytes) - each
+        each, nothing = held["layer"], self.some.values(0)
+        first, last = held.get("first", nothing), held.get("last", nothing)
+        rest = self.some.values(op.nbytes) - each - first - last
+        last_apart = last + held.get("shared", nothing)
+        ends = [first + last] if alone else [nothing, first, last_apart]
         result = np.zeros(len(layers), dtype=np.int64)
         for count in np.unique(layers).tolist():
             those = layers == count
-            whole = self.clock.of_bytes(self.some, op, rest + count * each)
-            if not alone:  # a stage has one end or none, and a collective on less may take longer
-                least = self.clock.of_bytes(self.some, op, count * each)
-                whole = np.minimum(whole, least)
-            result[those] = whole[self.entries.lane[those]]
+            ways = [self.clock.of_bytes(self.some, op, rest + count * each + end) for end in ends]
+            result[those] = np.minimum.reduce(ways)[self.entries.lane[those]]
         return result
+
+    def _operands(self, op: Op) -> dict[str, Ints]:
+        """The bytes of an op's operands by where they belong: to the one `layer`, or to what comes
+        first or last in the model; "shared" of the former is what the last stage has too."""
+        names = (*op.reads, *op.writes)
+        if op.is_collective:
+            names = op.writes if op.kind == "all_gather" else op.reads
+        held: dict[str, Ints] = {}
+        for name in names:
+            part = PART_OF.get(owner := name.partition(".")[0], part_of(owner))
+            own = self.some.values(self.some.program.buffers[name].nbytes)
+            is_table = self.some.program.gpt.tied and name.startswith(TABLE)
+            for key in (part, "shared") if is_table else (part,):
+                held[key] = held[key] + own if key in held else own
+        return held
 
     @property
     def _last(self) -> int:

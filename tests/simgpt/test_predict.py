@@ -141,3 +141,13 @@ def assert_tracks_in_order(slices: list[dict[str, Any]]) -> None:
         spans.sort()
         for before, after in pairwise(spans):
             assert before[1] <= after[0] + 1e-3
+
+
+def test_the_plan_of_an_answer_is_a_plan_s_file(tmp_path: Path) -> None:
+    asks = ("predict", "tiny-1m", "-m", "frontier", "-n", "8", "--batch", "16", "--json")
+    plan = "x=2,pipe=2,data=2,sequence_parallel=true,stage_layers=1+3,micro_batch=2,overlap=dp"
+    first = json.loads(simgpt(*asks, "--plan", plan).out)
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(first["plan"]))
+    again = json.loads(simgpt(*asks, "--plan", str(path)).out)
+    assert (again["plan"], again["step_s"]) == (first["plan"], first["step_s"])

@@ -212,3 +212,13 @@ def test_a_search_that_was_stopped_says_how_far_off_it_may_be(tmp_path: Path) ->
     path.write_text(json.dumps({**record, "plans": []}), encoding="utf-8")
     assert headline(read_answers([path]), {}).answer == "None that fits"
     assert "None that fits" in page_of(path)
+
+
+def test_a_reason_with_another_line_end_is_one_row(tmp_path: Path) -> None:
+    swept(tmp_path, LAYERS)
+    path = tmp_path / "results" / "results.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    bad = {**rows[0], "status": "error", "reason": "one\u2028two", "prediction": None}
+    text = "\n".join(json.dumps(row, ensure_ascii=False) for row in (bad, *rows))
+    path.write_text(text + "\n", encoding="utf-8")
+    assert len(read_answers([path]).predictions) == len(rows)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from simulator.fabric import MachineFabric
 from simulator.network import network_of
 from simulator.ticks import TICKS_PER_S
 from tests.simulator.worlds import TINY, SmallFabric, by_hand, lowered, reduce
+from topologies.collectives import with_algorithm
+from topologies.load import load_machine
+from topologies.network import Ring
 from workload.op import Op
 
 
@@ -86,3 +91,14 @@ def test_more_classes_than_can_be_simulated_count_as_the_slowest() -> None:
     assert network.ticks(op) == [80 * TICKS_PER_S]
     few = network_of([by_hand("x=2,data=8", op)], Unlike())
     assert few.ticks(op) == [number * TICKS_PER_S for number in range(1, 9)]
+
+
+def test_the_slowest_of_rings_that_differ_otherwise_too_is_among_those_kept() -> None:
+    """Across nodes a hierarchical collective is as slow as the links inside them may be."""
+    machine = with_algorithm(load_machine("frontier"), "all_gather", "hierarchical")
+    fabric = MachineFabric(machine, 64)
+    shape = Ring(ranks=8, nodes=2, devices_per_node=4, bytes_per_s=2e10, within_bytes_per_s=1e9)
+    rings = [shape, replace(shape, bytes_per_s=1.9e10, within_bytes_per_s=1e12)]
+    times = [fabric.seconds("all_gather", 1 << 24, ring) for ring in rings]
+    assert times[0] > times[1]
+    assert max(fabric.seconds("all_gather", 1 << 24, r) for r in fabric.slowest(rings)) == times[0]

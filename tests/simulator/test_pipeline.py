@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from simulator.pipeline import simulate_pipeline
 from simulator.play import simulate
+from simulator.prediction import predict
 from simulator.step import Step
 from simulator.ticks import to_seconds
 from tests.executor.covering import OPTIONS, Case, Row, case, is_legal, is_refused, ranks_of
 from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
-from workload.gpt import GPT
+from topologies.load import load_machine
+from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import Op
 from workload.plan import CHOICES, OVERLAPS, Plan
@@ -50,6 +52,21 @@ def assert_slots_equal_ops(
     assert step.hardware_flops == sum(program.hardware_flops for program in programs)
     counted = [(len(program.ops), program.comm_bytes) for program in programs]
     assert (step.ops, step.comm_bytes) in counted
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_model_flops_leave_recomputation_out_under_every_schedule(
+    schedule: str, recompute: str
+) -> None:
+    """Against Narayanan's formulas; zero-bubble schedules put some of it into slots of weights."""
+    gpt, machine = find_model("gpt-5b"), load_machine("frontier")
+    plan = Plan(pipe=2, data=2, batch=8, micro_batch=1, schedule=schedule, recompute=recompute)
+    found = predict(gpt, plan, machine)
+    device_s = found.step_s * found.devices
+    assert found.model_flops_per_s_per_device * device_s == pytest.approx(gpt.model_flops(8))
+    hardware = gpt.model_flops(8) if recompute == "none" else gpt.hardware_flops(8)
+    assert found.hardware_flops_per_s_per_device * device_s == pytest.approx(hardware)
 
 
 def seconds(step: Step) -> float:

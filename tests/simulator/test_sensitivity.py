@@ -63,10 +63,24 @@ def test_a_class_of_links_in_the_node_is_changed_by_itself() -> None:
     assert after == {pair: 5 if n == 4 else n for pair, n in before.items()}
 
 
+@pytest.mark.parametrize("name", ["frontier", "perlmutter", "alps", "lumi", "dgx-h100", "kestrel"])
+@pytest.mark.parametrize("plan", ["x=4,data=4,zero=1,recompute=full", "z=8,pipe=2"])
+def test_a_machine_twice_as_fast_in_everything_takes_half_as_long(name: str, plan: str) -> None:
+    machine, gpt = load_machine(name), find_model("gpt-5b")
+    with_unit = [p for p in parameters(machine, "bf16") if p.unit]
+    changes: dict[str, object] = {}
+    for p in with_unit:
+        changes |= p.settings(machine, p.value * (2 if p.is_rate else 0.5))
+    parsed = parse_plan(plan, batch=32)
+    usual, fast = (
+        predict(gpt, parsed, each).step_s for each in (machine, with_settings(machine, changes))
+    )
+    assert fast == pytest.approx(usual / 2, rel=1e-5)
+
+
 @pytest.mark.parametrize("plan", ["x=2,y=2,z=2", "z=8,data=4", "data=2,pipe=2,x=2"])
 @pytest.mark.parametrize("name", ["frontier", "perlmutter"])
-def test_a_machine_twice_as_fast_in_everything_takes_half_as_long(name: str, plan: str) -> None:
-    """Elasticities of durations minus those of rates sum to 1, all the seconds that there are."""
+def test_sensitivities_to_durations_minus_those_to_rates_sum_to_one(name: str, plan: str) -> None:
     machine = load_machine(name)
     seconds_on = step_on(plan)
     found = [elasticity(p, machine, seconds_on) for p in parameters(machine, "bf16")]
@@ -183,3 +197,12 @@ def test_every_figure_of_the_sentence_is_a_simulated_one() -> None:
     largest, seconds = next(iter(found.shares.seconds.items()))
     share = f"{100 * seconds / prediction.step_s:.0f} %"
     assert f"path spends {share} in {largest} {found.links[largest.axes]}" in found.sentence
+
+
+def test_a_number_without_a_unit_has_none_in_json() -> None:
+    parsed = parse_plan("x=2,data=4", batch=8)
+    prediction = predict(find_model("tiny-1m"), parsed, FRONTIER)
+    found = why(prediction, FRONTIER, contiguous(FRONTIER, 8), lambda *_, **__: None, pure=True)
+    units = {e["key"]: e["unit"] for e in found.as_dict()["sensitivity"]}
+    assert units["device.matmul.e_max"] == ""
+    assert units["node.nics.bandwidth"] == "bytes/s"

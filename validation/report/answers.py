@@ -95,7 +95,7 @@ def _study(path: Path) -> Mapping[str, Any]:
 
 def _rows(path: Path) -> Iterator[tuple[str, Row]]:
     """A row a line; the last one may be cut short where a sweep was interrupted."""
-    lines = text_of(path).splitlines()
+    lines = text_of(path).removesuffix("\n").split("\n")  # a reason may have other line ends
     for number, line in enumerate(lines, start=1):
         origin = f"{path.name} line {number}"
         try:

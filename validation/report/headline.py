@@ -137,7 +137,8 @@ def _best(finding: Finding) -> Headline:
 
 def _measured(answers: Answers, ladders: Mapping[str, Sequence[Rung]]) -> Headline:
     errors = [abs(pair.error) for pair in answers.pairs if pair.error is not None]
-    points = [abs(each.error) for rungs in ladders.values() for each in rungs if each.error]
+    every = [each.error for rungs in ladders.values() for each in rungs]
+    points = [abs(error) for error in every if error is not None]
     steps = several(len(answers.pairs), "measured step")
     if points and not errors:
         errors, steps = points, several(len(points), "published step")

@@ -14,7 +14,9 @@ from workload.op import Op
 def split(ops: Sequence[Op], gradient: str) -> tuple[list[Op], list[Op]]:
     """The ops that the chunk's input gradient depends on, and the rest, in blocks of their own.
 
-    An op that reads what a later op of the first kind overwrites stays with the first kind.
+    An op that reads what a later op of the first kind overwrites stays with the first kind. So of a
+    recomputed layer what only weight gradients want runs in their slot. Not modelled: frameworks
+    whose checkpoints run a whole layer again where its input gradient is due.
     """
     needed, keep = {gradient}, [False] * len(ops)
     for index in reversed(range(len(ops))):

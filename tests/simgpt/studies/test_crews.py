@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from simgpt.studies import crews
 from simgpt.studies.crews import in_order
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Batch, Row
@@ -214,3 +216,15 @@ def test_a_sweep_killed_at_ten_random_moments_gives_the_same_bytes(
 ) -> None:
     draw = random.Random(workers)
     kill_and_resume(tmp_path, LAYERS, [draw.randrange(0, 180) for _ in range(10)], workers)
+
+
+def test_a_worker_that_cannot_start_ends_the_sweep_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: Inputs) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    asked, inputs, _ = world()
+    monkeypatch.setattr(crews, "_Worker", refused)
+    with pytest.raises(WorkersError, match="cannot start a worker: Resource temporarily"):
+        sweep_into(tmp_path, asked, inputs, Workers(2), lambda _: None)

@@ -13,7 +13,7 @@ from topologies.load import load_machine, with_settings
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 
-NAMES = ("perlmutter", "frontier", "alps", "lumi", "dgx-a100", "dgx-h100")
+NAMES = ("perlmutter", "frontier", "alps", "lumi", "dgx-a100", "dgx-h100", "kestrel")
 MACHINES = {name: load_machine(name) for name in NAMES}
 MACHINES["busy"] = with_settings(MACHINES["frontier"], {"network.background": "0.2"})
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # shrinking would take minutes
@@ -37,7 +37,7 @@ def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT
     return GPT(
         name="drawn",
         layers=draw(st.sampled_from(layers)),
-        hidden=heads * draw(st.sampled_from([64, 128, 512])),
+        hidden=heads * draw(st.sampled_from([16, 64, 128, 512])),
         heads=heads,
         ffn=heads * 512,
         sequence=draw(st.sampled_from([256, 2048])),

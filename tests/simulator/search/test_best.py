@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -65,6 +66,15 @@ def test_two_hundred_searches_find_what_trying_all_plans_finds(
     question: Question, name: str, top: int, objective: str
 ) -> None:
     same_answer(question, name, top, objective)
+
+
+def test_a_sum_of_more_gradients_may_be_faster_than_one_of_less() -> None:
+    """On Kestrel NCCL changes its algorithm between a stage's layers and all of its parameters."""
+    fixed = {"x": 1, "y": 1, "z": 1, "overlap": (), "zero": 0, "recompute": "none"}
+    gpt = replace(SMALL, layers=2, hidden=64, ffn=128, sequence=8192, vocab=3500, tied=False)
+    for positions in ("rope", "learned"):
+        question = Question(replace(gpt, positions=positions), 32, 32, fixed)
+        same_answer(question, "kestrel", top=2)
 
 
 def test_bounds_only_rise_and_the_best_only_falls() -> None:
