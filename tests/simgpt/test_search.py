@@ -282,7 +282,21 @@ def test_a_search_that_cannot_be_says_why(status: int, words: str, told: str) ->
 
 
 def test_the_front_of_devices_is_of_time_whatever_the_search_is_for() -> None:
-    asks = "search gpt-5b -m perlmutter -n 16 --batch 16 --also-devices 8 --top 1 --json".split()
+    asks = [
+        "search",
+        "gpt-5b",
+        "-m",
+        "perlmutter",
+        "-n",
+        "16",
+        "--batch",
+        "16",
+        "--also-devices",
+        "8",
+        "--top",
+        "1",
+        "--json",
+    ]
     asks += ["--plan", "data=4,zero=2,pipe=1,y=1,overlap=all", "--workers", "1"]
     fast, cheap = (
         json.loads(simgpt(*asks, "--objective", objective).out) for objective in ("time", "energy")
