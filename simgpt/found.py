@@ -115,7 +115,7 @@ def _table(title: str, found: list[Prediction]) -> str:
             tables.seconds(prediction.step_s),
             tables.percent(prediction.hfu),
             tables.gib(prediction.memory.peak_bytes),
-            f"{prediction.cost.node_s_per_step / 3600:,.3g}",
+            tables.hours(prediction.cost.node_s_per_step),
             _energy(prediction),
         )
         for prediction in found

@@ -187,7 +187,7 @@ def _none(question: Question) -> str:
         if free:
             return f"{none} and {key}={value}; without {key} there are some"
     if question.fixed:
-        none = f"{none} and the fields that --plan fixes"
+        none = f"{none} and the fields that are fixed"
     return (
         f"{none}; z*data must divide the batch, x the heads, y the hidden width and pipe the layers"
     )

@@ -115,7 +115,7 @@ def test_no_plan_is_said_with_what_must_divide_what() -> None:
         ({"x": 3}, "and x=3; x may be 1, 2, 4$"),
         ({"pipe": 2, "micro_batch": 3}, "and micro_batch=3; micro_batch may be 1, 2, 4"),
         ({"interleave": 7}, "and interleave=7; without interleave there are some$"),
-        ({"x": 3, "z": 5}, "and the fields that --plan fixes; z.data must divide the batch"),
+        ({"x": 3, "z": 5}, "and the fields that are fixed; z.data must divide the batch"),
     ],
 )
 def test_a_fixed_field_that_no_plan_can_have_is_named(
