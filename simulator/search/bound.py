@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simulator.beside import work_of
 from simulator.search.seconds import Clock
-from simulator.search.sized import Sized
+from simulator.search.sized import Sized, adds_to_tied
 from workload.op import COMPUTE, HOST, Op
 from workload.passes import switch_of
 from workload.plan import CHOICES
@@ -156,7 +156,20 @@ class Busiest:
             # One sum of all gradients may be faster than those of buckets.
             return np.asarray(sum(ways) + behind + step)
         reduced = self._sum("gradients", layers, ends, last=True)
-        return np.asarray(ways[0] + np.maximum(sum(ways[1:]) + behind, reduced) + step)
+        whole = ways[0] + np.maximum(sum(ways[1:]) + behind, reduced)
+        if bool((chunks > 1).any()):
+            whole = np.where(chunks > 1, self._several(chunks, ends, ways, behind), whole)
+        return np.asarray(whole + step)
+
+    def _several(self, chunks: Ints, ends: Ends, ways: Sequence[Ints], behind: Ints) -> Ints:
+        """Before the step's end. The last micro-batch is through with some chunks before others are
+        with earlier ones; only the first chunk's gradients come behind all slots."""
+        if not ends.first:
+            return np.asarray(sum(ways) + behind)
+        rest, own = (chunks - 1) * self.entries.chunk, self.entries.chunk
+        back = sum(self._sum(work, rest, Ends(), last=True) for work in self.entries.works[1:])
+        last = self._sum("gradients", own, ends, last=True)
+        return np.asarray(np.maximum(sum(ways) + behind, ways[0] + back + last))
 
     def _sum(self, work: str, layers: Ints, ends: Ends, *, last: bool) -> Ints:
         weights: dict[str, Ints | int] = {"layer": layers, **dict.fromkeys(ends.parts, 1)}
@@ -212,12 +225,6 @@ def ledger(clock: Clock, some: Sized) -> Ledger:
             key = HELD if held else switch_of(op), op.stream
             streams[key] = streams[key] + own if key in streams else own
     return ticks
-
-
-def adds_to_tied(op: Op, some: Sized) -> bool:
-    """Whether an op adds to the gradient of a table that the model's ends share: in a pipeline each
-    end has its own, and the first addition overwrites it."""
-    return some.program.gpt.tied and op.kind == "accumulate" and ".embed" in op.block
 
 
 def _where(op: Op, last: int) -> list[tuple[str, str, bool]]:

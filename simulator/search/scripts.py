@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from simulator.beside import work_of
-from simulator.search.bound import Ends, adds_to_tied, part_of
-from simulator.search.sized import Sized
+from simulator.search.bound import Ends, part_of
+from simulator.search.sized import Sized, adds_to_tied
 from workload.dataflow import Waits, waits
 from workload.lowering import lower
 from workload.op import Op

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from simulator.search.space import Space
 from workload.lanes import DivergedError, Lanes, lanes
 from workload.lowering import lower
+from workload.op import Op
 from workload.plan import OVERLAPS, Plan
 from workload.program import Program
 
@@ -117,3 +118,9 @@ def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:
         how = {key: cut(value) for key, value in op.attributes.items()}
         ops.append(replace(op, nbytes=cut(op.nbytes), flops=cut(op.flops), attributes=how))
     return replace(program, ops=tuple(ops))
+
+
+def adds_to_tied(op: Op, some: Sized) -> bool:
+    """Whether an op adds to the gradient of a table that the model's ends share: in a pipeline each
+    end has its own, and the first addition overwrites it."""
+    return some.program.gpt.tied and op.kind == "accumulate" and ".embed" in op.block
