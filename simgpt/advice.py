@@ -26,8 +26,11 @@ def does_not_fit(prediction: Prediction) -> str:
 
 
 def what_fits(prediction: Prediction) -> str:
-    """The same, and which change of the plan is enough, or else which are together."""
-    levers, fits = _levers(prediction.plan), partial(_fits, prediction)
+    """The same, and which change of the plan is enough, or else which are together; with plain
+    matmul forms, as the memory of tuned ones follows from times."""
+    plain = {} if prediction.plan.matmul_forms == "plain" else {"matmul_forms": "plain"}
+    fits = partial(_fits, prediction)
+    levers = [[change | plain for change in lever] for lever in _levers(prediction.plan)]
     enough = []
     for lever in levers:
         if fits(lever[-1]):
@@ -77,7 +80,7 @@ def _fits(prediction: Prediction, change: Change) -> bool:
     from simulator.search.room import plan_bytes
 
     try:
-        plan = replace(prediction.plan, matmul_forms="plain", **change)
+        plan = replace(prediction.plan, **change)
         return plan_bytes(prediction.gpt, plan) <= prediction.memory.capacity_bytes
     except SimgptError:
         return False

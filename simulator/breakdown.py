@@ -12,9 +12,8 @@ from collections.abc import Sequence
 
 from simulator.steady import Guess, key_of
 from workload.dataflow import Waits
-from workload.op import COMPUTE, Op
+from workload.op import COMPUTE, STEP, Op
 
-STEP = "step"
 ACROSS_STAGES = frozenset(("pipe", "ends"))
 
 

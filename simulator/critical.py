@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulator.actors import Performance
-from simulator.breakdown import STEP
 from simulator.costs import ComputeCosts
 from simulator.network import Fabric, Network, network_of, with_classes
 from simulator.play import perform, roles
-from workload.op import Op
+from workload.op import STEP, Op
 from workload.program import Program
 
 Place = tuple[int, int]  # a rank class, and an op of its program

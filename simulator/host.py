@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from workload.op import COMPUTE, Op
-
-STEP = "step"
+from workload.op import COMPUTE, STEP, Op
 
 
 def hosted(ops: Sequence[Op], ticks: Sequence[int], each: Sequence[int]) -> list[int]:

@@ -23,6 +23,7 @@ _EXAMPLES: dict[Unit, str] = {
 _LARGE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {f"{prefix}i": 2.0 ** (10 * power) for power, prefix in enumerate("KMGTPE", start=1)}
 _SMALL = {"m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9}
+J_PER_MWH = 3.6e9
 _PREFIXES: dict[Unit, dict[str, float]] = {
     "bytes": _LARGE | _BINARY,
     "bytes/s": _LARGE | _BINARY,

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 COMPUTE = "compute"
+STEP = "step"  # the block that closes a step: norm, clipping, AdamW
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 MESSAGES = ("send", "recv")
 FORMS = ("NN", "NT", "TN")

@@ -11,7 +11,7 @@ import click
 from simgpt import options, tables
 from simgpt.advice import starved, what_fits
 from simgpt.asked import asked
-from topologies.units import format_energy, format_quantity
+from topologies.units import J_PER_MWH, format_energy, format_quantity
 
 if TYPE_CHECKING:
     from simulator.cost import Cost, Training
@@ -26,7 +26,6 @@ PARTS = {
     "pipe": "waiting for other stages",
 }
 NO_POWER = "not known: the machine's file says nothing of power"
-J_PER_MWH = 3.6e9
 LABELS = 30  # characters of the tables' first column
 
 

@@ -10,10 +10,9 @@ from simgpt import tables
 from simgpt.studies.best import BEST
 from simgpt.studies.evaluate import Row
 from simgpt.studies.study import Study
-from topologies.units import format_energy
+from topologies.units import J_PER_MWH, format_energy
 from validation.report.findings import MEASURES
 
-J_PER_MWH = 3.6e9
 NOT_EXPOSED = ("compute", "optimizer", "idle")
 LEAST = ("energy", "tokens/s", "memory", "MFU")  # what a table can do without, first to last
 WORST = math.inf

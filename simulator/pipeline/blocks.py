@@ -17,14 +17,12 @@ from simulator.score import Score, score_among
 from workload.forms import Forms
 from workload.gpt import GPT
 from workload.lowering import lower_slots, lower_slots_again
-from workload.op import ROLES, Op
+from workload.op import ROLES, STEP, Op
 from workload.outline import Outline, noted
 from workload.plan import Plan
 from workload.program import Program
 from workload.schedule import Slot
 from workload.stages import samples
-
-STEP = "step"
 
 
 @dataclass(frozen=True)

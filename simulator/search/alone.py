@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from simulator.beside import beside_of
 from simulator.positions import position
 from simulator.search.bound import Ends, Entries, part_of
-from simulator.search.scripts import STEP, Script
+from simulator.search.scripts import Script
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized
 from simulator.search.untimed import ACROSS_STAGES
 from workload.dataflow import Waits
-from workload.op import COMPUTE, Op
+from workload.op import COMPUTE, STEP, Op
 
 Ints = NDArray[np.int64]
 Before = tuple[str, Ends]  # the work of a slot of the last micro-batch, and its chunk's ends

@@ -13,12 +13,11 @@ from simulator.search.bound import Ends, part_of
 from simulator.search.sized import Sized, adds_to_tied
 from workload.dataflow import Waits, waits
 from workload.lowering import lower
-from workload.op import Op
+from workload.op import STEP, Op
 from workload.passes import overlap_slot, overlap_step
 from workload.program import Program
 
 SIZES = ("x", "y", "z", "data", "micro_batch", "batch")
-STEP = "step"
 Slots = tuple[Sequence[Op], Sequence[Waits]]
 
 

@@ -30,6 +30,10 @@ def predicted(text: str, devices: int = 1024, model: str = "gpt-40b") -> Predict
             "per device; it fits with recompute=full,micro_batch=1,zero=3 together",
         ),
         ("x=4,z=8,pipe=2,data=rest,micro_batch=4", "with recompute=full, or micro_batch=2"),
+        (
+            "x=4,z=8,data=rest,matmul_forms=tuned",
+            "with recompute=full,matmul_forms=plain, or micro_batch=1,matmul_forms=plain",
+        ),
     ],
 )
 def test_what_is_named_is_enough_and_the_mildest_of_its_kind(text: str, advice: str) -> None:

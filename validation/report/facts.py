@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from topologies.units import format_energy, format_quantity
+from topologies.units import J_PER_MWH, format_energy, format_quantity
 from validation.report.figures import seconds
 from validation.report.page import Table
 from validation.report.prediction import Answer
@@ -12,7 +12,6 @@ from validation.report.words import gib, hours, percent
 
 MOST_ROWS = 200
 NO_POWER = "not known: the machine's file says nothing of power"
-J_PER_MWH = 3.6e9
 DAY_S = 86_400
 Column = tuple[str, Callable[[Answer], str]]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from workload.lowering import rows
 from workload.lowering.builder import Builder, Parameter
 from workload.lowering.update import update
+from workload.op import STEP
 
 
 def finish(b: Builder) -> None:
     """Emit everything between the last backward and the next step."""
-    b.block = "step"
+    b.block = STEP
     _sum_gradients(b)
     if b.stage < b.grid.pipe - 1:
         b.op("loss.zero", "zero", [], ["loss"])
