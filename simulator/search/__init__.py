@@ -10,13 +10,14 @@ from simulator.collecting import uncollected
 from simulator.costs import compute_costs
 from simulator.fabric import MachineFabric
 from simulator.prediction import Prediction, predict
-from simulator.search.best import Hands, Search
+from simulator.search.best import Search
 from simulator.search.crew import Crew, SearchError
 from simulator.search.families import Machinery
 from simulator.search.objective import Objective
 from simulator.search.question import Question
 from simulator.search.space import space_of
 from simulator.search.state import State
+from simulator.search.team import Setup
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -50,9 +51,9 @@ def search(
     machinery = Machinery(costs, fabric, room)
     goal = Objective(objective, machine, question.devices)
     simulate = partial(_simulated, question.gpt, machine, placement)
+    setup = Setup(question, machinery, goal, simulate)
     with Crew(workers) as crew, uncollected():
-        hands = Hands(simulate, crew if workers > 1 else None)
-        yield from Search(space, machinery, hands, goal, top).run()
+        yield from Search(space, setup, crew if workers > 1 else None, top).run()
 
 
 def best_plan(

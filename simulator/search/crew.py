@@ -11,9 +11,12 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from multiprocessing.reduction import ForkingPickler
+from threading import Thread
 from typing import Any
 
 from simulator.processes import end_with_the_parent
@@ -29,41 +32,71 @@ class SearchError(SimgptError):
     exit_code = 5
 
 
+Own = dict[str, Any]  # what a process keeps from one task to the next
+Function = Callable[[Own, Any], Any]
+
+
 class Crew:
     """`count` processes, started when there is first something for them to do."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._processes: dict[Connection, SpawnProcess] = {}
+        self._busy: set[Connection] = set()
+        self._pipes: list[Connection] = []
+        self._processes: list[SpawnProcess] = []
 
     def __enter__(self) -> Crew:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for pipe, process in self._processes.items():
+        for process, pipe in zip(self._processes, self._pipes, strict=True):
             process.kill()
             pipe.close()
-        for process in self._processes.values():
+        for process in self._processes:
             process.join()
+
+    @property
+    def free(self) -> list[int]:
+        """The numbers of those that have nothing to do."""
+        self._start()
+        return [number for number, pipe in enumerate(self._pipes) if pipe not in self._busy]
+
+    def ask(self, number: int, function: Function, task: object) -> None:
+        """Have a free process run a function on a task; nobody waits until it has heard of it."""
+        self._start()
+        pipe = self._pipes[number]
+        message = ForkingPickler.dumps((function, task))
+        Thread(target=_send, args=(pipe, message), daemon=True).start()
+        self._busy.add(pipe)
+
+    def answer(self) -> tuple[int, Any]:
+        """What a process that was asked made of its task, and its number: any that is through."""
+        if not (ready := wait(self._busy, LONGEST_S)):
+            raise _gone()
+        pipe = ready[0]
+        assert isinstance(pipe, Connection)
+        try:
+            answer, error = pipe.recv()
+        except (EOFError, OSError) as broken:
+            raise _gone() from broken
+        self._busy.remove(pipe)
+        if error is not None:
+            raise error
+        return self._pipes.index(pipe), answer
 
     def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
         """What the function makes of each task, in order."""
-        self._start()
         waiting = deque(enumerate(tasks))
-        busy: dict[Any, int] = {}
+        asked: dict[int, int] = {}
         done: dict[int, Any] = {}
-        for number in range(len(tasks)):
-            while number not in done:
-                for pipe in self._processes:
-                    if pipe not in busy and waiting:
-                        busy[pipe], task = waiting.popleft()
-                        self._send(pipe, (function, task))
-                if not (ready := wait(list(busy), LONGEST_S)):
-                    raise _gone()
-                for free in ready:
-                    done[busy[free]] = self._received(free)
-                    del busy[free]
-            yield done.pop(number)
+        for place in range(len(tasks)):
+            while place not in done:
+                for number in self.free[: len(waiting)]:
+                    asked[number], task = waiting.popleft()
+                    self.ask(number, _mapped, (function, task))
+                number, answer = self.answer()
+                done[asked.pop(number)] = answer
+            yield done.pop(place)
 
     def _start(self) -> None:
         if self._processes:
@@ -77,24 +110,20 @@ class Crew:
                 process = context.Process(target=_serve, args=(theirs,), daemon=True)
                 process.start()
                 theirs.close()
-                self._processes[ours] = process
+                self._processes.append(process)
+                self._pipes.append(ours)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _send(self, pipe: Connection, task: object) -> None:
-        try:
-            pipe.send(task)
-        except OSError as error:
-            raise _gone() from error
 
-    def _received(self, pipe: Any) -> Any:
-        try:
-            answer, error = pipe.recv()
-        except (EOFError, OSError) as broken:
-            raise _gone() from broken
-        if error is not None:
-            raise error
-        return answer
+def _send(pipe: Connection, message: Any) -> None:
+    with suppress(OSError):  # of a process that ended, which is noticed when it does not answer
+        pipe.send_bytes(message)
+
+
+def _mapped(_: Own, call: tuple[Callable[[Any], Any], Any]) -> Any:
+    function, task = call
+    return function(task)
 
 
 def _gone() -> SearchError:
@@ -104,13 +133,14 @@ def _gone() -> SearchError:
 def _serve(pipe: Connection) -> None:
     """A process' life: answers to tasks, until nobody asks any more."""
     end_with_the_parent()
+    own: Own = {}
     while True:
         try:
             function, task = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            pipe.send((function(task), None))
+            pipe.send((function(own, task), None))
         except Exception as error:
             error.add_note(traceback.format_exc())
             pipe.send((None, error))

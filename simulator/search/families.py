@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.collecting import uncollected
 from simulator.costs import ComputeCosts
 from simulator.fabric import MachineFabric
 from simulator.search.bound import SCHEDULES, Entries, Ledger, device_bytes, ledger, memory
-from simulator.search.crew import Crew
 from simulator.search.question import schedules
 from simulator.search.seconds import Clock
 from simulator.search.sized import Sized, kinds, sized
@@ -21,7 +18,6 @@ from simulator.search.space import Space
 from simulator.search.untimed import Refused, Times
 
 Ints = NDArray[np.int64]
-PARTS = 8  # of a space, for each worker to take the next
 WORTH = 20_000  # shapes, fewer of which one process bounds sooner than several are started
 NEVER = int(np.iinfo(np.int64).max)
 
@@ -54,31 +50,15 @@ class Machinery:
     capacity_bytes: int
 
 
-def all_families(space: Space, machinery: Machinery, crew: Crew | None = None) -> Iterator[Bounded]:
-    """The families of a space, part by part."""
-    every = kinds(space, np.arange(len(space), dtype=np.int64))
-    if crew is None or len(space) < WORTH:
-        clock = Clock(space, machinery.costs, machinery.fabric)
-        times = Times(machinery.costs, machinery.fabric)
-        for rows in every:
-            yield _bounded(clock, times, machinery.capacity_bytes, rows)
-        return
-    parts = [np.concatenate(every[at::PARTS]) for at in range(min(PARTS, len(every)))]
-    found = crew.map(partial(families, machinery), [space.only(rows) for rows in parts])
-    for rows, some in zip(parts, found, strict=True):
-        own = [replace(family, rows=rows[family.rows]) for family in some.found]
-        yield replace(some, found=own)
+def shares(space: Space, count: int) -> list[list[Ints]]:
+    """The rows of a space in `count` shares of about as many, each in parts that are bounded
+    together."""
+    every = sorted(kinds(space, np.arange(len(space), dtype=np.int64)), key=len, reverse=True)
+    return [every[at::count] for at in range(count)]
 
 
-def families(machinery: Machinery, space: Space) -> Bounded:
-    """The same of a whole space, in this process."""
-    with uncollected():
-        parts = list(all_families(space, machinery))
-    found = [family for part in parts for family in part.found]
-    return Bounded(len(space), found, min(part.least_bytes for part in parts))
-
-
-def _bounded(clock: Clock, times: Times, capacity_bytes: int, rows: Ints) -> Bounded:
+def bounded(clock: Clock, times: Times, capacity_bytes: int, rows: Ints) -> Bounded:
+    """What is known of some rows before any of them is looked at alone."""
     space, least_bytes = clock.space, NEVER
     found: list[Family | Refused] = []
     for some in sized(space, rows):

@@ -120,7 +120,7 @@ def test_pipelines_that_miss_by_memory_alone_are_not_simulated() -> None:
 
 
 def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.search.families.WORTH", 1)
+    monkeypatch.setattr("simulator.search.best.WORTH", 1)
     question = Question(SMALL, 8, 16, {"recompute": "none", "schedule": "1f1b"})
     one, two = (
         last(search(question, MACHINES["alps"], top=3, workers=workers)) for workers in (1, 2)

@@ -23,7 +23,7 @@ from simulator.search.bound import (
     memory,
     step_ticks,
 )
-from simulator.search.families import Family, Machinery, all_families, entries_of
+from simulator.search.families import Family, bounded, entries_of
 from simulator.search.levels import Draft
 from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.orders import ORDERS
@@ -33,6 +33,7 @@ from simulator.search.scripts import Lowered, Script, overlapped
 from simulator.search.seconds import Clock
 from simulator.search.sized import placed, sized
 from simulator.search.space import Order, Space, overlaps, space_of
+from simulator.search.untimed import Times
 from simulator.ticks import to_ticks
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, spaces
 from topologies.placement import scheduler
@@ -112,11 +113,11 @@ def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
         machine = MACHINES["perlmutter"]
         fabric = MachineFabric(machine, space.question.devices)
         costs = compute_costs(machine, fabric.ranks_per_node, space.question.devices)
-        (part,) = all_families(space, Machinery(costs, fabric, HUGE))
-        (family,) = part.found
+        clock = Clock(space, costs, fabric)
+        (family,) = bounded(clock, Times(costs, fabric), HUGE, np.arange(len(space))).found
         assert isinstance(family, Family)
         script = Script(Lowered(next(sized(space, family.rows, overlap=()))), ())
-        bound = step_ticks(Alone(Clock(space, costs, fabric), script.some, family.entries, script))
+        bound = step_ticks(Alone(clock, script.some, family.entries, script))
         for at, row in enumerate(family.rows[family.entries.lane]):
             plan = space.plan(int(row), Order("1f1b", 1, ()))
             step = predict(space.question.gpt, plan, machine).step_s

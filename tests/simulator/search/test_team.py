@@ -1,0 +1,120 @@
+"""A search by several processes: whichever is through first, they find what one of them finds."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.search import search
+from simulator.search.crew import Crew, Function, Own
+from simulator.search.families import shares
+from simulator.search.objective import OBJECTIVES
+from simulator.search.question import Question
+from simulator.search.space import space_of
+from simulator.search.state import State
+from simulator.search.team import Report
+from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
+from workload.gpt import GPT
+
+SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
+
+
+class InTurn(Crew):
+    """The processes of a crew played one after the other, in any order: what goes over pipes is
+    pickled, and what each one keeps is its own."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        super().__init__(count)
+        self._random = random.Random(seed)
+        self._tasks: dict[int, bytes] = {}
+        self._own: list[Own] = [{} for _ in range(count)]
+        self.asked: list[str] = []
+        self.answered: list[Any] = []
+
+    @property
+    def free(self) -> list[int]:
+        return [number for number in range(self.count) if number not in self._tasks]
+
+    def ask(self, number: int, function: Function, task: object) -> None:
+        assert number not in self._tasks
+        self.asked.append(function.__name__)
+        self._tasks[number] = pickle.dumps((function, task))
+
+    def answer(self) -> tuple[int, Any]:
+        number = self._random.choice(sorted(self._tasks))
+        function, task = pickle.loads(self._tasks.pop(number))
+        answer = pickle.loads(pickle.dumps(function(self._own[number], task)))
+        self.answered.append(answer)
+        return number, answer
+
+
+def by_team(question: Question, name: str, crew: Crew, **how: Any) -> list[State]:
+    """The states of a search by a crew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simulator.search.best.WORTH", 1)
+        patch.setattr("simulator.search.team.WORK_S", 0)
+        patch.setattr("simulator.search.Crew", lambda _: crew)
+        return list(search(question, MACHINES[name], workers=2, **how))
+
+
+def holds_for_a_team(question: Question, name: str, data: st.DataObject) -> None:
+    how: dict[str, Any] = {
+        "top": data.draw(st.integers(1, 3)),
+        "objective": data.draw(st.sampled_from(OBJECTIVES)),
+    }
+    if data.draw(st.booleans()):
+        *_, roomy = search(question, MACHINES[name], top=10**6)
+        peaks = [each.memory.peak_bytes for each in roomy.found]
+        how["capacity_bytes"] = data.draw(st.sampled_from(peaks))
+    *_, alone = search(question, MACHINES[name], **how)
+    crew = InTurn(data.draw(st.integers(2, 4)), data.draw(st.integers(0, 10**6)))
+    states = by_team(question, name, crew, **how)
+    answer = states[-1]
+    assert answer.is_optimal
+    assert [each.cost for each in answer.found] == [each.cost for each in alone.found]
+    assert (answer.best, answer.bound, answer.gap) == (alone.best, alone.bound, 0)
+    assert (answer.considered, answer.fitting) == (alone.considered, alone.fitting)
+    bounds = [state.bound for state in states]
+    assert bounds == sorted(bounds)
+    assert not any(state.is_optimal for state in states[:-1])
+
+
+@settings(max_examples=15, deadline=None, phases=UNSHRUNK)
+@given(question=few_plans(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_a_team_finds_what_one_finds(question: Question, name: str, data: st.DataObject) -> None:
+    holds_for_a_team(question, name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=100, deadline=None, phases=UNSHRUNK)
+@given(question=few_plans(most=200), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_a_hundred_teams_do(question: Question, name: str, data: st.DataObject) -> None:
+    holds_for_a_team(question, name, data)
+
+
+def test_as_long_as_too_few_are_found_any_plan_is_simulated_at_once() -> None:
+    crew = InTurn(1, 0)
+    question = Question(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b", "y": 1, "zero": 0})
+    *_, answer = by_team(question, "perlmutter", crew, top=10**6)
+    assert answer.simulated == answer.considered
+    follow = zip(crew.answered, crew.asked[1:], strict=False)
+    after = [asked for done, asked in follow if isinstance(done, Report) and done.candidates]
+    assert len(after) == answer.simulated
+    assert set(after) == {"simulated"}
+
+
+def test_shares_have_every_row_once() -> None:
+    space = space_of(Question(SMALL, 16, 16))
+    for count in (1, 2, 5, 10**4):
+        every = shares(space, count)
+        rows = [row for share in every for part in share for row in part.tolist()]
+        assert len(every) == count
+        assert sorted(rows) == list(range(len(space)))
+    one, two = shares(space, 2)
+    assert abs(sum(map(len, one)) - sum(map(len, two))) <= max(map(len, one))
