@@ -38,6 +38,7 @@ Flags = NDArray[np.bool_]
 Item = Family | Group | Queue | Draft | Plan
 Candidate = tuple[int, Plan]  # with its bound
 NEAR = 1.25  # times the best bound of a family: what is placed together, in every rank order
+DIVES = 3  # families that are opened for one plan of theirs, if that is enough for a first one
 SOONEST = (Plan, Queue, Group)  # what is nearest to a plan, as long as none is found
 
 
@@ -75,7 +76,8 @@ class Frontier:
     """The plans of some rows of a space that may still be among the best.
 
     `threshold` is the value that a plan must undercut; whoever simulates plans sets it. As long as
-    it is NEVER, whatever leads to some plan soon comes first.
+    it is NEVER, and in the first families until a plan came out of one, whatever leads to some plan
+    soon comes first.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Frontier:
         self._heap: list[tuple[int, int, Item]] = []
         self._soon: list[tuple[int, int, int, Item]] = []
         self._counter = count()
+        self._opened, self._had_plan = 0, False
         self._larger: dict[Plan, bool] = {}  # than the device's memory
         self._slots: dict[tuple[object, ...], Slots] = {}
 
@@ -118,6 +121,7 @@ class Frontier:
                 else:
                     self._open(bound, item)
                 break
+            self._had_plan = True
             if not self._is_too_large(item):
                 found.append((bound, item))
         return found
@@ -128,13 +132,17 @@ class Frontier:
         self.tally.needs(peak_bytes)
 
     @property
+    def _dives(self) -> bool:
+        return self.threshold == NEVER or (not self._had_plan and self._opened <= DIVES)
+
+    @property
     def _room(self) -> int:
         return self._machinery.capacity_bytes
 
     @property
     def _nearest(self) -> list[Any]:
         """The heap whose first item is looked at next."""
-        if self._soon and self.threshold != NEVER:
+        if self._soon and not self._dives:
             for _, bound, number, item in self._soon:
                 heapq.heappush(self._heap, (bound, number, item))
             self._soon.clear()
@@ -161,7 +169,7 @@ class Frontier:
 
     def _push_soon(self, bound: int, item: Group | Queue | Plan) -> None:
         """Open it next as long as nothing is found: what it takes may spare all the others."""
-        if self.threshold == NEVER:
+        if self._dives:
             level = SOONEST.index(type(item))
             heapq.heappush(self._soon, (level, bound, next(self._counter), item))
         else:
@@ -179,10 +187,11 @@ class Frontier:
             self._push(max(bound, int(self._objective.bound(ticks, busy)[0])), item.plan)
 
     def _open_family(self, family: Family) -> None:
+        self._opened += 1
         bounds = self._bounds(busiest := Busiest(family.ledger, family.entries, None))
         at = np.argsort(bounds, kind="stable")[: int((bounds < self.threshold).sum())]
         near = int(np.searchsorted(bounds[at], bounds[at[0]] * NEAR, "right"))
-        count = 1 if self.threshold == NEVER else near
+        count = 1 if self._dives else near
         if len(later := at[count:]):
             entries = busiest.entries.only(later, busiest.entries.lane[later])
             self._push(int(bounds[later[0]]), replace(family, entries=entries))
@@ -227,7 +236,7 @@ class Frontier:
     def _open_queue(self, queue: Queue) -> None:
         at, bound = int(queue.at[0]), int(queue.bounds[0])
         for plan in queue.plans(self._space):
-            if plan.pipe == 1 or self.threshold == NEVER:
+            if plan.pipe == 1 or self._dives:
                 self._push_soon(bound, plan)
             else:
                 self._push(bound, Draft(plan, queue.slots, at, int(queue.busy[at])))

@@ -90,8 +90,8 @@ class Team:
     """The processes of a crew, each with a share of a space.
 
     Best first: a process simulates the plan with the lowest bound of all that wait, unless it has
-    something in its own share that is bounded lower still, and refines that. Until any plans are
-    found, it simulates what there is.
+    something in its own share that is bounded lower still, and refines that. But it simulates what
+    there is as long as too few plans are found, and the first one at once.
     """
 
     def __init__(self, crew: Crew) -> None:
@@ -102,6 +102,7 @@ class Team:
         self._too_large: list[tuple[Plan, int]] = []
         self._told = [0] * crew.count
         self._counter = count()
+        self._has_begun = False
 
     def settle(self, setup: Setup) -> None:
         """Hand out the shares."""
@@ -146,8 +147,9 @@ class Team:
     def _employ(self, number: int, threshold: int) -> None:
         lowest = self._lowest_of(number)
         soonest = self._waiting[0][0] if self._waiting else NEVER
-        is_next = soonest <= lowest or threshold == NEVER  # until enough are found, any will do
-        if soonest < threshold and is_next:
+        is_first = threshold == NEVER or not self._has_begun  # until enough are found, any will do
+        if soonest < threshold and (is_first or soonest <= lowest):
+            self._has_begun = True
             bound, _, plan = heapq.heappop(self._waiting)
             self._simulating[number] = bound, plan
             self._crew.ask(number, simulated, plan)
