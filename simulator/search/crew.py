@@ -23,6 +23,7 @@ from simulator.processes import end_with_the_parent
 from topologies.errors import SimgptError
 
 LONGEST_S = 600.0
+GONE_S = 10.0
 UNHEARD = {signal.SIGINT, signal.SIGTERM, signal.SIGURG}  # the last one ends a time limit
 
 
@@ -44,16 +45,20 @@ class Crew:
         self._busy: set[Connection] = set()
         self._pipes: list[Connection] = []
         self._processes: list[SpawnProcess] = []
+        self._senders: dict[int, Thread] = {}
 
     def __enter__(self) -> Crew:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process, pipe in zip(self._processes, self._pipes, strict=True):
+        for process in self._processes:
             process.kill()
-            pipe.close()
         for process in self._processes:
             process.join()
+        for sender in self._senders.values():  # to processes that are gone, so they end too
+            sender.join(GONE_S)
+        for pipe in self._pipes:
+            pipe.close()
 
     @property
     def free(self) -> list[int]:
@@ -66,7 +71,8 @@ class Crew:
         self._start()
         pipe = self._pipes[number]
         message = ForkingPickler.dumps((function, task))
-        Thread(target=_send, args=(pipe, message), daemon=True).start()
+        self._senders[number] = Thread(target=_send, args=(pipe, message), daemon=True)
+        self._senders[number].start()
         self._busy.add(pipe)
 
     def answer(self) -> tuple[int, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -150,6 +152,15 @@ def test_a_process_that_ends_is_said_in_one_sentence() -> None:
             list(crew.map(abs, ["-1"]))
         with pytest.raises(SearchError, match="a process of the search ended or hangs"):
             list(crew.map(os._exit, [1]))
+
+
+def test_a_crew_that_is_left_while_it_is_told_something_ends_at_once() -> None:
+    before = threading.active_count()
+    with Crew(2) as crew:
+        for number in crew.free:
+            crew.ask(number, operator.is_, bytes(10**7))  # more than a pipe holds
+        assert threading.active_count() == before + crew.count
+    assert threading.active_count() == before
 
 
 def test_axonns_model_ranks_by_its_communication_and_tau_tells_how_well() -> None:
