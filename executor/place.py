@@ -16,13 +16,19 @@ DTYPES = {
     "int64": torch.int64,
     "uint8": torch.uint8,
 }
+# What a kernel may hold beside its operands: a part of a core's cache, or of a GPU's memory what
+# still keeps it busy.
+SCRATCH_BYTES = {"cpu": 1 << 20, "cuda": 1 << 26}
+# In a step at most this share of the program's peak, but as much as calls are worth.
+SCRATCH_SHARE, LEAST_SCRATCH_BYTES = 1 / 128, {"cpu": 1 << 17, "cuda": 1 << 24}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """One rank's place on the grid, its device, and the step it is in (counted from 1).
 
-    `seed` is what dropout draws from, the same on every rank.
+    `seed` is what dropout draws from, the same on every rank. `scratch` is how many bytes of
+    temporaries a kernel may hold at once, 0 for what suits the device.
     """
 
     grid: Grid
@@ -31,6 +37,12 @@ class Place:
     adamw: AdamW
     step: int = 1
     seed: int = 0
+    scratch: int = 0
+
+    @property
+    def scratch_bytes(self) -> int:
+        """How many bytes of temporaries a kernel may hold at once."""
+        return self.scratch or SCRATCH_BYTES[self.device.type]
 
     def index(self, axis: str) -> int:
         """This rank's coordinate on an axis."""
@@ -50,3 +62,8 @@ class Place:
         """The rank at this place so many stages further, around the ring of stages."""
         places = self.grid.coordinates(self.rank)
         return self.grid.rank({**places, "pipe": (places["pipe"] + further) % self.grid.pipe})
+
+
+def scratch_of(peak_bytes: int, device: torch.device) -> int:
+    """The temporaries that kernels of a program may hold, given its peak."""
+    return max(int(SCRATCH_SHARE * peak_bytes), LEAST_SCRATCH_BYTES[device.type])

@@ -6,13 +6,14 @@ from functools import partial
 
 import torch
 
-from executor.collectives import issue, payload_bytes
+from executor.collectives import Waitable, issue, payload_bytes
 from executor.groups import Groups
 from executor.inflight import InFlight
 from executor.kernels import KERNELS
 from executor.place import Place
 from executor.record import Recorder
 from executor.table import BufferTable
+from workload.op import Op
 from workload.program import Program
 
 
@@ -31,16 +32,27 @@ def play(
             flying.land(program.ops[awaited].stream, awaited)
         recorder.begin(index)
         if op.communicates:
-            pairs = table.operands(op)
-            axes = "+".join(op.axes)
-            carried[axes] = carried.get(axes, 0) + payload_bytes(op, pairs)
-            work = issue(op, pairs, groups.of(op), at)
+            work = _communicate(op, table, groups, at, carried)
         else:
-            reads = [table[name] for name in op.reads]
-            writes = [table.output(name) for name in op.writes]
-            work = flying.perform(op, partial(KERNELS[op.kind], op, reads, writes, at))
+            work = _compute(op, table, flying, at)
         flying.started(index, op, work)
         for name in program.releases[index]:
             table.free(name)
     flying.land_all()
     return carried
+
+
+# Each in a function of its own: an operand that a variable still held could not be freed.
+def _communicate(
+    op: Op, table: BufferTable, groups: Groups, at: Place, carried: dict[str, int]
+) -> Waitable | None:
+    pairs = table.operands(op)
+    axes = "+".join(op.axes)
+    carried[axes] = carried.get(axes, 0) + payload_bytes(op, pairs)
+    return issue(op, pairs, groups.of(op), at)
+
+
+def _compute(op: Op, table: BufferTable, flying: InFlight, at: Place) -> Waitable | None:
+    reads = [table[name] for name in op.reads]
+    writes = [table.output(name) for name in op.writes]
+    return flying.perform(op, partial(KERNELS[op.kind], op, reads, writes, at))

@@ -1,8 +1,9 @@
-"""When ops ran: host clock on a CPU, events on a GPU."""
+"""Which ops ran, and when: host clock on a CPU, events on a GPU."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -28,17 +29,19 @@ class Recorder(Protocol):
         """An asynchronous collective was waited for."""
 
     def timeline(self, program: Program, rank: int) -> Timeline:
-        """The step's spans; call it once the device is idle."""
+        """The spans of what ran, in the order of issue; call it once the device is idle."""
 
 
 class HostRecorder:
     """Spans by the host's clock. A collective ends when its future fires, or when awaited."""
 
     def __init__(self, ops: int) -> None:
+        self._ran: list[int] = []
         self._starts = [0.0] * ops
         self._ends = [0.0] * ops
 
     def begin(self, index: int) -> None:
+        self._ran.append(index)
         self._starts[index] = time.perf_counter()
 
     def end(self, index: int) -> None:
@@ -57,7 +60,7 @@ class HostRecorder:
             self._done(index)
 
     def timeline(self, program: Program, rank: int) -> Timeline:
-        return timeline_of("measured", rank, program.ops, self._starts, self._ends)
+        return _timeline(program, rank, self._ran, self._starts, self._ends)
 
     def _done(self, index: int) -> None:
         self._ends[index] = time.perf_counter()
@@ -67,11 +70,13 @@ class DeviceRecorder:
     """Spans by CUDA events. For each communication stream a side stream waits for its works."""
 
     def __init__(self, ops: int) -> None:
+        self._ran: list[int] = []
         self._starts = [_event() for _ in range(ops)]
         self._ends = [_event() for _ in range(ops)]
         self._sides: dict[str, Any] = {}
 
     def begin(self, index: int) -> None:
+        self._ran.append(index)
         self._starts[index].record()
 
     def end(self, index: int) -> None:
@@ -89,16 +94,30 @@ class DeviceRecorder:
 
     def timeline(self, program: Program, rank: int) -> Timeline:
         torch.cuda.synchronize()
-        origin = self._starts[0]
-        starts = [origin.elapsed_time(event) / 1e3 for event in self._starts]
-        ends = [origin.elapsed_time(event) / 1e3 for event in self._ends]
-        return timeline_of("measured", rank, program.ops, starts, ends)
+        origin = self._starts[self._ran[0]]
+        starts, ends = (
+            {index: origin.elapsed_time(events[index]) / 1e3 for index in self._ran}
+            for events in (self._starts, self._ends)
+        )
+        return _timeline(program, rank, self._ran, starts, ends)
 
 
 def recorder_for(program: Program, device: torch.device) -> Recorder:
     """What notes a program's ops on such a device."""
     kind = DeviceRecorder if device.type == "cuda" else HostRecorder
     return kind(len(program.ops))
+
+
+def _timeline(
+    program: Program,
+    rank: int,
+    ran: Sequence[int],
+    starts: Sequence[float] | Mapping[int, float],
+    ends: Sequence[float] | Mapping[int, float],
+) -> Timeline:
+    ops = [program.ops[index] for index in ran]
+    times = ([moments[index] for index in ran] for moments in (starts, ends))
+    return timeline_of("measured", rank, ops, *times)
 
 
 def _event() -> Any:

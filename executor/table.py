@@ -1,4 +1,4 @@
-"""The buffer table: the program's named buffers as tensors, and the bytes they take."""
+"""The buffer table: the program's named buffers as tensors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class BufferTable:
 
     Persistent buffers that one collective sums together lie side by side in an arena, so that it is
     one call on one tensor. On a CPU a freed tensor's memory is kept for the next one of its size,
-    as CUDA's caching allocator does; `peak_bytes` counts live buffers alone. Those of the role
-    "host" count for nothing; beside a GPU they lie in pinned memory.
+    as CUDA's caching allocator does, while `keeps_freed` is set. Buffers of the role "host" take
+    `host_bytes`; beside a GPU they lie in pinned memory.
     """
 
     def __init__(self, program: Program, device: torch.device) -> None:
@@ -26,8 +26,8 @@ class BufferTable:
         self._tensors: dict[str, torch.Tensor] = {}
         self._arenas: dict[str, torch.Tensor] = {}
         self._pool: dict[int, list[torch.Tensor]] = {}
-        self.live_bytes = 0
-        self.peak_bytes = 0
+        self.keeps_freed = device.type == "cpu"
+        self.host_bytes = 0
         for op in program.ops:
             if self._sums_together(op):
                 self._lay_out(op)
@@ -60,16 +60,13 @@ class BufferTable:
     def free(self, name: str) -> None:
         """End a transient buffer's life."""
         tensor = self._tensors.pop(name)
-        self.live_bytes -= self._buffers[name].nbytes
-        if self._device.type == "cpu":
+        if self.keeps_freed:
             self._pool.setdefault(tensor.nbytes, []).append(tensor)
 
     def _adopt(self, buffer: Buffer, tensor: torch.Tensor) -> None:
         self._tensors[buffer.name] = tensor
         if buffer.role == HOST:
-            return
-        self.live_bytes += buffer.nbytes
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+            self.host_bytes += tensor.untyped_storage().nbytes()
 
     def _empty(self, buffer: Buffer) -> torch.Tensor:
         dtype = DTYPES[buffer.dtype]

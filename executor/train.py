@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from executor.allocations import allocations
 from executor.batches import share
 from executor.groups import Groups
-from executor.place import Place
+from executor.place import Place, scratch_of
 from executor.play import play
-from executor.record import recorder_for
+from executor.record import Recorder, recorder_for
 from executor.table import BufferTable
 from executor.tasks import AdamW
 from executor.weights import initial_values, load
@@ -33,7 +34,10 @@ class Step:
 
 @dataclass(slots=True)
 class Run:
-    """What a run gave on one rank. `timeline` and `carried` are the last step's."""
+    """What a run gave on one rank. `timeline` and `carried` are the last step's.
+
+    `peak_bytes` is the most that torch's allocator held in the first step.
+    """
 
     steps: list[Step] = field(default_factory=list)
     peak_bytes: int = 0
@@ -67,9 +71,18 @@ class Trainer:
         self.program = program
         self.groups = groups
         grid = program.plan.grid
-        self.place = Place(grid=grid, rank=rank, device=device, adamw=adamw, seed=seed)
+        self.place = Place(
+            grid=grid,
+            rank=rank,
+            device=device,
+            adamw=adamw,
+            seed=seed,
+            scratch=scratch_of(program.peak.total_bytes, device),
+        )
         groups.prepare(program)
-        self.table = BufferTable(program, device)
+        with allocations(device) as built:
+            self.table = BufferTable(program, device)
+        self._held_bytes = built.held_bytes
 
     def start_from(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Set every parameter from its whole tensor."""
@@ -89,14 +102,32 @@ class Trainer:
             recorder = recorder_for(self.program, self.place.device)
             started = time.perf_counter()
             place = replace(self.place, step=number)
-            result.carried = play(self.program, self.table, self.groups, place, recorder)
+            if number == 1:
+                result.carried, result.peak_bytes = self._measured(place, recorder)
+            else:
+                result.carried = self._play(place, recorder)
             loss = float(self.table["loss"])
             result.steps.append(Step(number, loss, time.perf_counter() - started))
             result.timeline = recorder.timeline(self.program, self.place.rank)
             if report is not None:
                 report(result.steps[-1])
-        result.peak_bytes = self._peak_bytes()
         return result
+
+    def _play(self, place: Place, recorder: Recorder) -> dict[str, int]:
+        return play(self.program, self.table, self.groups, place, recorder)
+
+    def _measured(self, place: Place, recorder: Recorder) -> tuple[dict[str, int], int]:
+        """Play a step; returns what it carried, and the most that was allocated on the device.
+
+        Freed memory is given back in it, so that what is held is what is needed.
+        """
+        keeps, self.table.keeps_freed = self.table.keeps_freed, False
+        with allocations(place.device) as found:
+            carried = self._play(place, recorder)
+        self.table.keeps_freed = keeps
+        if place.device.type == "cuda":
+            return carried, found.peak_bytes
+        return carried, self._held_bytes - self.table.host_bytes + found.peak_bytes
 
     def _feed(self, batch: torch.Tensor) -> None:
         for m in range(self.program.plan.micro_batches):
@@ -104,8 +135,3 @@ class Trainer:
             for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
                 if f"m{m}.{name}" in self.program.buffers:
                     self.table[f"m{m}.{name}"].copy_(part.reshape(-1))
-
-    def _peak_bytes(self) -> int:
-        if self.place.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.place.device)
-        return self.table.peak_bytes

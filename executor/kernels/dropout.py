@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from math import ceil
+from dataclasses import dataclass
+from math import ceil, prod
 
 import torch
 
+from executor.kernels.slices import row_slices
 from executor.place import Place
 from workload.op import Op
 
@@ -21,19 +23,23 @@ Tensors = Sequence[torch.Tensor]
 STRIDE = 0x9E3779B97F4A7C15
 FACTORS = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
 BITS = 53
-SLICE = 1 << 22  # elements hashed at once
+HASHED_BYTES = 32  # what hashing takes an element: 8 bytes a few times over
 
 
 def dropout(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Zero what is dropped and scale the rest by 1 / (1 - rate); writes the mask too."""
-    out, mask = writes
-    mask.copy_(kept(op, mask.shape, at))
-    torch.mul(reads[0], mask, out=out).mul_(scale_of(op))
+    source, out, mask = (t.view(-1, t.shape[-1]) for t in (reads[0], *writes))
+    block = block_of(op, reads[0].shape, at)
+    for part in row_slices(len(mask), _line_bytes(mask), at):
+        mask[part] = kept(op, block, at, part)
+        _drop(source[part], mask[part], op, out[part])
 
 
 def dropout_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """The gradient of what was kept, scaled likewise."""
-    torch.mul(reads[0], reads[1], out=writes[0]).mul_(scale_of(op))
+    grad, mask, out = (t.view(-1, t.shape[-1]) for t in (*reads, *writes))
+    for part in row_slices(len(mask), _line_bytes(mask), at):
+        _drop(grad[part], mask[part], op, out[part])
 
 
 def scale_of(op: Op) -> float:
@@ -41,20 +47,78 @@ def scale_of(op: Op) -> float:
     return float(1 / (1 - op.attributes["rate"]))
 
 
-def kept(op: Op, shape: Sequence[int], at: Place) -> torch.Tensor:
-    """Which elements of this rank's part of a tensor are kept, as booleans.
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part of a whole tensor, which has the shape `whole`: where it begins, and its shape.
 
-    A slice at a time, since hashing takes 8 bytes an element a few times over.
+    The first dimension of the whole is not asked for. A block's lines are all its dimensions but
+    the last, flattened.
     """
+
+    whole: tuple[int, ...]
+    starts: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def part(self, starts: tuple[int, ...], shape: tuple[int, ...]) -> Block:
+        """The part of this block that begins at `starts` within it."""
+        firsts = tuple(a + b for a, b in zip(self.starts, starts, strict=True))
+        return Block(self.whole, firsts, shape)
+
+    def line_places(self, lines: slice, device: torch.device) -> torch.Tensor:
+        """Where in the flat whole tensor each of some lines begins."""
+        index = torch.arange(lines.start, lines.stop, device=device)
+        places, stride = torch.full_like(index, self.starts[-1]), self.whole[-1]
+        for dim in reversed(range(len(self.shape) - 1)):
+            places += (index % self.shape[dim] + self.starts[dim]) * stride
+            index //= self.shape[dim]
+            stride *= self.whole[dim]
+        return places
+
+
+def scores_block(op: Op, at: Place) -> Block:
+    """This rank's scores of a micro-batch, (sequences, heads, sequence, sequence), heads over x."""
+    heads, sequence = op.attributes["heads"], op.attributes["sequence"]
+    count = op.attributes["rows"] // sequence
+    return _scores_block(op, (count, heads, sequence, sequence), at)
+
+
+def kept(op: Op, block: Block, at: Place, lines: slice | None = None) -> torch.Tensor:
+    """Which elements of a block are kept, as booleans; of some of its lines, (lines, last)."""
     text = f"{at.seed}/{at.step}/{op.attributes['place']}"
     salt = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
     threshold = ceil(op.attributes["rate"] * 2**BITS)
-    lines, columns = _places(op, shape, at)
-    mask = torch.empty(len(lines), len(columns), dtype=torch.bool, device=at.device)
-    height = max(SLICE // len(columns), 1)
-    for part, starts in zip(torch.split(mask, height), torch.split(lines, height), strict=True):
-        torch.ge(_hashed(starts[:, None] + columns, salt), threshold, out=part)
-    return mask.view(*shape)
+    chosen = slice(0, prod(block.shape[:-1])) if lines is None else lines
+    places = block.line_places(chosen, at.device)
+    columns = torch.arange(block.shape[-1], device=at.device)
+    mask = _hashed(places[:, None] + columns, salt).ge(threshold)
+    return mask.view(block.shape) if lines is None else mask
+
+
+def _drop(source: torch.Tensor, mask: torch.Tensor, op: Op, out: torch.Tensor) -> None:
+    torch.mul(source, mask, out=out).mul_(scale_of(op))
+
+
+def _line_bytes(mask: torch.Tensor) -> int:
+    return HASHED_BYTES * mask.shape[-1]
+
+
+def block_of(op: Op, shape: Sequence[int], at: Place) -> Block:
+    """This rank's part of a whole tensor: scores, or else (rows, columns) with columns over y and
+    perhaps rows over x."""
+    if len(shape) == 4:
+        return _scores_block(op, tuple(shape), at)
+    rows, columns = shape
+    first = at.first_sequence(op.attributes["micro_batch"], op.attributes["rows"])
+    first += at.index("x") * rows if rows < op.attributes["rows"] else 0
+    whole = (0, at.grid.y * columns)
+    return Block(whole, (first, at.index("y") * columns), (rows, columns))
+
+
+def _scores_block(op: Op, shape: tuple[int, ...], at: Place) -> Block:
+    count, heads, *square = shape
+    first = at.first_sequence(op.attributes["micro_batch"], count)
+    whole = (0, at.grid.x * heads, *square)
+    return Block(whole, (first, at.index("x") * heads, 0, 0), shape)
 
 
 def _hashed(places: torch.Tensor, salt: int) -> torch.Tensor:
@@ -62,33 +126,6 @@ def _hashed(places: torch.Tensor, salt: int) -> torch.Tensor:
     for factor in FACTORS:
         mixed.bitwise_xor_(_shifted(mixed, 33)).mul_(_signed(factor))
     return _shifted(mixed.bitwise_xor_(_shifted(mixed, 33)), 64 - BITS)
-
-
-def _places(op: Op, shape: Sequence[int], at: Place) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where each line (all dimensions but the last) begins in the whole tensor; its columns.
-
-    Scores are (sequences, heads, sequence, sequence) with heads over x; anything else is (rows,
-    columns) with columns over y and perhaps rows over x.
-    """
-    if len(shape) == 4:
-        count, heads, *square = shape
-        first = at.first_sequence(op.attributes["micro_batch"], count)
-        wholes = [1, at.grid.x * heads, *square]
-        firsts = [first, at.index("x") * heads, 0, 0]
-    else:
-        rows, columns = shape
-        first = at.first_sequence(op.attributes["micro_batch"], op.attributes["rows"])
-        first += at.index("x") * rows if rows < op.attributes["rows"] else 0
-        wholes = [1, at.grid.y * columns]
-        firsts = [first, at.index("y") * columns]
-    *steps, last = (
-        torch.arange(start, start + length, device=at.device)
-        for start, length in zip(firsts, shape, strict=True)
-    )
-    lines = torch.zeros(1, dtype=torch.int64, device=at.device)
-    for whole, step in zip(wholes, steps, strict=False):
-        lines = (lines[:, None] * whole + step).view(-1)
-    return lines * wholes[-1], last
 
 
 def _shifted(values: torch.Tensor, by: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from executor.kernels.slices import wide_rows
 from executor.place import Place
 from workload.op import Op
 
@@ -22,54 +23,66 @@ def layernorm(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Normalise whole rows; writes the result and (mean, reciprocal deviation)."""
     source, gain, *bias = reads
     bias_or_none = bias[0] if bias else None
-    out, mean, rstd = torch.native_layer_norm(source, source.shape[1:], gain, bias_or_none, EPS)
-    writes[0].copy_(out)
-    writes[1][0].copy_(mean[:, 0])
-    writes[1][1].copy_(rstd[:, 0])
+    for part in wide_rows(source, at):
+        out, mean, rstd = torch.native_layer_norm(
+            source[part], source.shape[1:], gain, bias_or_none, EPS
+        )
+        writes[0][part].copy_(out)
+        writes[1][0, part].copy_(mean[:, 0])
+        writes[1][1, part].copy_(rstd[:, 0])
 
 
 def layernorm_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Sum and sum of squares of a rank's columns, per row."""
     source, stats = reads[0], writes[0]
-    torch.sum(source, 1, dtype=stats.dtype, out=stats[0])
-    stats[1] = torch.linalg.vector_norm(source, dim=1, dtype=stats.dtype).square_()
+    for part in wide_rows(source, at):
+        torch.sum(source[part], 1, dtype=stats.dtype, out=stats[0, part])
+        stats[1, part] = _squares(source[part], stats.dtype)
 
 
 def layernorm_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Turn the summed statistics into mean and reciprocal deviation, and normalise."""
     source, stats, gain, *bias = reads
     stats.div_(op.attributes["width"])
-    stats[1].sub_(stats[0].square()).add_(EPS).rsqrt_()
-    normal = (source - stats[0][:, None]).mul_(stats[1][:, None])
-    normal.mul_(gain)
-    for shift in bias:
-        normal.add_(shift)
-    writes[0].copy_(normal)
+    for part in wide_rows(source, at):
+        mean, rstd = stats[:, part]
+        rstd.sub_(mean.square()).add_(EPS).rsqrt_()
+        normal = _normal(source[part], stats[:, part]).mul_(gain)
+        for shift in bias:
+            normal.add_(shift)
+        writes[0][part].copy_(normal)
 
 
 def layernorm_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Gradient of whole rows in place, and those of gain and bias."""
     grad, source, stats, gain = reads[:4]
-    mean, rstd = (part[:, None].to(_stat_dtype(source)) for part in stats)
-    d, d_gain, d_bias = torch.ops.aten.native_layer_norm_backward(
-        grad, source, list(source.shape[1:]), mean, rstd, gain, gain, [True, True, len(writes) == 3]
-    )
-    writes[0].copy_(d)
-    for total, part in zip(writes[1:], (d_gain, d_bias), strict=False):
-        _add(op, total, part)
+    shape, wanted = list(source.shape[1:]), [True, True, len(writes) == 3]
+    totals = [torch.zeros_like(gain, dtype=stats.dtype) for _ in writes[1:]]
+    for part in wide_rows(source, at):
+        mean, rstd = stats[:, part, None].to(_stat_dtype(source))
+        d, *sums = torch.ops.aten.native_layer_norm_backward(
+            grad[part], source[part], shape, mean, rstd, gain, gain, wanted
+        )
+        writes[0][part].copy_(d)
+        for total, own in zip(totals, sums, strict=False):
+            total.add_(own)
+    _add(op, writes[1:], totals)
 
 
 def layernorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """The two sums per row that the gradient needs, over a rank's columns; gain and bias too."""
     grad, source, stats, gain = reads[:4]
-    normal = (source - stats[0][:, None]).mul_(stats[1][:, None])
-    weighted = grad * normal
-    _add(op, writes[1], weighted.sum(0))
-    if len(writes) == 3:
-        _add(op, writes[2], grad.sum(0, dtype=stats.dtype))
-    sums = writes[0]
-    torch.mv(grad.to(stats.dtype), gain.to(stats.dtype), out=sums[0])
-    torch.mv(weighted, gain.to(stats.dtype), out=sums[1])
+    sums, wide = writes[0], gain.to(stats.dtype)
+    totals = [torch.zeros_like(wide) for _ in writes[1:]]
+    for part in wide_rows(source, at):
+        own = grad[part].to(stats.dtype)
+        torch.mv(own, wide, out=sums[0, part])
+        for total in totals[1:]:
+            total.add_(own.sum(0))
+        weighted = _normal(source[part], stats[:, part]).mul_(own)
+        torch.mv(weighted, wide, out=sums[1, part])
+        totals[0].add_(weighted.sum(0))
+    _add(op, writes[1:], totals)
 
 
 def layernorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
@@ -78,71 +91,93 @@ def layernorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> 
     dx = rstd (g dy - mean(g dy) - normal mean(g dy normal)).
     """
     grad, source, stats, gain, sums = reads
-    means = sums / op.attributes["width"]
-    normal = (source - stats[0][:, None]).mul_(stats[1][:, None])
-    d = torch.addcmul(means[0][:, None], normal, means[1][:, None])
-    writes[0].copy_((grad * gain - d).mul_(stats[1][:, None]))
+    for part in wide_rows(source, at):
+        means = sums[:, part, None] / op.attributes["width"]
+        normal = _normal(source[part], stats[:, part])
+        d = normal.mul_(means[1]).add_(means[0]).neg_()
+        d.addcmul_(grad[part].to(d.dtype), gain.to(d.dtype))
+        writes[0][part].copy_(d.mul_(stats[1, part, None]))
 
 
 def rmsnorm(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Normalise whole rows; writes the result and the reciprocal root of the mean square."""
     source, gain = reads
     rmsnorm_sums(op, [source], [writes[1]], at)
-    _rms_apply(source, writes[1], gain, writes[0], source.shape[1])
+    _rms_apply([source, writes[1], gain], writes[0], source.shape[1], at)
 
 
 def rmsnorm_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Sum of squares of a rank's columns, per row."""
-    stats = writes[0]
-    stats[0] = torch.linalg.vector_norm(reads[0], dim=1, dtype=stats.dtype).square_()
+    source, stats = reads[0], writes[0]
+    for part in wide_rows(source, at):
+        stats[0, part] = _squares(source[part], stats.dtype)
 
 
 def rmsnorm_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Turn the summed squares into the reciprocal root of their mean, and normalise."""
-    source, stats, gain = reads
-    _rms_apply(source, stats, gain, writes[0], op.attributes["width"])
+    _rms_apply(reads, writes[0], op.attributes["width"], at)
 
 
 def rmsnorm_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Gradient of whole rows in place, and that of the gain."""
     grad, source, stats, gain = reads[:4]
-    sums = torch.empty_like(stats)
-    rmsnorm_grad_sums(op, reads, [sums, writes[1]], at)
-    _rms_grad(grad, source, stats, gain, sums.div_(source.shape[1]), writes[0])
+    total = torch.zeros_like(gain, dtype=stats.dtype)
+    for part in wide_rows(source, at):
+        own = [grad[part], source[part], stats[:, part], gain]
+        sums = torch.empty_like(stats[:, part])
+        _rms_sums(own, sums, total)
+        _rms_grad(own, sums.div_(source.shape[1]), writes[0][part])
+    _add(op, writes[1:], [total])
 
 
 def rmsnorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """The one sum per row that the gradient needs, over a rank's columns; the gain's gradient."""
     grad, source, stats, gain = reads[:4]
-    weighted = (source * stats[0][:, None]).mul_(grad)
-    _add(op, writes[1], weighted.sum(0))
-    torch.mv(weighted, gain.to(stats.dtype), out=writes[0][0])
+    total = torch.zeros_like(gain, dtype=stats.dtype)
+    for part in wide_rows(source, at):
+        _rms_sums([grad[part], source[part], stats[:, part], gain], writes[0][:, part], total)
+    _add(op, writes[1:], [total])
 
 
 def rmsnorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Gradient of a rank's columns from the sums over all of them, in place."""
     grad, source, stats, gain, sums = reads
-    _rms_grad(grad, source, stats, gain, sums / op.attributes["width"], writes[0])
+    for part in wide_rows(source, at):
+        means = sums[:, part] / op.attributes["width"]
+        _rms_grad([grad[part], source[part], stats[:, part], gain], means, writes[0][part])
 
 
-def _rms_apply(
-    source: torch.Tensor, stats: torch.Tensor, gain: torch.Tensor, out: torch.Tensor, width: int
-) -> None:
+def _squares(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    norms: torch.Tensor = torch.linalg.vector_norm(source, dim=1, dtype=dtype)
+    return norms.square_()
+
+
+def _normal(source: torch.Tensor, stats: torch.Tensor) -> torch.Tensor:
+    return (source - stats[0, :, None]).mul_(stats[1, :, None])
+
+
+def _rms_apply(reads: Tensors, out: torch.Tensor, width: int, at: Place) -> None:
+    source, stats, gain = reads
     stats.div_(width).add_(EPS).rsqrt_()
-    out.copy_((source * stats[0][:, None]).mul_(gain))
+    for part in wide_rows(source, at):
+        out[part].copy_((source[part] * stats[0, part, None]).mul_(gain))
 
 
-def _rms_grad(
-    grad: torch.Tensor,
-    source: torch.Tensor,
-    stats: torch.Tensor,
-    gain: torch.Tensor,
-    means: torch.Tensor,
-    out: torch.Tensor,
-) -> None:
-    """dx = rstd (g dy - normal mean(g dy normal))."""
-    normal = source * stats[0][:, None]
-    out.copy_((grad * gain - normal.mul_(means[0][:, None])).mul_(stats[0][:, None]))
+def _rms_sums(reads: Tensors, sums: torch.Tensor, total: torch.Tensor) -> None:
+    """A slice's sums per row, and what it adds to the gain's gradient."""
+    grad, source, stats, gain = reads
+    weighted = (source * stats[0, :, None]).mul_(grad)
+    torch.mv(weighted, gain.to(stats.dtype), out=sums[0])
+    total.add_(weighted.sum(0))
+
+
+def _rms_grad(reads: Tensors, means: torch.Tensor, out: torch.Tensor) -> None:
+    """dx = rstd (g dy - normal mean(g dy normal)), of a slice."""
+    grad, source, stats, gain = reads
+    normal = source * stats[0, :, None]
+    d = normal.mul_(means[0, :, None]).neg_()
+    d.addcmul_(grad.to(d.dtype), gain.to(d.dtype))
+    out.copy_(d.mul_(stats[0, :, None]))
 
 
 def _stat_dtype(source: torch.Tensor) -> torch.dtype:
@@ -152,8 +187,9 @@ def _stat_dtype(source: torch.Tensor) -> torch.dtype:
     return source.dtype
 
 
-def _add(op: Op, total: torch.Tensor, part: torch.Tensor) -> None:
-    if op.attributes["first"]:
-        total.copy_(part)
-    else:
-        total.add_(part)
+def _add(op: Op, totals: Tensors, parts: Tensors) -> None:
+    for total, part in zip(totals, parts, strict=True):
+        if op.attributes["first"]:
+            total.copy_(part)
+        else:
+            total.add_(part)

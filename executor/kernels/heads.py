@@ -1,0 +1,76 @@
+"""Views of fused tensors by head, and the biases of their scores."""
+
+from __future__ import annotations
+
+import torch
+
+from executor.kernels.slices import wide_dtype
+from executor.place import Place
+from workload.op import Op
+
+
+def heads_of(op: Op, qkv: torch.Tensor) -> list[torch.Tensor]:
+    """Views of queries, keys and values, each (sequences, heads, sequence, width)."""
+    keys = ("heads", "kv_heads", "width", "sequence")
+    heads, kv_heads, width, sequence = (op.attributes[key] for key in keys)
+    counts = (heads, kv_heads, kv_heads)
+    rows = qkv.view(-1, sequence, sum(counts) * width)
+    parts = rows.split_with_sizes([n * width for n in counts], -1)
+    return [
+        part.view(-1, sequence, n, width).transpose(1, 2)
+        for part, n in zip(parts, counts, strict=True)
+    ]
+
+
+def tokens_of(op: Op, tensor: torch.Tensor) -> tuple[int, int, int, int]:
+    """The shape (sequences, sequence, heads, width) of a context or its gradient."""
+    heads, width, sequence = (op.attributes[key] for key in ("heads", "width", "sequence"))
+    return (tensor.shape[0] // sequence, sequence, heads, width)
+
+
+def repeated(keys: torch.Tensor, heads: int) -> torch.Tensor:
+    """Keys or values with as many heads as queries have: neighbouring queries share a key."""
+    if keys.shape[1] in (1, heads):
+        return keys.expand(-1, heads, -1, -1)
+    return keys.repeat_interleave(heads // keys.shape[1], 1)
+
+
+def summed(grad: torch.Tensor, heads: int) -> torch.Tensor:
+    """The gradient of `heads` heads from that of the copies that the queries used."""
+    count, copies, *rest = grad.shape
+    return grad if copies == heads else grad.reshape(count, heads, -1, *rest).sum(2)
+
+
+def alibi_slopes(heads: int) -> torch.Tensor:
+    """The slope of each head: powers of 2^(-8 / heads), in float64.
+
+    If there are no power of two of heads, those of the next one: every second, then the others.
+    Source: Press et al. (2108.12409), section 3, and their released code.
+    """
+    whole = 1 << (heads - 1).bit_length()
+    slopes = torch.exp2(torch.arange(1, whole + 1, dtype=torch.float64) * -8 / whole)
+    return slopes if whole == heads else torch.cat([slopes[1::2], slopes[::2]])[:heads]
+
+
+def rank_slopes(op: Op, scores: torch.Tensor, at: Place) -> torch.Tensor | None:
+    """ALiBi's slopes of this rank's heads, (heads,), where the model has any."""
+    if not op.attributes["alibi"]:
+        return None
+    heads = op.attributes["heads"]
+    own = alibi_slopes(heads * at.grid.x)[at.index("x") * heads :][:heads]
+    return own.to(scores.device, wide_dtype(scores), non_blocking=True)
+
+
+def bias_scores(
+    scores: torch.Tensor, queries: torch.Tensor, slopes: torch.Tensor | None
+) -> torch.Tensor:
+    """Add ALiBi's bias to scores, (..., keys), and leave out keys after the query, in place.
+
+    `queries` are the positions of the rows, and `slopes` those of their heads, where there are any;
+    both have the shape of the scores without their last dimension, or one that expands to it.
+    """
+    keys = torch.arange(scores.shape[-1], device=scores.device)
+    distance = queries[..., None] - keys
+    if slopes is not None:
+        scores.sub_(slopes[..., None] * distance)
+    return scores.masked_fill_(distance < 0, -torch.inf)

@@ -1,0 +1,93 @@
+"""Attention in single steps, a slice of heads and of queries at a time, for what flash kernels do
+not take: dropout, ALiBi's bias, and on CUDA wide precisions and wide heads.
+
+Scores and probabilities are computed in fp32 (of fp64 operands in fp64).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from executor.kernels.dropout import Block, kept, scale_of, scores_block
+from executor.kernels.heads import bias_scores, rank_slopes, repeated, summed
+from executor.kernels.slices import HeadSlice, head_slices, row_slices, wide_dtype
+from executor.place import Place
+from workload.op import Op
+
+Tensors = Sequence[torch.Tensor]
+SQUARES = 8  # squares of scores, probabilities and their gradients that a slice holds at once
+
+
+def forward(op: Op, qkv: Tensors, out: torch.Tensor, at: Place) -> None:
+    """Write the context of queries, keys and values, all (sequences, heads, sequence, width)."""
+    for part, (q, k, v) in _slices(op, qkv, at):
+        for rows in _rows(q, at):
+            weights, left = _probabilities(op, q, k, part, rows, at)
+            part.queries(out)[:, :, rows].copy_(_times(weights, left) @ v)
+
+
+def backward(op: Op, grad: torch.Tensor, qkv: Tensors, targets: Tensors, at: Place) -> None:
+    """Write the gradients of queries, keys and values from that of the context.
+
+    With P = softmax(S), D the dropped P, O = D V: dV = D' dO, dD = dO V', dP likewise dropped,
+    dS = P (dP - sum(dP P)), dQ = dS K and dK = dS' Q, both times the scale of the scores.
+    """
+    scale = op.attributes["width"] ** -0.5
+    for part, (q, k, v) in _slices(op, qkv, at):
+        d_k, d_v = torch.zeros_like(k), torch.zeros_like(v)
+        for rows in _rows(q, at):
+            weights, left = _probabilities(op, q, k, part, rows, at)
+            d_out = part.queries(grad)[:, :, rows].to(q.dtype)
+            d_v.add_(_times(weights, left).mT @ d_out)
+            d = _times(d_out @ v.mT, left)
+            d.sub_((d * weights).sum(-1, keepdim=True)).mul_(weights).mul_(scale)
+            part.queries(targets[0])[:, :, rows].copy_(d @ k)
+            d_k.add_(d.mT @ q[:, :, rows])
+        for target, own in zip(targets[1:], (d_k, d_v), strict=True):
+            part.keys(target).copy_(summed(own, part.keys(target).shape[1]))
+
+
+def _slices(op: Op, qkv: Tensors, at: Place) -> Iterator[tuple[HeadSlice, Tensors]]:
+    """Slices of heads, and their queries, keys and values in wide precision, one key a query."""
+    wide = wide_dtype(qkv[0])
+    sequence, width = op.attributes["sequence"], op.attributes["width"]
+    head_bytes = sequence * (SQUARES * sequence + 5 * width) * wide.itemsize
+    for part in head_slices(op, len(qkv[0]), head_bytes, at):
+        q = part.queries(qkv[0]).to(wide)
+        k, v = (repeated(part.keys(t).to(wide), q.shape[1]) for t in qkv[1:])
+        yield part, (q, k, v)
+
+
+def _rows(q: torch.Tensor, at: Place) -> Iterator[slice]:
+    """Slices of queries whose squares stay within the scratch."""
+    count, heads, sequence, _ = q.shape
+    return row_slices(sequence, SQUARES * count * heads * sequence * q.itemsize, at)
+
+
+def _probabilities(
+    op: Op, q: torch.Tensor, k: torch.Tensor, part: HeadSlice, rows: slice, at: Place
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The softmax of some queries' scores, and what it is multiplied by where there is dropout."""
+    scores = (q[:, :, rows] @ k.mT).mul_(op.attributes["width"] ** -0.5)
+    queries = torch.arange(rows.start, rows.stop, device=q.device)
+    slopes = rank_slopes(op, scores, at)
+    own = None if slopes is None else slopes[part.heads, None]
+    weights = bias_scores(scores, queries, own).softmax(-1)
+    if "rate" not in op.attributes:
+        return weights, None
+    left = kept(op, _block(op, part, rows, at), at)
+    return weights, left.to(weights.dtype).mul_(scale_of(op))
+
+
+def _block(op: Op, part: HeadSlice, rows: slice, at: Place) -> Block:
+    count = part.sequences.stop - part.sequences.start
+    whole = scores_block(op, at)
+    starts = (part.sequences.start, part.heads.start, rows.start, 0)
+    shape = (count, part.heads.stop - part.heads.start, rows.stop - rows.start, whole.shape[-1])
+    return whole.part(starts, shape)
+
+
+def _times(weights: torch.Tensor, left: torch.Tensor | None) -> torch.Tensor:
+    return weights if left is None else weights * left

@@ -1,0 +1,157 @@
+"""What torch allocates for plans, beside what their programs say: `python -m tests.executor.peaks`.
+
+Any rank of a plan is played by one process: collectives go to torch's fake backend, which moves
+nothing, and memory does not depend on what a tensor holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from torch.autograd.profiler import profile
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from executor.groups import Groups
+from executor.record import HostRecorder
+from executor.tasks import AdamW
+from executor.train import Trainer
+from tests.executor.covering import Case, Row, case, covering
+from tests.executor.ranks import TIMEOUT_S
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.op import HOST
+from workload.plan import Plan
+from workload.program import Program
+
+CPU = torch.device("cpu")
+# How much wider and longer than those of parity the models are, and fuller the batches.
+WIDER, LONGER, FULLER = 8, 8, 2
+MARK = 7_000_021  # bytes: no buffer has just so many
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A stage's program: the peak that it says, and the one that torch's allocator held."""
+
+    program: Program
+    allocated_bytes: int
+
+    @property
+    def excess(self) -> float:
+        """By which share the allocator held more than the program says."""
+        return self.allocated_bytes / self.program.peak.total_bytes - 1
+
+
+def peaks(gpt: GPT, plan: Plan) -> Iterator[Peak]:
+    """The peaks of the first rank of each stage."""
+    for trainer in trainers(gpt, plan):
+        batch = torch.randint(gpt.vocab, (plan.batch, gpt.sequence + 1))
+        yield Peak(trainer.program, trainer.run([batch]).peak_bytes)
+
+
+def excess_by_kind(gpt: GPT, plan: Plan) -> dict[str, int]:
+    """For each kind of op the most bytes that were allocated during one beyond what the program
+    says is in use during it, over the first rank of each stage."""
+    found: dict[str, int] = {}
+    for trainer in trainers(gpt, plan):
+        program = trainer.program
+        in_use = [use.total_bytes for use in program.memory]
+        lasting = [b for b in program.buffers.values() if b.persistent and b.role != HOST]
+        constant = sum(buffer.nbytes for buffer in lasting)
+        for index, allocated in _allocated(trainer):
+            kind, excess = program.ops[index].kind, constant + allocated - in_use[index]
+            found[kind] = max(found.get(kind, excess), excess)
+    return found
+
+
+def wide_case(row: Row, precision: str = "fp32") -> Case:
+    """The model and plan of a row of the covering set, so large that fixed costs do not count."""
+    gpt, plan = case(row)
+    wide = replace(
+        gpt,
+        hidden=gpt.hidden * WIDER,
+        ffn=gpt.ffn * WIDER,
+        head_width=gpt.head_width * WIDER,
+        sequence=gpt.sequence * LONGER,
+    )
+    fuller = replace(plan, batch=FULLER * plan.batch, micro_batch=FULLER * plan.micro_batch)
+    return wide, replace(fuller, precision=precision)
+
+
+class _Marks(HostRecorder):
+    """Leaves a mark in the allocator's record wherever an op begins."""
+
+    def begin(self, index: int) -> None:
+        super().begin(index)
+        torch.empty(MARK, dtype=torch.uint8)
+
+
+def _allocated(trainer: Trainer) -> Iterator[tuple[int, int]]:
+    """For each op the most bytes that were allocated during it, persistent buffers left out."""
+    trainer.table.keeps_freed = False
+    recorder = _Marks(len(trainer.program.ops))
+    with profile(profile_memory=True) as profiler:
+        trainer._play(trainer.place, recorder)
+    events = [e.nbytes() for e in profiler.kineto_results.events() if e.name() == "[memory]"]
+    index, held, most = -1, 0, 0
+    for nbytes in events:
+        if nbytes == MARK:
+            if index >= 0:
+                yield index, most
+            index, most = index + 1, held
+        elif nbytes != -MARK:
+            held += nbytes
+            most = max(most, held)
+    yield index, most
+
+
+def trainers(gpt: GPT, plan: Plan) -> Iterator[Trainer]:
+    """What trains on the first rank of each stage, one after the other."""
+    for stage in range(plan.pipe):
+        rank = plan.grid.rank({**dict.fromkeys(("x", "y", "z", "data"), 0), "pipe": stage})
+        dist.init_process_group("fake", rank=rank, world_size=plan.grid.ranks, store=FakeStore())
+        try:
+            program = lower(gpt, plan, stage)
+            groups = Groups(rank, TIMEOUT_S)
+            yield Trainer(program, groups, rank=rank, device=CPU, adamw=AdamW())
+        finally:
+            dist.destroy_process_group()
+
+
+def rows_of_every_kind() -> list[Row]:
+    """Few rows of the covering set in whose programs every kind of op of all of them is."""
+    kinds = {number: _kinds(row) for number, row in enumerate(covering(8))}
+    missing, chosen = set().union(*kinds.values()), []
+    while missing:
+        best = max(kinds, key=lambda number: (len(kinds[number] & missing), -number))
+        chosen.append(covering(8)[best])
+        missing -= kinds[best]
+    return chosen
+
+
+def _kinds(row: Row) -> set[str]:
+    gpt, plan = case(row)
+    return {op.kind for stage in range(plan.pipe) for op in lower(gpt, plan, stage).ops}
+
+
+def main() -> None:
+    """Print the peaks of the covering set's plans, and what each kind of op took beyond them."""
+    torch.set_num_threads(1)
+    for row in covering(8):
+        gpt, plan = wide_case(row)
+        worst = max(peaks(gpt, plan), key=lambda peak: abs(peak.excess))
+        sizes = (worst.program.peak.total_bytes, worst.allocated_bytes)
+        mebibytes = " ".join(f"{nbytes / 2**20:8.2f} MiB" for nbytes in sizes)
+        print(f"{worst.excess:+7.2%} {mebibytes}  {row['model']} with {plan}", flush=True)
+    for row in rows_of_every_kind():
+        gpt, plan = wide_case(row)
+        print(f"{row['model']} with {plan}", flush=True)
+        for kind, excess in sorted(excess_by_kind(gpt, plan).items()):
+            print(f"{kind:24} {excess / 2**10:+9.1f} KiB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
