@@ -90,7 +90,7 @@ def none_fits(question: Question, machine: Machine, state: State) -> str:
     """By how much every plan misses the device's memory, and how many devices may be enough."""
     from simulator.search.first import enough_devices
 
-    over = state.least_bytes - int(machine.device.memory_bytes)
+    over = state.least_bytes - machine.device.usable_bytes
     if over <= 0:
         return ""
     devices = enough_devices(question, machine)

@@ -38,7 +38,8 @@ MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 class Memory:
     """One device's memory at the op where most is in use; `parts` by what it is for.
 
-    `host_bytes` of a rank lie in the host's memory instead.
+    `capacity_bytes` is the device's memory less its reserve; `host_bytes` of a rank lie in the
+    host's memory instead.
     """
 
     peak_bytes: int
@@ -49,7 +50,7 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether the device has that much."""
+        """Whether the device has that much for tensors."""
         return self.peak_bytes <= self.capacity_bytes
 
 
@@ -245,7 +246,7 @@ def _prediction(gpt: GPT, plan: Plan, machine: Machine, step: Step) -> Predictio
         peak_flops_per_s=peak_flops_per_s(machine, plan.precision),
         memory=Memory(
             peak_bytes=step.memory.total_bytes,
-            capacity_bytes=int(machine.device.memory_bytes),
+            capacity_bytes=machine.device.usable_bytes,
             parts={role: n for role, n in step.memory.parts.items() if role != HOST},
             op=step.memory.op,
             host_bytes=step.memory.parts[HOST],

@@ -11,6 +11,7 @@ import numpy as np
 
 from topologies.errors import MachineError
 from topologies.keys import Key
+from topologies.units import format_quantity
 
 DTYPES = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
 FORMS = ("NN", "NT", "TN")
@@ -81,7 +82,9 @@ class Device:
     sum also follows the measured fall of the rate towards small sizes. `best` of the matmul is
     the highest rate anyone measured for a single one, for information. `efficiency_of` has kinds of
     kernels that reach another share of the memory's bandwidth. `slowest` lists [devices,
-    rate]: how fast the slowest of that many devices is, relative to the mean device.
+    rate]: how fast the slowest of that many devices is, relative to the mean device. `reserve` is
+    the memory that no program's tensors get: the driver's context, communicators' buffers and what
+    an allocator loses by rounding.
     """
 
     name: Annotated[str, Key("name")]
@@ -99,9 +102,21 @@ class Device:
     ] = field(default_factory=dict, hash=False)
     power: Annotated[Draw | None, Key("power")] = None
     slowest: Annotated[tuple[tuple[float, float], ...], Key("slowest")] = ()
+    reserve_bytes: Annotated[float, Key("reserve", "bytes", zero=True)] = 0.0
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory that is there for a program's tensors."""
+        return int(self.memory_bytes - self.reserve_bytes)
 
     def __post_init__(self) -> None:
-        """Refuses a table of the slowest devices that does not fall from the mean device on."""
+        """Refuses a table of the slowest devices that does not fall from the mean device on, and a
+        reserve that leaves no memory."""
+        if self.reserve_bytes >= self.memory_bytes:
+            raise MachineError(
+                f"device.reserve = {format_quantity(self.reserve_bytes, 'bytes', binary=True)} "
+                "must be less than device.memory"
+            )
         devices = [1.0, *(row[0] for row in self.slowest)]
         rates = [1.0, *(row[1] for row in self.slowest)]
         falls = all(a < b for a, b in pairwise(devices)) and all(a >= b for a, b in pairwise(rates))

@@ -192,7 +192,7 @@ def describe(prediction: Prediction, placed: str, reach: Mapping[str, str]) -> s
         ("MFU", tables.percent(prediction.mfu)),
         ("HFU (recomputation counted)", tables.percent(prediction.hfu)),
         ("peak memory per device", tables.gib(memory.peak_bytes)),
-        ("memory of a device", tables.gib(memory.capacity_bytes)),
+        ("memory for tensors", tables.gib(memory.capacity_bytes)),
         ("fits", "yes" if memory.fits else "no"),
         *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
         *cost_facts(prediction.cost),

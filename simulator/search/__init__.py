@@ -47,7 +47,7 @@ def search(
     space = space_of(question)
     fabric = MachineFabric(machine, question.devices, placement)
     costs = compute_costs(machine, fabric.ranks_per_node, question.devices)
-    room = int(machine.device.memory_bytes) if capacity_bytes is None else capacity_bytes
+    room = machine.device.usable_bytes if capacity_bytes is None else capacity_bytes
     machinery = Machinery(costs, fabric, room)
     goal = Objective(objective, machine, question.devices)
     simulate = partial(_simulated, question.gpt, machine, placement)

@@ -49,7 +49,7 @@ def enough_devices(question: Question, machine: Machine) -> int | None:
             space = space_of(replace(question, devices=devices, fixed=fixed))
         except PlanCannotRunError:
             space = None
-        if space is not None and least_bytes(space) <= machine.device.memory_bytes:
+        if space is not None and least_bytes(space) <= machine.device.usable_bytes:
             return devices
         devices *= 2
     return None

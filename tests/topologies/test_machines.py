@@ -120,6 +120,8 @@ def test_a_bare_number_where_a_unit_belongs_is_refused(tmp_path: Path) -> None:
         ("[0, 1, 4]", "[0, 1, 1.5]", "node.links.pairs = "),
         ("[0, 0, 1, 1, 2, 2, 3, 3]", "[0, 0, 1]", "node.nics.of_device names 3 NICs, but the "
          "node has 8 devices; give one NIC for each"),
+        ('value = "1 GiB"', 'value = "64 GiB"', "device.reserve = 64 GiB must be less than "
+         "device.memory"),
         ("e_max = 0.65", "e_max = 0", "device.matmul.e_max = 0 must be above 0 and at most 1"),
         ("e_max = 0.65", "e_max = 65.5", "device.matmul.e_max = 65.5 must be above 0 and at most "
          "1; write 0.655 for 65.5 %"),
@@ -136,7 +138,7 @@ def test_a_bare_number_where_a_unit_belongs_is_refused(tmp_path: Path) -> None:
         ('routing = "adaptive"', 'routing = "best"', 'interconnect.routing = "best" is not known; '
          "try adaptive or minimal"),
         ("groups = 74", "groups = 73", "nodes = 9472, but the interconnect has room for 9344"),
-        ('confidence = "low"', 'confidence = "so-so"', 'device.matmul.e_max has confidence "so-so";'
+        ('confidence = "low"', 'confidence = "so-so"', 'device.reserve has confidence "so-so";'
          " try high, medium, low"),
     ],
 )  # fmt: skip

@@ -39,7 +39,7 @@ def test_a_capacity_far_above_the_peak_is_told_of_inside_the_plot(tmp_path: Path
             curve = MemoryCurve(0, [0.0, 1.0], {"parameters": [2**30, 2**30]})
             (axes,) = memory(curve, 1.0, times * 2**30).axes
             (words,) = axes.texts
-            assert f"device memory, {times} GiB" in words.get_text()
+            assert f"memory for tensors, {times} GiB" in words.get_text()
             assert ("10 times the peak" in words.get_text()) == (times == 10)
             assert len(axes.get_lines()) == lines
             axes.figure.canvas.draw()

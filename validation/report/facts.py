@@ -28,7 +28,7 @@ def facts_of(answer: Answer, *, step: bool) -> list[tuple[str, str]]:
         ("MFU", percent(answer.mfu)),
         ("HFU, recomputation counted", percent(answer.hfu)),
         ("peak memory per device", gib(answer.peak_bytes)),
-        ("memory of a device", f"{gib(answer.capacity_bytes)}: {fits}"),
+        ("memory for tensors", f"{gib(answer.capacity_bytes)}: {fits}"),
         ("tokens a step", _tokens(answer.tokens_per_s * answer.step_s)),
         *_costs(answer),
         *_training(answer),

@@ -172,7 +172,7 @@ def _limit(axes: Axes, end: float, peak: float, capacity: float, capacity_bytes:
     """What the device has as a line, or where it is far above, told of at the top of the plot."""
     drawn = capacity <= ROOMY * peak
     top = 1.12 * max(capacity, peak) if drawn else 1.24 * peak
-    words = f"device memory, {capacity_bytes / 2**30:,.0f} GiB"
+    words = f"memory for tensors, {capacity_bytes / 2**30:,.0f} GiB"
     if drawn:
         axes.axhline(capacity, color=RED, linestyle="--", linewidth=1.2)
     else:
