@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -18,15 +19,22 @@ from workload.program import Program
 
 @torch.no_grad()
 def play(
-    program: Program, table: BufferTable, groups: Groups, at: Place, recorder: Recorder
+    program: Program,
+    table: BufferTable,
+    groups: Groups,
+    at: Place,
+    recorder: Recorder,
+    order: Sequence[int] | None = None,
 ) -> dict[str, int]:
     """Perform one step; returns the bytes that collectives and messages carried, by axes.
 
-    Waits fall where the program's data flow says, and a buffer is freed where its live range ends.
+    Ops are issued in the given order of their indices, or as the program lists them. Waits fall
+    where its data flow says, and a buffer is freed where its live range ends.
     """
     flying = InFlight(recorder, at.device)
     carried: dict[str, int] = {}
-    for index, op in enumerate(program.ops):
+    for index in order or range(len(program.ops)):
+        op = program.ops[index]
         for awaited in program.waits[index]:
             flying.land(program.ops[awaited].stream, awaited)
         recorder.begin(index)

@@ -10,6 +10,7 @@ import torch
 
 from executor.batches import share
 from executor.groups import Groups
+from executor.order import issue_order
 from executor.place import Place
 from executor.play import play
 from executor.record import recorder_for
@@ -69,6 +70,8 @@ class Trainer:
         grid = program.plan.grid
         self.place = Place(grid=grid, rank=rank, device=device, adamw=adamw, seed=seed)
         groups.prepare(program)
+        self.order = issue_order(program, late=device.type == "cuda")
+        groups.check(program, self.order)
         self.table = BufferTable(program, device)
 
     def start_from(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -89,7 +92,9 @@ class Trainer:
             recorder = recorder_for(self.program, self.place.device)
             started = time.perf_counter()
             place = replace(self.place, step=number)
-            result.carried = play(self.program, self.table, self.groups, place, recorder)
+            result.carried = play(
+                self.program, self.table, self.groups, place, recorder, self.order
+            )
             loss = float(self.table["loss"])
             result.steps.append(Step(number, loss, time.perf_counter() - started))
             result.timeline = recorder.timeline(self.program, self.place.rank)
