@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from executor.streams import SideStreams
 from executor.tasks import AdamW
 from workload.grid import Grid
 
@@ -20,7 +21,8 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One rank's place on the grid, its device, and the step it is in (counted from 1).
+    """One rank's place on the grid, its device with the side streams there, and the step it is in
+    (counted from 1).
 
     `seed` is what dropout draws from, the same on every rank.
     """
@@ -31,6 +33,7 @@ class Place:
     adamw: AdamW
     step: int = 1
     seed: int = 0
+    streams: SideStreams = field(default_factory=SideStreams, repr=False, compare=False)
 
     def index(self, axis: str) -> int:
         """This rank's coordinate on an axis."""

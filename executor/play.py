@@ -31,9 +31,10 @@ def play(
     Ops are issued in the given order of their indices, or as the program lists them. Waits fall
     where its data flow says, and a buffer is freed where its live range ends.
     """
-    flying = InFlight(recorder, at.device)
+    flying = InFlight(recorder, at)
     carried: dict[str, int] = {}
-    for index in order or range(len(program.ops)):
+    order = order or range(len(program.ops))
+    for index in order:
         op = program.ops[index]
         for awaited in program.waits[index]:
             flying.land(program.ops[awaited].stream, awaited)
@@ -48,7 +49,8 @@ def play(
             writes = [table.output(name) for name in op.writes]
             work = flying.perform(op, partial(KERNELS[op.kind], op, reads, writes, at))
         flying.started(index, op, work)
+        if index == order[-1]:
+            flying.land_all()  # before the buffers of what nobody waited for are freed
         for name in program.releases[index]:
             table.free(name)
-    flying.land_all()
     return carried

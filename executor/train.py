@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,7 +13,7 @@ from executor.groups import Groups
 from executor.order import issue_order
 from executor.place import Place
 from executor.play import play
-from executor.record import recorder_for
+from executor.record import NoRecorder, recorder_for
 from executor.table import BufferTable
 from executor.tasks import AdamW
 from executor.weights import initial_values, load
@@ -25,7 +25,8 @@ WARM_UP_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step gave: its loss (before the update) and the seconds it took on this rank."""
+    """What one step gave: its loss (before the update) and the seconds it took on this rank, from
+    its batch in the host's memory to its loss there."""
 
     number: int
     loss: float
@@ -85,13 +86,13 @@ class Trainer:
     def run(
         self, batches: Iterable[torch.Tensor], report: Callable[[Step], None] | None = None
     ) -> Run:
-        """Play one step per batch of (sequences, sequence + 1) tokens."""
+        """Play one step per batch of (sequences, sequence + 1) tokens; the last one is recorded."""
         result = Run()
-        for number, batch in enumerate(batches, start=1):
-            self._feed(batch)
-            recorder = recorder_for(self.program, self.place.device)
-            started = time.perf_counter()
+        for number, (batch, is_last) in enumerate(_marked(batches), start=1):
             place = replace(self.place, step=number)
+            recorder = recorder_for(self.program, place) if is_last else NoRecorder()
+            started = time.perf_counter()
+            self._feed(batch)
             result.carried = play(
                 self.program, self.table, self.groups, place, recorder, self.order
             )
@@ -114,3 +115,13 @@ class Trainer:
         if self.place.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.place.device)
         return self.table.peak_bytes
+
+
+def _marked(batches: Iterable[torch.Tensor]) -> Iterator[tuple[torch.Tensor, bool]]:
+    """Each batch, and whether it is the last."""
+    coming = iter(batches)
+    batch = next(coming, None)
+    while batch is not None:
+        following = next(coming, None)
+        yield batch, following is None
+        batch = following
