@@ -54,10 +54,12 @@ class Groups:
         if grid.pipe == 1:
             return
         chosen = [grid.rank({"pipe": stage}) for stage in range(grid.pipe)]
-        mine = calls_of(program, self._rank, order) if self._rank in chosen else []
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, mine)
-        calls = among(chosen, {rank: everyone[rank] for rank in chosen})
+        own = calls_of(program, self._rank, order) if self._rank in chosen else []
+        # One after the other: gathering would set aside as much room for each of all the ranks.
+        told = [[own] for _ in chosen]
+        for box, rank in zip(told, chosen, strict=True):
+            dist.broadcast_object_list(box, src=rank)
+        calls = among(chosen, {rank: box[0] for rank, box in zip(chosen, told, strict=True)})
         hang = hang_of(calls, message_rounds(calls))
         if hang:
             raise PlanCannotRunError(f"the stages of {program.plan} wait for each other: {hang}")
