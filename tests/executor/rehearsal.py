@@ -55,10 +55,7 @@ def cases(precision: str) -> dict[str, Case]:
     found: dict[str, Case] = {}
     for gpt, plan, forms, stage in _plans(precision):
         swap = {"TN": "NN", "NT": "TN", "NN": "NT"} if forms else {}
-        program = lower(gpt, plan, stage, forms=swapped(gpt, plan, swap))
-        for case in rehearsed(program):
-            form = case.op.attributes.get("form", "")
-            found.setdefault(f"{case.op.kind} {form}".strip(), case)
+        rehearse(lower(gpt, plan, stage, forms=swapped(gpt, plan, swap)), found)
     return found
 
 
@@ -83,8 +80,9 @@ def _plans(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
     yield SMALL, replace(plain, pipe=2), False, 0
 
 
-def rehearsed(program: Program) -> Iterator[Case]:
-    """The compute ops of a step as the CPU performs them on rank 0 of a stage.
+def rehearse(program: Program, found: dict[str, Case]) -> None:
+    """Perform the compute ops of a step on the CPU, as rank 0 of a stage, and add a case of each
+    kind that there is none of.
 
     There are no other ranks: what would come from them is made of this rank's own values.
     """
@@ -93,18 +91,30 @@ def rehearsed(program: Program) -> Iterator[Case]:
     at = Place(grid=grid, rank=rank, device=CPU, adamw=AdamW(lr=0.1, clip=0.1), seed=3)
     load(table, program, rank, initial_values(program, 0))
     _feed(program, table, at)
+    alive = {name for name, buffer in program.buffers.items() if buffer.persistent}
     for op, gone in zip(program.ops, program.releases, strict=True):
+        name = f"{op.kind} {op.attributes.get('form', '')}".strip()
+        for written in set(op.writes) - alive:
+            table.output(written).zero_()  # some ops write a part of it
+        alive = alive.union(op.writes).difference(gone)
         if op.communicates:
             _stand_in(op, table)
+        elif name in found:
+            writes = [table.output(written) for written in op.writes]
+            KERNELS[op.kind](op, [table[read] for read in op.reads], writes, at)
         else:
-            reads = [table[name] for name in op.reads]
-            writes = [table.output(name) for name in op.writes]
-            named = dict(zip((*op.reads, *op.writes), (*reads, *writes), strict=True))
-            before = {name: tensor.clone() for name, tensor in named.items()}
-            KERNELS[op.kind](op, reads, writes, at)
-            yield Case(op, at, before, {name: named[name].clone() for name in op.writes})
-        for name in gone:
-            table.free(name)
+            found[name] = _case(op, table, at)
+        for freed in gone:
+            table.free(freed)
+
+
+def _case(op: Op, table: BufferTable, at: Place) -> Case:
+    reads = [table[name] for name in op.reads]
+    writes = [table.output(name) for name in op.writes]
+    named = dict(zip((*op.reads, *op.writes), (*reads, *writes), strict=True))
+    before = {name: tensor.clone() for name, tensor in named.items()}
+    KERNELS[op.kind](op, reads, writes, at)
+    return Case(op, at, before, {name: named[name].clone() for name in op.writes})
 
 
 def _feed(program: Program, table: BufferTable, at: Place) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from executor.groups import Groups
+from executor.job import connected
 from executor.order import issue_order, members_of, round_of
+from executor.seat import Seat
 from executor.tasks import AdamW
 from executor.train import Trainer
 from tests.executor.ranks import TIMEOUT_S, on_ranks
@@ -220,3 +225,42 @@ def test_the_ends_of_a_ring_of_odd_length_have_a_round_of_their_own() -> None:
     op = Op("m", "send", ("a",), ("b",), "x", "send.forward", ("pipe",), attributes={"link": 2})
     assert round_of(op, grid) == ("forward", "last")
     assert members_of(op, grid, 0) == members_of(op, grid, 2) == (0, 2)
+
+
+class Options:
+    """A stand-in for those of a process group of NCCL."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self._timeout = timedelta(0)
+
+
+def test_communicators_of_nccl_take_streams_of_high_priority(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", SimpleNamespace(Options=Options), raising=False)
+    monkeypatch.setattr(dist, "new_group", lambda members, **how: made.append(how))
+    monkeypatch.setattr(dist, "all_gather_object", lambda to, own: to.__setitem__(0, own))
+    plan = plan_of(1, data=2, micro_batch=BATCH // 2)
+    Groups(0, 7.0).prepare(lower(TINY, plan))
+    options = [how["pg_options"] for how in made]
+    assert options
+    assert len({id(one) for one in options}) == len(options), "torch writes into them"
+    assert all(one.is_high_priority_stream for one in options)
+    # torch warns where the options' own differs.
+    assert {one._timeout for one in options} == {timedelta(seconds=7)}
+
+
+def test_a_job_on_a_gpu_binds_it_so_that_communicators_are_made_with_their_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: dict[str, Any] = {}
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr("executor.job._device", lambda seat: gpu)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **how: told.update(how))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    with connected(Seat(0, 1, 0), 1, 1.0) as device:
+        assert device == told["device_id"] == gpu
