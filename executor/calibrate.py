@@ -104,7 +104,7 @@ def _meetings(sample: Sample, count: int, place: Place, groups: Groups) -> float
     spans: list[float] = []
     for _ in range(REPEATS):
         dist.barrier()
-        recorder = recorder_for(program, place.device)
+        recorder = recorder_for(program, place)
         play(program, table, groups, place, recorder)
         timeline = recorder.timeline(program, place.rank)
         spans += [s.end_s - s.start_s for s in timeline.spans if s.op.is_collective]

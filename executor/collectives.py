@@ -41,14 +41,15 @@ def issue(op: Op, pairs: Pairs, group: dist.ProcessGroup, at: Place) -> Waitable
         start, (tensor, _) = dist.isend if op.kind == "send" else dist.irecv, pairs[0]
         message: dist.Work | None = start(tensor, at.stage_peer(op.attributes["peer"]), group)
         return message
-    call, later = CALLS[op.kind], op.stream != COMPUTE
+    # A blocking one too is issued asynchronously and awaited at once: else recent versions of torch
+    # run it on the current stream of a GPU, and a communicator would have calls on two streams.
     if len(pairs) == 1:
-        return call(op, *pairs[0], group, later)
-    if pairs[0][0].device.type == "cuda":
-        work = _coalesced(op, pairs, group)
+        work: Waitable = CALLS[op.kind](op, *pairs[0], group)
+    elif pairs[0][0].device.type == "cuda":
+        work = coalesced(op, pairs, group)
     else:
-        work = Together([call(op, *pair, group, True) for pair in pairs])
-    if later:
+        work = Together([CALLS[op.kind](op, *pair, group) for pair in pairs])
+    if op.stream != COMPUTE:
         return work
     work.wait()
     return None
@@ -57,8 +58,8 @@ def issue(op: Op, pairs: Pairs, group: dist.ProcessGroup, at: Place) -> Waitable
 class Together:
     """Works that were issued one after the other and count as one."""
 
-    def __init__(self, works: Sequence[dist.Work | None]) -> None:
-        self._works = [work for work in works if work is not None]
+    def __init__(self, works: Sequence[dist.Work]) -> None:
+        self._works = list(works)
 
     def wait(self) -> None:
         """Wait for all of them, in the order in which they were issued."""
@@ -70,36 +71,42 @@ class Together:
         return torch.futures.collect_all([work.get_future() for work in self._works])
 
 
-def _coalesced(op: Op, pairs: Pairs, group: dist.ProcessGroup) -> Waitable:
-    """NCCL takes calls of one kind as a single launch."""
-    device = pairs[0][0].device
-    with _coalescing_manager(group=group, device=device, async_ops=True) as manager:
+def coalesced(op: Op, pairs: Pairs, group: dist.ProcessGroup) -> Waitable:
+    """NCCL takes calls of one kind as a single launch.
+
+    Without a device: with one torch ends its coalescing once more, and what it then returns takes
+    the place of the work that was issued.
+    """
+    with _coalescing_manager(group=group, async_ops=True) as manager:
         for source, target in pairs:
-            CALLS[op.kind](op, source, target, group, True)
+            CALLS[op.kind](op, source, target, group)
+    assert manager.works, "torch issued what it collected"
     return Together(manager.works)
 
 
 def _between(
-    op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup, later: bool
-) -> dist.Work | None:
+    op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup
+) -> dist.Work:
     """An all-gather or a reduce-scatter: one tensor is as many times the other as ranks."""
-    gathers = op.kind == "all_gather"
-    call = dist.all_gather_into_tensor if gathers else dist.reduce_scatter_tensor
-    flat = target.view(-1), source.view(-1)
-    work: dist.Work | None = call(*flat, group=group, async_op=later)
+    call = ALL_GATHER if op.kind == "all_gather" else REDUCE_SCATTER
+    work: dist.Work = call(target.view(-1), source.view(-1), group=group, async_op=True)
     return work
 
 
 def _all_reduce(
-    op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup, later: bool
-) -> dist.Work | None:
+    op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup
+) -> dist.Work:
     largest = op.attributes.get("reduction") == "max"
     reduction = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
-    work: dist.Work | None = dist.all_reduce(target, op=reduction, group=group, async_op=later)
+    work: dist.Work | None = dist.all_reduce(target, op=reduction, group=group, async_op=True)
+    assert work is not None, "the rank is a member"
     return work
 
 
-Call = Callable[[Op, torch.Tensor, torch.Tensor, dist.ProcessGroup, bool], "dist.Work | None"]
+# Older versions of torch have other names for them, of which newer ones warn.
+ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+Call = Callable[[Op, torch.Tensor, torch.Tensor, dist.ProcessGroup], dist.Work]
 CALLS: dict[str, Call] = {
     "all_gather": _between,
     "reduce_scatter": _between,

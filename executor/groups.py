@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from executor.order import Round, calls_of, members_of, round_of
+from executor.rendezvous import among, hang_of, message_rounds
+from workload.errors import PlanCannotRunError
 from workload.grid import Grid
 from workload.op import Op
 from workload.program import Program
-
-Round = tuple[str, ...]  # what a group is for: its direction, if it carries messages, and its axes
 
 
 class Groups:
@@ -24,36 +27,75 @@ class Groups:
         self._grid = Grid()
 
     def prepare(self, program: Program) -> None:
-        """Make every group that a program's collectives and messages run in.
+        """Make every group that a program's collectives and messages run in, ready for use.
 
         All ranks make their groups round by round, and in each round every rank makes one, if only
-        with itself: torch names a group by its members and by how many groups a rank has made.
-        Messages of either direction have groups of their own, so that neither waits for the other.
+        with itself: torch names a group by its members and by how many groups a rank has made, and
+        where a GPU is bound to the job, making a group splits the communicator of all ranks.
         """
         self._grid = program.plan.grid
-        mine = {_round(op, self._grid): op for op in program.ops if op.communicates}
+        mine = {round_of(op, self._grid): op for op in program.ops if op.communicates}
         everyone: list[Any] = [None] * dist.get_world_size()  # a sample's grid may be another
         dist.all_gather_object(everyone, sorted(mine))
         for key in sorted({tuple(key) for keys in everyone for key in keys}):
             if (self._grid, key) not in self._made:
-                members = self._members(mine[key]) if key in mine else [self._rank]
-                self._made[self._grid, key] = dist.new_group(
-                    members, timeout=self._timeout, use_local_synchronization=True
-                )
+                op = mine.get(key)
+                members = members_of(op, self._grid, self._rank) if op else (self._rank,)
+                self._made[self._grid, key] = self._group(members)
+                if op is not None and op.is_message:
+                    self._meet(op, members)
+
+    def check(self, program: Program, order: Sequence[int]) -> None:
+        """Refuse a pipeline whose stages would wait for each other for ever, issued in this order.
+
+        One rank of each stage tells all others what it issues: those beside it do the same.
+        """
+        grid = program.plan.grid
+        if grid.pipe == 1:
+            return
+        chosen = [grid.rank({"pipe": stage}) for stage in range(grid.pipe)]
+        own = calls_of(program, self._rank, order) if self._rank in chosen else []
+        # One after the other: gathering would set aside as much room for each of all the ranks.
+        told = [[own] for _ in chosen]
+        for box, rank in zip(told, chosen, strict=True):
+            dist.broadcast_object_list(box, src=rank)
+        calls = among(chosen, {rank: box[0] for rank, box in zip(chosen, told, strict=True)})
+        hang = hang_of(calls, message_rounds(calls))
+        if hang:
+            raise PlanCannotRunError(f"the stages of {program.plan} wait for each other: {hang}")
 
     def of(self, op: Op) -> dist.ProcessGroup:
         """The group in which a collective or message of the prepared program runs."""
-        return self._made[self._grid, _round(op, self._grid)]
+        return self._made[self._grid, round_of(op, self._grid)]
 
-    def _members(self, op: Op) -> list[int]:
-        rows: list[list[int]] = self._grid.groups(*op.group).tolist()
-        return next(row for row in rows if self._rank in row)
+    def _group(self, members: Sequence[int]) -> dist.ProcessGroup:
+        options = None
+        if dist.get_backend() == "nccl":
+            # From the pool of high priority, so that none is a stream that the executor makes for
+            # itself, and so that a collective does not queue behind the kernels it runs beside.
+            options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+            options._timeout = self._timeout
+        group: dist.ProcessGroup = dist.new_group(
+            list(members),
+            timeout=self._timeout,
+            pg_options=options,
+            use_local_synchronization=True,
+        )
+        return group
 
+    def _meet(self, op: Op, members: Sequence[int]) -> None:
+        """Exchange a number with the other side of a link, so that the two are connected.
 
-def _round(op: Op, grid: Grid) -> Round:
-    """Links between stages share a round where no stage has two of them."""
-    if not op.is_message:
-        return ("", *op.axes)
-    link = op.attributes["link"]
-    last_of_odd = grid.pipe % 2 and link == grid.pipe - 1
-    return (op.stream.partition(".")[2], "last" if last_of_odd else f"{link % 2}")
+        NCCL connects two ranks at their first message, and their hosts wait for each other there:
+        in a step one stage would stay in a message forward and its neighbour in one backward. Here
+        all ranks come to the rounds in one order, and in a round each has one link at most.
+        """
+        on_gpu = dist.get_backend() == "nccl"
+        device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else "cpu"
+        start = dist.isend if op.kind == "send" else dist.irecv
+        (other,) = (member for member in members if member != self._rank)
+        work = start(
+            torch.zeros(1, device=device), other, self._made[self._grid, round_of(op, self._grid)]
+        )
+        assert work is not None, "the rank is a member"
+        work.wait()

@@ -9,33 +9,31 @@ from typing import Any
 import torch
 
 from executor.collectives import Waitable
+from executor.place import Place
 from executor.record import Recorder
 from workload.op import COMPUTE, Op
 
 
 class InFlight:
-    """One step's ops in flight, by stream, and a GPU's side streams for those that are no
-    collectives (their libraries have streams of their own)."""
+    """One step's ops in flight, by stream. On a GPU those that are no collectives (their libraries
+    have streams of their own) take side streams."""
 
-    def __init__(self, recorder: Recorder, device: torch.device) -> None:
+    def __init__(self, recorder: Recorder, at: Place) -> None:
         self._recorder = recorder
-        self._device = device
+        self._at = at
         self._queues: dict[str, deque[tuple[int, Waitable]]] = {}
-        self._sides: dict[str, Any] = {}
 
     def perform(self, op: Op, kernel: Callable[[], None]) -> Waitable | None:
         """Run a kernel; returns what to wait for if it runs on a side stream.
 
         There it starts once everything issued so far on the compute stream is done.
         """
-        if op.stream == COMPUTE or self._device.type != "cuda":
+        device = self._at.device
+        if op.stream == COMPUTE or device.type != "cuda":
             kernel()
             return None
-        if op.stream not in self._sides:
-            made = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-            self._sides[op.stream] = made
-        side = self._sides[op.stream]
-        side.wait_stream(torch.cuda.current_stream(self._device))
+        side = self._at.streams.named(op.stream, device)
+        side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
             kernel()
             return SideWork(side.record_event())

@@ -63,6 +63,7 @@ def connected(seat: Seat, threads: int, timeout_s: float) -> Iterator[torch.devi
             rank=seat.rank,
             world_size=seat.ranks,
             timeout=timedelta(seconds=timeout_s),
+            device_id=device if device.type == "cuda" else None,  # communicators are formed at once
         )
     except (dist.DistError, RuntimeError, ValueError) as error:
         raise LaunchError(f"rank {seat.rank} cannot join the others: {_sentence(error)}") from None

@@ -86,6 +86,9 @@ def _start(
     task: str, description: str, rank: int, ranks: int, port: int, folder: Path
 ) -> subprocess.Popen[str]:
     environment = {
+        # As many queues as CUDA has: behind a receive that waits in a queue of theirs, kernels of
+        # other streams would wait too.
+        "CUDA_DEVICE_MAX_CONNECTIONS": "32",
         **os.environ,
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

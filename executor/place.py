@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from executor.streams import SideStreams
 from executor.tasks import AdamW
 from workload.grid import Grid
 
@@ -25,7 +26,8 @@ SCRATCH_SHARE, LEAST_SCRATCH_BYTES = 1 / 128, {"cpu": 1 << 17, "cuda": 1 << 24}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One rank's place on the grid, its device, and the step it is in (counted from 1).
+    """One rank's place on the grid, its device with the side streams there, and the step it is in
+    (counted from 1).
 
     `seed` is what dropout draws from, the same on every rank. `scratch` is how many bytes of
     temporaries a kernel may hold at once, 0 for what suits the device.
@@ -38,6 +40,7 @@ class Place:
     step: int = 1
     seed: int = 0
     scratch: int = 0
+    streams: SideStreams = field(default_factory=SideStreams, repr=False, compare=False)
 
     @property
     def scratch_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -19,15 +20,23 @@ from workload.program import Program
 
 @torch.no_grad()
 def play(
-    program: Program, table: BufferTable, groups: Groups, at: Place, recorder: Recorder
+    program: Program,
+    table: BufferTable,
+    groups: Groups,
+    at: Place,
+    recorder: Recorder,
+    order: Sequence[int] | None = None,
 ) -> dict[str, int]:
     """Perform one step; returns the bytes that collectives and messages carried, by axes.
 
-    Waits fall where the program's data flow says, and a buffer is freed where its live range ends.
+    Ops are issued in the given order of their indices, or as the program lists them. Waits fall
+    where its data flow says, and a buffer is freed where its live range ends.
     """
-    flying = InFlight(recorder, at.device)
+    flying = InFlight(recorder, at)
     carried: dict[str, int] = {}
-    for index, op in enumerate(program.ops):
+    order = order or range(len(program.ops))
+    for index in order:
+        op = program.ops[index]
         for awaited in program.waits[index]:
             flying.land(program.ops[awaited].stream, awaited)
         recorder.begin(index)
@@ -36,9 +45,10 @@ def play(
         else:
             work = _compute(op, table, flying, at)
         flying.started(index, op, work)
+        if index == order[-1]:
+            flying.land_all()  # before the buffers of what nobody waited for are freed
         for name in program.releases[index]:
             table.free(name)
-    flying.land_all()
     return carried
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from executor.collectives import Waitable
+from executor.place import Place
 from workload.program import Program
 from workload.timeline import Timeline, timeline_of
 
@@ -67,13 +68,16 @@ class HostRecorder:
 
 
 class DeviceRecorder:
-    """Spans by CUDA events. For each communication stream a side stream waits for its works."""
+    """Spans by CUDA events. For each communication stream a side stream waits for its works.
 
-    def __init__(self, ops: int) -> None:
+    Its events exist from the start, so that none is made while the step is timed.
+    """
+
+    def __init__(self, ops: int, at: Place) -> None:
+        self._at = at
         self._ran: list[int] = []
         self._starts = [_event() for _ in range(ops)]
         self._ends = [_event() for _ in range(ops)]
-        self._sides: dict[str, Any] = {}
 
     def begin(self, index: int) -> None:
         self._ran.append(index)
@@ -83,9 +87,7 @@ class DeviceRecorder:
         self._ends[index].record()
 
     def track(self, index: int, stream: str, work: Waitable) -> None:
-        if stream not in self._sides:
-            self._sides[stream] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self._sides[stream]):
+        with torch.cuda.stream(self._at.streams.named(f"times of {stream}", self._at.device)):
             work.wait()
             self._ends[index].record()
 
@@ -102,10 +104,30 @@ class DeviceRecorder:
         return _timeline(program, rank, self._ran, starts, ends)
 
 
-def recorder_for(program: Program, device: torch.device) -> Recorder:
-    """What notes a program's ops on such a device."""
-    kind = DeviceRecorder if device.type == "cuda" else HostRecorder
-    return kind(len(program.ops))
+class NoRecorder:
+    """Notes nothing: recording takes time, and few steps are looked at op by op."""
+
+    def begin(self, index: int) -> None:
+        return
+
+    def end(self, index: int) -> None:
+        return
+
+    def track(self, index: int, stream: str, work: Waitable) -> None:
+        return
+
+    def awaited(self, index: int) -> None:
+        return
+
+    def timeline(self, program: Program, rank: int) -> Timeline:
+        return Timeline("measured", ())
+
+
+def recorder_for(program: Program, at: Place) -> Recorder:
+    """What notes a program's ops on the device of a rank."""
+    if at.device.type == "cuda":
+        return DeviceRecorder(len(program.ops), at)
+    return HostRecorder(len(program.ops))
 
 
 def _timeline(
@@ -121,4 +143,6 @@ def _timeline(
 
 
 def _event() -> Any:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()  # CUDA makes an event when it is first recorded
+    return event

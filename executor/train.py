@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,9 +11,10 @@ import torch
 from executor.allocations import allocations
 from executor.batches import share
 from executor.groups import Groups
+from executor.order import issue_order
 from executor.place import Place, scratch_of
 from executor.play import play
-from executor.record import Recorder, recorder_for
+from executor.record import NoRecorder, Recorder, recorder_for
 from executor.table import BufferTable
 from executor.tasks import AdamW
 from executor.weights import initial_values, load
@@ -25,7 +26,8 @@ WARM_UP_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step gave: its loss (before the update) and the seconds it took on this rank."""
+    """What one step gave: its loss (before the update) and the seconds it took on this rank, from
+    its batch in the host's memory to its loss there."""
 
     number: int
     loss: float
@@ -80,6 +82,8 @@ class Trainer:
             scratch=scratch_of(program.peak.total_bytes, device),
         )
         groups.prepare(program)
+        self.order = issue_order(program, late=device.type == "cuda")
+        groups.check(program, self.order)
         with allocations(device) as built:
             self.table = BufferTable(program, device)
         self._held_bytes = built.held_bytes
@@ -95,13 +99,13 @@ class Trainer:
     def run(
         self, batches: Iterable[torch.Tensor], report: Callable[[Step], None] | None = None
     ) -> Run:
-        """Play one step per batch of (sequences, sequence + 1) tokens."""
+        """Play one step per batch of (sequences, sequence + 1) tokens; the last one is recorded."""
         result = Run()
-        for number, batch in enumerate(batches, start=1):
-            self._feed(batch)
-            recorder = recorder_for(self.program, self.place.device)
-            started = time.perf_counter()
+        for number, (batch, is_last) in enumerate(_marked(batches), start=1):
             place = replace(self.place, step=number)
+            recorder = recorder_for(self.program, place) if is_last else NoRecorder()
+            started = time.perf_counter()
+            self._feed(batch)
             if number == 1:
                 result.carried, result.peak_bytes = self._measured(place, recorder)
             else:
@@ -114,7 +118,7 @@ class Trainer:
         return result
 
     def _play(self, place: Place, recorder: Recorder) -> dict[str, int]:
-        return play(self.program, self.table, self.groups, place, recorder)
+        return play(self.program, self.table, self.groups, place, recorder, self.order)
 
     def _measured(self, place: Place, recorder: Recorder) -> tuple[dict[str, int], int]:
         """Play a step; returns what it carried, and the most that was allocated on the device.
@@ -135,3 +139,13 @@ class Trainer:
             for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
                 if f"m{m}.{name}" in self.program.buffers:
                     self.table[f"m{m}.{name}"].copy_(part.reshape(-1))
+
+
+def _marked(batches: Iterable[torch.Tensor]) -> Iterator[tuple[torch.Tensor, bool]]:
+    """Each batch, and whether it is the last."""
+    coming = iter(batches)
+    batch = next(coming, None)
+    while batch is not None:
+        following = next(coming, None)
+        yield batch, following is None
+        batch = following

@@ -15,9 +15,11 @@ Tensors = Sequence[torch.Tensor]
 def square_sum(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Sum of the gradients' squares, each gradient's share counted once over its copies."""
     dtype = writes[0].dtype
-    norms = torch.stack([norm.to(dtype) for norm in torch._foreach_norm(list(reads), dtype=dtype)])
-    shares = torch.tensor(op.attributes["shares"], dtype=norms.dtype, device=norms.device)
-    writes[0].copy_(norms.square_().dot(shares))
+    norms = [norm.to(dtype) for norm in torch._foreach_norm(list(reads), dtype=dtype)]
+    squares = torch._foreach_mul(norms, norms)
+    # As numbers: a tensor made of them would hold up the host until the device has it.
+    torch._foreach_mul_(squares, list(op.attributes["shares"]))
+    writes[0].copy_(torch.stack(squares).sum())
 
 
 def clip_scale(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
@@ -57,14 +59,16 @@ def adamw(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
 
 def _update(columns: list[list[torch.Tensor]], at: Place, decay: float) -> None:
     trained, grads, first, second = columns
-    steps = [torch.tensor(float(at.step), device=at.device) for _ in trained]
+    # Filled on the device, and one for all: the kernel only reads it. One made of a number on the
+    # host would hold up the host until all kernels before it are done.
+    step = torch.full((), float(at.step), device=at.device)
     torch._fused_adamw_(
         trained,
         grads,
         first,
         second,
         [],
-        steps,
+        [step] * len(trained),
         amsgrad=False,
         lr=at.adamw.lr,
         beta1=at.adamw.beta1,

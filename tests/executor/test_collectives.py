@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from executor.collectives import issue, payload_bytes
+from executor.collectives import Pairs, coalesced, issue, payload_bytes
 from executor.place import Place
 from executor.tasks import AdamW
 from tests.executor.ranks import on_ranks
@@ -55,6 +55,61 @@ def gathered_and_scattered(rank: int, stream: str) -> list[list[float]]:
 def test_each_pair_of_operands_is_gathered_and_scattered_by_itself() -> None:
     whole, parts = [[0, 1, 10, 11], [0, 1, 2, 10, 11, 12]], [[0, 2], [0, 2, 4]]
     assert on_ranks(2, both_ways, gathered_and_scattered) == [[*whole, *parts]] * 2
+
+
+def together(rank: int, kind: str) -> list[list[float]]:
+    """What torch's coalescing of two calls gives."""
+    group = dist.new_group([0, 1])
+    sizes = {"all_gather": (1, 2), "all_reduce": (1, 1), "reduce_scatter": (2, 1)}[kind]
+    parts = [torch.arange(sizes[0] * n, dtype=torch.float64) + 10 * rank for n in SIZES]
+    targets = [torch.empty(sizes[1] * n, dtype=torch.float64) for n in SIZES]
+    targets = parts if kind == "all_reduce" else targets
+    pairs: Pairs = list(zip(parts, targets, strict=True))
+    coalesced(op(kind, "data"), pairs, group).wait()
+    return [tensor.tolist() for tensor in targets]
+
+
+@pytest.mark.distributed
+def test_calls_that_torch_takes_together_are_all_performed_and_awaited() -> None:
+    gathered = [[0, 1, 10, 11], [0, 1, 2, 10, 11, 12]]
+    assert on_ranks(2, together, "all_gather") == gathered
+    assert on_ranks(2, together, "all_reduce") == [[10, 12], [10, 12, 14]]
+    assert on_ranks(2, together, "reduce_scatter") == [[10, 12], [10, 12, 14]]
+
+
+class Pending:
+    """A work that notes whether it was waited for."""
+
+    def __init__(self) -> None:
+        self.waited = False
+
+    def wait(self) -> None:
+        self.waited = True
+
+    def get_future(self) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
+@pytest.mark.parametrize("stream", [COMPUTE, "data"])
+def test_every_collective_runs_on_its_communicators_own_stream(
+    monkeypatch: pytest.MonkeyPatch, kind: str, stream: str
+) -> None:
+    # What is not asynchronous runs on the current stream of a GPU.
+    work = Pending()
+
+    def call(*_: Any, async_op: bool = False, **__: Any) -> Pending:
+        assert async_op
+        return work
+
+    for name in ("ALL_GATHER", "REDUCE_SCATTER"):
+        monkeypatch.setattr(f"executor.collectives.{name}", call)
+    monkeypatch.setattr(dist, "all_reduce", call)
+    pair = (torch.zeros(4), torch.zeros(4))
+    group: Any = None
+    issued = issue(op(kind, stream), [pair], group, place(0))
+    assert work.waited == (stream == COMPUTE)
+    assert issued is (None if stream == COMPUTE else work)
 
 
 def alone(rank: int) -> float:

@@ -1,0 +1,155 @@
+"""Every kernel with operands as a step gives them, so that one can run again on another device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+
+from executor.batches import share
+from executor.kernels import KERNELS, Kernel
+from executor.place import Place
+from executor.table import BufferTable
+from executor.tasks import AdamW
+from executor.weights import initial_values, load
+from tests.forms import swapped
+from workload.gpt import GPT, find_model
+from workload.lowering import lower
+from workload.op import Op
+from workload.plan import Plan
+from workload.program import Program
+
+CPU = torch.device("cpu")
+# Wide enough heads for every attention kernel of a GPU, and a vocabulary that needs padding.
+SMALL = replace(find_model("tiny-30k"), hidden=64, heads=4, ffn=256, sequence=32, vocab=250)
+LLAMA = replace(
+    SMALL,
+    norm="rmsnorm",
+    activation="swiglu",
+    positions="rope",
+    biases=False,
+    tied=False,
+    kv_heads=2,
+)
+BLOOM = replace(SMALL, positions="alibi", embedding_norm=True)
+DROPPING = replace(SMALL, dropout=0.1)
+UNLIKE = {"attention": 1}  # outputs that count; of the sums that attention keeps, kernels differ
+# Rounding of sums in another order, relative to the size of what is summed.
+TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op with what it read and found in its outputs, and what it left there, by name."""
+
+    op: Op
+    place: Place
+    before: Mapping[str, torch.Tensor]
+    after: Mapping[str, torch.Tensor]
+
+
+def cases(precision: str) -> dict[str, Case]:
+    """A case of every kind of op (and of every form of a matmul) that steps of a precision have."""
+    found: dict[str, Case] = {}
+    for gpt, plan, forms, stage in _plans(precision):
+        swap = {"TN": "NN", "NT": "TN", "NN": "NT"} if forms else {}
+        rehearse(lower(gpt, plan, stage, forms=swapped(gpt, plan, swap)), found)
+    return found
+
+
+@cache
+def cases_once(precision: str) -> Mapping[str, Case]:
+    """The cases of a precision, made once for all tests of a process."""
+    return cases(precision)
+
+
+def _plans(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
+    """Models, plans, whether matmuls take other forms, and a stage."""
+    plain = Plan(batch=4, micro_batch=2, precision=precision)
+    yield SMALL, plain, False, 0
+    yield LLAMA, replace(plain, recompute="full"), False, 0
+    yield BLOOM, replace(plain, offload="optimizer"), False, 0
+    yield DROPPING, replace(plain, attention="unfused"), False, 0
+    yield SMALL, replace(plain, matmul_forms="tuned"), True, 0
+    yield SMALL, replace(plain, x=2, y=2, z=2, micro_batch=1), False, 0
+    yield LLAMA, replace(plain, y=2, data=2, zero=2, micro_batch=1), False, 0
+    yield LLAMA, replace(plain, x=2, sequence_parallel=True), False, 0
+    yield SMALL, replace(plain, x=2, sequence_parallel=True), False, 0
+    yield SMALL, replace(plain, pipe=2), False, 0
+
+
+def rehearse(program: Program, found: dict[str, Case]) -> None:
+    """Perform the compute ops of a step on the CPU, as rank 0 of a stage, and add a case of each
+    kind that there is none of.
+
+    There are no other ranks: what would come from them is made of this rank's own values.
+    """
+    grid, table = program.plan.grid, BufferTable(program, CPU)
+    rank = grid.rank({"pipe": program.stage})
+    at = Place(grid=grid, rank=rank, device=CPU, adamw=AdamW(lr=0.1, clip=0.1), seed=3)
+    load(table, program, rank, initial_values(program, 0))
+    _feed(program, table, at)
+    alive = {name for name, buffer in program.buffers.items() if buffer.persistent}
+    for op, gone in zip(program.ops, program.releases, strict=True):
+        name = f"{op.kind} {op.attributes.get('form', '')}".strip()
+        for written in set(op.writes) - alive:
+            table.output(written).zero_()  # some ops write a part of it
+        alive = alive.union(op.writes).difference(gone)
+        if op.communicates:
+            _stand_in(op, table)
+        elif name in found:
+            writes = [table.output(written) for written in op.writes]
+            KERNELS[op.kind](op, [table[read] for read in op.reads], writes, at)
+        else:
+            found[name] = _case(op, table, at)
+        for freed in gone:
+            table.free(freed)
+
+
+def _case(op: Op, table: BufferTable, at: Place) -> Case:
+    reads = [table[name] for name in op.reads]
+    writes = [table.output(name) for name in op.writes]
+    named = dict(zip((*op.reads, *op.writes), (*reads, *writes), strict=True))
+    before = {name: tensor.clone() for name, tensor in named.items()}
+    KERNELS[op.kind](op, reads, writes, at)
+    return Case(op, at, before, {name: named[name].clone() for name in op.writes})
+
+
+def _feed(program: Program, table: BufferTable, at: Place) -> None:
+    gpt, plan = program.gpt, program.plan
+    generator = torch.Generator().manual_seed(7)
+    batch = torch.randint(gpt.vocab, (plan.batch, gpt.sequence + 1), generator=generator)
+    for m in range(plan.micro_batches):
+        mine = share(batch, plan, at, m)
+        for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
+            if f"m{m}.{name}" in program.buffers:
+                table[f"m{m}.{name}"].copy_(part.reshape(-1))
+
+
+def _stand_in(op: Op, table: BufferTable) -> None:
+    for source, target in table.operands(op):
+        if op.kind == "recv":
+            target.normal_(generator=torch.Generator().manual_seed(5))
+        elif op.kind in ("all_gather", "reduce_scatter"):
+            own = source.reshape(-1)
+            copies = max(target.numel() // own.numel(), 1)
+            target.view(-1).copy_(own.repeat(copies)[: target.numel()])
+
+
+def worst(case: Case, device: torch.device, kernel: Kernel | None = None) -> float:
+    """The largest difference of an output from the CPU's, relative to its norm, on a device."""
+    tensors = {name: tensor.to(device, copy=True) for name, tensor in case.before.items()}
+    reads, writes = ([tensors[n] for n in names] for names in (case.op.reads, case.op.writes))
+    run = kernel or KERNELS[case.op.kind]
+    run(case.op, reads, writes, replace(case.place, device=device))
+    names = case.op.writes[: UNLIKE.get(case.op.kind, len(case.op.writes))]
+    return max((_difference(tensors[n].cpu(), case.after[n]) for n in names), default=0.0)
+
+
+def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    found, expected = found.double(), expected.double()
+    size = float(expected.norm()) or 1.0
+    difference = float((found - expected).norm()) / size
+    return difference if found.isfinite().all() else float("inf")

@@ -1,0 +1,266 @@
+"""Groups of messages, the order in which receives are issued, and their first exchange."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from executor.groups import Groups
+from executor.job import connected
+from executor.order import issue_order, members_of, round_of
+from executor.seat import Seat
+from executor.tasks import AdamW
+from executor.train import Trainer
+from tests.executor.ranks import TIMEOUT_S, on_ranks
+from tests.executor.test_parity import BATCH, LR, TINY, batches, reference, start
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+from workload.grid import Grid
+from workload.lowering import lower
+from workload.op import Op
+from workload.plan import OVERLAPS, Plan
+from workload.program import Program
+
+DEEP = replace(TINY, layers=6)
+
+
+def plan_of(pipe: int, *, overlap: tuple[str, ...] = OVERLAPS, **keys: object) -> Plan:
+    """Four micro-batches, or as many as interleaving wants."""
+    sizes = {"batch": BATCH, "micro_batch": BATCH // 4, "precision": "fp64", **keys}
+    return Plan(pipe=pipe, overlap=overlap, **sizes)  # type: ignore[arg-type]
+
+
+def messages_of(plan: Plan) -> list[tuple[int, Op]]:
+    """Every rank's messages in a step."""
+    gpt = replace(TINY, layers=plan.pipe * plan.interleave)
+    programs = [lower(gpt, plan, stage) for stage in range(plan.pipe)]
+    stages = plan.grid.stages().tolist()
+    return [(r, op) for r, s in enumerate(stages) for op in programs[s].ops if op.is_message]
+
+
+def rings() -> list[Plan]:
+    """Rings of two to nine stages with every link in use, alone and beside other axes."""
+    plans = [
+        plan_of(p, interleave=2, batch=2 * p, micro_batch=1, precision="fp32") for p in range(2, 10)
+    ]
+    return [*plans, replace(plans[1], x=2), replace(plans[0], z=2, batch=8)]
+
+
+@pytest.mark.parametrize("plan", rings(), ids=str)
+def test_no_group_carries_messages_of_two_directions_or_of_two_links(plan: Plan) -> None:
+    carried: dict[object, set[tuple[str, int]]] = {}
+    senders: dict[object, set[int]] = {}
+    for rank, op in messages_of(plan):
+        group = (round_of(op, plan.grid), members_of(op, plan.grid, rank))
+        way = op.stream.partition(".")[2]
+        carried.setdefault(group, set()).add((way, op.attributes["link"]))
+        if op.kind == "send":
+            senders.setdefault(group, set()).add(rank)
+    assert {len(uses) for uses in carried.values()} == {1}
+    assert {len(ranks) for ranks in senders.values()} == {1}
+    # Each rank of each stage sends and receives forward and backward.
+    assert len(carried) == 2 * plan.grid.ranks
+
+
+@pytest.mark.parametrize("plan", rings(), ids=str)
+def test_a_rank_is_in_one_group_of_a_round_at_most(plan: Plan) -> None:
+    groups = {
+        (rank, round_of(op, plan.grid), members_of(op, plan.grid, rank))
+        for rank, op in messages_of(plan)
+    }
+    assert set(Counter((rank, key) for rank, key, _ in groups).values()) == {1}
+
+
+def program_of(plan: Plan, stage: int) -> Program:
+    return lower(replace(TINY, layers=plan.pipe), plan, stage)
+
+
+def kinds(program: Program, order: Sequence[int]) -> list[str]:
+    """Messages, and what waits for them, by name."""
+    ops = [program.ops[index] for index in order]
+    return [op.name for op in ops if op.is_message or op.name.endswith((".arrived", ".sent"))]
+
+
+def test_receives_are_posted_early_or_just_before_they_are_waited_for() -> None:
+    plan = plan_of(2, micro_batch=BATCH // 2, overlap=("pp",))
+    program = program_of(plan, 0)
+    assert kinds(program, issue_order(program, late=False)) == [
+        "m0.c0.grad.recv",
+        "m0.c0.output.send",
+        "m0.c0.output.sent",
+        "m1.c0.output.send",
+        "m1.c0.grad.recv",
+        "m0.c0.grad.arrived",
+        "m1.c0.output.sent",
+        "m1.c0.grad.arrived",
+    ]
+    # The first send may wait for a stage that itself waits for a receive of this one.
+    assert kinds(program, issue_order(program, late=True)) == [
+        "m0.c0.output.send",
+        "m0.c0.grad.recv",
+        "m0.c0.output.sent",
+        "m1.c0.output.send",
+        "m0.c0.grad.arrived",
+        "m1.c0.grad.recv",
+        "m1.c0.output.sent",
+        "m1.c0.grad.arrived",
+    ]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("stage", range(3))
+def test_every_op_is_issued_once_and_all_but_receives_in_the_programs_order(
+    stage: int, late: bool
+) -> None:
+    program = program_of(plan_of(3), stage)
+    order = issue_order(program, late=late)
+    assert sorted(order) == list(range(len(program.ops)))
+    others = [index for index in order if program.ops[index].kind != "recv"]
+    assert others == sorted(others)
+    for way in ("recv.forward", "recv.backward"):
+        stream = [index for index in order if program.ops[index].stream == way]
+        assert stream == sorted(stream)
+
+
+def hanging(program: Program) -> list[int]:
+    """Receives behind whatever does not wait for them: two stages then wait in their sends."""
+    order = [index for index, op in enumerate(program.ops) if op.kind != "recv"]
+    for index, op in enumerate(program.ops):
+        if op.kind == "recv":
+            fence = next(n for n, waits in enumerate(program.waits) if index in waits)
+            order.insert(order.index(fence), index)
+    return order
+
+
+def refusal(rank: int) -> str:
+    program = program_of(plan_of(2, overlap=()), rank)
+    groups = Groups(rank, TIMEOUT_S)
+    groups.prepare(program)
+    groups.check(program, issue_order(program, late=False))
+    try:
+        groups.check(program, hanging(program))
+    except PlanCannotRunError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.distributed
+def test_an_order_in_which_stages_wait_for_each_other_is_refused_before_the_first_step() -> None:
+    said = on_ranks(2, refusal)
+    assert "wait for each other: rank 0 waits for m1.c0.output.send on forward 0 of ranks" in said
+    assert "rank 1 waits for m0.c1.input.grad.send on backward 0 of ranks 0, 1" in said
+
+
+def exchanged(rank: int) -> list[tuple[str, int]]:
+    """What a rank starts while its groups are made: which call, and the other side."""
+    started: list[tuple[str, int]] = []
+    send, receive = dist.isend, dist.irecv
+
+    def isend(tensor: torch.Tensor, other: int, group: dist.ProcessGroup) -> dist.Work | None:
+        started.append(("send", other))
+        return send(tensor, other, group)
+
+    def irecv(tensor: torch.Tensor, other: int, group: dist.ProcessGroup) -> dist.Work | None:
+        started.append(("recv", other))
+        return receive(tensor, other, group)
+
+    dist.isend, dist.irecv = isend, irecv  # type: ignore[assignment]
+    groups = Groups(rank, TIMEOUT_S)
+    programs = [program_of(plan_of(3), stage) for stage in range(3)]
+    groups.prepare(programs[rank])
+    first = list(started)
+    groups.prepare(programs[rank])
+    assert started == first, "groups that are made need no second exchange"
+    dist.isend, dist.irecv = send, receive
+    everyone: list[list[tuple[str, int]]] = [[] for _ in range(3)]
+    dist.all_gather_object(everyone, first)
+    return [(f"{rank} {kind}", other) for rank in range(3) for kind, other in everyone[rank]]
+
+
+@pytest.mark.distributed
+def test_neighbouring_stages_exchange_a_number_over_each_link_before_the_first_step() -> None:
+    # Backward before forward and even links before odd ones, on every rank.
+    assert on_ranks(3, exchanged) == [
+        *[("0 recv", 1), ("0 send", 1)],
+        *[("1 send", 0), ("1 recv", 2), ("1 recv", 0), ("1 send", 2)],
+        *[("2 send", 1), ("2 recv", 1)],
+    ]
+
+
+def late_losses(rank: int, gpt: GPT, plans: list[Plan]) -> list[list[float]]:
+    groups, found = Groups(rank, TIMEOUT_S), []
+    for plan in plans:
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        cpu = torch.device("cpu")
+        trainer = Trainer(program, groups, rank=rank, device=cpu, adamw=AdamW(lr=LR))
+        assert list(trainer.order) == list(range(len(program.ops)))
+        trainer.order = issue_order(program, late=True)
+        groups.check(program, trainer.order)
+        whole = start(gpt)
+        trainer.start_from((name, whole[name]) for name in program.layouts)
+        run = trainer.run(batches(gpt))
+        assert run.peak_bytes <= program.peak.total_bytes
+        found.append([step.loss for step in run.steps])
+    return found
+
+
+@pytest.mark.distributed
+def test_pipelines_whose_receives_come_late_train_as_the_plain_model_does() -> None:
+    plans = [plan_of(3, schedule="zb-h1"), plan_of(3, overlap=())]
+    expected, _ = reference(DEEP)
+    for losses in on_ranks(3, late_losses, DEEP, plans):
+        assert losses == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_ends_of_a_ring_of_odd_length_have_a_round_of_their_own() -> None:
+    grid = Grid(pipe=3)
+    op = Op("m", "send", ("a",), ("b",), "x", "send.forward", ("pipe",), attributes={"link": 2})
+    assert round_of(op, grid) == ("forward", "last")
+    assert members_of(op, grid, 0) == members_of(op, grid, 2) == (0, 2)
+
+
+class Options:
+    """A stand-in for those of a process group of NCCL."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self._timeout = timedelta(0)
+
+
+def test_communicators_of_nccl_take_streams_of_high_priority(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", SimpleNamespace(Options=Options), raising=False)
+    monkeypatch.setattr(dist, "new_group", lambda members, **how: made.append(how))
+    monkeypatch.setattr(dist, "all_gather_object", lambda to, own: to.__setitem__(0, own))
+    plan = plan_of(1, data=2, micro_batch=BATCH // 2)
+    Groups(0, 7.0).prepare(lower(TINY, plan))
+    options = [how["pg_options"] for how in made]
+    assert options
+    assert len({id(one) for one in options}) == len(options), "torch writes into them"
+    assert all(one.is_high_priority_stream for one in options)
+    # torch warns where the options' own differs.
+    assert {one._timeout for one in options} == {timedelta(seconds=7)}
+
+
+def test_a_job_on_a_gpu_binds_it_so_that_communicators_are_made_with_their_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: dict[str, Any] = {}
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr("executor.job._device", lambda seat: gpu)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **how: told.update(how))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    with connected(Seat(0, 1, 0), 1, 1.0) as device:
+        assert device == told["device_id"] == gpu

@@ -1,0 +1,161 @@
+"""A model of NCCL's blocking rules finds the orders that hang, and none among those in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from executor.order import Call, Communicator, calls_of, issue_order
+from executor.rendezvous import Calls, among, hang_of, message_rounds
+from workload.gpt import find_model
+from workload.lowering import lower
+from workload.plan import CHOICES, OVERLAPS, Plan
+
+TINY = find_model("tiny-30k")
+FIRST: Communicator = (("forward", "0"), (0, 1))
+SECOND: Communicator = (("backward", "0"), (0, 1))
+
+
+def call(where: Communicator, *after: int, agreed: str = "", loads: bool = False) -> Call:
+    return Call(f"{where[0][0]}.op", agreed, where, after, loads)
+
+
+def end(*after: int) -> Call:
+    return Call("the end", "", ((), ()), after)
+
+
+def plan_of(pipe: int, micro_batches: int = 4, **keys: object) -> Plan:
+    cells = int(str(keys.get("z", 1))) * int(str(keys.get("data", 1)))
+    keys = {"batch": micro_batches * cells, "micro_batch": 1, "precision": "fp32", **keys}
+    return Plan(pipe=pipe, **keys)  # type: ignore[arg-type]
+
+
+def calls_under(plan: Plan, *, late: bool) -> Calls:
+    """What every rank of a plan issues in a step."""
+    gpt = replace(TINY, layers=plan.pipe * plan.interleave)
+    programs = [lower(gpt, plan, stage) for stage in range(plan.pipe)]
+    orders = [issue_order(program, late=late) for program in programs]
+    stages = plan.grid.stages().tolist()
+    return {rank: calls_of(programs[s], rank, orders[s]) for rank, s in enumerate(stages)}
+
+
+def hangs(plans: Sequence[Plan], *, late: bool, loading: bool = False) -> list[tuple[str, str]]:
+    """The plans that hang, though the communicators of messages are formed beforehand."""
+    found = []
+    for plan in plans:
+        calls = calls_under(plan, late=late)
+        found.append((str(plan), hang_of(calls, message_rounds(calls), loading=loading)))
+    return [(plan, hang) for plan, hang in found if hang]
+
+
+def pipelines(stages: range, chunks: range) -> Iterator[Plan]:
+    """Every schedule and interleaving, with and without sends beside compute, with fewer
+    micro-batches than stages and with more."""
+    for pipe in stages:
+        for overlap in (OVERLAPS, ()):
+            for schedule in CHOICES["schedule"]:
+                for count in (1, pipe - 1, pipe, 2 * pipe + 1):
+                    yield plan_of(pipe, count, schedule=schedule, overlap=overlap)
+            for interleave in chunks:
+                for count in (pipe, 2 * pipe):
+                    yield plan_of(pipe, count, interleave=interleave, overlap=overlap)
+
+
+CROSSED = [  # every axis beside pipe, alone and together
+    plan_of(2, x=2, schedule="zb-h1"),
+    plan_of(3, y=2, schedule="gpipe", overlap=()),
+    plan_of(2, z=2, interleave=2),
+    plan_of(4, data=2, zero=2, schedule="zb-2p"),
+    plan_of(2, x=2, z=2, data=2, recompute="full"),
+    plan_of(2, x=2, sequence_parallel=True, interleave=2, zero=3, data=2, order="pipe-x-z-y-data"),
+]
+
+
+def test_calls_in_one_order_come_to_an_end() -> None:
+    calls = [call(FIRST), call(SECOND), end(0, 1)]
+    assert hang_of({0: calls, 1: calls}) == ""
+
+
+def test_hosts_that_form_two_communicators_in_opposite_orders_hang() -> None:
+    one, other = [call(FIRST), call(SECOND), end()], [call(SECOND), call(FIRST), end()]
+    assert hang_of({0: one, 1: other}) == (
+        "rank 0 forms forward 0 of ranks 0, 1 at forward.op; "
+        "rank 1 forms backward 0 of ranks 0, 1 at backward.op"
+    )
+    assert hang_of({0: one, 1: other}, [FIRST[0], SECOND[0]]) == ""
+    assert hang_of({0: one, 1: other}, [FIRST[0]]) == ""
+
+
+def test_ranks_that_wait_for_different_calls_before_issuing_the_others_hang() -> None:
+    formed = [FIRST[0], SECOND[0]]
+    one = [call(FIRST), call(SECOND, 0), end(1)]
+    other = [call(SECOND), call(FIRST, 0), end(1)]
+    assert hang_of({0: one, 1: other}, formed) == (
+        "rank 0 waits for forward.op on forward 0 of ranks 0, 1; "
+        "rank 1 waits for backward.op on backward 0 of ranks 0, 1"
+    )
+    assert hang_of({0: one, 1: [call(SECOND), call(FIRST), end(0, 1)]}, formed) == ""
+
+
+def test_calls_of_one_communicator_happen_in_the_order_of_issue() -> None:
+    one = [call(FIRST, agreed="a"), call(FIRST, agreed="b"), end(0, 1)]
+    other = [call(FIRST, agreed="b"), call(FIRST, agreed="a"), end(0, 1)]
+    assert hang_of({0: one, 1: one}) == ""
+    assert "rank 0 waits for forward.op" in hang_of({0: one, 1: other})
+
+
+def test_a_rank_that_never_comes_is_waited_for() -> None:
+    assert hang_of({0: [call(FIRST), end(0)], 1: [end()]}, [FIRST[0]]) == (
+        "rank 0 waits for forward.op on forward 0 of ranks 0, 1"
+    )
+
+
+def test_a_kernel_that_is_loaded_behind_a_posted_receive_waits_for_its_sender() -> None:
+    formed = [FIRST[0], SECOND[0]]
+    early = [call(SECOND), call(FIRST, loads=True), end(0, 1)]
+    late = [call(FIRST, loads=True), call(SECOND), end(0, 1)]
+    other = [call(FIRST), call(SECOND, 0), end(1)]
+    assert hang_of({0: early, 1: other}, formed) == ""
+    assert "rank 0 loads a kernel before forward.op" in hang_of(
+        {0: early, 1: other}, formed, loading=True
+    )
+    assert hang_of({0: late, 1: other}, formed, loading=True) == ""
+
+
+def test_ranks_that_are_left_out_are_in_no_communicator() -> None:
+    wide: Communicator = (("", "x"), (0, 1, 2, 3))
+    calls = {rank: [call(wide), end(0)] for rank in range(4)}
+    assert among([0, 2], calls)[0][0].communicator == (("", "x"), (0, 2))
+    assert hang_of(among([0, 2], calls)) == ""
+
+
+def test_without_an_exchange_beforehand_every_pipeline_of_early_receives_hangs() -> None:
+    # Stage 0 begins with a receive from stage 1, stage 1 with one from stage 0: two communicators,
+    # and each host stays in the one that it forms.
+    assert hang_of(calls_under(plan_of(2), late=False)) == (
+        "rank 0 forms backward 0 of ranks 0, 1 at m0.c0.grad.recv; "
+        "rank 1 forms forward 0 of ranks 0, 1 at m0.c1.input.recv"
+    )
+    for plan in pipelines(range(2, 4), range(2, 3)):
+        assert hang_of(calls_under(plan, late=False))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_pipelines_of_formed_communicators_come_to_an_end(late: bool) -> None:
+    assert hangs([*pipelines(range(2, 4), range(2, 4)), *CROSSED], late=late) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("stages", range(2, 9))
+def test_all_pipelines_of_up_to_eight_stages_come_to_an_end(stages: int, late: bool) -> None:
+    assert hangs([*pipelines(range(stages, stages + 1), range(2, 5))], late=late) == []
+
+
+def test_late_receives_let_kernels_load_where_early_ones_hang() -> None:
+    plain = [plan for plan in pipelines(range(2, 5), range(0)) if plan.micro_batches > 1]
+    assert hangs(plain, late=True, loading=True) == []
+    assert len(hangs(plain, late=False, loading=True)) == len(plain)
