@@ -1,4 +1,4 @@
-"""Faults in the middle of a sweep: short writes, no memory, a kill while a file comes into being."""
+"""Faults amid a sweep: short writes, no memory, a kill while a file comes into being."""
 
 from __future__ import annotations
 
