@@ -106,9 +106,7 @@ def test_a_smaller_device_gets_the_fastest_plan_that_fits_it() -> None:
     assert len(fits) <= answer.fitting
 
 
-def test_a_plan_that_is_a_byte_too_large_is_not_found_though_only_simulating_it_shows_that() -> (
-    None
-):
+def test_a_plan_that_only_its_simulation_shows_to_be_a_byte_too_large_is_not_found() -> None:
     """Bounds of memory leave out what gathers ahead of their layers hold."""
     machine = MACHINES["frontier"]
     plan = parse_plan("z=4,recompute=full,overlap=oag+ors", batch=8)
