@@ -111,5 +111,15 @@ def test_a_block_lasts_at_least_as_long_as_the_host_takes_to_issue_its_ops() -> 
     assert hosted(closing, [1, 1, 1, 1], [100] * 4) == [1, 1, 1, 1]
 
 
+def test_heads_of_two_widths_are_not_taken_for_each_other_though_they_do_as_much() -> None:
+    """Of 80 columns a kernel works through 96, of 64 through these alone."""
+    machine = load_machine("dgx-a100")
+    narrow = replace(ADD, kind="attention", nbytes=0, flops=10**12, attributes={"width": 64})
+    costs, launch_s = AnalyticCosts(machine), machine.device.launch_s
+    narrow_s = costs.seconds(narrow) - launch_s
+    wide_s = costs.seconds(replace(narrow, attributes={"width": 80})) - launch_s
+    assert wide_s == pytest.approx(1.2 * narrow_s)
+
+
 def test_fused_attention_works_through_the_next_width_that_it_has_a_kernel_for() -> None:
     assert [padded(width) for width in (64, 80, 160, 512)] == [1, 96 / 80, 192 / 160, 1]
