@@ -134,6 +134,17 @@ def test_more_classes_than_can_be_simulated_count_as_the_slowest() -> None:
     assert few.ticks(op) == [number * TICKS_PER_S for number in range(1, 9)]
 
 
+def test_collectives_of_as_many_bytes_over_unlike_groups_last_as_their_own_rings() -> None:
+    """4 MB at 1 MB/s on two nodes of 4, twice round: over x 3/4 of them in a node of one group;
+    over data 1/2 in each of four groups that share two nodes; over both together 7/8."""
+    x, data = (reduce(f"over.{axis}", "a", axis, 4_000_000) for axis in ("x", "data"))
+    both = replace(x, name="over.both", axes=("x", "data"))
+    network = network_of([by_hand("x=4,data=2", x, data, both)], SmallFabric(launch_s=0.0))
+    seconds = [[each / TICKS_PER_S for each in network.ticks(op)] for op in (x, data, both)]
+    assert seconds == [[6.0], [16.0], [7.0]]
+    assert network.ticks(replace(x, nbytes=1_000_000)) == [3 * TICKS_PER_S // 2]
+
+
 def test_the_slowest_of_rings_that_differ_otherwise_too_is_among_those_kept() -> None:
     """Across nodes a hierarchical collective is as slow as the links inside them may be."""
     machine = with_algorithm(load_machine("frontier"), "all_gather", "hierarchical")

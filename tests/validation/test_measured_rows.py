@@ -42,9 +42,10 @@ def test_a_batch_that_is_no_multiple_takes_its_share_of_the_step_and_of_each_par
 
 
 def test_rows_of_one_plan_on_two_machines_have_predictions_of_their_own() -> None:
-    a100, h100, again = predicted(
-        {"gpu": "A100-SXM4-80GB"}, {"gpu": "H100-SXM5-80GB"}, {"gpu": "A100-SXM4-80GB"}
-    )
-    assert a100.predicted_s is not None and h100.predicted_s is not None
-    assert a100.predicted_s > 1.2 * h100.predicted_s
-    assert again.predicted_s == a100.predicted_s
+    """Two nodes of the same GPUs, joined by slow or fast NICs."""
+    cells = {"gpus_total": "16", "dp": "4", "nics_per_node": "1"}
+    slow, fast, again = predicted(*({**cells, "nic_gbps": rate} for rate in ("25", "400", "25")))
+    assert slow.plan == fast.plan
+    assert slow.predicted_s is not None and fast.predicted_s is not None
+    assert slow.predicted_s > 1.2 * fast.predicted_s
+    assert again.predicted_s == slow.predicted_s
