@@ -177,9 +177,7 @@ def test_attention_is_interpolated_in_its_work() -> None:
     assert costs.seconds(op) == pytest.approx(1.5e-3)
 
 
-def test_backward_attention_is_interpolated_in_the_same_work_of_which_it_counts_twice_the_flops() -> (
-    None
-):
+def test_backward_attention_counts_twice_the_flops_for_the_same_work() -> None:
     rows = ((1.0, 64.0, 2.0, 8.0, 32.0, 1e-3), (1.0, 128.0, 2.0, 8.0, 32.0, 2e-3))
     columns = ("ranks", "rows", "heads", "width", "sequence", "seconds")
     costs = ProfileCosts(Profile(kernels={"attention_grad@bf16": Table(columns, rows)}), 1, 1e9)

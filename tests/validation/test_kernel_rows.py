@@ -72,7 +72,7 @@ def test_attention_is_predicted_without_a_mask(tmp_path: Path) -> None:
 
 
 def test_gelu_works_on_a_ranks_part_of_four_times_the_hidden_width(tmp_path: Path) -> None:
-    """heads is the tensor-parallel degree there: 4 * 4096 columns over 8 ranks, read and written."""
+    """heads is how many ranks share the 4 * 4096 columns there, which are read and written."""
     seconds = moved("gelu", 2 * 2 * 2048 * 4 * 4096 // 8)
     found = groups(tmp_path, f"A100,gelu,2048,4096,,,8,,,{seconds},")
     assert found["gelu"].mape == pytest.approx(0.0, abs=1e-12)

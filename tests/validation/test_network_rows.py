@@ -1,4 +1,4 @@
-"""Rows of measured collectives: how a table's numbers become a payload on nodes, and which count."""
+"""Rows of measured collectives: what payload a table means, on which nodes, and what counts."""
 
 from __future__ import annotations
 

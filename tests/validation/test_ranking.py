@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import pytest
 
@@ -20,7 +21,7 @@ def outcome(
     *,
     formula_s: float | None = None,
     unscored: str = "",
-    **cells: str,
+    cells: Mapping[str, str] = {},
 ) -> Outcome:
     return Outcome(
         Run({"id": name, "source": "A", "global_batch_seqs": "16", **cells}),
@@ -36,9 +37,9 @@ def test_plans_of_unlike_batches_are_ranked_by_the_time_of_a_sequence() -> None:
     """Steps of 10 s throughout, of which those of more sequences are the faster ones."""
     found = rankings(
         [
-            outcome("a", 10.0, 20.0, global_batch_seqs="10"),  # 1 and 2 s a sequence
-            outcome("b", 10.0, 16.0, global_batch_seqs="20"),  # 0.5 and 0.8 s
-            outcome("c", 10.0, 24.0, global_batch_seqs="40"),  # 0.25 and 0.6 s
+            outcome("a", 10.0, 20.0, cells={"global_batch_seqs": "10"}),  # 1 and 2 s a sequence
+            outcome("b", 10.0, 16.0, cells={"global_batch_seqs": "20"}),  # 0.5 and 0.8 s
+            outcome("c", 10.0, 24.0, cells={"global_batch_seqs": "40"}),  # 0.25 and 0.6 s
         ]
     )
     assert found is not None
@@ -50,7 +51,7 @@ def test_runs_that_differ_in_more_than_the_plan_are_ranked_apart(column: str) ->
     times = ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0))
     found = rankings(
         [
-            outcome(f"{value}-{n}", predicted, measured, **{column: value})
+            outcome(f"{value}-{n}", predicted, measured, cells={column: value})
             for value in ("1", "2")
             for n, (predicted, measured) in enumerate(times)
         ]

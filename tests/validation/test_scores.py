@@ -33,9 +33,9 @@ def test_the_held_out_rows_are_scored_apart_and_in_no_score_of_the_others() -> N
     report = Report(
         (outcome(OPEN[0], 0.1), outcome(OPEN[1], 0.3), outcome(APART[0], 0.8)), None, None
     )
-    assert (report.developed.rows, report.developed.mape) == (2, pytest.approx(0.2))
-    assert (report.held_out.rows, report.held_out.mape) == (1, pytest.approx(0.8))
-    assert (report.all.rows, report.all.mape) == (3, pytest.approx(0.4))
+    scores = (report.developed, report.held_out, report.all)
+    assert [each.rows for each in scores] == [2, 1, 3]
+    assert [each.mape for each in scores] == pytest.approx([0.2, 0.8, 0.4])
 
 
 def test_the_mean_of_the_sources_weighs_a_source_of_one_row_as_one_of_three() -> None:
