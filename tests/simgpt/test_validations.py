@@ -53,7 +53,7 @@ def test_a_table_fails_whether_its_collectives_are_predicted_too_slow_or_too_fas
 
 
 def test_the_device_validation_is_held_to_the_prediction_from_measured_ops() -> None:
-    """Steps of 4 s, for which ops one by one say 5 s; tables say 3 s of one, and 4 s of the other."""
+    """Steps of 4 s, of which ops one by one make 5; tables make 3 of one, and 4 of the other."""
     row = row_of(matrix(accelerator=False)[0])
     other = replace(row, profile_s=4.0)
     record = _record([row, other, (row.case, "needs more memory")], {}, 1)
