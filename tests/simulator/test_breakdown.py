@@ -22,8 +22,10 @@ def guessed(program: Program, fabric: SmallFabric, **seconds: float) -> Guess:
     """The program's own timing, with nothing left out."""
     network = network_of([program], fabric)
     run = play(program, GivenSeconds(**seconds), network)
-    lines = (line(WHOLE, program.outline) for line in (layer_line, micro_batch_line))
-    return Guess(program, network, *lines, run.start, run.end)
+    layers, micro_batches = (
+        line(WHOLE, program.outline) for line in (layer_line, micro_batch_line)
+    )
+    return Guess(program, network, layers, micro_batches, run.start, run.end)
 
 
 def parts(guess: Guess, copies: Sequence[int] = ()) -> dict[str, float]:
