@@ -37,7 +37,6 @@ BOUNDS = {  # wide: they keep the simplex from running away where the data say n
     "hop_large": (5e-7, 5e-2),
     "step_small": (1e-7, 1e-3),
     "step_large": (1e-7, 1e-3),
-    "first_hop": (1e-7, 2e-3),
     "efficiency_across": (0.01, 1.0),
     "efficiency_within": (0.01, 1.0),
     "chunk_pivot": (1024.0, 2.0**24),
@@ -51,7 +50,6 @@ FIELDS = {
     "hop_large": "hop_large_s",
     "step_small": "step_small_s",
     "step_large": "step_large_s",
-    "first_hop": "first_hop_s",
     "chunk_pivot": "chunk_pivot_bytes",
 }
 
@@ -211,7 +209,7 @@ def toml(job: dict[str, Any], slots: Slots) -> str:
 
 def _shown(key: str, value: float) -> str:
     name = key.rpartition(".")[2]
-    if name in ("launch", "first_hop") or name.startswith(("hop", "step")):
+    if name == "launch" or name.startswith(("hop", "step")):
         return f'"{value * 1e6:.4g} us"'
     if name in ("chunk_pivot", "chunk_from", "chunk_below"):
         return f'"{value / 1024:.4g} KiB"'

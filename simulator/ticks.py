@@ -13,8 +13,8 @@ TICKS_PER_S = 10**12
 def to_ticks(seconds: float) -> int:
     """The nearest tick.
 
-    >>> to_ticks(2.5e-6)
-    2500000
+    >>> to_ticks(2.5e-6), to_ticks(1.6e-12)
+    (2500000, 2)
     """
     return round(seconds * TICKS_PER_S)
 

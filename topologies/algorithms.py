@@ -4,7 +4,7 @@ S is the gathered size of an all-gather, the input of a reduce-scatter, the buff
 or broadcast, what each rank holds before an all-to-all, and the message of a send; p the ranks of
 the group, N its nodes, L = p/N its devices per node. Every phase costs
 
-    [ (moved / (rate * efficiency))^q + (first_hop + hops * hop + steps * step)^q ]^(1/q)
+    [ (moved / (rate * efficiency))^q + (hops * hop + steps * step)^q ]^(1/q)
 
 and a collective its launch and its phases, one after the other. q (`overlap`) says how well latency
 hides behind transfer: 1 not at all, infinite fully.
@@ -76,8 +76,7 @@ def _latency_seconds(curve: Curve, phase: Phase) -> float:
     if stall is not None and stall.chunk_from_bytes <= chunk < stall.chunk_below_bytes:
         hop_s += stall.hop_s
     step_s = between(curve, curve.step_small_s, curve.step_large_s, chunk)
-    first_s = curve.first_hop_s if phase.hops else 0.0
-    return first_s + phase.hops * hop_s + phase.steps * step_s
+    return phase.hops * hop_s + phase.steps * step_s
 
 
 def between(curve: Curve, small_s: float, large_s: float | None, chunk_bytes: float) -> float:

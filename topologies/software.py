@@ -40,7 +40,6 @@ class Curve:
     hop_large_s: Annotated[float | None, Key("hop_large", "s")] = None
     step_small_s: Annotated[float, Key("step_small", "s")] = 0.0
     step_large_s: Annotated[float | None, Key("step_large", "s")] = None
-    first_hop_s: Annotated[float, Key("first_hop", "s")] = 0.0
     chunk_pivot_bytes: Annotated[float, Key("chunk_pivot", "bytes")] = 65536.0
     chunk_width: Annotated[float, Key("chunk_width")] = 1.0
     overlap: Annotated[float, Key("overlap")] = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.beside import Beside, beside_of
+from simulator.beside import FENCE, Beside, beside_of
 from tests.simulator.worlds import by_hand, compute, reduce
 from workload.op import Op
 
@@ -74,3 +74,54 @@ def test_slots_by_themselves_hand_on_what_is_under_way() -> None:
     then = beside(compute("b", writes="b"), due=("x",))
     assert then.charged([100], HALF, min, round, due) == [121]
     assert then.left_of([121], due) == {}
+
+
+def test_blocking_collectives_are_no_compute_beside_which_another_runs() -> None:
+    """Beside are the two compute ops of 10, which last 40 if they lose half of the time."""
+    found = beside(
+        compute("a", writes="a"),
+        sums("s", "a"),
+        compute("b", writes="b"),
+        reduce("blocking", "c", "x", 1),
+        compute("d", writes="d"),
+    )
+    assert found.charged([10, 400, 10, 50, 10], HALF, min, round) == [10, 400, 30, 50, 10]
+
+
+def test_what_follows_the_collective_that_is_waited_for_goes_on_beside_compute() -> None:
+    """Two that take 44 together: the wait for the first of them does not end the second."""
+    found = beside(
+        compute("a", writes="a"),
+        sums("s", "a"),
+        sums("t", "e"),
+        compute("b", writes="b"),
+        compute("c", reads="a", writes="c"),
+        compute("d", writes="d"),
+    )
+    assert found.charged([10, 4, 40, 10, 10, 10], HALF, min, round) == [10, 4, 40, 32, 10, 10]
+
+
+def test_what_was_under_way_is_over_once_a_later_one_of_its_stream_is_waited_for() -> None:
+    """Of 100 ticks due and sums of 4 and 4 only the last, of 4, is left beside compute."""
+    found = beside(
+        sums("s", "a"),
+        sums("t", "e"),
+        compute("b", reads="a", writes="b"),
+        due=("x",),
+    )
+    assert found.charged([4, 4, 100], HALF, min, round, {"x": 100}) == [4, 4, 102]
+
+
+def test_the_two_halves_of_a_split_backward_pass_are_slots_of_their_own() -> None:
+    found = beside(
+        *in_slot("m0.l0.backward", compute("a", writes="a"), sums("s", "a")),
+        *in_slot("m0.l0.backward", compute("b", writes="b")),
+        *in_slot("m0.l0.backward.weight", compute("c", writes="c")),
+    )
+    assert found.charged([10, 400, 10, 10], HALF, min, round) == [10, 400, 20, 10]
+
+
+def test_a_fence_takes_no_time_that_could_grow() -> None:
+    fence = Op("f", FENCE, (), (), "b")
+    found = beside(compute("a", writes="a"), sums("s", "a"), fence, compute("b", writes="b"))
+    assert found.charged([10, 4, 0, 100], HALF, min, round) == [10, 4, 0, 102]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.costs import AnalyticCosts, compute_costs
+from simulator.measured import MeasuredCosts
 from simulator.profile import ProfileCosts
 from topologies.errors import MachineError
 from topologies.load import load_machine, with_settings
@@ -125,7 +126,8 @@ def test_a_copy_from_or_to_the_host_goes_at_the_rate_of_its_link() -> None:
         for kind in ("to_device", "to_host"):
             seconds = AnalyticCosts(machine).seconds(move(10**9, kind)) - machine.device.launch_s
             assert seconds == pytest.approx(1e9 / rate)
-    assert ProfileCosts(PROFILE, 1, 2e9).seconds(move(10**9, "to_host")) == pytest.approx(0.5)
+    for calibrated in (ProfileCosts(PROFILE, 1, 2e9), MeasuredCosts({}, 2e9)):
+        assert calibrated.seconds(move(10**9, "to_host")) == pytest.approx(0.5)
 
 
 def test_a_dtype_that_the_machine_does_not_know_is_refused_by_name() -> None:
@@ -173,6 +175,21 @@ def test_attention_is_interpolated_in_its_work() -> None:
     costs = ProfileCosts(Profile(kernels={"attention@bf16": Table(columns, rows)}), 1, 1e9)
     op = Op("op", "attention", (), (), "b", flops=4 * 96 * 2 * 8 * 32)
     assert costs.seconds(op) == pytest.approx(1.5e-3)
+
+
+def test_backward_attention_counts_twice_the_flops_for_the_same_work() -> None:
+    rows = ((1.0, 64.0, 2.0, 8.0, 32.0, 1e-3), (1.0, 128.0, 2.0, 8.0, 32.0, 2e-3))
+    columns = ("ranks", "rows", "heads", "width", "sequence", "seconds")
+    costs = ProfileCosts(Profile(kernels={"attention_grad@bf16": Table(columns, rows)}), 1, 1e9)
+    op = Op("op", "attention_grad", (), (), "b", flops=8 * 96 * 2 * 8 * 32)
+    assert costs.seconds(op) == pytest.approx(1.5e-3)
+
+
+def test_of_several_measurements_of_one_size_the_fastest_counts() -> None:
+    rows = ((1.0, 1e3, 3e-6), (1.0, 1e3, 1e-6), (1.0, 1e3, 2e-6), (1.0, 1e5, 1e-5))
+    table = Table(("ranks", "nbytes", "seconds"), rows)
+    costs = ProfileCosts(Profile(kernels={"pointwise@bf16": table}), 1, 1e9)
+    assert costs.seconds(move(1000)) == pytest.approx(1e-6)
 
 
 def test_a_grid_with_a_hole_is_refused_by_the_missing_shape() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.critical import Cause, played, ticks_by_cause
+from simulator.critical import Cause, cause_of, played, ticks_by_cause
 from simulator.ticks import TICKS_PER_S
 from tests.simulator.worlds import (
     TINY,
@@ -69,6 +69,24 @@ def test_time_is_filed_under_kinds_of_compute_and_collectives_over_axes() -> Non
     kernels, sums = Cause("", "elementwise kernels"), Cause("x", "all-reduces")
     assert ticks_by_cause(path) == {kernels: 3 * second // 2, sums: second}
     assert [str(cause) for cause in (kernels, sums)] == ["elementwise kernels", "x all-reduces"]
+
+
+def test_every_op_of_a_step_has_its_cause() -> None:
+    """Squares for the norm, the clip's scale and AdamW are the optimizer's, but not their sums."""
+    program = lowered(TINY, "x=2,data=2,recompute=none")
+    found: dict[str, set[str]] = {}
+    for op in program.ops:
+        found.setdefault(str(cause_of(op)), set()).add(op.kind)
+    kernels = found.pop("elementwise kernels")
+    assert found == {
+        "optimizer": {"square_sum", "clip_scale", "scale", "adamw"},
+        "matmuls": {"matmul"},
+        "attention": {"attention", "attention_grad"},
+        "x all-reduces": {"all_reduce"},
+        "data all-reduces": {"all_reduce"},
+    }
+    assert kernels >= {"gelu", "layernorm", "add", "bias", "accumulate", "loss_mean"}
+    assert not kernels & set().union(*found.values())
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])

@@ -107,8 +107,57 @@ def test_a_block_lasts_at_least_as_long_as_the_host_takes_to_issue_its_ops() -> 
     assert hosted(sums, [10, 0, 20, 30], [40] * 4) == [40, 0, 20, 60]
     # the third is three kernels: 150 for five, 90 are missing
     assert hosted(ops, [10, 0, 20, 30], [30, 0, 90, 30]) == [40, 0, 50, 60]
+    # 29 are missing: two kernels get 10 of them, and the last one 9
+    assert hosted(ops, [10, 0, 20, 31], [30] * 4) == [20, 0, 30, 40]
     closing = [replace(op, block="step") for op in ops]
     assert hosted(closing, [1, 1, 1, 1], [100] * 4) == [1, 1, 1, 1]
+
+
+def test_heads_of_two_widths_are_not_taken_for_each_other_though_they_do_as_much() -> None:
+    """Of 80 columns a kernel works through 96, of 64 through these alone."""
+    machine = load_machine("dgx-a100")
+    narrow = replace(ADD, kind="attention", nbytes=0, flops=10**12, attributes={"width": 64})
+    costs, launch_s = AnalyticCosts(machine), machine.device.launch_s
+    narrow_s = costs.seconds(narrow) - launch_s
+    wide_s = costs.seconds(replace(narrow, attributes={"width": 80})) - launch_s
+    assert wide_s == pytest.approx(1.2 * narrow_s)
+
+
+def test_blocks_and_streams_make_up_for_no_time_that_the_host_lacks_in_another() -> None:
+    """Two kernels of 10 and 30 ticks that take 40 each to issue: 40 are missing, however long the
+    gather beside them and the block behind them last."""
+    first, second = (replace(ADD, name=name) for name in ("a", "b"))
+    gather = replace(ADD, kind="all_gather", stream="z")
+    longer = replace(ADD, block="m0.l3.backward")
+    ops = [first, gather, second, longer]
+    assert hosted(ops, [10, 90, 30, 500], [40] * 4) == [30, 90, 50, 500]
+
+
+def test_a_stacks_own_attention_reaches_its_shares_and_works_through_all_keys() -> None:
+    """Forward at half of the peak and backward at a quarter; of four parts of a sequence each has
+    all keys, and so four times the work."""
+    machine = load_machine("dgx-a100")
+    device, peak = machine.device, machine.device.peak_flops_per_s["bf16"]
+    forward = Op("f", "attention", (), (), "b", flops=4 * 10**12)
+    backward = Op("b", "attention_grad", (), (), "b", flops=8 * 10**12)
+    own = AnalyticCosts(machine, 1, Kernels(attention=(0.5, 0.25)))
+    assert own.seconds(forward) - device.launch_s == pytest.approx(2e12 / (0.5 * peak))
+    assert own.seconds(backward) - device.launch_s == pytest.approx(5e12 / (0.25 * peak))
+    parts = AnalyticCosts(machine, 1, Kernels(attention_work=4.0))
+    usual = AnalyticCosts(machine)
+    assert parts.seconds(forward) == pytest.approx(4 * usual.seconds(forward))
+    assert parts.seconds(ADD) == usual.seconds(ADD)
+
+
+def test_rms_norms_and_swiglu_reach_what_layer_norms_and_gelu_reach() -> None:
+    machine = load_machine("dgx-a100")
+    shares = {"layernorm": 0.5, "gelu_grad": 0.25}
+    known = replace(machine, device=replace(machine.device, efficiency_of=shares))
+    costs = AnalyticCosts(known)
+    rate, launch_s = machine.device.memory_bytes_per_s, machine.device.launch_s
+    for kind, share in (("rmsnorm", 0.5), ("layernorm", 0.5), ("swiglu_grad", 0.25)):
+        seconds = costs.seconds(replace(ADD, kind=kind))
+        assert seconds == pytest.approx(launch_s + ADD.nbytes / (share * rate))
 
 
 def test_fused_attention_works_through_the_next_width_that_it_has_a_kernel_for() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from simulator.fabric import MachineFabric
-from simulator.network import network_of
+from simulator.network import UnlikeRanksError, network_of
 from simulator.ticks import TICKS_PER_S
 from tests.simulator.worlds import TINY, SmallFabric, by_hand, lowered, reduce
 from topologies.collectives import with_algorithm
@@ -42,6 +42,47 @@ def test_a_class_splits_where_its_members_meet_different_classes() -> None:
     over_y = network.meetings["y",]
     assert max(over_y.sizes) == 2
     assert sum(over_y.sizes) == len(network.ranks)
+
+
+@dataclass(frozen=True)
+class Pairs(SmallFabric):
+    """Pairs of ranks on rings alike but for that of ranks 0 and 1, which is slow while `slow_with`
+    axes are active at once or more."""
+
+    slow_with: int = 1
+
+    def rings(self, together):  # type: ignore[no-untyped-def]
+        slow = len(together) >= self.slow_with
+        return [
+            ((3.0, 5.0), np.array([int(slow and pair == [0, 1]) for pair in groups.tolist()]))
+            for groups in together
+        ]
+
+    def seconds(self, kind, payload_bytes, ring):  # type: ignore[no-untyped-def]
+        return ring
+
+
+def test_ranks_on_like_rings_are_told_apart_by_whom_they_meet() -> None:
+    """Over x ranks 0 and 1 have a slow ring; 2 and 3, on fast ones, wait for these over y; the
+    other four meet nobody who is slow."""
+    program = by_hand("x=2,y=2,data=2", *meeting_over("x", "y"))
+    network = network_of([program], Pairs())
+    assert network.ranks == (0, 2, 4)
+    assert network.groups.classes.tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
+    assert network.meetings["y",].members == [[0, 1], [2]]
+
+
+def test_ranks_are_told_apart_by_rings_that_differ_only_while_two_axes_are_in_flight() -> None:
+    over_x, over_y = meeting_over("x", "y")
+    program, both = by_hand("x=2,y=2,data=2", over_x, over_y), (("x",), ("y",))
+    network = network_of([program], Pairs(slow_with=2))
+    assert network.ranks == (0,)
+    with pytest.raises(UnlikeRanksError):
+        network.ticks(over_x, both)
+    apart = network_of([program], Pairs(slow_with=2), crowds=[both])
+    assert apart.ranks == (0, 2, 4)
+    assert apart.ticks(over_x) == [3 * TICKS_PER_S] * 3
+    assert apart.ticks(over_x, both) == [5 * TICKS_PER_S, 3 * TICKS_PER_S, 3 * TICKS_PER_S]
 
 
 @pytest.mark.parametrize("plan", ["x=3,y=2,z=4", "x=3,data=8", "y=3,z=5", "x=5,z=3,data=2"])
@@ -91,6 +132,17 @@ def test_more_classes_than_can_be_simulated_count_as_the_slowest() -> None:
     assert network.ticks(op) == [80 * TICKS_PER_S]
     few = network_of([by_hand("x=2,data=8", op)], Unlike())
     assert few.ticks(op) == [number * TICKS_PER_S for number in range(1, 9)]
+
+
+def test_collectives_of_as_many_bytes_over_unlike_groups_last_as_their_own_rings() -> None:
+    """4 MB at 1 MB/s on two nodes of 4, twice round: over x 3/4 of them in a node of one group;
+    over data 1/2 in each of four groups that share two nodes; over both together 7/8."""
+    x, data = (reduce(f"over.{axis}", "a", axis, 4_000_000) for axis in ("x", "data"))
+    both = replace(x, name="over.both", axes=("x", "data"))
+    network = network_of([by_hand("x=4,data=2", x, data, both)], SmallFabric(launch_s=0.0))
+    seconds = [[each / TICKS_PER_S for each in network.ticks(op)] for op in (x, data, both)]
+    assert seconds == [[6.0], [16.0], [7.0]]
+    assert network.ticks(replace(x, nbytes=1_000_000)) == [3 * TICKS_PER_S // 2]
 
 
 def test_the_slowest_of_rings_that_differ_otherwise_too_is_among_those_kept() -> None:

@@ -12,13 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simulator.pipeline import simulate_pipeline
+from simulator.pipeline.step import Lines, Stages
 from simulator.play import simulate
 from simulator.prediction import predict
 from simulator.step import Step
-from simulator.ticks import to_seconds
+from simulator.ticks import TICKS_PER_S, to_seconds
 from tests.executor.covering import OPTIONS, Case, Row, case, is_legal, is_refused, ranks_of
 from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
 from topologies.load import load_machine
+from workload.forms import PLAIN
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import Op
@@ -126,6 +128,16 @@ def test_sums_of_gradients_take_from_the_compute_of_the_slots_that_follow() -> N
         for share in (0.3, 0.0)
     )
     assert with_share > 1.01 * without
+
+
+def test_a_message_takes_as_long_as_on_the_slowest_link_between_two_stages() -> None:
+    """Ranks 0 and 2 lie in one node, 1 and 3 in two; each node of a link adds a microsecond."""
+    plan = plan_of(2, pipe=2, data=2)
+    lines = Lines(TINY, plan, plan, PLAIN)
+    for node_of, microseconds in (((0, 1, 0, 2), 2), ((0, 1, 0, 1), 1), ((0, 1, 2, 3), 2)):
+        fabric = SmallFabric(bytes_per_s=1e18, launch_s=1e-6, node_of=node_of)
+        stages = Stages(lines, SmallCosts(), lines.network(fabric, ()))
+        assert stages.link_ticks(0) == microseconds * TICKS_PER_S // 10**6
 
 
 def test_stages_of_one_kind_need_not_hold_as_much() -> None:

@@ -73,6 +73,21 @@ def test_utilisation_follows_the_published_formulas() -> None:
     assert prediction.hfu == pytest.approx(gpt.hardware_flops(4096) / peak, rel=1e-3)
 
 
+@pytest.mark.parametrize(("precision", "peak"), [("fp32", 19.5e12), ("bf16", 312e12)])
+def test_utilisation_relates_to_the_peak_of_the_plan_s_precision(
+    precision: str, peak: float
+) -> None:
+    """An A100 multiplies 16 times as fast in bf16 as in fp32; 64 sequences on 64 of them."""
+    gpt = find_model("gpt-5b")
+    plan = parse_plan(f"x=4,y=2,z=8,precision={precision}", batch=64)
+    prediction = predict(gpt, plan, load_machine("perlmutter"))
+    s, n, h, v = gpt.sequence, gpt.layers, gpt.hidden, gpt.vocab
+    # Narayanan et al. (SC21), equation 3, without its quarter of recomputation.
+    flops = 72 * 64 * s * n * h**2 * (1 + s / (6 * h) + v / (12 * n * h))
+    utilisation = flops / (64 * peak * prediction.step_s)
+    assert prediction.mfu == prediction.hfu == pytest.approx(utilisation, rel=1e-3)
+
+
 def test_without_recomputation_hardware_flops_are_model_flops() -> None:
     prediction = predicted("gpt-20b")
     assert prediction.hfu == prediction.mfu
@@ -83,6 +98,16 @@ def test_a_model_that_is_too_large_does_not_fit() -> None:
     memory = predict(find_model("gpt-80b"), plan, load_machine("frontier")).memory
     assert not memory.fits
     assert sum(memory.parts.values()) == memory.peak_bytes
+
+
+def test_a_plan_fits_a_device_of_just_its_peak_and_none_with_a_byte_less() -> None:
+    gpt, machine = find_model("gpt-5b"), load_machine("frontier")
+    plan = parse_plan("x=4,y=2,micro_batch=1", batch=4)
+    peak = predict(gpt, plan, machine).memory.peak_bytes
+    for capacity, fits in ((peak, True), (peak - 1, False)):
+        device = replace(machine.device, memory_bytes=float(capacity))
+        memory = predict(gpt, plan, replace(machine, device=device)).memory
+        assert (memory.peak_bytes, memory.capacity_bytes, memory.fits) == (peak, capacity, fits)
 
 
 @pytest.mark.parametrize(("layers", "batch"), [(10, 11), (60, 1)])

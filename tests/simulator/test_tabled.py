@@ -61,6 +61,23 @@ def test_machines_with_a_table_multiply_matrices_as_measured_and_all_else_as_mod
     assert tabled.seconds(add) == model.seconds(add)
 
 
+def test_a_table_of_16_bits_says_nothing_of_fp32_nor_of_linears_in_fp8() -> None:
+    """Where a bf16 matmul is put right, and so is the classifier though layers are in fp8."""
+    machine = load_machine("dgx-h100")
+    published = matmuls_of(machine.device.name)
+    assert published is not None
+    m, n, k = max(published.seconds, key=lambda shape: shape[0] * shape[1] * shape[2])
+    op = replace(half_matmul(m, n, k), name="m0.l3.up.matmul", dtype="bf16")
+    classifier, single = replace(op, name="m0.head.matmul"), replace(op, dtype="fp32")
+    for kernels, put_right in (
+        (Kernels(), {op: True, classifier: True, single: False}),
+        (Kernels(fp8=True), {op: False, classifier: True}),
+    ):
+        tabled, model = TabledCosts(machine, 1, kernels), AnalyticCosts(machine, 1, kernels)
+        for each, is_put_right in put_right.items():
+            assert (tabled.seconds(each) != model.seconds(each)) == is_put_right
+
+
 def test_a_device_without_a_table_is_refused() -> None:
     with pytest.raises(MachineError, match="no table of kernels was published for frontier's AMD"):
         TabledCosts(load_machine("frontier"), 1, Kernels(tabled=True))

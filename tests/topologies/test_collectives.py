@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from topologies.load import load_machine, with_settings
 from topologies.machine import Machine
 from topologies.network import Ring
 from topologies.profile import Profile, Table
+from topologies.software import Curve, Software, Staged
 
 MIB = 2.0**20
 FRONTIER = load_machine("frontier")
@@ -212,3 +214,43 @@ def test_a_reduce_scatter_that_nobody_measured_takes_the_time_of_an_all_gather()
     ring = whole_nodes(machine, 64)
     gather, scatter = (collective_seconds(machine, kind, MIB, ring) for kind in KINDS[:2])
     assert gather == scatter
+
+
+PLAIN = Curve(launch_s=1e-3, efficiency_across=1.0, efficiency_within=1.0, hop_small_s=1e-5)
+EIGHT_NODES = Ring(ranks=8, nodes=8, devices_per_node=1, bytes_per_s=1e9)
+
+
+def seconds_by(kind: Kind, payload: float, algorithm: str, **curves: Any) -> float:
+    """Time on eight nodes of one rank each at 1 GB/s, by a library of these curves alone."""
+    machine = dataclasses.replace(FRONTIER, software=Software(name="plain", **curves))
+    own = with_algorithm(machine, kind, algorithm)
+    return collective_seconds(own, kind, payload, EIGHT_NODES)
+
+
+def test_a_ring_goes_round_twice_for_an_all_reduce_with_a_curve_of_its_own() -> None:
+    """Of 8 GB each node passes on 7 GB a round, in 7 hops of 10 us, after one launch of 1 ms."""
+    round_s = 7.0 + 7e-5
+    once = seconds_by("all_gather", 8e9, "ring", all_gather=PLAIN)
+    twice = seconds_by("all_reduce", 8e9, "ring", all_reduce=PLAIN)
+    assert [once, twice] == pytest.approx([1e-3 + round_s, 1e-3 + 2 * round_s])
+
+
+def test_a_tree_goes_down_for_a_broadcast_and_up_first_for_an_all_reduce() -> None:
+    """Three levels of hops of 10 us."""
+    down, both = (seconds_by(kind, 0, "tree", tree=PLAIN) for kind in ("broadcast", "all_reduce"))
+    assert [down, both] == pytest.approx([1e-3 + 3e-5, 1e-3 + 6e-5])
+
+
+def test_a_hierarchical_collective_without_a_curve_of_its_own_has_the_rings() -> None:
+    borrowed = seconds_by("all_gather", 8e9, "hierarchical", all_gather=PLAIN)
+    own = seconds_by("all_gather", 8e9, "hierarchical", hierarchical=Staged(all_gather=PLAIN))
+    assert borrowed == own
+    with pytest.raises(MachineError, match=r"neither software\.recursive\.all_gather"):
+        seconds_by("all_gather", 8e9, "recursive", all_gather=PLAIN)
+
+
+def test_only_the_times_that_were_measured_in_groups_of_that_size_count() -> None:
+    """Pairs took 5 us for 1 KiB and so take 10 us for 2; groups of four took 40 us for 4."""
+    pair = Ring(2, 1, 2, 100e9)
+    for payload, seconds in ((1024.0, 5e-6), (2048.0, 1e-5), (4096.0, 2e-5)):
+        assert collective_seconds(PROFILED, "all_gather", payload, pair) == pytest.approx(seconds)

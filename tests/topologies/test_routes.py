@@ -95,6 +95,24 @@ def test_devices_of_one_index_meet_on_a_leaf() -> None:
     assert flows(thin, [(0, unit), (8, unit + 8)]) == [25, 25]
 
 
+@pytest.mark.parametrize(("routing", "alone"), [("minimal", 6.25), ("adaptive", 12.5)])
+def test_other_jobs_take_their_share_of_every_bundle(routing: str, alone: float) -> None:
+    # Four rings over four groups, held back by the links between these: see above.
+    quiet = tapered(routing)
+    over = np.arange(0, 128, 8).reshape(4, 4).T.copy()
+    for background in (0.0, 0.2):
+        busy = with_settings(quiet, {"interconnect.background": str(background)})
+        (ring,) = rings(busy, contiguous(busy, 128), over)[1]
+        left = alone * (1 - background) * GB
+        assert ring.bytes_per_s == pytest.approx(left, rel=1e-3)
+
+
+def test_other_jobs_take_their_share_of_every_uplink() -> None:
+    # An uplink of 50 GB/s for two flows between leaves, whose NICs of 50 GB/s have 40 left.
+    thin = {"interconnect.uplinks_per_leaf": "1", "interconnect.background": "0.2"}
+    assert flows(with_settings(DGX, thin), [(0, 9), (16, 25)]) == pytest.approx([20, 20])
+
+
 def test_the_fat_tree_has_full_bisection() -> None:
     half = DGX.devices // 2
     assert flows(DGX, [(i, half + i) for i in range(half)]) == [50] * half

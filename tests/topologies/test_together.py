@@ -59,6 +59,18 @@ def test_two_axes_on_a_node_switch_halve_each_devices_links() -> None:
     assert both == [[150 * GB], [150 * GB] * 4]
 
 
+def test_a_ring_across_nodes_shares_the_links_inside_them_with_other_axes() -> None:
+    """16 devices in two nodes, whose switch has 300 GB/s for each, and pairs in the nodes."""
+    placement = contiguous(SWITCHED, 16)
+    whole, pairs = axis(16, 1, 16), axis(16, 1, 2)
+    ((_, (alone,)),) = rings_together(SWITCHED, placement, [whole])
+    (_, (ring,)), (_, (inside,)) = rings_together(SWITCHED, placement, [whole, pairs])
+    assert (alone.within_bytes_per_s, ring.within_bytes_per_s) == (300 * GB, 150 * GB)
+    assert (inside.nodes, inside.bytes_per_s) == (1, 150 * GB)
+    assert inside.within_bytes_per_s == float("inf")
+    assert (alone.bytes_per_s, ring.bytes_per_s) == (200 * GB, 150 * GB)  # eight NICs of 25
+
+
 def test_axes_of_one_rank_take_nothing() -> None:
     found = rings_together(FRONTIER, contiguous(FRONTIER, 16), [axis(16, 1, 1), axis(16, 8, 2)])
     assert found[0][1][0].bytes_per_s == float("inf")

@@ -10,7 +10,9 @@ from validation.published.anatomy import FEWEST, with_anatomy
 from validation.published.outcome import PREDICTED, Outcome, held_out
 from validation.published.runs import Run
 
-NAMES = [name for name in (f"r-{n}" for n in range(40)) if not held_out(name)]
+EVERY = [f"r-{n}" for n in range(300)]
+NAMES = [name for name in EVERY if not held_out(name)]
+APART = [name for name in EVERY if held_out(name)]
 ROWS = FEWEST + 4
 
 
@@ -38,6 +40,27 @@ def test_an_error_that_grows_with_the_share_of_x_sits_in_x() -> None:
     assert {each.error_part for each in found[2:]} == {"x"}
     assert found[-1].error_known_by == "regression"
     assert found[-1].off_s["x"] == pytest.approx(-0.5 * 0.6, rel=0.1)  # half of its 0.6 s short
+
+
+def test_rows_that_are_held_out_have_no_say_in_where_errors_sit() -> None:
+    """As many held-out rows in which x takes half of what is predicted would outweigh the rest."""
+    others = [
+        replace(each, run=Run({**each.run.columns, "id": name}))
+        for each, name in zip(rows(ROWS, x_is_really=0.5), APART, strict=False)
+    ]
+    alone, found = with_anatomy(rows(ROWS, 1.5)), with_anatomy([*rows(ROWS, 1.5), *others])
+    assert len(others) == ROWS
+    assert found[:ROWS] == alone
+
+
+def test_a_part_that_is_too_short_is_not_blamed_for_a_step_that_is_predicted_too_long() -> None:
+    """Beside what was traced data lacks 9.6 s, and compute has 9 s too many."""
+    row = outcome("axonn-008", {"compute": 6.62 + 9.0, "z": 9.34 + 1.0, "data": 1.0}, 26.0)
+    (found,) = with_anatomy([row])
+    assert found.error is not None
+    assert found.error > 0
+    assert found.off_s["data"] == pytest.approx(-9.6)
+    assert found.error_part == "compute"
 
 
 def test_an_error_within_the_noise_or_of_too_small_a_source_is_left_unclear() -> None:

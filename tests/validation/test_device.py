@@ -9,7 +9,9 @@ import pytest
 
 import validation
 from topologies.load import load_machine
-from validation.device import matrix, repredicted
+from validation.device import Case, DeviceRow, matrix, repredicted
+from workload.distinct import distinct_ops
+from workload.lowering import lower
 
 KEPT = sorted((Path(validation.__file__).parent / "measured").glob("*.json"))
 
@@ -22,6 +24,41 @@ def test_the_matrix_covers_both_families_and_every_recomputation(accelerator: bo
     assert len({(case.gpt.name, str(case.plan)) for case in cases}) == len(cases)
     widths = sorted({case.hidden for case in cases})
     assert widths[-1] >= 4 * widths[0]
+
+
+def row_of(case: Case) -> DeviceRow:
+    return DeviceRow(
+        case=case,
+        measured_s=4.0,
+        profile_s=3.0,
+        ops_s=5.0,
+        measured_peak_bytes=400,
+        predicted_peak_bytes=300,
+        kinds={"matmul": (1.0, 2.0)},
+        op_seconds={},
+    )
+
+
+def test_errors_of_a_row_are_relative_to_what_was_measured() -> None:
+    row = row_of(matrix(accelerator=False)[0])
+    assert (row.profile_error, row.ops_error, row.memory_error) == (-0.25, 0.25, -0.25)
+    assert row.as_dict()["kinds"] == {"matmul": {"measured_s": 1.0, "predicted_s": 2.0}}
+    assert row.as_dict()["memory_error"] == -0.25
+
+
+def test_kept_rows_are_predicted_from_the_times_of_their_own_ops() -> None:
+    """Each op a millisecond: one rank's step takes as many as it has ops."""
+    case = matrix(accelerator=False)[0]
+    times = dict.fromkeys(distinct_ops(case.gpt, case.plan), 1e-3)
+    row = {**row_of(case).as_dict(), "op_seconds": times}
+    ((measured_s, predicted_s),) = repredicted({"rows": [row]}, load_machine("host"))
+    assert measured_s == 4.0
+    assert predicted_s == pytest.approx(1e-3 * len(lower(case.gpt, case.plan).ops))
+
+
+def test_heads_are_64_wide_in_small_models_and_128_in_large_ones() -> None:
+    widths = {case.hidden: case.gpt.width for case in matrix(accelerator=True)}
+    assert (widths[1024], widths[2048], widths[12288]) == (64, 128, 128)
 
 
 @pytest.mark.parametrize("path", KEPT, ids=[path.stem for path in KEPT])

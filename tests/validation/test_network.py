@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from simgpt.commands.bench_network import command as bench_network
-from simgpt.commands.validate_network import command as validate_network_command
+from tests.simgpt.face import simgpt
 from topologies.benchmark import bench
 from topologies.load import load_machine
 from validation.network import Comparison, comparable, devices_per_node, fit_rows, validate_network
@@ -151,10 +149,8 @@ def test_a_missing_file_and_an_unknown_table_are_refused(tmp_path: Path) -> None
 
 
 def test_the_command_prints_the_record_of_its_tables() -> None:
-    result = CliRunner().invoke(
-        validate_network_command, ["--json", "--table", "frontier_all_gather_all_gather_3_nccl"]
-    )
-    record = json.loads(result.output)
+    words = ("--json", "--table", "frontier_all_gather_all_gather_3_nccl")
+    record = json.loads(simgpt("validate", "network", *words).out)
     (table,) = record["tables"]
     assert record["mape"] == table["mape"] < BAR
     keys = {"name", "rows", "mape", "median_error", "worst", "status", "reason", "heldout_mape"}
@@ -163,8 +159,8 @@ def test_the_command_prints_the_record_of_its_tables() -> None:
 
 
 def test_bench_network_prints_sizes_by_devices_with_both_bandwidths() -> None:
-    words = ["-m", "frontier", "--sizes", "1MiB:4MiB", "--devices", "16:32", "--json"]
-    rows = json.loads(CliRunner().invoke(bench_network, words).output)["rows"]
+    words = ("-m", "frontier", "--sizes", "1MiB:4MiB", "--devices", "16:32", "--json")
+    rows = json.loads(simgpt("bench-network", *words).out)["rows"]
     assert [(row["devices"], row["bytes"] / 2**20) for row in rows] == [
         (16, 1), (16, 2), (16, 4), (32, 1), (32, 2), (32, 4),
     ]  # fmt: skip

@@ -20,6 +20,12 @@ def test_a_published_step_follows_from_the_published_share_of_the_peak() -> None
     assert found.beside(prediction.step_s)["error"] == found.error_of(prediction.step_s)
 
 
+def test_the_measured_step_in_json_is_that_of_the_error_beside_it() -> None:
+    for run in validate_axonn():
+        record = run.as_dict()
+        assert record["predicted_s"] / record["measured_s"] - 1 == pytest.approx(record["error"])
+
+
 def test_a_machine_may_be_named_with_its_variant_but_must_be_that_one() -> None:
     asked = published_step("gpt-5b", "frontier:rccl-rendezvous", 512, 8192)
     assert asked == published_step("gpt-5b", "frontier", 512, 8192) is not None

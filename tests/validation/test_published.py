@@ -159,6 +159,7 @@ def test_megatrons_fused_softmax_wants_heads_in_fours_and_2048_tokens() -> None:
     assert softmax(**eight, micro_batch="1") == (5, 3.63)
     assert softmax(**eight, micro_batch="2") == (1, 0.75)
     assert softmax(tp="2", dp="4", seq_len="4096") == (5, 3.63)
+    assert softmax(tp="2", dp="4", seq_len="2048") == (1, 0.75)
 
 
 def test_blooms_ends_count_as_layers_of_a_pipeline() -> None:

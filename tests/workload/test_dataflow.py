@@ -25,6 +25,13 @@ def test_a_writer_waits_for_readers_on_other_streams() -> None:
     assert waits(ops)[2] == (1,)
 
 
+def test_a_writer_waits_for_the_writer_before_it_on_another_stream() -> None:
+    ops = [op("a", "", "p", "x"), op("b", "", "p"), op("c", "", "p", "z")]
+    assert waits(ops) == [(), (0,), (1,)]
+    ops = [op("a", "", "p", "x"), op("b", "", "p", "z")]  # no compute before either
+    assert waits(ops) == [(), (0,)]
+
+
 def test_an_op_of_a_communication_stream_follows_the_compute_issued_before_it() -> None:
     ops = [op("a", "", "p"), op("b", "w", "q", "z"), op("c", "", "r"), op("d", "w", "s", "z")]
     assert waits(ops) == [(), (0,), (), (2,)]

@@ -136,6 +136,14 @@ def test_a_plan_that_does_not_divide_the_model_says_what_would(text: str, said: 
         lower(find_model("tiny-1m"), parse_plan(text))
 
 
+def test_x_must_divide_the_inner_width_of_the_mlp() -> None:
+    """Llama's 11008 would leave three ranks 3669 columns each, and one column to nobody."""
+    gpt = replace(find_model("tiny-1m"), heads=12, hidden=96, ffn=11008)
+    with pytest.raises(PlanCannotRunError, match="x=3 does not divide ffn=11008; nearest: 2, 4"):
+        lower(gpt, parse_plan("x=3"))
+    lower(replace(gpt, ffn=11007), parse_plan("x=3"))
+
+
 def test_x_must_divide_the_key_heads_that_queries_share() -> None:
     with pytest.raises(PlanCannotRunError, match="x=8 does not divide kv_heads=4; nearest: 4"):
         lower(find_model("tiny-llama-1m"), parse_plan("x=8"))

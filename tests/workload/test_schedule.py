@@ -98,8 +98,36 @@ def test_schedules_hold_as_many_micro_batches_as_their_papers_say(stages: int, t
     assert most["gpipe"] == [count] * stages
     assert most["1f1b"] == list(range(stages, 0, -1))
     assert most["zb-h1"] == [stages] * stages
-    assert max(most["zb-1p"]) <= stages
-    assert max(most["zb-2p"]) <= 2 * stages
+    assert most["zb-1p"] == [stages] * stages
+    assert most["zb-2p"] == [2 * stages] * stages
+
+
+def waited(schedule: str, stages: int, micro_batches: int) -> list[int]:
+    """For each stage the slots between its first and its last pass in which it runs nothing, where
+    every pass takes one and messages none."""
+    orders = [[*slots(schedule, stage, stages, micro_batches)] for stage in range(stages)]
+    done: list[dict[tuple[str, int], int]] = [{} for _ in range(stages)]
+    while any(len(ends) < len(order) for ends, order in zip(done, orders, strict=True)):
+        for stage, order in enumerate(orders):
+            if len(done[stage]) == len(order):
+                continue
+            slot = order[len(done[stage])]
+            key, arrived = (slot.work, slot.micro_batch), max(done[stage].values(), default=0)
+            giver = {FORWARD: stage - 1, INPUT: stage + 1}.get(slot.work, stage)
+            if slot.work != WEIGHT and 0 <= giver < stages:
+                if key not in done[giver]:
+                    continue
+                arrived = max(arrived, done[giver][key])
+            done[stage][key] = arrived + 1
+    return [max(d.values()) - min(d.values()) + 1 - len(d) for d in done]
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4, 8])
+def test_zb_2p_waits_nowhere_and_zb_1p_waits_for_the_stages_behind(stages: int) -> None:
+    """Twice the micro-batches in flight fill what ZB-1p leaves empty: the bubbles are zero."""
+    assert waited("zb-2p", stages, 2 * stages) == [0] * stages
+    assert waited("zb-1p", stages, 2 * stages)[0] == stages - 1
+    assert waited("zb-h1", stages, 2 * stages) == list(range(stages - 1, -1, -1))
 
 
 @pytest.mark.parametrize("overlap", ["all", "none"])

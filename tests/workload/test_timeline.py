@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workload.op import COMPUTE, Op
-from workload.timeline import Timeline, chrome_trace, join, timeline_of
+from workload.timeline import Span, Timeline, chrome_trace, join, timeline_of
 
 OPS = (
     Op("a", "matmul", (), ("p",), "block", flops=10, nbytes=4),
@@ -17,6 +17,18 @@ def test_a_timeline_counts_from_its_first_start() -> None:
     timeline = timeline_of("measured", 3, OPS, [5.0, 6.0], [6.0, 8.5])
     assert [(s.start_s, s.end_s) for s in timeline.spans] == [(0.0, 1.0), (1.0, 3.5)]
     assert timeline.step_s == 3.5
+
+
+def test_a_step_lasts_until_the_last_op_ends_whichever_was_issued_last_and_on_whichever_rank() -> (
+    None
+):
+    """The first op of rank 0 ends last, at 5 s, and rank 1 started last, at 1 s."""
+    early = timeline_of("predicted", 0, OPS, [0, 1], [5, 2])
+    late = tuple(Span(1, op, 1.0, 3.0) for op in OPS)
+    assert early.step_s == 5.0
+    assert Timeline("predicted", early.spans + late).step_s == 5.0
+    assert Timeline("predicted", late).step_s == 2.0
+    assert Timeline("predicted", ()).step_s == 0.0
 
 
 def test_join_pairs_the_same_ops() -> None:

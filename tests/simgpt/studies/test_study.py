@@ -38,6 +38,12 @@ def test_a_key_has_one_full_name(short: str, whole: str) -> None:
     assert canonical(short) == whole
 
 
+@pytest.mark.parametrize("key", ["machine.devcie.launch", "machine.layers"])
+def test_a_key_of_no_table_of_a_machine_is_refused(key: str) -> None:
+    with pytest.raises(StudyError, match=f"unknown key '{key}'"):
+        canonical(key)
+
+
 @pytest.mark.parametrize(
     ("key", "given", "kept"),
     [

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.prediction import predict
 from simulator.search import SearchError, best_plan, search
 from simulator.search.compare import by_axonn, every_plan, exhaustive, kendall_tau
 from simulator.search.crew import Crew
@@ -22,6 +23,8 @@ from simulator.search.state import State
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
+from workload.grid import AXES
+from workload.plan_text import parse_plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 
@@ -101,6 +104,29 @@ def test_a_smaller_device_gets_the_fastest_plan_that_fits_it() -> None:
     assert answer.found[0].step_s == min(fits)
     assert answer.fitting <= answer.considered == space_of(question).plans
     assert len(fits) <= answer.fitting
+
+
+def test_a_plan_that_only_its_simulation_shows_to_be_a_byte_too_large_is_not_found() -> None:
+    """Bounds of memory leave out what gathers ahead of their layers hold."""
+    machine = MACHINES["frontier"]
+    plan = parse_plan("z=4,recompute=full,overlap=oag+ors", batch=8)
+    fixed = {key: getattr(plan, key) for key in (*AXES, "recompute", "overlap", "micro_batch")}
+    question = Question(SMALL, 4, 8, {**fixed, "zero": 0, "sequence_parallel": False})
+    peak = predict(SMALL, plan, machine).memory.peak_bytes
+    fits = last(search(question, machine, capacity_bytes=peak))
+    assert [each.plan for each in fits.found] == [plan]
+    larger = last(search(question, machine, capacity_bytes=peak - 1))
+    assert (larger.considered, larger.simulated, len(larger.found)) == (1, 1, 0)
+
+
+def test_of_plans_that_take_equally_long_the_one_with_the_shortest_text_comes_first() -> None:
+    """Of one micro-batch gpipe makes what 1f1b, the default, makes; and so do all zero bubbles."""
+    fixed = {"x": 1, "y": 1, "z": 1, "pipe": 2, "micro_batch": 2, "overlap": (), "zero": 0}
+    question = Question(SMALL, 2, 2, {**fixed, "recompute": "none"})
+    found = last(search(question, MACHINES["frontier"], top=5)).found
+    schedules = [each.plan.schedule for each in found]
+    assert schedules == ["zb-1p", "zb-2p", "zb-h1", "1f1b", "gpipe"]
+    assert [each.step_s for each in found] == [found[0].step_s] * 3 + [found[3].step_s] * 2
 
 
 def test_where_nothing_fits_nothing_is_found() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from simulator.costs import compute_costs
 from simulator.fabric import MachineFabric
 from simulator.prediction import predict
-from simulator.search.alone import Alone
+from simulator.search.alone import Alone, played
 from simulator.search.bound import (
     SCHEDULES,
     Busiest,
@@ -36,9 +36,13 @@ from simulator.search.space import Order, Space, overlaps, space_of
 from simulator.search.untimed import Times
 from simulator.ticks import to_ticks
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, spaces
+from tests.simulator.worlds import compute
 from topologies.placement import scheduler
+from workload.dataflow import waits
 from workload.gpt import GPT
+from workload.grid import USUAL
 from workload.lowering import lower
+from workload.op import COMPUTE
 from workload.plan import OVERLAPS
 from workload.plan_text import parse_plan
 
@@ -122,6 +126,50 @@ def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
             plan = space.plan(int(row), Order("1f1b", 1, ()))
             step = predict(space.question.gpt, plan, machine).step_s
             assert bound[at] == to_ticks(step)
+
+
+@pytest.mark.parametrize("positions", ["learned", "rope"])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_a_stage_may_sum_more_gradients_in_less_time_than_another_its_fewer(
+    positions: str, schedule: str
+) -> None:
+    """On Kestrel the layers alone take longer than with a table, for which NCCL's tuner changes the
+    algorithm. Whichever stage ends last, the bound is no more than the step."""
+    gpt = replace(GPT_12, layers=2, hidden=64, ffn=128, sequence=8192, vocab=3500, tied=False)
+    shape = {"x": 1, "y": 1, "z": 1, "data": 16, "pipe": 2, "micro_batch": 2, "interleave": 1}
+    order = {"schedule": schedule, "overlap": (), "recompute": "none", "zero": 0, "order": USUAL}
+    question = Question(
+        replace(gpt, positions=positions), 32, 64, {**shape, **order, "sequence_parallel": False}
+    )
+    space, machine = space_of(question), MACHINES["kestrel"]
+    assert space.plans == 1
+    (entries,) = entries_of(space, np.array([0]))
+    plan = space.plan(0, Order(schedule, 1, (), USUAL))
+    fabric = MachineFabric(machine, 32)
+    clock = Clock(space, compute_costs(machine, fabric.ranks_per_node, 32), fabric)
+    script = Script(Lowered(next(sized(space, np.array([0]), overlap=(), schedule=schedule))), ())
+    some = placed(script.some, np.zeros(1, dtype=np.int64), np.array([ORDERS.index(USUAL)]))
+    draft = Draft(plan, Alone(clock, some, entries, script), 0, 0)
+    step = to_ticks(predict(question.gpt, plan, machine).step_s)
+    assert 0.7 * step < draft.ticks() <= step
+
+
+@pytest.mark.parametrize(("beside", "eighteen"), [(10, 180), (8, 180), (12, 80)])
+def test_further_layers_count_only_where_all_streams_keep_step(beside: int, eighteen: int) -> None:
+    """Work takes 10 ticks a layer, so that of 18 layers ends at 180. Of 8 layers that is known if
+    what runs beside it comes 10 later with each, too; if it falls behind, nothing is."""
+    ops = [
+        op
+        for layer in range(8)
+        for op in (
+            compute(f"m0.l{layer}.work", writes=f"p{layer}"),
+            compute(f"m0.l{layer}.beside", reads=f"p{layer}", writes=f"q{layer}", stream="z"),
+        )
+    ]
+    durations = [np.array([10 if op.stream == COMPUTE else beside]) for op in ops]
+    few = played(ops, waits(ops), durations, 1)
+    assert few.compute.tolist() == [80]
+    assert few.ends(np.array([0]), np.array([10]))[0].tolist() == [eighteen]
 
 
 @pytest.mark.parametrize("shape", [{"z": 2, "zero": 2}, {"zero": 3}, {"x": 2}, {"pipe": 1}])

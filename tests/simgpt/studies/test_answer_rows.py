@@ -1,0 +1,51 @@
+"""How a sweep's rows leave it: the best first, counted whole, and with the status that they ask."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from simgpt.commands.sweep import answer_rows
+from simgpt.studies.table import ranked
+
+Row = dict[str, Any]
+
+
+def row(number: int, status: str = "ok", step_s: float = 1.0) -> Row:
+    prediction = {"step_s": step_s, "model_flops_per_s_per_device": 1 / step_s}
+    return {"id": number, "status": status, "reason": "", "prediction": prediction}
+
+
+def answered(capsys: pytest.CaptureFixture[str], rows: list[Row], limit: int | None) -> Any:
+    answer_rows("a table", {"title": "t"}, rows, as_json=True, limit=limit)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_all_rows_are_counted_though_few_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row(0), row(1), row(2, "infeasible")]
+    found = answered(capsys, rows, 1)
+    counts = {key: found[key] for key in ("points", "ok", "infeasible", "error")}
+    assert counts == {"points": 3, "ok": 2, "infeasible": 1, "error": 0}
+    assert [each["id"] for each in found["rows"]] == [0]
+    assert len(answered(capsys, rows, None)["rows"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [(("infeasible", "infeasible"), 3), (("ok", "error"), 1), (("infeasible", "error"), 1)],
+)
+def test_a_sweep_of_which_nothing_can_run_ends_with_3_and_one_that_failed_with_1(
+    statuses: tuple[str, ...], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row(number, each) for number, each in enumerate(statuses)]
+    with pytest.raises(SystemExit) as end:
+        answered(capsys, rows, None)
+    assert end.value.code == status
+
+
+def test_a_plan_that_does_not_fit_comes_last_though_it_would_be_the_fastest() -> None:
+    rows = [row(0, "infeasible", 0.1), row(1, step_s=3.0), row(2, step_s=2.0)]
+    for order in ("time", "throughput"):
+        assert [each["id"] for each in ranked(rows, order)] == [2, 1, 0]

@@ -1,0 +1,97 @@
+"""When a search is good enough, which plans stand along its fronts, and what is certified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+import simgpt as api
+from simgpt.found import Found
+from simgpt.patience import Patience
+from simgpt.searches import Searches
+from simulator.prediction import Prediction
+from simulator.search import Question, State
+from topologies.load import load_machine
+from workload.gpt import find_model
+
+FRONTIER = load_machine("frontier")
+QUESTION = Question(find_model("tiny-1m"), 8, 16)
+PLAIN = api.predict("tiny-1m", "frontier", "data=8", batch=16)
+
+
+def taking(step_s: float, nodes: int = 1, peak_bytes: int = 100) -> Prediction:
+    """A plan of so many seconds on so many nodes."""
+    cost = replace(PLAIN.cost, step_s=step_s, nodes=nodes)
+    memory = replace(PLAIN.memory, peak_bytes=peak_bytes)
+    plan = replace(PLAIN.plan, data=8 * nodes, batch=16 * nodes)
+    return replace(PLAIN, step_s=step_s, cost=cost, memory=memory, plan=plan)
+
+
+def state(*found: Prediction, bound: float = 0.0, is_optimal: bool = False) -> State:
+    best = min((each.step_s for each in found), default=0.0)
+    return State(9, 9, 9, bound, best, found, is_optimal)
+
+
+def searches(gap: float = 0.0) -> Searches:
+    return Searches(FRONTIER, "scheduler", Patience(), "time", 1, 1, False, gap)
+
+
+def test_a_search_ends_once_the_best_may_miss_the_optimum_by_no_more_than_the_gap() -> None:
+    """At best a tenth of 10 s could be saved."""
+    tenth = state(taking(10.0), bound=9.0)
+    assert tenth.gap == pytest.approx(0.1)
+    assert [searches(gap)._is_good(tenth) for gap in (0.0, 0.05, 0.2)] == [False, False, True]
+    assert not searches(1.0)._is_good(state())
+
+
+def test_each_plan_of_less_memory_has_a_tenth_less_than_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 100, 80 and 60 bytes: there must be one in 90, then one in 72, and there is none in 54."""
+    rooms: list[int] = []
+
+    def states(self: Searches, question: Question, room: int) -> Iterator[State]:
+        rooms.append(room)
+        fitting = [taking(200.0 - n, peak_bytes=n) for n in (80, 60) if n <= room]
+        yield state(*fitting[:1], is_optimal=True)
+
+    monkeypatch.setattr(Searches, "_states", states)
+    front = searches().memory_front(QUESTION, state(taking(100.0), is_optimal=True))
+    assert [each.memory.peak_bytes for each in front] == [100, 80, 60]
+    assert rooms == [90, 72, 54]
+
+
+def test_along_the_front_of_devices_no_plan_is_beaten_in_both_time_and_node_hours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1 node 8 s; 2 nodes 5 s, faster for 10; 4 nodes 5 s for 20 is not; 8 nodes 2 s for 16."""
+    steps = {8: 8.0, 16: 5.0, 32: 5.0, 64: 2.0}
+
+    def answer(self: Searches, question: Question) -> State:
+        found = taking(steps[question.devices], question.devices // 8)
+        return state(found, is_optimal=True)
+
+    monkeypatch.setattr(Searches, "answer", answer)
+    best = state(taking(8.0), is_optimal=True)
+    front = searches().devices_front(QUESTION, best, (16, 32, 64))
+    assert [(each.devices, each.step_s) for each in front] == [(8, 8.0), (16, 5.0), (64, 2.0)]
+
+
+def certificate(objective: str, enough: float, stopped: State) -> str:
+    found = Found(QUESTION, FRONTIER, stopped, objective, enough, {})
+    return " ".join(found.certificate().split()).partition(": ")[2]
+
+
+def test_a_search_says_whether_it_reached_its_gap_or_ran_out_of_time() -> None:
+    stopped = state(taking(10.0), bound=7.0)
+    reached, missed, never = (certificate("time", enough, stopped) for enough in (0.5, 0.1, 0.0))
+    rest = "no plan takes less than 7.00 s, so the best may miss the optimum by 30.0 %"
+    assert reached == f"stopped at a gap of 50.0 %, {rest}"
+    assert missed == never == f"stopped early, {rest}"
+
+
+def test_bounds_on_energies_are_told_in_joules() -> None:
+    stopped = state(taking(1e5), bound=7e4)
+    assert "no plan takes less than 70.0 kJ" in certificate("energy", 0.0, stopped)

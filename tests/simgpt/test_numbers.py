@@ -1,0 +1,75 @@
+"""Numbers as commands take and tell them: tokens, batches, bytes, energies, and what JSON lacks."""
+
+from __future__ import annotations
+
+import math
+
+import click
+import pytest
+
+from simgpt import tables
+from simgpt.commands.predict import describe_training
+from simgpt.options import batch_of, fixed_of, strict, tokens_of
+from simulator.cost import Training
+from workload.errors import PlanError
+from workload.gpt import find_model
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("7", 7.0), ("5k", 5e3), ("3M", 3e6), ("300B", 3e11), ("1.5T", 1.5e12), (3e11, 3e11)],
+)
+def test_tokens_may_be_counted_in_thousands_and_up(text: object, tokens: float) -> None:
+    assert tokens_of(text) == tokens
+
+
+@pytest.mark.parametrize("text", ["0", "-3B", "3G", "nan", "inf", "", True])
+def test_what_is_no_number_of_tokens_is_refused(text: object) -> None:
+    with pytest.raises(PlanError, match="is no number of tokens"):
+        tokens_of(text)
+
+
+def test_a_batch_of_tokens_is_whole_sequences_or_refused_with_the_nearest() -> None:
+    gpt = find_model("tiny-1m")
+    length = gpt.sequence
+    assert batch_of(None, 3 * length, gpt) == 3
+    assert batch_of(5, None, gpt) == 5
+    for tokens, nearest in ((3 * length + 1, 3 * length), (length - 1, length)):
+        with pytest.raises(PlanError, match=f"of {length}; nearest: {nearest}$"):
+            batch_of(None, tokens, gpt)
+    with pytest.raises(click.UsageError, match="not both"):
+        batch_of(5, length, gpt)
+
+
+def test_a_search_keeps_the_data_parallelism_that_it_is_given_unless_it_is_the_rest() -> None:
+    assert fixed_of("pipe=1,data=4") == {"pipe": 1, "data": 4}
+    assert fixed_of("pipe=1,data=rest") == {"pipe": 1}
+
+
+def test_json_has_null_where_a_number_went_to_infinity() -> None:
+    losses = (1.5, math.inf, -math.inf, math.nan)
+    assert strict({"losses": losses, "at": {"rank": 3}}) == {
+        "losses": [1.5, None, None, None],
+        "at": {"rank": 3},
+    }
+
+
+def test_a_gib_is_two_to_the_thirtieth_bytes() -> None:
+    assert tables.gib(3 * 2**30) == "3.00 GiB"
+    assert tables.gib(2**30 / 10) == "0.10 GiB"
+    assert tables.gib(50 * 2**20) == "50.00 MiB"
+
+
+@pytest.mark.parametrize(("joules", "shown"), [(3.6e10, "10.0 MWh"), (3.6e6, "3.60 MJ")])
+def test_a_runs_energy_is_told_in_megawatt_hours_if_it_is_worth_them(
+    joules: float, shown: str
+) -> None:
+    run = Training(tokens=1e9, steps=3, time_s=2 * 86_400, node_s=7200, energy_j=joules)
+    told = dict(line.rsplit("   ", 1) for line in describe_training(run).splitlines()[2:])
+    found = {name.strip(): value.strip() for name, value in told.items()}
+    assert found == {
+        "steps": "3",
+        "time without a break": "2.00 days",
+        "node-hours": "2.00",
+        "energy": shown,
+    }

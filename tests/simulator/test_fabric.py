@@ -1,0 +1,62 @@
+"""The machine's own network as a fabric: what it says of its ranks, rings and messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from simulator.fabric import MachineFabric
+from simulator.prediction import predict
+from topologies.load import load_machine, with_settings
+from topologies.network import Ring
+from topologies.placement import Placement
+from workload.gpt import find_model
+from workload.plan_text import parse_plan
+
+FRONTIER = load_machine("frontier")
+
+
+def test_of_rings_that_differ_in_their_rate_alone_the_extremes_are_kept() -> None:
+    ring = Ring(ranks=8, nodes=2, devices_per_node=4, bytes_per_s=2e10)
+    other = replace(ring, nodes=4)
+    rings = [ring, replace(ring, bytes_per_s=1e10), replace(ring, bytes_per_s=3e10), other]
+    fabric = MachineFabric(FRONTIER, 8)
+    assert fabric.slowest(rings) == [replace(ring, bytes_per_s=1e10), other]
+    assert fabric.fastest(rings) == [replace(ring, bytes_per_s=3e10), other]
+
+
+def test_the_fullest_node_says_how_many_ranks_share_one() -> None:
+    """Three ranks on the first node, and one on the third."""
+    placement = Placement(node=np.array([0, 0, 0, 2]), device=np.array([0, 1, 2, 0]))
+    assert MachineFabric(FRONTIER, 4, placement).ranks_per_node == 3
+
+
+def test_a_stack_may_send_more_bytes_as_messages_between_stages_and_no_more_as_collectives() -> (
+    None
+):
+    usual, twice = (
+        MachineFabric(FRONTIER, 16, payloads=payloads)
+        for payloads in ({}, {"send": 2.0, "recv": 2.0})
+    )
+    ((ring, *_), _), *_ = usual.rings([np.array([[0, 8]])])
+    for kind in ("send", "recv"):
+        assert twice.seconds(kind, 10**6, ring) == usual.seconds(kind, 2 * 10**6, ring)
+    assert twice.seconds("all_reduce", 10**6, ring) == usual.seconds("all_reduce", 10**6, ring)
+
+
+def test_what_the_machine_says_of_interference_is_taken_from_compute_beside_collectives() -> None:
+    """Without overlap there is nothing beside collectives, so nothing is taken."""
+    gpt = find_model("gpt-5b")
+    undisturbed, disturbed = (
+        with_settings(FRONTIER, {"software.compute_share": share}) for share in (0, 0.3)
+    )
+    assert MachineFabric(disturbed, 8).compute_share == 0.3
+    for overlap, grows in (("all", True), ("none", False)):
+        plan = parse_plan(f"z=8,data=2,overlap={overlap}", batch=16)
+        before, after = (
+            predict(gpt, plan, machine).breakdown_s["compute"]
+            for machine in (undisturbed, disturbed)
+        )
+        assert (after > 1.01 * before) == grows
+        assert after >= before

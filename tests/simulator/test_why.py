@@ -1,0 +1,130 @@
+"""Why a step takes as long: of this plan on these nodes, with what fits, the largest first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from simulator.links import limiting_link
+from simulator.prediction import Prediction, predict
+from simulator.sensitivity import elasticity, parameters
+from simulator.whatif import WhatIf, neighbours, twice_as_good
+from simulator.why import LONGEST, Why, why
+from topologies.load import load_machine, with_settings
+from topologies.machine import Machine
+from topologies.placement import Placement, contiguous
+from workload.gpt import find_model
+from workload.lowering import check
+from workload.plan_text import parse_plan
+
+FRONTIER = load_machine("frontier")
+TINY = find_model("tiny-1m")
+PLAN = parse_plan("x=2,z=2,data=2,micro_batch=2", batch=16)
+APART = Placement(node=np.arange(8), device=np.zeros(8, dtype=np.int64))  # a node for each rank
+
+
+def predicted(machine: Machine) -> Prediction:
+    return predict(TINY, PLAN, machine, placement=APART)
+
+
+@pytest.fixture(scope="module")
+def tight() -> Machine:
+    """Frontier with just as much memory as the plan takes."""
+    return with_settings(FRONTIER, {"device.memory": f"{predicted(FRONTIER).memory.peak_bytes} B"})
+
+
+@pytest.fixture(scope="module")
+def found(tight: Machine) -> Why:
+    return why(predicted(tight), tight, APART)
+
+
+def test_every_figure_is_of_the_ranks_where_the_plan_has_them(found: Why, tight: Machine) -> None:
+    assert predicted(tight).step_s > 1.2 * predict(TINY, PLAN, tight).step_s
+    better = {each.words: each for each in twice_as_good(parameters(tight, "bf16"))}
+    for each in found.better:
+        changed = with_settings(tight, better[each.words].settings(tight))
+        assert each.step_s == predicted(changed).step_s
+    nics = next(e for e in found.elasticities if e.parameter.name == "node.nics.bandwidth")
+    again = elasticity(nics.parameter, tight, lambda machine: predicted(machine).step_s)
+    assert nics.value == again.value < -0.01
+    for each in found.plans:
+        assert each.plan is not None
+        assert each.step_s == predict(TINY, each.plan, tight, placement=APART).step_s
+
+
+def test_plans_that_do_not_fit_are_counted_and_not_recommended(found: Why, tight: Machine) -> None:
+    fits = {
+        words: predict(TINY, plan, tight, placement=APART).memory.fits
+        for words, plan in neighbours(TINY, PLAN)
+    }
+    assert {each.words for each in found.plans} == {words for words in fits if fits[words]}
+    assert found.unfit == list(fits.values()).count(False) > 0
+    assert found.as_dict()["neighbours_that_do_not_fit"] == found.unfit
+
+
+def test_what_matters_most_comes_first(found: Why) -> None:
+    for values in (
+        [abs(each.value) for each in found.elasticities],
+        [each.saving for each in found.better],
+        [each.saving for each in found.plans],
+        [piece.ticks for piece in found.longest],
+        list(found.shares.seconds.values()),
+    ):
+        assert len(values) > 1
+        assert all(before >= after for before, after in pairwise(values))
+    assert len(found.longest) == LONGEST
+    assert found.longest[0].ticks == max(piece.ticks for piece in found.shares.path)
+
+
+def test_a_saving_is_a_share_of_the_step_as_it_is() -> None:
+    assert WhatIf("faster", 3.0, base_s=4.0).saving == 0.25
+    assert WhatIf("slower", 5.0, base_s=4.0).saving == -0.25
+
+
+def test_a_machine_twice_as_good_is_so_in_what_it_says_alone() -> None:
+    found = {
+        each.words: {p.name for p in each.parameters}
+        for each in twice_as_good(parameters(FRONTIER, "bf16"))
+    }
+    assert found["doubling the peak FLOP/s"] == {f"device.peak_flops.{d}" for d in ("bf16", "fp32")}
+    assert found["doubling memory bandwidth"] == {"device.memory_bandwidth"}
+    assert found["doubling the links inside the node"] == {"node.links.bandwidth"}
+    assert found["doubling NIC bandwidth"] == {"node.nics.bandwidth"}
+    assert found["doubling the links between switches"] == {"interconnect.link_bandwidth"}
+    assert found["doubling the links to the host"] == {"node.host.bandwidth"}
+    latencies = found["halving the latencies of collectives"]
+    assert {"software.tree.launch", "interconnect.switch_latency"} <= latencies
+    assert not any("bandwidth" in name for name in latencies | found["halving kernel launches"])
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_step_depends_on_the_peak_of_its_own_precision_and_on_no_fact_without_a_cost(
+    precision: str,
+) -> None:
+    names = {p.name for p in parameters(FRONTIER, precision)}
+    peaks = {name.rpartition(".")[2] for name in names if name.startswith("device.peak_flops.")}
+    assert peaks == {precision, "fp32"}
+    assert {"device.matmul.best", "node.nics.latency"} <= {f.key for f in FRONTIER.entries}
+    assert not {"device.matmul.best", "node.nics.latency"} & names
+
+
+def test_neighbours_are_plans_that_the_model_can_have() -> None:
+    """Four heads: no x of 8, from whichever axis its factor of two would come."""
+    gpt = replace(TINY, heads=4, kv_heads=0)
+    plan = parse_plan("x=4,z=2,data=2,zero=1,micro_batch=4", batch=16)
+    found = dict(neighbours(gpt, plan))
+    for other in found.values():
+        check(gpt, other)
+    assert {other.x for other in found.values()} == {2, 4}
+    assert {other.zero for other in found.values()} == {0, 1, 2}
+    assert {other.micro_batch for other in found.values()} >= {2, 4}
+    assert (found["micro_batch=2"].micro_batch, found["zero=2"].zero) == (2, 2)
+
+
+def test_where_some_groups_cross_nodes_the_links_that_hold_those_back_are_named() -> None:
+    """x=3 on nodes of 8: ranks 6 to 8 lie in two, all others of the first 24 in one."""
+    plan = parse_plan("x=3,data=8", batch=8)
+    assert limiting_link(FRONTIER, contiguous(FRONTIER, 24), plan.grid, "x") == "across NICs"

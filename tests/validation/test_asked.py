@@ -1,0 +1,47 @@
+"""What an answer was asked of: its files as they were then, and the command that asks it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from validation.report.asked import Asked, check_file, digest_of
+from validation.report.reading import ReportError
+
+
+def test_a_file_is_opened_again_only_if_it_is_byte_by_byte_the_one_of_then(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text("nodes = 4\n", encoding="utf-8")
+    known = {str(own): digest_of(own)}
+    check_file(str(own), known)
+    check_file(f"{own}:variant", known)
+    check_file("frontier", {})  # no file at all
+    with pytest.raises(ReportError, match="the answer does not say what was in it"):
+        check_file(str(own), {})
+    own.write_text("nodes = 5\n", encoding="utf-8")
+    with pytest.raises(ReportError, match="has been changed since"):
+        check_file(str(own), known)
+    own.unlink()
+    with pytest.raises(ReportError, match="is not there any more"):
+        check_file(str(own), known)
+
+
+def test_the_command_says_all_that_differs_from_what_is_usual() -> None:
+    usual = Asked("gpt-5b", "frontier")
+    words = "simgpt predict gpt-5b -m frontier -n 8 --plan data=8 --batch 16"
+    assert usual.words(8, "data=8", 16, None) == words
+    assert usual.is_usual
+    changed = Asked(
+        "gpt-5b",
+        "frontier",
+        fields={"layers": 6},
+        settings={"device.launch": "5 us"},
+        placement="contiguous",
+        compute="profile",
+    )
+    assert changed.words(8, "data=8", 16, 3e11) == (
+        f"{words} --placement contiguous --compute profile --tokens 300000000000 "
+        "--set 'device.launch=5 us' --sweep model.layers=6"
+    )
+    assert not changed.is_usual

@@ -1,0 +1,60 @@
+"""The figures under an answer: each from its own key, per device, and in its unit."""
+
+from __future__ import annotations
+
+from tests.validation.test_headline import RATE, RECORD, made
+from validation.overlay import PublishedStep
+from validation.report.answers import Pair
+from validation.report.facts import facts_of, table_of
+from validation.report.sections import _published, measured
+
+HOUR_S, DAY_S, MWH_J = 3600.0, 86_400.0, 3.6e9
+RUN = {"tokens": 3e11, "steps": 1000, "time_s": 30 * DAY_S, "node_s": 2000 * HOUR_S}
+
+
+def test_every_figure_stands_beside_its_own_name() -> None:
+    """Two seconds at 500 tokens/s, 3 TFLOP/s on each of 32 devices."""
+    found = made(
+        step_s=2.0, tokens_per_s=500.0, mfu=0.25, hfu=0.5, **{RATE: 3e12},
+        memory={**RECORD["memory"], "peak_bytes": 3 * 2**30, "capacity_bytes": 4 * 2**30},
+        cost={**RECORD["cost"], "node_s_per_step": 2 * HOUR_S, "energy_j_per_step": 1.5e5},
+    )  # fmt: skip
+    assert facts_of(found, step=True) == [
+        ("one step", "2.00 s"),
+        ("tokens per second", "500"),
+        ("model FLOP/s per device", "3 TFLOP/s"),
+        ("MFU", "25.0 %"),
+        ("HFU, recomputation counted", "50.0 %"),
+        ("peak memory per device", "3.00 GiB"),
+        ("memory of a device", "4.00 GiB: fits"),
+        ("tokens a step", "1 k"),
+        ("node-hours a step", "2.00"),
+        ("energy a step", "150 kJ"),
+    ]
+
+
+def test_training_is_told_of_in_days_node_hours_and_megawatt_hours() -> None:
+    found = made(training={**RUN, "energy_j": 4 * MWH_J})
+    told = {name.partition(" tokens")[2]: value for name, value in facts_of(found, step=False)}
+    assert told[", without a break"] == "30.0 days"
+    assert told[": steps"] == "1,000"
+    assert told[": node-hours"] == "2,000"
+    assert told[": energy"] == "4.0 MWh"
+    table = table_of([found])
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (row["days"], row["node-hours"], row["MWh"]) == ("30.0", "2,000", "4.0")
+
+
+def test_a_mean_absolute_error_counts_errors_of_both_signs() -> None:
+    pairs = [Pair("x", "a", "", 2.0, 3.0), Pair("x", "b", "", 2.0, 1.0)]
+    section = measured(pairs)
+    assert section is not None
+    assert list(section.texts) == ["Mean absolute error 50.0 % over 2 steps."]
+    assert [row[-1] for row in section.tables[0].rows] == ["+50.0 %", "-50.0 %"]
+
+
+def test_beside_a_published_step_stands_by_how_much_ours_is_longer() -> None:
+    (table,) = _published([(made(step_s=3.0, hfu=0.4), PublishedStep("A", 2.0, 0.6))])
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (row["step"], row["published step"], row["error"]) == ("3.00 s", "2.00 s", "+50.0 %")
+    assert (row["HFU"], row["published HFU"]) == ("40.0 %", "60.0 %")
