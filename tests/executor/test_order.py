@@ -207,7 +207,6 @@ def late_losses(rank: int, gpt: GPT, plans: list[Plan]) -> list[list[float]]:
         whole = start(gpt)
         trainer.start_from((name, whole[name]) for name in program.layouts)
         run = trainer.run(batches(gpt))
-        assert run.peak_bytes <= program.peak.total_bytes
         found.append([step.loss for step in run.steps])
     return found
 
