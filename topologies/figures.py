@@ -12,6 +12,7 @@ from topologies.graph import node_graph
 from topologies.interconnect import Dragonfly, FatTree
 from topologies.machine import Machine
 from topologies.units import format_quantity
+from topologies.writing import figure_bytes, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,9 +62,10 @@ def _canvas(parts: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
 
 def _save(figure: Figure, path: str | Path) -> None:
     try:
-        figure.savefig(path, dpi=150, facecolor="white")
-    except (OSError, ValueError) as error:
-        raise MachineError(f"cannot write the figure {path}: {error}") from None
+        content = figure_bytes(figure, Path(path).suffix[1:], dpi=150)
+    except ValueError as error:
+        raise MachineError(f"cannot draw the figure {path}: {error}") from None
+    write_whole(path, content)
 
 
 def _circle(count: int, radius: float = 1.0, turn: float = 0.0) -> list[Point]:

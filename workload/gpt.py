@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from topologies.reading import UserFile, shipped_toml
 from workload.errors import ModelError
 
 CHOICES = {
@@ -28,6 +27,7 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "kv_heads": 10_000,
     "head_width": 10_000,
 }
+_FILE = UserFile("model", ModelError)
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
 
 
@@ -177,8 +177,7 @@ def find_model(name: str) -> GPT:
 
 @cache
 def _presets() -> dict[str, GPT]:
-    text = resources.files("workload").joinpath("models.toml").read_text(encoding="utf-8")
-    families = tomllib.loads(text)
+    families = shipped_toml("workload", "models.toml")
     return {
         name: _preset(name, shape, family)
         for family in families.values()
@@ -199,12 +198,7 @@ def read_model(path: Path) -> GPT:
 
     `name` defaults to the file's, and `ffn` to 4 hidden, except with "swiglu", where models differ.
     """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"cannot read the model {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} is no TOML file: {error}") from None
+    table = _FILE.document(path)
     _check_kinds(table, str(path))
     needed = ["layers", "hidden", "heads", "sequence", "vocab"]
     needed += ["ffn"] if table.get("activation") == "swiglu" else []

@@ -9,7 +9,8 @@ from typing import Any
 
 from validation.report.findings import Finding, Row, search_of, sweep_of
 from validation.report.prediction import Answer, prediction_of
-from validation.report.reading import Reader, ReportError, document_of, parsed, text_of
+from validation.report.reading import ROWS as ROWS_FILE
+from validation.report.reading import Reader, ReportError, document_of, lines_of
 
 ROWS, STUDY = ".jsonl", "study.json"
 
@@ -95,11 +96,11 @@ def _study(path: Path) -> Mapping[str, Any]:
 
 def _rows(path: Path) -> Iterator[tuple[str, Row]]:
     """A row a line; the last one may be cut short where a sweep was interrupted."""
-    lines = text_of(path).removesuffix("\n").split("\n")  # a reason may have other line ends
+    lines = lines_of(path)
     for number, line in enumerate(lines, start=1):
         origin = f"{path.name} line {number}"
         try:
-            row = parsed(line, origin)
+            row = ROWS_FILE.parsed(line, origin)
         except ReportError:
             if number == len(lines):
                 return
