@@ -20,13 +20,19 @@ from topologies.reading import UserFile
 from topologies.writing import failed, write_whole
 from workload.errors import PlanError
 from workload.gpt import GPT, find_model, read_model
-from workload.plan import Plan
+from workload.plan import MOST, Plan
 from workload.plan_text import REST, parse_fields, parse_plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PLAN = UserFile("plan", PlanError)
 LONGEST_S = 1e6  # some eleven days, which torch still takes for a timeout
 MOST_THREADS = 1024
+MOST_DEVICES = 10_000_000
+MOST_TOKENS = 10**15  # of a step
+MOST_TRAINED = 1e18  # of a whole training
+DEVICES = click.IntRange(1, MOST_DEVICES)
+SEQUENCES = click.IntRange(1, MOST)
+TOKENS = click.IntRange(1, MOST_TOKENS)
 
 
 class NewFile(click.Path):
@@ -88,7 +94,7 @@ def tokens_of(text: object) -> float:
         tokens = float(word.rstrip("kMBT") if size > 1 else word) * size
     except ValueError:
         tokens = math.nan
-    if not math.isfinite(tokens) or tokens < 1 or isinstance(text, bool):
+    if not 1 <= tokens <= MOST_TRAINED or isinstance(text, bool):
         raise PlanError(f"{text} is no number of tokens; write it like 300e9, 300B or 1T")
     return tokens
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Point = tuple[float, float]
+MOST_SWITCHES = 20_000
 
 # Colours that the colour-blind can tell apart. Source: Okabe and Ito, Color Universal Design.
 DEVICE, NIC, SWITCH, FAR, QUIET = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#9A9A9A"
@@ -34,6 +35,8 @@ def draw_node(machine: Machine, path: str | Path) -> None:
 def draw_interconnect(machine: Machine, path: str | Path) -> None:
     """Draws the dragonfly and one of its groups, or the fat tree."""
     fabric = machine.interconnect
+    if fabric.switches > MOST_SWITCHES:
+        raise MachineError(f"{machine.name} has too many switches to draw, {fabric.switches:,}")
     if isinstance(fabric, Dragonfly):
         figure, axes = _canvas(2, (14.0, 8.0))
         _groups(axes[0], machine, fabric)

@@ -68,7 +68,9 @@ def _write(path: Path, data: bytes) -> None:
     except FileNotFoundError:
         found = 0
     if found and not stat.S_ISREG(found):
-        with open(path, "wb") as file:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # no waiting for a pipe's reader
+        os.set_blocking(descriptor, True)
+        with open(descriptor, "wb") as file:
             file.write(data)
         return
     if found and not os.access(path, os.W_OK):

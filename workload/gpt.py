@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from topologies.printable import printable, shown
 from topologies.reading import UserFile, shipped_toml
 from workload.errors import ModelError
 
@@ -26,6 +27,7 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "vocab": 10_000_000,
     "kv_heads": 10_000,
     "head_width": 10_000,
+    "rope_base": 1_000_000_000_000,
 }
 _FILE = UserFile("model", ModelError)
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
@@ -80,6 +82,8 @@ class GPT:
             raise self._wrong(f"rope turns pairs, so a head's width {self.width} must be even")
         if self.rope_base < 2:
             raise self._wrong(f"rope_base={self.rope_base} must be at least 2")
+        if self.rope_base > MOST["rope_base"]:
+            raise self._wrong(f"rope_base={self.rope_base} must be at most {MOST['rope_base']:,}")
         if not 0 <= self.dropout < 1:
             raise self._wrong(f"dropout={self.dropout} must be at least 0 and below 1")
 
@@ -205,7 +209,8 @@ def read_model(path: Path) -> GPT:
     missing = [key for key in needed if key not in table]
     if missing:
         raise ModelError(f"{path}: {', '.join(missing)} missing")
-    return GPT(**{"name": path.stem, "ffn": 4 * table["hidden"], **table})
+    named = {"name": path.stem, "source": "", "ffn": 4 * table["hidden"], **table}
+    return GPT(**{**named, "name": shown(named["name"]), "source": printable(named["source"])})
 
 
 def with_fields(gpt: GPT, given: Mapping[str, Any]) -> GPT:

@@ -13,7 +13,7 @@ from simgpt.studies.best import BEST
 from simgpt.studies.errors import StudyError
 from simgpt.studies.keys import PLAIN, Point, canonical, check_once, ordered, value
 from simgpt.studies.scaling import Scaling, read_scaling
-from topologies.printable import path_shown
+from topologies.printable import MOST_WORD, path_shown, shown
 from topologies.reading import UserFile
 
 TABLES = ("title", "set", "sweep", "point", "scaling")
@@ -107,7 +107,9 @@ def read_study(path: Path) -> Study:
                 f"unknown key {key!r} in {path}; known: {', '.join((*PLAIN, *TABLES))}; what is "
                 "fixed of a plan, model or machine goes under [set], what varies under [sweep]"
             )
-    return study_of(document, title=str(document.get("title", path.stem)), folder=path.parent)
+    return study_of(
+        document, title=shown(document.get("title", path.stem), MOST_WORD), folder=path.parent
+    )
 
 
 def study_of(document: Mapping[str, Any], *, title: str, folder: Path) -> Study:

@@ -18,6 +18,7 @@ WHOLE = (
     "zero_stage", "nics_per_node",
 )  # fmt: skip
 REAL = ("measured_step_s", "measured_tflops_per_gpu", "measured_mfu", "nic_gbps")
+MOST = 1e12
 WORDS = {
     "precision": ("bf16", "fp16", "fp8", "fp32"),
     "recompute": ("none", "selective", "full"),
@@ -118,7 +119,7 @@ def _check_number(column: str, text: str, place: str, *, whole: bool) -> None:
     except ValueError:
         value = math.nan
     least = 0 if column in ("zero_stage", "nics_per_node", "nic_gbps") else 1e-12
-    if not math.isfinite(value) or value < least or (whole and value != int(value)):
+    if not least <= value <= MOST or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
         bound = "of 0 or more" if not least else "of 1 or more" if whole else "above 0"
         raise RunsError(f"{place}: {column} = {text!r} must be {kind} {bound}, or empty")
