@@ -31,7 +31,8 @@ def shown(name: object, most: int = MOST_NAME) -> str:
     'xxxx…xxxx'
     """
     text = printable(str(name))
-    return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) - most // 2 :]}"
+    cut = f"{text[: most // 2]}…{text[len(text) - (most - 1) // 2 :]}"
+    return text if len(text) <= most else cut
 
 
 def path_shown(path: object) -> str:

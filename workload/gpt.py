@@ -209,8 +209,9 @@ def read_model(path: Path) -> GPT:
     missing = [key for key in needed if key not in table]
     if missing:
         raise ModelError(f"{path}: {', '.join(missing)} missing")
-    named = {"name": path.stem, "source": "", "ffn": 4 * table["hidden"], **table}
-    return GPT(**{**named, "name": shown(named["name"]), "source": printable(named["source"])})
+    words = {key: printable(value) for key, value in table.items() if isinstance(value, str)}
+    words["name"] = shown(table.get("name", path.stem))
+    return GPT(**{"ffn": 4 * table["hidden"], **table, **words})
 
 
 def with_fields(gpt: GPT, given: Mapping[str, Any]) -> GPT:

@@ -16,7 +16,7 @@ from tests.simgpt.face import simgpt
 PREDICT = "predict gpt-5b -m frontier -n 8"
 BENCH = "bench-network -m frontier"
 RUN = "run tiny-30k --no-predict"
-TOO_MANY = 10**10
+TOO_MANY = 10**8
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def read_answers(paths: Sequence[Path]) -> Answers:
     """Everything that the files and folders hold; a folder's files of other kinds are passed by."""
     found = Answers()
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):
             found += _folder(path)
         else:
             found += _file(path)
