@@ -16,6 +16,7 @@ RUN = {
     **{"predicted_step_s": 0.1, "predicted_peak_bytes": 1, "matmul_forms": None},
 }
 TABLES = 6
+FEW = "pipe=1,y=1,recompute=none"  # of a search that takes a second
 
 
 def bases_of(folder: Path) -> dict[str, bytes]:
@@ -29,7 +30,7 @@ def bases_of(folder: Path) -> dict[str, bytes]:
         return {
             "predict": _out("predict", *asked),
             "why": _out("why", *asked),
-            "search": _out("search", *asked, "--workers", "1"),
+            "search": _out("search", *asked, "--workers", "1", "--plan", FEW),
             "sweep": _out("sweep", "s.toml", "-o", "r", "--json"),
             "validation": _out("validate", "axonn", "--json"),
             "run": json.dumps(RUN).encode(),
