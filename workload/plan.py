@@ -92,7 +92,8 @@ class Plan:
         if word not in RECOMPUTES:
             allowed = f"{', '.join(RECOMPUTES)}, or full:N for the first N layers"
             raise PlanError(f"recompute={self.recompute} is not supported; use one of {allowed}")
-        if colon and (word != "full" or not count.isdecimal() or int(count) < 1):
+        counts = count.isdecimal() and len(count) <= len(str(MOST)) and int(count) > 0
+        if colon and not (word == "full" and counts):
             raise PlanError(f"recompute={self.recompute} must be full:N for the first N layers")
 
     def _check_sharding(self) -> None:

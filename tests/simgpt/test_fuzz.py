@@ -94,6 +94,11 @@ def test_the_judge_knows_what_no_step_can_be(
 
 
 def test_the_judge_sees_what_a_name_put_into_a_page() -> None:
-    for element in ("<img>", "<p onclick=x>", '<a href="javascript:zq7()">', "<script></script>" * 3):
+    for element in (
+        "<img>",
+        "<p onclick=x>",
+        '<a href="javascript:zq7()">',
+        "<script></script>" * 3,
+    ):
         assert page_wrong(f"<p>{element}</p>") != ""
     assert page_wrong("<p>&lt;img src=x onerror=zq7()&gt;</p><script></script>") == ""
