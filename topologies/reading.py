@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from topologies.errors import SimgptError
 from topologies.printable import path_shown, shown
 
-SMALL_BYTES = 2**20  # a machine, a model, a plan or a study: the longest that we know has 60 kB
+SMALL_BYTES = 2**20  # a machine, a model, a plan or a study
 TABLE_BYTES = 16 * 2**20  # as CSV
 ANSWER_BYTES = 64 * 2**20
 MOST_VALUES = 2**22  # of one document: as Python objects, some 100 bytes each

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topologies.printable import path_shown
 from validation.report.findings import Finding, Row, search_of, sweep_of
 from validation.report.prediction import Answer, prediction_of
 from validation.report.reading import ROWS as ROWS_FILE
@@ -68,7 +69,11 @@ def read_answers(paths: Sequence[Path]) -> Answers:
 
 def _folder(path: Path) -> Answers:
     found = Answers()
-    for each in sorted(path.iterdir()):
+    try:
+        inside = sorted(path.iterdir())
+    except OSError as error:
+        raise ReportError(f"cannot read the folder {path_shown(path)}: {error.strerror}") from None
+    for each in inside:
         if each.suffix == ROWS:
             found += _file(each)
         elif each.suffix == ".json":
