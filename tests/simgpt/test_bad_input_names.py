@@ -28,6 +28,7 @@ def machine(tmp_path: Path) -> str:
     document["name"] = CLEARS
     document["description"] = f"a\nb{CLEARS}"
     document["device"]["name"] = f"c\u202ed{CLEARS}"
+    document["nodes"]["source"] = f"a source{CLEARS}"
     path = tmp_path / "m.json"
     path.write_text(json.dumps(document))
     return str(path)
@@ -38,7 +39,9 @@ def test_a_name_is_escaped_wherever_an_answer_has_it(machine: str, tmp_path: Pat
         said = simgpt(*command.split(), machine)
         assert (said.status, controls(said.out + said.err)) == (0, [])
     assert ESCAPED in simgpt("predict", "tiny-30k", "-n", "1", "-m", machine).out
-    assert f"a\\nb{ESCAPED}" in simgpt("machines", machine).out
+    facts = simgpt("machines", machine).out
+    assert f"a\\nb{ESCAPED}" in facts
+    assert f"a source{ESCAPED}" in facts
     model = tmp_path / "m.toml"
     model.write_text(MODEL.format("\\u001b[2J" + "x" * 5000))
     said = simgpt("models", str(model))

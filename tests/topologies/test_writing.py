@@ -96,14 +96,14 @@ def test_an_interrupt_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_permissions_are_those_of_an_open_or_of_the_earlier_file(tmp_path: Path) -> None:
     new, earlier = tmp_path / "new", tmp_path / "earlier"
     earlier.write_text("1")
-    earlier.chmod(0o640)
+    earlier.chmod(0o604)
     before = os.umask(0o027)
     try:
         write_whole(new, "2")
         write_whole(earlier, "2")
     finally:
         os.umask(before)
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (new, earlier)] == [0o640, 0o640]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (new, earlier)] == [0o640, 0o604]
     assert earlier.read_text() == "2"
 
 
