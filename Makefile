@@ -12,7 +12,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 DEMO_PLAN := z=64,data=rest,recompute=full,overlap=oar+ors+oag
 
-.PHONY: demo test test-all test-gpu mutants lint format clean
+.PHONY: demo test test-all test-gpu mutants fuzz lint format clean
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
@@ -30,6 +30,9 @@ test-gpu: $(VENV)/.installed-test
 # Hours: one small error at a time is put into a copy of this checkout, and its tests run.
 mutants: $(VENV)/.installed-test
 	$(BIN)/python -m tests.mutants --jobs 2
+
+fuzz: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.simgpt.fuzz --inputs 10000 --seeds 11,12,13
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

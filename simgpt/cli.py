@@ -11,6 +11,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from topologies.errors import SimgptError
+from topologies.printable import sentence
 
 COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
@@ -68,8 +69,8 @@ def main() -> None:
     try:
         sys.exit(cli.main(prog_name="simgpt", standalone_mode=False))
     except NoArgsIsHelpError as error:
-        error.show()
-        sys.exit(error.exit_code)
+        click.echo(error.ctx.get_help() + "\n", err=True)
+        _fail(f"missing command; see {error.ctx.command_path} --help", error.exit_code)
     except click.ClickException as error:
         _fail(_sentence(error), error.exit_code)
     except SimgptError as error:
@@ -78,8 +79,8 @@ def main() -> None:
         _fail("interrupted", 128 + signal.SIGINT)
 
 
-def _fail(sentence: str, status: int) -> NoReturn:
-    click.echo(f"simgpt: {sentence}", err=True)
+def _fail(words: str, status: int) -> NoReturn:
+    click.echo(f"simgpt: {sentence(words)}", err=True)
     sys.exit(status)
 
 

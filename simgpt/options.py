@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,14 +15,24 @@ import click
 from simgpt.tables import COUNTS
 from topologies.load import load_machine, with_settings
 from topologies.machine import Machine, machine_from_dict
+from topologies.printable import printable
+from topologies.reading import UserFile
+from topologies.writing import failed, write_whole
 from workload.errors import PlanError
 from workload.gpt import GPT, find_model, read_model
-from workload.plan import Plan
+from workload.plan import MOST, Plan
 from workload.plan_text import REST, parse_fields, parse_plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+PLAN = UserFile("plan", PlanError)
 LONGEST_S = 1e6  # some eleven days, which torch still takes for a timeout
 MOST_THREADS = 1024
+MOST_DEVICES = 10_000_000
+MOST_TOKENS = 10**15  # of a step
+MOST_TRAINED = 1e18  # of a whole training
+DEVICES = click.IntRange(1, MOST_DEVICES)
+SEQUENCES = click.IntRange(1, MOST)
+TOKENS = click.IntRange(1, MOST_TOKENS)
 
 
 class NewFile(click.Path):
@@ -37,14 +46,16 @@ class NewFile(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        folder = path.resolve().parent
         if not str(value):
             self.fail("the file to write has no name", param, ctx)
+        folder = Path(os.path.realpath(path)).parent
         if self._suffixes and path.suffix not in self._suffixes:
             self.fail(f"{path} must end in {' or '.join(self._suffixes)}", param, ctx)
         if not folder.is_dir():
             self.fail(f"cannot write {path}: there is no folder {folder}", param, ctx)
-        if not os.access(path if path.exists() else folder, os.W_OK):
+        replaced = os.path.isfile(path) or not os.path.exists(path)  # by a file beside it
+        wanted = [path] * os.path.exists(path) + [folder] * replaced
+        if not all(os.access(each, os.W_OK) for each in wanted):
             self.fail(f"cannot write {path}: permission denied", param, ctx)
         return path
 
@@ -83,7 +94,7 @@ def tokens_of(text: object) -> float:
         tokens = float(word.rstrip("kMBT") if size > 1 else word) * size
     except ValueError:
         tokens = math.nan
-    if not math.isfinite(tokens) or tokens < 1 or isinstance(text, bool):
+    if not 1 <= tokens <= MOST_TRAINED or isinstance(text, bool):
         raise PlanError(f"{text} is no number of tokens; write it like 300e9, 300B or 1T")
     return tokens
 
@@ -139,7 +150,8 @@ timeout_option = click.option(
 
 def answer(text: str, record: dict[str, Any], *, as_json: bool, output: Path | None) -> None:
     """Print a command's answer, as text or as its JSON record, or write it to a file."""
-    content = json.dumps(strict(record), indent=2) if as_json else text.rstrip("\n")
+    plain = printable(text.rstrip("\n"), keep="\n")
+    content = json.dumps(strict(record), indent=2) if as_json else plain
     if output is None:
         say(content)
     else:
@@ -161,20 +173,17 @@ def say(content: str) -> None:
         raise
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
-        raise click.UsageError(f"cannot write the answer: {error.strerror}") from None
+        raise failed("the answer", error) from None
 
 
 def write(path: Path, content: str) -> None:
-    """Write a file; a path that cannot be written is the user's mistake, said in one sentence."""
-    try:
-        path.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
+    """Write a file whole; an error says in one sentence why it cannot be written."""
+    write_whole(path, content)
 
 
 def note(text: str) -> None:
     """Say something that is not the answer: on stderr."""
-    click.echo(text, err=True)
+    click.echo(printable(text, keep="\n"), err=True)
 
 
 def model_of(name_or_path: str) -> GPT:
@@ -221,16 +230,10 @@ def plan_on(machine: Machine, text: str, *, devices: int | None, batch: int | No
 def plan_table(text: str) -> str | dict[str, Any]:
     """The text of a plan as it is, or the table of the TOML or JSON file that it names."""
     if not text.endswith((".toml", ".json")):
-        if "=" not in text and Path(text).is_file():
+        if "=" not in text and os.path.isfile(text):
             raise PlanError(f"a plan's file ends in .toml or .json, unlike {text}")
         return text
-    try:
-        content = Path(text).read_text(encoding="utf-8")
-        table = json.loads(content) if text.endswith(".json") else tomllib.loads(content)
-    except OSError as error:
-        raise PlanError(f"cannot read the plan {text}: {error.strerror}") from None
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PlanError(f"{text} is no plan: {error}") from None
+    table = PLAN.document(text)
     if not isinstance(table, dict):
         raise PlanError(f"{text} is no plan: it should be a table of keys such as x, z and data")
     for key, value in table.items():

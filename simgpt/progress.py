@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from topologies.printable import MOST_WORD, shown
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -35,6 +37,7 @@ class Ticker:
 
     def __call__(self, message: str, *, done: int = 0, of: int | None = None) -> None:
         """Show a message, and how much of the work is done."""
+        message = shown(message, MOST_WORD)
         if self._shown is not None:
             task = self._shown.task_ids[0]
             self._shown.update(task, description=message, completed=done, total=of, visible=True)

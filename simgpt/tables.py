@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
+from topologies.printable import printable
 from topologies.units import Unit, format_quantity
 
 WIDTH = 100
@@ -29,7 +30,8 @@ def table(
     from rich.table import Table
 
     header = [list(columns)] if columns else []
-    widths = _widths([*header, *map(list, rows)], left)
+    rows = [[printable(cell) for cell in row] for row in rows]
+    widths = _widths([*header, *rows], left)
     shown = Table(box=None, show_header=bool(columns), pad_edge=False, padding=(0, GAP, 0, 0))
     for index, width in enumerate(widths):
         title = columns[index] if columns else ""

@@ -15,7 +15,12 @@ ROOT = Path(__file__).resolve().parent.parent
 # What each package may import of the others: a package, or single modules of it.
 ALLOWED = {
     "topologies": [],
-    "workload": ["topologies.errors", "topologies.units"],
+    "workload": [
+        "topologies.errors",
+        "topologies.printable",
+        "topologies.reading",
+        "topologies.units",
+    ],
     "simulator": ["topologies", "workload"],
     "executor": ["topologies", "workload"],
     "validation": ["topologies", "workload", "simulator", "executor"],

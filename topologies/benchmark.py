@@ -18,6 +18,8 @@ from topologies.policies import parse_placement
 from topologies.software import Kind
 from topologies.units import quantity
 
+MOST_BYTES = 1e18
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -113,6 +115,6 @@ def doubling(text: str, value_of: Callable[[str], float]) -> list[float]:
 def _bytes(text: str) -> float:
     digits = len(text) - len(text.lstrip("0123456789."))
     size = quantity(f"{text[:digits]} {text[digits:].strip() or 'B'}".strip(), "bytes")
-    if size <= 0:
-        raise MachineError(f"{text} is no size; write 1MiB:1GiB")
+    if not 1 <= size <= MOST_BYTES:
+        raise MachineError(f"{text} is no size from 1 B to {MOST_BYTES:g} B; write 1MiB:1GiB")
     return size

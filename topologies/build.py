@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from topologies.document import Fact
 from topologies.errors import MachineError
 from topologies.load import load_machine, machine_names
 from topologies.machine import Machine, machine_from_facts
+from topologies.reading import shipped_toml
 
 CURVES = ("all_gather", "reduce_scatter", "all_reduce", "tree", "nvls", "send_recv", "broadcast")
 GIVEN = "given with the machine"
@@ -188,5 +187,4 @@ def fabrics() -> dict[str, Any]:
 
 
 def _toml(name: str) -> dict[str, Any]:
-    text = resources.files("topologies").joinpath(name).read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return shipped_toml("topologies", name)

@@ -43,7 +43,7 @@ def read_facts(document: Mapping[str, Any], origin: str) -> tuple[Fact, ...]:
     document's `[sources]`, followed by a colon; it is spelled out here.
     """
     sources = document.get("sources", {})
-    if not isinstance(sources, Mapping):
+    if not isinstance(sources, Mapping) or not all(isinstance(s, str) for s in sources.values()):
         raise MachineError(f"{origin}: sources must be a table of short name = full text")
     tables = {name: value for name, value in document.items() if name != "sources"}
     return tuple(_spelled_out(fact, sources, origin) for fact in _walk(tables, "", origin))
@@ -79,7 +79,10 @@ def _frozen(value: Any) -> Any:
 
 
 def _spelled_out(fact: Fact, sources: Mapping[str, str], origin: str) -> Fact:
-    if not fact.is_label and not (isinstance(fact.source, str) and fact.source.strip()):
+    for name in _ABOUT:
+        if not isinstance(text := getattr(fact, name), str):
+            raise MachineError(f"{origin}: the {name} of {fact.key} is {text!r}, but wants text")
+    if not fact.is_label and not fact.source.strip():
         name = fact.key.rpartition(".")[2]
         raise MachineError(
             f"{origin}: {fact.key} has no source; write {name} = "

@@ -1,4 +1,4 @@
-"""The root of the project's errors, and what can be wrong with a machine or a quantity."""
+"""The root of the project's errors, and what can be wrong with a machine, a quantity or a file."""
 
 from __future__ import annotations
 
@@ -21,3 +21,13 @@ class TooFewDevicesError(MachineError):
     """More ranks were asked for than the machine has devices."""
 
     exit_code = 3
+
+
+class OutputError(SimgptError):
+    """A file that cannot be written under the name that was given."""
+
+
+class DiskError(OutputError):
+    """A file that the disk does not take: it is full, or broken."""
+
+    exit_code = 5

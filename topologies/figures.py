@@ -12,12 +12,14 @@ from topologies.graph import node_graph
 from topologies.interconnect import Dragonfly, FatTree
 from topologies.machine import Machine
 from topologies.units import format_quantity
+from topologies.writing import figure_bytes, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Point = tuple[float, float]
+MOST_SWITCHES = 20_000
 
 # Colours that the colour-blind can tell apart. Source: Okabe and Ito, Color Universal Design.
 DEVICE, NIC, SWITCH, FAR, QUIET = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#9A9A9A"
@@ -33,6 +35,8 @@ def draw_node(machine: Machine, path: str | Path) -> None:
 def draw_interconnect(machine: Machine, path: str | Path) -> None:
     """Draws the dragonfly and one of its groups, or the fat tree."""
     fabric = machine.interconnect
+    if fabric.switches > MOST_SWITCHES:
+        raise MachineError(f"{machine.name} has too many switches to draw, {fabric.switches:,}")
     if isinstance(fabric, Dragonfly):
         figure, axes = _canvas(2, (14.0, 8.0))
         _groups(axes[0], machine, fabric)
@@ -61,9 +65,10 @@ def _canvas(parts: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
 
 def _save(figure: Figure, path: str | Path) -> None:
     try:
-        figure.savefig(path, dpi=150, facecolor="white")
-    except (OSError, ValueError) as error:
-        raise MachineError(f"cannot write the figure {path}: {error}") from None
+        content = figure_bytes(figure, Path(path).suffix[1:], dpi=150)
+    except ValueError as error:
+        raise MachineError(f"cannot draw the figure {path}: {error}") from None
+    write_whole(path, content)
 
 
 def _circle(count: int, radius: float = 1.0, turn: float = 0.0) -> list[Point]:

@@ -10,6 +10,8 @@ from topologies.errors import MachineError
 
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_-]*?)(\d+)")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+MOST_NODES = 1_000_000  # of a list, and of a machine
+_MOST_DIGITS = 18
 _LIKE = "write it like frontier[00001-00064,00100]"
 
 
@@ -21,7 +23,10 @@ def node_numbers(hostlist: str) -> list[int]:
     """
     if hostlist.count("[") != hostlist.count("]"):
         raise MachineError(f'the brackets of "{hostlist}" do not match; {_LIKE}')
-    numbers = [n for item in _items(hostlist) for n in _numbers_of(item)]
+    ranges = [found for item in _items(hostlist) for found in _ranges_of(item)]
+    if sum(map(len, ranges)) > MOST_NODES:
+        raise MachineError(f'"{hostlist}" names more than {MOST_NODES:,} nodes')
+    numbers = [number for found in ranges for number in found]
     twice = [number for number, times in Counter(numbers).items() if times > 1]
     if twice:
         raise MachineError(f'"{hostlist}" names node {twice[0]} more than once')
@@ -39,13 +44,13 @@ def _items(hostlist: str) -> Iterator[str]:
     yield hostlist[start:].strip()
 
 
-def _numbers_of(item: str) -> Iterator[int]:
+def _ranges_of(item: str) -> Iterator[range]:
     prefix, bracket, rest = item.partition("[")
     if not bracket:
         name = _NAME.fullmatch(item)
         if name is None:
             raise MachineError(f'"{item}" is not a host with a number; {_LIKE}')
-        yield int(name[2])
+        yield _range(f'"{item}"', name[2], name[2])
         return
     inside, _, after = rest.partition("]")
     if "[" in after:
@@ -56,7 +61,13 @@ def _numbers_of(item: str) -> Iterator[int]:
         match = _RANGE.fullmatch(part.strip())
         if match is None:
             raise MachineError(f'"{part}" in "{item}" is not a number or a range; {_LIKE}')
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise MachineError(f'"{part}" in "{item}" ends before it starts; {_LIKE}')
-        yield from range(first, last + 1)
+        yield _range(f'"{part}" in "{item}"', match[1], match[2] or match[1])
+
+
+def _range(part: str, first: str, last: str) -> range:
+    if max(len(first), len(last)) > _MOST_DIGITS:
+        raise MachineError(f"{part} has a number of more than {_MOST_DIGITS} digits; {_LIKE}")
+    found = range(int(first), int(last) + 1)
+    if not found:
+        raise MachineError(f"{part} ends before it starts; {_LIKE}")
+    return found

@@ -8,6 +8,7 @@ from typing import Annotated
 from topologies.errors import MachineError
 from topologies.keys import Key
 
+MOST_GROUPS = 1_000  # every pair of them has a bundle; Slingshot reaches 545
 ROUTINGS = ("adaptive", "minimal")
 
 
@@ -26,7 +27,7 @@ class Dragonfly:
 
     kind: Annotated[str, Key("kind")]
     routing: Annotated[str, Key("routing")]
-    groups: Annotated[int, Key("groups")]
+    groups: Annotated[int, Key("groups", most=MOST_GROUPS)]
     nodes_per_group: Annotated[int, Key("nodes_per_group")]
     switches_per_group: Annotated[int, Key("switches_per_group")]
     endpoints_per_switch: Annotated[int, Key("endpoints_per_switch")]

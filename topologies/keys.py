@@ -9,6 +9,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from topologies.units import Unit
 
+MOST_COUNT = 1_000_000
+
 
 @dataclass(frozen=True)
 class Key:
@@ -16,7 +18,8 @@ class Key:
 
     `zero` allows the value 0, as seconds and watts always do; `names` lists what may stand
     under the key when it is a table of values by name. A `share` is a part of a whole: of what is
-    reached above 0 and at most 1, of what others take (`zero`) below 1, so that some is left.
+    reached above 0 and at most 1, of what others take (`zero`) below 1, so that some is left. A
+    whole number is at most `most`, since memory and time are spent on what it counts.
     """
 
     name: str
@@ -24,6 +27,7 @@ class Key:
     zero: bool = False
     names: tuple[str, ...] = ()
     share: bool = False
+    most: int = MOST_COUNT
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,14 @@ from topologies.machine import (
     machine_from_facts,
     machine_to_dict,
 )
+from topologies.reading import UserFile
 from topologies.schema import Leaf, nearest, value_of
 from topologies.variants import as_variant, variants_in
+from topologies.writing import write_whole
 
 _SHIPPED = Path(__file__).parent / "machines"
+_FILE = UserFile("machine", MachineError)
+_SETTING = UserFile("value", MachineError)
 
 
 def machine_names() -> list[str]:
@@ -58,13 +61,7 @@ def load_machine(name_or_path: str) -> Machine:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except OSError as error:
-        raise MachineError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise MachineError(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from None
+    document = _FILE.document(path)
     if not isinstance(document, dict):
         raise MachineError(f"{path} does not hold a machine, but a {type(document).__name__}")
     return document
@@ -118,8 +115,8 @@ def _parsed(leaf: Leaf, value: object) -> Any:
     if leaf.unit or leaf.type is str or not isinstance(value, str):
         return _tuples(value)
     try:
-        return _tuples(json.loads(value))
-    except ValueError:
+        return _tuples(_SETTING.parsed(value, leaf.key))
+    except MachineError:
         return value
 
 
@@ -130,4 +127,4 @@ def _tuples(value: Any) -> Any:
 def write_machine(machine: Machine, path: str | Path) -> None:
     """Writes a machine as JSON that `load_machine` reads back equal."""
     text = json.dumps(machine_to_dict(machine), indent=2, ensure_ascii=False)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    write_whole(path, text + "\n")

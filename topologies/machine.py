@@ -20,6 +20,8 @@ from topologies.profile import Profile, Table
 from topologies.schema import Leaf, checked, leaves, nearest
 from topologies.software import PARTS, Software
 
+MOST_PARTS = 10_000_000
+
 
 @dataclass(frozen=True)
 class Power:
@@ -50,11 +52,19 @@ class Machine:
     entries: tuple[Fact, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses more nodes than the interconnect joins, and an interconnect without NICs."""
+        """Refuses more nodes than the interconnect joins, an interconnect without NICs, and more
+        parts than memory is spent on."""
         if self.nodes > self.interconnect.nodes:
             raise MachineError(
                 f"nodes = {self.nodes}, but the interconnect has room for {self.interconnect.nodes}"
             )
+        for what, count in (
+            ("devices", self.devices),
+            ("NICs", self.nodes * self.node.nics.count),
+            ("switches", self.interconnect.switches),
+        ):
+            if count > MOST_PARTS:
+                raise MachineError(f"{count:,} {what} are more than the {MOST_PARTS:,} modelled")
         if self.nodes > 1 and not self.node.nics.count:
             raise MachineError(f"nodes = {self.nodes} need node.nics to reach each other")
 

@@ -9,6 +9,8 @@ from typing import Annotated
 from topologies.errors import MachineError
 from topologies.keys import Key
 
+MOST_DEVICES = 1_024  # of one node, and NICs
+
 
 @dataclass(frozen=True)
 class Links:
@@ -38,7 +40,7 @@ class Nics:
     `latency` is that of the smallest message, for information: the library's curves contain it.
     """
 
-    count: Annotated[int, Key("count", zero=True)]
+    count: Annotated[int, Key("count", zero=True, most=MOST_DEVICES)]
     bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
     of_device: Annotated[tuple[int, ...], Key("of_device")]
     latency_s: Annotated[float | None, Key("latency", "s")] = None
@@ -51,7 +53,7 @@ NO_NICS = Nics(count=0, bytes_per_s=0.0, of_device=())
 class Node:
     """A node and what is in it; a machine's nodes are all alike."""
 
-    devices: Annotated[int, Key("devices")]
+    devices: Annotated[int, Key("devices", most=MOST_DEVICES)]
     links: Annotated[Links, Key("links")]
     host: Annotated[Host, Key("host")]
     nics: Annotated[Nics, Key("nics")] = NO_NICS

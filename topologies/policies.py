@@ -16,6 +16,7 @@ from topologies.placement import (
 )
 from topologies.schema import nearest
 
+MOST_DIGITS = 18  # of a seed
 POLICIES = ("contiguous", "scattered", "random", "hosts", "scheduler")
 _OPTIONS = {"scattered": ("seed", "order"), "random": ("seed", "order"), "scheduler": ("seed",)}
 
@@ -50,7 +51,7 @@ def _read(text: str) -> tuple[str, int, str]:
     name, _, rest = text.partition(":")
     words = rest.split(":") if rest else []
     groups = words.pop(0) if name == "scattered" and words else ""
-    if name not in POLICIES or name == "hosts" or (name == "scattered" and not groups.isdecimal()):
+    if name not in POLICIES or name == "hosts" or (name == "scattered" and not _is_count(groups)):
         raise MachineError(
             f'placement "{text}" is not known{nearest(name, POLICIES)}; try contiguous, scheduler, '
             "scattered:30, scattered:30:seed=7, random:seed=1 or hosts:NAME[00001-00064]"
@@ -61,8 +62,12 @@ def _read(text: str) -> tuple[str, int, str]:
 def _options(text: str, words: list[str], allowed: tuple[str, ...]) -> tuple[int, str]:
     given = dict(word.partition("=")[::2] for word in words)
     for key, value in given.items():
-        if key not in allowed or (key == "seed" and not value.isdecimal()):
+        if key not in allowed or (key == "seed" and not _is_count(value)):
             wanted = " and ".join(f"{name}=…" for name in allowed) or "no options"
             raise MachineError(f'placement "{text}" has {key}={value}, but takes {wanted}')
     check_order(order := given.get("order", "sorted"))
     return int(given.get("seed", "0")), order
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) <= MOST_DIGITS

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from topologies.errors import MachineError
 
+MOST = 1e30
+
 
 @dataclass(frozen=True)
 class Table:
@@ -15,7 +17,7 @@ class Table:
     rows: tuple[tuple[float, ...], ...]
 
     def __post_init__(self) -> None:
-        """Refuses a table without times, and rows of another width."""
+        """Refuses a table without times, rows of another width, and times that are none."""
         if not self.columns or self.columns[-1] != "seconds":
             raise MachineError(f'a profile table ends in "seconds", but has {list(self.columns)}')
         for row in self.rows:
@@ -23,6 +25,8 @@ class Table:
                 raise MachineError(
                     f"a profile row {list(row)} does not fit its columns {list(self.columns)}"
                 )
+            if not all(0 <= cell < MOST for cell in row) or not row[-1]:
+                raise MachineError(f"a profile row {list(row)} wants numbers, and seconds above 0")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import types
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,12 +13,15 @@ from cattrs import BaseValidationError, Converter
 
 from topologies.document import Fact
 from topologies.errors import MachineError, UnitError
-from topologies.keys import keyed_fields
+from topologies.keys import MOST_COUNT, keyed_fields
+from topologies.printable import printable, shown
 from topologies.units import Unit, quantity
+
+LEAST_NUMBER, MOST_NUMBER = 1e-30, 1e30  # of any quantity in SI that is not 0
 
 
 def _whole(value: Any, _: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MOST_COUNT:
         raise TypeError(f"{value!r} is not a whole number")
     return value
 
@@ -42,6 +44,7 @@ class Leaf:
     required: bool
     inside: str
     share: bool
+    most: int
 
     @property
     def range(self) -> str:
@@ -67,9 +70,11 @@ def leaves(cls: type, prefix: str = "", inside: str = "") -> Iterator[Leaf]:
             yield from leaves(inner, f"{path}.", inside if field.required else path)
         elif key.names:
             for name in key.names:
-                yield Leaf(f"{path}.{name}", float, key.unit, True, False, inside, key.share)
+                own = f"{path}.{name}"
+                yield Leaf(own, float, key.unit, True, False, inside, key.share, key.most)
         else:
-            yield Leaf(path, field.type, key.unit, positive, field.required, inside, key.share)
+            required, share = field.required, key.share
+            yield Leaf(path, field.type, key.unit, positive, required, inside, share, key.most)
 
 
 def _dataclass_in(hint: Any) -> type | None:
@@ -108,24 +113,29 @@ def value_of(leaf: Leaf, value: Any, origin: str) -> Any:
     if isinstance(result, float | int) and not leaf.holds(result):
         hint = f"; write {result / 100:g} for {result:g} %" if leaf.share and result > 1 else ""
         raise MachineError(f"{origin}: {leaf.key} = {value} must be {leaf.range}{hint}")
+    if leaf.type is int and result > leaf.most:
+        raise MachineError(f"{origin}: {leaf.key} = {value} must be at most {leaf.most:,}")
+    if leaf.unit and result and not LEAST_NUMBER < result < MOST_NUMBER:
+        wanted = f"between {LEAST_NUMBER:g} and {MOST_NUMBER:g} {leaf.unit}"
+        raise MachineError(f"{origin}: {leaf.key} = {value} must be {wanted}")
     return result
 
 
 def _plain(leaf: Leaf, value: Any, origin: str) -> Any:
     if leaf.type is str and isinstance(value, str):
-        return value
+        return printable(value) if leaf.key == "description" else shown(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if leaf.type is float and number and math.isfinite(value):
+    if leaf.type is float and number and abs(value) <= MOST_NUMBER:
         return float(value)
-    if leaf.type is int and number and math.isfinite(value) and value == int(value):
+    if leaf.type is int and number and abs(value) <= MOST_NUMBER and value == int(value):
         return int(value)
     if get_origin(leaf.type) is tuple and isinstance(value, tuple):
         try:
             return _CONVERTER.structure(value, leaf.type)
         except (BaseValidationError, ValueError, TypeError):
             pass
-    shown = list(value) if isinstance(value, tuple) else value
-    raise MachineError(f"{origin}: {leaf.key} = {shown!r} does not fit; it wants {_wish(leaf)}")
+    given = list(value) if isinstance(value, tuple) else value
+    raise MachineError(f"{origin}: {leaf.key} = {given!r} does not fit; it wants {_wish(leaf)}")
 
 
 def _wish(leaf: Leaf) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-FOLDER = Path(__file__).parent / "measured"
+from topologies.reading import shipped_text, shipped_toml
+
+FOLDER = "measured"
 Shape = tuple[int, int, int]
 
 
@@ -37,14 +37,12 @@ def matmuls_of(device_name: str) -> Matmuls | None:
 
 @cache
 def _tables() -> list[dict[str, str]]:
-    text = (FOLDER / "tables.toml").read_text(encoding="utf-8")
-    found: list[dict[str, str]] = tomllib.loads(text)["table"]
+    found: list[dict[str, str]] = shipped_toml("topologies", f"{FOLDER}/tables.toml")["table"]
     return found
 
 
 @cache
 def _read(file: str, source: str) -> Matmuls:
-    with (FOLDER / file).open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
+    rows = list(csv.DictReader(shipped_text("topologies", f"{FOLDER}/{file}").splitlines()))
     seconds = {(int(r["m"]), int(r["n"]), int(r["k"])): float(r["seconds"]) for r in rows}
     return Matmuls(seconds, source)

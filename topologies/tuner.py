@@ -12,14 +12,13 @@ that several operations in one launch share latencies.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 from topologies.errors import MachineError
+from topologies.reading import shipped_toml
 from topologies.units import quantity
 
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -151,8 +150,7 @@ def _triple(values: Any) -> Triple:
 
 @lru_cache(maxsize=1)
 def _tuners() -> dict[str, dict[str, Any]]:
-    text = resources.files("topologies").joinpath("tuners.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return shipped_toml("topologies", "tuners.toml")
 
 
 @lru_cache(maxsize=16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
+from decimal import Decimal, DecimalException
 from typing import Literal, get_args
 
 from topologies.errors import UnitError
@@ -65,9 +65,12 @@ def quantity(text: object, unit: Unit) -> float:
 
 
 def _scaled(number: str, factor: float) -> float:
-    """Rounds once: "350 ns" is the same float as 3.5e-7."""
+    """Rounds once: "350 ns" is the same float as 3.5e-7. What no decimal holds is not finite."""
     exact = Decimal(int(factor)) if factor >= 1 else Decimal(str(factor))
-    return float(Decimal(number) * exact)
+    try:
+        return float(Decimal(number) * exact)
+    except DecimalException:
+        return math.inf
 
 
 def format_quantity(value: float, unit: Unit, *, digits: int = 3, binary: bool = False) -> str:

@@ -11,7 +11,10 @@ from topologies.schema import nearest
 
 def variants_in(document: Mapping[str, Any]) -> list[str]:
     """The names of a machine document's variants; the first one is the default."""
-    return list(document.get("variants", {}))
+    variants = document.get("variants", {})
+    if not isinstance(variants, Mapping):
+        raise MachineError("variants must be tables by name: write [variants.NAME.software]")
+    return list(variants)
 
 
 def as_variant(document: Mapping[str, Any], variant: str, origin: str) -> dict[str, Any]:
@@ -32,7 +35,10 @@ def as_variant(document: Mapping[str, Any], variant: str, origin: str) -> dict[s
     changes = document["variants"][chosen]
     if not isinstance(changes, Mapping) or set(changes) - {"software"}:
         raise MachineError(f"{origin}: variants.{chosen} may hold software alone")
-    own, new = (_with_sources(each.get("software", {})) for each in (rest, changes))
+    softwares = [each.get("software", {}) for each in (rest, changes)]
+    if not all(isinstance(each, Mapping) for each in softwares):
+        raise MachineError(f"{origin}: software must be a table, in variants.{chosen} too")
+    own, new = map(_with_sources, softwares)
     return rest | {"software": _merged(own, new), "variant": chosen}
 
 

@@ -7,14 +7,13 @@ all of it on z, the rest on data; where the batch does not divide over z*data, x
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from simulator.prediction import Prediction, predict
 from topologies.load import load_machine
 from topologies.placement import scheduler
+from topologies.reading import shipped_toml
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
@@ -50,8 +49,7 @@ class Published:
 
 def validate_axonn() -> list[Published]:
     """Predict every published run of the data file."""
-    text = resources.files("validation").joinpath("data/axonn.toml").read_text(encoding="utf-8")
-    return [_predicted(run) for run in tomllib.loads(text)["run"]]
+    return [_predicted(run) for run in shipped_toml("validation", "data/axonn.toml")["run"]]
 
 
 def _predicted(run: dict[str, Any]) -> Published:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from importlib import resources
 
 import numpy as np
 
 from topologies.machine import Machine
 from topologies.network import rings
 from topologies.placement import contiguous
+from topologies.reading import shipped_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,7 @@ class GroupBandwidth:
 
 def axonn_group_bandwidths(machine: Machine) -> list[GroupBandwidth]:
     """All published rows for a machine; none for one that the authors did not measure."""
-    data = resources.files("validation").joinpath("data/axonn_groups.toml")
-    rows = tomllib.loads(data.read_text(encoding="utf-8")).get(machine.name, [])
+    rows = shipped_toml("validation", "data/axonn_groups.toml").get(machine.name, [])
     return [_beside(machine, inner, size, rate * 1e9) for inner, size, rate in rows]
 
 

@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from simulator.tabled import MatmulTable, half_matmul
 from topologies.errors import MachineError, SimgptError
 from topologies.load import load_machine
 from topologies.machine import Machine
+from topologies.reading import TABLE_BYTES, UserFile, shipped_text
 from topologies.tables import Shape
 from workload.op import Op
 
@@ -26,11 +26,15 @@ MACHINES = {"a100": "dgx-a100", "gh200": "alps", "h100": "dgx-h100", "mi250": "f
 KINDS = {"layernorm": "layernorm", "RMSlayernorm": "rmsnorm", "gelu": "gelu", "res_add": "add"}
 HALF = 2  # bytes of an element: all tables are fp16 or bf16
 LARGE_FLOPS = 1e9
+MOST_DIGITS = 9  # of a side of a matmul
 FORWARD, BACKWARD = "forward", "backward"
 
 
 class KernelsError(SimgptError):
     """A file of measured kernels that cannot be read as such."""
+
+
+_FILE = UserFile("table of kernels", KernelsError, TABLE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +88,13 @@ def _group(device: str, op: str, errors: list[float]) -> Group:
 
 def _rows(path: Path | None) -> Iterator[tuple[dict[str, str], str]]:
     if path is None:
-        shipped = resources.files("validation").joinpath("data/kernels.csv")
-        yield from _checked(shipped.read_text(encoding="utf-8").splitlines(), "kernels.csv")
+        shipped = shipped_text("validation", "data/kernels.csv")
+        yield from _checked(shipped.splitlines(), "kernels.csv")
         return
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from _checked(file, path.name)
-    except OSError as error:
-        raise KernelsError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise KernelsError(f"{path} is no CSV file: it is not text in UTF-8") from None
+        yield from _checked(_FILE.lines(path), path.name)
+    except csv.Error as error:
+        raise KernelsError(f"{path.name} is no CSV file: {error}") from None
 
 
 def _checked(lines: Iterable[str], origin: str) -> Iterator[tuple[dict[str, str], str]]:
@@ -207,8 +208,9 @@ _loaded = lru_cache(maxsize=8)(load_machine)
 
 def _whole(row: Mapping[str, str], column: str, place: str) -> int:
     text = row[column]
-    if not text.isdecimal() or int(text) < 1:
-        raise KernelsError(f"{place}: {column} = {text!r} must be a whole number of 1 or more")
+    if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) < 1:
+        wanted = f"a whole number of 1 or more, in at most {MOST_DIGITS} digits"
+        raise KernelsError(f"{place}: {column} = {text!r} must be {wanted}")
     return int(text)
 
 

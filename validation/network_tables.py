@@ -8,15 +8,15 @@ the rules of data/network_rules.json say: the first whose words are all in the t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from topologies.errors import SimgptError
+from topologies.printable import path_shown
+from topologies.reading import ANSWER_BYTES, UserFile, shipped_text
 from topologies.software import Kind
 
 KIND_OF_OP: dict[str, Kind] = {
@@ -30,11 +30,16 @@ KIND_OF_OP: dict[str, Kind] = {
     "p2p_bandwidth": "send_recv",
 }
 _PER_RANK = ("bytes contributed per rank", "bytes per rank pair")
+LEAST, MOST = 1e-30, 1e30  # of seconds, bytes and bytes per second
+MOST_DEVICES = 10_000_000
 _SECONDS = ("seconds", "seconds_median", "seconds_out_of_place")
 
 
 class TableError(SimgptError):
     """A file of measured tables that cannot be read as such."""
+
+
+_FILE = UserFile("file of measured tables", TableError, ANSWER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +74,15 @@ class Skipped:
 def read_tables(path: Path | None = None) -> dict[str, dict[str, Any]]:
     """The tables of a file by name; without a file, those that come with simgpt."""
     if path is None:
-        shipped = resources.files("validation").joinpath("data/network.json")
-        document = json.loads(shipped.read_text(encoding="utf-8"))
+        document = _FILE.parsed(shipped_text("validation", "data/network.json"), "network.json")
     else:
-        document = _document(path)
+        document = _FILE.parsed(_FILE.text(path), path_shown(path))
     tables = document.get("tables", document) if isinstance(document, dict) else None
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
         raise TableError(f"{path} holds no tables: it should be an object of tables by name")
     if not tables:
         raise TableError(f"{path} holds no tables")
     return tables
-
-
-def _document(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TableError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise TableError(f"{path} is no JSON: {error}") from None
 
 
 def measured(
@@ -109,8 +104,8 @@ def measured(
 
 @lru_cache(maxsize=1)
 def _mapping() -> dict[str, Any]:
-    text = resources.files("validation").joinpath("data/network_rules.json")
-    mapping: dict[str, Any] = json.loads(text.read_text(encoding="utf-8"))
+    text = shipped_text("validation", "data/network_rules.json")
+    mapping: dict[str, Any] = _FILE.parsed(text, "network_rules.json")
     return mapping
 
 
@@ -134,29 +129,46 @@ def _rows(name: str, table: Mapping[str, Any], per_node: int) -> tuple[Row, ...]
     columns, rows = table.get("columns"), table.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list):
         raise TableError(f"table {name} wants columns and rows, both lists")
+    if not all(isinstance(column, str) for column in columns):
+        raise TableError(f"table {name} has columns {columns}, of which some are no names")
     if "bytes" not in columns or not {*_SECONDS, "bytes_per_second"} & {*columns}:
         raise TableError(
             f"table {name} has columns {columns}, but wants bytes and seconds or bytes_per_second"
         )
-    if "devices" not in columns and not isinstance(table.get("devices"), int):
+    if "devices" not in columns and "devices" not in table:
         raise TableError(f"table {name} names no devices, neither as a column nor beside it")
+    for row in rows:
+        if not isinstance(row, list):
+            raise TableError(f"table {name} has {row} among its rows, which is no list of cells")
     return tuple(_row(name, table, dict(zip(columns, row, strict=False)), per_node) for row in rows)
 
 
 def _row(name: str, table: Mapping[str, Any], cells: Mapping[str, Any], per_node: int) -> Row:
-    numbers = {**cells, "devices": cells.get("devices", table.get("devices"))}
-    times = [column for column in (*_SECONDS, "bytes_per_second") if column in cells]
-    wanted = ("devices", "bytes", times[0]) if times else ()
-    values = [numbers.get(column) for column in wanted]
-    if not wanted or not all(isinstance(v, int | float) and v > 0 for v in values):
-        raise TableError(f"table {name} has a row {dict(cells)} that is not all positive numbers")
-    devices, size, time = int(numbers["devices"]), float(cells["bytes"]), float(cells[times[0]])
-    nodes = table.get("nodes", -(-devices // int(table.get("devices_per_node", per_node))))
-    payload = size * devices if table.get("size_meaning") in _PER_RANK else size
+    origin = f"table {name}"
+    time = next((column for column in (*_SECONDS, "bytes_per_second") if column in cells), "")
+    devices = _count({**table, **cells}, "devices", origin)
+    within = _count({"devices_per_node": per_node, **table}, "devices_per_node", origin)
+    nodes = _count({"nodes": -(-devices // within), **table}, "nodes", origin)
+    size, measured = _number(cells, "bytes", origin), _number(cells, time or "seconds", origin)
     return Row(
         devices=devices,
-        nodes=int(nodes),
+        nodes=nodes,
         size_bytes=size,
-        payload_bytes=payload,
-        seconds=size / time if times[0] == "bytes_per_second" else time,
+        payload_bytes=size * devices if table.get("size_meaning") in _PER_RANK else size,
+        seconds=size / measured if time == "bytes_per_second" else measured,
     )
+
+
+def _number(given: Mapping[str, Any], key: str, origin: str) -> float:
+    value = given.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not LEAST < value < MOST:
+        raise TableError(f"{origin} has {key} = {value}, which is not a positive number")
+    return float(value)
+
+
+def _count(given: Mapping[str, Any], key: str, origin: str) -> int:
+    value = _number(given, key, origin)
+    if value != int(value) or value > MOST_DEVICES:
+        most = f"a whole number of at most {MOST_DEVICES:,}"
+        raise TableError(f"{origin} has {key} = {given[key]}, which is not {most}")
+    return int(value)

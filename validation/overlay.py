@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from simulator.costs import peak_flops_per_s
 from topologies.load import load_machine
+from topologies.reading import shipped_toml
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan_text import parse_plan
@@ -55,8 +54,7 @@ def published_point(point: Mapping[str, Any], batch: int) -> PublishedStep | Non
 
 @cache
 def _runs() -> tuple[dict[str, Any], ...]:
-    text = resources.files("validation").joinpath("data/axonn.toml").read_text(encoding="utf-8")
-    return tuple(tomllib.loads(text)["run"])
+    return tuple(shipped_toml("validation", "data/axonn.toml")["run"])
 
 
 @cache

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from simulator.prediction import Prediction, predict
 from topologies.load import load_machine
 from topologies.placement import scheduler
+from topologies.reading import shipped_toml
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
@@ -68,5 +67,4 @@ def _predicted(machine: str, devices: int, rung: dict[str, Any]) -> Prediction:
 
 
 def _data(name: str) -> dict[str, Any]:
-    text = resources.files("validation").joinpath(f"data/{name}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return shipped_toml("validation", f"data/{name}.toml")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from topologies.printable import printable, shown
+from topologies.reading import UserFile, shipped_toml
 from workload.errors import ModelError
 
 CHOICES = {
@@ -27,7 +27,9 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "vocab": 10_000_000,
     "kv_heads": 10_000,
     "head_width": 10_000,
+    "rope_base": 1_000_000_000_000,
 }
+_FILE = UserFile("model", ModelError)
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
 
 
@@ -80,6 +82,8 @@ class GPT:
             raise self._wrong(f"rope turns pairs, so a head's width {self.width} must be even")
         if self.rope_base < 2:
             raise self._wrong(f"rope_base={self.rope_base} must be at least 2")
+        if self.rope_base > MOST["rope_base"]:
+            raise self._wrong(f"rope_base={self.rope_base} must be at most {MOST['rope_base']:,}")
         if not 0 <= self.dropout < 1:
             raise self._wrong(f"dropout={self.dropout} must be at least 0 and below 1")
 
@@ -177,8 +181,7 @@ def find_model(name: str) -> GPT:
 
 @cache
 def _presets() -> dict[str, GPT]:
-    text = resources.files("workload").joinpath("models.toml").read_text(encoding="utf-8")
-    families = tomllib.loads(text)
+    families = shipped_toml("workload", "models.toml")
     return {
         name: _preset(name, shape, family)
         for family in families.values()
@@ -199,19 +202,16 @@ def read_model(path: Path) -> GPT:
 
     `name` defaults to the file's, and `ffn` to 4 hidden, except with "swiglu", where models differ.
     """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"cannot read the model {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} is no TOML file: {error}") from None
+    table = _FILE.document(path)
     _check_kinds(table, str(path))
     needed = ["layers", "hidden", "heads", "sequence", "vocab"]
     needed += ["ffn"] if table.get("activation") == "swiglu" else []
     missing = [key for key in needed if key not in table]
     if missing:
         raise ModelError(f"{path}: {', '.join(missing)} missing")
-    return GPT(**{"name": path.stem, "ffn": 4 * table["hidden"], **table})
+    words = {key: printable(value) for key, value in table.items() if isinstance(value, str)}
+    words["name"] = shown(table.get("name", path.stem))
+    return GPT(**{"ffn": 4 * table["hidden"], **table, **words})
 
 
 def with_fields(gpt: GPT, given: Mapping[str, Any]) -> GPT:

@@ -17,6 +17,7 @@ CHOICES = {
     "matmul_forms": ("plain", "tuned"),
     "precision": ("bf16", "fp32", "fp64"),
 }
+MOST = 1_000_000_000  # of every count, so that products of two stay within 64 bits
 RECOMPUTES = ("none", "selective", "full")
 PRECISIONS = CHOICES["precision"]
 
@@ -73,8 +74,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         for key in (*AXES, "interleave", "batch", "micro_batch"):
-            if getattr(self, key) < 1:
-                raise PlanError(f"{key}={getattr(self, key)} must be at least 1")
+            if not 1 <= getattr(self, key) <= MOST:
+                bound = "at least 1" if getattr(self, key) < 1 else f"at most {MOST:,}"
+                raise PlanError(f"{key}={getattr(self, key)} must be {bound}")
         for key, allowed in CHOICES.items():
             _one_of(key, getattr(self, key), allowed)
         for switch in self.overlap:
@@ -90,7 +92,8 @@ class Plan:
         if word not in RECOMPUTES:
             allowed = f"{', '.join(RECOMPUTES)}, or full:N for the first N layers"
             raise PlanError(f"recompute={self.recompute} is not supported; use one of {allowed}")
-        if colon and (word != "full" or not count.isdecimal() or int(count) < 1):
+        counts = count.isdecimal() and len(count) <= len(str(MOST)) and int(count) > 0
+        if colon and not (word == "full" and counts):
             raise PlanError(f"recompute={self.recompute} must be full:N for the first N layers")
 
     def _check_sharding(self) -> None:

@@ -9,9 +9,10 @@ from dataclasses import fields
 from typing import Any
 
 from workload.errors import PlanCannotRunError, PlanError
-from workload.plan import OVERLAPS, Plan
+from workload.plan import MOST, OVERLAPS, Plan
 
 REST = "rest"
+_LISTS = {"overlap": "oar+ors", "stage_layers": "6+6+5"}
 KEYS = tuple(field.name for field in fields(Plan))
 _TYPES = {field.name: str(field.type) for field in fields(Plan)}
 
@@ -73,6 +74,8 @@ def plan_value(key: str, value: Any) -> Any:
         near = difflib.get_close_matches(key, _TYPES, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_TYPES)}"
         raise PlanError(f"unknown plan key {key!r}; {hint}")
+    if key in ("overlap", "stage_layers") and not isinstance(value, str | list | tuple):
+        raise PlanError(f"{key}={value} must be text or a list, as in {_LISTS[key]}")
     if key == "overlap":
         return _overlap(value)
     if key == "stage_layers":
@@ -87,9 +90,12 @@ def plan_value(key: str, value: Any) -> Any:
 
 def _number(key: str, value: Any) -> int:
     try:
-        return int(str(value))
+        number = int(str(value))
     except ValueError:
         raise PlanError(f"{key}={value} must be a whole number") from None
+    if abs(number) > MOST:
+        raise PlanError(f"{key}={value} must be at most {MOST:,}")
+    return number
 
 
 def _switch(key: str, value: Any) -> bool:

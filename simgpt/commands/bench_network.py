@@ -13,6 +13,8 @@ from topologies.benchmark import Line, bench, doubling, sizes_of
 from topologies.errors import MachineError, SimgptError
 from topologies.software import ALGORITHMS, Kind
 
+MOST_DIGITS = 9  # of a number of devices
+
 
 @click.command("bench-network")
 @click.option("-m", "--machine", "name", required=True, help="A machine's name or its file.")
@@ -99,6 +101,6 @@ def _given(option: str, text: str, values_of: Callable[[str], list[float]]) -> l
 
 
 def _whole(text: str) -> float:
-    if not text.isdecimal() or int(text) < 2:
+    if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) < 2:
         raise MachineError(f"{text} is no number of devices; write 16:1024 or 64")
     return float(text)

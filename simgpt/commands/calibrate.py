@@ -67,7 +67,7 @@ def command(
     machine = options.check_machine(document)
     content = json.dumps(document)
     if output is None:
-        click.echo(content)
+        options.say(content)
         return
     options.write(output, content + "\n")
     record = _record(machine, output)

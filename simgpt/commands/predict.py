@@ -32,12 +32,12 @@ LABELS = 30  # characters of the tables' first column
 @click.command("predict")
 @click.argument("model")
 @click.option("-m", "--machine", required=True, help="A machine's name, or its TOML or JSON file.")
-@click.option("-n", "--devices", type=click.IntRange(min=1), help="Devices; data=rest fills them.")
+@click.option("-n", "--devices", type=options.DEVICES, help="Devices; data=rest fills them.")
 @click.option(
     "--plan", default="data=rest", show_default=True, help="key=value,… or a TOML or JSON file."
 )
-@click.option("--batch", type=click.IntRange(min=1), help="Sequences per step.")
-@click.option("--batch-tokens", type=click.IntRange(min=1), help="Tokens per step instead.")
+@click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
+@click.option("--batch-tokens", type=options.TOKENS, help="Tokens per step instead.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
 @click.option(
     "--placement",

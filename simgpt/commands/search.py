@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from workload.gpt import GPT
 
 MOST_WORKERS = 64
+MOST_COUNTS = 100
 
 
 class DeviceCounts(click.ParamType[tuple[int, ...]]):
@@ -37,7 +38,7 @@ class DeviceCounts(click.ParamType[tuple[int, ...]]):
             found = tuple(int(word) for word in str(value).split(","))
         except ValueError:
             found = (0,)
-        if min(found) < 1:
+        if min(found) < 1 or max(found) > options.MOST_DEVICES or len(found) > MOST_COUNTS:
             self.fail(f"{value} is no list of numbers of devices, as in 512,1024", param, ctx)
         return found
 
@@ -61,14 +62,14 @@ class Share(click.ParamType[float]):
 @click.command("search")
 @click.argument("model")
 @click.option("-m", "--machine", required=True, help="A machine's name, or its TOML or JSON file.")
-@click.option("-n", "--devices", type=click.IntRange(min=1), required=True, help="Devices to use.")
+@click.option("-n", "--devices", type=options.DEVICES, required=True, help="Devices to use.")
 @click.option(
     "--plan",
     default="",
     help="Fields that all plans must have: pipe=1,zero=1 or a TOML or JSON file.",
 )
-@click.option("--batch", type=click.IntRange(min=1), help="Sequences per step.")
-@click.option("--batch-tokens", type=click.IntRange(min=1), help="Tokens per step instead.")
+@click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
+@click.option("--batch-tokens", type=options.TOKENS, help="Tokens per step instead.")
 @click.option(
     "--top", type=click.IntRange(1, 1000), default=3, show_default=True, help="How many plans."
 )

@@ -65,7 +65,11 @@ def host(
 
     require_torch()
     with Ticker() as ticker:
-        built = options.machine_of(machine) if machine else _calibrated(threads, timeout_s, ticker)
+        built = (
+            _calibrated(threads, timeout_s, ticker)
+            if machine is None
+            else options.machine_of(machine)
+        )
         rows = list(validate_host(built, threads=threads, timeout_s=timeout_s, progress=ticker))
     error = mape([row.error for row in rows])
     record = {"rows": [row.as_dict() for row in rows], "mape": error} | ran()

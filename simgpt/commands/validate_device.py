@@ -49,7 +49,7 @@ def command(
     with Ticker() as ticker:
         built = (
             options.machine_of(machine)
-            if machine
+            if machine is not None
             else _calibrated({case.precision for case in cases}, threads, timeout_s, ticker)
         )
         found = list(

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from simgpt.options import tokens_of
+from simgpt.options import MOST_DEVICES, MOST_TOKENS, tokens_of
 from simgpt.studies.best import BEST
 from simgpt.studies.errors import StudyError
 from topologies.policies import check_placement
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
-from workload.plan import Plan
+from workload.plan import MOST, Plan
 from workload.plan_text import KEYS, REST, plan_value, split_plan
 
 Point = dict[str, Any]
@@ -28,6 +28,7 @@ MODEL = {f.name: str(f.type) for f in fields(GPT) if f.name not in ("name", "sou
 PLAN = tuple(key for key in KEYS if key != "batch")
 TABLES = ("device", "node", "nodes", "interconnect", "network", "software", "power")
 COMPANIONS: tuple[dict[str, Any], ...] = ({}, {"pipe": 2, "batch": 2}, {"zero": 1})
+MOST_COUNTED = {"devices": MOST_DEVICES, "batch": MOST, "batch_tokens": MOST_TOKENS}
 WORDS = {"true": True, "false": False}
 
 
@@ -79,9 +80,12 @@ def value(key: str, given: Any) -> Any:
 
 def check_once(key: str, values: Sequence[Any]) -> None:
     """A StudyError if one of a key's values stands twice, which would be predicted twice."""
-    for number, each in enumerate(values):
-        if each in values[:number]:
+    seen = set()
+    for each in values:
+        known = str(each) if isinstance(each, list) else each
+        if known in seen:
             raise StudyError(f"{key} has {each} twice")
+        seen.add(known)
 
 
 _EXAMPLES = {"model": '"gpt-80b"', "machine": '"frontier"', "placement": '"scheduler"'}
@@ -156,6 +160,8 @@ def _count(key: str, given: Any) -> int:
         number = None
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise StudyError(f"{key} = {given} must be a whole number of 1 or more")
+    if number > MOST_COUNTED[key]:
+        raise StudyError(f"{key} = {given} must be at most {MOST_COUNTED[key]:,}")
     return number
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,11 @@ from simgpt.studies.best import BEST
 from simgpt.studies.errors import StudyError
 from simgpt.studies.keys import PLAIN, Point, canonical, check_once, ordered, value
 from simgpt.studies.scaling import Scaling, read_scaling
+from topologies.printable import MOST_WORD, path_shown, shown
+from topologies.reading import UserFile
 
 TABLES = ("title", "set", "sweep", "point", "scaling")
+_FILE = UserFile("study", StudyError)
 MOST_POINTS = 100_000  # some 300 MB of rows
 
 
@@ -97,19 +99,17 @@ class Study:
 
 def read_study(path: Path) -> Study:
     """The study that a TOML file describes."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StudyError(f"cannot read the study {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise StudyError(f"{path} is no study: {error}") from None
+    text = _FILE.text(path)
+    document = _FILE.parsed(text, path_shown(path), toml=True)
     for key in document:
         if key not in (*PLAIN, *TABLES):
             raise StudyError(
                 f"unknown key {key!r} in {path}; known: {', '.join((*PLAIN, *TABLES))}; what is "
                 "fixed of a plan, model or machine goes under [set], what varies under [sweep]"
             )
-    return study_of(document, title=str(document.get("title", path.stem)), folder=path.parent)
+    return study_of(
+        document, title=shown(document.get("title", path.stem), MOST_WORD), folder=path.parent
+    )
 
 
 def study_of(document: Mapping[str, Any], *, title: str, folder: Path) -> Study:

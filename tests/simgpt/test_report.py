@@ -55,7 +55,7 @@ def test_weak_scaling_is_drawn_for_every_machine_of_the_ladder(tmp_path: Path) -
         ("report {} -o x.pdf", "must end in .html"),
         ("report {}/nope.json -o x.html", "cannot read"),
         ("report {} --figures /dev/null/x", "cannot make the folder"),
-        ("report /dev/null -o x.html", "is not valid JSON"),
+        ("report /dev/null -o x.html", "it is no regular file"),
     ],
 )
 def test_wrong_input_is_one_sentence(command: str, words: str, folder: Path) -> None:

@@ -126,12 +126,12 @@ def test_a_file_of_larger_groups_is_compared_with_all_of_it_held_out(
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not valid JSON"),
         ("[]", "holds no tables"),
         ("{}", "holds no tables"),
         ({"t": {**_larger(), "columns": ["devices", "bytes"]}}, "wants bytes and seconds"),
-        ({"t": {**_larger(), "rows": [[512, 2**30, "x"]]}}, "not all positive numbers"),
-        ({"t": {**_larger(), "rows": [[512, 2**30]]}}, "not all positive numbers"),
+        ({"t": {**_larger(), "rows": [[512, 2**30, "x"]]}}, "not a positive number"),
+        ({"t": {**_larger(), "rows": [[512, 2**30]]}}, "not a positive number"),
         ({"t": {**_larger(), "rows": 3}}, "wants columns and rows"),
     ],
 )

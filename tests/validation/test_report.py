@@ -96,7 +96,7 @@ def test_a_folder_may_hold_other_files_too(tmp_path: Path) -> None:
         ('{"breakdown_s": {}}', "has no memory"),
         (json.dumps({"rows": []}), "is no answer"),
         ('{"breakdown_s": {}, "memory": 3}', "memory = 3 should be a table"),
-        ("[" * 100_000, "is not valid JSON"),
+        ("[" * 100_000, "is nested more than 32 deep"),
         ('{"losses": [], "step_s": NaN}', "NaN is no number"),
     ],
 )
@@ -126,7 +126,7 @@ def test_a_file_that_holds_no_answer_is_refused(content: str, words: str, tmp_pa
 )
 def test_a_value_of_the_wrong_kind_is_named(key: str, value: Any, tmp_path: Path) -> None:
     path = written(tmp_path, "a.json", {**answer(), key: value})
-    with pytest.raises(ReportError, match=r"a\.json.*should be|a\.json.*has no"):
+    with pytest.raises(ReportError, match=r"a\.json.*(should be|has no|is an integer of hund)"):
         read_answers([path])
 
 

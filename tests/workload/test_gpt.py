@@ -161,7 +161,7 @@ def test_a_model_file_is_read(tmp_path: Path) -> None:
         ("layers = 2", "hidden, heads, sequence, vocab missing"),
         ("depth = 2", "unknown key 'depth'"),
         ("layers = 'two'", "must be int"),
-        ("layers = ", "is no TOML file"),
+        ("layers = ", "is not valid TOML"),
         ("biases = 1", "biases = 1 must be bool"),
         ("dropout = '0.1'", "dropout = '0.1' must be float"),
         ("layers = 2\nhidden = 8\nactivation = 'swiglu'", "heads, sequence, vocab, ffn missing"),

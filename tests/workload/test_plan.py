@@ -81,10 +81,21 @@ def test_every_plan_is_read_back_from_its_text_and_its_table(
     assert parse_plan(plan.as_dict()) == plan
 
 
+@pytest.mark.parametrize("key", ["x", "data", "batch", "micro_batch", "interleave"])
+def test_a_count_beyond_any_plan_is_refused(key: str) -> None:
+    """Products of two counts stay within 64 bits, however a plan is made."""
+    with pytest.raises(PlanError, match=f"{key}=1000000001 must be at most 1,000,000,000"):
+        replace(Plan(batch=1, micro_batch=1), **{key: 10**9 + 1})  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="batch=9223372036854775808 must be at most"):
+        parse_plan("x=1", batch=2**63)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("q=2", "unknown plan key 'q'"),
+        ("recompute=full:" + "9" * 5000, "must be full:N for the first N layers"),
+        ("x=10000000000", "x=10000000000 must be at most"),
         ("dat=2", "did you mean data?"),
         ("x", "cannot read 'x'"),
         ("x=2,x=2", "x stands twice"),

@@ -12,14 +12,13 @@ where no part explains twice as much of the row's error as every other part does
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib import resources
 
 import numpy as np
 
+from topologies.reading import shipped_toml
 from validation.published.outcome import Outcome
 
 FEWEST = 8
@@ -89,6 +88,5 @@ def _wrong_by(rows: Sequence[Outcome]) -> dict[str, float]:
 @cache
 def traces() -> dict[str, dict[str, float]]:
     """Seconds of a step by part, of rows whose trace was published: data/traces.toml."""
-    text = resources.files("validation").joinpath("data/traces.toml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, float]] = tomllib.loads(text)["seconds"]
+    found: dict[str, dict[str, float]] = shipped_toml("validation", "data/traces.toml")["seconds"]
     return found

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
+from topologies.reading import shipped_toml
 from validation.published.runs import Run
 
 SECTIONS = ("plan", "model", "kernels")
@@ -71,5 +70,4 @@ def _merged(tables: list[Mapping[str, Any]]) -> dict[str, Any]:
 @cache
 def dialects() -> dict[str, Any]:
     """The file's tables."""
-    text = resources.files("validation").joinpath("data/dialects.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return shipped_toml("validation", "data/dialects.toml")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib import resources
 
 from simulator.costs import peak_flops_per_s
 from topologies.machine import Machine
+from topologies.reading import shipped_toml
 from validation.published.runs import Run
 from workload.gpt import GPT
 
@@ -48,5 +47,4 @@ def unscored(run: Run) -> str:
 
 @cache
 def _unscored() -> dict[str, dict[str, str]]:
-    text = resources.files("validation").joinpath("data/unscored.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return shipped_toml("validation", "data/unscored.toml")

@@ -6,10 +6,10 @@ import csv
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from topologies.errors import SimgptError
+from topologies.reading import TABLE_BYTES, UserFile, shipped_text
 
 NEEDED = ("id", "source", "gpu", "gpus_total", "layers", "hidden", "heads", "seq_len")
 WHOLE = (
@@ -18,6 +18,7 @@ WHOLE = (
     "zero_stage", "nics_per_node",
 )  # fmt: skip
 REAL = ("measured_step_s", "measured_tflops_per_gpu", "measured_mfu", "nic_gbps")
+MOST = 1e12
 WORDS = {
     "precision": ("bf16", "fp16", "fp8", "fp32"),
     "recompute": ("none", "selective", "full"),
@@ -28,6 +29,9 @@ WORDS = {
 
 class RunsError(SimgptError):
     """A file of published runs that cannot be read as such."""
+
+
+_FILE = UserFile("table of runs", RunsError, TABLE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -67,15 +71,9 @@ class Run:
 def read_runs(path: Path | None = None) -> list[Run]:
     """The runs of a file; without a file, those that come with simgpt."""
     if path is None:
-        shipped = resources.files("validation").joinpath("data/published_runs.csv")
-        return runs_of(shipped.read_text(encoding="utf-8").splitlines(), "published_runs.csv")
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return runs_of(file, path.name)
-    except OSError as error:
-        raise RunsError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise RunsError(f"{path} is no CSV file: it is not text in UTF-8") from None
+        shipped = shipped_text("validation", "data/published_runs.csv")
+        return runs_of(shipped.splitlines(), "published_runs.csv")
+    return runs_of(_FILE.lines(path), path.name)
 
 
 def runs_of(lines: Iterable[str], origin: str) -> list[Run]:
@@ -121,7 +119,7 @@ def _check_number(column: str, text: str, place: str, *, whole: bool) -> None:
     except ValueError:
         value = math.nan
     least = 0 if column in ("zero_stage", "nics_per_node", "nic_gbps") else 1e-12
-    if not math.isfinite(value) or value < least or (whole and value != int(value)):
+    if not least <= value <= MOST or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
         bound = "of 0 or more" if not least else "of 1 or more" if whole else "above 0"
         raise RunsError(f"{place}: {column} = {text!r} must be {kind} {bound}, or empty")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topologies.printable import path_shown
 from validation.report.findings import Finding, Row, search_of, sweep_of
 from validation.report.prediction import Answer, prediction_of
-from validation.report.reading import Reader, ReportError, document_of, parsed, text_of
+from validation.report.reading import ROWS as ROWS_FILE
+from validation.report.reading import Reader, ReportError, document_of, lines_of
 
 ROWS, STUDY = ".jsonl", "study.json"
 
@@ -55,7 +58,7 @@ def read_answers(paths: Sequence[Path]) -> Answers:
     """Everything that the files and folders hold; a folder's files of other kinds are passed by."""
     found = Answers()
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):
             found += _folder(path)
         else:
             found += _file(path)
@@ -66,7 +69,11 @@ def read_answers(paths: Sequence[Path]) -> Answers:
 
 def _folder(path: Path) -> Answers:
     found = Answers()
-    for each in sorted(path.iterdir()):
+    try:
+        inside = sorted(path.iterdir())
+    except OSError as error:
+        raise ReportError(f"cannot read the folder {path_shown(path)}: {error.strerror}") from None
+    for each in inside:
         if each.suffix == ROWS:
             found += _file(each)
         elif each.suffix == ".json":
@@ -95,11 +102,11 @@ def _study(path: Path) -> Mapping[str, Any]:
 
 def _rows(path: Path) -> Iterator[tuple[str, Row]]:
     """A row a line; the last one may be cut short where a sweep was interrupted."""
-    lines = text_of(path).removesuffix("\n").split("\n")  # a reason may have other line ends
+    lines = lines_of(path)
     for number, line in enumerate(lines, start=1):
         origin = f"{path.name} line {number}"
         try:
-            row = parsed(line, origin)
+            row = ROWS_FILE.parsed(line, origin)
         except ReportError:
             if number == len(lines):
                 return

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from topologies.load import machine_names, variant_names
+from topologies.reading import UserFile
 from validation.report.reading import Reader, ReportError
 
 FILES = (".toml", ".json")
-MOST_BYTES = 64 * 2**20
+_FILE = UserFile("file", ReportError)
 USUAL = {"placement": "scheduler", "compute": "machine"}
 
 
@@ -119,10 +120,8 @@ def _usual_variant(name: str) -> str:
 def digest_of(path: Path) -> str:
     """A digest of what a file says; "" where it cannot be read."""
     try:
-        if not path.is_file() or path.stat().st_size > MOST_BYTES:
-            return ""
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
-    except (OSError, ValueError):
+        return hashlib.sha256(_FILE.content(path)).hexdigest()[:32]
+    except ReportError:
         return ""
 
 

@@ -10,41 +10,32 @@ from pathlib import Path
 from typing import Any
 
 from topologies.errors import SimgptError
-
-MOST_BYTES = 256 * 2**20
+from topologies.printable import path_shown
+from topologies.reading import ANSWER_BYTES, MOST_VALUES, UserFile
 
 
 class ReportError(SimgptError):
     """Files that do not hold answers of simgpt."""
 
 
-def text_of(path: Path) -> str:
-    """A file's text; a ReportError if it cannot be read or is no answer by its size alone."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ReportError(f"{path} is larger than {MOST_BYTES // 2**20} MiB, so no answer")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ReportError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ReportError(f"{path} is not text") from None
+ANSWER = UserFile("answer", ReportError, ANSWER_BYTES)
+ROWS = UserFile("rows of a sweep", ReportError, 4 * ANSWER_BYTES, 4 * MOST_VALUES)
+MOST_ROWS = 100_000  # as many points as a study has at most
 
 
 def document_of(path: Path) -> Any:
-    """The JSON of a file."""
-    return parsed(text_of(path), str(path))
+    """The JSON of a file, whatever it is called."""
+    return ANSWER.parsed(ANSWER.text(path), path_shown(path))
 
 
-def parsed(text: str, origin: str) -> Any:
-    """The JSON of a text, without the numbers that JSON does not know."""
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise ReportError(f"{origin} is not valid JSON: {error}") from None
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no number")
+def lines_of(path: Path) -> list[str]:
+    """The lines of a sweep's results.jsonl, of which the last may be cut short."""
+    text = ROWS.text(path).removesuffix("\n")
+    ROWS.check_values(text, path_shown(path))
+    lines = text.split("\n")  # a reason may have other line ends
+    if len(lines) > MOST_ROWS:
+        raise ReportError(f"{path_shown(path)} has more than {MOST_ROWS:,} rows")
+    return lines
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from topologies.errors import SimgptError
+from topologies.writing import write_whole
 from validation.report import sections
 from validation.report.answers import Answers
 from validation.report.facts import facts_of
@@ -49,7 +50,7 @@ def write_report(
         written = []
         if page is not None:
             progress("writing the page")
-            _write(page, html(made, _version("simgpt")))
+            write_whole(page, html(made, _version("simgpt")))
             written.append(page)
         if folder is not None:
             for section in made.sections:
@@ -57,13 +58,6 @@ def write_report(
                     progress(f"drawing {each.name}")
                     written += write_figure(each.figure, folder, each.name)
     return Written(written, missing)
-
-
-def _write(path: Path, content: str) -> None:
-    try:
-        path.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise SimgptError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _page(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import warnings
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topologies.errors import SimgptError
+from topologies.writing import figure_bytes, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,9 +130,7 @@ def look_of(axes: str) -> tuple[str, str]:
 
 def as_svg(figure: Figure, prefix: str) -> str:
     """The figure as an element for a page. Identifiers get a prefix, since a page has several."""
-    sink = io.StringIO()
-    figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None})
-    text = sink.getvalue()
+    text = figure_bytes(figure, "svg", metadata={"Date": None, "Creator": None}).decode("utf-8")
     text = text[text.index("<svg") :]
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     text = re.sub(r'(xlink:href|href)="#', rf'\1="#{prefix}-', text)
@@ -145,10 +142,6 @@ def write_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """The figure as PNG, SVG and PDF in a folder."""
     paths = [folder / f"{name}.{suffix}" for suffix in SUFFIXES]
     for path in paths:
-        about = {"Date": None} if path.suffix == ".svg" else {}
-        about |= {"CreationDate": None} if path.suffix == ".pdf" else {}
-        try:
-            figure.savefig(path, dpi=DPI, facecolor="white", metadata=about)
-        except OSError as error:
-            raise SimgptError(f"cannot write {path}: {error.strerror}") from None
+        about = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(path.suffix[1:], {})
+        write_whole(path, figure_bytes(figure, path.suffix[1:], dpi=DPI, metadata=about))
     return paths

@@ -1,0 +1,196 @@
+"""Files that hold nothing sensible, end nowhere or go nowhere: one sentence, and no harm done."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tests.simgpt.face import Said, simgpt
+
+PREDICT = "predict tiny-30k -m frontier -n 8 --plan z=8"
+READERS = {
+    "machine.toml": "machines {}",
+    "machine.json": "predict tiny-30k -n 8 -m {}",
+    "model.toml": "models {}",
+    "plan.toml": "predict tiny-30k -n 8 -m frontier --plan {}",
+    "plan.json": "search tiny-30k -m frontier -n 8 --batch 8 --plan {}",
+    "study.toml": "sweep {} -o out",
+    "answer.json": "report {} -o page.html",
+    "network.json": "validate network --data {}",
+    "kernels.csv": "validate kernels --data {}",
+    "runs.csv": "validate published --data {}",
+}
+DOCUMENTS = [name for name in READERS if not name.endswith(".csv")]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(name: str) -> str:
+    said = simgpt(*READERS[name].format(name).split())
+    assert said.status == 2
+    assert said.sentence.startswith("simgpt: ")
+    assert name in said.sentence
+    assert not Path("out").exists()
+    assert not Path("page.html").exists()
+    return said.sentence
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize(
+    ("toml", "as_json", "words"),
+    [
+        ("x = " + "[" * 5000, "[" * 5000, "is nested more than 32 deep"),
+        ("a." * 5000 + "b = 1", '{"a":' * 5000 + "1" + "}" * 5000, "is nested more than 32 deep"),
+        ("x = " + "9" * 5000, '{"x": ' + "9" * 5000 + "}", "an integer of thousands of digits"),
+        ("x = nan", '{"x": NaN}', "nan"),
+        ("x = '\udcff'", '{"x": "\udcff"}', "is not text in UTF-8"),
+        ("x = '\\ud800'\ny = \"\\ud800\"", '{"x": "\\ud800"}', ""),
+    ],
+)
+def test_a_document_that_no_one_means(name: str, toml: str, as_json: str, words: str) -> None:
+    text = toml if name.endswith(".toml") else as_json
+    Path(name).write_bytes(text.encode(errors="surrogateescape"))
+    assert words in refused(name).lower().replace("utf-8", "UTF-8")
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+def test_what_is_no_file_is_not_waited_for(name: str, kind: str) -> None:
+    if kind == "fifo":
+        os.mkfifo(name)
+    elif kind == "device":
+        Path(name).symlink_to("/dev/zero")
+    else:
+        Path(name).mkdir()
+    sentence = refused(name) if (kind, name) != ("folder", "answer.json") else "Is a directory"
+    assert ("Is a directory" if kind == "folder" else "it is no regular file") in sentence or (
+        "is a directory" in sentence  # click looks at --data itself
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if "answer" not in name])
+def test_a_file_without_end_is_refused_by_its_size(name: str) -> None:
+    with Path(name).open("wb") as file:
+        file.truncate(2**27)  # of which no byte is on the disk
+    assert "is larger than " in refused(name)
+
+
+def test_a_report_of_millions_of_empty_rows_is_refused_before_they_are_made() -> None:
+    Path("answer.json").write_text('{"rows":[' + "{}," * 4_500_000 + "{}]}")
+    assert "holds more than 4,194,304 values" in refused("answer.json")
+    Path("r.jsonl").write_text("{}\n" * 100_002)
+    said = simgpt("report", "r.jsonl", "-o", "p.html")
+    assert "r.jsonl has more than 100,000 rows" in said.sentence
+
+
+@pytest.mark.parametrize("key", ["model", "machine"])
+def test_a_name_with_a_nul_in_a_study(key: str) -> None:
+    names = {"model": "tiny-30k", "machine": "host"} | {key: "a\\u0000.toml"}
+    Path("study.toml").write_text("".join(f'{k} = "{v}"\n' for k, v in names.items()))
+    said = simgpt("sweep", "study.toml")
+    assert said.status == 2
+    assert said.sentence.endswith("a\\x00.toml: a name has no NUL character")
+
+
+def test_a_plan_of_three_hundred_letters() -> None:
+    said = simgpt(*["predict", "tiny-30k", "-m", "frontier", "-n", "8", "--plan"], "p" * 300)
+    assert (said.status, "write key=value" in said.sentence) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"rows": [None]}, "has None among its rows, which is no list of cells"),
+        ({"rows": [3]}, "has 3 among its rows"),
+        ({"rows": [[512, 2**30, None]]}, "seconds = None, which is not a positive number"),
+        ({"rows": [["512", 2**30, 1.0]]}, "devices = 512, which is not a positive number"),
+        ({"rows": [[1e12, 2**30, 1.0]]}, "devices = 1000000000000.0, which is not a whole"),
+        ({"devices_per_node": "@SUM(1)"}, "devices_per_node = @SUM(1), which is not"),
+        ({"nodes": [2]}, "nodes = [2], which is not a positive number"),
+        ({"columns": [[], "bytes", "seconds"]}, "of which some are no names"),
+    ],
+)
+def test_measured_tables_of_the_wrong_kind(table: dict[str, Any], words: str) -> None:
+    tables = json.loads(_shipped_network())
+    name, first = next((n, t) for n, t in tables.items() if n.startswith("frontier_all_gather"))
+    columns = {"columns": ["devices", "bytes", "seconds"], "rows": [[512, 2**30, 1.0]]}
+    Path("network.json").write_text(json.dumps({name: {**first, **columns, **table}}))
+    said = simgpt("validate", "network", "--data", "network.json")
+    assert (said.status, words in said.sentence) == (2, True), said.sentence
+
+
+def _shipped_network() -> str:
+    from topologies.reading import shipped_text
+
+    text = shipped_text("validation", "data/network.json")
+    return json.dumps(json.loads(text).get("tables", json.loads(text)))
+
+
+OUTPUTS = {
+    "answer": f"{PREDICT} -o kept",
+    "trace": f"{PREDICT} --trace kept",
+    "page": "report answer.json -o kept.html",
+    "figures": "report answer.json --figures .",
+    "picture": "machines frontier --figure kept.svg",
+}
+
+
+def _no_room(*_: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("what", OUTPUTS)
+def test_a_full_disk_leaves_every_earlier_file_whole_and_ends_with_5(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "report" in OUTPUTS[what]:
+        Path("answer.json").write_text(simgpt(*PREDICT.split(), "--json").out)
+    assert simgpt(*OUTPUTS[what].split()).status == 0
+    before = {path.name: path.read_bytes() for path in Path().iterdir()}
+    monkeypatch.setattr("os.fsync", _no_room)
+    said = simgpt(*OUTPUTS[what].split())
+    assert _failed(said) == "No space left on device"
+    assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
+
+
+def _failed(said: Said) -> str:
+    """Why nothing was written, in a command that ended with 5."""
+    assert said.status == 5, said.err
+    (sentence,) = [line for line in said.err.splitlines() if line.startswith("simgpt: ")]
+    assert sentence.startswith("simgpt: cannot write ")
+    return sentence.rpartition(": ")[2]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to write to")
+@pytest.mark.parametrize("command", [f"{PREDICT} -o /dev/full", f"{PREDICT} --trace /dev/full"])
+def test_a_full_device_ends_with_5(command: str) -> None:
+    assert _failed(simgpt(*command.split())) == "No space left on device"
+
+
+def test_an_answer_goes_into_a_pipe() -> None:
+    words = [sys.executable, "-m", "simgpt", "models", "tiny-30k", "--json"]
+    script = '"$@" -o >(cat >copy; touch over); until [ -e over ]; do sleep 0.05; done'
+    done = subprocess.run(
+        ["bash", "-c", script, "x", *words],
+        capture_output=True,
+        check=True,
+    )
+    assert b"wrote /dev/fd/" in done.stderr
+    assert json.loads(Path("copy").read_text())["name"] == "tiny-30k"
+
+
+def test_an_empty_name_of_a_machine_is_no_machine() -> None:
+    said = simgpt("validate", "host", "-m", "")
+    assert (said.status, 'no machine is called ""' in said.sentence) == (2, True)

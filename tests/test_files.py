@@ -1,0 +1,110 @@
+"""Files have one reader and one writer; whoever does without them says here why."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_house import ROOT, all_sources, place, tree_of
+
+READER, WRITER = "topologies/reading.py", "topologies/writing.py"
+READERS = {
+    READER: "the reader",
+    "executor/calibration.py": "sources of its own and caches",
+    "executor/launch.py": "messages of its ranks",
+    "executor/measure.py": "a cache of its own",
+    "executor/tasks.py": "messages to its ranks",
+    "executor/text.py": "a training text has no size limit",
+    "simgpt/studies/cluster.py": "a file that Dask writes",
+    "simgpt/studies/inputs.py": "sources of its own",
+    "simgpt/studies/journal.py": "rows of its own, line by line",
+}
+WRITERS = {
+    WRITER: "the writer",
+    "executor/calibration.py": "caches of its own",
+    "executor/launch.py": "what its ranks say, in a folder of its own",
+    "executor/measure.py": "a cache of its own",
+    "executor/worker.py": "messages to its parent",
+    "simgpt/studies/journal.py": "rows are added, not replaced",
+}
+READS = {"json.load", "json.loads", "tomllib.load", "tomllib.loads"}
+READ_METHODS = {"read_text", "read_bytes"}
+WRITE_METHODS = {"write_text", "write_bytes", "savefig"}
+OPENS = {"open", "fdopen", "NamedTemporaryFile"}
+
+
+def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str, str]]:
+    """Every call with the whole name of what is called, and its last word."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+            whole = ast.unparse(node.func)
+            yield node, whole, whole.rpartition(".")[2]
+
+
+def _mode(call: ast.Call) -> str:
+    """The mode of an `open`: a path's method has it first, the function second."""
+    of_path = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
+    given = [word.value for word in call.keywords if word.arg == "mode"]
+    given += call.args[0 if of_path else 1 :][:1]
+    return str(given[0].value) if given and isinstance(given[0], ast.Constant) else "r"
+
+
+def reads(tree: ast.AST) -> list[int]:
+    """The lines on which a file's text is read or parsed."""
+    return [
+        call.lineno
+        for call, whole, last in _calls(tree)
+        if whole in READS
+        or (last in READ_METHODS and isinstance(call.func, ast.Attribute))
+        or (last in OPENS and whole != "os.open" and not set(_mode(call)) & set("wax+"))
+    ]
+
+
+def writes(tree: ast.AST) -> list[int]:
+    """The lines on which a file is written."""
+    return [
+        call.lineno
+        for call, whole, last in _calls(tree)
+        if last in WRITE_METHODS or (last in OPENS and set(_mode(call)) & set("wax+"))
+    ]
+
+
+def test_what_reads_and_what_writes_is_seen() -> None:
+    text = """
+json.loads(text)
+path.read_text()
+open(path)
+path.open("rb")
+path.write_text(text)
+figure.savefig(sink)
+open(path, "w")
+path.open(mode="a")
+os.fdopen(1, "w")
+frontier._open(bound)
+"""
+    tree = ast.parse(text)
+    assert (reads(tree), writes(tree)) == ([2, 3, 4, 5], [6, 7, 8, 9, 10])
+
+
+@pytest.mark.parametrize(
+    ("find", "allowed"), [(reads, READERS), (writes, WRITERS)], ids=["reads", "writes"]
+)
+def test_files_are_read_and_written_in_one_place(
+    find: Callable[[ast.AST], list[int]], allowed: dict[str, str]
+) -> None:
+    found = {_name(path): find(tree_of(path)) for path in all_sources()}
+    wrong = [
+        place(ROOT / name, line)
+        for name, lines in found.items()
+        for line in lines
+        if name not in allowed
+    ]
+    assert wrong == []
+    assert [name for name in allowed if not found[name]] == []  # strike it from the list
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()

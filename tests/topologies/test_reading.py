@@ -1,0 +1,134 @@
+"""The reader of users' files: what it takes, and one sentence for what it refuses."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from topologies.errors import SimgptError
+from topologies.reading import ANSWER_BYTES, MOST_DEPTH, MOST_LINES, SMALL_BYTES, UserFile
+
+FILE = UserFile("thing", SimgptError)
+
+
+def refusal(path: str | Path) -> str:
+    with pytest.raises(SimgptError) as error:
+        FILE.document(path)
+    assert error.value.exit_code == 2
+    return str(error.value)
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "1" + "]" * depth
+
+
+DEEP = f"is nested more than {MOST_DEPTH} deep"
+DIGITS = "it has an integer of thousands of digits"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.json", nested(MOST_DEPTH + 1), DEEP),
+        ("a.json", nested(100_000), DEEP),
+        ("a.json", '{"a":' * 5000 + "1" + "}" * 5000, DEEP),
+        ("a.toml", f"x = {nested(MOST_DEPTH)}", DEEP),
+        ("a.toml", f"x = {nested(5000)}", DEEP),
+        ("a.toml", "a." * 5000 + "b = 1", DEEP),
+        ("a.json", '{"x": ' + "9" * 5000 + "}", f"is not valid JSON: {DIGITS}"),
+        ("a.toml", "x = " + "9" * 5000, f"is not valid TOML: {DIGITS}"),
+        ("a.json", '{"x": ' + "9" * 400 + "}", "x is an integer of hundreds of digits"),
+        ("a.json", '{"x": NaN}', "is not valid JSON: NaN is no number"),
+        ("a.json", "[Infinity]", "is not valid JSON: Infinity is no number"),
+        ("a.json", '{"x": -1e999}', "x is -inf, which is no finite number"),
+        ("a.toml", "x = nan", "x is nan, which is no finite number"),
+        ("a.toml", "x = [1, inf]", "value 2 is inf, which is no finite number"),
+        ("a.toml", "x = 1979-05-27", "x is the date 1979-05-27"),
+        ("a.json", '{"x": "\\ud800"}', "x has half of a surrogate pair"),
+        ("a.json", '{"\\udfff": 1}', "the key \\udfff has half of a surrogate pair"),
+        ("a.json", b'{"x": "\xff"}', "is no thing: byte 7 is not text in UTF-8"),
+        ("a.json", b"\x00", "is not valid JSON"),
+        ("a.toml", b"", ""),
+        ("a.json", b"", "is not valid JSON"),
+        ("a.toml", b"#" * (SMALL_BYTES + 1), "is larger than 1 MiB, as no thing is"),
+    ],
+)
+def test_a_file_that_holds_no_document_is_refused_in_a_sentence(
+    name: str, content: str | bytes, words: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, name, content)
+    if not words:
+        assert FILE.document(path) == {}
+        return
+    said = refusal(path)
+    assert str(path) in said
+    assert words in said
+    assert "\n" not in said
+
+
+def test_what_is_just_within_the_limits_is_read(tmp_path: Path) -> None:
+    deepest = written(tmp_path, "deep.json", nested(MOST_DEPTH))
+    assert FILE.parsed(nested(MOST_DEPTH), "x") == FILE.document(deepest)
+    largest = written(tmp_path, "large.toml", "x = 1\n".ljust(SMALL_BYTES, "#"))
+    assert FILE.document(largest) == {"x": 1}
+    marked = written(tmp_path, "marked.toml", b"\xef\xbb\xbfx = '\xc3\xa4'")
+    assert FILE.document(marked) == {"x": "ä"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("missing.toml", "cannot read the thing missing.toml: No such file or directory"),
+        ("folder.toml", "cannot read the thing folder.toml: Is a directory"),
+        ("loop.toml", "cannot read the thing loop.toml: Too many levels of symbolic links"),
+        ("fifo.toml", "cannot read the thing fifo.toml: it is no regular file"),
+        ("zero.toml", "cannot read the thing zero.toml: it is no regular file"),
+        ("nul\0.toml", "cannot read the thing nul\\x00.toml: a name has no NUL character"),
+        ("n" * 300, "n: File name too long"),
+    ],
+)
+def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder.toml").mkdir()
+    Path("loop.toml").symlink_to("loop.toml")
+    os.mkfifo("fifo.toml")
+    Path("zero.toml").symlink_to("/dev/zero")
+    assert words in refusal(name)
+
+
+def test_no_more_is_read_of_a_file_than_its_kind_ever_has(tmp_path: Path) -> None:
+    path = tmp_path / "huge.toml"
+    with path.open("wb") as file:
+        file.truncate(2**26)
+    tracemalloc.start()
+    try:
+        assert "is larger than 1 MiB" in refusal(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 * SMALL_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_answer_of_too_many_values_is_refused_before_it_is_parsed() -> None:
+    answer = UserFile("answer", SimgptError, ANSWER_BYTES, most_values=1000)
+    assert len(answer.parsed("[" + "{}," * 490 + "{}]", "a.json")) == 491
+    with pytest.raises(SimgptError, match=r"a\.json holds more than 1,000 values"):
+        answer.parsed("[" + "{}," * 500 + "{}]", "a.json")
+
+
+def test_a_table_has_lines_with_their_ends_and_not_too_many(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", 'a,b\r\n"1\n2",3\u2028\n')
+    assert FILE.lines(path) == ["a,b\r\n", '"1\n', '2",3\u2028\n']
+    path = written(tmp_path, "b.csv", "\n" * (MOST_LINES + 1))
+    with pytest.raises(SimgptError, match="has more than 100,000 lines"):
+        FILE.lines(path)
