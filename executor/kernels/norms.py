@@ -48,14 +48,25 @@ def layernorm_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
 
 
 def layernorm_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
-    """Gradient of whole rows in place, and those of gain and bias."""
+    """Gradient of whole rows in place, and those of gain and bias.
+
+    torch's CPU kernel adds up rows of 16 bits in 16 bits: from some 256 rows on, gradients of gain
+    and bias stop growing. There they are summed here, in the statistics' precision.
+    """
     grad, source, stats, gain = reads[:4]
-    mean, rstd = (part[:, None].to(_stat_dtype(source)) for part in stats)
-    d, d_gain, d_bias = torch.ops.aten.native_layer_norm_backward(
-        grad, source, list(source.shape[1:]), mean, rstd, gain, gain, [True, True, len(writes) == 3]
+    mean, rstd = stats[0][:, None], stats[1][:, None]
+    here = source.device.type == "cpu" and source.dtype == torch.bfloat16
+    sums: Sequence[torch.Tensor] = ()
+    if here:
+        gain = gain.to(stats.dtype)
+        weighted = (source - mean).mul_(rstd).mul_(grad)
+        sums = weighted.sum(0), grad.sum(0, dtype=stats.dtype)
+    wanted = [True, not here, not here and len(writes) == 3]
+    d, *summed = torch.ops.aten.native_layer_norm_backward(
+        grad, source, list(source.shape[1:]), mean, rstd, gain, gain, wanted
     )
     writes[0].copy_(d)
-    for total, part in zip(writes[1:], (d_gain, d_bias), strict=False):
+    for total, part in zip(writes[1:], sums or summed, strict=False):
         _add(op, total, part)
 
 
@@ -143,13 +154,6 @@ def _rms_grad(
     """dx = rstd (g dy - normal mean(g dy normal))."""
     normal = source * stats[0][:, None]
     out.copy_((grad * gain - normal.mul_(means[0][:, None])).mul_(stats[0][:, None]))
-
-
-def _stat_dtype(source: torch.Tensor) -> torch.dtype:
-    """CPU kernels want statistics of 16-bit rows in 16 bits, CUDA's want them in fp32."""
-    if source.device.type == "cuda" and source.dtype == torch.bfloat16:
-        return torch.float32
-    return source.dtype
 
 
 def _add(op: Op, total: torch.Tensor, part: torch.Tensor) -> None:
