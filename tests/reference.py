@@ -36,6 +36,16 @@ class Family:
 GPT2 = Family()
 
 
+@dataclass(frozen=True)
+class Trained:
+    """The loss before each step, the global norm of its gradient before clipping, and the weights
+    after the last step."""
+
+    losses: list[float]
+    norms: list[float]
+    weights: dict[str, Tensor]
+
+
 class Linear(nn.Module):
     """y = x @ w + b, or x @ w."""
 
@@ -250,8 +260,8 @@ def train(
     clip: float | None = 1.0,
     gelu: str = "tanh",
     family: Family = GPT2,
-) -> tuple[list[float], dict[str, Tensor]]:
-    """One AdamW step per global batch: the loss before each step, and the weights after the last.
+) -> Trained:
+    """One AdamW step per global batch.
 
     A batch is (tokens, targets), each (sequences, sequence). Every parameter of two dimensions
     decays, tables included; biases and norms do not. Gradients are scaled by
@@ -262,7 +272,7 @@ def train(
     decays = {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay}
     others = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}
     adamw = torch.optim.AdamW([decays, others], lr=lr, betas=betas, eps=eps, foreach=False)
-    losses = []
+    losses, norms = [], []
     drops = [module for module in model.modules() if isinstance(module, Dropout)]
     for step, (tokens, targets) in enumerate(batches, start=1):
         adamw.zero_grad()
@@ -270,8 +280,8 @@ def train(
             drop.step = step
         loss = model.loss(tokens, targets)
         loss.backward()
-        if clip is not None:
-            nn.utils.clip_grad_norm_(parameters, clip)
+        norm = nn.utils.clip_grad_norm_(parameters, math.inf if clip is None else clip)
         adamw.step()
         losses.append(loss.item())
-    return losses, model.copy_of_weights()
+        norms.append(norm.item())
+    return Trained(losses, norms, model.copy_of_weights())

@@ -67,7 +67,7 @@ def test_a_tied_weight_gets_the_gradients_of_the_embedding_and_of_the_classifier
 def test_twenty_steps_on_one_repeated_text_make_the_loss_fall_by_half() -> None:
     text = torch.arange(SEQUENCE + 1).repeat(4, 1)
     given = weights()
-    losses, _ = train(given, [(text[:, :-1], text[:, 1:])] * 20, heads=HEADS, lr=1e-2)
+    losses = train(given, [(text[:, :-1], text[:, 1:])] * 20, heads=HEADS, lr=1e-2).losses
     assert losses[-1] < losses[0] / 2
     assert torch.equal(given["embed.w"], weights()["embed.w"])
 
@@ -96,7 +96,7 @@ def test_attention_is_torchs_own_with_queries_keys_and_values_side_by_side() -> 
 def test_the_first_step_moves_a_weight_by_lr_against_its_gradient_after_decay() -> None:
     given, lr = weights(), 1e-3
     _, gradients = loss_and_gradients(given, batch(), heads=HEADS)
-    _, moved = train(given, [batch()], heads=HEADS, lr=lr, clip=None)
+    moved = train(given, [batch()], heads=HEADS, lr=lr, clip=None).weights
     for name, decay in (("l0.up.w", 0.1), ("embed.w", 0.1), ("l0.up.b", 0.0), ("norm.w", 0.0)):
         step = gradients[name] / (gradients[name].abs() + 1e-8)
         torch.testing.assert_close(moved[name], given[name] * (1 - lr * decay) - lr * step)
@@ -107,7 +107,9 @@ def test_clipping_scales_every_gradient_by_the_one_global_norm() -> None:
     _, gradients = loss_and_gradients(given, batch(), heads=HEADS)
     norm = math.sqrt(sum(g.square().sum().item() for g in gradients.values()))
     clip = norm / 4
-    _, moved = train(given, [batch()], heads=HEADS, lr=1.0, eps=eps, weight_decay=0, clip=clip)
+    trained = train(given, [batch()], heads=HEADS, lr=1.0, eps=eps, weight_decay=0, clip=clip)
+    assert trained.norms == [pytest.approx(norm)]
+    moved = trained.weights
     scaled = gradients["l1.down.w"] * clip / (norm + 1e-6)
     torch.testing.assert_close(
         moved["l1.down.w"], given["l1.down.w"] - scaled / (scaled.abs() + eps)

@@ -54,18 +54,26 @@ def layernorm_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
 
 
 def layernorm_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
-    """Gradient of whole rows in place, and those of gain and bias."""
+    """Gradient of whole rows in place, and those of gain and bias.
+
+    torch's CPU kernel adds up rows of 16 bits in 16 bits: from some 256 rows on, gradients of gain
+    and bias stop growing. There they are summed here, in the statistics' precision.
+    """
     grad, source, stats, gain = reads[:4]
-    shape, wanted = list(source.shape[1:]), [True, True, len(writes) == 3]
-    totals = [torch.zeros_like(gain, dtype=stats.dtype) for _ in writes[1:]]
+    wide = gain.to(stats.dtype)
+    narrow = source.device.type == "cpu" and source.dtype == torch.bfloat16
+    shape, wanted = list(source.shape[1:]), [True, not narrow, not narrow and len(writes) == 3]
+    totals = [torch.zeros_like(wide) for _ in writes[1:]]
     for part in wide_rows(source, at):
-        mean, rstd = stats[:, part, None].to(_stat_dtype(source))
-        d, *sums = torch.ops.aten.native_layer_norm_backward(
-            grad[part], source[part], shape, mean, rstd, gain, gain, wanted
-        )
+        mean, rstd = stats[:, part, None]
+        own = [grad[part], source[part], shape, mean, rstd, wide if narrow else gain, gain, wanted]
+        d, *sums = torch.ops.aten.native_layer_norm_backward(*own)
+        if narrow:
+            weighted = _normal(source[part], stats[:, part]).mul_(grad[part])
+            sums = [weighted.sum(0), grad[part].sum(0, dtype=stats.dtype)]
         writes[0][part].copy_(d)
-        for total, own in zip(totals, sums, strict=False):
-            total.add_(own)
+        for total, found in zip(totals, sums, strict=False):
+            total.add_(found)
     _add(op, writes[1:], totals)
 
 
@@ -178,13 +186,6 @@ def _rms_grad(reads: Tensors, means: torch.Tensor, out: torch.Tensor) -> None:
     d = normal.mul_(means[0, :, None]).neg_()
     d.addcmul_(grad.to(d.dtype), gain.to(d.dtype))
     out.copy_(d.mul_(stats[0, :, None]))
-
-
-def _stat_dtype(source: torch.Tensor) -> torch.dtype:
-    """CPU kernels want statistics of 16-bit rows in 16 bits, CUDA's want them in fp32."""
-    if source.device.type == "cuda" and source.dtype == torch.bfloat16:
-        return torch.float32
-    return source.dtype
 
 
 def _add(op: Op, totals: Tensors, parts: Tensors) -> None:

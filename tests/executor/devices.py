@@ -23,7 +23,7 @@ from executor.tasks import AdamW
 from executor.train import Trainer
 from tests.executor.ranks import TIMEOUT_S
 from tests.executor.rehearsal import BLOOM, DROPPING, LLAMA, SMALL
-from tests.executor.test_parity import BATCH, LR, batches, reference, start
+from tests.executor.test_parity import ADAMW, BATCH, batches, reference, start
 from workload.gpt import GPT
 from workload.grid import Grid
 from workload.lowering import lower
@@ -110,7 +110,7 @@ def trainer_of(rank: int, device: torch.device, gpt: GPT, plan: Plan) -> Trainer
     """A trainer that starts from the reference's weights."""
     program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
     groups = Groups(rank, TIMEOUT_S)
-    trainer = Trainer(program, groups, rank=rank, device=device, adamw=AdamW(lr=LR))
+    trainer = Trainer(program, groups, rank=rank, device=device, adamw=ADAMW)
     whole = start(gpt)
     trainer.start_from((name, whole[name]) for name in program.layouts)
     return trainer

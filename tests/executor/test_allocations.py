@@ -13,12 +13,11 @@ from executor.allocations import allocations
 from executor.groups import Groups
 from executor.kernels import KERNELS
 from executor.place import Place
-from executor.tasks import AdamW
 from executor.train import Trainer
 from tests.executor.covering import Row, covering
 from tests.executor.peaks import CPU, excess_by_kind, peaks, rows_of_every_kind, wide_case
 from tests.executor.ranks import TIMEOUT_S, on_ranks
-from tests.executor.test_parity import BATCH, LR, TINY, batches, start
+from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, start
 from tests.executor.test_parity_models import TOGETHER
 from workload.gpt import find_model
 from workload.lowering import lower
@@ -120,7 +119,7 @@ def weights(rank: int, spec: str) -> list[dict[str, torch.Tensor]]:
     found = []
     for scratch_bytes in (16_000, 1 << 30):
         groups = Groups(rank, TIMEOUT_S)
-        trainer = Trainer(program, groups, rank=rank, device=CPU, adamw=AdamW(lr=LR))
+        trainer = Trainer(program, groups, rank=rank, device=CPU, adamw=ADAMW)
         trainer.place = replace(trainer.place, scratch=scratch_bytes)
         whole = start(gpt)
         trainer.start_from((name, whole[name]) for name in program.layouts)

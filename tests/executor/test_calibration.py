@@ -154,6 +154,49 @@ def test_compute_that_stands_still_beside_collectives_makes_a_machine_that_loads
     assert machine.software.compute_share == 0.99
 
 
+@pytest.mark.parametrize(
+    ("compute_s", "network_s", "both_s", "share"),
+    [
+        (4.0, 1.0, 4.5, 0.5),
+        (1.0, 4.0, 4.25, 0.25),
+        (2.0, 3.0, 2.75, 0.0),
+    ],
+)
+def test_the_compute_share_is_what_both_take_beyond_the_longer_over_the_shorter(
+    monkeypatch: pytest.MonkeyPatch,
+    compute_s: float,
+    network_s: float,
+    both_s: float,
+    share: float,
+) -> None:
+    seconds = iter((compute_s, network_s, both_s))
+    timing = importlib.import_module("executor.calibrate")
+    monkeypatch.setattr(timing, "overlapped", lambda *_: range(3))
+    monkeypatch.setattr(timing, "_play", lambda *_: next(seconds))
+    monkeypatch.setattr(timing, "_mean", lambda value: value)
+    place = SimpleNamespace(grid=SimpleNamespace(ranks=2))
+    assert timing._compute_share(TASK, place, None) == share
+
+
+def test_a_tenth_of_the_meetings_at_either_end_counts_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of thrice ten collectives three take 1 s and three 50 s; the others take 2 s, and so does
+    one on average. Ops that are no collectives do not count."""
+    timing = importlib.import_module("executor.calibrate")
+    collective, matmul = SimpleNamespace(is_collective=True), SimpleNamespace(is_collective=False)
+    lengths_s = (50.0, *(2.0,) * 8, 1.0)
+    spans = [SimpleNamespace(op=collective, start_s=7.0, end_s=7.0 + s) for s in lengths_s]
+    spans.append(SimpleNamespace(op=matmul, start_s=0.0, end_s=9.0))
+    recorder = SimpleNamespace(timeline=lambda *_: SimpleNamespace(spans=spans))
+    monkeypatch.setattr(timing, "_prepared", lambda *_: (None, None))
+    monkeypatch.setattr(timing, "recorder_for", lambda *_: recorder)
+    monkeypatch.setattr(timing, "play", lambda *_: {})
+    monkeypatch.setattr(timing.dist, "barrier", lambda: None)
+    place = SimpleNamespace(device=None, rank=0)
+    assert timing._meetings(None, 10, place, None) == 2.0
+
+
 def test_a_calibration_is_kept_and_not_made_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

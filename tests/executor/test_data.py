@@ -50,6 +50,7 @@ def test_batches_differ_by_step_and_seed_alone() -> None:
     assert torch.equal(first, batch_of(text, TINY, 4, 0, 0))
     assert not torch.equal(first, batch_of(text, TINY, 4, 1, 0))
     assert not torch.equal(first, batch_of(text, TINY, 4, 0, 1))
+    assert not torch.equal(batch_of(text, TINY, 4, 1, 0), batch_of(text, TINY, 4, 0, 1))
 
 
 @given(x=size, y=size, z=size, data=size, micro_batch=size, count=size)

@@ -17,10 +17,9 @@ from executor.groups import Groups
 from executor.job import connected
 from executor.order import issue_order, members_of, round_of
 from executor.seat import Seat
-from executor.tasks import AdamW
 from executor.train import Trainer
 from tests.executor.ranks import TIMEOUT_S, on_ranks
-from tests.executor.test_parity import BATCH, LR, TINY, batches, reference, start
+from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, reference, start
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import Grid
@@ -200,7 +199,7 @@ def late_losses(rank: int, gpt: GPT, plans: list[Plan]) -> list[list[float]]:
     for plan in plans:
         program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
         cpu = torch.device("cpu")
-        trainer = Trainer(program, groups, rank=rank, device=cpu, adamw=AdamW(lr=LR))
+        trainer = Trainer(program, groups, rank=rank, device=cpu, adamw=ADAMW)
         assert list(trainer.order) == list(range(len(program.ops)))
         trainer.order = issue_order(program, late=True)
         groups.check(program, trainer.order)

@@ -6,17 +6,15 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from executor.groups import Groups
 from executor.tasks import AdamW
 from executor.train import Trainer
-from executor.weights import join
 from tests.executor.ranks import TIMEOUT_S, on_ranks
+from tests.executor.whole import wholes
 from tests.forms import swapped
 from tests.reference import Family, initial_weights, train
 from workload.gpt import GPT, find_model
@@ -24,6 +22,9 @@ from workload.lowering import lower
 from workload.plan import OVERLAPS, Plan
 
 STEPS, BATCH, LR, TOLERANCE = 3, 16, 1e-2, 1e-9
+# All gradients of all steps here are longer, so every one of them is scaled.
+CLIP = 0.1
+ADAMW = AdamW(lr=LR, clip=CLIP)
 # 250 does not divide by 4 or 8, so the vocabulary's padding is exercised too.
 TINY = replace(find_model("tiny-30k"), vocab=250)
 
@@ -56,8 +57,11 @@ def family(gpt: GPT) -> Family:
 
 
 def reference(gpt: GPT, sequences: int = BATCH) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The plain model's losses and last weights, its gradients clipped in every step."""
     pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt, sequences)]
-    return train(start(gpt), pairs, heads=gpt.heads, lr=LR, family=family(gpt))
+    trained = train(start(gpt), pairs, heads=gpt.heads, lr=LR, clip=CLIP, family=family(gpt))
+    assert min(trained.norms) > CLIP
+    return trained.losses, trained.weights
 
 
 def grids(ranks: int) -> list[tuple[int, ...]]:
@@ -110,7 +114,7 @@ def differences(
         forms = swapped(gpt, plan, swap)
         program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"], forms=forms)
         device = torch.device("cpu")
-        trainer = Trainer(program, groups, rank=rank, device=device, adamw=AdamW(lr=LR))
+        trainer = Trainer(program, groups, rank=rank, device=device, adamw=ADAMW)
         whole = start(gpt)
         trainer.start_from((name, whole[name]) for name in program.layouts)
         run = trainer.run(batches(gpt, plan.batch))
@@ -125,20 +129,14 @@ def differences(
 
 
 def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:
-    """The worst of the whole weights, joined on rank 0 from the ranks of each stage."""
-    program, worst = trainer.program, 0.0
-    held = {name: trainer.table[name] for name in program.layouts}
-    everyone: list[Any] = [None] * program.plan.grid.ranks
-    dist.gather_object((held, program.layouts), None if dist.get_rank() else everyone)
-    if dist.get_rank():
-        return worst
-    stages: list[list[int]] = program.plan.grid.groups("x", "y", "z", "data").tolist()
-    for ranks in stages:
-        for name, layout in everyone[ranks[0]][1].items():
-            parts = {rank: everyone[rank][0][name] for rank in ranks}
-            whole = join(parts, layout, program.plan.grid)
-            worst = max(worst, float((whole - expected[name]).norm() / expected[name].norm()))
-    return worst
+    """The worst of the whole weights on rank 0; 0 on the other ranks."""
+    program = trainer.program
+    held = {name: (trainer.table[name], layout) for name, layout in program.layouts.items()}
+    errors = [
+        float((whole - expected[name]).norm() / expected[name].norm())
+        for name, whole in wholes(held, program.plan)
+    ]
+    return max(errors, default=0.0)
 
 
 def check(ranks: int, gpt: GPT, plans: list[Plan], **swap: str) -> None:
@@ -162,26 +160,18 @@ def test_an_untied_classifier_trains_as_the_plain_model_does() -> None:
     check(4, replace(TINY, tied=False), [plan_of((1, 2, 2, 1), True, "full", 2)])
 
 
-def losses_of(rank: int, gpt: GPT, plans: list[Plan]) -> list[list[float]]:
+def losses_of(
+    rank: int, gpt: GPT, plans: list[Plan], texts: list[torch.Tensor]
+) -> list[list[float]]:
+    """The losses of each plan, step by step over the batches given."""
     groups, found = Groups(rank, TIMEOUT_S), []
     for plan in plans:
         device = torch.device("cpu")
         program = lower(gpt, plan)
-        trainer = Trainer(program, groups, rank=rank, device=device, adamw=AdamW(lr=LR))
+        trainer = Trainer(program, groups, rank=rank, device=device, adamw=ADAMW)
         trainer.start_from(start(gpt).items())
-        found.append([step.loss for step in trainer.run(batches(gpt)).steps])
+        found.append([step.loss for step in trainer.run(texts).steps])
     return found
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize("grid", [(2, 2, 1, 1), (1, 2, 2, 1), (1, 1, 2, 2)])
-def test_bf16_and_fp32_stay_near_the_plain_model(grid: tuple[int, ...]) -> None:
-    exact = plan_of(grid, True, "full", 2)
-    plans = [replace(exact, precision=precision) for precision in ("fp32", "bf16")]
-    single, half = on_ranks(4, losses_of, TINY, plans)
-    expected, _ = reference(TINY)
-    assert single == pytest.approx(expected, rel=1e-5)
-    assert half == pytest.approx(expected, rel=1e-2)
 
 
 @pytest.mark.distributed

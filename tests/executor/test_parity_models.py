@@ -10,15 +10,11 @@ import torch
 from executor.kernels import attention
 from executor.place import Place
 from executor.tasks import AdamW
-from tests.executor.ranks import on_ranks
 from tests.executor.test_parity import (
     LR,
     TINY,
     check,
     every_plan,
-    losses_of,
-    plan_of,
-    reference,
     sample,
 )
 from workload.gpt import GPT, find_model
@@ -68,16 +64,6 @@ def test_each_part_alone_on_each_axis_trains_as_the_plain_model_does(part: str) 
 @pytest.mark.distributed
 def test_everything_at_once_trains_as_the_plain_model_does() -> None:
     check(4, TOGETHER["all at once"], sample(4, first=1))
-
-
-@pytest.mark.distributed
-def test_a_llama_in_bf16_and_fp32_stays_near_the_plain_model() -> None:
-    gpt, exact = TOGETHER["Llama"], plan_of((2, 2, 1, 1), True, "full", 2)
-    plans = [replace(exact, precision=precision) for precision in ("fp32", "bf16")]
-    single, half = on_ranks(4, losses_of, gpt, plans)
-    expected, _ = reference(gpt)
-    assert single == pytest.approx(expected, rel=1e-5)
-    assert half == pytest.approx(expected, rel=1e-2)
 
 
 def test_attention_in_steps_gives_what_the_flash_kernel_gives(

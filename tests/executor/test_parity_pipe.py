@@ -19,8 +19,7 @@ def plan_of(micro_batches: int = 4, *, overlap: tuple[str, ...] = OVERLAPS, **ke
         batch=BATCH,
         micro_batch=BATCH // (cells * micro_batches),
         overlap=overlap,
-        precision="fp64",
-        **keys,  # type: ignore[arg-type]
+        **{"precision": "fp64", **keys},  # type: ignore[arg-type]
     )
 
 

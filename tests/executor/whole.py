@@ -1,0 +1,33 @@
+"""Whole tensors again from the parts that the ranks of a program hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from executor.weights import join
+from workload.layout import Layout
+from workload.plan import Plan
+
+Parts = Mapping[str, tuple[torch.Tensor, Layout]]
+
+
+def wholes(parts: Parts, plan: Plan) -> list[tuple[str, torch.Tensor]]:
+    """On rank 0 every stage's tensors under their names, joined; nothing on the other ranks.
+
+    `parts` are what this rank holds and how it is cut. A tied table comes once from each stage that
+    has it.
+    """
+    everyone: list[Any] = [None] * plan.grid.ranks
+    dist.gather_object(dict(parts), None if dist.get_rank() else everyone)
+    if dist.get_rank():
+        return []
+    stages: list[list[int]] = plan.grid.groups("x", "y", "z", "data").tolist()
+    return [
+        (name, join({rank: everyone[rank][name][0] for rank in ranks}, layout, plan.grid))
+        for ranks in stages
+        for name, (_, layout) in everyone[ranks[0]].items()
+    ]
