@@ -18,7 +18,7 @@ from executor.calibration import cached, calibrate
 from executor.host import machine_document
 from executor.messages import messages
 from executor.samples import collectives, kernels
-from executor.tasks import Calibration
+from executor.tasks import Calibrated, Calibration
 from simulator.prediction import predict
 from topologies.machine import Machine, machine_from_dict
 from workload.gpt import find_model
@@ -104,7 +104,7 @@ def test_a_sample_repeats_its_op_on_operands_that_take_turns() -> None:
     assert len({op.name for op in program.ops}) == 4
 
 
-def made_up(ranks: int, seconds_per_byte: float = 1e-9) -> dict[str, Any]:
+def made_up(ranks: int, seconds_per_byte: float = 1e-9) -> Calibrated:
     """What a calibration of a machine of 1 GFLOP/s and 1 GB/s would have measured."""
     tables: dict[str, list[dict[str, float]]] = {}
     for sample in kernels("fp32", quick=True):
@@ -117,8 +117,14 @@ def made_up(ranks: int, seconds_per_byte: float = 1e-9) -> dict[str, Any]:
     for sample in (*collectives(ranks, quick=True), *messages(0, ranks, quick=True)):
         row = {**sample.features, "seconds": sample.features["bytes"] * seconds_per_byte}
         moved.setdefault(sample.key, []).append(row)
-    about = {"overlap": 0.5, "device": "made up", "torch": "2", "memory_bytes": 2**30}
-    return {"kernels": tables, "collectives": moved, **about}
+    return Calibrated(
+        kernels=tables,
+        collectives=moved,
+        overlap=0.5,
+        device="made up",
+        memory_bytes=2**29,
+        torch="2",
+    )
 
 
 def machine_of(ranks: int) -> Machine:
@@ -149,7 +155,7 @@ def test_compute_that_stands_still_beside_collectives_makes_a_machine_that_loads
     monkeypatch.setattr(timing, "_mean", lambda value: value)
     place = SimpleNamespace(grid=SimpleNamespace(ranks=2))
     share = timing._compute_share(TASK, place, None)
-    crowd = made_up(2) | {"overlap": share}
+    crowd = replace(made_up(2), overlap=share)
     machine = machine_from_dict(machine_document(made_up(1), crowd, 2, "today"), "made up")
     assert machine.software.compute_share == 0.99
 
