@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from executor.batches import batch_of
 from executor.errors import LaunchError, PeersLostError
@@ -99,7 +100,7 @@ def connected(seat: Seat, wanted: str, threads: int, timeout_s: float) -> Iterat
 
 def _join(seat: Seat, device: torch.device, timeout_s: float) -> None:
     file = seat.meeting_file
-    store = dist.FileStore(file, seat.ranks) if file is not None else None  # type: ignore[attr-defined]
+    store = None if file is None else FileStore(file, seat.ranks)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         init_method=seat.meeting if store is None else None,

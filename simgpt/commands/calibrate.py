@@ -68,11 +68,10 @@ def command(
     with Ticker() as ticker:
         document = calibrate(task, count, ticker, solo=True)
     machine = options.check_machine(document)
-    content = json.dumps(document)
     if output is None:
-        click.echo(content)
+        click.echo(json.dumps(document))
         return
-    options.write(output, content + "\n")
+    options.write(output, json.dumps(document) + "\n")
     record = _record(machine, output)
     options.answer(_describe(machine, output), record, as_json=as_json, output=None)
 

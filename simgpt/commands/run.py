@@ -15,8 +15,8 @@ import click
 from simgpt import options, tables
 from simgpt.advice import what_fits
 from simgpt.asked import ran
-from simgpt.commands.predict import tuned_forms
 from simgpt.progress import Ticker
+from simgpt.trained import check_converged, record_of, summary, write_trace
 from topologies.errors import SimgptError
 from workload.errors import PlanCannotRunError
 
@@ -89,10 +89,10 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     if seat is not None and seat.rank:
         return
     if how["trace"] is not None:
-        _write_trace(how["trace"], job, result, prediction)
-    record = _record(job, result, prediction) | ran()
-    options.answer(_summary(record, prediction), record, as_json=as_json, output=output)
-    _check_converged(record, job)
+        write_trace(how["trace"], job, result, prediction)
+    record = record_of(job, result, prediction) | ran()
+    options.answer(summary(record, prediction), record, as_json=as_json, output=output)
+    check_converged(record, job)
 
 
 def _job(model: str, text: str | None, seat: Seat | None, how: dict[str, Any]) -> Job:
@@ -108,10 +108,11 @@ def _job(model: str, text: str | None, seat: Seat | None, how: dict[str, Any]) -
         plan = options.plan_of("data=rest", devices=ranks or 1, batch=how["batch"])
     else:
         plan = options.plan_of(how["plan"], devices=ranks, batch=how["batch"])
+    if seat is None:
+        check_ranks(plan.grid.ranks)
     check(gpt, plan)
     device = how["device"]
     if seat is None:
-        check_ranks(plan.grid.ranks)
         device = device_for(device, plan.grid.ranks, options.note)
     return Job(
         gpt=gpt,
@@ -237,76 +238,3 @@ def _join(job: Job, seat: Seat, report: Callable[[dict[str, Any]], None]) -> dic
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def _check_converged(record: dict[str, Any], job: Job) -> None:
-    """End with a status of its own, after the answer, where training stopped at a lost loss."""
-    from executor.errors import DivergedError
-
-    if record["diverged_at_step"] is not None:
-        raise DivergedError(
-            f"the loss of step {record['diverged_at_step']} of {job.steps} is not a finite number, "
-            f"so training stopped there; try a smaller --lr than {job.adamw.lr:g}"
-        )
-
-
-def _record(job: Job, result: dict[str, Any], prediction: Prediction | None) -> dict[str, Any]:
-    tuning = prediction.tuning if prediction is not None else None
-    return {
-        "model": job.gpt.name,
-        "plan": job.plan.as_dict(),
-        "plan_string": str(job.plan),
-        "ranks": job.plan.grid.ranks,
-        "device": result["device"],
-        "step_s": result["step_s"],
-        "steps_s": result["steps_s"],
-        "losses": result["losses"],
-        "diverged_at_step": result["diverged_at_step"],
-        "peak_bytes": result["peak_bytes"],
-        "comm_bytes": result["ranks"][0]["carried"],
-        "tokens_per_s": job.plan.batch * job.gpt.sequence / result["step_s"],
-        "predicted_step_s": prediction.step_s if prediction is not None else None,
-        "predicted_peak_bytes": prediction.memory.peak_bytes if prediction is not None else None,
-        "matmul_forms": tuning.as_dict() if tuning is not None else None,
-    }
-
-
-def _summary(record: dict[str, Any], prediction: Prediction | None) -> str:
-    def row(name: str, key: str, form: Callable[[float], str]) -> tuple[str, ...]:
-        measured, predicted = record[key], record[f"predicted_{key}"]
-        if predicted is None:
-            return name, form(measured), "-", "-"
-        error = tables.percent(predicted / measured - 1, sign=True)
-        return name, form(measured), form(predicted), error
-
-    rows = [
-        row("step (median)", "step_s", tables.seconds),
-        row("peak memory per rank", "peak_bytes", tables.gib),
-    ]
-    title = tables.paragraph(f"{record['model']} with {record['plan_string']}")
-    tuned = tuned_forms(prediction) if prediction is not None else ""
-    table = tables.table(["", "measured", "predicted", "error"], rows)
-    return "\n".join(["", title, *filter(None, [tuned]), "", table])
-
-
-def _write_trace(
-    path: Path, job: Job, result: dict[str, Any], prediction: Prediction | None
-) -> None:
-    from workload.lowering import lower
-    from workload.timeline import chrome_trace, timeline_of
-
-    grid, forms = job.plan.grid, dict(job.forms)
-    stages = [lower(job.gpt, job.plan, stage, forms=forms).ops for stage in range(grid.pipe)]
-    measured = [
-        timeline_of(
-            "measured",
-            entry["rank"],
-            stages[grid.coordinates(entry["rank"])["pipe"]],
-            entry["start_s"],
-            entry["end_s"],
-        )
-        for entry in result["ranks"]
-    ]
-    predicted = [prediction.timeline] if prediction and prediction.timeline else []
-    options.write(path, options.compact(chrome_trace([*predicted, *measured])))
-    options.note(f"wrote {path}; open it at ui.perfetto.dev")

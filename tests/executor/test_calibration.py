@@ -12,12 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from executor import calibration
 from executor.calibration import cached, calibrate
 from executor.host import machine_document
+from executor.memory import host_bytes
 from executor.messages import messages
 from executor.samples import collectives, kernels
+from executor.seat import Seat
 from executor.tasks import Calibrated, Calibration
 from simulator.prediction import predict
 from topologies.machine import Machine, machine_from_dict
@@ -171,6 +174,39 @@ def test_a_calibration_is_kept_and_not_made_again(
     assert "measuring it once" in said[0]
     monkeypatch.setattr(calibration, "calibrate", pytest.fail)
     assert cached(TASK, 2, pytest.fail, announce=pytest.fail) == first
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"made": NaN}', '{"made": "twice"}'])
+def test_a_calibration_that_was_damaged_is_made_anew_and_that_is_said(
+    content: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibration, "calibrate", lambda *_, **__: {"made": "once"})
+    path = cached(TASK, 2, pytest.fail)
+    path.write_text(content, encoding="utf-8")
+    said: list[str] = []
+    assert cached(TASK, 2, pytest.fail, announce=said.append) == path
+    assert json.loads(path.read_text(encoding="utf-8")) == {"made": "once"}
+    assert said[0] == f"the calibration in {path} is damaged; measuring this machine anew"
+
+
+def test_a_calibration_writes_what_a_rank_s_device_holds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Measured for real, by one rank, of a single sample; and by the same words on a GPU."""
+    timing = importlib.import_module("executor.calibrate")
+    sample = next(kernels("fp32", quick=True))
+    one = ("kernels", "matmul@fp32", sample.features, sample)
+    monkeypatch.setattr(timing, "_samples", lambda *_: iter([one]))
+    task = replace(TASK, device="cpu")
+    found = Calibrated(**timing.measure(task, Seat.local(0, 1, tmp_path), lambda _: None))
+    assert found.memory_bytes == host_bytes()
+    machine = machine_from_dict(machine_document(None, found, 1, "today"), "measured")
+    assert machine.device.memory_bytes == host_bytes()
+
+    assert timing.memory_bytes(torch.device("cpu"), 4) == host_bytes() // 4
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 80 << 30))
+    assert timing.memory_bytes(torch.device("cuda"), 4) == 80 << 30
 
 
 def test_other_ranks_precision_or_threads_are_another_calibration(
