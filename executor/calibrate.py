@@ -41,7 +41,7 @@ BELOW = {"int64": 200, "uint8": 2}  # tokens, and masks of ones and zeros
 
 def measure(task: Calibration, seat: Seat, report: Report) -> dict[str, Any]:
     """Time everything on all ranks at once: the fields of `Calibrated`, for rank 0 to say."""
-    with connected(seat, task.device, task.threads, task.timeout_s) as device:
+    with connected(seat, task.threads, task.timeout_s, task.device) as device:
         place = Place(grid=Grid(data=seat.ranks), rank=seat.rank, device=device, adamw=AdamW())
         groups = Groups(seat.rank, task.timeout_s)
         tables: dict[str, Tables] = {"kernels": {}, "collectives": {}}

@@ -39,7 +39,7 @@ def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
     """
     text = read_text(job.text)
     check_text(text, job.gpt)
-    with connected(seat, job.device, job.threads, job.timeout_s) as device:
+    with connected(seat, job.threads, job.timeout_s, job.device) as device:
         stage = job.plan.grid.coordinates(seat.rank)["pipe"]
         program = lower(job.gpt, job.plan, stage, forms=dict(job.forms))
         _check_memory(program, seat, device)
@@ -70,7 +70,9 @@ def _check_memory(program: Program, seat: Seat, device: torch.device) -> None:
 
 
 @contextmanager
-def connected(seat: Seat, wanted: str, threads: int, timeout_s: float) -> Iterator[torch.device]:
+def connected(
+    seat: Seat, threads: int, timeout_s: float, wanted: str = "auto"
+) -> Iterator[torch.device]:
     """Join the job's process group for as long as the with statement lasts; gives the device.
 
     After an error the process should leave at once: groups are not taken down then, for that may
@@ -108,6 +110,7 @@ def _join(seat: Seat, device: torch.device, timeout_s: float) -> None:
         rank=seat.rank,
         world_size=seat.ranks,
         timeout=timedelta(seconds=timeout_s),
+        device_id=device if device.type == "cuda" else None,  # communicators are formed at once
     )
 
 

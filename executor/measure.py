@@ -36,7 +36,7 @@ def measure(task: Measurement, seat: Seat, report: Report) -> dict[str, Any]:
         for key, found in distinct_ops(task.gpt, task.plan).items()
         if found[0].kind not in COPIES
     }
-    with connected(seat, task.device, task.threads, task.timeout_s) as device:
+    with connected(seat, task.threads, task.timeout_s, task.device) as device:
         path = _file(Path(task.folder), device, task.threads)
         known = _known(path, report)
         new = [key for key in every if key not in known]

@@ -68,7 +68,7 @@ def start(task: str, description: str, rank: int, ranks: int, folder: Path) -> R
     with stderr.open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "executor.worker", task, str(rank), str(ranks), str(folder)],
-            env={**_loopback(), **os.environ},
+            env={**_environment(), **os.environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -81,10 +81,14 @@ def start(task: str, description: str, rank: int, ranks: int, folder: Path) -> R
     return RankProcess(rank, process, stderr)
 
 
-def _loopback() -> dict[str, str]:
-    """Keeps what ranks of one machine say to each other off its network, unless told otherwise."""
-    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
-    return {f"{library}_SOCKET_IFNAME": name for library in ("GLOO", "NCCL") for name in names}
+def _environment() -> dict[str, str]:
+    """What ranks of one machine are set up with, unless the user's environment says otherwise."""
+    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    # What they say to each other stays off the machine's network.
+    names = {f"{library}_SOCKET_IFNAME": name for library in ("GLOO", "NCCL") for name in loopback}
+    # As many queues as CUDA has: behind a receive that waits in a queue of theirs, kernels of
+    # other streams would wait too.
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "32", **names}
 
 
 def end(ranks: list[RankProcess], *, finished: bool) -> None:

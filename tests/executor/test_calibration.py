@@ -147,50 +147,17 @@ def test_made_up_tables_make_a_machine_that_predicts() -> None:
         assert prediction.step_s > 0.5 * least_s > 0
 
 
-def compute_share(monkeypatch: pytest.MonkeyPatch, *measured_s: float) -> float:
-    """The share from the seconds of compute, of collectives, and of both at once."""
-    seconds = iter(measured_s)
+def test_compute_that_stands_still_beside_collectives_makes_a_machine_that_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second of compute, one of collectives, and 2.5 for both at once: more than all of it."""
+    seconds = iter((1.0, 1.0, 2.5))
     timing = importlib.import_module("executor.calibrate")
     monkeypatch.setattr(timing, "overlapped", lambda *_: range(3))
     monkeypatch.setattr(timing, "_play", lambda *_: next(seconds))
     monkeypatch.setattr(timing, "_mean", lambda value: value)
     place = SimpleNamespace(grid=SimpleNamespace(ranks=2))
-    share: float = timing._compute_share(TASK, place, None)
-    return share
-
-
-@pytest.mark.parametrize(
-    ("measured_s", "share"),
-    [((2.0, 3.0, 4.0), 0.5), ((4.0, 1.0, 4.25), 0.25), ((3.0, 2.0, 3.0), 0.0)],
-)
-def test_the_compute_share_is_what_both_take_beyond_the_longer_over_the_shorter(
-    measured_s: tuple[float, ...], share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert compute_share(monkeypatch, *measured_s) == share
-
-
-def test_a_tenth_of_the_waits_at_either_end_counts_for_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of ten waits of each playing one is a hiccup of 9 s and one ends at once."""
-    op = SimpleNamespace(is_collective=True)
-    waits = [9.0, *[1.0, 3.0] * 4, 0.0]
-    spans = [SimpleNamespace(op=op, start_s=5.0, end_s=5.0 + wait) for wait in waits]
-    recorder = SimpleNamespace(timeline=lambda *_: SimpleNamespace(spans=spans))
-    timing = importlib.import_module("executor.calibrate")
-    monkeypatch.setattr(timing, "_prepared", lambda *_: (None, None))
-    monkeypatch.setattr(timing, "recorder_for", lambda *_: recorder)
-    monkeypatch.setattr(timing, "play", lambda *_: {})
-    monkeypatch.setattr(timing.dist, "barrier", lambda: None)
-    place = SimpleNamespace(device=None, rank=0)
-    assert timing._meetings(None, 10, place, None) == 2.0
-
-
-def test_compute_that_stands_still_beside_collectives_makes_a_machine_that_loads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A second of compute, one of collectives, and 2.5 for both at once: more than all of it."""
-    share = compute_share(monkeypatch, 1.0, 1.0, 2.5)
+    share = timing._compute_share(TASK, place, None)
     crowd = replace(made_up(2), overlap=share)
     machine = machine_from_dict(machine_document(made_up(1), crowd, 2, "today"), "made up")
     assert machine.software.compute_share == 0.99

@@ -139,7 +139,9 @@ def test_a_run_without_a_prediction_prints_a_line_per_step() -> None:
     assert [line[:8] for line in said.out.splitlines()[:3]] == ["step 1/3", "step 2/3", "step 3/3"]
 
 
-@pytest.mark.parametrize("plan", ["data=1", "data=2", "pipe=2,micro_batch=2"])
+@pytest.mark.parametrize(
+    "plan", ["data=2", pytest.param("pipe=2,micro_batch=2", marks=pytest.mark.slow)]
+)
 def test_a_loss_that_is_not_finite_ends_the_run_with_a_status_of_its_own(plan: str) -> None:
     """The first step is sound; its update takes every weight to infinity."""
     said = simgpt(*WORDS, "--no-predict", "--plan", plan, "--lr", "1e30", "--json")
