@@ -34,7 +34,7 @@ def test_rank_0_alone_is_reported_and_its_result_returned(tmp_path: Path) -> Non
 
 def test_a_rank_of_which_nothing_is_heard_for_the_timeout_ends_the_run(tmp_path: Path) -> None:
     with (
-        acting(tmp_path, f"{says(step=4)}; {SLEEP}") as ranks,
+        acting(tmp_path, f"{says(step=4)}; sleep 20; {says(result={})}") as ranks,
         pytest.raises(LaunchError, match=r"no progress within 1 s .*rank 0 .* since step 4"),
     ):
         watch(ranks, ignore, 1.0)
@@ -55,7 +55,7 @@ def test_a_stopped_rank_is_named_long_before_the_timeout(
     with acting(tmp_path, SLEEP, SLEEP) as ranks:
         os.kill(ranks[1].process.pid, signal.SIGSTOP)
         with pytest.raises(LaunchError, match=r"rank 1 has been stopped for .*SIGSTOP"):
-            watch(ranks, ignore, PATIENCE_S)
+            watch(ranks, ignore, PATIENCE_S / 10)
         end(ranks, finished=False)
         assert [each.process.returncode for each in ranks] == [-signal.SIGTERM, -signal.SIGKILL]
 
