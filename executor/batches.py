@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from executor.place import Place
+from executor.text import Text
 from workload.gpt import GPT
 from workload.plan import Plan
 
 
-def batch_of(text: bytes, gpt: GPT, batch: int, step: int, seed: int) -> torch.Tensor:
-    """The windows of one step's batch: (batch, sequence + 1) tokens, the same for every plan."""
-    tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+def batch_of(text: Text, gpt: GPT, batch: int, step: int, seed: int) -> torch.Tensor:
+    """The windows of one step's batch: (batch, sequence + 1) tokens, the same for every plan.
+
+    Of the text, only the windows are copied.
+    """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     starts = torch.randint(len(text) - gpt.sequence, (batch,), generator=generator)
     places = starts[:, None] + torch.arange(gpt.sequence + 1)
-    return tokens[places].to(torch.int64)
+    windows = np.frombuffer(text, dtype=np.uint8)[places.numpy()]
+    return torch.from_numpy(windows).to(torch.int64)
 
 
 def share(batch: torch.Tensor, plan: Plan, at: Place, micro_batch: int) -> torch.Tensor:

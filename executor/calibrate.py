@@ -10,7 +10,7 @@ import platform
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from executor.groups import Groups
 from executor.job import connected
+from executor.memory import host_bytes
 from executor.messages import messages
 from executor.place import Place
 from executor.play import play
@@ -25,11 +26,10 @@ from executor.record import HostRecorder, recorder_for
 from executor.samples import Sample, collectives, kernels, overlapped
 from executor.seat import Seat
 from executor.table import BufferTable
-from executor.tasks import AdamW, Calibration, Report
+from executor.tasks import AdamW, Calibrated, Calibration, Report, Tables
 from workload.grid import Grid
 from workload.program import Program
 
-Tables = dict[str, list[dict[str, float]]]
 REPEATS = 3
 MOST_REPEATED = 100
 MEETINGS = 30  # of each collective and size in one playing
@@ -40,23 +40,26 @@ BELOW = {"int64": 200, "uint8": 2}  # tokens, and masks of ones and zeros
 
 
 def measure(task: Calibration, seat: Seat, report: Report) -> dict[str, Any]:
-    """Time everything on all ranks at once; every figure is the mean over the ranks.
-
-    `kernels` maps `kind@precision` to rows of features and `seconds`, `collectives` likewise.
-    """
-    with connected(seat, task.threads, task.timeout_s) as device:
+    """Time everything on all ranks at once: the fields of `Calibrated`, for rank 0 to say."""
+    with connected(seat, task.threads, task.timeout_s, task.device) as device:
         place = Place(grid=Grid(data=seat.ranks), rank=seat.rank, device=device, adamw=AdamW())
         groups = Groups(seat.rank, task.timeout_s)
-        tables: dict[str, Any] = {"kernels": {}, "collectives": {}}
+        tables: dict[str, Tables] = {"kernels": {}, "collectives": {}}
         samples = list(_samples(task, seat))
         sample_s = task.sample_s / 2 if task.quick else task.sample_s
         for done, (table, key, features, sample) in enumerate(samples, start=1):
             row = {**features, "seconds": seconds_of(sample, place, groups, sample_s)}
             tables[table].setdefault(key, []).append(row)
-            if seat.rank == 0:
-                report({"done": done, "of": len(samples), "measuring": key})
-        tables["overlap"] = _compute_share(task, place, groups)
-        return {**tables, "device": device_name(device), "torch": str(torch.__version__)}
+            report({"done": done, "of": len(samples), "measuring": key})
+        found = Calibrated(
+            kernels=tables["kernels"],
+            collectives=tables["collectives"],
+            overlap=_compute_share(task, place, groups),
+            device=device_name(device),
+            memory_bytes=memory_bytes(device, seat.local_ranks),
+            torch=str(torch.__version__),
+        )
+        return asdict(found)
 
 
 def _compute_share(task: Calibration, place: Place, groups: Groups) -> float:
@@ -165,3 +168,11 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return platform.processor() or platform.machine()
+
+
+def memory_bytes(device: torch.device, ranks: int) -> int:
+    """What one rank's device holds: a GPU's whole memory, or a share of the host's for each of
+    the `ranks` on it."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return host_bytes() // ranks

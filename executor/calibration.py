@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import datetime
-import fcntl
 import hashlib
-import json
 import os
 import platform
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from executor import messages, samples
-from executor.errors import LaunchError
+from executor.cache import DamagedError, alone, folder, keep, kept
 from executor.host import machine_document
 from executor.launch import check_ranks, launch, require_torch
-from executor.tasks import Calibration, Measurement
+from executor.tasks import Calibrated, Calibration, Measurement
 from workload.gpt import GPT
 from workload.plan import Plan
 
@@ -36,17 +33,18 @@ def calibrate(task: Calibration, ranks: int, progress: Progress, *, solo: bool) 
         for count in ((1, ranks) if solo and ranks > 1 else (ranks,))
     ]
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    measured = f"{when}, torch {runs[-1]['torch']}, {task.threads} thread(s) a rank"
+    measured = f"{when}, torch {runs[-1].torch}, {task.threads} thread(s) a rank"
     return machine_document(runs[0] if len(runs) > 1 else None, runs[-1], ranks, measured)
 
 
-def _measure(task: Calibration, ranks: int, progress: Progress) -> dict[str, Any]:
+def _measure(task: Calibration, ranks: int, progress: Progress) -> Calibrated:
     def report(message: dict[str, Any]) -> None:
         share = f"{message['done']}/{message['of']}"
         progress(f"calibrating with {ranks} rank(s): {share} {message['measuring']}")
 
     description = task.to_json()
-    return launch("calibrate", description, ranks=ranks, report=report, timeout_s=task.timeout_s)
+    found = launch("calibrate", description, ranks=ranks, report=report, timeout_s=task.timeout_s)
+    return Calibrated(**found)
 
 
 def cached(
@@ -59,39 +57,25 @@ def cached(
     """
     require_torch()
     check_ranks(ranks)
-    path = _cache() / f"host-{_fingerprint(task, ranks)}.json"
-    if path.exists():
+    path = folder() / f"host-{_fingerprint(task, ranks)}.json"
+    if not _lacking(path, ranks):
         return path
-    with _alone(path):
-        if not path.exists():
-            announce(f"no calibration of this machine for {ranks} rank(s) yet; measuring it once")
-            document = calibrate(task, ranks, progress, solo=False)
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(document), encoding="utf-8")
-            partial.replace(path)
+    with alone(path):
+        if why := _lacking(path, ranks):
+            announce(why)
+            keep(path, calibrate(task, ranks, progress, solo=False))
             announce(f"kept in {path}")
     return path
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold the lock beside a file of the cache; the system frees it should this process die."""
+def _lacking(path: Path, ranks: int) -> str:
+    """Why a calibration has to be measured; empty if it is there."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_suffix(".lock").open("w")
-    except OSError as error:
-        raise LaunchError(
-            f"cannot keep a calibration in {path.parent}: {error.strerror}; set XDG_CACHE_HOME to "
-            "a folder that can be written, or give -m FILE or --no-predict"
-        ) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home) / "simgpt"
+        if kept(path) is not None:
+            return ""
+    except DamagedError:
+        return f"the calibration in {path} is damaged; measuring this machine anew"
+    return f"no calibration of this machine for {ranks} rank(s) yet; measuring it once"
 
 
 def _fingerprint(task: Calibration, ranks: int) -> str:
@@ -112,15 +96,23 @@ def _fingerprint(task: Calibration, ranks: int) -> str:
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
 
 
-def measured_ops(gpt: GPT, plan: Plan, threads: int, progress: Progress) -> dict[str, float]:
-    """The seconds of each distinct op of a plan on the device at hand, by signature."""
+def measured_ops(
+    gpt: GPT, plan: Plan, threads: int, progress: Progress, *, announce: Progress = lambda _: None
+) -> dict[str, float]:
+    """The seconds of each distinct op of a plan on the device at hand, by signature.
+
+    `announce` hears of kept measurements that are damaged and made anew.
+    """
     require_torch()
-    task = Measurement(gpt=gpt, plan=plan, folder=str(_cache()), threads=threads)
+    task = Measurement(gpt=gpt, plan=plan, folder=str(folder()), threads=threads)
 
     def report(message: dict[str, Any]) -> None:
-        progress(f"measuring ops: {message['done']}/{message['of']} {message['measuring']}")
+        if "note" in message:
+            announce(message["note"])
+        else:
+            progress(f"measuring ops: {message['done']}/{message['of']} {message['measuring']}")
 
-    with _alone(_cache() / "ops.json"):
+    with alone(folder() / "ops.json"):
         found = launch("measure", task.to_json(), ranks=1, report=report, timeout_s=task.timeout_s)
     seconds: dict[str, float] = found["seconds"]
     return seconds

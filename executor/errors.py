@@ -11,5 +11,15 @@ class LaunchError(SimgptError):
     exit_code = 5
 
 
+class PeersLostError(LaunchError):
+    """Another rank is gone; what became of it is the cause, and this a consequence."""
+
+
+class DivergedError(SimgptError):
+    """The loss is not a finite number any more, so that nothing is left to train."""
+
+    exit_code = 6
+
+
 class TextError(SimgptError):
     """The training text cannot be read, or is too short for one sequence."""

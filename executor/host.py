@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from executor.memory import host_bytes
-
-Tables = Mapping[str, list[dict[str, float]]]
+from executor.tasks import Calibrated, Tables
 
 
 def machine_document(
-    solo: Mapping[str, Any] | None, crowd: Mapping[str, Any], ranks: int, measured: str
+    solo: Calibrated | None, crowd: Calibrated, ranks: int, measured: str
 ) -> dict[str, Any]:
     """A machine of one node with `ranks` devices, as `topologies` reads it from JSON.
 
     `crowd` was measured with all ranks busy at once, `solo` with one. Peaks are the best rates that
     were measured, so that FLOP utilisation relates to them. `measured` says when and with what.
     """
-    kernels = _merged([run["kernels"] for run in (solo, crowd) if run is not None])
+    kernels = _merged([run.kernels for run in (solo, crowd) if run is not None])
     source = f"simgpt calibrate: {measured}"
     copy_rate = f"{max(_rates(kernels, 'add'), default=1e9):.4g} B/s"
 
@@ -27,11 +25,11 @@ def machine_document(
 
     return {
         "name": "host",
-        "description": f"{crowd['device']}, {ranks} ranks, calibrated",
+        "description": f"{crowd.device}, {ranks} ranks, calibrated",
         "nodes": fact(1),
         "device": {
-            "name": crowd["device"],
-            "memory": fact(f"{memory_bytes(crowd) // ranks} B"),
+            "name": crowd.device,
+            "memory": fact(f"{crowd.memory_bytes} B"),
             "memory_bandwidth": fact(copy_rate),
             "memory_efficiency": fact(1.0),
             "launch": fact("0 s"),
@@ -45,8 +43,8 @@ def machine_document(
         },
         "interconnect": {"kind": "none"},
         "software": {
-            "name": f"torch {crowd['torch']}",
-            "compute_share": fact(crowd["overlap"]),
+            "name": f"torch {crowd.torch}",
+            "compute_share": fact(crowd.overlap),
         },
         "profile": _profile(kernels, crowd, measured),
     }
@@ -65,21 +63,16 @@ def _matmul_facts(kernels: Tables, fact: Callable[[Any], dict[str, Any]]) -> dic
     }
 
 
-def _profile(kernels: Tables, crowd: Mapping[str, Any], measured: str) -> dict[str, Any]:
+def _profile(kernels: Tables, crowd: Calibrated, measured: str) -> dict[str, Any]:
     return {
         "kernels": {key: _table(rows) for key, rows in kernels.items()},
-        "collectives": {key: _table(rows) for key, rows in crowd["collectives"].items()},
-        "provenance": {"measured": measured, "device": crowd["device"]},
+        "collectives": {key: _table(rows) for key, rows in crowd.collectives.items()},
+        "provenance": {"measured": measured, "device": crowd.device},
     }
 
 
-def memory_bytes(run: Mapping[str, Any]) -> int:
-    """Memory of the whole node: what the device reported, else the host's."""
-    return int(run.get("memory_bytes", 0)) or host_bytes()
-
-
-def _merged(runs: Iterable[Tables]) -> dict[str, list[dict[str, float]]]:
-    merged: dict[str, list[dict[str, float]]] = {}
+def _merged(runs: Iterable[Tables]) -> Tables:
+    merged: Tables = {}
     for run in runs:
         for key, rows in run.items():
             merged.setdefault(key, []).extend(rows)

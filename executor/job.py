@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,85 +11,113 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from executor.batches import batch_of
-from executor.errors import LaunchError
+from executor.errors import LaunchError, PeersLostError
 from executor.groups import Groups
-from executor.memory import check_memory
+from executor.memory import check_device_memory, check_memory
 from executor.seat import Seat
+from executor.sentences import first_sentence
 from executor.tasks import Job, Report
 from executor.text import check_text, read_text
 from executor.train import Run, Step, Trainer
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
+from workload.program import Program
+
+# How torch and its libraries say that the other end of a connection is gone.
+_LOST = re.compile(r"gloo|connection|timed? ?out|ncclRemoteError|ncclSystemError|abort", re.I)
 
 
 def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
     """Connect to the other ranks, train, and return what rank 0 has to say.
 
-    `report` gets a dict per step on rank 0. The result holds losses, step times, the largest
-    peak of all ranks and every rank's spans of the last step.
+    `report` gets a dict per step. The result holds losses, step times, the largest peak of all
+    ranks and every rank's spans of the last step. Training stops at a loss that is not finite,
+    whose step is then `diverged_at_step`: all ranks see the same loss.
     """
     text = read_text(job.text)
     check_text(text, job.gpt)
-    with connected(seat, job.threads, job.timeout_s) as device:
+    with connected(seat, job.threads, job.timeout_s, job.device) as device:
         stage = job.plan.grid.coordinates(seat.rank)["pipe"]
         program = lower(job.gpt, job.plan, stage, forms=dict(job.forms))
-        if device.type == "cpu":
-            check_memory(program, seat.local_ranks)
+        _check_memory(program, seat, device)
         groups = Groups(seat.rank, job.timeout_s)
         adamw, seed = job.adamw, job.seed
         trainer = Trainer(program, groups, rank=seat.rank, device=device, adamw=adamw, seed=seed)
         trainer.start_afresh(job.seed)
-        batches = (
-            batch_of(text, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
-        )
+        losses = [0.0]
+
+        def batches() -> Iterator[torch.Tensor]:
+            for step in range(job.steps):
+                if not math.isfinite(losses[-1]):
+                    return
+                yield batch_of(text, job.gpt, job.plan.batch, step, job.seed)
 
         def each(step: Step) -> None:
-            if seat.rank == 0:
-                report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
+            losses.append(step.loss)
+            report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
 
-        return _gather(trainer.run(batches, each), seat)
+        return {**_gather(trainer.run(batches(), each), seat), "device": device.type}
+
+
+def _check_memory(program: Program, seat: Seat, device: torch.device) -> None:
+    if device.type == "cpu":
+        check_memory(program, seat.local_ranks)
+    else:
+        check_device_memory(program, seat.rank, torch.cuda.mem_get_info(device)[0])
 
 
 @contextmanager
-def connected(seat: Seat, threads: int, timeout_s: float) -> Iterator[torch.device]:
-    """Join the job's process group for as long as the with statement lasts; gives the device."""
+def connected(
+    seat: Seat, threads: int, timeout_s: float, wanted: str = "auto"
+) -> Iterator[torch.device]:
+    """Join the job's process group for as long as the with statement lasts; gives the device.
+
+    After an error the process should leave at once: groups are not taken down then, for that may
+    wait for ranks that are gone or stand in a collective.
+    """
     torch.set_num_threads(threads)
-    device = _device(seat)
+    device = _device(seat, wanted)
     try:
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            init_method=seat.meeting,
-            rank=seat.rank,
-            world_size=seat.ranks,
-            timeout=timedelta(seconds=timeout_s),
-            device_id=device if device.type == "cuda" else None,  # communicators are formed at once
-        )
+        _join(seat, device, timeout_s)
     except (dist.DistError, RuntimeError, ValueError) as error:
-        raise LaunchError(f"rank {seat.rank} cannot join the others: {_sentence(error)}") from None
+        message = f"rank {seat.rank} cannot join the others: {first_sentence(str(error))}"
+        raise PeersLostError(message) from None
     try:
         yield device
     except torch.OutOfMemoryError as error:
-        raise PlanCannotRunError(f"rank {seat.rank} does not fit: {_sentence(error)}") from None
+        message = f"rank {seat.rank} does not fit: {first_sentence(str(error))}"
+        raise PlanCannotRunError(message) from None
     except RuntimeError as error:
-        if isinstance(error, dist.DistError) or "gloo" in str(error):
-            raise LaunchError(f"rank {seat.rank} lost the others: {_sentence(error)}") from None
-        raise
-    finally:
-        dist.destroy_process_group()
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        reason = first_sentence(str(error))
+        if _LOST.search(str(error)):
+            raise PeersLostError(f"rank {seat.rank} lost the others: {reason}") from None
+        raise LaunchError(f"rank {seat.rank} cannot communicate: {reason}") from None
+    dist.destroy_process_group()
 
 
-def _sentence(error: Exception) -> str:
-    """The first line of torch's message, without the place in its sources."""
-    return re.sub(r"^\[[^\]]*\]\s*", "", str(error).splitlines()[0])
+def _join(seat: Seat, device: torch.device, timeout_s: float) -> None:
+    file = seat.meeting_file
+    store = None if file is None else FileStore(file, seat.ranks)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=seat.meeting if store is None else None,
+        store=store,
+        rank=seat.rank,
+        world_size=seat.ranks,
+        timeout=timedelta(seconds=timeout_s),
+        device_id=device if device.type == "cuda" else None,  # communicators are formed at once
+    )
 
 
-def _device(seat: Seat) -> torch.device:
-    if not torch.cuda.is_available():
+def _device(seat: Seat, wanted: str) -> torch.device:
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
-    # With one visible device per task (srun --gpus-per-task=1) every rank sees it as number 0.
-    device = torch.device("cuda", seat.local_rank % torch.cuda.device_count())
+    device = torch.device("cuda", seat.gpu(torch.cuda.device_count()))
     torch.cuda.set_device(device)
     return device
 
@@ -103,10 +132,12 @@ def _gather(run: Run, seat: Seat) -> dict[str, Any]:
     }
     everyone: list[Any] = [None] * seat.ranks
     dist.all_gather_object(everyone, mine)
+    last = run.steps[-1]
     return {
         "step_s": run.step_s,
         "steps_s": [step.seconds for step in run.steps],
         "losses": [step.loss for step in run.steps],
+        "diverged_at_step": None if math.isfinite(last.loss) else last.number,
         "peak_bytes": max(entry["peak_bytes"] for entry in everyone),
         "ranks": everyone,
     }

@@ -7,12 +7,12 @@ where it was, and another plan measures only what is new to it.
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from executor.cache import DamagedError, keep, kept
 from executor.calibrate import device_name, seconds_of
 from executor.groups import Groups
 from executor.job import connected
@@ -36,16 +36,16 @@ def measure(task: Measurement, seat: Seat, report: Report) -> dict[str, Any]:
         for key, found in distinct_ops(task.gpt, task.plan).items()
         if found[0].kind not in COPIES
     }
-    with connected(seat, task.threads, task.timeout_s) as device:
+    with connected(seat, task.threads, task.timeout_s, task.device) as device:
         path = _file(Path(task.folder), device, task.threads)
-        known = _kept(path)
+        known = _known(path, report)
         new = [key for key in every if key not in known]
         for done, key in enumerate(new, start=1):
             op, program = every[key]
             known[key] = _op_s(op, program, device, task, seat)
             report({"done": done, "of": len(new), "measuring": op.kind})
             if done % KEEP_EVERY == 0 or done == len(new):
-                _keep(path, known)
+                keep(path, known)
         seconds = {key: known[key] for key in every}
         return {"seconds": seconds, "device": device_name(device), "measured": len(new)}
 
@@ -67,15 +67,10 @@ def _file(folder: Path, device: torch.device, threads: int) -> Path:
     return folder / f"ops-{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
 
 
-def _kept(path: Path) -> dict[str, float]:
-    if not path.exists():
+def _known(path: Path, report: Report) -> dict[str, float]:
+    try:
+        known: dict[str, float] = kept(path) or {}
+    except DamagedError:
+        report({"note": f"{path} is damaged; its ops are measured anew"})
         return {}
-    known: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
     return known
-
-
-def _keep(path: Path, known: dict[str, float]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(known), encoding="utf-8")
-    partial.replace(path)

@@ -9,6 +9,10 @@ from workload.errors import PlanCannotRunError
 from workload.op import HOST
 from workload.program import Program
 
+# What a rank takes of a GPU beside the program's buffers: those of its communicators, and what the
+# allocator rounds up. The CUDA context is not in it: it is there when free memory is asked for.
+RESERVE_BYTES = 1 << 29
+
 
 def host_bytes() -> int:
     """Main memory of this machine."""
@@ -23,6 +27,20 @@ def check_memory(program: Program, ranks: int) -> None:
         raise PlanCannotRunError(
             f"{program.gpt.name} with {program.plan} needs {_gib(needed)} for {ranks} rank(s) on "
             f"this machine, which has {_gib(there)}"
+        )
+
+
+def check_device_memory(program: Program, rank: int, free_bytes: int) -> None:
+    """Refuse a program that does not fit into what is free of the rank's GPU.
+
+    Not modelled: what kernels take besides the program's buffers and the reserve.
+    """
+    needed = program.peak.total_bytes + RESERVE_BYTES
+    if needed > free_bytes:
+        raise PlanCannotRunError(
+            f"{program.gpt.name} with {program.plan} needs {_gib(needed)} on rank {rank}, "
+            f"{_gib(RESERVE_BYTES)} of it for communication, and its GPU has {_gib(free_bytes)} "
+            "free"
         )
 
 

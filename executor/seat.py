@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from executor.errors import LaunchError
 
 ENVIRONMENT = "env://"  # torch's word for MASTER_ADDR and MASTER_PORT
+FILE = "file://"
 FIRST_PORT, PORTS = 20_000, 10_000
 
 
@@ -17,7 +19,8 @@ class Seat:
     """Which rank this process is, of how many, and which device of its node it takes.
 
     `local_ranks` share its node (1 where the launcher does not say); `meeting` is where torch finds
-    the other ranks.
+    the other ranks: a URL, or a file on this machine. `bound` says that the launcher may show each
+    task one GPU of its own, as srun does with --gpus-per-task or --gpu-bind.
     """
 
     rank: int
@@ -25,6 +28,12 @@ class Seat:
     local_rank: int
     local_ranks: int = 1
     meeting: str = ENVIRONMENT
+    bound: bool = False
+
+    @staticmethod
+    def local(rank: int, ranks: int, folder: Path) -> Seat:
+        """A rank among those of this machine alone, which meet in a file of a private folder."""
+        return Seat(rank, ranks, rank, ranks, f"{FILE}{folder / 'store'}")
 
     @staticmethod
     def from_environment(environment: Mapping[str, str]) -> Seat | None:
@@ -34,6 +43,23 @@ class Seat:
         if "SLURM_PROCID" in environment and "SLURM_NTASKS" in environment:
             return _of_srun(environment)
         return None
+
+    @property
+    def meeting_file(self) -> str | None:
+        """The file in which the ranks meet, where they do not meet at an address."""
+        return self.meeting.removeprefix(FILE) if self.meeting.startswith(FILE) else None
+
+    def gpu(self, gpus: int) -> int:
+        """Which of the `gpus` GPUs that this process sees is its own; refused if none is."""
+        if self.bound and gpus == 1:
+            return 0
+        wanted = max(self.local_ranks, self.local_rank + 1)
+        if wanted > gpus:
+            raise LaunchError(
+                f"rank {self.rank} is one of {wanted} on its node and sees {gpus} GPU(s); give "
+                "each rank a GPU of its own, or --device cpu"
+            )
+        return self.local_rank
 
 
 def _of_torchrun(environment: Mapping[str, str]) -> Seat:
@@ -54,6 +80,7 @@ def _of_srun(environment: Mapping[str, str]) -> Seat | None:
     names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
     told = "MASTER_ADDR" in environment and "MASTER_PORT" in environment
     seat = _seat(environment, names, ENVIRONMENT if told else _meeting(environment))
+    seat = replace(seat, local_ranks=_most_tasks(environment) or seat.local_ranks, bound=True)
     started = told or "SLURM_STEP_ID" in environment
     return seat if started and seat.ranks > 1 else None
 
@@ -65,6 +92,12 @@ def _seat(environment: Mapping[str, str], names: tuple[str, ...], meeting: str) 
     if rank >= ranks:
         raise LaunchError(f"{names[0]}={rank} must be below {names[1]}={ranks}")
     return Seat(rank, ranks, local_rank, local_ranks, meeting)
+
+
+def _most_tasks(environment: Mapping[str, str]) -> int:
+    """The most tasks that a node of the step has, from `4(x2),1`; 0 where Slurm does not say."""
+    text = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
+    return max(map(int, re.findall(r"(?:^|,)(\d+)", text)), default=0)
 
 
 def _meeting(environment: Mapping[str, str]) -> str:

@@ -13,6 +13,8 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 Report = Callable[[dict[str, Any]], None]
+Tables = dict[str, list[dict[str, float]]]
+DEVICES = ("auto", "cpu", "cuda")  # of a task; `auto` is a GPU where torch sees any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class Job:
     text: str | None = None
     threads: int = 1
     timeout_s: float = 300.0
+    device: str = "auto"
     adamw: AdamW = field(default_factory=AdamW)
 
     def to_json(self) -> str:
@@ -66,6 +69,7 @@ class Calibration:
     quick: bool = False
     threads: int = 1
     timeout_s: float = 300.0
+    device: str = "auto"
     sample_s: float = 0.02
 
     def to_json(self) -> str:
@@ -80,6 +84,23 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """What a calibration measured, every figure the mean over the ranks; it travels as JSON.
+
+    `kernels` maps `kind@precision` to rows of features and `seconds`, `collectives` likewise.
+    `overlap` is the share of a collective's time that compute beside it loses; `device` is what a
+    rank's device calls itself, `memory_bytes` what it holds, and `torch` the version.
+    """
+
+    kernels: Tables
+    collectives: Tables
+    overlap: float
+    device: str
+    memory_bytes: int
+    torch: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """Whose distinct ops to measure on one device, and the folder that keeps what they took."""
 
@@ -88,6 +109,7 @@ class Measurement:
     folder: str
     threads: int = 1
     timeout_s: float = 300.0
+    device: str = "auto"
     sample_s: float = 0.02
 
     def to_json(self) -> str:

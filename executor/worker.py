@@ -1,53 +1,81 @@
-"""One rank of a job that `launch` started: `python -m executor.worker TASK`, the rest on stdin.
+"""One rank of a job that `launch` started: `python -m executor.worker TASK RANK RANKS FOLDER`.
 
 TASK is `train`, `calibrate` or `measure`; its description is one line on stdin, which stays open as
-long as the parent lives. Rank 0 answers on stdout with one JSON object per line, the last of them
-under the key `result`.
+long as the parent lives. FOLDER is private to the ranks and their parent. A rank answers on stdout
+with one JSON object per line: each shows that it gets on, the last one of rank 0 has the key
+`result`, and that of a rank that fails the keys `failed` (why), `status` and `lost` (whether it is
+a consequence of another rank's end).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NoReturn
 
-from executor.errors import LaunchError
+from executor.errors import LaunchError, PeersLostError
 from executor.seat import Seat
+from executor.sentences import sentence_of
 from executor.tasks import Calibration, Job, Measurement, Report
 from topologies.errors import SimgptError
 
 
 def main() -> int:
-    """Perform the task that stands on the command line; a user's mistake is one line on stderr."""
-    seat = Seat.from_environment(os.environ)
-    if seat is None:
-        raise LaunchError("a worker needs RANK and WORLD_SIZE in its environment")
-    task, description = sys.argv[1], sys.stdin.readline()
-    Thread(target=_end_with_parent, daemon=True).start()
+    """Perform the task that stands on the command line."""
+    task, rank, ranks, folder = sys.argv[1:]
+    description = sys.stdin.readline()
+    Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     say = _answers()
-    if task == "calibrate":
-        from executor.calibrate import measure
-
-        result = measure(Calibration.from_json(description), seat, say)
-    elif task == "measure":
-        from executor.measure import measure as measure_ops
-
-        result = measure_ops(Measurement.from_json(description), seat, say)
-    else:
-        from executor.job import perform
-
-        result = perform(Job.from_json(description), seat, say)
-    if seat.rank == 0:
+    try:
+        result = _perform(task, description, Seat.local(int(rank), int(ranks), Path(folder)), say)
+    except BrokenPipeError:
+        _leave(folder)
+    except Exception as error:
+        say(_failure(error))
+        # At once: the groups' own end may wait for ranks that wait for this one.
+        os._exit(getattr(error, "exit_code", 1))
+    if int(rank) == 0:
         say({"result": result})
     return 0
 
 
-def _end_with_parent() -> None:
+def _perform(task: str, description: str, seat: Seat, say: Report) -> dict[str, Any]:
+    if task == "calibrate":
+        from executor.calibrate import measure
+
+        return measure(Calibration.from_json(description), seat, say)
+    if task == "measure":
+        from executor.measure import measure as measure_ops
+
+        return measure_ops(Measurement.from_json(description), seat, say)
+    from executor.job import perform
+
+    return perform(Job.from_json(description), seat, say)
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    ours = isinstance(error, SimgptError)
+    return {
+        "failed": str(error) if ours else sentence_of(error),
+        "status": getattr(error, "exit_code", 1),
+        "lost": isinstance(error, PeersLostError),
+    }
+
+
+def _end_with_parent(folder: str) -> None:
     """Stop this process when nobody holds the other end of stdin any more."""
     while os.read(0, 1):
         pass
+    _leave(folder)
+
+
+def _leave(folder: str) -> NoReturn:
+    """End without the parent: what it would have tidied up is left to its ranks."""
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(LaunchError.exit_code)
 
 
@@ -64,8 +92,4 @@ def _answers() -> Report:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except SimgptError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(error.exit_code)
+    sys.exit(main())

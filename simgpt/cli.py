@@ -66,6 +66,8 @@ def cli() -> None:
 def main() -> None:
     """The entry point: runs the command line, and turns an error into a sentence and a status."""
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+        signal.signal(signal.SIGHUP, _terminated)
     try:
         sys.exit(cli.main(prog_name="simgpt", standalone_mode=False))
     except NoArgsIsHelpError as error:
@@ -96,4 +98,4 @@ def _sentence(error: click.ClickException) -> str:
 
 def _terminated(signum: int, _: object) -> NoReturn:
     """Leave through every `with`, so that ranks are stopped and folders removed."""
-    sys.exit(128 + signum)
+    _fail(f"ended by {signal.Signals(signum).name}", 128 + signum)

@@ -138,6 +138,13 @@ threads_option = click.option(
     show_default=True,
     help="Threads that each rank computes with.",
 )
+device_option = click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="What ranks compute on; auto: GPUs, if each rank here has its own.",
+)
 timeout_option = click.option(
     "--timeout",
     "timeout_s",

@@ -74,14 +74,25 @@ def too_wide(machine: Machine) -> int:
     return sum(_plan(text, batch).grid.ranks > machine.devices for _, batch, text in CELLS)
 
 
+def most_ranks(machine: Machine) -> int:
+    """The ranks of the widest step that the machine has devices for."""
+    plans = (_plan(text, batch) for _, batch, text in CELLS)
+    return max(plan.grid.ranks for plan in plans if plan.grid.ranks <= machine.devices)
+
+
 def _plan(text: str, batch: int) -> Plan:
     return parse_plan(f"{text},precision=fp32", batch=batch)
 
 
 def validate_host(
-    machine: Machine, *, threads: int, timeout_s: float, progress: Callable[[str], None]
+    machine: Machine,
+    *,
+    device: str,
+    threads: int,
+    timeout_s: float,
+    progress: Callable[[str], None],
 ) -> Iterator[Row]:
-    """Predict every cell that the machine has ranks for, then run it, and compare.
+    """Predict every cell that the machine has ranks for, then run it on `device`, and compare.
 
     Every prediction is made from the calibrated machine before its step is run.
     """
@@ -95,7 +106,9 @@ def validate_host(
         gpt = find_model(name)
         predicted_s = predict(gpt, plan, machine).step_s
         progress(f"running {name} with {plan}")
-        job = Job(gpt=gpt, plan=plan, steps=STEPS, threads=threads, timeout_s=timeout_s)
+        job = Job(
+            gpt=gpt, plan=plan, steps=STEPS, threads=threads, timeout_s=timeout_s, device=device
+        )
         result = launch(
             "train",
             job.to_json(),

@@ -29,6 +29,7 @@ from topologies.machine import Machine
     type=click.Choice(["bf16", "fp32", "fp64"]),
     help="Precision to measure, may be given again; default: fp32 on a CPU, bf16 on GPUs.",
 )
+@options.device_option
 @options.threads_option
 @click.option("--quick", is_flag=True, help="A coarse grid: seconds instead of minutes.")
 @options.timeout_option
@@ -37,6 +38,7 @@ def command(
     output: Path | None,
     ranks: int | None,
     precisions: tuple[str, ...],
+    device: str,
     threads: int,
     quick: bool,
     timeout_s: float,
@@ -51,25 +53,25 @@ def command(
     The file is a machine file: `predict -m`, `run -m` and `validate host -m` take it.
     """
     from executor.calibration import calibrate
-    from executor.devices import accelerators
+    from executor.devices import accelerators, device_for
     from executor.tasks import Calibration
 
-    gpus = accelerators()
-    count = ranks or gpus or os.cpu_count() or 1
+    count = ranks or (0 if device == "cpu" else accelerators()) or os.cpu_count() or 1
+    device = device_for(device, count, options.note)
     task = Calibration(
-        precisions=precisions or (("bf16",) if gpus else ("fp32",)),
+        precisions=precisions or (("bf16",) if device == "cuda" else ("fp32",)),
         quick=quick,
+        device=device,
         threads=threads,
         timeout_s=timeout_s,
     )
     with Ticker() as ticker:
         document = calibrate(task, count, ticker, solo=True)
     machine = options.check_machine(document)
-    content = json.dumps(document)
     if output is None:
-        options.say(content)
+        options.say(json.dumps(document))
         return
-    options.write(output, content + "\n")
+    options.write(output, json.dumps(document) + "\n")
     record = _record(machine, output)
     options.answer(_describe(machine, output), record, as_json=as_json, output=None)
 

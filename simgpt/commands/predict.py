@@ -168,7 +168,7 @@ def measured_ops(gpt: GPT, plan: Plan) -> dict[str, float]:
     from simgpt.progress import Ticker
 
     with Ticker() as progress:
-        return measured_ops(gpt, plan, threads=1, progress=progress)
+        return measured_ops(gpt, plan, threads=1, progress=progress, announce=options.note)
 
 
 def reach_of(prediction: Prediction, machine: Machine, placement: Placement) -> dict[str, str]:

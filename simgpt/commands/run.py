@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +15,9 @@ import click
 from simgpt import options, tables
 from simgpt.advice import what_fits
 from simgpt.asked import ran
-from simgpt.commands.predict import tuned_forms
 from simgpt.progress import Ticker
+from simgpt.trained import check_converged, record_of, summary, write_trace
+from topologies.errors import SimgptError
 from workload.errors import PlanCannotRunError
 
 if TYPE_CHECKING:
@@ -49,8 +52,8 @@ MOST_SEED = 2**32
     show_default=True,
     help="Chooses the initial weights and the batches.",
 )
+@options.device_option
 @options.threads_option
-@click.option("--port", type=click.IntRange(1, 65535), help="Where ranks meet; default: any free.")
 @options.timeout_option
 @click.option("-m", "--machine", help="Machine file to predict with; default: measured once.")
 @click.option("--no-predict", is_flag=True, help="Do not predict beside the measurement.")
@@ -82,17 +85,19 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     job = _with_forms(job, built)
     prediction = None if how["no_predict"] else _predict(job, built, seat)
     report = _reporter(job, prediction, quiet=as_json)
-    result = _perform(job, seat, how["port"] or 0, report)
+    result = _perform(job, seat, report)
     if seat is not None and seat.rank:
         return
     if how["trace"] is not None:
-        _write_trace(how["trace"], job, result, prediction)
-    record = _record(job, result, prediction) | ran()
-    options.answer(_summary(record, prediction), record, as_json=as_json, output=output)
+        write_trace(how["trace"], job, result, prediction)
+    record = record_of(job, result, prediction) | ran()
+    options.answer(summary(record, prediction), record, as_json=as_json, output=output)
+    check_converged(record, job)
 
 
 def _job(model: str, text: str | None, seat: Seat | None, how: dict[str, Any]) -> Job:
     """What every rank is told, once the plan is known to suit the model and the ranks."""
+    from executor.devices import device_for
     from executor.launch import check_ranks
     from executor.tasks import AdamW, Job
     from workload.lowering import check
@@ -106,6 +111,9 @@ def _job(model: str, text: str | None, seat: Seat | None, how: dict[str, Any]) -
     if seat is None:
         check_ranks(plan.grid.ranks)
     check(gpt, plan)
+    device = how["device"]
+    if seat is None:
+        device = device_for(device, plan.grid.ranks, options.note)
     return Job(
         gpt=gpt,
         plan=plan,
@@ -114,6 +122,7 @@ def _job(model: str, text: str | None, seat: Seat | None, how: dict[str, Any]) -
         text=text,
         threads=how["threads"],
         timeout_s=how["timeout_s"],
+        device=device,
         adamw=AdamW(lr=how["lr"]),
     )
 
@@ -174,7 +183,9 @@ def _calibrated(job: Job) -> str:
     from executor.calibration import cached
     from executor.tasks import Calibration
 
-    task = Calibration(precisions=(job.plan.precision,), quick=True, threads=job.threads)
+    task = Calibration(
+        precisions=(job.plan.precision,), quick=True, threads=job.threads, device=job.device
+    )
     with Ticker() as ticker:
         return str(cached(task, job.plan.grid.ranks, ticker, announce=options.note))
 
@@ -194,14 +205,10 @@ def _reporter(
 
 
 def _perform(
-    job: Job, seat: Seat | None, port: int, report: Callable[[dict[str, Any]], None]
+    job: Job, seat: Seat | None, report: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
     if seat is not None:
-        # Torch's own account of a lost connection is a page; ours is a sentence.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-        from executor.job import perform
-
-        return perform(job, seat, report)
+        return _join(job, seat, report if seat.rank == 0 else lambda _: None)
     from executor.launch import launch
 
     return launch(
@@ -209,66 +216,25 @@ def _perform(
         job.to_json(),
         ranks=job.plan.grid.ranks,
         report=report,
-        port=port,
         timeout_s=job.timeout_s,
     )
 
 
-def _record(job: Job, result: dict[str, Any], prediction: Prediction | None) -> dict[str, Any]:
-    tuning = prediction.tuning if prediction is not None else None
-    return {
-        "model": job.gpt.name,
-        "plan": job.plan.as_dict(),
-        "plan_string": str(job.plan),
-        "ranks": job.plan.grid.ranks,
-        "step_s": result["step_s"],
-        "steps_s": result["steps_s"],
-        "losses": result["losses"],
-        "peak_bytes": result["peak_bytes"],
-        "comm_bytes": result["ranks"][0]["carried"],
-        "tokens_per_s": job.plan.batch * job.gpt.sequence / result["step_s"],
-        "predicted_step_s": prediction.step_s if prediction is not None else None,
-        "predicted_peak_bytes": prediction.memory.peak_bytes if prediction is not None else None,
-        "matmul_forms": tuning.as_dict() if tuning is not None else None,
-    }
+def _join(job: Job, seat: Seat, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Be the rank that a launcher started this process as."""
+    # Torch's own account of a lost connection is a page; ours is a sentence.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    from executor.job import perform
 
-
-def _summary(record: dict[str, Any], prediction: Prediction | None) -> str:
-    def row(name: str, key: str, form: Callable[[float], str]) -> tuple[str, ...]:
-        measured, predicted = record[key], record[f"predicted_{key}"]
-        if predicted is None:
-            return name, form(measured), "-", "-"
-        error = tables.percent(predicted / measured - 1, sign=True)
-        return name, form(measured), form(predicted), error
-
-    rows = [
-        row("step (median)", "step_s", tables.seconds),
-        row("peak memory per rank", "peak_bytes", tables.gib),
-    ]
-    title = tables.paragraph(f"{record['model']} with {record['plan_string']}")
-    tuned = tuned_forms(prediction) if prediction is not None else ""
-    table = tables.table(["", "measured", "predicted", "error"], rows)
-    return "\n".join(["", title, *filter(None, [tuned]), "", table])
-
-
-def _write_trace(
-    path: Path, job: Job, result: dict[str, Any], prediction: Prediction | None
-) -> None:
-    from workload.lowering import lower
-    from workload.timeline import chrome_trace, timeline_of
-
-    grid, forms = job.plan.grid, dict(job.forms)
-    stages = [lower(job.gpt, job.plan, stage, forms=forms).ops for stage in range(grid.pipe)]
-    measured = [
-        timeline_of(
-            "measured",
-            entry["rank"],
-            stages[grid.coordinates(entry["rank"])["pipe"]],
-            entry["start_s"],
-            entry["end_s"],
-        )
-        for entry in result["ranks"]
-    ]
-    predicted = [prediction.timeline] if prediction and prediction.timeline else []
-    options.write(path, options.compact(chrome_trace([*predicted, *measured])))
-    options.note(f"wrote {path}; open it at ui.perfetto.dev")
+    try:
+        return perform(job, seat, report)
+    except SimgptError as error:
+        options.note(f"simgpt: {error}")
+        status = error.exit_code
+    except Exception:
+        traceback.print_exc()
+        status = 1
+    # At once: torch's groups, if they were taken down, may wait for ranks that are gone.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -43,9 +43,11 @@ command.add_command(validate_kernels.command)
 
 
 @command.command("host")
+@options.device_option
 @options.comparing_options(0.15, "")
 def host(
     machine: str | None,
+    device: str,
     tolerance: float,
     threads: int,
     timeout_s: float,
@@ -60,17 +62,21 @@ def host(
 
     Ends with status 4 when the mean absolute error is above the tolerance.
     """
+    from executor.devices import device_for
     from executor.launch import require_torch
-    from validation.host import mape, too_wide, validate_host
+    from validation.host import mape, most_ranks, too_wide, validate_host
 
     require_torch()
+    given = options.machine_of(machine) if machine is not None else None
+    ranks = most_ranks(given) if given else min(os.cpu_count() or 1, 2)
+    about: dict[str, Any] = {
+        "device": device_for(device, ranks, options.note),
+        "threads": threads,
+        "timeout_s": timeout_s,
+    }
     with Ticker() as ticker:
-        built = (
-            _calibrated(threads, timeout_s, ticker)
-            if machine is None
-            else options.machine_of(machine)
-        )
-        rows = list(validate_host(built, threads=threads, timeout_s=timeout_s, progress=ticker))
+        built = given or _calibrated(ranks, about, ticker)
+        rows = list(validate_host(built, progress=ticker, **about))
     error = mape([row.error for row in rows])
     record = {"rows": [row.as_dict() for row in rows], "mape": error} | ran()
     options.answer(_rows(rows, error), record, as_json=as_json, output=output)
@@ -171,10 +177,9 @@ def groups(as_json: bool, output: Path | None) -> None:
     options.answer(tables.table(columns, shown, left=2), record, as_json=as_json, output=output)
 
 
-def _calibrated(threads: int, timeout_s: float, ticker: Ticker) -> Machine:
+def _calibrated(ranks: int, about: dict[str, Any], ticker: Ticker) -> Machine:
     from executor.calibration import calibrate
     from executor.tasks import Calibration
 
-    task = Calibration(precisions=("fp32",), threads=threads, timeout_s=timeout_s)
-    ranks = min(os.cpu_count() or 1, 2)
+    task = Calibration(precisions=("fp32",), **about)
     return options.check_machine(calibrate(task, ranks, ticker, solo=True))

@@ -12,13 +12,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from executor import calibration
 from executor.calibration import cached, calibrate
 from executor.host import machine_document
+from executor.memory import host_bytes
 from executor.messages import messages
 from executor.samples import collectives, kernels
-from executor.tasks import Calibration
+from executor.seat import Seat
+from executor.tasks import Calibrated, Calibration
 from simulator.prediction import predict
 from topologies.machine import Machine, machine_from_dict
 from workload.gpt import find_model
@@ -104,7 +107,7 @@ def test_a_sample_repeats_its_op_on_operands_that_take_turns() -> None:
     assert len({op.name for op in program.ops}) == 4
 
 
-def made_up(ranks: int, seconds_per_byte: float = 1e-9) -> dict[str, Any]:
+def made_up(ranks: int, seconds_per_byte: float = 1e-9) -> Calibrated:
     """What a calibration of a machine of 1 GFLOP/s and 1 GB/s would have measured."""
     tables: dict[str, list[dict[str, float]]] = {}
     for sample in kernels("fp32", quick=True):
@@ -117,8 +120,14 @@ def made_up(ranks: int, seconds_per_byte: float = 1e-9) -> dict[str, Any]:
     for sample in (*collectives(ranks, quick=True), *messages(0, ranks, quick=True)):
         row = {**sample.features, "seconds": sample.features["bytes"] * seconds_per_byte}
         moved.setdefault(sample.key, []).append(row)
-    about = {"overlap": 0.5, "device": "made up", "torch": "2", "memory_bytes": 2**30}
-    return {"kernels": tables, "collectives": moved, **about}
+    return Calibrated(
+        kernels=tables,
+        collectives=moved,
+        overlap=0.5,
+        device="made up",
+        memory_bytes=2**29,
+        torch="2",
+    )
 
 
 def machine_of(ranks: int) -> Machine:
@@ -149,7 +158,7 @@ def test_compute_that_stands_still_beside_collectives_makes_a_machine_that_loads
     monkeypatch.setattr(timing, "_mean", lambda value: value)
     place = SimpleNamespace(grid=SimpleNamespace(ranks=2))
     share = timing._compute_share(TASK, place, None)
-    crowd = made_up(2) | {"overlap": share}
+    crowd = replace(made_up(2), overlap=share)
     machine = machine_from_dict(machine_document(made_up(1), crowd, 2, "today"), "made up")
     assert machine.software.compute_share == 0.99
 
@@ -208,6 +217,39 @@ def test_a_calibration_is_kept_and_not_made_again(
     assert "measuring it once" in said[0]
     monkeypatch.setattr(calibration, "calibrate", pytest.fail)
     assert cached(TASK, 2, pytest.fail, announce=pytest.fail) == first
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"made": NaN}', '{"made": "twice"}'])
+def test_a_calibration_that_was_damaged_is_made_anew_and_that_is_said(
+    content: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibration, "calibrate", lambda *_, **__: {"made": "once"})
+    path = cached(TASK, 2, pytest.fail)
+    path.write_text(content, encoding="utf-8")
+    said: list[str] = []
+    assert cached(TASK, 2, pytest.fail, announce=said.append) == path
+    assert json.loads(path.read_text(encoding="utf-8")) == {"made": "once"}
+    assert said[0] == f"the calibration in {path} is damaged; measuring this machine anew"
+
+
+def test_a_calibration_writes_what_a_rank_s_device_holds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Measured for real, by one rank, of a single sample; and by the same words on a GPU."""
+    timing = importlib.import_module("executor.calibrate")
+    sample = next(kernels("fp32", quick=True))
+    one = ("kernels", "matmul@fp32", sample.features, sample)
+    monkeypatch.setattr(timing, "_samples", lambda *_: iter([one]))
+    task = replace(TASK, device="cpu")
+    found = Calibrated(**timing.measure(task, Seat.local(0, 1, tmp_path), lambda _: None))
+    assert found.memory_bytes == host_bytes()
+    machine = machine_from_dict(machine_document(None, found, 1, "today"), "measured")
+    assert machine.device.memory_bytes == host_bytes()
+
+    assert timing.memory_bytes(torch.device("cpu"), 4) == host_bytes() // 4
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 80 << 30))
+    assert timing.memory_bytes(torch.device("cuda"), 4) == 80 << 30
 
 
 def test_other_ranks_precision_or_threads_are_another_calibration(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import random
 from pathlib import Path
 
 import pytest
@@ -42,6 +45,39 @@ def test_a_text_of_exactly_one_sequence_and_a_target_will_do(tmp_path: Path) -> 
     assert batch.tolist() == [list(range(TINY.sequence + 1))] * 3
     with pytest.raises(TextError, match="the text has 16 bytes"):
         check_text(text[:-1], TINY)
+
+
+def test_a_mapped_file_gives_the_tokens_of_its_bytes_in_memory(tmp_path: Path) -> None:
+    """A text of several pages, whose windows were once cut out of a copy of all of it."""
+    whole = bytes(random.Random(7).randbytes(5 * mmap.PAGESIZE + 3))
+    path = tmp_path / "text"
+    path.write_bytes(whole)
+    text = read_text(str(path))
+    assert isinstance(text, mmap.mmap)
+    copied = torch.frombuffer(bytearray(whole), dtype=torch.uint8)
+    for step, seed in ((0, 0), (3, 0), (1, 9)):
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        starts = torch.randint(len(whole) - TINY.sequence, (64,), generator=generator)
+        old = copied[starts[:, None] + torch.arange(TINY.sequence + 1)].to(torch.int64)
+        assert torch.equal(batch_of(text, TINY, 64, step, seed), old)
+
+
+def test_a_batch_of_a_text_of_a_tebibyte_touches_its_windows_alone(tmp_path: Path) -> None:
+    """A file without blocks: reading or copying all of it would end in MemoryError, or never."""
+    path = tmp_path / "text"
+    with path.open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    assert not batch_of(read_text(str(path)), TINY, 4, 0, 0).any()
+
+
+def test_a_text_is_a_regular_file_and_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (str(tmp_path / "pipe"), "/dev/zero"):
+        with pytest.raises(TextError, match=f"cannot read the text {path}: it is not a regular"):
+            read_text(path)
+    (tmp_path / "empty").touch()
+    with pytest.raises(TextError, match="the text has 0 bytes"):
+        check_text(read_text(str(tmp_path / "empty")), TINY)
 
 
 def test_batches_differ_by_step_and_seed_alone() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from executor import calibration
+from executor.cache import keep
 from workload.distinct import distinct_ops
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
@@ -30,8 +31,15 @@ def test_each_distinct_op_is_measured_once_and_kept(
     (kept,) = (tmp_path / "simgpt").glob("ops-*.json")
     known = json.loads(kept.read_text(encoding="utf-8"))
     gone = next(iter(known))
-    kept.write_text(json.dumps({key: 7.0 for key in known if key != gone}), encoding="utf-8")
+    keep(kept, {key: 7.0 for key in known if key != gone})
     said.clear()
     again = calibration.measured_ops(TINY, plan, 1, said.append)
     assert len(said) == 1
     assert {key for key, seconds in again.items() if seconds != 7.0} == {gone}
+
+    kept.write_text('{"x": ["7"]}', encoding="utf-8")
+    said.clear()
+    anew = calibration.measured_ops(TINY, plan, 1, lambda _: None, announce=said.append)
+    assert said == [f"{kept} is damaged; its ops are measured anew"]
+    assert anew.keys() == first.keys()
+    assert 7.0 not in anew.values()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from executor.errors import LaunchError
@@ -24,7 +26,39 @@ def test_torchrun_says_where_this_process_sits() -> None:
 
 
 def test_srun_says_it_too_and_ranks_meet_on_the_first_node() -> None:
-    assert Seat.from_environment({**STEP, **JOB}) == Seat(5, 16, 1, 1, "tcp://nid001004:23458")
+    seat = Seat(5, 16, 1, 1, "tcp://nid001004:23458", bound=True)
+    assert Seat.from_environment({**STEP, **JOB}) == seat
+
+
+@pytest.mark.parametrize(
+    ("text", "most"), [("4", 4), ("4(x2)", 4), ("2(x12),16", 16), ("1(x3),2,1", 2), ("", 1)]
+)
+def test_srun_says_how_many_ranks_share_a_node(text: str, most: int) -> None:
+    seat = Seat.from_environment({**STEP, **JOB, "SLURM_STEP_TASKS_PER_NODE": text})
+    assert seat is not None
+    assert seat.local_ranks == most
+
+
+def test_ranks_of_this_machine_meet_in_a_file() -> None:
+    seat = Seat.local(1, 2, Path("/private"))
+    assert (seat.local_rank, seat.local_ranks) == (1, 2)
+    assert seat.meeting_file == "/private/store"
+    assert Seat(5, 16, 1, 4, "tcp://host:1").meeting_file is None
+
+
+def test_each_rank_of_a_node_has_a_gpu_of_its_own_or_is_refused() -> None:
+    assert [Seat(8 + local, 16, local, 4).gpu(4) for local in range(4)] == [0, 1, 2, 3]
+    for local in range(2):
+        with pytest.raises(LaunchError, match=f"rank {local} is one of 2 on its node and sees 1 "):
+            Seat(local, 2, local, 2).gpu(1)
+    with pytest.raises(LaunchError, match="rank 3 is one of 4 on its node and sees 2 GPU"):
+        Seat(3, 8, 3).gpu(2)
+
+
+def test_the_one_gpu_that_srun_shows_a_rank_is_its_own() -> None:
+    assert [Seat(local, 4, local, 4, bound=True).gpu(1) for local in range(4)] == [0] * 4
+    with pytest.raises(LaunchError, match="sees 2 GPU"):
+        Seat(3, 4, 3, 4, bound=True).gpu(2)
 
 
 def test_a_meeting_point_that_was_given_is_kept() -> None:

@@ -24,11 +24,11 @@ from workload.program import Program
 
 pytestmark = pytest.mark.distributed
 
-WORDS = ("run", "tiny-30k", "--steps", "3", "--batch", "4", "--timeout", "60")
+WORDS = ("run", "tiny-30k", "--steps", "3", "--batch", "4", "--timeout", "250")
 KEYS = {
     *("model", "plan", "plan_string", "ranks", "step_s", "steps_s", "losses", "peak_bytes"),
     *("comm_bytes", "tokens_per_s", "predicted_step_s", "predicted_peak_bytes"),
-    *("matmul_forms", "asked"),
+    *("matmul_forms", "asked", "device", "diverged_at_step"),
 }
 
 
@@ -46,6 +46,7 @@ def test_two_ranks_join_their_prediction_without_a_remainder(tmp_path: Path) -> 
     assert said.status == 0, said.err
     record, program = json.loads(said.out), program_of(plan)
     assert set(record) == KEYS
+    assert record["diverged_at_step"] is None
     assert record["comm_bytes"] == program.comm_bytes
     assert record["peak_bytes"] == record["predicted_peak_bytes"] == program.peak.total_bytes
     assert record["losses"][-1] < record["losses"][0]
@@ -138,16 +139,34 @@ def test_a_run_without_a_prediction_prints_a_line_per_step() -> None:
     assert [line[:8] for line in said.out.splitlines()[:3]] == ["step 1/3", "step 2/3", "step 3/3"]
 
 
-def test_a_loss_that_is_no_number_is_null_in_json() -> None:
-    said = simgpt(*WORDS, "--no-predict", "--lr", "1e30", "--json")
-    assert said.status == 0, said.err
-    assert json.loads(said.out, parse_constant=pytest.fail)["losses"][-1] is None
+@pytest.mark.parametrize(
+    "plan", ["data=2", pytest.param("pipe=2,micro_batch=2", marks=pytest.mark.slow)]
+)
+def test_a_loss_that_is_not_finite_ends_the_run_with_a_status_of_its_own(plan: str) -> None:
+    """The first step is sound; its update takes every weight to infinity."""
+    said = simgpt(*WORDS, "--no-predict", "--plan", plan, "--lr", "1e30", "--json")
+    assert said.status == 6, said.err
+    record = json.loads(said.out, parse_constant=pytest.fail)
+    assert record["diverged_at_step"] == 2
+    assert record["losses"][0] > 0
+    assert record["losses"][1:] == [None]
+    assert said.err.splitlines()[-1] == (
+        "simgpt: the loss of step 2 of 3 is not a finite number, so training stopped there; "
+        "try a smaller --lr than 1e+30"
+    )
+
+
+def test_a_diverged_run_writes_its_answer_before_it_ends(tmp_path: Path) -> None:
+    out = tmp_path / "run.json"
+    said = simgpt(*WORDS, "--no-predict", "--lr", "1e30", "--json", "-o", str(out))
+    assert said.status == 6
+    assert json.loads(out.read_text(encoding="utf-8"))["diverged_at_step"] == 2
 
 
 def test_ranks_that_a_launcher_started_join_each_other() -> None:
     port = _free_port()
     ranks = [_joined(rank, port) for rank in range(2)]
-    first, second = (rank.communicate(timeout=100) for rank in ranks)
+    first, second = (rank.communicate(timeout=250) for rank in ranks)
     assert [rank.returncode for rank in ranks] == [0, 0], first[1] + second[1]
     record = json.loads(first[0])
     assert record["comm_bytes"] == program_of("data=2").comm_bytes
@@ -155,13 +174,14 @@ def test_ranks_that_a_launcher_started_join_each_other() -> None:
     assert second == ("", "")
 
 
-def _joined(rank: int, port: int) -> subprocess.Popen[str]:
+def _joined(rank: int, port: int, *paths: str) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         "RANK": str(rank),
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        "PYTHONPATH": os.pathsep.join([*paths, os.getcwd()]),
     }
     return subprocess.Popen(
         [sys.executable, "-m", "simgpt", *WORDS, "--plan", "data=rest", "--json"],
@@ -184,11 +204,45 @@ def test_a_plan_of_more_memory_than_the_machine_has_is_refused() -> None:
     assert "gpt-175b with x=1,y=1,z=1,data=1 needs" in said.sentence
 
 
-def test_a_port_in_use_is_named() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        said = simgpt(*WORDS, "--no-predict", "--port", str(port))
+def test_cuda_without_a_gpu_for_each_rank_is_refused_before_a_rank_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("executor.devices.accelerators", lambda: 1)
+    monkeypatch.setattr("executor.launch.launch", pytest.fail)
+    said = simgpt(*WORDS, "--no-predict", "--plan", "data=2", "--device", "cuda")
     assert said.status == 5
-    assert f"port {port} is in use" in said.sentence
+    assert "--device cuda: 2 rank(s) need a GPU each, and torch sees 1 here" in said.sentence
+
+
+def test_two_ranks_on_a_machine_of_one_gpu_compute_on_the_cpu_and_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("executor.devices.accelerators", lambda: 1)
+    said = simgpt(*WORDS, "--no-predict", "--plan", "data=2", "--json")
+    assert said.status == 0, said.err
+    assert json.loads(said.out)["device"] == "cpu"
+    assert said.err.startswith("computing on the CPU: 2 ranks need a GPU each")
+
+
+# What Python runs before anything else: rank 1 runs out of memory in step 2, while rank 0 waits.
+FAILING = """
+import os
+if os.environ["RANK"] == "1":
+    import executor.job, torch
+    draw = executor.job.batch_of
+    def batch_of(text, gpt, batch, step, seed):
+        if step == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\\nmore")
+        return draw(text, gpt, batch, step, seed)
+    executor.job.batch_of = batch_of
+"""
+
+
+def test_a_rank_of_a_launcher_that_fails_says_so_and_the_others_do_not_wait(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FAILING, encoding="utf-8")
+    port = _free_port()
+    ranks = [_joined(rank, port, str(tmp_path)) for rank in range(2)]
+    (_, lost), (_, failed) = (rank.communicate(timeout=250) for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [5, 3]
+    assert failed == "simgpt: rank 1 does not fit: CUDA out of memory. Tried to allocate 2 GiB\n"
+    assert lost.splitlines()[-1].startswith("simgpt: rank 0 lost the others: ")

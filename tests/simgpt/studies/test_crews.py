@@ -164,7 +164,10 @@ def wait_for_the_end_of(workers: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("number", "status", "words"),
-    [(signal.SIGINT, 130, ["simgpt:", "interrupted"]), (signal.SIGTERM, 143, [])],
+    [
+        (signal.SIGINT, 130, ["simgpt:", "interrupted"]),
+        (signal.SIGTERM, 143, ["simgpt:", "ended", "by", "SIGTERM"]),
+    ],
 )
 def test_a_sweep_that_is_told_to_end_says_so_and_takes_its_workers_along(
     number: signal.Signals, status: int, words: list[str], tmp_path: Path

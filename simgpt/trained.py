@@ -1,0 +1,91 @@
+"""What a training run answers: its record, a table of it, and its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simgpt import options, tables
+from simgpt.commands.predict import tuned_forms
+
+if TYPE_CHECKING:
+    from executor.tasks import Job
+    from simulator.prediction import Prediction
+
+
+def check_converged(record: dict[str, Any], job: Job) -> None:
+    """End with a status of its own, after the answer, where training stopped at a lost loss."""
+    from executor.errors import DivergedError
+
+    if record["diverged_at_step"] is not None:
+        raise DivergedError(
+            f"the loss of step {record['diverged_at_step']} of {job.steps} is not a finite number, "
+            f"so training stopped there; try a smaller --lr than {job.adamw.lr:g}"
+        )
+
+
+def record_of(job: Job, result: dict[str, Any], prediction: Prediction | None) -> dict[str, Any]:
+    """The JSON record of a run, with what was predicted for it, if anything was."""
+    tuning = prediction.tuning if prediction is not None else None
+    return {
+        "model": job.gpt.name,
+        "plan": job.plan.as_dict(),
+        "plan_string": str(job.plan),
+        "ranks": job.plan.grid.ranks,
+        "device": result["device"],
+        "step_s": result["step_s"],
+        "steps_s": result["steps_s"],
+        "losses": result["losses"],
+        "diverged_at_step": result["diverged_at_step"],
+        "peak_bytes": result["peak_bytes"],
+        "comm_bytes": result["ranks"][0]["carried"],
+        "tokens_per_s": job.plan.batch * job.gpt.sequence / result["step_s"],
+        "predicted_step_s": prediction.step_s if prediction is not None else None,
+        "predicted_peak_bytes": prediction.memory.peak_bytes if prediction is not None else None,
+        "matmul_forms": tuning.as_dict() if tuning is not None else None,
+    }
+
+
+def summary(record: dict[str, Any], prediction: Prediction | None) -> str:
+    """The record as a table, predicted beside measured."""
+
+    def row(name: str, key: str, form: Callable[[float], str]) -> tuple[str, ...]:
+        measured, predicted = record[key], record[f"predicted_{key}"]
+        if predicted is None:
+            return name, form(measured), "-", "-"
+        error = tables.percent(predicted / measured - 1, sign=True)
+        return name, form(measured), form(predicted), error
+
+    rows = [
+        row("step (median)", "step_s", tables.seconds),
+        row("peak memory per rank", "peak_bytes", tables.gib),
+    ]
+    title = tables.paragraph(f"{record['model']} with {record['plan_string']}")
+    tuned = tuned_forms(prediction) if prediction is not None else ""
+    table = tables.table(["", "measured", "predicted", "error"], rows)
+    return "\n".join(["", title, *filter(None, [tuned]), "", table])
+
+
+def write_trace(
+    path: Path, job: Job, result: dict[str, Any], prediction: Prediction | None
+) -> None:
+    """Write the last step's timelines of all ranks, and the predicted one, to a file."""
+    from workload.lowering import lower
+    from workload.timeline import chrome_trace, timeline_of
+
+    grid, forms = job.plan.grid, dict(job.forms)
+    stages = [lower(job.gpt, job.plan, stage, forms=forms).ops for stage in range(grid.pipe)]
+    measured = [
+        timeline_of(
+            "measured",
+            entry["rank"],
+            stages[grid.coordinates(entry["rank"])["pipe"]],
+            entry["start_s"],
+            entry["end_s"],
+        )
+        for entry in result["ranks"]
+    ]
+    predicted = [prediction.timeline] if prediction and prediction.timeline else []
+    options.write(path, options.compact(chrome_trace([*predicted, *measured])))
+    options.note(f"wrote {path}; open it at ui.perfetto.dev")

@@ -1,0 +1,44 @@
+"""Ranks compute on GPUs if each has its own, else on the CPU, and as they are told if told."""
+
+from __future__ import annotations
+
+import pytest
+
+from executor import devices
+from executor.devices import device_for
+from executor.errors import LaunchError
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ranks", "gpus", "device"),
+    [
+        ("auto", 2, 2, "cuda"),
+        ("auto", 1, 8, "cuda"),
+        ("auto", 2, 0, "cpu"),
+        ("cuda", 8, 8, "cuda"),
+        ("cpu", 1, 8, "cpu"),
+    ],
+)
+def test_a_device_is_chosen_without_a_word(
+    wanted: str, ranks: int, gpus: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "accelerators", lambda: gpus)
+    assert device_for(wanted, ranks, pytest.fail) == device
+
+
+def test_more_ranks_than_gpus_compute_on_the_cpu_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "accelerators", lambda: 1)
+    said: list[str] = []
+    assert device_for("auto", 2, said.append) == "cpu"
+    assert said == ["computing on the CPU: 2 ranks need a GPU each, and torch sees 1 here"]
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_more_ranks_than_gpus_on_cuda_are_refused(
+    gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "accelerators", lambda: gpus)
+    with pytest.raises(LaunchError, match=rf"--device cuda: 2 rank.* torch sees {gpus} here"):
+        device_for("cuda", 2, pytest.fail)

@@ -1,0 +1,45 @@
+"""A program that does not fit is refused before it starts: on the host, or on a rank's GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from executor import job, memory
+from executor.memory import RESERVE_BYTES, check_device_memory, check_memory
+from executor.seat import Seat
+from workload.errors import PlanCannotRunError
+from workload.gpt import find_model
+from workload.lowering import lower
+from workload.plan_text import parse_plan
+
+PROGRAM = lower(find_model("tiny-30k"), parse_plan("data=2", batch=2))
+NEEDED = PROGRAM.peak.total_bytes + RESERVE_BYTES
+
+
+def test_a_program_and_the_reserve_must_fit_into_what_is_free_of_a_gpu() -> None:
+    check_device_memory(PROGRAM, 1, NEEDED)
+    with pytest.raises(PlanCannotRunError, match=r"tiny-30k with .* on rank 1, 512 MiB of it"):
+        check_device_memory(PROGRAM, 1, NEEDED - 1)
+
+
+@pytest.mark.parametrize(("free", "fits"), [(NEEDED, True), (NEEDED - 1, False)])
+def test_a_rank_on_a_gpu_asks_what_is_free_of_its_own(
+    free: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = torch.device("cuda", 1)
+    free_of = {own: (free, 80 << 30), torch.device("cuda", 0): (0, 80 << 30)}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: free_of[device])
+    seat = Seat(1, 2, 1, 2)
+    if fits:
+        job._check_memory(PROGRAM, seat, own)
+    else:
+        with pytest.raises(PlanCannotRunError):
+            job._check_memory(PROGRAM, seat, own)
+
+
+def test_all_ranks_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "host_bytes", lambda: 2 * PROGRAM.peak.total_bytes)
+    check_memory(PROGRAM, 2)
+    with pytest.raises(PlanCannotRunError, match="for 3 rank"):
+        job._check_memory(PROGRAM, Seat(0, 3, 0, 3), torch.device("cpu"))
