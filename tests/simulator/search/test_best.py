@@ -41,6 +41,7 @@ def same_answer(question: Question, name: str, top: int, objective: str = "time"
     assert found.considered == every.considered
     assert found.simulated <= every.simulated
     goal = Objective(objective, machine, question.devices)
+    assert [each.plan for each in found.found] == [each.plan for each in every.found]
     assert [goal.of(each) for each in found.found] == [goal.of(each) for each in every.found]
     assert found.best == goal.shown(goal.of(found.found[0]))
 
