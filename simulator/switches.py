@@ -15,7 +15,7 @@ from typing import Any
 
 from simulator.fabric import MachineFabric
 from simulator.prediction import Prediction
-from topologies.collectives import algorithm_seconds, picked
+from topologies.collectives import Kind, algorithm_seconds, picked
 from topologies.machine import Machine
 from topologies.network import Ring
 from topologies.software import AUTO
@@ -23,7 +23,7 @@ from topologies.tuner import NONE
 from topologies.units import format_quantity
 from workload.lowering import lower
 
-ALL_REDUCE = "all_reduce"
+ALL_REDUCE: Kind = "all_reduce"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import pytest
 from simulator import search as searching
 from simulator.prediction import Prediction
 from simulator.search import SearchError, State
+from simulator.search.crew import Crew
 from tests.simgpt.face import simgpt
 
 SEARCH = (
@@ -21,7 +22,7 @@ SEARCH = (
 )
 
 
-class Ailing(searching.Crew):
+class Ailing(Crew):
     """A crew one of whose processes is hit by a signal once a plan is found."""
 
     number: signal.Signals

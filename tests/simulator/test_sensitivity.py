@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, reject, settings
@@ -73,7 +74,7 @@ def test_a_class_of_links_in_the_node_is_changed_by_itself() -> None:
 def drawn_plans(draw: st.DrawFn) -> Plan:
     """Plans of tiny-1m on 1 to 64 devices, with all that may change a step's collectives."""
     axes = {key: draw(st.sampled_from([1, 2, 4])) for key in ("x", "y", "z", "data")}
-    keys = {**axes, "pipe": draw(st.sampled_from([1, 1, 2])), "micro_batch": 1}
+    keys: dict[str, Any] = {**axes, "pipe": draw(st.sampled_from([1, 1, 2])), "micro_batch": 1}
     keys["zero"] = draw(st.integers(0, 3)) if axes["data"] > 1 and axes["z"] == 1 else 0
     keys["schedule"] = draw(st.sampled_from(["1f1b", "zb-h1"])) if keys["pipe"] > 1 else "1f1b"
     keys["recompute"] = draw(st.sampled_from(RECOMPUTES))
