@@ -23,6 +23,7 @@ from simulator.whatif import WhatIf, neighbours, twice_as_good
 from topologies.load import with_settings
 from topologies.machine import Machine
 from topologies.placement import Placement
+from workload.plan import Plan
 
 LONGEST = 8  # ops named one by one
 WORTH = 0.005  # of a step: less is not worth a word
@@ -118,16 +119,15 @@ def why(
 ) -> Why:
     """Explain a prediction by simulating the step again and again, a little changed; with `pure`
     also by the machine's numbers without a unit."""
-    gpt, plan, step_s = prediction.gpt, prediction.plan, prediction.step_s
+    plan, step_s = prediction.plan, prediction.step_s
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
     progress("walking the critical path")
     shares = shares_of(prediction, costs, fabric)
-    axes = dict.fromkeys(cause.axes for cause in shares.seconds if cause.axes)
-    links = {each: limiting_link(machine, placement, plan.grid, each) for each in axes}
+    links = _links(shares, machine, placement, plan)
 
     def seconds_on(other: Machine) -> float:
-        return predict(gpt, plan, other, placement=placement).step_s
+        return predict(prediction.gpt, plan, other, placement=placement).step_s
 
     known = parameters(machine, plan.precision, pure=pure)
     asked = all_reduces(prediction, machine, fabric)
@@ -135,9 +135,9 @@ def why(
     better = []
     for each in twice_as_good(known):
         progress(each.words)
-        changed = with_settings(machine, each.settings(machine))
-        bent = switches(asked, machine, changed)
-        better.append(WhatIf(each.words, seconds_on(changed), step_s, switches=bent))
+        other = with_settings(machine, each.settings(machine))
+        bent = switches(asked, machine, other)
+        better.append(WhatIf(each.words, seconds_on(other), step_s, switches=bent))
     plans, unfit = _plans(prediction, machine, placement, progress)
     return Why(
         prediction=prediction,
@@ -149,6 +149,12 @@ def why(
         unfit=unfit,
         tuner=machine.software.tuner,
     )
+
+
+def _links(shares: Shares, machine: Machine, placement: Placement, plan: Plan) -> dict[str, str]:
+    """For each axes that the path waits on, the links that hold them back."""
+    axes = dict.fromkeys(cause.axes for cause in shares.seconds if cause.axes)
+    return {each: limiting_link(machine, placement, plan.grid, each) for each in axes}
 
 
 def _elasticities(
