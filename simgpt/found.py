@@ -29,7 +29,11 @@ class Found:
     fronts: dict[str, list[Prediction]]
 
     def as_record(self) -> dict[str, Any]:
-        """The answer as it stands in JSON; bounds are in seconds, or in joules for the energy."""
+        """The answer as it stands in JSON; bounds are in seconds, or in joules for the energy.
+
+        Nothing in it depends on how long the search took or on how many processes it had, as the
+        number of plans simulated does.
+        """
         state = self.state
         return {
             "model": self.question.gpt.name,
@@ -40,13 +44,12 @@ class Found:
             "objective": self.objective,
             "plans_considered": state.considered,
             "plans_fitting": state.fitting,
-            "plans_simulated": state.simulated,
             "plans_unpredicted": state.unpredicted,
             "unpredicted_reason": state.reason or None,
             "optimal": state.is_optimal,
             "bound": state.bound if state.found and state.bound else None,
             "gap": state.gap,
-            "certificate": " ".join(self.certificate().split()),
+            "certificate": f"{self._counts()}: {self._end()}",
             "plans": [prediction.as_dict() for prediction in state.found],
             **{name: [each.as_dict() for each in front] for name, front in self.fronts.items()},
         }
@@ -71,12 +74,16 @@ class Found:
 
     def certificate(self) -> str:
         """What is known of the plans that were not simulated."""
+        simulated = f", {self.state.simulated:,} simulated"
+        return tables.paragraph(f"{self._counts(simulated)}: {self._end()}")
+
+    def _counts(self, simulated: str = "") -> str:
         state = self.state
-        fitting = f"at most {state.fitting:,} of them fit, " if state.bound else ""
-        counts = f"{state.considered:,} legal plans, {fitting}{state.simulated:,} simulated"
+        fitting = f", at most {state.fitting:,} of them fit" if state.bound else ""
+        counts = f"{state.considered:,} legal plans{fitting}{simulated}"
         if state.unpredicted:
             counts += f", {state.unpredicted:,} cannot be predicted ({state.reason})"
-        return tables.paragraph(f"{counts}: {self._end()}")
+        return counts
 
     def _end(self) -> str:
         state = self.state

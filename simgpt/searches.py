@@ -66,15 +66,21 @@ class Searches:
         )
 
     def _watched(self, states: Iterator[State]) -> State | None:
-        """The last state, or the one in which the patience ends."""
+        """The last state, or the one in which the patience or one of the processes ends."""
         from simgpt.progress import Ticker
+        from simulator.search import SearchError
 
         state = None
-        with Ticker() as progress, self.patience.heeded():
-            for state in states if self.patience.over is None else ():
-                progress(moment(state, self.objective))
-                if self.patience.over is not None or self._is_good(state):
-                    break
+        try:
+            with Ticker() as progress, self.patience.heeded():
+                for state in states if self.patience.over is None else ():
+                    progress(moment(state, self.objective))
+                    if self.patience.over is not None or self._is_good(state):
+                        break
+        except SearchError as error:
+            if state is None or not state.found:
+                raise
+            options.note(f"{error}; the best plan so far is the answer")
         return state
 
     def _is_good(self, state: State) -> bool:
@@ -85,11 +91,17 @@ class Searches:
 
     def memory_front(self, question: Question, state: State) -> list[Prediction]:
         """The best plan, then ever again the best that needs a tenth less memory or still less."""
+        from simulator.search import SearchError
+
         front = list(state.found[:1])
         once = replace(self, top=1)
         while front and len(front) <= FRONT:
             room = front[-1].memory.peak_bytes * 9 // 10
-            found = once._watched(once._states(question, room))
+            try:
+                found = once._watched(once._states(question, room))
+            except SearchError as error:
+                options.note(f"{error}")
+                found = None
             if found is None or not self._is_certain(found):
                 options.note("stopped early: plans that need still less memory are left out")
                 break

@@ -1,11 +1,28 @@
-"""What processes that work for another one have in common."""
+"""What processes that work for another one have in common: their end, and a sign of life.
+
+A process beats: a thread of it sends a byte again and again for as long as the process runs at all,
+whatever it computes. One that was stopped, or that a machine does not let run any more, falls
+silent, and whoever waits for it need not wait for ever. A busy machine makes beats late and nothing
+else: only time in which the one who listens ran itself counts as silence, and a process that took
+any time of a processor meanwhile runs, beats or not.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
-from multiprocessing.connection import wait
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+FROZEN_S = 30.0  # of silence, after which a process counts as frozen
+BEATS = 30  # in that time
+STARTING = 10  # times as long may pass before the first beat: imports from a slow disk
 
 
 def end_with_the_parent() -> None:
@@ -18,3 +35,95 @@ def end_with_the_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def beat(pipe: Connection, frozen_s: float) -> None:
+    """Have this process beat into a pipe from now on."""
+
+    def beats() -> None:
+        try:
+            while True:
+                pipe.send_bytes(b".")
+                time.sleep(frozen_s / BEATS)
+        except OSError:  # nobody listens any more
+            return
+
+    threading.Thread(target=beats, daemon=True).start()
+
+
+class Pulse:
+    """The beats of a process as another one hears them, which looks at least as often as it beats.
+
+    The pipe's other end is for the process; `look` is told how long ago the last look was.
+    """
+
+    def __init__(self, pipe: Connection, pid: int, frozen_s: float) -> None:
+        self.pipe = pipe
+        self._pid = pid
+        self._frozen_s = frozen_s
+        self._patience_s = STARTING * frozen_s
+        self._silent_s = 0.0
+        self._ran_ticks: int | None = None
+
+    def look(self, passed_s: float) -> bool:
+        """Whether the process is frozen."""
+        self._silent_s += min(passed_s, 2 * self._frozen_s / BEATS)
+        try:
+            while self.pipe.poll():
+                self.pipe.recv_bytes()
+                self._patience_s = self._frozen_s
+                self._hear()
+        except (EOFError, OSError):
+            return False  # it has ended, which is noticed elsewhere
+        if self._ran_ticks is None and self._silent_s > self._patience_s / 2:
+            self._ran_ticks = ran_ticks(self._pid)
+        if self._silent_s > self._patience_s and ran_ticks(self._pid) != self._ran_ticks:
+            self._hear()
+        return self._silent_s > self._patience_s
+
+    def _hear(self) -> None:
+        self._silent_s, self._ran_ticks = 0.0, None
+
+
+def ran_ticks(pid: int) -> int:
+    """How much of the processors' time a process has had, in clock ticks; -1 if nobody says."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return -1
+    return int(fields[11]) + int(fields[12])
+
+
+class Watch:
+    """Waits for answers of processes, and looks after their pulses meanwhile."""
+
+    def __init__(self, frozen_s: float) -> None:
+        self._every_s = frozen_s / BEATS
+        self._last = time.monotonic()
+
+    def wait(
+        self, pulses: dict[Connection, Pulse], timeout_s: float
+    ) -> tuple[list[Connection], list[Connection]]:
+        """The pipes of processes that answered, or those of frozen ones; neither if there was no
+        answer for so long."""
+        end = time.monotonic() + timeout_s
+        while True:
+            left = end - time.monotonic()
+            ready = wait(list(pulses), max(min(left, self._every_s), 0))
+            now = time.monotonic()
+            passed, self._last = now - self._last, now
+            frozen = [pipe for pipe, pulse in pulses.items() if pulse.look(passed)]
+            if ready or frozen or now >= end:
+                answered = [pipe for pipe in ready if isinstance(pipe, Connection)]
+                return answered, [pipe for pipe in frozen if pipe not in answered]
+
+
+@contextmanager
+def unheard(signals: Iterable[signal.Signals]) -> Iterator[None]:
+    """Processes started meanwhile do not hear of some signals, from their first moment on."""
+    resource_tracker.ensure_running()  # which lets signals through when it starts one
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

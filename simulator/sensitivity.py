@@ -11,10 +11,11 @@ its file, but where a library changes its algorithm within the difference.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.switches import AllReduce, Switch, switches
 from topologies.errors import MachineError
 from topologies.load import with_settings
 from topologies.machine import Machine, known_keys
@@ -81,10 +82,12 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Elasticity:
-    """A parameter, and by how many per cent the step grows for one per cent more of it."""
+    """A parameter, and by how many per cent the step grows for one per cent more of it; with
+    `switches`, a tuner picks other algorithms within the difference, which bends that."""
 
     parameter: Parameter
     value: float
+    switches: tuple[Switch, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in JSON."""
@@ -94,6 +97,7 @@ class Elasticity:
             "value": p.value,
             "unit": p.unit or ("links" if p.counted else ""),
             "elasticity": self.value,
+            "switches": [each.as_dict() for each in self.switches],
         }
 
 
@@ -110,15 +114,18 @@ def parameters(machine: Machine, precision: str, *, pure: bool = False) -> list[
 
 
 def elasticity(
-    parameter: Parameter, machine: Machine, seconds_on: Callable[[Machine], float]
+    parameter: Parameter,
+    machine: Machine,
+    seconds_on: Callable[[Machine], float],
+    asked: Sequence[AllReduce] = (),
 ) -> Elasticity:
-    """The elasticity of a parameter, given how to simulate the step on a machine."""
+    """The elasticity of a parameter, given how to simulate the step on a machine, and the
+    all-reduces `asked` of its library."""
     low, high = parameter.steps()
-    times = [
-        seconds_on(with_settings(machine, parameter.settings(machine, value)))
-        for value in (low, high)
-    ]
-    return Elasticity(parameter, math.log(times[1] / times[0]) / math.log(high / low) + 0.0)
+    machines = [with_settings(machine, parameter.settings(machine, value)) for value in (low, high)]
+    times = [seconds_on(each) for each in machines]
+    value = math.log(times[1] / times[0]) / math.log(high / low) + 0.0
+    return Elasticity(parameter, value, switches(asked, *machines))
 
 
 def _of_facts(machine: Machine, known: dict[str, Leaf]) -> Iterator[Parameter]:

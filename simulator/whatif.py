@@ -9,6 +9,7 @@ from math import gcd
 from typing import Any
 
 from simulator.sensitivity import Parameter
+from simulator.switches import Switch
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from workload.gpt import GPT
@@ -20,12 +21,14 @@ TENSOR_AXES = ("x", "y", "z", "data")
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A change that was simulated: what it is in words, and the step's seconds with it."""
+    """A change that was simulated: what it is in words, and the step's seconds with it; with
+    `switches`, a tuner picks other algorithms after it, which bends what it saves."""
 
     words: str
     step_s: float
     base_s: float
     plan: Plan | None = None
+    switches: tuple[Switch, ...] = ()
 
     @property
     def saving(self) -> float:
@@ -35,7 +38,9 @@ class WhatIf:
     def as_dict(self) -> dict[str, Any]:
         """As it stands in JSON."""
         record = {"change": self.words, "step_s": self.step_s, "saving": self.saving}
-        return record if self.plan is None else {**record, "plan_string": str(self.plan)}
+        if self.plan is not None:
+            return {**record, "plan_string": str(self.plan)}
+        return {**record, "switches": [each.as_dict() for each in self.switches]}
 
 
 @dataclass(frozen=True, slots=True)

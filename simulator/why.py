@@ -17,11 +17,13 @@ from simulator.links import limiting_link
 from simulator.prediction import Prediction, predict
 from simulator.sensitivity import Elasticity, Parameter, elasticity, parameters
 from simulator.shares import Shares, shares_of
+from simulator.switches import AllReduce, all_reduces, sentence, switches
 from simulator.ticks import to_seconds
 from simulator.whatif import WhatIf, neighbours, twice_as_good
 from topologies.load import with_settings
 from topologies.machine import Machine
 from topologies.placement import Placement
+from workload.plan import Plan
 
 LONGEST = 8  # ops named one by one
 WORTH = 0.005  # of a step: less is not worth a word
@@ -30,7 +32,8 @@ WORTH = 0.005  # of a step: less is not worth a word
 @dataclass(frozen=True)
 class Why:
     """What was found about a predicted step. `links` says for each axes which links they wait on,
-    `unfit` how many neighbouring plans were left out because they do not fit into memory."""
+    `unfit` how many neighbouring plans were left out because they do not fit into memory; `tuner`
+    is the machine's, which picks the algorithms of all-reduces."""
 
     prediction: Prediction
     shares: Shares
@@ -39,6 +42,17 @@ class Why:
     better: tuple[WhatIf, ...]
     plans: tuple[WhatIf, ...]
     unfit: int
+    tuner: str
+
+    @property
+    def bends(self) -> list[str]:
+        """Where the library's tuner switches algorithms within a change, so that the step's time
+        jumps: each such change, and what the tuner takes after it."""
+        changes = [(each.words, each.switches) for each in self.better]
+        changes += [(f"10 % of {e.parameter.name}", e.switches) for e in self.elasticities]
+        return [
+            f"{words}: {sentence(self.tuner, switches)}" for words, switches in changes if switches
+        ]
 
     def place(self, cause: Cause) -> str:
         """A cause with the links that it crosses: `z all-gathers across NICs`."""
@@ -88,6 +102,8 @@ class Why:
             "longest_ops": [_op_record(piece) for piece in self.longest],
             "sensitivity": [each.as_dict() for each in self.elasticities],
             "better_machines": [each.as_dict() for each in self.better],
+            "tuner": self.tuner,
+            "tuner_switches": self.bends,
             "neighbouring_plans": [each.as_dict() for each in self.plans],
             "neighbours_that_do_not_fit": self.unfit,
         }
@@ -103,24 +119,25 @@ def why(
 ) -> Why:
     """Explain a prediction by simulating the step again and again, a little changed; with `pure`
     also by the machine's numbers without a unit."""
-    gpt, plan, step_s = prediction.gpt, prediction.plan, prediction.step_s
+    plan, step_s = prediction.plan, prediction.step_s
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
     progress("walking the critical path")
     shares = shares_of(prediction, costs, fabric)
-    axes = dict.fromkeys(cause.axes for cause in shares.seconds if cause.axes)
-    links = {each: limiting_link(machine, placement, plan.grid, each) for each in axes}
+    links = _links(shares, machine, placement, plan)
 
     def seconds_on(other: Machine) -> float:
-        return predict(gpt, plan, other, placement=placement).step_s
+        return predict(prediction.gpt, plan, other, placement=placement).step_s
 
     known = parameters(machine, plan.precision, pure=pure)
-    elasticities = _elasticities(known, machine, seconds_on, progress)
+    asked = all_reduces(prediction, machine, fabric)
+    elasticities = _elasticities(known, machine, seconds_on, asked, progress)
     better = []
     for each in twice_as_good(known):
         progress(each.words)
-        changed = seconds_on(with_settings(machine, each.settings(machine)))
-        better.append(WhatIf(each.words, changed, step_s))
+        other = with_settings(machine, each.settings(machine))
+        bent = switches(asked, machine, other)
+        better.append(WhatIf(each.words, seconds_on(other), step_s, switches=bent))
     plans, unfit = _plans(prediction, machine, placement, progress)
     return Why(
         prediction=prediction,
@@ -130,19 +147,27 @@ def why(
         better=tuple(sorted(better, key=lambda each: -each.saving)),
         plans=tuple(sorted(plans, key=lambda each: -each.saving)),
         unfit=unfit,
+        tuner=machine.software.tuner,
     )
+
+
+def _links(shares: Shares, machine: Machine, placement: Placement, plan: Plan) -> dict[str, str]:
+    """For each axes that the path waits on, the links that hold them back."""
+    axes = dict.fromkeys(cause.axes for cause in shares.seconds if cause.axes)
+    return {each: limiting_link(machine, placement, plan.grid, each) for each in axes}
 
 
 def _elasticities(
     known: Sequence[Parameter],
     machine: Machine,
     seconds_on: Callable[[Machine], float],
+    asked: Sequence[AllReduce],
     progress: Callable[[str], None],
 ) -> list[Elasticity]:
     found = []
     for number, parameter in enumerate(known, start=1):
         progress(f"sensitivity to {parameter.name} ({number} of {len(known)})")
-        found.append(elasticity(parameter, machine, seconds_on))
+        found.append(elasticity(parameter, machine, seconds_on, asked))
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,11 +143,10 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         return
     if how["exhaustive"] and how["workers"] is not None:
         raise click.UsageError("--exhaustive goes without --workers")
-    begun = time.monotonic()
     with Patience(how["limit_s"] or math.inf) as patience:
         state, fronts = _answered(question, built, patience, how)
     found = Found(question, built, state, how["objective"], how["gap"], fronts)
-    record = found.as_record() | asked(model, machine, how) | {"seconds": time.monotonic() - begun}
+    record = found.as_record() | asked(model, machine, how)
     text = found.describe()
     options.answer(text, record, as_json=as_json, output=output)
     if not state.found:

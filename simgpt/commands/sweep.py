@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 4096
 ORDERS = ("throughput", "time", "node-hours", "energy", "memory", "study")
+JOBS = ("partition", "account", "time", "cores", "interface")
 SHOWN = 20
 
 
@@ -35,6 +36,7 @@ SHOWN = 20
 @click.option("--account", help="Slurm: the account.")
 @click.option("--time", help="Slurm: the time of a job, as in 01:00:00 (an hour, if not given).")
 @click.option("--cores", type=click.IntRange(1, 512), help="Slurm: workers in each job.")
+@click.option("--interface", help="Slurm: the network that workers are reached on, as in ib0.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -93,7 +95,7 @@ def _workers(how: dict[str, Any]) -> Any:
 
     if how["slurm"] and how["scheduler"]:
         raise click.UsageError("give --slurm or --scheduler, not both")
-    jobs = {key: how[key] for key in ("partition", "account", "time", "cores") if how[key]}
+    jobs = {key: how[key] for key in JOBS if how[key]}
     if jobs and not how["slurm"]:
         raise click.UsageError(f"--{next(iter(jobs))} needs --slurm")
     slurm = Slurm(workers=how["workers"], **jobs) if how["slurm"] else None

@@ -76,6 +76,7 @@ def describe(found: Why) -> str:
             _shares(found),
             _sensitivity(found),
             _better(found),
+            *_bends(found),
             _plans(found),
         ]
     )
@@ -110,6 +111,14 @@ def _better(found: Why) -> str:
         for each in found.better
     ]
     return tables.table(["a machine twice as good", "step", "saves"], rows, first=COLUMN)
+
+
+def _bends(found: Why) -> list[str]:
+    """Where what a change saves is not its own doing alone."""
+    if not found.bends:
+        return []
+    why = "Where the library's tuner switches algorithms, the step's time jumps, up or down:"
+    return ["\n".join([why, *(tables.paragraph(each, indent="  ") for each in found.bends)])]
 
 
 def _plans(found: Why) -> str:

@@ -1,6 +1,10 @@
 """A Dask cluster as the crew: one that runs already, or one that Slurm starts for the sweep.
 
 Dask comes with the extra `cluster`. It hands a dead worker's batches to the others by itself.
+
+Whoever may talk to a Dask scheduler may run any code in its process. So the one of a sweep talks
+TLS alone, to those that have its certificate: this process, and the jobs, which find it in a folder
+that nobody but the user can read. Nothing else of it listens: no dashboard, no page of any kind.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Any
 
 from simgpt.studies.crews import AHEAD
@@ -29,13 +33,15 @@ MEMORY_GIB = 2  # for each process of a job
 
 @dataclass(frozen=True)
 class Slurm:
-    """The jobs that hold the workers: `workers` processes, `cores` of them in a job."""
+    """The jobs that hold the workers: `workers` processes, `cores` of them in a job. All listen on
+    one network `interface` alone if it is given."""
 
     workers: int
     cores: int = 1
     partition: str | None = None
     account: str | None = None
     time: str = "01:00:00"
+    interface: str | None = None
 
     @property
     def jobs(self) -> int:
@@ -118,7 +124,8 @@ def dask_cluster(where: str, inputs: Inputs, workers: int, timeout_s: float) -> 
     try:
         resolve_address(address)  # a Client of a senseless address takes a minute to go away
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
+    except (OSError, TimeoutError, ValueError, TypeError, RuntimeError) as error:
+        # Without certificates in Dask's configuration a tls:// address is a TypeError.
         why = " ".join(str(error).split())[:200]
         raise WorkersError(f"cannot reach a Dask scheduler at {address}: {why}") from None
     with _silent(), client:
@@ -141,13 +148,15 @@ def _address(where: str) -> str:
 @contextmanager
 def slurm_cluster(slurm: Slurm, inputs: Inputs, timeout_s: float) -> Iterator[DaskCrew]:
     """A crew in jobs of Slurm, which end with the sweep."""
-    _require("dask_jobqueue")
+    for module in ("dask_jobqueue", "cryptography"):
+        _require(module)
     if shutil.which("sbatch") is None:
         raise WorkersError("there is no sbatch here; --slurm wants a login node of the cluster")
     from distributed import Client
 
-    with _silent():
-        jobs = slurm_jobs(slurm)
+    with _silent(), _private_folder() as folder:
+        with _in_a_sentence():
+            jobs = slurm_jobs(slurm, folder)
         try:
             _check_job(jobs.job_script())
             with _in_a_sentence():
@@ -158,6 +167,25 @@ def slurm_cluster(slurm: Slurm, inputs: Inputs, timeout_s: float) -> Iterator[Da
         finally:
             with suppress(Exception):  # jobs that Slurm refused after all do not close in order
                 jobs.close(timeout=CONNECT_S)
+
+
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder for the certificate, which nobody else can read: where the jobs start, so that they
+    see it too."""
+    if " " in str(Path.cwd()):
+        raise WorkersError(
+            f"Dask's jobs find no certificate in {Path.cwd()}, whose name has a space; start the "
+            "sweep in another folder"
+        )
+    try:
+        folder = TemporaryDirectory(prefix=".simgpt-sweep-", dir=Path.cwd())
+    except OSError as error:
+        raise WorkersError(
+            f"cannot write the jobs' certificate into {Path.cwd()}: {error.strerror}"
+        ) from None
+    with folder as name:
+        yield Path(name)
 
 
 def _check_job(script: str) -> None:
@@ -179,8 +207,8 @@ def _check_job(script: str) -> None:
         raise WorkersError(f"Slurm refuses the job: {' '.join(asked.stderr.split())[:300]}")
 
 
-def slurm_jobs(slurm: Slurm) -> Any:
-    """The description of such jobs; nothing is submitted yet."""
+def slurm_jobs(slurm: Slurm, folder: Path) -> Any:
+    """The description of such jobs, with the certificate in a folder; nothing is submitted yet."""
     from dask_jobqueue import SLURMCluster
 
     return SLURMCluster(
@@ -191,8 +219,48 @@ def slurm_jobs(slurm: Slurm) -> Any:
         processes=slurm.cores,
         memory=f"{MEMORY_GIB * slurm.cores} GiB",
         job_name="simgpt-sweep",
-        scheduler_options={"dashboard": False},
+        interface=slurm.interface,
+        protocol="tls://",
+        security=_certificate(folder),
+        scheduler_cls=_scheduler_without_pages(),
+        # A worker's page of figures cannot be left out: it is for its own node alone.
+        worker_extra_args=["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
     )
+
+
+def _certificate(folder: Path) -> Any:
+    """A certificate made for one sweep, in files for the jobs to read."""
+    from distributed.security import Security
+
+    made = Security.temporary().get_tls_config_for_role("worker")
+    paths = {}
+    for part, text in (("cert", made["cert"]), ("key", made["key"])):
+        paths[part] = folder / f"{part}.pem"
+        paths[part].touch(mode=0o600)
+        paths[part].write_text(text, encoding="ascii")
+    roles = {
+        f"tls_{role}_{part}": str(path)
+        for role in ("client", "scheduler", "worker")
+        for part, path in paths.items()
+    }
+    return Security(require_encryption=True, tls_ca_file=str(paths["cert"]), **roles)
+
+
+def _scheduler_without_pages() -> type:
+    """Dask's scheduler, but for its HTTP server, which no option keeps from listening."""
+    from distributed import Scheduler
+    from distributed.http.routing import RoutingApplication
+    from tornado.httpserver import HTTPServer
+
+    class Pageless(Scheduler):  # type: ignore[misc]
+        """A scheduler that listens for those that have its certificate, and for nobody else."""
+
+        def start_http_server(self, routes: Any, *_: object, **__: object) -> None:
+            """Have the server that others ask for, without a port."""
+            self.http_application = RoutingApplication(routes)
+            self.http_server = HTTPServer(self.http_application)
+
+    return Pageless
 
 
 def _require(module: str) -> None:

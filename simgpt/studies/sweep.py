@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from simgpt import options
 from simgpt.studies.cluster import Slurm, dask_cluster, slurm_cluster
 from simgpt.studies.crews import Alone, Crew, Processes, in_order
 from simgpt.studies.evaluate import Batch, Row
@@ -15,6 +16,7 @@ from simgpt.studies.inputs import Inputs
 from simgpt.studies.journal import Journal, rows_in
 from simgpt.studies.scaling import with_efficiency
 from simgpt.studies.study import Study
+from simulator.processes import FROZEN_S
 
 Progress = Callable[[int], None]
 MOST_IN_A_BATCH = 16
@@ -23,12 +25,15 @@ MOST_IN_A_BATCH = 16
 @dataclass(frozen=True)
 class Workers:
     """How a sweep is worked on: by `count` processes here, or by a Dask cluster at `scheduler`, or
-    in jobs of `slurm`; `timeout_s` is how long the next row may take."""
+    in jobs of `slurm`; `timeout_s` is how long the next row may take, and a process here that has
+    not run for `frozen_s` is replaced. `note` hears of what went wrong and was mended."""
 
     count: int = 1
     scheduler: str | None = None
     slurm: Slurm | None = None
     timeout_s: float = 3600.0
+    frozen_s: float = FROZEN_S
+    note: Callable[[str], None] = options.note
 
     def crew(self, inputs: Inputs, rows: int) -> AbstractContextManager[Crew]:
         """The crew for so many rows, ready to work until the context ends."""
@@ -37,7 +42,8 @@ class Workers:
         if self.scheduler is not None:
             return dask_cluster(self.scheduler, inputs, self.count, self.timeout_s)
         if min(self.count, rows) > 1:
-            return Processes(inputs, min(self.count, rows), self.timeout_s)
+            count = min(self.count, rows)
+            return Processes(inputs, count, self.timeout_s, self.frozen_s, self.note)
         return nullcontext(Alone(inputs))
 
     @property
@@ -49,13 +55,20 @@ class Workers:
 def sweep_into(
     folder: Path, study: Study, inputs: Inputs, workers: Workers, progress: Progress
 ) -> None:
-    """Bring all rows of a study into a folder, which may have some of them already."""
+    """Bring all rows of a study into a folder, which may have some of them already.
+
+    Rows that are there are on the disk before the next ones are waited for.
+    """
     with Journal(folder, study, inputs) as journal:
+        if journal.damage:
+            workers.note(journal.damage)
         progress(journal.done)
         if journal.done < len(study):
-            for row in _rest(study, inputs, workers, journal.done, rows_in(folder)):
+            earlier = rows_in(folder)
+            for row in _rest(study, inputs, workers, journal.done, earlier, journal.sync):
                 journal.append(row)
                 progress(journal.done)
+            journal.sync()
 
 
 def sweep(study: Study, inputs: Inputs, progress: Progress) -> Iterator[Row]:
@@ -67,7 +80,12 @@ def sweep(study: Study, inputs: Inputs, progress: Progress) -> Iterator[Row]:
 
 
 def _rest(
-    study: Study, inputs: Inputs, workers: Workers, first: int, earlier: Iterator[Row]
+    study: Study,
+    inputs: Inputs,
+    workers: Workers,
+    first: int,
+    earlier: Iterator[Row],
+    before_a_wait: Callable[[], None] = lambda: None,
 ) -> Iterator[Row]:
     """The rows from `first` on, in order."""
     points = itertools.islice(enumerate(study.points()), first, None)
@@ -76,7 +94,7 @@ def _rest(
         # Over a network a batch is worth its way if all have several to do all the same.
         size = min(left // (2 * crew.room) + 1, MOST_IN_A_BATCH) if workers.remote else 1
         batches: Iterator[Batch] = iter(lambda: list(itertools.islice(points, size)), [])
-        yield from _scaled(study, in_order(crew, batches), earlier)
+        yield from _scaled(study, in_order(crew, batches, before_a_wait), earlier)
 
 
 def _scaled(study: Study, rows: Iterator[Row], earlier: Iterator[Row]) -> Iterator[Row]:

@@ -19,7 +19,7 @@ from simulator.search.team import Outcome, Setup, Team
 from topologies.errors import MachineError
 from workload.plan import Plan
 
-Place = tuple[int, int, int, str]  # among those found: by value, by bound, the shortest text first
+Place = tuple[int, int, str]
 
 
 class Left(Protocol):
@@ -112,15 +112,16 @@ class Search:
         self._simulated += state.simulated
         for prediction in state.found:
             self._guessed.add(prediction.plan)
-            self._insert(0, prediction)
+            self._insert(prediction)
 
     @property
     def _threshold(self) -> int:
-        """What a plan must undercut to be among the best."""
-        return self._found[self._top - 1][0][0] if len(self._found) >= self._top else NEVER
+        """What a plan must undercut to be among the best. Plans as good as the last of these are
+        looked at too: then the answer does not depend on which was found first."""
+        return self._found[self._top - 1][0][0] + 1 if len(self._found) >= self._top else NEVER
 
     def _record(self, candidate: Candidate, result: Prediction | MachineError, left: Left) -> None:
-        bound, plan = candidate
+        _, plan = candidate
         if isinstance(result, MachineError):
             self._tally.refuse(1, str(result))
             return
@@ -128,12 +129,11 @@ class Search:
         if result.memory.peak_bytes > self._setup.machinery.capacity_bytes:
             left.exceed(plan, result.memory.peak_bytes)
         elif plan not in self._guessed:
-            self._insert(bound, result)
+            self._insert(result)
 
-    def _insert(self, bound: int, prediction: Prediction) -> None:
-        text = str(prediction.plan)
-        value = self._setup.objective.of(prediction)
-        insort(self._found, ((value, bound, len(text), text), prediction), key=itemgetter(0))
+    def _insert(self, prediction: Prediction) -> None:
+        place = self._setup.objective.place(prediction)
+        insort(self._found, (place, prediction), key=itemgetter(0))
 
     def _state(self, left: Left) -> State:
         """How far the search is."""

@@ -57,7 +57,7 @@ def exhaustive(
             state = replace(state, fitting=fitting, unpredicted=refused, reason=reason)
         else:
             if prediction.memory.fits:
-                found = sorted([*found, prediction], key=goal.of)[:top]
+                found = sorted([*found, prediction], key=goal.place)[:top]
             fitting = state.fitting + prediction.memory.fits
             state = replace(state, fitting=fitting, simulated=state.simulated + 1)
         values = [goal.shown(goal.of(each)) for each in found] or [math.inf]

@@ -12,14 +12,13 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
 from threading import Thread
 from typing import Any
 
-from simulator.processes import end_with_the_parent
+from simulator.processes import FROZEN_S, Pulse, Watch, beat, end_with_the_parent, unheard
 from topologies.errors import SimgptError
 
 LONGEST_S = 600.0
@@ -38,10 +37,14 @@ Function = Callable[[Own, Any], Any]
 
 
 class Crew:
-    """`count` processes, started when there is first something for them to do."""
+    """`count` processes, started when there is first something for them to do. One that ended, or
+    has not run for `frozen_s`, is a SearchError that names it."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, frozen_s: float = FROZEN_S) -> None:
         self.count = count
+        self._frozen_s = frozen_s
+        self._watch = Watch(frozen_s)
+        self._pulses: dict[Connection, Pulse] = {}
         self._busy: set[Connection] = set()
         self._pipes: list[Connection] = []
         self._processes: list[SpawnProcess] = []
@@ -59,6 +62,7 @@ class Crew:
             sender.join(GONE_S)
         for pipe in self._pipes:
             pipe.close()
+            self._pulses[pipe].pipe.close()
 
     @property
     def free(self) -> list[int]:
@@ -77,14 +81,18 @@ class Crew:
 
     def answer(self) -> tuple[int, Any]:
         """What a process that was asked made of its task, and its number: any that is through."""
-        if not (ready := wait(self._busy, LONGEST_S)):
-            raise _gone()
-        pipe = ready[0]
-        assert isinstance(pipe, Connection)
+        pulses = {pipe: self._pulses[pipe] for pipe in self._busy}
+        answered, frozen = self._watch.wait(pulses, LONGEST_S)
+        if frozen:
+            raise self._lost(frozen[0], f"has not run for {self._frozen_s:g} s")
+        if not answered:
+            pipe = next(each for each in self._pipes if each in self._busy)
+            raise self._lost(pipe, f"has not answered for {LONGEST_S:.0f} s")
+        pipe = answered[0]
         try:
             answer, error = pipe.recv()
-        except (EOFError, OSError) as broken:
-            raise _gone() from broken
+        except (EOFError, OSError):
+            raise self._lost(pipe, "ended") from None
         self._busy.remove(pipe)
         if error is not None:
             raise error
@@ -104,22 +112,33 @@ class Crew:
                 done[asked.pop(number)] = answer
             yield done.pop(place)
 
+    def _lost(self, pipe: Connection, what: str) -> SearchError:
+        """What to say of a process that does not answer any more."""
+        process = self._processes[self._pipes.index(pipe)]
+        if what == "ended":
+            process.join(GONE_S)
+            code = process.exitcode
+            what = f"was ended by signal {-code}" if code and code < 0 else f"ended ({code})"
+        return SearchError(f"process {process.pid} of the search {what}; try --workers 1")
+
     def _start(self) -> None:
         if self._processes:
             return
         context = multiprocessing.get_context("spawn")
-        resource_tracker.ensure_running()  # which lets signals through when it starts one
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, UNHEARD)  # which processes inherit
-        try:
+        with unheard(UNHEARD):
             for _ in range(self.count):
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_serve, args=(theirs,), daemon=True)
+                heard, beats = context.Pipe(duplex=False)
+                process = context.Process(
+                    target=_serve, args=(theirs, beats, self._frozen_s), daemon=True
+                )
                 process.start()
                 theirs.close()
+                beats.close()
                 self._processes.append(process)
                 self._pipes.append(ours)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                assert process.pid is not None
+                self._pulses[ours] = Pulse(heard, process.pid, self._frozen_s)
 
 
 def _send(pipe: Connection, message: Any) -> None:
@@ -132,12 +151,9 @@ def _mapped(_: Own, call: tuple[Callable[[Any], Any], Any]) -> Any:
     return function(task)
 
 
-def _gone() -> SearchError:
-    return SearchError("a process of the search ended or hangs; try --workers 1")
-
-
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, beats: Connection, frozen_s: float) -> None:
     """A process' life: answers to tasks, until nobody asks any more."""
+    beat(beats, frozen_s)
     end_with_the_parent()
     own: Own = {}
     while True:

@@ -58,18 +58,23 @@ class Tally:
             self.shapes + other.shapes,
             self.fitting + other.fitting,
             self.unpredicted + other.unpredicted,
-            self.reason or other.reason,
+            _first(self.reason, other.reason),
             min(self.least_bytes, other.least_bytes),
         )
 
     def refuse(self, plans: int, reason: str) -> None:
         """Count plans that cannot be predicted."""
         self.unpredicted += plans
-        self.reason = self.reason or reason
+        self.reason = _first(self.reason, reason)
 
     def needs(self, least_bytes: int) -> None:
         """Note what a plan without room needs."""
         self.least_bytes = min(self.least_bytes, least_bytes)
+
+
+def _first(*reasons: str) -> str:
+    """The first of some reasons in the alphabet, whichever process came upon it."""
+    return min(filter(None, reasons), default="")
 
 
 class Frontier:

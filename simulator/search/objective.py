@@ -55,6 +55,12 @@ class Objective:
             return round(energy_j * UNITS_PER_J)
         return to_ticks(prediction.step_s)
 
+    def place(self, prediction: Prediction) -> tuple[int, int, str]:
+        """Where a prediction stands among others: by its value, of equal ones by its plan, the
+        shortest text first. No two plans have the same place."""
+        text = str(prediction.plan)
+        return self.of(prediction), len(text), text
+
     def shown(self, value: float) -> float:
         """A value in seconds or joules."""
         return value / (UNITS_PER_J if self.name == "energy" else TICKS_PER_S)

@@ -17,6 +17,7 @@ from validation.report.findings import sweep_of
 from validation.report.headline import headline
 from validation.report.labels import labels
 from validation.report.lines import ladders_of, scaling_lines
+from validation.report.reading import ReportError
 from validation.report.scene import staged
 
 LAYERS = """
@@ -81,6 +82,7 @@ def test_a_changed_model_is_not_beside_what_was_published_of_the_preset(tmp_path
     """The rung of 512 GCDs, for which there is a published step, with a layer less."""
     found = read_answers([swept(tmp_path, LAYERS)]).predictions
     record = json.loads((tmp_path / "results" / "results.jsonl").read_text().splitlines()[0])
+    del record["checksum"]
     rows = []
     for devices in (512, 1024):
         for fields in ({}, {"model.layers": 23}):
@@ -94,6 +96,14 @@ def test_a_changed_model_is_not_beside_what_was_published_of_the_preset(tmp_path
     assert list(lines) == ["gpt-5b on frontier", "gpt-5b with layers=23 on frontier"]
     assert {at.model for at, _ in published_points(lines)} == {"gpt-5b"}
     assert len(found) == 2
+
+
+def test_a_row_that_was_changed_is_refused_by_name(tmp_path: Path) -> None:
+    results = swept(tmp_path, LAYERS) / "results.jsonl"
+    changed = results.read_text(encoding="utf-8").replace('"step_s":0.', '"step_s":1.', 1)
+    results.write_text(changed, encoding="utf-8")
+    with pytest.raises(ReportError, match=r"results\.jsonl line 1 is not as it was written"):
+        read_answers([results])
 
 
 def test_a_studys_page_has_its_title_command_and_training(tmp_path: Path) -> None:
@@ -132,6 +142,7 @@ def test_a_scaling_study_says_how_far_it_scales(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     for row, efficiency in zip(rows, (1.0, 0.8, 0.5), strict=True):
         row["scaling"]["efficiency"] = efficiency
+        del row["checksum"]
     (folder / "results.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     head = headline(read_answers([folder]), {})
     assert head.answer == "2 devices"
@@ -219,6 +230,7 @@ def test_a_reason_with_another_line_end_is_one_row(tmp_path: Path) -> None:
     path = tmp_path / "results" / "results.jsonl"
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     bad = {**rows[0], "status": "error", "reason": "one\u2028two", "prediction": None}
+    del bad["checksum"]
     text = "\n".join(json.dumps(row, ensure_ascii=False) for row in (bad, *rows))
     path.write_text(text + "\n", encoding="utf-8")
     assert len(read_answers([path]).predictions) == len(rows)

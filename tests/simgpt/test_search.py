@@ -82,13 +82,26 @@ def test_the_plans_found_can_be_pasted_into_predict() -> None:
     answer = json.loads(said.out)
     assert answer["optimal"] is True
     assert answer["gap"] == 0
-    assert 0 < answer["plans_simulated"] < answer["plans_fitting"] <= answer["plans_considered"]
+    assert 0 < answer["plans_fitting"] <= answer["plans_considered"]
     assert [plan["step_s"] for plan in answer["plans"]] == sorted(
         plan["step_s"] for plan in answer["plans"]
     )
     for plan in answer["plans"]:
         told = simgpt("predict", *SEARCH[1:8], "--plan", plan["plan_string"], "--json")
         assert json.loads(told.out)["step_s"] == plan["step_s"]
+
+
+def test_the_same_search_gives_the_same_bytes_whoever_works_on_it_and_however_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even as many processes as it has is no matter, but to the command line that is kept."""
+    monkeypatch.setattr("simgpt.asked.command_line", lambda: "simgpt search")
+    monkeypatch.setattr("simulator.search.best.WORTH", 1)  # all of it is for the processes
+    once, again, two = (
+        simgpt(*SEARCH[:-1], workers, "--top", "5", "--json").out for workers in ("1", "1", "2")
+    )
+    assert once == again == two
+    assert len(json.loads(once)["plans"]) == 5
 
 
 def test_a_search_that_is_stopped_says_how_far_off_it_may_be() -> None:

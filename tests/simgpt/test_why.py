@@ -8,6 +8,7 @@ import pytest
 
 from simgpt import tables
 from tests.simgpt.face import assert_golden, simgpt
+from topologies.units import format_quantity
 
 WHY = ("why", "tiny-1m", "-m", "frontier", "-n", "32", "--plan", "z=8,data=rest", "--batch", "32")
 
@@ -31,9 +32,28 @@ def test_the_json_is_the_prediction_with_the_reasons_beside_it() -> None:
     why = record["why"]
     assert sum(part["share"] for part in why["path"]) == pytest.approx(1)
     assert why["sentence"].endswith(".")
-    assert {"key", "value", "unit", "elasticity"} == why["sensitivity"][0].keys()
+    assert {"key", "value", "unit", "elasticity", "switches"} == why["sensitivity"][0].keys()
     savings = [each["saving"] for each in why["neighbouring_plans"]]
     assert savings == sorted(savings, reverse=True)
+
+
+def test_where_a_tuner_switches_algorithms_the_change_and_the_algorithms_are_named() -> None:
+    words = ("why", "tiny-2m", "-m", "kestrel", "-n", "16", "--plan", "x=2,y=8", "--batch", "16")
+    said = simgpt(*words)
+    why = json.loads(simgpt(*words, "--json").out)["why"]
+    bent = {each["change"]: each["switches"] for each in why["better_machines"]}
+    assert bent["doubling NIC bandwidth"] != []
+    assert bent["halving kernel launches"] == []
+    told = " ".join(said.out.split())
+    assert f"doubling NIC bandwidth: {why['tuner']} takes " in told
+    for switch in bent["doubling NIC bandwidth"][:2]:
+        assert switch["from"] != switch["to"]
+        size = format_quantity(switch["bytes"], "bytes", binary=True)
+        how = f"{switch['to']} in place of {switch['from']} for {switch['axes']} all-reduces"
+        assert f"{how} of {size}" in told
+    unbent = json.loads(simgpt(*words, "--set", "software.tuner=none", "--json").out)["why"]
+    assert unbent["tuner_switches"] == []
+    assert "tuner switches" not in simgpt(*words, "--set", "software.tuner=none").out
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
 
 from simulator.links import limiting_link
 from simulator.prediction import predict
@@ -13,14 +16,18 @@ from simulator.sensitivity import FACTOR, Parameter, elasticity, parameters
 from simulator.shares import extrapolated, shares_of
 from simulator.whatif import neighbours, twice_as_good
 from simulator.why import why
+from topologies.errors import SimgptError
 from topologies.load import load_machine, with_settings
 from topologies.machine import Machine
 from topologies.placement import contiguous
 from workload.gpt import find_model
+from workload.lowering import check
+from workload.plan import OVERLAPS, RECOMPUTES, Plan
 from workload.plan_text import parse_plan
 
 FRONTIER = load_machine("frontier")
 TINY = find_model("tiny-1m")
+MACHINES = ("frontier", "perlmutter", "alps", "lumi", "dgx-a100", "dgx-h100", "kestrel")
 NIC = next(p for p in parameters(FRONTIER, "bf16") if p.name == "node.nics.bandwidth")
 
 
@@ -63,17 +70,35 @@ def test_a_class_of_links_in_the_node_is_changed_by_itself() -> None:
     assert after == {pair: 5 if n == 4 else n for pair, n in before.items()}
 
 
-@pytest.mark.parametrize("name", ["frontier", "perlmutter", "alps", "lumi", "dgx-h100", "kestrel"])
-@pytest.mark.parametrize("plan", ["x=4,data=4,zero=1,recompute=full", "z=8,pipe=2"])
-def test_a_machine_twice_as_fast_in_everything_takes_half_as_long(name: str, plan: str) -> None:
-    machine, gpt = load_machine(name), find_model("gpt-5b")
+@st.composite
+def drawn_plans(draw: st.DrawFn) -> Plan:
+    """Plans of tiny-1m on 1 to 64 devices, with all that may change a step's collectives."""
+    axes = {key: draw(st.sampled_from([1, 2, 4])) for key in ("x", "y", "z", "data")}
+    keys: dict[str, Any] = {**axes, "pipe": draw(st.sampled_from([1, 1, 2])), "micro_batch": 1}
+    keys["zero"] = draw(st.integers(0, 3)) if axes["data"] > 1 and axes["z"] == 1 else 0
+    keys["schedule"] = draw(st.sampled_from(["1f1b", "zb-h1"])) if keys["pipe"] > 1 else "1f1b"
+    keys["recompute"] = draw(st.sampled_from(RECOMPUTES))
+    keys["overlap"] = draw(st.sampled_from([(), OVERLAPS, ("oar", "ors", "oag")]))
+    keys["sequence_parallel"] = axes["x"] > 1 and draw(st.booleans())
+    try:
+        plan = Plan(batch=64, **keys)
+        check(TINY, plan)
+    except SimgptError:
+        reject()
+    return plan
+
+
+@settings(max_examples=40, deadline=None)
+@given(name=st.sampled_from(MACHINES), plan=drawn_plans())
+def test_a_machine_twice_as_fast_in_everything_takes_half_as_long(name: str, plan: Plan) -> None:
+    """But for its library's tuner, whose constants are its own."""
+    machine = with_settings(load_machine(name), {"software.tuner": "none"})
     with_unit = [p for p in parameters(machine, "bf16") if p.unit]
     changes: dict[str, object] = {}
     for p in with_unit:
         changes |= p.settings(machine, p.value * (2 if p.is_rate else 0.5))
-    parsed = parse_plan(plan, batch=32)
     usual, fast = (
-        predict(gpt, parsed, each).step_s for each in (machine, with_settings(machine, changes))
+        predict(TINY, plan, each).step_s for each in (machine, with_settings(machine, changes))
     )
     assert fast == pytest.approx(usual / 2, rel=1e-5)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.printable import path_shown
+from validation.checksums import CHECKSUM, checksum_of
 from validation.report.findings import Finding, Row, search_of, sweep_of
 from validation.report.prediction import Answer, prediction_of
 from validation.report.reading import ROWS as ROWS_FILE
@@ -113,6 +114,11 @@ def _rows(path: Path) -> Iterator[tuple[str, Row]]:
             raise
         if not isinstance(row, dict):
             raise ReportError(f"{origin} is no row of a sweep")
+        if row.get(CHECKSUM, own := checksum_of(row)) != own:
+            raise ReportError(
+                f"{origin} is not as it was written (its checksum tells); the same sweep again, "
+                "into the same folder, predicts it anew"
+            )
         yield origin, row
 
 

@@ -31,11 +31,15 @@ def write_study(folder: Path, layers: int) -> Path:
     return path
 
 
-def begin(study: Path, folder: Path, *words: str) -> subprocess.Popen[str]:
-    """Start a sweep into the folder."""
+def begin(study: Path, folder: Path, *words: str, own_group: bool = False) -> subprocess.Popen[str]:
+    """Start a sweep into the folder; in a group of processes of its own, as a terminal does."""
     command = [sys.executable, "-m", "simgpt", "sweep", str(study), "-o", str(folder), "--json"]
     return subprocess.Popen(
-        [*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=own_group,
     )
 
 

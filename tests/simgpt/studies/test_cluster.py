@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simgpt.studies import cluster
 from simgpt.studies.cluster import Slurm, slurm_jobs
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.inputs import Inputs, inputs_of
@@ -37,6 +38,10 @@ wants_dask = pytest.mark.skipif(
     importlib.util.find_spec("distributed") is None
     or importlib.util.find_spec("dask_jobqueue") is None,
     reason="Dask is not installed: pip install 'simgpt[cluster]'",
+)
+wants_tls = pytest.mark.skipif(
+    importlib.util.find_spec("cryptography") is None,
+    reason="cryptography is not installed: pip install 'simgpt[cluster]'",
 )
 # Dask's own warnings, and those of what it leaves open when its workers are killed, are not ours.
 quiet = pytest.mark.filterwarnings("ignore")
@@ -193,17 +198,99 @@ def test_a_broken_scheduler_file_is_refused(content: str, tmp_path: Path) -> Non
 
 
 @wants_dask
+@wants_tls
 @quiet
-def test_the_script_of_a_slurm_job_reads_as_its_golden_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_script_of_a_slurm_job_reads_as_its_golden_file(tmp_path: Path) -> None:
     slurm = Slurm(workers=64, cores=32, partition="batch", account="abc123", time="02:00:00")
     assert slurm.jobs == 2
-    with slurm_jobs(slurm) as jobs:
+    with slurm_jobs(slurm, tmp_path) as jobs:
         script = jobs.job_script()
     lines = [line for line in script.splitlines() if line.startswith("#SBATCH")]
     assert_golden("slurm-job.txt", "\n".join(lines) + "\n")
     assert "distributed.cli.dask_worker" in script
+
+
+@wants_dask
+@wants_tls
+@quiet
+def test_a_sweeps_scheduler_has_one_port_and_talks_to_those_with_its_certificate_alone(
+    tmp_path: Path,
+) -> None:
+    from distributed import Client
+
+    before = listening()
+    with slurm_jobs(Slurm(workers=2), tmp_path) as jobs:
+        address, script = jobs.scheduler_address, jobs.job_script()
+        (port,) = listening() - before
+        assert address.startswith("tls://")
+        assert address.endswith(f":{port}")
+        for stranger in (address, address.replace("tls://", "tcp://")):
+            with pytest.raises((OSError, TypeError)):
+                Client(stranger, timeout=5, set_as_default=False)
+        with Client(jobs, timeout=PATIENCE_S, set_as_default=False) as client:
+            assert client.run_on_scheduler(os.getpid) == os.getpid()
+    for words in (
+        "--protocol tls://",
+        f"--tls-ca-file {tmp_path}/cert.pem",
+        f"--tls-cert {tmp_path}/cert.pem",
+        f"--tls-key {tmp_path}/key.pem",
+        "--no-dashboard --dashboard-address 127.0.0.1:0",
+    ):
+        assert words in script
+    assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
+
+
+def listening() -> set[int]:
+    """The ports on which this process listens."""
+    own = set()
+    for number in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the listing's own
+            own.add(os.readlink(number))
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                ports.add(int(fields[1].rpartition(":")[2], 16))
+    return ports
+
+
+@wants_dask
+@wants_tls
+@quiet
+def test_the_scheduler_and_the_jobs_stay_on_one_network_if_asked_to(tmp_path: Path) -> None:
+    with slurm_jobs(Slurm(workers=1, interface="lo"), tmp_path) as jobs:
+        assert jobs.scheduler_address.startswith("tls://127.0.0.1:")
+        assert "--interface lo" in jobs.job_script()
+
+
+@wants_dask
+@wants_tls
+@quiet
+def test_the_jobs_certificate_is_the_users_alone_and_goes_with_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with cluster._private_folder() as folder:
+        assert folder.parent == tmp_path
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert list(tmp_path.iterdir()) == []
+    spaced = tmp_path / "a b"
+    spaced.mkdir()
+    monkeypatch.chdir(spaced)
+    with pytest.raises(WorkersError, match="has a space"), cluster._private_folder():
+        pass
+
+
+@wants_dask
+@quiet
+def test_a_scheduler_with_tls_and_no_certificate_here_is_said(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tls://127.0.0.1:{taken.getsockname()[1]}"
+        words = ("-o", str(tmp_path / "o"), "--scheduler", address)
+        said = simgpt("sweep", str(write_study(tmp_path, 1)), *words)
+    assert said.status == 5
+    assert f"cannot reach a Dask scheduler at {address}: TLS expects" in said.sentence
 
 
 SBATCH = """#!/bin/sh
@@ -220,6 +307,7 @@ echo "$1" >> {folder}/cancelled
 
 
 @wants_dask
+@wants_tls
 @quiet
 @pytest.mark.slow
 def test_jobs_of_a_slurm_that_starts_them_here_make_the_same_bytes_and_end_with_the_sweep(
@@ -242,6 +330,7 @@ def test_jobs_of_a_slurm_that_starts_them_here_make_the_same_bytes_and_end_with_
 
 
 @wants_dask
+@wants_tls
 @quiet
 def test_what_slurm_says_against_a_job_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -258,6 +347,7 @@ def test_what_slurm_says_against_a_job_is_said(
 
 
 @wants_dask
+@wants_tls
 def test_slurm_without_slurm_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     said = simgpt("sweep", str(write_study(tmp_path, 1)), "-o", str(tmp_path / "o"), "--slurm")
@@ -284,6 +374,7 @@ def test_missing_dask_is_said_with_what_brings_it(
         (("--slurm", "--scheduler", "x"), "give --slurm or --scheduler, not both"),
         (("--partition", "batch"), "--partition needs --slurm"),
         (("--cores", "4"), "--cores needs --slurm"),
+        (("--interface", "ib0"), "--interface needs --slurm"),
     ],
 )
 def test_options_that_do_not_go_together(

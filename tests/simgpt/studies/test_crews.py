@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -130,6 +131,60 @@ def test_workers_that_say_nothing_are_not_waited_for_without_end(tmp_path: Path)
     assert multiprocessing.active_children() == []
 
 
+def stop_a_worker(stopped: list[int]) -> None:
+    """Freeze a process of the sweep that is at work, as a debugger or a machine's owner may."""
+    for process in multiprocessing.active_children():
+        if process.name == "simgpt-worker" and process.pid is not None:
+            os.kill(process.pid, signal.SIGSTOP)
+            stopped.append(process.pid)
+            return
+
+
+def test_a_worker_that_is_stopped_is_named_and_replaced_and_the_bytes_are_the_same() -> None:
+    asked, inputs, whole = world()
+    stopped: list[int] = []
+    said: list[str] = []
+
+    def progress(done: int) -> None:
+        if done == 4:
+            stop_a_worker(stopped)
+
+    assert swept(asked, inputs, Workers(2, frozen_s=3.0, note=said.append), progress) == whole
+    (pid,) = stopped
+    assert any(
+        re.fullmatch(
+            f"process {pid} has not run for 3 s; it is replaced, and row \\d+ is given to another",
+            each,
+        )
+        for each in said
+    )
+    assert not runs(pid)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.slow
+def test_a_worker_stopped_in_a_sweep_of_its_own_is_replaced_within_a_minute(tmp_path: Path) -> None:
+    asked = write_study(tmp_path, LAYERS)
+    sweep = begin(asked, tmp_path / "out", "--workers", "2")
+    wait_for_rows(sweep, tmp_path / "out" / RESULTS, 3)
+    pid = next(each for each in children(sweep.pid) if b"spawn_main" in command_of(each))
+    os.kill(pid, signal.SIGSTOP)
+    _, err = sweep.communicate(timeout=2 * PATIENCE_S)
+    assert sweep.returncode == 0
+    assert f"process {pid} has not run for 30 s; it is replaced" in err
+    assert not runs(pid)
+    finish(begin(asked, tmp_path / "whole"))
+    assert results_of(tmp_path / "out") == results_of(tmp_path / "whole")
+
+
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def results_of(folder: Path) -> bytes:
+    return (folder / RESULTS).read_bytes()
+
+
 def test_workers_of_another_version_are_refused(tmp_path: Path) -> None:
     asked, inputs, _ = world()
     other = Inputs(inputs.models, inputs.machines, inputs.digests, "another")
@@ -181,6 +236,19 @@ def test_a_sweep_that_is_told_to_end_says_so_and_takes_its_workers_along(
     wait_for_the_end_of(workers)
 
 
+def test_ctrl_c_while_workers_are_starting_is_one_sentence(tmp_path: Path) -> None:
+    """A terminal sends it to all processes, those that are importing too."""
+    sweep = begin(write_study(tmp_path, LAYERS), tmp_path / "out", "--workers", "2", own_group=True)
+    end = time.monotonic() + PATIENCE_S
+    while len(workers := [w for w in children(sweep.pid) if b"spawn_main" in command_of(w)]) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    os.killpg(sweep.pid, signal.SIGINT)
+    _, err = sweep.communicate(timeout=PATIENCE_S)
+    assert (sweep.returncode, err.split()) == (130, ["simgpt:", "interrupted"])
+    wait_for_the_end_of(workers)
+
+
 def kill_and_resume(tmp_path: Path, layers: int, moments: list[int], workers: int) -> None:
     """Kill a sweep once so many rows are there, go on, and compare with one that nobody killed."""
     asked = write_study(tmp_path, layers)
@@ -224,7 +292,7 @@ def test_a_sweep_killed_at_ten_random_moments_gives_the_same_bytes(
 def test_a_worker_that_cannot_start_ends_the_sweep_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(_: Inputs) -> None:
+    def refused(*_: object) -> None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     asked, inputs, _ = world()

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgpt.studies.errors import StudyError
+from simgpt.studies.errors import ResultsError, StudyError
 from simgpt.studies.inputs import Inputs, inputs_of
-from simgpt.studies.journal import RESULTS, STUDY, Journal, rows_in
+from simgpt.studies.journal import RESULTS, STUDY, Journal, line_of, rows_in
 from simgpt.studies.study import Study
 from simgpt.studies.sweep import Workers, sweep_into
 from tests.simgpt.studies.processes import begin, count, finish, write_study
@@ -37,10 +37,12 @@ def world() -> tuple[Study, Inputs, bytes]:
         return asked, inputs, (Path(folder) / RESULTS).read_bytes()
 
 
-def swept(folder: Path, asked: Study, inputs: Inputs) -> list[int]:
+def swept(
+    folder: Path, asked: Study, inputs: Inputs, note: Callable[[str], None] = lambda _: None
+) -> list[int]:
     """Sweep into the folder; how many rows were there before each step of progress."""
     done: list[int] = []
-    sweep_into(folder, asked, inputs, Workers(), done.append)
+    sweep_into(folder, asked, inputs, Workers(note=note), done.append)
     return done
 
 
@@ -96,12 +98,120 @@ def test_what_stands_behind_the_last_row_is_cut_off(behind: bytes, tmp_path: Pat
     assert (tmp_path / RESULTS).read_bytes() == whole
 
 
-def test_a_row_of_another_point_is_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"point": {**SMALL, "zero": 2}}, "is no row of that point"),
+        ({"id": 3}, "is no row of that point"),
+        ({"status": "fine"}, "is no row of that point"),
+        ({"status": None}, "is no row of that point"),
+        ({"prediction": None}, "is no row of that point"),
+        ({"prediction": 3}, "is no row of that point"),
+        ({"reason": None}, "is no row of that point"),
+        ({"more": 1}, "is no row of that point"),
+    ],
+)
+def test_a_row_of_another_point_or_shape_is_made_anew_whatever_its_checksum(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     asked, inputs, whole = world()
     swept_nothing(tmp_path, asked, inputs)
-    changed = whole.replace(b'"plan.zero":1', b'"plan.zero":2', 1)
-    (tmp_path / RESULTS).write_bytes(changed)
-    assert swept(tmp_path, asked, inputs)[0] == 1
+    lines = whole.splitlines(keepends=True)
+    changed = line_of({**json.loads(lines[1]), **change})
+    (tmp_path / RESULTS).write_bytes(lines[0] + changed + b"".join(lines[2:]))
+    said: list[str] = []
+    assert swept(tmp_path, asked, inputs, said.append)[0] == 1
+    assert said == [
+        f"row 1 in {tmp_path / RESULTS} {words}; it and the rows after it are predicted anew"
+    ]
+    assert (tmp_path / RESULTS).read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'"step_s":0.', b'"step_s":1.', "is not as it was written (its checksum tells)"),
+        (b'"status":"ok",', b"", "is not as it was written (its checksum tells)"),
+        (b'"reason":', b'"reason": ', "is not as it was written (its checksum tells)"),
+        (b'"checksum":', b'"other":', "has no checksum"),
+        (b'"id":', b'"id"', "is no JSON"),
+    ],
+)
+def test_a_changed_row_is_named_and_predicted_anew(
+    old: bytes, new: bytes, words: str, tmp_path: Path
+) -> None:
+    asked, inputs, whole = world()
+    swept(tmp_path, asked, inputs)
+    lines = whole.splitlines(keepends=True)
+    assert old in lines[3]
+    (tmp_path / RESULTS).write_bytes(whole.replace(lines[3], lines[3].replace(old, new, 1)))
+    said: list[str] = []
+    assert swept(tmp_path, asked, inputs, said.append)[0] == 3
+    assert [each.partition(f"{RESULTS} ")[2].partition(";")[0] for each in said] == [words]
+    assert (tmp_path / RESULTS).read_bytes() == whole
+
+
+@settings(max_examples=50)
+@given(at=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_a_flipped_bit_anywhere_is_not_believed(at: int, bit: int) -> None:
+    asked, inputs, whole = world()
+    changed = bytearray(whole)
+    changed[at % len(whole)] ^= 1 << bit
+    with TemporaryDirectory() as folder:
+        swept_nothing(Path(folder), asked, inputs)
+        (Path(folder) / RESULTS).write_bytes(changed)
+        swept(Path(folder), asked, inputs)
+        assert (Path(folder) / RESULTS).read_bytes() == whole
+
+
+def test_a_row_cut_short_is_nobodys_fault(tmp_path: Path) -> None:
+    asked, inputs, whole = world()
+    swept_nothing(tmp_path, asked, inputs)
+    (tmp_path / RESULTS).write_bytes(whole[:-1])
+    said: list[str] = []
+    assert swept(tmp_path, asked, inputs, said.append)[0] == 8
+    assert said == []
+
+
+def test_rows_are_on_the_disk_before_the_next_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the file when it is synchronised, row by row, and at the end."""
+    asked, inputs, _ = world()
+    synced: list[int] = []
+    sync = os.fsync
+
+    def counted(descriptor: int) -> None:
+        sync(descriptor)
+        if os.path.samestat(os.fstat(descriptor), (tmp_path / RESULTS).stat()):
+            synced.append(count(tmp_path / RESULTS))
+
+    monkeypatch.setattr(os, "fsync", counted)
+    seen: list[int] = []
+    sweep_into(tmp_path, asked, inputs, Workers(), lambda _: seen.append(len(synced)))
+    assert synced == list(range(1, 10))
+    assert seen == [0, 0, *range(1, 9)]
+
+
+def test_a_disk_that_is_full_ends_a_sweep_with_status_5_and_the_next_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    asked, inputs, whole = world()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(ResultsError, match="No space left on device") as refused:
+            Journal(tmp_path, asked, inputs)
+        assert refused.value.exit_code == 5
+    assert [each.name for each in tmp_path.iterdir()] == [RESULTS]
+    swept_nothing(tmp_path, asked, inputs)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(ResultsError, match="No space left on device; the rows before"):
+            swept(tmp_path, asked, inputs)
+    swept(tmp_path, asked, inputs)
     assert (tmp_path / RESULTS).read_bytes() == whole
 
 

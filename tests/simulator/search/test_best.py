@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import operator
 import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 from simulator.prediction import predict
 from simulator.search import SearchError, best_plan, search
 from simulator.search.compare import by_axonn, every_plan, exhaustive, kendall_tau
-from simulator.search.crew import Crew
+from simulator.search.crew import Crew, Own
 from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.question import Question
 from simulator.search.space import space_of
@@ -41,6 +44,7 @@ def same_answer(question: Question, name: str, top: int, objective: str = "time"
     assert found.considered == every.considered
     assert found.simulated <= every.simulated
     goal = Objective(objective, machine, question.devices)
+    assert [each.plan for each in found.found] == [each.plan for each in every.found]
     assert [goal.of(each) for each in found.found] == [goal.of(each) for each in every.found]
     assert found.best == goal.shown(goal.of(found.found[0]))
 
@@ -176,8 +180,32 @@ def test_a_process_that_ends_is_said_in_one_sentence() -> None:
         assert list(crew.map(abs, [-1, -2, -3])) == [1, 2, 3]
         with pytest.raises(TypeError):
             list(crew.map(abs, ["-1"]))
-        with pytest.raises(SearchError, match="a process of the search ended or hangs"):
+        with pytest.raises(SearchError, match=r"process \d+ of the search ended \(1\)"):
             list(crew.map(os._exit, [1]))
+
+
+def test_a_process_that_is_killed_or_stopped_is_named() -> None:
+    for number, what in (
+        (signal.SIGKILL, "was ended by signal 9"),
+        (signal.SIGSTOP, "has not run"),
+    ):
+        with Crew(2, frozen_s=2.0) as crew:
+            pids = [crew._processes[each].pid for each in crew.free]
+            crew.ask(0, busy, 600)
+            crew.ask(1, busy, 0)
+            assert crew.answer() == (1, None)
+            assert pids[0] is not None
+            os.kill(pids[0], number)
+            with pytest.raises(SearchError, match=f"process {pids[0]} of the search {what}"):
+                crew.answer()
+        assert multiprocessing.active_children() == []
+
+
+def busy(_: Own, seconds: float) -> None:
+    """Compute without looking up."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(1000))
 
 
 def test_a_crew_that_is_left_while_it_is_told_something_ends_at_once() -> None:

@@ -76,7 +76,7 @@ def holds_for_a_team(question: Question, name: str, data: st.DataObject) -> None
     states = by_team(question, name, crew, **how)
     answer = states[-1]
     assert answer.is_optimal
-    assert [each.cost for each in answer.found] == [each.cost for each in alone.found]
+    assert [each.as_dict() for each in answer.found] == [each.as_dict() for each in alone.found]
     assert (answer.best, answer.bound, answer.gap) == (alone.best, alone.bound, 0)
     assert (answer.considered, answer.fitting) == (alone.considered, alone.fitting)
     bounds = [state.bound for state in states]

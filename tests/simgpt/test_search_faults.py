@@ -1,0 +1,94 @@
+"""A search whose process is killed or stopped answers with the best plan so far."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simulator import search as searching
+from simulator.prediction import Prediction
+from simulator.search import SearchError, State
+from simulator.search.crew import Crew
+from tests.simgpt.face import simgpt
+
+SEARCH = (
+    *("search", "tiny-1m", "-m", "perlmutter", "-n", "8", "--batch", "8", "--json"),
+    *("--plan", "pipe=1,y=1,micro_batch=1,overlap=all,recompute=none", "--workers", "2"),
+)
+
+
+class Ailing(Crew):
+    """A crew one of whose processes is hit by a signal once a plan is found."""
+
+    number: signal.Signals
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count, frozen_s=3.0)
+        self._has_plan = False
+
+    def answer(self) -> tuple[int, Any]:
+        pid = self._processes[0].pid
+        assert pid is not None
+        if self._has_plan:
+            os.kill(pid, self.number)
+        number, result = super().answer()
+        self._has_plan |= isinstance(result, Prediction)
+        return number, result
+
+
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [(signal.SIGKILL, "was ended by signal 9"), (signal.SIGSTOP, "has not run for 3 s")],
+)
+def test_a_search_that_loses_a_process_answers_with_the_best_plan_so_far(
+    number: signal.Signals, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ailing, "number", number, raising=False)
+    monkeypatch.setattr(searching, "Crew", Ailing)
+    monkeypatch.setattr("simulator.search.best.WORTH", 1)  # all of it is for the processes
+    said = simgpt(*SEARCH)
+    answer = json.loads(said.out)
+    assert said.status == 0
+    assert answer["optimal"] is False
+    assert len(answer["plans"]) >= 1
+    assert 0 < answer["gap"] <= 1
+    assert "of the search " + what in said.err
+    assert said.err.endswith("; the best plan so far is the answer\n")
+
+
+def lost_after(patch: pytest.MonkeyPatch, searches: int) -> None:
+    """Have each search but the first ones lose a process before it finds a plan."""
+    begun, search = [0], searching.search
+
+    def losing(*words: Any, **how: Any) -> Iterator[State]:
+        begun[0] += 1
+        if begun[0] > searches:
+            raise SearchError("process 1 of the search ended")
+        yield from search(*words, **how)
+
+    patch.setattr(searching, "search", losing)
+
+
+def test_without_any_plan_so_far_the_loss_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost_after(monkeypatch, 0)
+    said = simgpt(*SEARCH)
+    assert (said.status, said.out) == (5, "")
+    assert said.sentence == "simgpt: process 1 of the search ended"
+
+
+def test_a_loss_along_a_front_keeps_what_was_found_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost_after(monkeypatch, 1)
+    said = simgpt(*SEARCH[:-2], "--workers", "1", "--memory-front", "--also-devices", "4")
+    answer = json.loads(said.out)
+    assert (said.status, answer["optimal"]) == (0, True)
+    assert len(answer["memory_front"]) == len(answer["devices_front"]) == 1
+    assert said.err.splitlines() == [
+        "process 1 of the search ended",
+        "stopped early: plans that need still less memory are left out",
+        "4 devices are left out: process 1 of the search ended",
+    ]

@@ -1,0 +1,62 @@
+"""Of plans that are equally good the answer is the one with the shortest text, by whatever way."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.costs import compute_costs
+from simulator.fabric import MachineFabric
+from simulator.search import search
+from simulator.search.best import Search
+from simulator.search.compare import exhaustive
+from simulator.search.families import Machinery
+from simulator.search.frontier import Tally
+from simulator.search.objective import Objective
+from simulator.search.question import Question
+from simulator.search.space import space_of
+from simulator.search.team import Setup, Simulated
+from tests.simulator.search.drawn import MACHINES
+from workload.gpt import GPT
+from workload.plan import Plan
+
+SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
+ORDERS = Question(SMALL, 8, 8, {"x": 2, "y": 2, "z": 2, "micro_batch": 1, "recompute": "none"})
+
+
+@pytest.mark.parametrize("top", [1, 3])
+def test_a_search_and_trying_all_agree_on_equal_plans(top: int) -> None:
+    *_, found = search(ORDERS, MACHINES["dgx-a100"], top=top)
+    *_, every = exhaustive(ORDERS, MACHINES["dgx-a100"], top=top)
+    assert [each.plan for each in found.found] == [each.plan for each in every.found]
+    *_, all_plans = search(ORDERS, MACHINES["dgx-a100"], top=10**6)
+    best = [each for each in all_plans.found if each.step_s == found.found[0].step_s]
+    assert len(best) > 1
+    assert found.found[0].plan == min((each.plan for each in best), key=_text)
+
+
+def test_plans_as_good_as_the_last_of_the_best_are_still_looked_at() -> None:
+    *_, found = search(ORDERS, MACHINES["dgx-a100"], top=2)
+    machine = MACHINES["dgx-a100"]
+    goal = Objective("time", machine, 8)
+    fabric = MachineFabric(machine, 8)
+    machinery = Machinery(compute_costs(machine, fabric.ranks_per_node, 8), fabric, 2**40)
+    asked = Search(space_of(ORDERS), Setup(ORDERS, machinery, goal, unasked), top=2)
+    for prediction in found.found:
+        asked._insert(prediction)
+    assert asked._threshold == goal.of(found.found[1]) + 1
+
+
+def unasked(plan: Plan) -> Simulated:
+    raise AssertionError(plan)
+
+
+def _text(plan: object) -> tuple[int, str]:
+    return len(str(plan)), str(plan)
+
+
+def test_the_reason_named_is_the_same_whichever_process_came_upon_it_first() -> None:
+    one, two = Tally(), Tally()
+    one.refuse(2, "no table of b")
+    two.refuse(1, "no table of a")
+    for tally in (one + two, two + one, Tally() + one + Tally() + two):
+        assert (tally.unpredicted, tally.reason) == (3, "no table of a")
