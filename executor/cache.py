@@ -10,11 +10,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from executor.errors import LaunchError
+from topologies.errors import OutputError
+from topologies.writing import write_whole
 
 MOST_BYTES = 1 << 26
 
@@ -66,35 +68,19 @@ def _content(path: Path) -> bytes:
 
 
 def keep(path: Path, document: Any) -> None:
-    """Keep a JSON document under this path."""
-    content = json.dumps(document, allow_nan=False).encode()
-    digest = hashlib.sha256(content).hexdigest().encode()
+    """Keep a JSON document under this path; what is no file there is moved aside."""
+    content = json.dumps(document, allow_nan=False)
+    digest = hashlib.sha256(content.encode()).hexdigest()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content)
-        replace_file(_digest_of(path), digest)
+        for file, text in ((path, content), (_digest_of(path), digest)):
+            if os.path.lexists(file) and not file.is_file():
+                file.rename(file.with_name(f"{file.name}.{os.getpid()}.aside"))
+            write_whole(file, text)
+    except OutputError as error:
+        raise LaunchError(str(error)) from None
     except OSError as error:
         raise LaunchError(f"cannot write {path}: {error.strerror}") from None
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or as it was before, whenever the system stops.
-
-    A folder of that name is moved aside.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.is_dir() and not path.is_symlink():
-            path.rename(path.with_name(f"{path.name}.{os.getpid()}.aside"))
-        draft.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            draft.unlink()
-        raise
 
 
 def _digest_of(path: Path) -> Path:

@@ -14,20 +14,22 @@ READER, WRITER = "topologies/reading.py", "topologies/writing.py"
 READERS = {
     READER: "the reader",
     "executor/calibration.py": "sources of its own and caches",
-    "executor/launch.py": "messages of its ranks",
-    "executor/measure.py": "a cache of its own",
+    "executor/blame.py": "messages of ranks",
+    "executor/cache.py": "what it kept itself, with a digest",
+    "executor/procfs.py": "what the system says of a process",
+    "executor/ranks.py": "messages of ranks, and what they say on stderr",
     "executor/tasks.py": "messages to its ranks",
-    "executor/text.py": "a training text has no size limit",
     "simgpt/studies/cluster.py": "a file that Dask writes",
     "simgpt/studies/inputs.py": "sources of its own",
     "simgpt/studies/journal.py": "rows of its own, line by line",
+    "simulator/processes.py": "what the system says of a process",
 }
 WRITERS = {
     WRITER: "the writer",
-    "executor/calibration.py": "caches of its own",
-    "executor/launch.py": "what its ranks say, in a folder of its own",
-    "executor/measure.py": "a cache of its own",
+    "executor/cache.py": "a lock without content",
+    "executor/ranks.py": "what ranks say, in a folder of its own",
     "executor/worker.py": "messages to its parent",
+    "simgpt/studies/cluster.py": "a sweep's certificate, in a private folder of its own",
     "simgpt/studies/journal.py": "rows are added, not replaced",
 }
 READS = {"json.load", "json.loads", "tomllib.load", "tomllib.loads"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.cache import DamagedError, keep, kept, replace_file
+from executor.cache import DamagedError, keep, kept
 from executor.errors import LaunchError
 
 DOCUMENT = {"kernels": {"matmul@fp32": [{"m": 1.0, "seconds": 2.5e-6}]}}
@@ -77,8 +77,8 @@ def test_a_folder_in_the_place_of_a_file_is_moved_aside_with_what_is_in_it(tmp_p
     path = tmp_path / "host.json"
     path.mkdir()
     (path / "mine").touch()
-    replace_file(path, b"{}")
-    assert path.read_bytes() == b"{}"
+    keep(path, DOCUMENT)
+    assert kept(path) == DOCUMENT
     assert [each.parent.name[:10] for each in tmp_path.rglob("mine")] == ["host.json."]
 
 
@@ -92,28 +92,8 @@ def test_a_write_that_fails_leaves_the_file_as_it_was_and_no_draft(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os if call == "fsync" else Path, call, full)
+    monkeypatch.setattr(os, call, full)
     with pytest.raises(LaunchError, match=r"cannot write .*host.json: No space left on device"):
         keep(path, DOCUMENT)
     assert path.read_bytes() == b"before"
     assert [each.name for each in tmp_path.iterdir()] == ["host.json"]
-
-
-def test_a_file_takes_its_name_only_once_it_is_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[str] = []
-    sync, replace = os.fsync, Path.replace
-
-    def synced(file: int) -> None:
-        done.append("fsync")
-        sync(file)
-
-    def replaced(path: Path, to: Path) -> Path:
-        done.append("replace")
-        return replace(path, to)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(Path, "replace", replaced)
-    replace_file(tmp_path / "host.json", b"{}")
-    assert done == ["fsync", "replace"]
