@@ -23,8 +23,8 @@ class Groups:
     def __init__(self, rank: int, timeout_s: float) -> None:
         self._rank = rank
         self._timeout = timedelta(seconds=timeout_s)
-        self._made: dict[tuple[Grid, Round], dist.ProcessGroup] = {}
-        self._grid = Grid()
+        self._made: dict[tuple[tuple[Grid, bool], Round], dist.ProcessGroup] = {}
+        self._grid, self._scope = Grid(), (Grid(), False)
 
     def prepare(self, program: Program) -> None:
         """Make every group that a program's collectives and messages run in, ready for use.
@@ -34,14 +34,16 @@ class Groups:
         where a GPU is bound to the job, making a group splits the communicator of all ranks.
         """
         self._grid = program.plan.grid
+        # Interleaved chunks close the ring of stages: of one grid, messages then go further.
+        self._scope = (self._grid, program.plan.interleave > 1)
         mine = {round_of(op, self._grid): op for op in program.ops if op.communicates}
         everyone: list[Any] = [None] * dist.get_world_size()  # a sample's grid may be another
         dist.all_gather_object(everyone, sorted(mine))
         for key in sorted({tuple(key) for keys in everyone for key in keys}):
-            if (self._grid, key) not in self._made:
+            if (self._scope, key) not in self._made:
                 op = mine.get(key)
                 members = members_of(op, self._grid, self._rank) if op else (self._rank,)
-                self._made[self._grid, key] = self._group(members)
+                self._made[self._scope, key] = self._group(members)
                 if op is not None and op.is_message:
                     self._meet(op, members)
 
@@ -66,7 +68,7 @@ class Groups:
 
     def of(self, op: Op) -> dist.ProcessGroup:
         """The group in which a collective or message of the prepared program runs."""
-        return self._made[self._grid, round_of(op, self._grid)]
+        return self._made[self._scope, round_of(op, self._grid)]
 
     def _group(self, members: Sequence[int]) -> dist.ProcessGroup:
         options = None
@@ -95,7 +97,7 @@ class Groups:
         start = dist.isend if op.kind == "send" else dist.irecv
         (other,) = (member for member in members if member != self._rank)
         work = start(
-            torch.zeros(1, device=device), other, self._made[self._grid, round_of(op, self._grid)]
+            torch.zeros(1, device=device), other, self._made[self._scope, round_of(op, self._grid)]
         )
         assert work is not None, "the rank is a member"
         work.wait()

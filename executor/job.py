@@ -47,19 +47,14 @@ def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
         adamw, seed = job.adamw, job.seed
         trainer = Trainer(program, groups, rank=seat.rank, device=device, adamw=adamw, seed=seed)
         trainer.start_afresh(job.seed)
-        losses = [0.0]
-
-        def batches() -> Iterator[torch.Tensor]:
-            for step in range(job.steps):
-                if not math.isfinite(losses[-1]):
-                    return
-                yield batch_of(text, job.gpt, job.plan.batch, step, job.seed)
+        batches = (
+            batch_of(text, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
+        )
 
         def each(step: Step) -> None:
-            losses.append(step.loss)
             report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
 
-        return {**_gather(trainer.run(batches(), each), seat), "device": device.type}
+        return {**_gather(trainer.run(batches, each), seat), "device": device.type}
 
 
 def _check_memory(program: Program, seat: Seat, device: torch.device) -> None:
@@ -127,6 +122,7 @@ def _gather(run: Run, seat: Seat) -> dict[str, Any]:
         "rank": seat.rank,
         "peak_bytes": run.peak_bytes,
         "carried": run.carried,
+        "ops": [span.op.name for span in run.timeline.spans],
         "start_s": [span.start_s for span in run.timeline.spans],
         "end_s": [span.end_s for span in run.timeline.spans],
     }

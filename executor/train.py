@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -99,7 +100,10 @@ class Trainer:
     def run(
         self, batches: Iterable[torch.Tensor], report: Callable[[Step], None] | None = None
     ) -> Run:
-        """Play one step per batch of (sequences, sequence + 1) tokens; the last one is recorded."""
+        """Play one step per batch of (sequences, sequence + 1) tokens; the last one is recorded.
+
+        A step whose loss is not finite is the last; it is not recorded.
+        """
         result = Run()
         for number, (batch, is_last) in enumerate(_marked(batches), start=1):
             place = replace(self.place, step=number)
@@ -115,6 +119,8 @@ class Trainer:
             result.timeline = recorder.timeline(self.program, self.place.rank)
             if report is not None:
                 report(result.steps[-1])
+            if not math.isfinite(loss):
+                break
         return result
 
     def _play(self, place: Place, recorder: Recorder) -> dict[str, int]:

@@ -59,7 +59,7 @@ def summary(record: dict[str, Any], prediction: Prediction | None) -> str:
 
     rows = [
         row("step (median)", "step_s", tables.seconds),
-        row("peak memory per rank", "peak_bytes", tables.gib),
+        row("memory allocated per rank", "peak_bytes", tables.gib),
     ]
     title = tables.paragraph(f"{record['model']} with {record['plan_string']}")
     tuned = tuned_forms(prediction) if prediction is not None else ""
@@ -75,17 +75,14 @@ def write_trace(
     from workload.timeline import chrome_trace, timeline_of
 
     grid, forms = job.plan.grid, dict(job.forms)
-    stages = [lower(job.gpt, job.plan, stage, forms=forms).ops for stage in range(grid.pipe)]
-    measured = [
-        timeline_of(
-            "measured",
-            entry["rank"],
-            stages[grid.coordinates(entry["rank"])["pipe"]],
-            entry["start_s"],
-            entry["end_s"],
-        )
-        for entry in result["ranks"]
-    ]
+    programs = [lower(job.gpt, job.plan, stage, forms=forms) for stage in range(grid.pipe)]
+    named = [{op.name: op for op in program.ops} for program in programs]
+    measured = []
+    for entry in result["ranks"]:
+        stage = named[grid.coordinates(entry["rank"])["pipe"]]
+        ran = [stage[name] for name in entry["ops"]]
+        spans = (ran, entry["start_s"], entry["end_s"])
+        measured.append(timeline_of("measured", entry["rank"], *spans))
     predicted = [prediction.timeline] if prediction and prediction.timeline else []
     options.write(path, options.compact(chrome_trace([*predicted, *measured])))
     options.note(f"wrote {path}; open it at ui.perfetto.dev")

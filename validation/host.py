@@ -44,12 +44,18 @@ STEPS = 12
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One validated step; `error` is predicted over measured, less one."""
+    """One validated step; `error` is predicted over measured, less one.
+
+    `program_bytes` is the peak of memory that the program says, of the rank with most;
+    `allocated_bytes` what torch's allocator held at most there.
+    """
 
     model: str
     plan: Plan
     predicted_s: float
     measured_s: float
+    program_bytes: int
+    allocated_bytes: int
 
     @property
     def error(self) -> float:
@@ -66,6 +72,8 @@ class Row:
             "predicted_s": self.predicted_s,
             "measured_s": self.measured_s,
             "error": self.error,
+            "program_bytes": self.program_bytes,
+            "allocated_bytes": self.allocated_bytes,
         }
 
 
@@ -104,7 +112,7 @@ def validate_host(
         if plan.grid.ranks > machine.devices:
             continue
         gpt = find_model(name)
-        predicted_s = predict(gpt, plan, machine).step_s
+        predicted = predict(gpt, plan, machine)
         progress(f"running {name} with {plan}")
         job = Job(
             gpt=gpt, plan=plan, steps=STEPS, threads=threads, timeout_s=timeout_s, device=device
@@ -116,7 +124,8 @@ def validate_host(
             report=lambda _: None,
             timeout_s=timeout_s,
         )
-        yield Row(name, plan, predicted_s, result["step_s"])
+        memory = (predicted.memory.peak_bytes, result["peak_bytes"])
+        yield Row(name, plan, predicted.step_s, result["step_s"], *memory)
 
 
 def mape(errors: list[float]) -> float:

@@ -95,13 +95,19 @@ def _rows(rows: list[Row], error: float) -> str:
             tables.seconds(row.measured_s),
             tables.seconds(row.predicted_s),
             tables.percent(row.error, sign=True),
+            tables.gib(row.program_bytes),
+            tables.gib(row.allocated_bytes),
         )
         for row in rows
     ]
     steps = tables.several(len(rows), "step")
     return "\n\n".join(
         [
-            tables.table(["model", "plan", "measured", "predicted", "error"], shown, left=2),
+            tables.table(
+                ["model", "plan", "measured", "predicted", "error", "memory", "allocated"],
+                shown,
+                left=2,
+            ),
             f"mean absolute error {tables.percent(error)} over {steps}",
         ]
     )

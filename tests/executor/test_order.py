@@ -218,6 +218,27 @@ def test_pipelines_whose_receives_come_late_train_as_the_plain_model_does() -> N
         assert losses == pytest.approx(expected, rel=1e-9)
 
 
+def messages_after_another_plan(rank: int) -> list[tuple[list[int], list[int]]]:
+    """Members of each message's group, and who should be: groups are kept from plan to plan."""
+    groups = Groups(rank, TIMEOUT_S)
+    for interleave in (1, 2):
+        plan = plan_of(4, interleave=interleave)
+        program = lower(replace(TINY, layers=8), plan, rank)
+        groups.prepare(program)
+    messages = [op for op in program.ops if op.is_message]
+    return [
+        (dist.get_process_group_ranks(groups.of(op)), list(members_of(op, plan.grid, rank)))
+        for op in messages
+    ]
+
+
+@pytest.mark.distributed
+def test_plans_of_one_grid_whose_messages_go_further_have_groups_of_their_own() -> None:
+    pairs = on_ranks(4, messages_after_another_plan)
+    assert any(expected == [0, 3] for _, expected in pairs)
+    assert [found for found, _ in pairs] == [expected for _, expected in pairs]
+
+
 def test_the_ends_of_a_ring_of_odd_length_have_a_round_of_their_own() -> None:
     grid = Grid(pipe=3)
     op = Op("m", "send", ("a",), ("b",), "x", "send.forward", ("pipe",), attributes={"link": 2})

@@ -117,7 +117,11 @@ def test_a_machine_is_shown_with_each_source_once() -> None:
 
 def test_the_rows_of_the_host_validation_read_as_their_golden_file() -> None:
     plan = parse_plan("z=2,recompute=full,overlap=none,precision=fp32", batch=8)
-    rows = [Row("tiny-10m", plan, 0.1, 0.125), Row("tiny-25m", plan, 1.1, 1.0)]
+    half, most = 2**29, 2**30
+    rows = [
+        Row("tiny-10m", plan, 0.1, 0.125, half, half + 2**22),
+        Row("tiny-25m", plan, 1.1, 1.0, most, most + 2**24),
+    ]
     assert_golden("host.txt", _rows(rows, 0.15) + "\n")
 
 

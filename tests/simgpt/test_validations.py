@@ -24,7 +24,7 @@ def test_the_host_validation_fails_above_its_tolerance(
 ) -> None:
     """Half as long again and half as long: 50 % on average."""
     plan = parse_plan("data=1", batch=1)
-    rows = [host.Row("tiny-1m", plan, predicted_s, 1.0) for predicted_s in (1.5, 0.5)]
+    rows = [host.Row("tiny-1m", plan, predicted_s, 1.0, 1, 1) for predicted_s in (1.5, 0.5)]
     monkeypatch.setattr(host, "validate_host", lambda *_, **__: iter(rows))
     monkeypatch.setattr("executor.launch.require_torch", lambda: None)
     said = simgpt("validate", "host", "-m", "host", "--tolerance", tolerance, "--json")

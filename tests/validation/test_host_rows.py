@@ -14,7 +14,7 @@ from workload.plan_text import parse_plan
 
 def test_an_error_is_relative_to_the_measured_step_and_means_do_not_cancel() -> None:
     plan = parse_plan("data=2", batch=2)
-    slow, fast = Row("tiny-1m", plan, 3.0, 1.0), Row("tiny-1m", plan, 0.5, 1.0)
+    slow, fast = (Row("tiny-1m", plan, predicted_s, 1.0, 100, 101) for predicted_s in (3.0, 0.5))
     assert (slow.error, fast.error) == (2.0, -0.5)
     assert slow.as_dict()["error"] == 2.0
     assert mape([slow.error, fast.error]) == 1.25
