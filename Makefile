@@ -21,8 +21,10 @@ demo: $(VENV)/.installed-run
 test: lint
 	$(PYTEST) -n 2 -m "not gpu and not slow"
 
+# Hours. Where all tests pass it says so in docs/full-test-run.json.
 test-all: lint
-	$(PYTEST) -n 2 -m "not gpu"
+	$(PYTEST) -n 2 -m "not gpu" --junitxml=build/test-all.xml
+	$(BIN)/python -m tests.full_run build/test-all.xml docs/full-test-run.json
 
 test-gpu: $(VENV)/.installed-test
 	$(PYTEST) -m gpu

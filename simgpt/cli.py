@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 from click.exceptions import NoArgsIsHelpError
 
-from topologies.errors import SimgptError
+from topologies.errors import DiskError, SimgptError
 from topologies.printable import sentence
 
 COMMANDS = {
@@ -77,6 +77,8 @@ def main() -> None:
         _fail(_sentence(error), error.exit_code)
     except SimgptError as error:
         _fail(str(error), error.exit_code)
+    except MemoryError:
+        _fail("this machine has too little memory for that", DiskError.exit_code)
     except click.Abort:
         _fail("interrupted", 128 + signal.SIGINT)
 

@@ -1,9 +1,11 @@
-"""Hypothesis for every test: no deadlines (ranks share the cores), the same examples in CI."""
+"""Settings of every test: hypothesis without deadlines (ranks share the cores) and with the same
+examples in CI, and no golden file rewritten where a difference must fail."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import Phase, settings
 
 settings.register_profile("local", deadline=None)
@@ -18,3 +20,9 @@ settings.register_profile(
 settings.load_profile(
     os.environ.get("SIMGPT_HYPOTHESIS") or ("ci" if os.environ.get("CI") else "local")
 )
+
+
+def pytest_configure() -> None:
+    """Refuse to rewrite in CI what tests compare: they could not fail."""
+    if os.environ.get("CI") and os.environ.get("SIMGPT_REWRITE"):
+        raise pytest.UsageError("SIMGPT_REWRITE rewrites what tests compare, and CI is set")

@@ -199,7 +199,8 @@ def _reporter(
     def report(step: dict[str, Any]) -> None:
         number = f"step {step['step']:>{digits}}/{job.steps}"
         measured = f"measured {tables.seconds(step['seconds']):>7}"
-        click.echo(f"{number}   loss {step['loss']:.4f}   {measured}{beside}", err=quiet)
+        line = f"{number}   loss {step['loss']:.4f}   {measured}{beside}"
+        (options.note if quiet else options.say)(line)
 
     return report
 
