@@ -54,7 +54,8 @@ def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
         def each(step: Step) -> None:
             report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
 
-        return {**_gather(trainer.run(batches, each), seat), "device": device.type}
+        run = trainer.run(batches, each, recorded=job.steps)
+        return {**_gather(run, seat), "device": device.type}
 
 
 def _check_memory(program: Program, seat: Seat, device: torch.device) -> None:

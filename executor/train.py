@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -98,16 +98,23 @@ class Trainer:
         self.start_from(initial_values(self.program, seed))
 
     def run(
-        self, batches: Iterable[torch.Tensor], report: Callable[[Step], None] | None = None
+        self,
+        batches: Iterable[torch.Tensor],
+        report: Callable[[Step], None] | None = None,
+        *,
+        recorded: int = 0,
     ) -> Run:
-        """Play one step per batch of (sequences, sequence + 1) tokens; the last one is recorded.
+        """Play one step per batch of (sequences, sequence + 1) tokens.
 
-        A step whose loss is not finite is the last; it is not recorded.
+        The step of the number `recorded` is recorded op by op, of a list of batches the last one.
+        A step whose loss is not finite is the last.
         """
         result = Run()
-        for number, (batch, is_last) in enumerate(_marked(batches), start=1):
+        if not recorded and isinstance(batches, Sequence):
+            recorded = len(batches)
+        for number, batch in enumerate(batches, start=1):
             place = replace(self.place, step=number)
-            recorder = recorder_for(self.program, place) if is_last else NoRecorder()
+            recorder = recorder_for(self.program, place) if number == recorded else NoRecorder()
             started = time.perf_counter()
             self._feed(batch)
             if number == 1:
@@ -145,13 +152,3 @@ class Trainer:
             for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
                 if f"m{m}.{name}" in self.program.buffers:
                     self.table[f"m{m}.{name}"].copy_(part.reshape(-1))
-
-
-def _marked(batches: Iterable[torch.Tensor]) -> Iterator[tuple[torch.Tensor, bool]]:
-    """Each batch, and whether it is the last."""
-    coming = iter(batches)
-    batch = next(coming, None)
-    while batch is not None:
-        following = next(coming, None)
-        yield batch, following is None
-        batch = following
