@@ -4,6 +4,7 @@ examples in CI, and no golden file rewritten where a difference must fail."""
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import Phase, settings
@@ -23,6 +24,15 @@ settings.load_profile(
 
 
 def pytest_configure() -> None:
-    """Refuse to rewrite in CI what tests compare: they could not fail."""
+    """Refuse to rewrite in CI what tests compare: they could not fail.
+
+    A shell's background and nohup ignore signals, and so would every process that a test starts.
+    """
+    for ignored, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(ignored) is signal.SIG_IGN:
+            signal.signal(ignored, usual)
     if os.environ.get("CI") and os.environ.get("SIMGPT_REWRITE"):
         raise pytest.UsageError("SIMGPT_REWRITE rewrites what tests compare, and CI is set")

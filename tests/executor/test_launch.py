@@ -181,8 +181,6 @@ def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A command that trains until it is stopped, once its first step is done; what it keeps for
     the time of the run lies in `tmp_path`."""
     words = f"run tiny-30k --no-predict --plan data=2 --batch 4 --steps {WITHOUT_END}".split()
-    # Tests under nohup ignore SIGHUP, and what they start would too.
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     command = subprocess.Popen(
         [sys.executable, "-m", "simgpt", *words, "--device", "cpu"],
         stdout=subprocess.PIPE,
@@ -190,7 +188,6 @@ def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         text=True,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
-    signal.signal(signal.SIGHUP, before)
     assert command.stdout is not None
     assert "step" in command.stdout.readline()
     yield command

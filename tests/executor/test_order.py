@@ -278,7 +278,7 @@ def test_a_job_on_a_gpu_binds_it_so_that_communicators_are_made_with_their_group
 ) -> None:
     told: dict[str, Any] = {}
     gpu = torch.device("cuda", 0)
-    monkeypatch.setattr("executor.job._device", lambda seat: gpu)
+    monkeypatch.setattr("executor.job._device", lambda *_: gpu)
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **how: told.update(how))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     with connected(Seat(0, 1, 0), 1, 1.0) as device:

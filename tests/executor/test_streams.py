@@ -159,7 +159,7 @@ def recorded(rank: int) -> list[str]:
     patch.setattr("executor.train.play", counted)
     patch.setattr(trainer, "_feed", slowly)
     text = bytes(range(1, 256)) * 8
-    run = trainer.run(batch_of(text, TINY, 4, step, 0) for step in range(3))
+    run = trainer.run([batch_of(text, TINY, 4, step, 0) for step in range(3)])
     patch.undo()
     names = [span.op.name for span in run.timeline.spans]
     assert names == [op.name for op in program.ops]
@@ -193,7 +193,7 @@ def test_workers_get_a_hardware_queue_for_each_of_their_streams(
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     if own is not None:
         monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", own)
-    monkeypatch.setattr("executor.launch.subprocess.Popen", started)
+    monkeypatch.setattr("executor.ranks.subprocess.Popen", started)
     with pytest.raises(LaunchError, match="enough"):
         launch("train", "{}", ranks=1, report=print, timeout_s=1.0)
     assert seen == [expected]

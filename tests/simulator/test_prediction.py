@@ -104,8 +104,10 @@ def test_a_plan_fits_a_device_of_just_its_peak_and_none_with_a_byte_less() -> No
     gpt, machine = find_model("gpt-5b"), load_machine("frontier")
     plan = parse_plan("x=4,y=2,micro_batch=1", batch=4)
     peak = predict(gpt, plan, machine).memory.peak_bytes
+    reserve = machine.device.reserve_bytes
+    assert reserve > 0
     for capacity, fits in ((peak, True), (peak - 1, False)):
-        device = replace(machine.device, memory_bytes=float(capacity))
+        device = replace(machine.device, memory_bytes=capacity + reserve)
         memory = predict(gpt, plan, replace(machine, device=device)).memory
         assert (memory.peak_bytes, memory.capacity_bytes, memory.fits) == (peak, capacity, fits)
 

@@ -88,7 +88,7 @@ def drawn_plans(draw: st.DrawFn) -> Plan:
     return plan
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(name=st.sampled_from(MACHINES), plan=drawn_plans())
 def test_a_machine_twice_as_fast_in_everything_takes_half_as_long(name: str, plan: Plan) -> None:
     """But for its library's tuner, whose constants are its own."""

@@ -33,7 +33,8 @@ def predicted(machine: Machine) -> Prediction:
 @pytest.fixture(scope="module")
 def tight() -> Machine:
     """Frontier with just as much memory as the plan takes."""
-    return with_settings(FRONTIER, {"device.memory": f"{predicted(FRONTIER).memory.peak_bytes} B"})
+    peak = f"{predicted(FRONTIER).memory.peak_bytes} B"
+    return with_settings(FRONTIER, {"device.memory": peak, "device.reserve": "0 B"})
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ def test_every_figure_stands_beside_its_own_name() -> None:
         ("MFU", "25.0 %"),
         ("HFU, recomputation counted", "50.0 %"),
         ("peak memory per device", "3.00 GiB"),
-        ("memory of a device", "4.00 GiB: fits"),
+        ("memory for tensors", "4.00 GiB: fits"),
         ("tokens a step", "1 k"),
         ("node-hours a step", "2.00"),
         ("energy a step", "150 kJ"),
