@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 FROZEN_S = 30.0  # of silence, after which a process counts as frozen
 BEATS = 30  # in that time
@@ -120,10 +121,24 @@ class Watch:
 
 @contextmanager
 def unheard(signals: Iterable[signal.Signals]) -> Iterator[None]:
-    """Processes started meanwhile do not hear of some signals, from their first moment on."""
+    """Processes started meanwhile do not hear of some signals, from their first moment on.
+
+    This process hears of them afterwards: in the middle of a start, an interruption would leave a
+    process without what it is to do.
+    """
     resource_tracker.ensure_running()  # which lets signals through when it starts one
+    late: list[int] = []
+    handlers: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        # Blocking them is not enough: another thread may take a signal, and the main one raises.
+        for number in signals:
+            handlers[number] = signal.signal(number, lambda number, _: late.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for heard in dict.fromkeys(late):
+            signal.raise_signal(heard)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,6 +125,20 @@ def test_what_is_started_meanwhile_does_not_hear_of_a_signal() -> None:
         assert child.poll() is None
         child.send_signal(signal.SIGTERM)
         assert child.wait() == -signal.SIGTERM
+
+
+def test_an_interruption_that_another_thread_takes_is_heard_when_the_start_is_over() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), unheard({signal.SIGINT}):
+        taker = threading.Thread(
+            target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        )
+        taker.start()
+        taker.join()
+        time.sleep(0.05)
+        done.append("started")
+    assert done == ["started"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize("pid", [0, 2**31])
