@@ -128,12 +128,17 @@ def test_what_is_started_meanwhile_does_not_hear_of_a_signal() -> None:
 
 
 def test_an_interruption_that_another_thread_takes_is_heard_when_the_start_is_over() -> None:
-    done = []
+    """A thread that was there before blocks nothing."""
+    now, done = threading.Event(), []
+
+    def take() -> None:
+        now.wait()
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    taker = threading.Thread(target=take)
+    taker.start()
     with pytest.raises(KeyboardInterrupt), unheard({signal.SIGINT}):
-        taker = threading.Thread(
-            target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-        )
-        taker.start()
+        now.set()
         taker.join()
         time.sleep(0.05)
         done.append("started")
