@@ -27,23 +27,20 @@ def embedding(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
 def embedding_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Add each token's gradient to its row, for the rows that this rank holds.
 
-    Tokens are sorted, so that each row's gradients are summed in fp32, in their order, and rounded
-    once: atomic additions of 16 bits would lose the small ones of frequent tokens.
+    Tokens are sorted, and each row's gradients are summed in fp32, in their order, and rounded
+    once: atomic additions of 16 bits would lose the small ones of frequent tokens. The host need
+    not know which tokens there are.
     """
     tokens, grad = reads
-    table = writes[0].zero_()
-    local, elsewhere = _local(tokens, table.shape[0], at)
-    ordered, order = local.masked_fill_(elsewhere, table.shape[0]).sort(stable=True)
-    mine = int(tokens.shape[0] - elsewhere.sum())
-    last, carried = -1, torch.zeros(())
-    for part in row_slices(mine, 3 * grad.shape[1] * wide_dtype(grad).itemsize, at):
-        rows, places = torch.unique_consecutive(ordered[part], return_inverse=True)
-        sums = grad.new_zeros((len(rows), grad.shape[1]), dtype=wide_dtype(grad))
-        sums.index_add_(0, places, grad[order[part]].to(sums.dtype))
-        if int(rows[0]) == last:
-            sums[0] += carried
-        table[rows] = sums.to(table.dtype)
-        last, carried = int(rows[-1]), sums[-1].clone()
+    table, wide = writes[0], wide_dtype(grad)
+    rows = len(table)
+    local, elsewhere = _local(tokens, rows, at)
+    ordered, order = local.masked_fill_(elsewhere, rows).sort(stable=True)
+    starts = torch.searchsorted(ordered, torch.arange(rows + 1, device=ordered.device))
+    for columns in row_slices(grad.shape[1], 2 * wide.itemsize * (rows + len(tokens)), at):
+        own = grad[:, columns].index_select(0, order).to(wide)
+        sums = torch.segment_reduce(own, "sum", offsets=starts, axis=0, unsafe=True)
+        table[:, columns].copy_(sums)
 
 
 def position(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
