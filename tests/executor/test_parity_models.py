@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from executor.kernels import attention
 from executor.place import Place
@@ -88,6 +89,18 @@ def attention_and_gradient() -> tuple[torch.Tensor, torch.Tensor]:
     attention.attention(op, [qkv], [context, logsumexp], at)
     attention.attention_grad(op, [grad, qkv, context, logsumexp], [d_qkv], at)
     return context, d_qkv
+
+
+def test_heads_filled_up_with_zeros_attend_as_before() -> None:
+    """As a GPU's flash kernels want them: a multiple of 8 wide, and scaled by their own width."""
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(2, 3, 16, 6, generator=generator) for _ in range(3))
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    wide = [attention.padded(heads) for heads in (q, k, v)]
+    assert [heads.shape[-1] for heads in wide] == [8, 8, 8]
+    found = F.scaled_dot_product_attention(*wide, is_causal=True, scale=6**-0.5)
+    torch.testing.assert_close(found[..., :6], expected)
+    assert attention.padded(expected.repeat(1, 1, 1, 4)).shape[-1] == 24
 
 
 @pytest.mark.distributed
