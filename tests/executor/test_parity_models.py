@@ -96,9 +96,9 @@ def test_heads_filled_up_with_zeros_attend_as_before() -> None:
     generator = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(2, 3, 16, 6, generator=generator) for _ in range(3))
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    wide = [attention.padded(heads) for heads in (q, k, v)]
-    assert [heads.shape[-1] for heads in wide] == [8, 8, 8]
-    found = F.scaled_dot_product_attention(*wide, is_causal=True, scale=6**-0.5)
+    q, k, v = (attention.padded(heads) for heads in (q, k, v))
+    assert q.shape[-1] == 8
+    found = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=6**-0.5)
     torch.testing.assert_close(found[..., :6], expected)
     assert attention.padded(expected.repeat(1, 1, 1, 4)).shape[-1] == 24
 
