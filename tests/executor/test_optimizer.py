@@ -37,6 +37,15 @@ def test_the_norm_counts_each_gradient_by_its_share() -> None:
     assert norm.tolist() == pytest.approx([26.0], rel=1e-15)
 
 
+@pytest.mark.parametrize(("norm", "expected"), [(0.25, 1.0), (0.5, 1.0), (2.0, 0.25)])
+def test_gradients_above_the_clip_are_scaled_down_to_it_and_others_stay(
+    norm: float, expected: float
+) -> None:
+    scale = torch.zeros(1, dtype=torch.float64)
+    run("clip_scale", [torch.tensor([norm**2], dtype=torch.float64)], [scale])
+    assert scale.tolist() == pytest.approx([expected], rel=1e-5)
+
+
 def test_the_norm_of_bf16_gradients_is_taken_in_its_own_dtype() -> None:
     # With 8 bits the root of 257 ones is 16, and its square 256.
     norm = torch.zeros(1)
