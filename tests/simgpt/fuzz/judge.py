@@ -34,7 +34,8 @@ def _wrongs(draw: Draw, said: Said, folder: Path) -> Iterator[str]:
     if said.status not in GOOD:
         yield f"status {said.status}: {(said.err or said.out)[-160:].strip()!r}"
     yield _words(draw, said, folder)
-    if said.status in (0, 3) and "--json" in draw.args and "-o" not in draw.args and said.out:
+    answers = "--json" in draw.args and not {"-o", "--help", "--version"} & set(draw.args)
+    if said.status in (0, 3) and answers and said.out:
         yield _json(draw, said.out)
     if draw.kind == "folder" and said.status == 0:
         results = (folder / "r/results.jsonl").read_bytes()
