@@ -20,7 +20,7 @@ from executor.groups import Groups
 from executor.job import connected
 from executor.memory import host_bytes
 from executor.messages import messages
-from executor.place import Place
+from executor.place import Place, scratch_of
 from executor.play import play
 from executor.record import HostRecorder, recorder_for
 from executor.samples import Sample, collectives, kernels, overlapped
@@ -93,6 +93,8 @@ def _samples(task: Calibration, seat: Seat) -> Iterator[tuple[str, str, dict[str
 
 def seconds_of(sample: Sample, place: Place, groups: Groups, sample_s: float) -> float:
     """Median over a few playings of the seconds that one repeat takes, the mean of all ranks."""
+    if sample.peak_bytes:
+        place = replace(place, scratch=scratch_of(sample.peak_bytes, place.device))
     if sample.meets:
         return _mean(_meetings(sample, MEETINGS, place, groups))
     once = max(_mean(_play(sample, 2, place, groups, 1)), 1e-7)

@@ -52,7 +52,8 @@ def measure(task: Measurement, seat: Seat, report: Report) -> dict[str, Any]:
 
 def _op_s(op: Op, program: Program, device: torch.device, task: Measurement, seat: Seat) -> float:
     place = Place(grid=program.plan.grid, rank=0, device=device, adamw=AdamW())
-    sample = Sample(op.kind, {}, repeats(op, program))
+    peak = program.peak.total_bytes
+    sample = Sample(op.kind, {}, repeats(op, program), peak_bytes=peak)
     try:
         return seconds_of(sample, place, Groups(seat.rank, task.timeout_s), task.sample_s)
     except torch.OutOfMemoryError:

@@ -23,13 +23,15 @@ BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
 class Sample:
     """One measurement: the table it goes to, its features, and the program of `count` repeats.
 
-    With `meets`, its collectives alone are timed, and what runs between them is not.
+    With `meets`, its collectives alone are timed, and what runs between them is not. `peak_bytes`
+    is the peak of the step that its op comes from, which says how large the kernels' slices are.
     """
 
     key: str
     features: dict[str, float]
     program: Callable[[int], Program]
     meets: bool = False
+    peak_bytes: int = 0
 
 
 def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
@@ -46,7 +48,9 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
             if op.communicates or op.kind in ("matmul", "fence") or signature in seen:
                 continue
             seen.add(signature)
-            yield Sample(op.kind, _features(op, program), repeats(op, program))
+            peak = program.peak.total_bytes
+            features = _features(op, program)
+            yield Sample(op.kind, features, repeats(op, program), peak_bytes=peak)
 
 
 def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:

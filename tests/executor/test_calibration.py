@@ -16,15 +16,18 @@ import torch
 
 from executor import calibration
 from executor.calibration import cached, calibrate
+from executor.groups import Groups
 from executor.host import machine_document
 from executor.memory import host_bytes
 from executor.messages import messages
-from executor.samples import collectives, kernels
+from executor.place import LEAST_SCRATCH_BYTES, SCRATCH_BYTES, Place
+from executor.samples import Sample, collectives, kernels
 from executor.seat import Seat
-from executor.tasks import Calibrated, Calibration
+from executor.tasks import AdamW, Calibrated, Calibration
 from simulator.prediction import predict
 from topologies.machine import Machine, machine_from_dict
 from workload.gpt import find_model
+from workload.grid import Grid
 from workload.lowering import lower
 from workload.op import COLLECTIVES
 from workload.plan import PRECISIONS
@@ -300,3 +303,24 @@ def test_a_quick_calibration_of_this_machine_predicts_every_tiny_model() -> None
     times = [predict(find_model(f"tiny-{size}"), plan, machine).step_s for size in ("1m", "25m")]
     assert 0 < times[0] < times[1]
     assert said[-1].startswith("calibrating with 1 rank(s): ")
+
+
+def test_kernels_are_measured_in_the_slices_of_the_step_they_come_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timing = importlib.import_module("executor.calibrate")
+    held: list[int] = []
+
+    def played(_: Sample, count: int, place: Place, *others: object) -> float:
+        held.append(place.scratch_bytes)
+        return 1.0
+
+    monkeypatch.setattr(timing, "_play", played)
+    monkeypatch.setattr(timing, "_mean", float)
+    place = Place(grid=Grid(data=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
+    wide = [sample for sample in kernels("fp32", quick=False) if sample.key == "gelu"][-1]
+    least = LEAST_SCRATCH_BYTES["cpu"]
+    assert wide.peak_bytes // 128 > least
+    for sample in (wide, replace(wide, peak_bytes=least), replace(wide, peak_bytes=0)):
+        timing.seconds_of(sample, place, Groups(0, 1.0), 0.1)
+    assert held[::2] == [wide.peak_bytes // 128, least, SCRATCH_BYTES["cpu"]]

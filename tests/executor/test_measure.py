@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from executor import calibration
+from executor import measure as measuring
 from executor.cache import keep
+from executor.samples import Sample
+from executor.seat import Seat
+from executor.tasks import Measurement
 from workload.distinct import distinct_ops
 from workload.gpt import find_model
+from workload.lowering import lower
 from workload.plan_text import parse_plan
 
 TINY = find_model("tiny-30k")
@@ -43,3 +48,19 @@ def test_each_distinct_op_is_measured_once_and_kept(
     assert said == [f"{kept} is damaged; its ops are measured anew"]
     assert anew.keys() == first.keys()
     assert 7.0 not in anew.values()
+
+
+def test_ops_are_measured_in_the_slices_of_their_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peaks: set[int] = set()
+
+    def timed(sample: Sample, *_: object) -> float:
+        peaks.add(sample.peak_bytes)
+        return 1.0
+
+    monkeypatch.setattr(measuring, "seconds_of", timed)
+    plan = parse_plan("data=1,precision=fp32", batch=4)
+    task = Measurement(gpt=TINY, plan=plan, folder=str(tmp_path))
+    measuring.measure(task, Seat.local(0, 1, tmp_path), lambda _: None)
+    assert peaks == {lower(TINY, plan).peak.total_bytes}
