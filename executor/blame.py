@@ -61,6 +61,8 @@ def death_of(each: RankProcess) -> Death | None:
         sentence = f"rank {each.rank} stopped: {words or f'exit status {code}'}"
         return Death(each.rank, code, Origin.UNKNOWN, sentence)
     name = signal_name(-code)
+    # Whoever sends these does not explain on the rank's stderr: what stands there is unrelated.
+    words = "" if name in ("SIGKILL", "SIGTERM") else words
     sentence = f"rank {each.rank} was killed by {name}{words and f': {words}'}"
     watchdog = name == "SIGABRT" and _WATCHDOG.search(each.stderr.read_text(errors="replace"))
     origin = Origin.WATCHDOG if watchdog else Origin.OWN

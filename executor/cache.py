@@ -31,6 +31,14 @@ def folder() -> Path:
     return Path(home) / "simgpt"
 
 
+def code_digest() -> str:
+    """A digest of the code that is measured and that measures: another is another measurement."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
     """Hold the lock beside a file of the cache; the system frees it should this process die."""

@@ -58,6 +58,7 @@ def measure(task: Calibration, seat: Seat, report: Report) -> dict[str, Any]:
             device=device_name(device),
             memory_bytes=memory_bytes(device, seat.local_ranks),
             torch=str(torch.__version__),
+            reserve_bytes=reserve_bytes(device),
         )
         return asdict(found)
 
@@ -178,3 +179,12 @@ def memory_bytes(device: torch.device, ranks: int) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return host_bytes() // ranks
+
+
+def reserve_bytes(device: torch.device) -> int:
+    """What of a GPU's memory is neither free nor torch's, once all groups communicate: the context,
+    kernels, the communicators' buffers, and what other processes hold there."""
+    if device.type != "cuda":
+        return 0
+    free, total = torch.cuda.mem_get_info(device)
+    return int(total - free - torch.cuda.memory_reserved(device))

@@ -11,8 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from executor import messages, samples
-from executor.cache import DamagedError, alone, folder, keep, kept
+from executor.cache import DamagedError, alone, code_digest, folder, keep, kept
 from executor.host import machine_document
 from executor.launch import check_ranks, launch, require_torch
 from executor.tasks import Calibrated, Calibration, Measurement
@@ -79,10 +78,7 @@ def _lacking(path: Path, ranks: int) -> str:
 
 
 def _fingerprint(task: Calibration, ranks: int) -> str:
-    """Another machine, torch, simgpt, task, set of samples or way to time them is another
-    calibration."""
-    timing = Path(__file__).with_name("calibrate.py")
-    sources = [Path(str(module.__file__)) for module in (messages, samples)]
+    """Another machine, torch, task, or executor is another calibration."""
     about = [
         task.to_json(),
         str(ranks),
@@ -90,21 +86,28 @@ def _fingerprint(task: Calibration, ranks: int) -> str:
         platform.machine(),
         str(os.cpu_count()),
         metadata.version("torch"),
-        metadata.version("simgpt"),
-        *(path.read_text(encoding="utf-8") for path in (*sources, timing)),
+        code_digest(),
     ]
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
 
 
 def measured_ops(
-    gpt: GPT, plan: Plan, threads: int, progress: Progress, *, announce: Progress = lambda _: None
+    gpt: GPT,
+    plan: Plan,
+    threads: int,
+    progress: Progress,
+    *,
+    timeout_s: float = 300.0,
+    announce: Progress = lambda _: None,
 ) -> dict[str, float]:
     """The seconds of each distinct op of a plan on the device at hand, by signature.
 
     `announce` hears of kept measurements that are damaged and made anew.
     """
     require_torch()
-    task = Measurement(gpt=gpt, plan=plan, folder=str(folder()), threads=threads)
+    task = Measurement(
+        gpt=gpt, plan=plan, folder=str(folder()), threads=threads, timeout_s=timeout_s
+    )
 
     def report(message: dict[str, Any]) -> None:
         if "note" in message:

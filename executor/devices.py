@@ -9,25 +9,32 @@ from importlib import metadata
 
 from executor.errors import LaunchError
 from executor.launch import require_torch
+from executor.sentences import last_words
 
+TIMEOUT_S = 120
 ASK = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 
 
 def accelerators() -> int:
-    """How many GPUs torch sees; 0 on a machine without."""
+    """How many GPUs torch sees; 0 on a machine without. A LaunchError if torch does not say."""
     require_torch()
     if metadata.version("torch").endswith("+cpu"):  # a build that knows of none
         return 0
-    answer = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ASK],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    if answer.returncode:
-        raise LaunchError(f"torch does not start: {answer.stderr.strip().splitlines()[-1]}")
-    return int(answer.stdout)
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", ASK],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"torch does not say within {TIMEOUT_S} s which GPUs there are") from None
+    count = answer.stdout.strip()
+    if answer.returncode or not count.isdecimal():
+        why = last_words(answer.stderr) or f"exit status {answer.returncode}"
+        raise LaunchError(f"torch does not say which GPUs there are: {why}")
+    return int(count)
 
 
 def device_for(wanted: str, ranks: int, announce: Callable[[str], None]) -> str:

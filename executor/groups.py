@@ -62,7 +62,7 @@ class Groups:
         for box, rank in zip(told, chosen, strict=True):
             dist.broadcast_object_list(box, src=rank)
         calls = among(chosen, {rank: box[0] for rank, box in zip(chosen, told, strict=True)})
-        hang = hang_of(calls, message_rounds(calls))
+        hang = hang_of(calls, message_rounds(calls), loading=dist.get_backend() == "nccl")
         if hang:
             raise PlanCannotRunError(f"the stages of {program.plan} wait for each other: {hang}")
 

@@ -30,6 +30,7 @@ def machine_document(
         "device": {
             "name": crowd.device,
             "memory": fact(f"{crowd.memory_bytes} B"),
+            "reserve": fact(f"{crowd.reserve_bytes} B"),
             "memory_bandwidth": fact(copy_rate),
             "memory_efficiency": fact(1.0),
             "launch": fact("0 s"),

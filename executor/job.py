@@ -31,7 +31,7 @@ _LOST = re.compile(r"gloo|connection|timed? ?out|ncclRemoteError|ncclSystemError
 
 
 def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
-    """Connect to the other ranks, train, and return what rank 0 has to say.
+    """Connect to the other ranks, train, and return what rank 0 has to say; other ranks nothing.
 
     `report` gets a dict per step. The result holds losses, step times, the largest peak of all
     ranks and every rank's spans of the last step. Training stops at a loss that is not finite,
@@ -55,7 +55,8 @@ def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
             report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
 
         run = trainer.run(batches, each, recorded=job.steps)
-        return {**_gather(run, seat), "device": device.type}
+        result = _gather(run, seat)
+        return {**result, "device": device.type} if result else {}
 
 
 def _check_memory(program: Program, seat: Seat, device: torch.device) -> None:
@@ -127,8 +128,10 @@ def _gather(run: Run, seat: Seat) -> dict[str, Any]:
         "start_s": [span.start_s for span in run.timeline.spans],
         "end_s": [span.end_s for span in run.timeline.spans],
     }
-    everyone: list[Any] = [None] * seat.ranks
-    dist.all_gather_object(everyone, mine)
+    everyone: list[Any] = [None] * seat.ranks if seat.rank == 0 else []
+    dist.gather_object(mine, everyone if seat.rank == 0 else None)
+    if seat.rank:
+        return {}
     last = run.steps[-1]
     return {
         "step_s": run.step_s,

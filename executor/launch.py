@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from executor.errors import LaunchError
+from executor.errors import DivergedError, LaunchError
 from executor.ranks import RankProcess, end, start
-from executor.watch import Report, watch
+from executor.tasks import Job, Report
+from executor.watch import watch
 
 RANKS_PER_CORE = 16
 
@@ -32,6 +33,21 @@ def check_ranks(ranks: int) -> None:
         )
 
 
+def launch_training(job: Job) -> dict[str, Any]:
+    """Start a training run's ranks and return its result, unwatched step by step.
+
+    Raises what `launch` does, and a DivergedError where the run ended at a loss that is not finite.
+    """
+    ranks = job.plan.grid.ranks
+    result = launch(
+        "train", job.to_json(), ranks=ranks, report=lambda _: None, timeout_s=job.timeout_s
+    )
+    lost_at = result["diverged_at_step"]
+    if lost_at is not None:
+        raise DivergedError(f"{job.gpt.name} with {job.plan} lost its loss in step {lost_at}")
+    return result
+
+
 def launch(
     task: str, description: str, *, ranks: int, report: Report, timeout_s: float
 ) -> dict[str, Any]:
@@ -39,17 +55,20 @@ def launch(
 
     They meet through a file in a private folder, so that nothing listens on the network. When a
     rank dies, is frozen, or says nothing for `timeout_s`, all are stopped and a LaunchError says
-    which one it was and why.
+    which one it was and why; a PlanCannotRunError where it says that its plan does not fit.
     """
     require_torch()
     check_ranks(ranks)
     started: list[RankProcess] = []
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="simgpt-")))
         finished = False
-        stack.callback(lambda: end(started, finished=finished))
-        for rank in range(ranks):
-            started.append(start(task, description, rank, ranks, folder))
+        try:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="simgpt-")))
+            stack.callback(lambda: end(started, finished=finished))
+            for rank in range(ranks):
+                started.append(start(task, description, rank, ranks, folder))
+        except OSError as error:
+            raise LaunchError(f"{ranks} rank(s) cannot be started here: {error}") from None
         result = watch(started, report, timeout_s)
         finished = True
         return result

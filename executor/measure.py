@@ -7,23 +7,24 @@ where it was, and another plan measures only what is new to it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from executor.cache import DamagedError, keep, kept
+from executor.cache import DamagedError, code_digest, keep, kept
 from executor.calibrate import device_name, seconds_of
 from executor.groups import Groups
 from executor.job import connected
-from executor.place import Place
+from executor.place import Place, scratch_of
 from executor.samples import Sample, repeats
 from executor.seat import Seat
 from executor.tasks import AdamW, Measurement, Report
 from workload.distinct import distinct_ops
 from workload.errors import PlanCannotRunError
+from workload.lowering import lower
 from workload.op import Op
-from workload.program import Program
 
 KEEP_EVERY = 8  # ops between two writes of the file
 COPIES = ("to_device", "to_host")
@@ -36,24 +37,32 @@ def measure(task: Measurement, seat: Seat, report: Report) -> dict[str, Any]:
         for key, found in distinct_ops(task.gpt, task.plan).items()
         if found[0].kind not in COPIES
     }
+    peaks = _peaks(task, {program.stage for _, program in every.values()})
     with connected(seat, task.threads, task.timeout_s, task.device) as device:
         path = _file(Path(task.folder), device, task.threads)
         known = _known(path, report)
-        new = [key for key in every if key not in known]
+        slices = {stage: scratch_of(peak, device) for stage, peak in peaks.items()}
+        # The same op in other slices is another measurement.
+        under = {key: f"{slices[program.stage]} {key}" for key, (_, program) in every.items()}
+        new = [key for key in every if under[key] not in known]
         for done, key in enumerate(new, start=1):
             op, program = every[key]
-            known[key] = _op_s(op, program, device, task, seat)
+            sample = Sample(op.kind, {}, repeats(op, program), peak_bytes=peaks[program.stage])
+            known[under[key]] = _op_s(op, sample, device, task, seat)
             report({"done": done, "of": len(new), "measuring": op.kind})
             if done % KEEP_EVERY == 0 or done == len(new):
                 keep(path, known)
-        seconds = {key: known[key] for key in every}
+        seconds = {key: known[under[key]] for key in every}
         return {"seconds": seconds, "device": device_name(device), "measured": len(new)}
 
 
-def _op_s(op: Op, program: Program, device: torch.device, task: Measurement, seat: Seat) -> float:
-    place = Place(grid=program.plan.grid, rank=0, device=device, adamw=AdamW())
-    peak = program.peak.total_bytes
-    sample = Sample(op.kind, {}, repeats(op, program), peak_bytes=peak)
+def _peaks(task: Measurement, stages: Iterable[int]) -> dict[int, int]:
+    """The peak of a step of each of these stages, all its micro-batches included."""
+    return {stage: lower(task.gpt, task.plan, stage).peak.total_bytes for stage in stages}
+
+
+def _op_s(op: Op, sample: Sample, device: torch.device, task: Measurement, seat: Seat) -> float:
+    place = Place(grid=task.plan.grid, rank=0, device=device, adamw=AdamW())
     try:
         return seconds_of(sample, place, Groups(seat.rank, task.timeout_s), task.sample_s)
     except torch.OutOfMemoryError:
@@ -64,7 +73,7 @@ def _op_s(op: Op, program: Program, device: torch.device, task: Measurement, sea
 
 
 def _file(folder: Path, device: torch.device, threads: int) -> Path:
-    about = f"{device_name(device)} {torch.__version__} {threads}"
+    about = f"{device_name(device)} {torch.__version__} {threads} {code_digest()}"
     return folder / f"ops-{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
 
 

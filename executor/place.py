@@ -17,10 +17,10 @@ DTYPES = {
     "int64": torch.int64,
     "uint8": torch.uint8,
 }
-# What a kernel may hold beside its operands: a part of a core's cache, or of a GPU's memory what
-# still keeps it busy.
+# What a kernel may hold beside its operands at most: a part of a core's cache, or of a GPU's memory
+# what still keeps it busy. Chosen, not measured.
 SCRATCH_BYTES = {"cpu": 1 << 20, "cuda": 1 << 26}
-# In a step at most this share of the program's peak, but as much as calls are worth.
+# In a step no more than this share of the program's peak, but never less than a call is worth.
 SCRATCH_SHARE, LEAST_SCRATCH_BYTES = 1 / 128, {"cpu": 1 << 17, "cuda": 1 << 24}
 
 
@@ -69,4 +69,5 @@ class Place:
 
 def scratch_of(peak_bytes: int, device: torch.device) -> int:
     """The temporaries that kernels of a program may hold, given its peak."""
-    return max(int(SCRATCH_SHARE * peak_bytes), LEAST_SCRATCH_BYTES[device.type])
+    share = max(int(SCRATCH_SHARE * peak_bytes), LEAST_SCRATCH_BYTES[device.type])
+    return min(share, SCRATCH_BYTES[device.type])

@@ -17,6 +17,9 @@ from executor.sentences import last_words
 
 GRACE_S = 5.0  # for ranks to end by themselves, and again after they are asked to
 CHUNK_BYTES = 1 << 16
+# As many queues as CUDA has: behind a receive that waits in a queue, kernels of other streams that
+# share it would wait too. Read when torch first meets the GPU.
+CUDA_QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 
 
 @dataclass(slots=True)
@@ -86,9 +89,7 @@ def _environment() -> dict[str, str]:
     loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     # What they say to each other stays off the machine's network.
     names = {f"{library}_SOCKET_IFNAME": name for library in ("GLOO", "NCCL") for name in loopback}
-    # As many queues as CUDA has: behind a receive that waits in a queue of theirs, kernels of
-    # other streams would wait too.
-    return {"CUDA_DEVICE_MAX_CONNECTIONS": "32", **names}
+    return {**CUDA_QUEUES, **names}
 
 
 def end(ranks: list[RankProcess], *, finished: bool) -> None:
@@ -101,7 +102,8 @@ def end(ranks: list[RankProcess], *, finished: bool) -> None:
         _wait([each for each in ranks if not each.stopped_s])
     for each in ranks:
         each.process.kill()
-        each.process.wait()
+    _wait(ranks)  # one that waits for a disk or a driver in the kernel may outlive even that
+    for each in ranks:
         for pipe in (each.process.stdin, each.process.stdout):
             assert pipe is not None, "the process was started with pipes"
             with suppress(BrokenPipeError):

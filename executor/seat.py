@@ -12,6 +12,7 @@ from executor.errors import LaunchError
 ENVIRONMENT = "env://"  # torch's word for MASTER_ADDR and MASTER_PORT
 FILE = "file://"
 FIRST_PORT, PORTS = 20_000, 10_000
+MOST_DIGITS = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Seat:
     """Which rank this process is, of how many, and which device of its node it takes.
 
     `local_ranks` share its node (1 where the launcher does not say); `meeting` is where torch finds
-    the other ranks: a URL, or a file on this machine. `bound` says that the launcher may show each
+    the other ranks: a URL, or a file on this machine. `bound` says that the launcher shows each
     task one GPU of its own, as srun does with --gpus-per-task or --gpu-bind.
     """
 
@@ -57,7 +58,7 @@ class Seat:
         if wanted > gpus:
             raise LaunchError(
                 f"rank {self.rank} is one of {wanted} on its node and sees {gpus} GPU(s); give "
-                "each rank a GPU of its own, or --device cpu"
+                "each rank a GPU of its own (srun --gpus-per-task=1), or --device cpu"
             )
         return self.local_rank
 
@@ -80,7 +81,8 @@ def _of_srun(environment: Mapping[str, str]) -> Seat | None:
     names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
     told = "MASTER_ADDR" in environment and "MASTER_PORT" in environment
     seat = _seat(environment, names, ENVIRONMENT if told else _meeting(environment))
-    seat = replace(seat, local_ranks=_most_tasks(environment) or seat.local_ranks, bound=True)
+    local_ranks = _most_tasks(environment) or seat.local_ranks
+    seat = replace(seat, local_ranks=local_ranks, bound=_is_bound(environment, local_ranks))
     started = told or "SLURM_STEP_ID" in environment
     return seat if started and seat.ranks > 1 else None
 
@@ -100,6 +102,19 @@ def _most_tasks(environment: Mapping[str, str]) -> int:
     return max(map(int, re.findall(r"(?:^|,)(\d+)", text)), default=0)
 
 
+def _is_bound(environment: Mapping[str, str], local_ranks: int) -> bool:
+    """Whether Slurm shows each task one GPU: it was asked to, or the step has a GPU for each task
+    of this node, of which a site's wrapper may then show a task one."""
+    if "SLURM_GPUS_PER_TASK" in environment or "SLURM_NTASKS_PER_GPU" in environment:
+        return True
+    if "gpu" in environment.get("SLURM_TRES_PER_TASK", ""):
+        return True
+    if "none" not in environment.get("SLURM_GPU_BIND", "none"):
+        return True
+    gpus = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS", "")
+    return len(gpus.split(",")) >= max(local_ranks, 2)
+
+
 def _meeting(environment: Mapping[str, str]) -> str:
     """The first node of the step, and a port that other jobs on it are unlikely to choose."""
     nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST", "127.0.0.1"))
@@ -112,6 +127,8 @@ def _meeting(environment: Mapping[str, str]) -> str:
 
 def _whole(environment: Mapping[str, str], name: str, least: int) -> int:
     value = environment.get(name, str(least))
-    if not (value.isascii() and value.isdigit()) or int(value) < least:
-        raise LaunchError(f"{name}={value} must be a whole number of at least {least}")
+    plain = value.isascii() and value.isdigit() and len(value) < MOST_DIGITS
+    if not plain or int(value) < least:
+        shown = value if len(value) < MOST_DIGITS else f"{value[:MOST_DIGITS]}…"
+        raise LaunchError(f"{name}={shown} must be a whole number of at least {least}")
     return int(value)

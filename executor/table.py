@@ -63,6 +63,10 @@ class BufferTable:
         if self.keeps_freed:
             self._pool.setdefault(tensor.nbytes, []).append(tensor)
 
+    def give_back(self) -> None:
+        """Let go of all memory that is kept for later tensors."""
+        self._pool.clear()
+
     def _adopt(self, buffer: Buffer, tensor: torch.Tensor) -> None:
         self._tensors[buffer.name] = tensor
         if buffer.role == HOST:

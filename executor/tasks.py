@@ -14,7 +14,6 @@ from workload.plan_text import parse_plan
 
 Report = Callable[[dict[str, Any]], None]
 Tables = dict[str, list[dict[str, float]]]
-DEVICES = ("auto", "cpu", "cuda")  # of a task; `auto` is a GPU where torch sees any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,8 @@ class Calibrated:
 
     `kernels` maps `kind@precision` to rows of features and `seconds`, `collectives` likewise.
     `overlap` is the share of a collective's time that compute beside it loses; `device` is what a
-    rank's device calls itself, `memory_bytes` what it holds, and `torch` the version.
+    rank's device calls itself, `memory_bytes` what it holds, `reserve_bytes` what of it the driver
+    and the communicators took, and `torch` the version.
     """
 
     kernels: Tables
@@ -98,6 +98,7 @@ class Calibrated:
     device: str
     memory_bytes: int
     torch: str
+    reserve_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

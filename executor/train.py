@@ -37,7 +37,8 @@ class Step:
 
 @dataclass(slots=True)
 class Run:
-    """What a run gave on one rank. `timeline` and `carried` are the last step's.
+    """What a run gave on one rank. `timeline` is the recorded step's, empty if it never came to it;
+    `carried` the last step's.
 
     `peak_bytes` is the most that torch's allocator held in the first step.
     """
@@ -123,7 +124,8 @@ class Trainer:
                 result.carried = self._play(place, recorder)
             loss = float(self.table["loss"])
             result.steps.append(Step(number, loss, time.perf_counter() - started))
-            result.timeline = recorder.timeline(self.program, self.place.rank)
+            if number == recorded:
+                result.timeline = recorder.timeline(self.program, self.place.rank)
             if report is not None:
                 report(result.steps[-1])
             if not math.isfinite(loss):
@@ -138,6 +140,7 @@ class Trainer:
 
         Freed memory is given back in it, so that what is held is what is needed.
         """
+        self.table.give_back()
         keeps, self.table.keeps_freed = self.table.keeps_freed, False
         with allocations(place.device) as found:
             carried = self._play(place, recorder)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from executor.blame import Death, Origin, cause, death_of, silence
 from executor.errors import LaunchError
 from executor.procfs import STOPPED, state_of
 from executor.ranks import RankProcess
+from executor.tasks import Report
 
-Report = Callable[[dict[str, Any]], None]
 POLL_S = 0.1
 STOPPED_S = 10.0  # after which a stopped rank is given up
 SETTLE_S = 2.0  # for a cause to show, once a rank has ended by what seems a consequence
@@ -44,6 +44,9 @@ def watch(ranks: Sequence[RankProcess], report: Report, timeout_s: float) -> dic
             first_s = first_s if ended else now
             ended += [each for each in ranks if each not in ended and death_of(each)]
             _raise_for_deaths([found for each in ended if (found := death_of(each))], now - first_s)
+            first = ranks[0]
+            if first.answers not in pipes.get_map() and first.process.poll() == 0:
+                raise LaunchError("rank 0 ended without a result; all ranks were stopped")
             _check_living([each for each in ranks if each.process.poll() is None], now, timeout_s)
 
 
@@ -54,8 +57,6 @@ def _messages(pipes: selectors.BaseSelector) -> Iterator[dict[str, Any]]:
         messages = each.listen()
         if messages is None:
             pipes.unregister(key.fileobj)
-            if each.rank == 0 and each.process.wait() == 0:
-                raise LaunchError("rank 0 ended without a result; all ranks were stopped")
         elif each.rank == 0:
             yield from (message for message in messages if "failed" not in message)
 

@@ -42,9 +42,18 @@ def record_of(job: Job, result: dict[str, Any], prediction: Prediction | None) -
         "comm_bytes": result["ranks"][0]["carried"],
         "tokens_per_s": job.plan.batch * job.gpt.sequence / result["step_s"],
         "predicted_step_s": prediction.step_s if prediction is not None else None,
-        "predicted_peak_bytes": prediction.memory.peak_bytes if prediction is not None else None,
+        "predicted_peak_bytes": _program_bytes(job),
         "matmul_forms": tuning.as_dict() if tuning is not None else None,
     }
+
+
+def _program_bytes(job: Job) -> int:
+    """The peak of the fullest stage's program, which no machine needs to be known for."""
+    from workload.lowering import lower
+
+    stages = range(job.plan.grid.pipe)
+    programs = (lower(job.gpt, job.plan, stage, forms=dict(job.forms)) for stage in stages)
+    return max(program.peak.total_bytes for program in programs)
 
 
 def summary(record: dict[str, Any], prediction: Prediction | None) -> str:
@@ -70,10 +79,14 @@ def summary(record: dict[str, Any], prediction: Prediction | None) -> str:
 def write_trace(
     path: Path, job: Job, result: dict[str, Any], prediction: Prediction | None
 ) -> None:
-    """Write the last step's timelines of all ranks, and the predicted one, to a file."""
+    """Write the last step's timelines of all ranks, and the predicted one, to a file; of a run
+    that did not come to its last step there is none."""
     from workload.lowering import lower
     from workload.timeline import chrome_trace, timeline_of
 
+    if result["diverged_at_step"] is not None:
+        options.note(f"{path} was not written: only the last step is recorded")
+        return
     grid, forms = job.plan.grid, dict(job.forms)
     programs = [lower(job.gpt, job.plan, stage, forms=forms) for stage in range(grid.pipe)]
     named = [{op.name: op for op in program.ops} for program in programs]

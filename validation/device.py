@@ -137,7 +137,7 @@ def validate_device(
 ) -> Iterator[DeviceRow | tuple[Case, str]]:
     """Predict and run each case; one that does not fit comes with the reason in a row's place."""
     from executor.calibration import measured_ops
-    from executor.launch import launch
+    from executor.launch import launch_training
     from executor.tasks import Job
 
     for case in cases:
@@ -148,12 +148,12 @@ def validate_device(
             continue
         progress(f"measuring {gpt.name} with {plan}")
         try:
-            seconds = measured_ops(gpt, plan, threads, progress)
+            seconds = measured_ops(gpt, plan, threads, progress, timeout_s=timeout_s)
         except PlanCannotRunError as error:
             yield case, str(error)
             continue
         job = Job(gpt=gpt, plan=plan, steps=STEPS, threads=threads, timeout_s=timeout_s)
-        found = launch("train", job.to_json(), ranks=1, report=lambda _: None, timeout_s=timeout_s)
+        found = launch_training(job)
         yield DeviceRow(
             case=case,
             measured_s=found["step_s"],

@@ -104,7 +104,7 @@ def validate_host(
 
     Every prediction is made from the calibrated machine before its step is run.
     """
-    from executor.launch import launch
+    from executor.launch import launch_training
     from executor.tasks import Job
 
     for name, batch, text in CELLS:
@@ -117,13 +117,7 @@ def validate_host(
         job = Job(
             gpt=gpt, plan=plan, steps=STEPS, threads=threads, timeout_s=timeout_s, device=device
         )
-        result = launch(
-            "train",
-            job.to_json(),
-            ranks=plan.grid.ranks,
-            report=lambda _: None,
-            timeout_s=timeout_s,
-        )
+        result = launch_training(job)
         memory = (predicted.memory.peak_bytes, result["peak_bytes"])
         yield Row(name, plan, predicted.step_s, result["step_s"], *memory)
 

@@ -41,24 +41,25 @@ def summed(grad: torch.Tensor, heads: int) -> torch.Tensor:
     return grad if copies == heads else grad.reshape(count, heads, -1, *rest).sum(2)
 
 
-def alibi_slopes(heads: int) -> torch.Tensor:
+def alibi_slopes(heads: int, device: torch.device | None = None) -> torch.Tensor:
     """The slope of each head: powers of 2^(-8 / heads), in float64.
 
     If there are no power of two of heads, those of the next one: every second, then the others.
     Source: Press et al. (2108.12409), section 3, and their released code.
     """
     whole = 1 << (heads - 1).bit_length()
-    slopes = torch.exp2(torch.arange(1, whole + 1, dtype=torch.float64) * -8 / whole)
+    slopes = torch.exp2(torch.arange(1, whole + 1, dtype=torch.float64, device=device) * -8 / whole)
     return slopes if whole == heads else torch.cat([slopes[1::2], slopes[::2]])[:heads]
 
 
-def rank_slopes(op: Op, scores: torch.Tensor, at: Place) -> torch.Tensor | None:
-    """ALiBi's slopes of this rank's heads, (heads,), where the model has any."""
+def rank_slopes(op: Op, like: torch.Tensor, at: Place) -> torch.Tensor | None:
+    """ALiBi's slopes of this rank's heads, (heads,), where the model has any; made on the device of
+    `like`, for a copy from the host would wait for it."""
     if not op.attributes["alibi"]:
         return None
     heads = op.attributes["heads"]
-    own = alibi_slopes(heads * at.grid.x)[at.index("x") * heads :][:heads]
-    return own.to(scores.device, wide_dtype(scores), non_blocking=True)
+    own = alibi_slopes(heads * at.grid.x, like.device)[at.index("x") * heads :][:heads]
+    return own.to(wide_dtype(like))
 
 
 def bias_scores(

@@ -22,9 +22,10 @@ SQUARES = 8  # squares of scores, probabilities and their gradients that a slice
 
 def forward(op: Op, qkv: Tensors, out: torch.Tensor, at: Place) -> None:
     """Write the context of queries, keys and values, all (sequences, heads, sequence, width)."""
+    slopes = rank_slopes(op, qkv[0], at)
     for part, (q, k, v) in _slices(op, qkv, at):
         for rows in _rows(q, at):
-            weights, left = _probabilities(op, q, k, part, rows, at)
+            weights, left = _probabilities(op, q, k, part, rows, at, slopes)
             part.queries(out)[:, :, rows].copy_(_times(weights, left) @ v)
 
 
@@ -34,11 +35,11 @@ def backward(op: Op, grad: torch.Tensor, qkv: Tensors, targets: Tensors, at: Pla
     With P = softmax(S), D the dropped P, O = D V: dV = D' dO, dD = dO V', dP likewise dropped,
     dS = P (dP - sum(dP P)), dQ = dS K and dK = dS' Q, both times the scale of the scores.
     """
-    scale = op.attributes["width"] ** -0.5
+    scale, slopes = op.attributes["width"] ** -0.5, rank_slopes(op, qkv[0], at)
     for part, (q, k, v) in _slices(op, qkv, at):
         d_k, d_v = torch.zeros_like(k), torch.zeros_like(v)
         for rows in _rows(q, at):
-            weights, left = _probabilities(op, q, k, part, rows, at)
+            weights, left = _probabilities(op, q, k, part, rows, at, slopes)
             d_out = part.queries(grad)[:, :, rows].to(q.dtype)
             d_v.add_(_times(weights, left).mT @ d_out)
             d = _times(d_out @ v.mT, left)
@@ -67,12 +68,17 @@ def _rows(q: torch.Tensor, at: Place) -> Iterator[slice]:
 
 
 def _probabilities(
-    op: Op, q: torch.Tensor, k: torch.Tensor, part: HeadSlice, rows: slice, at: Place
+    op: Op,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    part: HeadSlice,
+    rows: slice,
+    at: Place,
+    slopes: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The softmax of some queries' scores, and what it is multiplied by where there is dropout."""
     scores = (q[:, :, rows] @ k.mT).mul_(op.attributes["width"] ** -0.5)
     queries = torch.arange(rows.start, rows.stop, device=q.device)
-    slopes = rank_slopes(op, scores, at)
     own = None if slopes is None else slopes[part.heads, None]
     weights = bias_scores(scores, queries, own).softmax(-1)
     if "rate" not in op.attributes:

@@ -28,19 +28,24 @@ def embedding_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     """Add each token's gradient to its row, for the rows that this rank holds.
 
     Tokens are sorted, and each row's gradients are summed in fp32, in their order, and rounded
-    once: atomic additions of 16 bits would lose the small ones of frequent tokens. The host need
-    not know which tokens there are.
+    once: atomic additions of 16 bits would lose the small ones of frequent tokens. On a GPU every
+    row is summed, so that the host need not know which tokens there are.
     """
     tokens, grad = reads
     table, wide = writes[0], wide_dtype(grad)
     rows = len(table)
     local, elsewhere = _local(tokens, rows, at)
     ordered, order = local.masked_fill_(elsewhere, rows).sort(stable=True)
-    starts = torch.searchsorted(ordered, torch.arange(rows + 1, device=ordered.device))
-    for columns in row_slices(grad.shape[1], 2 * wide.itemsize * (rows + len(tokens)), at):
+    present = torch.arange(rows, device=ordered.device)
+    if table.device.type == "cpu":  # on a GPU the host would wait to learn how many there are
+        present = torch.unique_consecutive(ordered)
+        present = present[present < rows]
+        table.zero_()
+    starts = torch.searchsorted(ordered, torch.cat([present, present.new_full((1,), rows)]))
+    for columns in row_slices(grad.shape[1], 2 * wide.itemsize * (len(present) + len(tokens)), at):
         own = grad[:, columns].index_select(0, order).to(wide)
         sums = torch.segment_reduce(own, "sum", offsets=starts, axis=0, unsafe=True)
-        table[:, columns].copy_(sums)
+        table[:, columns].index_copy_(0, present, sums.to(table.dtype))
 
 
 def position(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:

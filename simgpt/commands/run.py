@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,17 +225,25 @@ def _join(job: Job, seat: Seat, report: Callable[[dict[str, Any]], None]) -> dic
     """Be the rank that a launcher started this process as."""
     # Torch's own account of a lost connection is a page; ours is a sentence.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    from executor.ranks import CUDA_QUEUES
+
+    for name, value in CUDA_QUEUES.items():
+        os.environ.setdefault(name, value)
     from executor.job import perform
+    from executor.sentences import sentence_of
 
     try:
         return perform(job, seat, report)
     except SimgptError as error:
         options.note(f"simgpt: {error}")
         status = error.exit_code
-    except Exception:
-        traceback.print_exc()
+    except BrokenPipeError:  # nobody reads on: `| head`
+        status = 1
+    except Exception as error:
+        options.note(f"simgpt: rank {seat.rank} stopped: {sentence_of(error)}")
         status = 1
     # At once: torch's groups, if they were taken down, may wait for ranks that are gone.
-    sys.stdout.flush()
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -45,7 +45,7 @@ class Crew:
         self._frozen_s = frozen_s
         self._watch = Watch(frozen_s)
         self._pulses: dict[Connection, Pulse] = {}
-        self._busy: set[Connection] = set()
+        self._busy: dict[Connection, None] = {}
         self._pipes: list[Connection] = []
         self._processes: list[SpawnProcess] = []
         self._senders: dict[int, Thread] = {}
@@ -77,7 +77,7 @@ class Crew:
         message = ForkingPickler.dumps((function, task))
         self._senders[number] = Thread(target=_send, args=(pipe, message), daemon=True)
         self._senders[number].start()
-        self._busy.add(pipe)
+        self._busy[pipe] = None
 
     def answer(self) -> tuple[int, Any]:
         """What a process that was asked made of its task, and its number: any that is through."""
@@ -93,7 +93,7 @@ class Crew:
             answer, error = pipe.recv()
         except (EOFError, OSError):
             raise self._lost(pipe, "ended") from None
-        self._busy.remove(pipe)
+        del self._busy[pipe]
         if error is not None:
             raise error
         return self._pipes.index(pipe), answer

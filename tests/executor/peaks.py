@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -20,9 +21,10 @@ from executor.tasks import AdamW
 from executor.train import Trainer
 from tests.executor.covering import Case, Row, case, covering
 from tests.executor.ranks import TIMEOUT_S
+from workload.dataflow import retired_at
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import HOST
+from workload.op import COMPUTE, HOST
 from workload.plan import Plan
 from workload.program import Program
 
@@ -50,6 +52,24 @@ def peaks(gpt: GPT, plan: Plan) -> Iterator[Peak]:
     for trainer in trainers(gpt, plan):
         batch = torch.randint(gpt.vocab, (plan.batch, gpt.sequence + 1))
         yield Peak(trainer.program, trainer.run([batch]).peak_bytes)
+
+
+def with_copies(program: Program) -> int:
+    """The peak of a program with what gloo adds: beside the ranks' own tensors it holds a copy of
+    what an all-gather collects or a reduce-scatter is given, until that is awaited.
+
+    Source: PyTorch 2.13, ProcessGroupGloo.cpp, `allgather` (one flat output) and
+    `reduce_scatter_tensor_coalesced` (clones of the inputs).
+    """
+    copies = [0] * (len(program.ops) + 1)
+    ends = retired_at(program.ops, program.waits)
+    for index, op in enumerate(program.ops):
+        if op.kind in ("all_gather", "reduce_scatter"):
+            end = index if op.stream == COMPUTE else ends[index]
+            copies[index] += op.nbytes
+            copies[end + 1] -= op.nbytes
+    held = zip(program.memory, accumulate(copies), strict=False)
+    return max(use.total_bytes + copied for use, copied in held)
 
 
 def excess_by_kind(gpt: GPT, plan: Plan) -> dict[str, int]:

@@ -15,7 +15,14 @@ from executor.kernels import KERNELS
 from executor.place import Place
 from executor.train import Trainer
 from tests.executor.covering import Row, covering
-from tests.executor.peaks import CPU, excess_by_kind, peaks, rows_of_every_kind, wide_case
+from tests.executor.peaks import (
+    CPU,
+    excess_by_kind,
+    peaks,
+    rows_of_every_kind,
+    wide_case,
+    with_copies,
+)
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, start
 from tests.executor.test_parity_models import TOGETHER
@@ -27,6 +34,7 @@ from workload.plan_text import parse_plan
 # Torch's own wrappers say so in-process, whatever they are called with.
 pytestmark = pytest.mark.filterwarnings("ignore:.*_tensor. is deprecated:FutureWarning")
 MARGIN = 0.02
+ONEDNN_BYTES = 5 << 18
 # Kinds that only calibration and tuned matmuls play.
 ELSEWHERE = {"transpose"}
 Tensors = Sequence[torch.Tensor]
@@ -83,6 +91,37 @@ def test_every_kind_of_op_keeps_to_its_operands() -> None:
         assert {kind: excess for kind, excess in found.items() if excess > most} == {}
         seen |= set(found)
     assert set(KERNELS) - seen == ELSEWHERE
+
+
+@pytest.mark.parametrize("number", range(len(rows_of_every_kind())))
+def test_in_bf16_matmuls_hold_a_little_more_than_the_program_says(number: int) -> None:
+    """oneDNN's bf16 matmuls pack operands into memory of their own, however small the model."""
+    gpt, plan = wide_case(rows_of_every_kind()[number], "bf16")
+    for peak in peaks(gpt, plan):
+        said = peak.program.peak.total_bytes
+        assert -MARGIN * said < peak.allocated_bytes - said < MARGIN * said + ONEDNN_BYTES
+
+
+OVER_GLOO = ("data=2,zero=3", "z=2", "z=2,overlap=none", "data=2,zero=2,recompute=full", "x=2")
+
+
+def allocated(rank: int, how: str) -> tuple[int, int, int]:
+    """A step's peak as the program says, with gloo's copies, and as it was allocated."""
+    gpt, plan = find_model("tiny-1m"), parse_plan(f"{how},precision=fp32,micro_batch=4", batch=8)
+    program = lower(gpt, plan)
+    groups = Groups(rank, TIMEOUT_S)
+    trainer = Trainer(program, groups, rank=rank, device=CPU, adamw=ADAMW)
+    batch = torch.randint(gpt.vocab, (plan.batch, gpt.sequence + 1))
+    first, second = (trainer.run([batch, batch]).peak_bytes for _ in range(2))
+    assert first == pytest.approx(second, rel=MARGIN)
+    return program.peak.total_bytes, with_copies(program), first
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("how", OVER_GLOO)
+def test_over_gloo_copies_of_what_is_gathered_or_scattered_come_on_top(how: str) -> None:
+    said, most, found = on_ranks(2, allocated, how)
+    assert (1 - MARGIN) * said < found < (1 + MARGIN) * most
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

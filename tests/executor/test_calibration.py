@@ -130,6 +130,7 @@ def made_up(ranks: int, seconds_per_byte: float = 1e-9) -> Calibrated:
         device="made up",
         memory_bytes=2**29,
         torch="2",
+        reserve_bytes=2**20,
     )
 
 
@@ -142,6 +143,7 @@ def test_made_up_tables_make_a_machine_that_predicts() -> None:
     machine = machine_of(2)
     assert machine.devices == 2
     assert machine.device.memory_bytes == 2**29
+    assert machine.device.usable_bytes == 2**29 - 2**20
     assert machine.device.peak_flops_per_s["fp32"] == pytest.approx(1e9)
     for text in ("data=2", "data=2,zero=3", "pipe=2,micro_batch=1"):
         plan = parse_plan(f"{text},precision=fp32", batch=4)
@@ -320,7 +322,7 @@ def test_kernels_are_measured_in_the_slices_of_the_step_they_come_from(
     place = Place(grid=Grid(data=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
     wide = [sample for sample in kernels("fp32", quick=False) if sample.key == "gelu"][-1]
     least = LEAST_SCRATCH_BYTES["cpu"]
-    assert wide.peak_bytes // 128 > least
-    for sample in (wide, replace(wide, peak_bytes=least), replace(wide, peak_bytes=0)):
-        timing.seconds_of(sample, place, Groups(0, 1.0), 0.1)
-    assert held[::2] == [wide.peak_bytes // 128, least, SCRATCH_BYTES["cpu"]]
+    assert wide.peak_bytes // 128 > SCRATCH_BYTES["cpu"]
+    for peak_bytes in (128 * (least + 1), 1, 0):
+        timing.seconds_of(replace(wide, peak_bytes=peak_bytes), place, Groups(0, 1.0), 0.1)
+    assert held[::2] == [least + 1, least, SCRATCH_BYTES["cpu"]]

@@ -42,3 +42,22 @@ def test_more_ranks_than_gpus_on_cuda_are_refused(
     monkeypatch.setattr(devices, "accelerators", lambda: gpus)
     with pytest.raises(LaunchError, match=rf"--device cuda: 2 rank.* torch sees {gpus} here"):
         device_for("cuda", 2, pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit status -9"),
+        ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
+        ("print('Loading module cuda/12')", "exit status 0"),
+        ("import time; time.sleep(60)", "within 1 s"),
+    ],
+)
+def test_a_torch_that_does_not_say_which_gpus_there_are_is_one_sentence(
+    script: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "2.13.0+cu128")
+    monkeypatch.setattr(devices, "ASK", script)
+    monkeypatch.setattr(devices, "TIMEOUT_S", 1)
+    with pytest.raises(LaunchError, match=rf"which GPUs there are.*{why}|{why}.*which GPUs"):
+        devices.accelerators()

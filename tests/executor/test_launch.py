@@ -270,3 +270,11 @@ def test_a_worker_says_only_messages_on_stdout() -> None:
     result = launch("train", job.to_json(), ranks=1, report=messages.append, timeout_s=PATIENCE_S)
     assert [message["step"] for message in messages] == [1, 2]
     assert json.loads(json.dumps(result))["losses"] == [m["loss"] for m in messages]
+
+
+def test_ranks_for_which_there_is_no_folder_are_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    with pytest.raises(LaunchError, match=r"2 rank\(s\) cannot be started here: .*/nowhere"):
+        launch("train", JOB.to_json(), ranks=2, report=ignore, timeout_s=PATIENCE_S)

@@ -7,6 +7,7 @@ import torch
 
 from executor import job, memory
 from executor.memory import RESERVE_BYTES, check_device_memory, check_memory
+from executor.place import LEAST_SCRATCH_BYTES, SCRATCH_BYTES, scratch_of
 from executor.seat import Seat
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
@@ -14,10 +15,17 @@ from workload.lowering import lower
 from workload.plan_text import parse_plan
 
 PROGRAM = lower(find_model("tiny-30k"), parse_plan("data=2", batch=2))
-NEEDED = PROGRAM.peak.total_bytes + RESERVE_BYTES
+NEEDED = PROGRAM.peak.total_bytes + LEAST_SCRATCH_BYTES["cuda"] + RESERVE_BYTES
 
 
-def test_a_program_and_the_reserve_must_fit_into_what_is_free_of_a_gpu() -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_kernels_hold_a_share_of_the_peak_between_bounds(device: str) -> None:
+    least, most = LEAST_SCRATCH_BYTES[device], SCRATCH_BYTES[device]
+    peaks = {0: least, 128 * least + 128: least + 1, 128 * most: most, 128 * most + 128: most}
+    assert {peak: scratch_of(peak, torch.device(device)) for peak in peaks} == peaks
+
+
+def test_a_program_its_kernels_and_the_reserve_must_fit_into_what_is_free_of_a_gpu() -> None:
     check_device_memory(PROGRAM, 1, NEEDED)
     with pytest.raises(PlanCannotRunError, match=r"tiny-30k with .* on rank 1, 512 MiB of it"):
         check_device_memory(PROGRAM, 1, NEEDED - 1)

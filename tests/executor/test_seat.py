@@ -26,7 +26,7 @@ def test_torchrun_says_where_this_process_sits() -> None:
 
 
 def test_srun_says_it_too_and_ranks_meet_on_the_first_node() -> None:
-    seat = Seat(5, 16, 1, 1, "tcp://nid001004:23458", bound=True)
+    seat = Seat(5, 16, 1, 1, "tcp://nid001004:23458")
     assert Seat.from_environment({**STEP, **JOB}) == seat
 
 
@@ -61,6 +61,34 @@ def test_the_one_gpu_that_srun_shows_a_rank_is_its_own() -> None:
         Seat(3, 4, 3, 4, bound=True).gpu(2)
 
 
+@pytest.mark.parametrize(
+    ("said", "bound"),
+    [
+        ({}, False),
+        ({"SLURM_STEP_GPUS": "0"}, False),
+        ({"SLURM_STEP_GPUS": "0,1"}, True),
+        ({"SLURM_JOB_GPUS": "0,1,2,3"}, True),
+        ({"SLURM_GPUS_PER_TASK": "1"}, True),
+        ({"SLURM_NTASKS_PER_GPU": "1"}, True),
+        ({"SLURM_TRES_PER_TASK": "cpu:7,gres/gpu:1"}, True),
+        ({"SLURM_TRES_PER_TASK": "cpu:7"}, False),
+        ({"SLURM_GPU_BIND": "closest"}, True),
+        ({"SLURM_GPU_BIND": "none"}, False),
+    ],
+)
+def test_two_tasks_of_srun_that_see_one_gpu_have_it_alone_only_if_slurm_bound_them(
+    said: dict[str, str], bound: bool
+) -> None:
+    seat = Seat.from_environment({**STEP, **JOB, "SLURM_STEP_TASKS_PER_NODE": "2(x8)", **said})
+    assert seat is not None
+    assert seat.bound == bound
+    if bound:
+        assert seat.gpu(1) == 0
+    else:
+        with pytest.raises(LaunchError, match="rank 5 is one of 2 on its node and sees 1 GPU"):
+            seat.gpu(1)
+
+
 def test_a_meeting_point_that_was_given_is_kept() -> None:
     given = {"MASTER_ADDR": "host", "MASTER_PORT": "29500"}
     seat = Seat.from_environment({**STEP, **JOB, **given})
@@ -73,7 +101,7 @@ def test_a_batch_script_is_not_a_rank() -> None:
     assert Seat.from_environment(script) is None
 
 
-@pytest.mark.parametrize("value", ["", "-1", "1.5", "abc", "²"])
+@pytest.mark.parametrize("value", ["", "-1", "1.5", "abc", "²", "9" * 5000])
 def test_a_rank_is_a_whole_number(value: str) -> None:
     with pytest.raises(LaunchError, match="SLURM_PROCID="):
         Seat.from_environment({**STEP, **JOB, "SLURM_PROCID": value})

@@ -124,3 +124,37 @@ def test_ranks_that_are_finished_are_let_go(tmp_path: Path) -> None:
     with acting(tmp_path, "sleep 0.3; exit 0") as ranks:
         end(ranks, finished=True)
         assert ranks[0].process.returncode == 0
+
+
+def test_a_rank_0_that_says_no_more_and_lives_on_is_not_waited_for(tmp_path: Path) -> None:
+    """Its messages have ended, but its process hangs in what it takes down."""
+    with (
+        acting(tmp_path, f"{says(step=1)}; exec sleep 30 > /dev/null") as ranks,
+        pytest.raises(LaunchError, match=r"no progress within 1 s .*rank 0 .* since step 1"),
+    ):
+        watch(ranks, ignore, 1.0)
+
+
+def test_a_rank_that_outlives_a_kill_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that waits for a disk or a driver in the kernel."""
+    monkeypatch.setattr("executor.ranks.GRACE_S", 0.1)
+    with acting(
+        tmp_path, f"trap '' TERM; {says(step=0)}; while true; do sleep 0.05; done"
+    ) as ranks:
+        assert ranks[0].listen() == [{"step": 0}]
+        monkeypatch.setattr(ranks[0].process, "kill", lambda: None)
+        began = time.monotonic()
+        end(ranks, finished=False)
+        assert time.monotonic() - began < 5
+        monkeypatch.undo()
+
+
+def test_a_killed_rank_is_not_explained_by_what_stood_on_its_stderr(tmp_path: Path) -> None:
+    warns = "echo 'UserWarning: CUDA initialization' >&2; kill -KILL $$"
+    with (
+        acting(tmp_path, SLEEP, warns) as ranks,
+        pytest.raises(LaunchError, match=r"^rank 1 was killed by SIGKILL; all ranks"),
+    ):
+        watch(ranks, ignore, PATIENCE_S)

@@ -157,10 +157,32 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_status_of_its_own(plan: s
 
 
 def test_a_diverged_run_writes_its_answer_before_it_ends(tmp_path: Path) -> None:
-    out = tmp_path / "run.json"
-    said = simgpt(*WORDS, "--no-predict", "--lr", "1e30", "--json", "-o", str(out))
+    out, trace = tmp_path / "run.json", tmp_path / "trace.json"
+    words = ("--no-predict", "--lr", "1e30", "--json", "-o", str(out), "--trace", str(trace))
+    said = simgpt(*WORDS, *words)
     assert said.status == 6
     assert json.loads(out.read_text(encoding="utf-8"))["diverged_at_step"] == 2
+    assert f"{trace} was not written: only the last step is recorded" in said.err
+    assert not trace.exists()
+
+
+def test_a_validation_refuses_a_step_of_a_run_that_lost_its_loss() -> None:
+    from executor.errors import DivergedError
+    from executor.launch import launch_training
+    from executor.tasks import AdamW, Job
+
+    plan = parse_plan("data=1,precision=fp32", batch=4)
+    lost = AdamW(lr=1e30)
+    job = Job(gpt=find_model("tiny-30k"), plan=plan, steps=3, device="cpu", adamw=lost)
+    with pytest.raises(DivergedError, match=r"tiny-30k with .* lost its loss in step 2"):
+        launch_training(job)
+
+
+def test_without_a_prediction_the_programs_memory_stands_beside_the_allocated() -> None:
+    said = simgpt(*WORDS, "--no-predict", "--json")
+    record = json.loads(said.out)
+    assert record["predicted_step_s"] is None
+    assert record["peak_bytes"] == pytest.approx(record["predicted_peak_bytes"], rel=0.1)
 
 
 def test_ranks_that_a_launcher_started_join_each_other() -> None:

@@ -153,6 +153,13 @@ def test_unfused_attention_multiplies_as_much_as_flash_on_squares_that_it_keeps(
     assert kept == ["m0.l0.attention.softmax.o"]
 
 
+def test_sums_over_many_elements_are_kept_in_fp32_whatever_the_precision() -> None:
+    buffers = program_of("data=1,precision=bf16").buffers
+    kept = {name.rpartition(".")[2]: b.dtype for name, b in buffers.items() if "l0." in name}
+    assert kept["lse"] == kept["stats"] == "fp32"
+    assert kept["o"] == "bf16"
+
+
 def test_dropout_keeps_a_byte_per_element_where_megatron_has_it() -> None:
     gpt, text = replace(ONE_LAYER, dropout=0.1), "x=2,attention=unfused"
     program = program_of(text, gpt)
