@@ -10,6 +10,7 @@ import platform
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from executor.memory import host_bytes
 from executor.messages import messages
 from executor.place import Place, scratch_of
 from executor.play import play
-from executor.record import HostRecorder, recorder_for
+from executor.record import NoRecorder, recorder_for
 from executor.samples import Sample, collectives, kernels, overlapped
 from executor.seat import Seat
 from executor.table import BufferTable
@@ -35,6 +36,8 @@ MOST_REPEATED = 100
 MEETINGS = 30  # of each collective and size in one playing
 RARE = 10  # of so many the shortest and the longest count for nothing
 OVERLAP_TURNS = 10
+ISSUED = 10  # repeats whose issue is timed
+AHEAD_CYCLES = 200_000  # of a GPU's clock for each op: 100 us, in which a host issues it
 MOST_SHARE = 0.99  # of compute's time lost beside a collective: with all of it lost none would run
 BELOW = {"int64": 200, "uint8": 2}  # tokens, and masks of ones and zeros
 
@@ -45,11 +48,14 @@ def measure(task: Calibration, seat: Seat, report: Report) -> dict[str, Any]:
         place = Place(grid=Grid(data=seat.ranks), rank=seat.rank, device=device, adamw=AdamW())
         groups = Groups(seat.rank, task.timeout_s)
         tables: dict[str, Tables] = {"kernels": {}, "collectives": {}}
+        issued: dict[str, list[float]] = {}
         samples = list(_samples(task, seat))
         sample_s = task.sample_s / 2 if task.quick else task.sample_s
         for done, (table, key, features, sample) in enumerate(samples, start=1):
             row = {**features, "seconds": seconds_of(sample, place, groups, sample_s)}
             tables[table].setdefault(key, []).append(row)
+            if table == "kernels" and device.type == "cuda":
+                issued.setdefault(key, []).append(issue_s(sample, place, groups))
             report({"done": done, "of": len(samples), "measuring": key})
         found = Calibrated(
             kernels=tables["kernels"],
@@ -59,6 +65,7 @@ def measure(task: Calibration, seat: Seat, report: Report) -> dict[str, Any]:
             memory_bytes=memory_bytes(device, seat.local_ranks),
             torch=str(torch.__version__),
             reserve_bytes=reserve_bytes(device),
+            host={key: statistics.median(seconds) for key, seconds in issued.items()},
         )
         return asdict(found)
 
@@ -93,14 +100,41 @@ def _samples(task: Calibration, seat: Seat) -> Iterator[tuple[str, str, dict[str
 
 
 def seconds_of(sample: Sample, place: Place, groups: Groups, sample_s: float) -> float:
-    """Median over a few playings of the seconds that one repeat takes, the mean of all ranks."""
-    if sample.peak_bytes:
-        place = replace(place, scratch=scratch_of(sample.peak_bytes, place.device))
+    """Median over a few playings of the seconds that one repeat takes, the mean of all ranks.
+
+    On a GPU they are the device's, which never waits for its host.
+    """
+    place = _sliced(sample, place)
     if sample.meets:
         return _mean(_meetings(sample, MEETINGS, place, groups))
     once = max(_mean(_play(sample, 2, place, groups, 1)), 1e-7)
     count = min(max(int(sample_s / once), 2), MOST_REPEATED)
     return _mean(_play(sample, count, place, groups, REPEATS))
+
+
+def issue_s(sample: Sample, place: Place, groups: Groups) -> float:
+    """Seconds in which the host issues one repeat to a GPU, the mean of all ranks.
+
+    Of few repeats: where many launches wait, the next one waits too.
+    """
+    place = _sliced(sample, place)
+    program, table = _prepared(sample, ISSUED, place, groups)
+    timings = []
+    for _ in range(REPEATS):
+        dist.barrier()
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        play(program, table, groups, place, NoRecorder())
+        timings.append((time.perf_counter() - started) / ISSUED)
+        torch.cuda.synchronize()
+    return _mean(statistics.median(timings))
+
+
+def _sliced(sample: Sample, place: Place) -> Place:
+    """The place with the kernels' slices of the step that the sample's op comes from."""
+    if not sample.peak_bytes:
+        return place
+    return replace(place, scratch=scratch_of(sample.peak_bytes, place.device))
 
 
 def _meetings(sample: Sample, count: int, place: Place, groups: Groups) -> float:
@@ -125,12 +159,33 @@ def _play(sample: Sample, count: int, place: Place, groups: Groups, repeats: int
     timings = []
     for _ in range(repeats):
         dist.barrier()
-        started = time.perf_counter()
-        play(program, table, groups, place, HostRecorder(len(program.ops)))
-        if place.device.type == "cuda":
-            torch.cuda.synchronize()
-        timings.append((time.perf_counter() - started) / count)
+        with _timed(place.device, count) as seconds:
+            play(program, table, groups, place, NoRecorder())
+        timings.append(seconds[0] / count)
     return statistics.median(timings)
+
+
+@contextmanager
+def _timed(device: torch.device, count: int) -> Iterator[list[float]]:
+    """The seconds that `count` ops take, by the device's own clock.
+
+    A GPU sleeps first, so long that the host has issued all of them before it comes to them: it is
+    the time of kernels in a step whose host runs ahead.
+    """
+    seconds: list[float] = []
+    if device.type != "cuda":
+        started_s = time.perf_counter()
+        yield seconds
+        seconds.append(time.perf_counter() - started_s)
+        return
+    started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize(device)
+    torch.cuda._sleep(AHEAD_CYCLES * count)  # type: ignore[no-untyped-call]
+    started.record()
+    yield seconds
+    ended.record()
+    ended.synchronize()
+    seconds.append(started.elapsed_time(ended) / 1e3)
 
 
 def _prepared(

@@ -68,6 +68,7 @@ def _profile(kernels: Tables, crowd: Calibrated, measured: str) -> dict[str, Any
     return {
         "kernels": {key: _table(rows) for key, rows in kernels.items()},
         "collectives": {key: _table(rows) for key, rows in crowd.collectives.items()},
+        "host": crowd.host,
         "provenance": {"measured": measured, "device": crowd.device},
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from executor.cache import DamagedError, code_digest, keep, kept
-from executor.calibrate import device_name, seconds_of
+from executor.calibrate import device_name, issue_s, seconds_of
 from executor.groups import Groups
 from executor.job import connected
 from executor.place import Place, scratch_of
@@ -63,8 +63,11 @@ def _peaks(task: Measurement, stages: Iterable[int]) -> dict[int, int]:
 
 def _op_s(op: Op, sample: Sample, device: torch.device, task: Measurement, seat: Seat) -> float:
     place = Place(grid=task.plan.grid, rank=0, device=device, adamw=AdamW())
+    groups = Groups(seat.rank, task.timeout_s)
     try:
-        return seconds_of(sample, place, Groups(seat.rank, task.timeout_s), task.sample_s)
+        seconds = seconds_of(sample, place, groups, task.sample_s)
+        # One number an op: the slower of a GPU and its host counts, as if it stood alone.
+        return max(seconds, issue_s(sample, place, groups)) if device.type == "cuda" else seconds
     except torch.OutOfMemoryError:
         raise PlanCannotRunError(
             f"{op.name} of {task.gpt.name} does not fit this device's memory, so that it cannot be "

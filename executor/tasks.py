@@ -89,7 +89,8 @@ class Calibrated:
     `kernels` maps `kind@precision` to rows of features and `seconds`, `collectives` likewise.
     `overlap` is the share of a collective's time that compute beside it loses; `device` is what a
     rank's device calls itself, `memory_bytes` what it holds, `reserve_bytes` what of it the driver
-    and the communicators took, and `torch` the version.
+    and the communicators took, and `torch` the version. `host` has, by `kind@precision`, the
+    seconds in which the host issues an op to a GPU.
     """
 
     kernels: Tables
@@ -99,6 +100,7 @@ class Calibrated:
     memory_bytes: int
     torch: str
     reserve_bytes: int = 0
+    host: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

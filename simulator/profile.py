@@ -32,6 +32,7 @@ class ProfileCosts:
 
     def __init__(self, profile: Profile, ranks: int, host_bytes_per_s: float) -> None:
         self._host_bytes_per_s = host_bytes_per_s
+        self._host = profile.host
         tables = {
             kind: _nearest_ranks(kind, table, ranks) for kind, table in profile.kernels.items()
         }
@@ -50,8 +51,8 @@ class ProfileCosts:
         self._known: dict[tuple[object, ...], float] = {}
 
     def host_s(self, op: Op) -> float:
-        """Measured times have the host's in them."""
-        return 0.0
+        """What the host took to issue such an op; 0 where measured times have it in them."""
+        return self._host.get(f"{op.kind}@{op.dtype}", 0.0)
 
     def seconds(self, op: Op) -> float:
         """Seconds that the op takes; ops of the same kind and size are worked out once."""

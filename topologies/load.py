@@ -104,7 +104,15 @@ def _setting(base: Machine, given: str, value: object) -> Fact:
 
 def _measured(machine: Machine, key: str) -> bool:
     """Whether a profile's tables stand in for what a key says."""
-    profile, free = machine.profile, ("device.memory", "device.name", "software.compute_share")
+    profile, free = (
+        machine.profile,
+        (
+            "device.memory",
+            "device.reserve",
+            "device.name",
+            "software.compute_share",
+        ),
+    )
     if profile is None or key in free or key.startswith("device.power."):
         return False
     kernels = key.startswith("device.") and bool(profile.kernels)

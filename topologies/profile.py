@@ -31,8 +31,20 @@ class Table:
 
 @dataclass(frozen=True)
 class Profile:
-    """Kernel and collective times by op kind, and where they come from, in free words."""
+    """Kernel and collective times by op kind, and where they come from, in free words.
+
+    `host` has, by op kind and precision as `kernels` has its tables, the seconds that the host
+    takes to issue one: a GPU's kernels have the device's time alone. Empty where times of kernels
+    have the host's in them, as on a CPU.
+    """
 
     kernels: dict[str, Table] = field(default_factory=dict, hash=False)
     collectives: dict[str, Table] = field(default_factory=dict, hash=False)
     provenance: dict[str, str] = field(default_factory=dict, hash=False)
+    host: dict[str, float] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """Refuses times of the host that are none."""
+        for kind, seconds in self.host.items():
+            if not 0 <= seconds < MOST:
+                raise MachineError(f"profile.host.{kind} must be seconds of at least 0")

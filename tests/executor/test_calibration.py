@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ from topologies.machine import Machine, machine_from_dict
 from workload.gpt import find_model
 from workload.grid import Grid
 from workload.lowering import lower
-from workload.op import COLLECTIVES
+from workload.op import COLLECTIVES, STEP
 from workload.plan import PRECISIONS
 from workload.plan_text import parse_plan
 
@@ -326,3 +326,66 @@ def test_kernels_are_measured_in_the_slices_of_the_step_they_come_from(
     for peak_bytes in (128 * (least + 1), 1, 0):
         timing.seconds_of(replace(wide, peak_bytes=peak_bytes), place, Groups(0, 1.0), 0.1)
     assert held[::2] == [least + 1, least, SCRATCH_BYTES["cpu"]]
+
+
+class Clock:
+    """A GPU's event that only tells when it was recorded."""
+
+    said: ClassVar[list[str]] = []
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.said.append("event")
+
+    def synchronize(self) -> None:
+        self.said.append("awaited")
+
+    def elapsed_time(self, _: Clock) -> float:
+        return 250.0
+
+
+def test_a_gpu_is_timed_by_its_own_clock_while_its_host_is_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timing = importlib.import_module("executor.calibrate")
+    said = Clock.said
+    said.clear()
+    monkeypatch.setattr(torch.cuda, "Event", Clock)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: said.append("idle"))
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: said.append(f"sleeps {cycles}"))
+    with timing._timed(torch.device("cuda"), 50) as seconds:
+        said.append("ops")
+    assert said == ["idle", "sleeps 10000000", "event", "ops", "event", "awaited"]
+    assert seconds == [0.25]
+
+
+def test_the_host_that_issues_a_gpus_ops_is_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    timing = importlib.import_module("executor.calibrate")
+    monkeypatch.setattr(timing, "_mean", float)
+    moments = iter([0.0, 1.0, 5.0, 9.0, 20.0, 23.0])
+    monkeypatch.setattr(timing, "play", lambda *_: None)
+    monkeypatch.setattr(timing, "_prepared", lambda *_: (None, None))
+    monkeypatch.setattr(timing.dist, "barrier", lambda: None)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(moments))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    place = Place(grid=Grid(data=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
+    sample = next(kernels("fp32", quick=True))
+    assert timing.issue_s(sample, place, Groups(0, 1.0)) == pytest.approx(0.3)
+
+
+def test_a_step_of_small_ops_waits_for_the_host_that_issues_them() -> None:
+    """Kernels that take a millisecond at most, each issued in ten."""
+    plan, gpt = parse_plan("data=1,precision=fp32", batch=4), find_model("tiny-30k")
+    program = lower(gpt, plan)
+    kinds = {op.kind for op in program.ops} - {"fence"}
+    quick = replace(made_up(1), host={f"{kind}@fp32": 1e-2 for kind in kinds})
+    documents = (machine_document(None, each, 1, "today") for each in (made_up(1), quick))
+    alone, waiting = (
+        predict(gpt, plan, machine_from_dict(json.loads(json.dumps(document)), "made up")).step_s
+        for document in documents
+    )
+    issued = sum(op.kind != "fence" and op.block != STEP for op in program.ops)
+    assert alone < 1e-3 * issued
+    assert waiting == pytest.approx(1e-2 * issued, rel=0.1)
