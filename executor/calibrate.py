@@ -23,7 +23,7 @@ from executor.memory import host_bytes
 from executor.messages import messages
 from executor.place import Place, scratch_of
 from executor.play import play
-from executor.record import NoRecorder, recorder_for
+from executor.record import NoRecorder, recorder_for, timing_event
 from executor.samples import Sample, collectives, kernels, overlapped
 from executor.seat import Seat
 from executor.table import BufferTable
@@ -178,7 +178,7 @@ def _timed(device: torch.device, count: int) -> Iterator[list[float]]:
         yield seconds
         seconds.append(time.perf_counter() - started_s)
         return
-    started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    started, ended = timing_event(), timing_event()
     torch.cuda.synchronize(device)
     torch.cuda._sleep(AHEAD_CYCLES * count)  # type: ignore[no-untyped-call]
     started.record()

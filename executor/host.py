@@ -43,10 +43,7 @@ def machine_document(
             "host": {"bandwidth": fact(copy_rate)},
         },
         "interconnect": {"kind": "none"},
-        "software": {
-            "name": f"torch {crowd.torch}",
-            "compute_share": fact(crowd.overlap),
-        },
+        "software": {"name": f"torch {crowd.torch}", "compute_share": fact(crowd.overlap)},
         "profile": _profile(kernels, crowd, measured),
     }
 

@@ -142,7 +142,12 @@ def _timeline(
     return timeline_of("measured", rank, ops, *times)
 
 
+def timing_event() -> Any:
+    """An event of a GPU's clock."""
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 def _event() -> Any:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event = timing_event()
     event.record()  # CUDA makes an event when it is first recorded
     return event

@@ -13,7 +13,6 @@ from tests.test_house import ROOT, all_sources, place, tree_of
 READER, WRITER = "topologies/reading.py", "topologies/writing.py"
 READERS = {
     READER: "the reader",
-    "executor/calibration.py": "sources of its own and caches",
     "executor/blame.py": "messages of ranks",
     "executor/cache.py": "what it kept itself, with a digest",
     "executor/procfs.py": "what the system says of a process",
