@@ -13,6 +13,7 @@ import io
 import json
 import math
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator
@@ -31,6 +32,17 @@ MOST_VALUES = 2**22  # of one document: as Python objects, some 100 bytes each
 MOST_LINES = 100_000
 MOST_DEPTH = 32
 MOST_BITS = 1000  # of an integer, so that it is a finite float too
+
+# Texts and comments of TOML. One without an end goes on to that of its line or of the file: there
+# the parser stops.
+_QUOTED = re.compile(
+    r'''"""(?:[^"\\]|\\.|"(?!""))*+"{0,5}'''
+    r"""|'''(?:[^']|'(?!''))*+'{0,5}"""
+    r"""|"(?:[^"\\\n]|\\[^\n])*+"?|'[^'\n]*+'?|#[^\n]*+""",
+    re.DOTALL,
+)
+_PART = "[A-Za-z0-9_-]++"
+_DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_DEPTH}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,8 @@ class UserFile:
         """What a text in JSON or TOML says; `origin` names it in sentences."""
         kind = "TOML" if toml else "JSON"
         self.check_values(text, origin)
+        if toml and _DEEP_KEY.search(_QUOTED.sub(_as_part, text)):
+            self._too_deep(origin)  # the parser takes the square of a key's parts
         try:
             document = tomllib.loads(text) if toml else json.loads(text, parse_constant=_refuse)
         except RecursionError:
@@ -142,6 +156,11 @@ def shipped_text(package: str, name: str) -> str:
 def shipped_toml(package: str, name: str) -> dict[str, Any]:
     """What a TOML file says that comes with a package."""
     return tomllib.loads(shipped_text(package, name))
+
+
+def _as_part(quoted: re.Match[str]) -> str:
+    """What stands for a text in a key; nothing does for a comment."""
+    return "" if quoted[0].startswith("#") else "q"
 
 
 class _NumberError(ValueError):

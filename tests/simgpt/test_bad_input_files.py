@@ -194,3 +194,11 @@ def test_an_answer_goes_into_a_pipe() -> None:
 def test_an_empty_name_of_a_machine_is_no_machine() -> None:
     said = simgpt("validate", "host", "-m", "")
     assert (said.status, 'no machine is called ""' in said.sentence) == (2, True)
+
+
+def test_an_answer_for_stdout_is_added_to_the_file_that_it_is_redirected_to() -> None:
+    Path("log").write_text("old\n")
+    command = [sys.executable, "-m", "simgpt", "models", "tiny-2m", "-o", "/dev/stdout"]
+    with Path("log").open("a") as log:
+        subprocess.run(command, stdout=log, stderr=subprocess.DEVNULL, timeout=60, check=True)
+    assert Path("log").read_text().startswith("old\ntiny-2m")
