@@ -57,8 +57,10 @@ class UserFile:
     def content(self, path: str | Path) -> bytes:
         """The bytes of a file."""
         try:
-            with open(self._opened(path), "rb") as file:
+            with open(open_regular(path), "rb") as file:
                 content = file.read(self.most_bytes + 1)
+        except ValueError:
+            self._cannot_read(path, "a name has no NUL character")
         except OSError as error:
             self._cannot_read(path, error.strerror)
         if len(content) > self.most_bytes:
@@ -108,19 +110,6 @@ class UserFile:
         if sum(map(text.count, "[{,:=")) > self.most_values:
             raise self.error(f"{origin} holds more than {self.most_values:,} values")
 
-    def _opened(self, path: str | Path) -> int:
-        """A descriptor of a regular file; a pipe that nobody writes to is not waited for."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except ValueError:
-            self._cannot_read(path, "a name has no NUL character")
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISREG(mode):
-            return descriptor
-        os.close(descriptor)
-        is_folder = stat.S_ISDIR(mode)
-        self._cannot_read(path, os.strerror(errno.EISDIR) if is_folder else "it is no regular file")
-
     def _cannot_read(self, path: str | Path, why: str | None) -> NoReturn:
         raise self.error(f"cannot read the {self.noun} {path_shown(path)}: {why}") from None
 
@@ -146,6 +135,19 @@ class UserFile:
                 yield value
             elif wrong := _wrong(value):
                 raise self.error(f"{origin}: {shown(key) if named else f'value {key}'} {wrong}")
+
+
+def open_regular(path: str | Path, how: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file, or an OSError; a pipe that nobody writes to is not waited
+    for."""
+    descriptor = os.open(path, how | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "it is no regular file", path)
 
 
 def shipped_text(package: str, name: str) -> str:

@@ -97,7 +97,7 @@ def _write(path: Path, data: bytes) -> None:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def _opened(path: Path) -> int:
@@ -133,8 +133,8 @@ def _is_open_on(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _sync_folder(folder: Path) -> None:
-    """Bring the new name to the disk, on file systems that know how."""
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, on file systems that know how."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
