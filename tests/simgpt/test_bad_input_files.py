@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -93,6 +94,14 @@ def test_a_report_of_millions_of_empty_rows_is_refused_before_they_are_made() ->
     Path("r.jsonl").write_text("{}\n" * 100_002)
     said = simgpt("report", "r.jsonl", "-o", "p.html")
     assert "r.jsonl has more than 100,000 rows" in said.sentence
+    with Path("r.jsonl").open("wb") as file:  # of lines that would take GiB
+        file.write(b"\n" * 2**27)
+    tracemalloc.start()
+    try:
+        assert "has more than 100,000 rows" in simgpt("report", "r.jsonl", "-o", "p.html").sentence
+        assert tracemalloc.get_traced_memory()[1] < 2**29
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("key", ["model", "machine"])
