@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 import click
 
+from simgpt.stderr import tell
 from simgpt.tables import COUNTS
+from topologies.errors import DiskError
 from topologies.load import load_machine, with_settings
 from topologies.machine import Machine, machine_from_dict
 from topologies.printable import printable
@@ -175,7 +177,9 @@ def check_apart(output: Path | None, other: Path | None, option: str = "--trace"
 
 
 def say(content: str) -> None:
-    """Print to stdout, where a file behind it may be on a full disk."""
+    """Print to stdout, which may be closed, or a file on a full disk."""
+    if sys.stdout is None:
+        raise DiskError("cannot write the answer: stdout is closed")
     try:
         click.echo(content)
     except BrokenPipeError:
@@ -192,7 +196,7 @@ def write(path: Path, content: str) -> None:
 
 def note(text: str) -> None:
     """Say something that is not the answer: on stderr."""
-    click.echo(printable(text, keep="\n"), err=True)
+    tell(printable(text, keep="\n"))
 
 
 def model_of(name_or_path: str) -> GPT:
