@@ -32,7 +32,7 @@ def asked_of_study(study: Study) -> dict[str, Any]:
     names = dict.fromkeys(point[key] for point in study.points() for key in ("model", "machine"))
     folder = str(study.folder)
     files = files_of(located(name, folder) for name in names)
-    return {"command": command_line(), "folder": folder, "files": files}
+    return {"command": command_line(), "folder": _as_utf8(folder), "files": files}
 
 
 def ran() -> dict[str, Any]:
@@ -42,7 +42,7 @@ def ran() -> dict[str, Any]:
 
 def command_line() -> str:
     """The command that runs, ready for a shell."""
-    return shlex.join(["simgpt", *sys.argv[1:]])
+    return _as_utf8(shlex.join(["simgpt", *sys.argv[1:]]))
 
 
 def files_of(names: Iterable[str]) -> dict[str, str]:
@@ -50,4 +50,9 @@ def files_of(names: Iterable[str]) -> dict[str, str]:
     from validation.report.asked import digest_of, file_of
 
     paths = [path for path in map(file_of, names) if path is not None]
-    return {str(path): digest_of(path) for path in paths}
+    return {_as_utf8(str(path)): digest_of(path) for path in paths}
+
+
+def _as_utf8(text: str) -> str:
+    """The text, with what of a file's name is no UTF-8 spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 from click.exceptions import NoArgsIsHelpError
 
+from simgpt.stderr import tell
 from topologies.errors import DiskError, SimgptError
 from topologies.printable import sentence
 
@@ -71,7 +72,7 @@ def main() -> None:
     try:
         sys.exit(cli.main(prog_name="simgpt", standalone_mode=False))
     except NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help() + "\n", err=True)
+        tell(error.ctx.get_help() + "\n")
         _fail(f"missing command; see {error.ctx.command_path} --help", error.exit_code)
     except click.ClickException as error:
         _fail(_sentence(error), error.exit_code)
@@ -84,7 +85,7 @@ def main() -> None:
 
 
 def _fail(words: str, status: int) -> NoReturn:
-    click.echo(f"simgpt: {sentence(words)}", err=True)
+    tell(f"simgpt: {sentence(words)}")
     sys.exit(status)
 
 

@@ -31,8 +31,8 @@ class Found:
     def as_record(self) -> dict[str, Any]:
         """The answer as it stands in JSON; bounds are in seconds, or in joules for the energy.
 
-        Nothing in it depends on how long the search took or on how many processes it had, as the
-        number of plans simulated does.
+        Where the search came to its end, nothing in it depends on how long that took or on how many
+        processes it had, as the number of plans simulated does.
         """
         state = self.state
         return {

@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 
 import click
 
+from simgpt.stderr import tell
 from simgpt.tables import COUNTS
+from topologies.errors import DiskError
 from topologies.load import load_machine, with_settings
 from topologies.machine import Machine, machine_from_dict
 from topologies.printable import printable
 from topologies.reading import UserFile
-from topologies.writing import failed, write_whole
+from topologies.writing import failed, is_replaced, write_whole
 from workload.errors import PlanError
 from workload.gpt import GPT, find_model, read_model
 from workload.plan import MOST, Plan
@@ -49,11 +51,11 @@ class NewFile(click.Path):
         if not str(value):
             self.fail("the file to write has no name", param, ctx)
         folder = Path(os.path.realpath(path)).parent
+        replaced = is_replaced(path)  # by a file beside it
         if self._suffixes and path.suffix not in self._suffixes:
             self.fail(f"{path} must end in {' or '.join(self._suffixes)}", param, ctx)
-        if not folder.is_dir():
+        if replaced and not os.path.isdir(folder):
             self.fail(f"cannot write {path}: there is no folder {folder}", param, ctx)
-        replaced = os.path.isfile(path) or not os.path.exists(path)  # by a file beside it
         wanted = [path] * os.path.exists(path) + [folder] * replaced
         if not all(os.access(each, os.W_OK) for each in wanted):
             self.fail(f"cannot write {path}: permission denied", param, ctx)
@@ -166,14 +168,18 @@ def answer(text: str, record: dict[str, Any], *, as_json: bool, output: Path | N
         note(f"wrote {output}")
 
 
-def check_apart(output: Path | None, trace: Path | None) -> None:
+def check_apart(output: Path | None, other: Path | None, option: str = "--trace") -> None:
     """Refuse one file for two things to write."""
-    if output is not None and trace is not None and output.resolve() == trace.resolve():
-        raise click.UsageError(f"-o and --trace both name {output}; give each a file of its own")
+    if output is None or other is None:
+        return
+    if os.path.realpath(output) == os.path.realpath(other):
+        raise click.UsageError(f"-o and {option} both name {output}; give each a file of its own")
 
 
 def say(content: str) -> None:
-    """Print to stdout, where a file behind it may be on a full disk."""
+    """Print to stdout, which may be closed, or a file on a full disk."""
+    if sys.stdout is None:
+        raise DiskError("cannot write the answer: stdout is closed")
     try:
         click.echo(content)
     except BrokenPipeError:
@@ -190,7 +196,7 @@ def write(path: Path, content: str) -> None:
 
 def note(text: str) -> None:
     """Say something that is not the answer: on stderr."""
-    click.echo(printable(text, keep="\n"), err=True)
+    tell(printable(text, keep="\n"))
 
 
 def model_of(name_or_path: str) -> GPT:

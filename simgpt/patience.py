@@ -1,4 +1,5 @@
-"""When nobody waits any longer: Ctrl-C, SIGTERM, or the time that was given is over."""
+"""When nobody waits any longer: Ctrl-C, SIGTERM, a terminal that is gone (SIGHUP), or the time that
+was given is over."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 TIME = signal.SIGURG  # does nothing where it comes too late to be heeded
-ASKED = (signal.SIGINT, signal.SIGTERM)
+ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _OverError(BaseException):
@@ -39,6 +40,8 @@ class Patience:
 
     def __enter__(self) -> Patience:
         for number in (*ASKED, TIME):
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # as nohup leaves it
             self._before[number] = signal.signal(number, self._end)
         self._timer.start()
         return self

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from simgpt.stderr import tell
 from topologies.printable import MOST_WORD, shown
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Ticker:
     not there is another message by then."""
 
     def __init__(self) -> None:
-        self._shown = _progress() if sys.stderr.isatty() else None
+        self._shown = _progress() if sys.stderr is not None and sys.stderr.isatty() else None
         self._begun = self._said = time.monotonic()
         self._message = self._repeated = ""
         self._over = threading.Event()
@@ -57,7 +58,7 @@ class Ticker:
             now = time.monotonic()
             if now - self._said >= EVERY_S:
                 again = f" after {now - self._begun:.0f} s" * (self._message == self._repeated)
-                sys.stderr.write(f"{self._message}{again}\n")
+                tell(f"{self._message}{again}")
                 self._said, self._repeated = now, self._message
         finally:
             self._saying.release()

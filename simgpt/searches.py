@@ -38,11 +38,13 @@ class Searches:
     exhaustive: bool
     gap: float
 
-    def answer(self, question: Question) -> State | None:
-        """How far a search came: to its end, or as far as somebody waited; None if nowhere."""
+    def answer(self, question: Question, *, alone: bool = True) -> State | None:
+        """How far a search came: to its end, or as far as somebody waited; None if nowhere. One of
+        a front, and so not `alone`, that loses a process ends in its error: what is not certain is
+        left out there."""
         from simulator.search import checked
 
-        last = self._watched(self._states(question))
+        last = self._watched(self._states(question), alone=alone)
         return last if last is None else checked(last)
 
     def _states(self, question: Question, capacity_bytes: int | None = None) -> Iterator[State]:
@@ -65,8 +67,9 @@ class Searches:
             objective=self.objective,
         )
 
-    def _watched(self, states: Iterator[State]) -> State | None:
-        """The last state, or the one in which the patience or one of the processes ends."""
+    def _watched(self, states: Iterator[State], *, alone: bool = True) -> State | None:
+        """The last state, or the one in which the patience or, unless it is not `alone` but one of
+        a front, one of the processes ends."""
         from simgpt.progress import Ticker
         from simulator.search import SearchError
 
@@ -78,7 +81,7 @@ class Searches:
                     if self.patience.over is not None or self._is_good(state):
                         break
         except SearchError as error:
-            if state is None or not state.found:
+            if state is None or not state.found or not alone:
                 raise
             options.note(f"{error}; the best plan so far is the answer")
         return state
@@ -98,7 +101,7 @@ class Searches:
         while front and len(front) <= FRONT:
             room = front[-1].memory.peak_bytes * 9 // 10
             try:
-                found = once._watched(once._states(question, room))
+                found = once._watched(once._states(question, room), alone=False)
             except SearchError as error:
                 options.note(f"{error}")
                 found = None
@@ -120,7 +123,7 @@ class Searches:
         known = {prediction.devices for prediction in found}
         for devices in sorted({*others, question.devices} - known):
             try:
-                last = fastest.answer(replace(question, devices=devices))
+                last = fastest.answer(replace(question, devices=devices), alone=False)
             except SimgptError as error:
                 options.note(f"{devices:,} devices are left out: {error}")
                 continue

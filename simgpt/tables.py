@@ -55,7 +55,7 @@ def paragraph(text: str, *, indent: str = "") -> str:
 
 def width() -> int:
     """How wide text may be: as the terminal, within reason."""
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         return WIDTH
     return min(max(shutil.get_terminal_size().columns, 80), 160)
 

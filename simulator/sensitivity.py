@@ -63,6 +63,13 @@ class Parameter:
             return f"{self.value:.0f} link{'s' if self.value > 1 else ''}"
         return format_quantity(self.value, self.unit, digits=4) if self.unit else f"{self.value:g}"
 
+    @property
+    def difference(self) -> str:
+        """By how much it is changed, in words."""
+        if not self.counted:
+            return f"10 % of {self.name}"
+        return f"one link {'more or less' if self.value > 1 else 'more'} of {self.name}"
+
     def steps(self) -> tuple[float, float]:
         """The values below and above between which the difference is taken."""
         if self.counted:

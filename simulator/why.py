@@ -49,7 +49,7 @@ class Why:
         """Where the library's tuner switches algorithms within a change, so that the step's time
         jumps: each such change, and what the tuner takes after it."""
         changes = [(each.words, each.switches) for each in self.better]
-        changes += [(f"10 % of {e.parameter.name}", e.switches) for e in self.elasticities]
+        changes += [(e.parameter.difference, e.switches) for e in self.elasticities]
         return [
             f"{words}: {sentence(self.tuner, switches)}" for words, switches in changes if switches
         ]

@@ -17,10 +17,8 @@ READERS = {
     "executor/cache.py": "what it kept itself, with a digest",
     "executor/procfs.py": "what the system says of a process",
     "executor/ranks.py": "messages of ranks, and what they say on stderr",
-    "executor/tasks.py": "messages to its ranks",
-    "simgpt/studies/cluster.py": "a file that Dask writes",
     "simgpt/studies/inputs.py": "sources of its own",
-    "simgpt/studies/journal.py": "rows of its own, line by line",
+    "simgpt/studies/rows.py": "rows line by line, on a descriptor of the reader's",
     "simulator/processes.py": "what the system says of a process",
 }
 WRITERS = {
@@ -29,9 +27,22 @@ WRITERS = {
     "executor/ranks.py": "what ranks say, in a folder of its own",
     "executor/worker.py": "messages to its parent",
     "simgpt/studies/cluster.py": "a sweep's certificate, in a private folder of its own",
-    "simgpt/studies/journal.py": "rows are added, not replaced",
 }
-READS = {"json.load", "json.loads", "tomllib.load", "tomllib.loads"}
+PARSERS = {
+    READER: "the reader",
+    "executor/cache.py": "what it kept itself, with a digest",
+    "executor/ranks.py": "messages of ranks",
+    "executor/tasks.py": "messages to its ranks",
+    "simgpt/studies/journal.py": "a record that it has just made, to compare it with another",
+    "simgpt/studies/rows.py": "rows, each no longer than one is",
+}
+DESCRIPTORS = {
+    READER: "the reader",
+    WRITER: "the writer",
+    "executor/text.py": "the text that a run trains on, which is mapped",
+    "simgpt/options.py": "nothing, in the place of a full stdout",
+}
+PARSES = {"json.load", "json.loads", "tomllib.load", "tomllib.loads"}
 READ_METHODS = {"read_text", "read_bytes"}
 WRITE_METHODS = {"write_text", "write_bytes", "savefig"}
 OPENS = {"open", "fdopen", "NamedTemporaryFile"}
@@ -46,22 +57,32 @@ def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str, str]]:
 
 
 def _mode(call: ast.Call) -> str:
-    """The mode of an `open`: a path's method has it first, the function second."""
+    """The mode of an `open`: a path's method, and a temporary file, have it first."""
     of_path = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
+    of_path |= ast.unparse(call.func).endswith("NamedTemporaryFile")
     given = [word.value for word in call.keywords if word.arg == "mode"]
     given += call.args[0 if of_path else 1 :][:1]
     return str(given[0].value) if given and isinstance(given[0], ast.Constant) else "r"
 
 
 def reads(tree: ast.AST) -> list[int]:
-    """The lines on which a file's text is read or parsed."""
+    """The lines on which a file's text is read."""
     return [
         call.lineno
         for call, whole, last in _calls(tree)
-        if whole in READS
-        or (last in READ_METHODS and isinstance(call.func, ast.Attribute))
+        if (last in READ_METHODS and isinstance(call.func, ast.Attribute))
         or (last in OPENS and whole != "os.open" and not set(_mode(call)) & set("wax+"))
     ]
+
+
+def parses(tree: ast.AST) -> list[int]:
+    """The lines on which a text is parsed."""
+    return [call.lineno for call, whole, _ in _calls(tree) if whole in PARSES]
+
+
+def descriptors(tree: ast.AST) -> list[int]:
+    """The lines on which a file is opened without a mode that says what for."""
+    return [call.lineno for call, whole, _ in _calls(tree) if whole == "os.open"]
 
 
 def writes(tree: ast.AST) -> list[int]:
@@ -85,13 +106,18 @@ open(path, "w")
 path.open(mode="a")
 os.fdopen(1, "w")
 frontier._open(bound)
+os.open(path, os.O_RDWR)
+NamedTemporaryFile("w")
 """
     tree = ast.parse(text)
-    assert (reads(tree), writes(tree)) == ([2, 3, 4, 5], [6, 7, 8, 9, 10])
+    assert (reads(tree), writes(tree)) == ([3, 4, 5], [6, 7, 8, 9, 10, 13])
+    assert (parses(tree), descriptors(tree)) == ([2], [12])
 
 
 @pytest.mark.parametrize(
-    ("find", "allowed"), [(reads, READERS), (writes, WRITERS)], ids=["reads", "writes"]
+    ("find", "allowed"),
+    [(reads, READERS), (writes, WRITERS), (parses, PARSERS), (descriptors, DESCRIPTORS)],
+    ids=["reads", "writes", "parses", "descriptors"],
 )
 def test_files_are_read_and_written_in_one_place(
     find: Callable[[ast.AST], list[int]], allowed: dict[str, str]

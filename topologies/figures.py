@@ -32,11 +32,17 @@ def draw_node(machine: Machine, path: str | Path) -> None:
     _save(figure, path)
 
 
+def check_switches(machine: Machine) -> None:
+    """Refuse a machine with more switches than a picture has room for."""
+    switches = machine.interconnect.switches
+    if switches > MOST_SWITCHES:
+        raise MachineError(f"{machine.name} has too many switches to draw, {switches:,}")
+
+
 def draw_interconnect(machine: Machine, path: str | Path) -> None:
     """Draws the dragonfly and one of its groups, or the fat tree."""
     fabric = machine.interconnect
-    if fabric.switches > MOST_SWITCHES:
-        raise MachineError(f"{machine.name} has too many switches to draw, {fabric.switches:,}")
+    check_switches(machine)
     if isinstance(fabric, Dragonfly):
         figure, axes = _canvas(2, (14.0, 8.0))
         _groups(axes[0], machine, fabric)

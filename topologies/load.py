@@ -1,8 +1,7 @@
-"""Finding, reading, changing and writing machines."""
+"""Finding, reading and changing machines."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,12 +14,10 @@ from topologies.machine import (
     known_keys,
     machine_from_dict,
     machine_from_facts,
-    machine_to_dict,
 )
 from topologies.reading import UserFile
 from topologies.schema import Leaf, nearest, value_of
 from topologies.variants import as_variant, variants_in
-from topologies.writing import write_whole
 
 _SHIPPED = Path(__file__).parent / "machines"
 _FILE = UserFile("machine", MachineError)
@@ -130,9 +127,3 @@ def _parsed(leaf: Leaf, value: object) -> Any:
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
-
-
-def write_machine(machine: Machine, path: str | Path) -> None:
-    """Writes a machine as JSON that `load_machine` reads back equal."""
-    text = json.dumps(machine_to_dict(machine), indent=2, ensure_ascii=False)
-    write_whole(path, text + "\n")

@@ -13,6 +13,7 @@ import io
 import json
 import math
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator
@@ -32,6 +33,17 @@ MOST_LINES = 100_000
 MOST_DEPTH = 32
 MOST_BITS = 1000  # of an integer, so that it is a finite float too
 
+# Texts and comments of TOML. One without an end goes on to that of its line or of the file: there
+# the parser stops.
+_QUOTED = re.compile(
+    r'''"""(?:[^"\\]|\\.|"(?!""))*+"{0,5}'''
+    r"""|'''(?:[^']|'(?!''))*+'{0,5}"""
+    r"""|"(?:[^"\\\n]|\\[^\n])*+"?|'[^'\n]*+'?|#[^\n]*+""",
+    re.DOTALL,
+)
+_PART = "[A-Za-z0-9_-]++"
+_DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_DEPTH}}}")
+
 
 @dataclass(frozen=True, slots=True)
 class UserFile:
@@ -45,8 +57,10 @@ class UserFile:
     def content(self, path: str | Path) -> bytes:
         """The bytes of a file."""
         try:
-            with open(self._opened(path), "rb") as file:
+            with open(open_regular(path), "rb") as file:
                 content = file.read(self.most_bytes + 1)
+        except ValueError:
+            self._cannot_read(path, "a name has no NUL character")
         except OSError as error:
             self._cannot_read(path, error.strerror)
         if len(content) > self.most_bytes:
@@ -78,6 +92,8 @@ class UserFile:
         """What a text in JSON or TOML says; `origin` names it in sentences."""
         kind = "TOML" if toml else "JSON"
         self.check_values(text, origin)
+        if toml and _DEEP_KEY.search(_QUOTED.sub(_as_part, text)):
+            self._too_deep(origin)  # the parser takes the square of a key's parts
         try:
             document = tomllib.loads(text) if toml else json.loads(text, parse_constant=_refuse)
         except RecursionError:
@@ -93,19 +109,6 @@ class UserFile:
         """Refuse a text that may hold more values than memory should be spent on."""
         if sum(map(text.count, "[{,:=")) > self.most_values:
             raise self.error(f"{origin} holds more than {self.most_values:,} values")
-
-    def _opened(self, path: str | Path) -> int:
-        """A descriptor of a regular file; a pipe that nobody writes to is not waited for."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except ValueError:
-            self._cannot_read(path, "a name has no NUL character")
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISREG(mode):
-            return descriptor
-        os.close(descriptor)
-        is_folder = stat.S_ISDIR(mode)
-        self._cannot_read(path, os.strerror(errno.EISDIR) if is_folder else "it is no regular file")
 
     def _cannot_read(self, path: str | Path, why: str | None) -> NoReturn:
         raise self.error(f"cannot read the {self.noun} {path_shown(path)}: {why}") from None
@@ -134,6 +137,19 @@ class UserFile:
                 raise self.error(f"{origin}: {shown(key) if named else f'value {key}'} {wrong}")
 
 
+def open_regular(path: str | Path, how: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file, or an OSError; a pipe that nobody writes to is not waited
+    for."""
+    descriptor = os.open(path, how | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "it is no regular file", path)
+
+
 def shipped_text(package: str, name: str) -> str:
     """The text of a file that comes with a package."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
@@ -142,6 +158,11 @@ def shipped_text(package: str, name: str) -> str:
 def shipped_toml(package: str, name: str) -> dict[str, Any]:
     """What a TOML file says that comes with a package."""
     return tomllib.loads(shipped_text(package, name))
+
+
+def _as_part(quoted: re.Match[str]) -> str:
+    """What stands for a text in a key; nothing does for a comment."""
+    return "" if quoted[0].startswith("#") else "q"
 
 
 class _NumberError(ValueError):

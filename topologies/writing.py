@@ -2,8 +2,9 @@
 
 What is written goes into a draft beside the file, reaches the disk, and is then renamed over it;
 so neither a full disk nor a kill at any moment leaves half a file, or none where one was. A link
-stays a link, an existing file keeps its permissions. What is no regular file, such as
-`/dev/stdout` or a pipe, cannot be replaced and is written into.
+stays a link, an existing file keeps its permissions. What is no regular file, such as a pipe,
+cannot be replaced and is written into; so is what a descriptor is open on, by the name of
+`/dev/stdout` or by its own: what a shell has put into that file stays there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import secrets
 import stat
 from contextlib import suppress
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 MISTAKES = (  # names and folders that the user can choose otherwise; all else is the disk's fault
     errno.EACCES,
+    errno.EBADF,
     errno.EISDIR,
     errno.ELOOP,
     errno.ENAMETOOLONG,
@@ -34,6 +37,8 @@ MISTAKES = (  # names and folders that the user can choose otherwise; all else i
     errno.EPERM,
     errno.EROFS,
 )
+_DESCRIPTORS = re.compile(r"/proc/(\d+)/(?:task/\d+/)?fd")
+_MOST_LINKS = 40  # in a row, as Linux has it
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
@@ -62,15 +67,18 @@ def figure_bytes(figure: Figure, suffix: str, **how: Any) -> bytes:
     return sink.getvalue()
 
 
+def is_replaced(path: Path) -> bool:
+    """Whether a new file takes the place of what stands there, rather than being written into."""
+    return (os.path.isfile(path) or not os.path.exists(path)) and _descriptor(path) is None
+
+
 def _write(path: Path, data: bytes) -> None:
     try:
         found = path.stat().st_mode
     except FileNotFoundError:
         found = 0
-    if found and not stat.S_ISREG(found):
-        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # no waiting for a pipe's reader
-        os.set_blocking(descriptor, True)
-        with open(descriptor, "wb") as file:
+    if not is_replaced(path):
+        with open(_opened(path), "wb") as file:
             file.write(data)
         return
     if found and not os.access(path, os.W_OK):
@@ -89,11 +97,44 @@ def _write(path: Path, data: bytes) -> None:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Bring the new name to the disk, on file systems that know how."""
+def _opened(path: Path) -> int:
+    """A descriptor to write on: a copy of the process's own goes on where the shell's is."""
+    own = _descriptor(path)
+    if own is not None and own >= 0:
+        return os.dup(own)
+    # Without a wait for a pipe's reader, and behind what another process has put into a file.
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_APPEND)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _descriptor(path: Path) -> int | None:
+    """The open descriptor that a path means; -1 if it is another process's, None if none is."""
+    name = os.path.abspath(path)
+    for _ in range(_MOST_LINKS):
+        folder, last = os.path.split(name)
+        folder = os.path.realpath(folder)
+        if (found := _DESCRIPTORS.fullmatch(folder)) and last.isdecimal():
+            return int(last) if int(found[1]) == os.getpid() else -1
+        try:
+            name = os.path.join(folder, os.readlink(os.path.join(folder, last)))
+        except OSError:
+            break
+    return next((own for own in (1, 2) if _is_open_on(own, path)), None)
+
+
+def _is_open_on(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, on file systems that know how."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -35,6 +35,8 @@ def command(name: str | None, figure: Path | None, as_json: bool, output: Path |
         _list(as_json=as_json, output=output)
         return
     machine = options.machine_of(name)
+    if figure is not None:
+        _check_figures(machine, figure, output)
     keys = ("key", "value", "confidence", "source")
     facts = [(fact.key, fact.text, fact.confidence, fact.source) for fact in machine.facts()]
     record: dict[str, Any] = {
@@ -46,15 +48,30 @@ def command(name: str | None, figure: Path | None, as_json: bool, output: Path |
         _draw(machine, figure)
 
 
+def _check_figures(machine: Machine, path: Path, output: Path | None) -> None:
+    """Refuse what cannot be drawn, or written beside the answer, before anything is."""
+    from topologies.figures import check_switches
+
+    if machine.nodes > 1:
+        check_switches(machine)
+    for each in _paths(machine, path):
+        options.check_apart(output, each, "--figure")
+
+
+def _paths(machine: Machine, path: Path) -> list[Path]:
+    """Where the pictures go: that of the interconnect, if there is one, beside that of the node."""
+    joined = [path.with_stem(f"{path.stem}-interconnect")] if machine.nodes > 1 else []
+    return [path, *joined]
+
+
 def _draw(machine: Machine, path: Path) -> None:
     """A picture of the node in `path`, and one of the interconnect in `path`-interconnect."""
     from topologies.figures import draw_interconnect, draw_node
 
+    written = _paths(machine, path)
     draw_node(machine, path)
-    written = [path]
-    if machine.nodes > 1:
-        written.append(path.with_stem(f"{path.stem}-interconnect"))
-        draw_interconnect(machine, written[-1])
+    for joined in written[1:]:
+        draw_interconnect(machine, joined)
     options.note(f"wrote {' and '.join(str(each) for each in written)}")
 
 

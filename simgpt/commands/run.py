@@ -154,7 +154,7 @@ def _machine(job: Job, machine: str | None, seat: Seat | None, *, predicts: bool
             )
         options.note("no -m FILE, so nothing is predicted beside the measurement")
         return None
-    return options.machine_of(machine or _calibrated(job))
+    return options.machine_of(_calibrated(job) if machine is None else machine)
 
 
 def _with_forms(job: Job, built: Machine | None) -> Job:

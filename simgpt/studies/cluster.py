@@ -10,8 +10,8 @@ that nobody but the user can read. Nothing else of it listens: no dashboard, no 
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
+import os
 import shutil
 import subprocess
 from asyncio import CancelledError
@@ -26,7 +26,10 @@ from simgpt.studies.crews import AHEAD
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Batch, Row, rows_of
 from simgpt.studies.inputs import Inputs
+from topologies.printable import path_shown
+from topologies.reading import ANSWER_BYTES, UserFile
 
+_SCHEDULER = UserFile("scheduler file", WorkersError, ANSWER_BYTES)  # it lists all workers
 CONNECT_S = 30.0
 MEMORY_GIB = 2  # for each process of a job
 
@@ -135,14 +138,12 @@ def dask_cluster(where: str, inputs: Inputs, workers: int, timeout_s: float) -> 
 
 def _address(where: str) -> str:
     """The scheduler's address, from the file that `dask scheduler --scheduler-file` writes."""
-    if not (where.endswith(".json") or Path(where).is_file()):
+    if not (where.endswith(".json") or os.path.isfile(where)):
         return where
-    try:
-        return str(json.loads(Path(where).read_text(encoding="utf-8"))["address"])
-    except OSError as error:
-        raise WorkersError(f"cannot read the scheduler file {where}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise WorkersError(f"{where} is no scheduler file of Dask: it has no address") from None
+    said = _SCHEDULER.document(where)
+    if not isinstance(said, dict) or not isinstance(said.get("address"), str):
+        raise WorkersError(f"{path_shown(where)} is no scheduler file of Dask: it has no address")
+    return str(said["address"])
 
 
 @contextmanager
@@ -173,16 +174,20 @@ def slurm_cluster(slurm: Slurm, inputs: Inputs, timeout_s: float) -> Iterator[Da
 def _private_folder() -> Iterator[Path]:
     """A folder for the certificate, which nobody else can read: where the jobs start, so that they
     see it too."""
-    if " " in str(Path.cwd()):
+    try:
+        here = os.getcwd()
+    except OSError:
+        raise WorkersError("the folder that the sweep starts in is not there any more") from None
+    if " " in here:
         raise WorkersError(
-            f"Dask's jobs find no certificate in {Path.cwd()}, whose name has a space; start the "
+            f"Dask's jobs find no certificate in {here}, whose name has a space; start the "
             "sweep in another folder"
         )
     try:
-        folder = TemporaryDirectory(prefix=".simgpt-sweep-", dir=Path.cwd())
+        folder = TemporaryDirectory(prefix=".simgpt-sweep-", dir=here)
     except OSError as error:
         raise WorkersError(
-            f"cannot write the jobs' certificate into {Path.cwd()}: {error.strerror}"
+            f"cannot write the jobs' certificate into {here}: {error.strerror}"
         ) from None
     with folder as name:
         yield Path(name)

@@ -148,7 +148,7 @@ class Processes:
             f"{_rows_of(batch)} given to another"
         )
         worker.kill()
-        self._replace(worker, number, batch)
+        self._replace(worker, number, batch, frozen=True)
 
     def _answer(self, worker: _Worker) -> tuple[int, list[Row]] | None:
         assert worker.task is not None
@@ -163,17 +163,26 @@ class Processes:
             raise rows
         return number, rows
 
-    def _replace(self, worker: _Worker, number: int, batch: Batch) -> None:
-        """A worker died: its batch goes to the next one that is free."""
+    def _replace(self, worker: _Worker, number: int, batch: Batch, *, frozen: bool = False) -> None:
+        """A worker died, or is `frozen`: its batch goes to the next one that is free."""
         worker.stop()
         self._tries[number] = self._tries.get(number, 0) + 1
         if self._tries[number] == TRIES:
-            raise WorkersError(
-                f"row {batch[0][0]} ended {TRIES} workers ({worker.end}); it may need more memory "
-                "than there is: try fewer --workers; the rows before are kept"
-            )
+            raise WorkersError(f"{self._lost(worker, batch, frozen)}; the rows before are kept")
         self._queue.appendleft((number, batch))
         self._workers[self._workers.index(worker)] = _started(self._inputs, self._frozen_s)
+
+    def _lost(self, worker: _Worker, batch: Batch, frozen: bool) -> str:
+        row = f"row {batch[0][0]}"
+        if frozen:
+            return (
+                f"{row} was begun by {TRIES} workers and finished by none, of which the last had "
+                f"not run for {self._frozen_s:g} s"
+            )
+        return (
+            f"{row} ended {TRIES} workers ({worker.end}); it may need more memory than there is: "
+            "try fewer --workers"
+        )
 
     def _stop(self) -> None:
         for worker in self._workers:

@@ -23,10 +23,11 @@ the folder, where the study lies, and digests of the files that it names; a swee
 have been asked for in other words.
 
 Rows are appended in the order of their points as soon as all before them are there. So however a
-sweep ends, the file is a beginning of the whole; what follows its last good line (a line cut in the
-middle) is cut off by the next sweep, which goes on from there. A whole line that is not the row
-that was written, by its checksum, its keys or its point, is no good line: it is named, and it and
-all rows after it are predicted anew.
+sweep ends, the file is a beginning of the whole; a line cut in the middle at its end is cut off by
+the next sweep, which goes on from there. A whole line that is not the row that was written, by its
+checksum, its keys or its point, is no good line: it is named, and its row predicted anew. Good rows
+behind one that is damaged or missing are kept: `results.jsonl.kept` has them until they are in
+their places again.
 """
 
 from __future__ import annotations
@@ -36,24 +37,23 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from simgpt.asked import asked_of_study
-from simgpt.options import strict
 from simgpt.studies.errors import ResultsError, StudyError
 from simgpt.studies.evaluate import Row
 from simgpt.studies.inputs import Inputs
-from simgpt.studies.keys import Point
+from simgpt.studies.rows import checked, line_of, lines_in, row_of
 from simgpt.studies.study import Study
-from validation.checksums import CHECKSUM, checksum_of
+from topologies.reading import ANSWER_BYTES, UserFile, open_regular
+from topologies.writing import sync_folder, write_whole
 
 FORMAT = 2
-STUDY, RESULTS = "study.json", "results.jsonl"
-KEYS = ("id", "point", "status", "reason", "prediction", "training", "scaling", CHECKSUM)
-STATUSES = ("ok", "infeasible", "error")
+STUDY, RESULTS, KEPT = "study.json", "results.jsonl", "results.jsonl.kept"
+_STUDY = UserFile("record of a study", StudyError, ANSWER_BYTES)
 UNSYNCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # where a file system has no fsync
 # What a disk fails with, whatever was asked of it.
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -62,17 +62,20 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 class Journal:
     """The results of a study in a folder, to be continued; only one process at a time may.
 
-    `done` rows are there. `damage` says of a row that was found damaged and is to be made anew, or
-    is empty.
+    `done` rows are there, and `kept` has good rows behind one that is not, by their numbers, until
+    they are appended. `damage` says of a row that was found damaged and is to be made anew, or is
+    empty.
     """
 
     def __init__(self, folder: Path, study: Study, inputs: Inputs) -> None:
         self._folder = folder
         self._study = study
         with _writable(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            _make(folder)
             self._descriptor = _locked(folder)
         self.damage = ""
+        self.kept: dict[int, Row] = {}
+        self._has_kept = os.path.lexists(folder / KEPT)
         try:
             with _writable(folder):
                 _claim(folder, study_record(study, inputs))
@@ -109,28 +112,63 @@ class Journal:
             if error.errno not in UNSYNCED:
                 raise self._unwritten(error) from None
         self._synced = self.done
+        self._forget_kept()
 
     def _unwritten(self, error: OSError) -> ResultsError:
         path = self._folder / RESULTS
         return ResultsError(f"cannot write {path}: {error.strerror}; the rows before are kept")
 
     def _continued(self) -> int:
-        """How many good rows there are; whatever follows them is cut off."""
+        """How many good rows there are at the beginning; whatever follows them is cut off, but the
+        good rows of it set aside before."""
         end = done = 0
-        with (self._folder / RESULTS).open("rb") as file:
-            for point, line in zip(self._study.points(), file, strict=False):
-                if fault := _fault(line, done, point):
-                    self.damage = self._damaged(done, fault) if line.endswith(b"\n") else ""
-                    break
+        whole, behind = True, dict[int, bytes]()
+        for number, line, fault in self._found_in(RESULTS):
+            if whole and number == done:
                 end, done = end + len(line), done + 1
+                continue
+            if whole and line.endswith(b"\n") and done < len(self._study):
+                other = "is missing" if number > done else "is there twice"
+                self.damage = self._damaged(done, fault or other)
+            whole = False
+            if number >= done:
+                behind[number] = line
+        self._set_aside(done, behind)
         if os.lseek(self._descriptor, 0, os.SEEK_END) > end:
             os.truncate(self._descriptor, end)
         os.lseek(self._descriptor, end, os.SEEK_SET)
         return done
 
+    def _found_in(self, name: str) -> Iterator[tuple[int, bytes, str]]:
+        """The lines of a file: the number of the row each is, or -1 and why it is none."""
+        points, scaled = list(self._study.points()), self._study.scaling is not None
+        for line in lines_in(self._folder / name):
+            number, fault = checked(line, points, scaled)
+            yield number, line, fault
+
+    def _set_aside(self, done: int, behind: dict[int, bytes]) -> None:
+        """Keep good rows from `done` on: those just found, and those that an earlier sweep kept."""
+        path, every = self._folder / KEPT, dict(behind)
+        if self._has_kept:
+            every |= {number: line for number, line, _ in self._found_in(KEPT) if number >= done}
+        if behind:
+            self._has_kept = True
+            write_whole(path, b"".join(every[number] for number in sorted(every)))
+        self.kept = {number: row_of(line) for number, line in every.items()}
+        self._forget_kept()
+
+    def _forget_kept(self) -> None:
+        """Remove the file of rows that were kept once all are in their places on the disk."""
+        if self._has_kept and not self.kept:
+            (self._folder / KEPT).unlink(missing_ok=True)
+            self._has_kept = False
+
     def _damaged(self, number: int, fault: str) -> str:
         path = self._folder / RESULTS
-        return f"row {number} in {path} {fault}; it and the rows after it are predicted anew"
+        return (
+            f"row {number} in {path} {fault}; it is predicted anew, as are all others that are not "
+            "as they were written"
+        )
 
 
 @contextmanager
@@ -139,16 +177,15 @@ def _writable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or str(error)
+        if error.filename and Path(error.filename).parent == folder:
+            why = f"{Path(error.filename).name}: {why}"
         kind = ResultsError if error.errno in DISK else StudyError
         raise kind(f"cannot write results into {folder}: {why}") from None
 
 
 def rows_in(folder: Path) -> Iterator[Row]:
     """All rows of a folder's results, without their checksums, which a journal has checked."""
-    with (folder / RESULTS).open("rb") as file:
-        for line in file:
-            row: Row = json.loads(line)
-            yield {key: value for key, value in row.items() if key != CHECKSUM}
+    return map(row_of, lines_in(folder / RESULTS))
 
 
 def study_record(study: Study, inputs: Inputs) -> dict[str, Any]:
@@ -163,22 +200,23 @@ def study_record(study: Study, inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def line_of(row: Row) -> bytes:
-    """A row as it stands in the file, with its checksum."""
-    content = strict({key: value for key, value in row.items() if key != CHECKSUM})
-    whole = content | {CHECKSUM: checksum_of(content)}
-    return json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+def _make(folder: Path) -> None:
+    """Make the folder, with those above it, so that a loss of power does not undo it."""
+    made = [each for each in (folder, *folder.parents) if not os.path.isdir(each)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in made:
+        sync_folder(each.parent)
 
 
 def _locked(folder: Path) -> int:
     """The file of rows, held against other sweeps; a folder of something else is refused."""
-    results = folder / RESULTS
-    if not (folder / STUDY).exists() and results.exists() and results.stat().st_size:
+    descriptor = open_regular(folder / RESULTS, os.O_RDWR | os.O_CREAT)
+    if os.fstat(descriptor).st_size and not os.path.exists(folder / STUDY):
+        os.close(descriptor)
         raise StudyError(
             f"{folder} has {RESULTS}, but no {STUDY} that says of which study; "
             "give another folder with -o"
         )
-    descriptor = os.open(results, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -193,45 +231,18 @@ def _claim(folder: Path, record: dict[str, Any]) -> None:
     """Say whose the folder is, or refuse it if it is another study's."""
     path = folder / STUDY
     text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-    if not path.exists():
-        _publish(path, text)
+    if not os.path.exists(path):
+        write_whole(path, text)
         return
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError):
+        earlier = _STUDY.document(path)
+    except StudyError:
         earlier = None
     if _same(earlier) != _same(json.loads(text)):
         raise StudyError(
             f"{folder} holds the results of another study: {_difference(earlier, record)}; "
             "give another folder with -o, or remove this one"
         )
-
-
-def _publish(path: Path, text: str) -> None:
-    """Put a file in its place whole: whoever ends meanwhile, this process or the power, there is
-    either no such file or all of it."""
-    draft = path.with_suffix(".json.part")
-    try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError:
-        if draft.is_file():
-            draft.unlink()
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """See to it that the names in a folder outlast a loss of power, where folders can be synced."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _same(record: Any) -> Any:
@@ -248,35 +259,9 @@ def _difference(earlier: Any, record: dict[str, Any]) -> str:
         return "it was made by another version of simgpt"
     for table in ("base", "sweep", "scaling", "inputs"):
         before, now = earlier.get(table) or {}, json.loads(json.dumps(record[table])) or {}
+        if not isinstance(before, dict):
+            return f"{table} differs"
         for key in (*now, *before):
             if before.get(key) != now.get(key):
                 return f"{key} differs"
     return "its title or its points differ"
-
-
-def _fault(line: bytes, number: int, point: Point) -> str:
-    """Why a line is not the whole row of a point; nothing if it is."""
-    if not line.endswith(b"\n"):
-        return "is cut short"
-    try:
-        row = json.loads(line)
-        if not isinstance(row, dict) or row.get(CHECKSUM) is None:
-            return "has no checksum"
-        if line != line_of(row):
-            return "is not as it was written (its checksum tells)"
-    except (ValueError, RecursionError):
-        return "is no JSON"
-    same = json.loads(json.dumps(point))
-    if not (_has_shape(row) and row.get("id") == number and row.get("point") == same):
-        return "is no row of that point"
-    return ""
-
-
-def _has_shape(row: Row) -> bool:
-    """Whether a row has all keys of a row and nothing else, each in its kind."""
-    if tuple(row) != KEYS or row["status"] not in STATUSES or not isinstance(row["reason"], str):
-        return False
-    tables = [row[key] for key in ("prediction", "training", "scaling")]
-    if not all(table is None or isinstance(table, dict) for table in tables):
-        return False
-    return row["status"] != "ok" or row["prediction"] is not None

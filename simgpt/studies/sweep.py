@@ -65,7 +65,8 @@ def sweep_into(
         progress(journal.done)
         if journal.done < len(study):
             earlier = rows_in(folder)
-            for row in _rest(study, inputs, workers, journal.done, earlier, journal.sync):
+            rest = _rest(study, inputs, workers, journal.done, earlier, journal.kept, journal.sync)
+            for row in rest:
                 journal.append(row)
                 progress(journal.done)
             journal.sync()
@@ -74,7 +75,7 @@ def sweep_into(
 def sweep(study: Study, inputs: Inputs, progress: Progress) -> Iterator[Row]:
     """All rows of a study, one after another, kept nowhere."""
     progress(0)
-    for row in _rest(study, inputs, Workers(), 0, iter(())):
+    for row in _rest(study, inputs, Workers(), 0, iter(()), {}):
         progress(row["id"] + 1)
         yield row
 
@@ -85,16 +86,25 @@ def _rest(
     workers: Workers,
     first: int,
     earlier: Iterator[Row],
+    kept: dict[int, Row],
     before_a_wait: Callable[[], None] = lambda: None,
 ) -> Iterator[Row]:
-    """The rows from `first` on, in order."""
-    points = itertools.islice(enumerate(study.points()), first, None)
-    left = len(study) - first
-    with workers.crew(inputs, left) as crew:
+    """The rows from `first` on, in order: those that are `kept` are taken from there, and all
+    others made."""
+    points = [
+        each
+        for each in itertools.islice(enumerate(study.points()), first, None)
+        if each[0] not in kept
+    ]
+    numbers = range(first, len(study))
+    with workers.crew(inputs, len(points)) if points else nullcontext(Alone(inputs)) as crew:
         # Over a network a batch is worth its way if all have several to do all the same.
-        size = min(left // (2 * crew.room) + 1, MOST_IN_A_BATCH) if workers.remote else 1
-        batches: Iterator[Batch] = iter(lambda: list(itertools.islice(points, size)), [])
-        yield from _scaled(study, in_order(crew, batches, before_a_wait), earlier)
+        size = min(len(points) // (2 * crew.room) + 1, MOST_IN_A_BATCH) if workers.remote else 1
+        waiting = iter(points)
+        batches: Iterator[Batch] = iter(lambda: list(itertools.islice(waiting, size)), [])
+        made = in_order(crew, batches, before_a_wait)
+        rows = (kept.pop(number) if number in kept else next(made) for number in numbers)
+        yield from _scaled(study, rows, earlier)
 
 
 def _scaled(study: Study, rows: Iterator[Row], earlier: Iterator[Row]) -> Iterator[Row]:

@@ -23,7 +23,8 @@ from topologies.errors import SimgptError
 
 LONGEST_S = 600.0
 GONE_S = 10.0
-UNHEARD = {signal.SIGINT, signal.SIGTERM, signal.SIGURG}  # the last one ends a time limit
+# The last one ends a time limit.
+UNHEARD = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGURG}
 
 
 class SearchError(SimgptError):

@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+import topologies
 from tests.simgpt.face import Said, simgpt
 
 PREDICT = "predict tiny-30k -m frontier -n 8 --plan z=8"
@@ -93,6 +95,14 @@ def test_a_report_of_millions_of_empty_rows_is_refused_before_they_are_made() ->
     Path("r.jsonl").write_text("{}\n" * 100_002)
     said = simgpt("report", "r.jsonl", "-o", "p.html")
     assert "r.jsonl has more than 100,000 rows" in said.sentence
+    with Path("r.jsonl").open("wb") as file:  # of lines that would take GiB
+        file.write(b"\n" * 2**27)
+    tracemalloc.start()
+    try:
+        assert "has more than 100,000 rows" in simgpt("report", "r.jsonl", "-o", "p.html").sentence
+        assert tracemalloc.get_traced_memory()[1] < 2**29
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("key", ["model", "machine"])
@@ -192,5 +202,57 @@ def test_an_answer_goes_into_a_pipe() -> None:
 
 
 def test_an_empty_name_of_a_machine_is_no_machine() -> None:
-    said = simgpt("validate", "host", "-m", "")
-    assert (said.status, 'no machine is called ""' in said.sentence) == (2, True)
+    for words in (("validate", "host"), ("run", "tiny-30k", "--plan", "data=1")):
+        said = simgpt(*words, "-m", "")
+        assert (said.status, 'no machine is called ""' in said.sentence) == (2, True)
+
+
+def test_an_answer_for_stdout_is_added_to_the_file_that_it_is_redirected_to() -> None:
+    Path("log").write_text("old\n")
+    command = [sys.executable, "-m", "simgpt", "models", "tiny-2m", "-o", "/dev/stdout"]
+    with Path("log").open("a") as log:
+        subprocess.run(command, stdout=log, stderr=subprocess.DEVNULL, timeout=60, check=True)
+    assert Path("log").read_text().startswith("old\ntiny-2m")
+
+
+@pytest.mark.parametrize("option", ["-o", "--trace"])
+def test_a_link_to_itself_is_a_sentence(option: str) -> None:
+    Path("loop").symlink_to("loop")
+    said = simgpt(*PREDICT.split(), "-o", "a", "--trace", "b", option, "loop")
+    assert said.status == 2
+    assert "loop: Too many levels of symbolic links" in said.err.splitlines()[-1]
+
+
+def test_a_machine_too_large_to_draw_is_refused_before_anything_is_written() -> None:
+    text = Path(topologies.__file__).with_name("machines").joinpath("frontier.toml").read_text()
+    assert "switches_per_group = 32" in text
+    large = text.replace("switches_per_group = 32", "switches_per_group = 9999")
+    Path("large.toml").write_text(large)
+    said = simgpt("machines", "large.toml", "--figure", "a.svg", "-o", "a.txt")
+    assert (said.status, "too many switches to draw" in said.sentence) == (2, True)
+    assert not list(Path().glob("a*"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to write to")
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        ("models nope 2>/dev/full", 2, ""),
+        ("models nope 2>&-", 2, ""),
+        ("models 2>&- | grep -c gpt-640b", 0, "1\n"),
+        (f"{PREDICT} -o x.json 2>/dev/full", 0, ""),
+        (f"{PREDICT} --sweep zero=0,1 -o x.json 2>&-", 0, ""),
+        ("models -o x.json >&- 2>/dev/null", 0, ""),
+        ("models 2>&1 >&-", 5, "simgpt: cannot write the answer: stdout is closed\n"),
+    ],
+)
+def test_what_nobody_can_hear_changes_no_exit_status(command: str, status: int, said: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m simgpt {command}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (status, said, "")
+    assert Path("x.json").exists() == ("x.json" in command)

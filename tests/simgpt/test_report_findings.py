@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from simgpt.studies.rows import line_of
 from tests.simgpt.face import simgpt
 from tests.simgpt.test_report_page import answered, page_of
 from validation.report.answers import Answers, read_answers
@@ -106,6 +107,32 @@ def test_a_row_that_was_changed_is_refused_by_name(tmp_path: Path) -> None:
         read_answers([results])
 
 
+def test_only_a_last_line_that_has_no_end_is_forgiven(tmp_path: Path) -> None:
+    results = swept(tmp_path, LAYERS) / "results.jsonl"
+    whole = results.read_bytes()
+    results.write_bytes(whole + whole[:100])
+    assert len(read_answers([results]).predictions) == 2
+    results.write_bytes(whole[:-1])
+    assert len(read_answers([results]).predictions) == 2
+    for damaged in (whole[:-2] + b"\n", whole + b"{\n", whole + b"\n"):
+        results.write_bytes(damaged)
+        with pytest.raises(ReportError, match=r"results\.jsonl line [23] is not valid JSON"):
+            read_answers([results])
+
+
+def test_a_row_without_a_checksum_is_believed_only_where_rows_had_none(tmp_path: Path) -> None:
+    results = swept(tmp_path, LAYERS) / "results.jsonl"
+    rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    del rows[1]["checksum"]
+    results.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    with pytest.raises(ReportError, match=r"line 2 is not as it was written \(it has no checksum"):
+        read_answers([results])
+    study = tmp_path / "results" / "study.json"
+    record = json.loads(study.read_text(encoding="utf-8"))
+    study.write_text(json.dumps({**record, "format": 1}), encoding="utf-8")
+    assert len(read_answers([results]).predictions) == 2
+
+
 def test_a_studys_page_has_its_title_command_and_training(tmp_path: Path) -> None:
     folder = swept(tmp_path, LAYERS)
     said = simgpt("sweep", str(tmp_path / "study.toml"), "-o", str(folder)).out
@@ -142,8 +169,7 @@ def test_a_scaling_study_says_how_far_it_scales(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     for row, efficiency in zip(rows, (1.0, 0.8, 0.5), strict=True):
         row["scaling"]["efficiency"] = efficiency
-        del row["checksum"]
-    (folder / "results.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (folder / "results.jsonl").write_bytes(b"".join(map(line_of, rows)))
     head = headline(read_answers([folder]), {})
     assert head.answer == "2 devices"
     assert head.question == "Up to how many devices does it keep 80 % of its parallel efficiency?"
@@ -230,7 +256,5 @@ def test_a_reason_with_another_line_end_is_one_row(tmp_path: Path) -> None:
     path = tmp_path / "results" / "results.jsonl"
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     bad = {**rows[0], "status": "error", "reason": "one\u2028two", "prediction": None}
-    del bad["checksum"]
-    text = "\n".join(json.dumps(row, ensure_ascii=False) for row in (bad, *rows))
-    path.write_text(text + "\n", encoding="utf-8")
+    path.write_bytes(b"".join(map(line_of, (bad, *rows))))
     assert len(read_answers([path]).predictions) == len(rows)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from simgpt.patience import ASKED
 from simulator import search as searching
 from simulator.search import State
 from tests.simgpt.face import assert_golden, simgpt
@@ -130,7 +131,7 @@ def ended_when(
     patch.setattr(searching, "search", meeting_its_end)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", ASKED)
 def test_a_signal_ends_a_search_with_the_best_so_far(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +142,7 @@ def test_a_signal_ends_a_search_with_the_best_so_far(
     assert "zero=2" in said.out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", ASKED)
 def test_a_signal_to_all_processes_ends_the_first_phase_with_one_answer(
     number: signal.Signals,
 ) -> None:
@@ -172,7 +173,7 @@ def processes_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", ASKED)
 def test_a_signal_before_any_plan_is_found_is_the_exit_status(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,23 @@ def test_a_signal_before_any_plan_is_found_is_the_exit_status(
     said = simgpt(*SEARCH)
     assert (said.status, said.err) == (128 + number, "")
     assert said.out.endswith("none found yet\n")
+
+
+def test_a_closed_terminal_that_nobody_is_to_hear_of_ends_no_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `nohup` starts it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        ended_when(
+            monkeypatch,
+            lambda _, state: bool(state.found),
+            lambda: signal.raise_signal(signal.SIGHUP),
+        )
+        said = simgpt(*SEARCH, "--json")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (said.status, json.loads(said.out)["optimal"]) == (0, True)
 
 
 def test_the_time_limit_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,30 @@ def test_without_any_plan_so_far_the_loss_is_the_answer(monkeypatch: pytest.Monk
     said = simgpt(*SEARCH)
     assert (said.status, said.out) == (5, "")
     assert said.sentence == "simgpt: process 1 of the search ended"
+
+
+def test_a_loss_along_a_front_after_a_plan_was_found_is_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was found on the front is not certain, so it is left out rather than an answer."""
+    begun, search = [0], searching.search
+
+    def losing(*words: Any, **how: Any) -> Iterator[State]:
+        begun[0] += 1
+        for state in search(*words, **how):
+            if begun[0] > 1 and state.found:
+                yield replace(state, bound=state.best / 2, is_optimal=False)
+                raise SearchError("process 1 of the search ended")
+            yield state
+
+    monkeypatch.setattr(searching, "search", losing)
+    said = simgpt(*SEARCH[:-2], "--workers", "1", "--memory-front", "--also-devices", "4")
+    assert len(json.loads(said.out)["memory_front"]) == 1
+    assert said.err.splitlines() == [
+        "process 1 of the search ended",
+        "stopped early: plans that need still less memory are left out",
+        "4 devices are left out: process 1 of the search ended",
+    ]
 
 
 def test_a_loss_along_a_front_keeps_what_was_found_before(monkeypatch: pytest.MonkeyPatch) -> None:

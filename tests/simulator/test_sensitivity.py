@@ -126,6 +126,9 @@ def test_a_twice_as_good_machine_has_its_rates_doubled_and_its_durations_halved(
 def test_a_parameter_says_its_value_in_its_unit() -> None:
     assert NIC.text == "25 GB/s"
     assert Parameter("links", 1, None, counted=True).text == "1 link"
+    assert Parameter("links", 1, None, counted=True).difference == "one link more of links"
+    assert Parameter("links", 4, None, counted=True).difference == "one link more or less of links"
+    assert Parameter("launch", 1e-6, "s").difference == "10 % of launch"
 
 
 def test_numbers_without_a_unit_are_asked_for_by_name() -> None:

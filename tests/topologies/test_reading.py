@@ -75,6 +75,58 @@ def test_a_file_that_holds_no_document_is_refused_in_a_sentence(
     assert "\n" not in said
 
 
+PARTS = SMALL_BYTES // 2 - 8
+MANY = {
+    "bare": "a." * PARTS + "b = 1",
+    "spaced": "a . " * (PARTS // 2) + "b = 1",
+    "quoted": '"".' * (PARTS // 2) + "b = 1",
+    "literal": "''." * (PARTS // 2) + "b = 1",
+    "header": "[" + "a." * PARTS + "b]",
+    "inline": "x = {" + "a." * PARTS + "b = 1}",
+    "after a text": 'x = """\n\\""" a. """"\n' + "a." * (PARTS - 12) + "b = 1",
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("content", MANY.values(), ids=MANY)
+def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(
+    content: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, "a.toml", content)
+    assert DEEP in refusal(path)
+
+
+def test_dots_that_join_no_keys_are_read(tmp_path: Path) -> None:
+    dots = "a." * 100 + "b"
+    text = f"""
+# {dots}
+basic = "\\" {dots}"
+literal = '{dots} "'
+several = \"\"\"
+{dots} = \\\"\"" \"" {dots}\"\"\"\"
+plain = '''
+{dots} "
+''''
+numbers = [{"1.5, " * 100}2.5]
+"{dots}".c = 1  # {dots}
+"""
+    found = FILE.document(written(tmp_path, "a.toml", text))
+    assert found["basic"] == f'" {dots}'
+    assert found["several"] == f'{dots} = """ "" {dots}"'
+    assert found["plain"] == f"{dots} \"\n'"
+    assert found[dots] == {"c": 1}
+    deepest = FILE.document(written(tmp_path, "b.toml", "a." * (MOST_DEPTH - 1) + "b = 1"))
+    assert list(deepest) == ["a"]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "content", ["a" * SMALL_BYTES, '"""\n' + '\\"""\n' * 200_000, "a " * 2**19, "'\n" * 2**19]
+)
+def test_what_is_no_toml_is_refused_within_seconds(content: str, tmp_path: Path) -> None:
+    assert "is not valid TOML" in refusal(written(tmp_path, "a.toml", content))
+
+
 def test_what_is_just_within_the_limits_is_read(tmp_path: Path) -> None:
     deepest = written(tmp_path, "deep.json", nested(MOST_DEPTH))
     assert FILE.parsed(nested(MOST_DEPTH), "x") == FILE.document(deepest)

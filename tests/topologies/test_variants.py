@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import topologies
 from topologies.errors import MachineError
-from topologies.load import load_machine, variant_names, with_settings, write_machine
+from topologies.load import load_machine, variant_names, with_settings
+from topologies.machine import machine_to_dict
 
 FRONTIER = Path(topologies.__file__).parent / "machines" / "frontier.toml"
 
@@ -60,7 +62,7 @@ def test_a_variant_replaces_the_keys_that_it_gives_and_no_others(mine: Path) -> 
 
 def test_a_written_variant_reads_back_equal(mine: Path, tmp_path: Path) -> None:
     machine = load_machine(f"{mine}:tuned")
-    write_machine(machine, tmp_path / "tuned.json")
+    (tmp_path / "tuned.json").write_text(json.dumps(machine_to_dict(machine)), encoding="utf-8")
     assert load_machine(str(tmp_path / "tuned.json")) == machine
     assert with_settings(machine, {"nodes": "2"}).variant == "tuned"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import NoReturn
@@ -160,19 +162,52 @@ def test_a_device_is_written_into() -> None:
 
 
 def test_a_pipe_gets_all_of_it(tmp_path: Path) -> None:
-    pipe, text, found = tmp_path / "pipe", "x" * 1_000_000, []
+    pipe, content, found = tmp_path / "pipe", b"x" * 1_000_000, []
     os.mkfifo(pipe)
-    descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # so that there is a reader
-    os.set_blocking(descriptor, True)
+    descriptor = os.open(pipe, os.O_RDWR)  # so that there is a reader, and no end before a writer
 
     def read() -> None:
-        with open(descriptor) as file:
-            found.append(file.read())
+        with open(descriptor, "rb") as file:
+            found.append(file.read(len(content)))
 
     reader = threading.Thread(target=read)
-    writer = threading.Thread(target=write_whole, args=(pipe, text))
-    writer.start()
     reader.start()
-    writer.join()
+    write_whole(pipe, content)
     reader.join()
-    assert found == [text]
+    assert found == [content]
+
+
+WRITE = "import sys; from topologies.writing import write_whole; write_whole(sys.argv[1], 'new\\n')"
+SHELL = f'{sys.executable} -c "{WRITE}"'
+
+
+@pytest.mark.parametrize(
+    ("command", "content"),
+    [
+        (f"{SHELL} /dev/stdout >> log", "old\nnew\n"),
+        (f"{SHELL} /dev/fd/1 >> log", "old\nnew\n"),
+        (f"{SHELL} /proc/self/fd/1 >> log", "old\nnew\n"),
+        (f"{SHELL} link >> log", "old\nnew\n"),
+        (f"{SHELL} log >> log", "old\nnew\n"),
+        (f"{SHELL} other >> log", "old\nnew\n"),
+        (f"{SHELL} /dev/stderr 2>> log", "old\nnew\n"),
+        (f"{SHELL} /dev/fd/7 7>> log", "old\nnew\n"),
+        (f"(echo first; {SHELL} /dev/stdout; echo last) > log", "first\nnew\nlast\n"),
+        (f"sleep 9 7>> log & {SHELL} /proc/$!/fd/7; kill $!", "old\nnew\n"),
+        (f"{SHELL} log", "new\n"),
+    ],
+)
+def test_what_a_shell_has_put_into_its_stdout_stays_there(
+    command: str, content: str, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text("old\n")
+    (tmp_path / "other").hardlink_to(tmp_path / "log")
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, timeout=60, check=True)
+    assert (tmp_path / "log").read_text() == content
+    assert names(tmp_path) == ["link", "log", "other"]
+
+
+def test_a_descriptor_that_is_not_open_is_the_users_mistake() -> None:
+    with pytest.raises(OutputError, match="cannot write /dev/fd/987: Bad file descriptor"):
+        write_whole("/dev/fd/987", "1")

@@ -16,6 +16,7 @@ from validation.report.reading import ROWS as ROWS_FILE
 from validation.report.reading import Reader, ReportError, document_of, lines_of
 
 ROWS, STUDY = ".jsonl", "study.json"
+FORMAT = 2  # of a study.json, from which on its rows have checksums
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ def _folder(path: Path) -> Answers:
 
 def _file(path: Path) -> Answers:
     if path.suffix == ROWS:
-        return _sweep(list(_rows(path)), _study(path.parent / STUDY))
+        study = _study(path.parent / STUDY)
+        return _sweep(list(_rows(path, study)), study)
     found = _answer(document_of(path), path.name)
     if found is None:
         raise ReportError(
@@ -97,29 +99,38 @@ def _file(path: Path) -> Answers:
 
 def _study(path: Path) -> Mapping[str, Any]:
     """What a sweep's folder says of its study."""
-    document = document_of(path) if path.is_file() else None
+    document = document_of(path) if os.path.isfile(path) else None
     return document if isinstance(document, dict) else {}
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """A row a line; the last one may be cut short where a sweep was interrupted."""
-    lines = lines_of(path)
-    for number, line in enumerate(lines, start=1):
+def _rows(path: Path, study: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
+    """A row a line; what follows the last line is cut short where a sweep was interrupted."""
+    lines, torn = lines_of(path)
+    has_checksums = isinstance(found := study.get("format"), int) and found >= FORMAT
+    for number, line in enumerate([*lines, torn] if torn else lines, start=1):
         origin = f"{path.name} line {number}"
         try:
             row = ROWS_FILE.parsed(line, origin)
         except ReportError:
-            if number == len(lines):
+            if number > len(lines):
                 return
             raise
         if not isinstance(row, dict):
             raise ReportError(f"{origin} is no row of a sweep")
-        if row.get(CHECKSUM, own := checksum_of(row)) != own:
-            raise ReportError(
-                f"{origin} is not as it was written (its checksum tells); the same sweep again, "
-                "into the same folder, predicts it anew"
-            )
+        _check(row, origin, has_checksums)
         yield origin, row
+
+
+def _check(row: Row, origin: str, has_checksum: bool) -> None:
+    """Refuse a row that is not as it was written; sweeps of old wrote no checksums."""
+    if CHECKSUM not in row and not has_checksum:
+        return
+    if row.get(CHECKSUM) != checksum_of(row):
+        why = "its checksum tells" if CHECKSUM in row else "it has no checksum"
+        raise ReportError(
+            f"{origin} is not as it was written ({why}); the same sweep again, into the same "
+            "folder, predicts it anew"
+        )
 
 
 def _sweep(rows: Sequence[tuple[str, Row]], study: Mapping[str, Any]) -> Answers:

@@ -28,14 +28,14 @@ def document_of(path: Path) -> Any:
     return ANSWER.parsed(ANSWER.text(path), path_shown(path))
 
 
-def lines_of(path: Path) -> list[str]:
-    """The lines of a sweep's results.jsonl, of which the last may be cut short."""
-    text = ROWS.text(path).removesuffix("\n")
-    ROWS.check_values(text, path_shown(path))
-    lines = text.split("\n")  # a reason may have other line ends
-    if len(lines) > MOST_ROWS:
+def lines_of(path: Path) -> tuple[list[str], str]:
+    """The lines of a sweep's results.jsonl, and what follows the last of them, cut short."""
+    text = ROWS.text(path)
+    if text.count("\n") > MOST_ROWS:
         raise ReportError(f"{path_shown(path)} has more than {MOST_ROWS:,} rows")
-    return lines
+    ROWS.check_values(text, path_shown(path))
+    *lines, torn = text.split("\n")  # a reason may have other line ends
+    return lines, torn
 
 
 @dataclass(frozen=True)

@@ -188,13 +188,44 @@ def test_an_address_of_nothing_is_named(address: str, tmp_path: Path) -> None:
 
 
 @wants_dask
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
-def test_a_broken_scheduler_file_is_refused(content: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "scheduler.json is not valid JSON"),
+        ("{", "scheduler.json is not valid JSON"),
+        ("[]", "scheduler.json is no scheduler file"),
+        ("{}", "scheduler.json is no scheduler file"),
+        ("[" * 100_000, "scheduler.json is nested more than 32 deep"),
+    ],
+)
+def test_a_broken_scheduler_file_is_refused(content: str, words: str, tmp_path: Path) -> None:
     place = tmp_path / "scheduler.json"
     place.write_text(content, encoding="utf-8")
     study_file = write_study(tmp_path, 1)
     said = simgpt("sweep", str(study_file), "-o", str(tmp_path / "o"), "--scheduler", str(place))
-    assert (said.status, "scheduler.json is no scheduler file" in said.sentence) == (5, True)
+    assert (said.status, words in said.sentence) == (5, True)
+
+
+@pytest.mark.timeout(20)
+def test_a_scheduler_file_that_is_none_is_neither_waited_for_nor_a_traceback(
+    tmp_path: Path,
+) -> None:
+    os.mkfifo(tmp_path / "fifo.json")
+    with pytest.raises(WorkersError, match="it is no regular file"):
+        cluster._address(str(tmp_path / "fifo.json"))
+    with pytest.raises(WorkersError, match="No such file"):
+        cluster._address(str(tmp_path / "none.json"))
+    assert cluster._address("a" * 300) == "a" * 300
+
+
+def test_a_folder_that_is_gone_holds_no_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(WorkersError, match="is not there any more"), cluster._private_folder():
+        pass
 
 
 @wants_dask

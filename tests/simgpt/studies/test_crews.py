@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from simgpt.studies import crews
-from simgpt.studies.crews import in_order
+from simgpt.studies.crews import Processes, in_order
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Batch, Row
 from simgpt.studies.inputs import Inputs, inputs_of
@@ -160,6 +160,22 @@ def test_a_worker_that_is_stopped_is_named_and_replaced_and_the_bytes_are_the_sa
     )
     assert not runs(pid)
     assert multiprocessing.active_children() == []
+
+
+def test_a_row_whose_workers_all_freeze_is_not_said_to_need_memory(tmp_path: Path) -> None:
+    asked, inputs, _ = world()
+    crew = Processes(inputs, 1, 60.0, 3.0, lambda _: None)
+    with crew, pytest.raises(WorkersError) as error:
+        worker, batch = crew._workers[0], [(7, next(asked.points()))]
+        for _ in range(crews.TRIES):
+            worker.task = (0, batch)
+            crew._workers = [worker]
+            crew._thaw(worker)
+            worker = crew._workers[0]
+    assert str(error.value) == (
+        "row 7 was begun by 3 workers and finished by none, of which the last had not run for 3 s; "
+        "the rows before are kept"
+    )
 
 
 @pytest.mark.slow

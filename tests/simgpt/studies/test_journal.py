@@ -20,11 +20,13 @@ from hypothesis import strategies as st
 
 from simgpt.studies.errors import ResultsError, StudyError
 from simgpt.studies.inputs import Inputs, inputs_of
-from simgpt.studies.journal import RESULTS, STUDY, Journal, line_of, rows_in
+from simgpt.studies.journal import RESULTS, STUDY, Journal, rows_in
+from simgpt.studies.rows import line_of
 from simgpt.studies.study import Study
 from simgpt.studies.sweep import Workers, sweep_into
 from tests.simgpt.studies.processes import begin, count, finish, write_study
 from tests.simgpt.studies.worlds import GRID, SMALL, study
+from topologies.errors import DiskError, OutputError
 
 
 @cache
@@ -122,7 +124,8 @@ def test_a_row_of_another_point_or_shape_is_made_anew_whatever_its_checksum(
     said: list[str] = []
     assert swept(tmp_path, asked, inputs, said.append)[0] == 1
     assert said == [
-        f"row 1 in {tmp_path / RESULTS} {words}; it and the rows after it are predicted anew"
+        f"row 1 in {tmp_path / RESULTS} {words}; it is predicted anew, as are all others that are "
+        "not as they were written"
     ]
     assert (tmp_path / RESULTS).read_bytes() == whole
 
@@ -202,7 +205,7 @@ def test_a_disk_that_is_full_ends_a_sweep_with_status_5_and_the_next_goes_on(
     asked, inputs, whole = world()
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(ResultsError, match="No space left on device") as refused:
+        with pytest.raises(DiskError, match="No space left on device") as refused:
             Journal(tmp_path, asked, inputs)
         assert refused.value.exit_code == 5
     assert [each.name for each in tmp_path.iterdir()] == [RESULTS]
@@ -357,8 +360,8 @@ def test_a_file_system_without_locks_takes_rows_all_the_same(
 
 def test_a_study_json_that_cannot_be_written(tmp_path: Path) -> None:
     asked, inputs, _ = world()
-    (tmp_path / "study.json.part").mkdir()
-    with pytest.raises(StudyError, match=r"cannot write results into .*: Is a directory"):
+    (tmp_path / STUDY).symlink_to("/nowhere/study.json")
+    with pytest.raises(OutputError, match=r"cannot write .*study.json: No such file or directory"):
         Journal(tmp_path, asked, inputs)
 
 
