@@ -31,6 +31,7 @@ from workload.plan import Plan
 from workload.timeline import Timeline
 
 WORTH_SLOTS = 3  # micro-batches: with fewer, each is played anyway
+MOST_SLOTS = 1_000_000  # some 200 MB and half a minute
 MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
 
@@ -153,6 +154,7 @@ def predict(
     class. `op_seconds` has measured times by signature (`workload/distinct.py`) in place of the
     machine's own costs, `kernels` says what the software makes of the ops.
     """
+    _check_slots(plan)
     fabric = fabric_of(machine, plan.grid.ranks, placement, kernels.payloads)
     costs = _costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
     simulated = partial(_simulated, gpt, plan, costs, fabric, fold)
@@ -197,6 +199,17 @@ def _costs(
             "use the times of a calibrated machine file"
         )
     return MeasuredCosts(op_seconds, machine.node.host.bytes_per_s)
+
+
+def _check_slots(plan: Plan) -> None:
+    """Refuse more micro-batches than there is memory for where the schedule does not repeat."""
+    slots = plan.pipe * plan.micro_batches
+    if plan.schedule == "gpipe" and plan.pipe > 1 and slots > MOST_SLOTS:
+        raise PlanCannotRunError(
+            f"schedule=gpipe never repeats itself, so that each of {plan.micro_batches:,} "
+            f"micro-batches on {plan.pipe} stages would be simulated, {slots:,} in all and more "
+            f"than {MOST_SLOTS:,}; give a larger micro_batch, a smaller batch or schedule=1f1b"
+        )
 
 
 def _check_timeline(plan: Plan, step: Step) -> None:

@@ -19,6 +19,7 @@ from simulator.switches import AllReduce, Switch, switches
 from topologies.errors import MachineError
 from topologies.load import with_settings
 from topologies.machine import Machine, known_keys
+from topologies.node import MOST_LINKS
 from topologies.schema import Leaf, value_of
 from topologies.units import Unit, format_quantity
 
@@ -73,7 +74,7 @@ class Parameter:
     def steps(self) -> tuple[float, float]:
         """The values below and above between which the difference is taken."""
         if self.counted:
-            return max(self.value - 1, 1), self.value + 1
+            return max(self.value - 1, 1), min(self.value + 1, self.most)
         return self.value / FACTOR, min(self.value * FACTOR, self.most)
 
     def settings(self, machine: Machine, value: float) -> Settings:
@@ -143,7 +144,7 @@ def _of_facts(machine: Machine, known: dict[str, Leaf]) -> Iterator[Parameter]:
             if value > 0:
                 yield Parameter(fact.key, value, leaf.unit)
         elif fact.key in COUNTS and int(fact.value) > 0:
-            yield Parameter(fact.key, int(fact.value), None, counted=True)
+            yield Parameter(fact.key, int(fact.value), None, counted=True, most=leaf.most)
         elif leaf.type is float and leaf.unit is None and float(fact.value) > 0:
             value = float(fact.value)
             yield Parameter(fact.key, value, None, most=_most(leaf, value))
@@ -160,7 +161,10 @@ def _link_classes(machine: Machine) -> list[Parameter]:
     counts = sorted({n for _, _, n in machine.node.links.pairs}, reverse=True)
     if len(counts) < 2:
         return []
-    return [Parameter(f"{LINK_CLASSES} of {n}", n, None, counted=True, of_class=n) for n in counts]
+    return [
+        Parameter(f"{LINK_CLASSES} of {n}", n, None, counted=True, of_class=n, most=MOST_LINKS)
+        for n in counts
+    ]
 
 
 def _matters(parameter: Parameter, precision: str) -> bool:

@@ -41,6 +41,7 @@ DESCRIPTORS = {
     WRITER: "the writer",
     "executor/text.py": "the text that a run trains on, which is mapped",
     "simgpt/options.py": "nothing, in the place of a full stdout",
+    "simgpt/stderr.py": "nothing, in the place of a full stderr",
 }
 PARSES = {"json.load", "json.loads", "tomllib.load", "tomllib.loads"}
 READ_METHODS = {"read_text", "read_bytes"}

@@ -12,6 +12,7 @@ _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_-]*?)(\d+)")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 MOST_NODES = 1_000_000  # of a list, and of a machine
 _MOST_DIGITS = 18
+_MOST_LETTERS = 300  # of a name, which a search for its number takes the square of
 _LIKE = "write it like frontier[00001-00064,00100]"
 
 
@@ -47,6 +48,8 @@ def _items(hostlist: str) -> Iterator[str]:
 def _ranges_of(item: str) -> Iterator[range]:
     prefix, bracket, rest = item.partition("[")
     if not bracket:
+        if len(item) > _MOST_LETTERS:
+            raise MachineError(f'"{item}" is longer than the name of any host; {_LIKE}')
         name = _NAME.fullmatch(item)
         if name is None:
             raise MachineError(f'"{item}" is not a host with a number; {_LIKE}')

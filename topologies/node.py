@@ -10,6 +10,7 @@ from topologies.errors import MachineError
 from topologies.keys import Key
 
 MOST_DEVICES = 1_024  # of one node, and NICs
+MOST_LINKS = 1_000  # of a pair; rings take turns at them one by one
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Links:
     """
 
     bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
-    all_pairs: Annotated[int, Key("all_pairs", zero=True)] = 0
+    all_pairs: Annotated[int, Key("all_pairs", zero=True, most=MOST_LINKS)] = 0
     pairs: Annotated[tuple[tuple[int, int, int], ...], Key("pairs")] = ()
     switch: Annotated[int, Key("switch", zero=True)] = 0
 
@@ -65,6 +66,11 @@ class Node:
                 raise MachineError(
                     f"node.links.pairs has [{a}, {b}, {count}], but wants two different devices "
                     f"from 0 to {self.devices - 1} and a count of links"
+                )
+            if count > MOST_LINKS:
+                raise MachineError(
+                    f"node.links.pairs has [{a}, {b}, {count}], but a pair has at most "
+                    f"{MOST_LINKS:,} links"
                 )
         if self.links.switch and (self.links.pairs or self.links.all_pairs):
             raise MachineError(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.sensitivity import Parameter
 from tests.simgpt.face import simgpt
 
 PREDICT = "predict tiny-30k -m frontier"
@@ -40,7 +41,8 @@ DIGITS = "9" * 5000
         (f"{BENCH} --placement hosts:a[1-99999999999]", "names more than 1,000,000 nodes"),
         (f"{BENCH} --placement hosts:a[1-9],b[0-999999999]", "names more than 1,000,000 nodes"),
         (f"{BENCH} --placement hosts:a[1-{DIGITS}]", "has a number of more than 18 digits"),
-        (f"{BENCH} --placement hosts:a{DIGITS}", "has a number of more than 18 digits"),
+        (f"{BENCH} --placement hosts:a{'9' * 19}", "has a number of more than 18 digits"),
+        (f"{BENCH} --placement hosts:a{DIGITS}", "is longer than the name of any host"),
     ],
 )
 def test_a_number_of_the_command_line(command: str, words: str) -> None:
@@ -53,6 +55,8 @@ def test_a_number_of_the_command_line(command: str, words: str) -> None:
     [
         ("device.launch=1e9999999 s", '"1e9999999 s" is not a finite quantity'),
         ("device.launch=1e99999999999999999999 s", "is not a finite quantity"),
+        ("node.links.all_pairs=1001", "node.links.all_pairs = 1001 must be at most 1,000"),
+        ("node.links.pairs=[[0,1,1001]]", "but a pair has at most 1,000 links"),
         ("device.launch=1e31 s", "must be between 1e-30 and 1e+30 s"),
         ("device.memory_bandwidth=1e-300 GB/s", "must be between 1e-30 and 1e+30 bytes/s"),
         ("software.compute_share=1" + "0" * 400, "does not fit; it wants a number"),
@@ -151,3 +155,15 @@ def test_variants_and_software_that_are_no_tables(tmp_path: Path) -> None:
     }.items():
         path.write_text(text)
         assert words in simgpt("machines", str(path)).sentence
+
+
+def test_a_schedule_that_never_repeats_is_not_simulated_beyond_measure() -> None:
+    plan = "pipe=2,micro_batch=1,schedule=gpipe"
+    said = simgpt(*f"predict tiny-30k -m host -n 2 --plan {plan} --batch 1000000000".split())
+    assert said.status == 3
+    assert "each of 1,000,000,000 micro-batches on 2 stages would be simulated" in said.sentence
+
+
+def test_as_many_links_as_there_may_be_are_made_no_more() -> None:
+    most = Parameter("node.links.all_pairs", 1000, None, counted=True, most=1000)
+    assert most.steps() == (999, 1000)
