@@ -3,9 +3,9 @@
     python benchmarks/fit_network.py              # every job of fit_jobs.json
     python benchmarks/fit_network.py nccl mpich   # those whose name has one of these words
 
-It sees only the rows that validation.network.fit_rows allows. The search is Nelder and Mead's
-simplex over the logarithms of the parameters, from several seeded starts, on the mean absolute
-error of the logarithms (rounded off below 2 %).
+It sees only the rows that validation.network_validation.fit_rows allows. The search is Nelder and
+Mead's simplex over the logarithms of the parameters, from several seeded starts, on the mean
+absolute error of the logarithms (rounded off below 2 %).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.collectives import collective_seconds
-from topologies.load import load_machine
+from topologies.collectives.collective_time import collective_seconds
+from topologies.collectives.nccl_tuner import NONE
+from topologies.hardware.software import Algorithms, Curve, Software, Staged, Stall
 from topologies.machine import Machine
-from topologies.software import Algorithms, Curve, Software, Staged, Stall
-from topologies.tuner import NONE
-from validation.network import comparable, devices_per_node, fit_rows, ring_of
+from topologies.machine_files import load_machine
 from validation.network_tables import Measured, measured, read_tables
+from validation.network_validation import comparable, devices_per_node, fit_rows, ring_of
 
 Vector = NDArray[np.float64]
 Slots = dict[str, dict[str, float]]

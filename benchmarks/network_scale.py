@@ -12,11 +12,11 @@ import time
 
 import numpy as np
 
-from topologies.load import load_machine
 from topologies.machine import Machine
-from topologies.network import rings_together
-from topologies.policies import parse_placement
-from topologies.wiring import wiring
+from topologies.machine_files import load_machine
+from topologies.placement_names import parse_placement
+from topologies.routing.rings import rings_together
+from topologies.routing.wiring import wiring
 
 SIZES = (8, 2, 64, 32)
 

@@ -9,8 +9,8 @@ import os
 import resource
 import time
 
-from simulator.search import Question, search
-from topologies.load import load_machine
+from simulator.search import SearchProblem, search
+from topologies.machine_files import load_machine
 from topologies.placement import scheduler
 from workload.gpt import find_model
 
@@ -27,7 +27,7 @@ def main() -> None:
         machine = load_machine(name)
         placed = scheduler(machine, devices)
         begun = time.perf_counter()
-        question = Question(find_model(model), devices, batch)
+        question = SearchProblem(find_model(model), devices, batch)
         *_, state = search(question, machine, placement=placed, workers=workers)
         seconds = time.perf_counter() - begun
         own, theirs = (

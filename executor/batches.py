@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from executor.place import Place
-from executor.text import Text
+from executor.corpus import Text
+from executor.rank_context import RankContext
 from workload.gpt import GPT
 from workload.plan import Plan
 
@@ -23,7 +23,7 @@ def batch_of(text: Text, gpt: GPT, batch: int, step: int, seed: int) -> torch.Te
     return torch.from_numpy(windows).to(torch.int64)
 
 
-def share(batch: torch.Tensor, plan: Plan, at: Place, micro_batch: int) -> torch.Tensor:
+def share(batch: torch.Tensor, plan: Plan, at: RankContext, micro_batch: int) -> torch.Tensor:
     """The sequences of one micro-batch that this rank's z and data coordinates see."""
     start = at.first_sequence(micro_batch, plan.micro_batch)
     return batch[start : start + plan.micro_batch]

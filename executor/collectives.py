@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-from executor.place import Place
+from executor.rank_context import RankContext
 from workload.op import COMPUTE, Op
 
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
@@ -31,7 +31,7 @@ def payload_bytes(op: Op, pairs: Pairs) -> int:
     return sum(pair[side].nbytes for pair in pairs)
 
 
-def issue(op: Op, pairs: Pairs, group: dist.ProcessGroup, at: Place) -> Waitable | None:
+def issue(op: Op, pairs: Pairs, group: dist.ProcessGroup, at: RankContext) -> Waitable | None:
     """Perform a collective on all its operands, or start a message; returns what to wait for if it
     has its own stream.
 

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.order import Round, calls_of, members_of, round_of
-from executor.rendezvous import among, hang_of, message_rounds
+from executor.nccl.issue_order import Round, calls_of, members_of, round_of
+from executor.nccl.rendezvous import among, hang_of, message_rounds
 from workload.errors import PlanCannotRunError
 from workload.grid import Grid
 from workload.op import Op
 from workload.program import Program
 
 
-class Groups:
+class ProcessGroups:
     """The process groups of one rank, made once for each grid and use."""
 
     def __init__(self, rank: int, timeout_s: float) -> None:

@@ -14,14 +14,14 @@ import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from executor.batches import batch_of
+from executor.corpus import check_text, read_text
+from executor.device_memory import check_device_memory, check_memory
 from executor.errors import LaunchError, PeersLostError
-from executor.groups import Groups
-from executor.memory import check_device_memory, check_memory
-from executor.seat import Seat
-from executor.sentences import first_sentence
-from executor.tasks import Job, Report
-from executor.text import check_text, read_text
-from executor.train import Run, Step, Trainer
+from executor.groups import ProcessGroups
+from executor.launching.launch_env import RankInfo
+from executor.launching.sentences import first_sentence
+from executor.launching.task_specs import Job, Report
+from executor.train import Trainer, TrainingRun, TrainingStep
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
 from workload.program import Program
@@ -30,7 +30,7 @@ from workload.program import Program
 _LOST = re.compile(r"gloo|connection|timed? ?out|ncclRemoteError|ncclSystemError|abort", re.I)
 
 
-def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
+def perform(job: Job, seat: RankInfo, report: Report) -> dict[str, Any]:
     """Connect to the other ranks, train, and return what rank 0 has to say; other ranks nothing.
 
     `report` gets a dict per step. The result holds losses, step times, the largest peak of all
@@ -43,7 +43,7 @@ def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
         stage = job.plan.grid.coordinates(seat.rank)["pipe"]
         program = lower(job.gpt, job.plan, stage, forms=dict(job.forms))
         _check_memory(program, seat, device)
-        groups = Groups(seat.rank, job.timeout_s)
+        groups = ProcessGroups(seat.rank, job.timeout_s)
         adamw, seed = job.adamw, job.seed
         trainer = Trainer(program, groups, rank=seat.rank, device=device, adamw=adamw, seed=seed)
         trainer.start_afresh(job.seed)
@@ -51,7 +51,7 @@ def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
             batch_of(text, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
         )
 
-        def each(step: Step) -> None:
+        def each(step: TrainingStep) -> None:
             report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
 
         run = trainer.run(batches, each, recorded=job.steps)
@@ -59,7 +59,7 @@ def perform(job: Job, seat: Seat, report: Report) -> dict[str, Any]:
         return {**result, "device": device.type} if result else {}
 
 
-def _check_memory(program: Program, seat: Seat, device: torch.device) -> None:
+def _check_memory(program: Program, seat: RankInfo, device: torch.device) -> None:
     if device.type == "cpu":
         check_memory(program, seat.local_ranks)
     else:
@@ -68,7 +68,7 @@ def _check_memory(program: Program, seat: Seat, device: torch.device) -> None:
 
 @contextmanager
 def connected(
-    seat: Seat, threads: int, timeout_s: float, wanted: str = "auto"
+    seat: RankInfo, threads: int, timeout_s: float, wanted: str = "auto"
 ) -> Iterator[torch.device]:
     """Join the job's process group for as long as the with statement lasts; gives the device.
 
@@ -97,7 +97,7 @@ def connected(
     dist.destroy_process_group()
 
 
-def _join(seat: Seat, device: torch.device, timeout_s: float) -> None:
+def _join(seat: RankInfo, device: torch.device, timeout_s: float) -> None:
     file = seat.meeting_file
     store = None if file is None else FileStore(file, seat.ranks)
     dist.init_process_group(
@@ -111,7 +111,7 @@ def _join(seat: Seat, device: torch.device, timeout_s: float) -> None:
     )
 
 
-def _device(seat: Seat, wanted: str) -> torch.device:
+def _device(seat: RankInfo, wanted: str) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     device = torch.device("cuda", seat.gpu(torch.cuda.device_count()))
@@ -119,7 +119,7 @@ def _device(seat: Seat, wanted: str) -> torch.device:
     return device
 
 
-def _gather(run: Run, seat: Seat) -> dict[str, Any]:
+def _gather(run: TrainingRun, seat: RankInfo) -> dict[str, Any]:
     mine = {
         "rank": seat.rank,
         "peak_bytes": run.peak_bytes,

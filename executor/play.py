@@ -7,13 +7,13 @@ from functools import partial
 
 import torch
 
+from executor.async_work import AsyncWork
+from executor.buffer_table import BufferTable
 from executor.collectives import Waitable, issue, payload_bytes
-from executor.groups import Groups
-from executor.inflight import InFlight
+from executor.groups import ProcessGroups
 from executor.kernels import KERNELS
-from executor.place import Place
-from executor.record import Recorder
-from executor.table import BufferTable
+from executor.rank_context import RankContext
+from executor.timing import Recorder
 from workload.op import Op
 from workload.program import Program
 
@@ -22,8 +22,8 @@ from workload.program import Program
 def play(
     program: Program,
     table: BufferTable,
-    groups: Groups,
-    at: Place,
+    groups: ProcessGroups,
+    at: RankContext,
     recorder: Recorder,
     order: Sequence[int] | None = None,
 ) -> dict[str, int]:
@@ -32,7 +32,7 @@ def play(
     Ops are issued in the given order of their indices, or as the program lists them. Waits fall
     where its data flow says, and a buffer is freed where its live range ends.
     """
-    flying = InFlight(recorder, at)
+    flying = AsyncWork(recorder, at)
     carried: dict[str, int] = {}
     order = order or range(len(program.ops))
     for index in order:
@@ -54,7 +54,7 @@ def play(
 
 # Each in a function of its own: an operand that a variable still held could not be freed.
 def _communicate(
-    op: Op, table: BufferTable, groups: Groups, at: Place, carried: dict[str, int]
+    op: Op, table: BufferTable, groups: ProcessGroups, at: RankContext, carried: dict[str, int]
 ) -> Waitable | None:
     pairs = table.operands(op)
     axes = "+".join(op.axes)
@@ -62,7 +62,7 @@ def _communicate(
     return issue(op, pairs, groups.of(op), at)
 
 
-def _compute(op: Op, table: BufferTable, flying: InFlight, at: Place) -> Waitable | None:
+def _compute(op: Op, table: BufferTable, flying: AsyncWork, at: RankContext) -> Waitable | None:
     reads = [table[name] for name in op.reads]
     writes = [table.output(name) for name in op.writes]
     return flying.perform(op, partial(KERNELS[op.kind], op, reads, writes, at))

@@ -11,13 +11,13 @@ import torch
 
 from executor.allocations import allocations
 from executor.batches import share
-from executor.groups import Groups
-from executor.order import issue_order
-from executor.place import Place, scratch_of
+from executor.buffer_table import BufferTable
+from executor.groups import ProcessGroups
+from executor.launching.task_specs import AdamW
+from executor.nccl.issue_order import issue_order
 from executor.play import play
-from executor.record import NoRecorder, Recorder, recorder_for
-from executor.table import BufferTable
-from executor.tasks import AdamW
+from executor.rank_context import RankContext, scratch_of
+from executor.timing import NoRecorder, Recorder, recorder_for
 from executor.weights import initial_values, load
 from workload.program import Program
 from workload.timeline import Timeline
@@ -26,7 +26,7 @@ WARM_UP_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """What one step gave: its loss (before the update) and the seconds it took on this rank, from
     its batch in the host's memory to its loss there."""
 
@@ -36,14 +36,14 @@ class Step:
 
 
 @dataclass(slots=True)
-class Run:
+class TrainingRun:
     """What a run gave on one rank. `timeline` is the recorded step's, empty if it never came to it;
     `carried` the last step's.
 
     `peak_bytes` is the most that torch's allocator held in the first step.
     """
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TrainingStep] = field(default_factory=list)
     peak_bytes: int = 0
     timeline: Timeline = field(default_factory=lambda: Timeline("measured", ()))
     carried: dict[str, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Trainer:
     def __init__(
         self,
         program: Program,
-        groups: Groups,
+        groups: ProcessGroups,
         *,
         rank: int,
         device: torch.device,
@@ -75,7 +75,7 @@ class Trainer:
         self.program = program
         self.groups = groups
         grid = program.plan.grid
-        self.place = Place(
+        self.place = RankContext(
             grid=grid,
             rank=rank,
             device=device,
@@ -101,16 +101,16 @@ class Trainer:
     def run(
         self,
         batches: Iterable[torch.Tensor],
-        report: Callable[[Step], None] | None = None,
+        report: Callable[[TrainingStep], None] | None = None,
         *,
         recorded: int = 0,
-    ) -> Run:
+    ) -> TrainingRun:
         """Play one step per batch of (sequences, sequence + 1) tokens.
 
         The step of the number `recorded` is recorded op by op, of a list of batches the last one.
         A step whose loss is not finite is the last.
         """
-        result = Run()
+        result = TrainingRun()
         if not recorded and isinstance(batches, Sequence):
             recorded = len(batches)
         for number, batch in enumerate(batches, start=1):
@@ -123,7 +123,7 @@ class Trainer:
             else:
                 result.carried = self._play(place, recorder)
             loss = float(self.table["loss"])
-            result.steps.append(Step(number, loss, time.perf_counter() - started))
+            result.steps.append(TrainingStep(number, loss, time.perf_counter() - started))
             if number == recorded:
                 result.timeline = recorder.timeline(self.program, self.place.rank)
             if report is not None:
@@ -132,10 +132,10 @@ class Trainer:
                 break
         return result
 
-    def _play(self, place: Place, recorder: Recorder) -> dict[str, int]:
+    def _play(self, place: RankContext, recorder: Recorder) -> dict[str, int]:
         return play(self.program, self.table, self.groups, place, recorder, self.order)
 
-    def _measured(self, place: Place, recorder: Recorder) -> tuple[dict[str, int], int]:
+    def _measured(self, place: RankContext, recorder: Recorder) -> tuple[dict[str, int], int]:
         """Play a step; returns what it carried, and the most that was allocated on the device.
 
         Freed memory is given back in it, so that what is held is what is needed.

@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from executor.place import DTYPES
-from executor.table import BufferTable
+from executor.buffer_table import BufferTable
+from executor.rank_context import DTYPES
 from workload.gpt import GPT
 from workload.grid import Grid
 from workload.layout import Layout

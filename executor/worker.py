@@ -18,9 +18,9 @@ from threading import Thread
 from typing import Any, NoReturn
 
 from executor.errors import LaunchError, PeersLostError
-from executor.seat import Seat
-from executor.sentences import sentence_of
-from executor.tasks import Calibration, Job, Measurement, Report
+from executor.launching.launch_env import RankInfo
+from executor.launching.sentences import sentence_of
+from executor.launching.task_specs import Calibration, Job, Measurement, Report
 from topologies.errors import SimgptError
 
 
@@ -31,7 +31,9 @@ def main() -> int:
     Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     say = _answers()
     try:
-        result = _perform(task, description, Seat.local(int(rank), int(ranks), Path(folder)), say)
+        result = _perform(
+            task, description, RankInfo.local(int(rank), int(ranks), Path(folder)), say
+        )
     except BrokenPipeError:
         _leave(folder)
     except Exception as error:
@@ -43,13 +45,13 @@ def main() -> int:
     return 0
 
 
-def _perform(task: str, description: str, seat: Seat, say: Report) -> dict[str, Any]:
+def _perform(task: str, description: str, seat: RankInfo, say: Report) -> dict[str, Any]:
     if task == "calibrate":
-        from executor.calibrate import measure
+        from executor.calibrating.calibrate_worker import measure
 
         return measure(Calibration.from_json(description), seat, say)
     if task == "measure":
-        from executor.measure import measure as measure_ops
+        from executor.calibrating.measure_ops import measure as measure_ops
 
         return measure_ops(Measurement.from_json(description), seat, say)
     from executor.job import perform

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.prediction import Prediction
+    from simulator.predict import Prediction
 
 __all__ = ["predict"]
 
@@ -24,8 +24,8 @@ def predict(
     `devices` fills `data=rest`; `batch` counts sequences per step. Ranks land where a scheduler
     would put them.
     """
-    from simulator.prediction import predict as predict_step
-    from topologies.load import load_machine
+    from simulator.predict import predict as predict_step
+    from topologies.machine_files import load_machine
     from topologies.placement import scheduler
     from workload.gpt import find_model
     from workload.plan_text import parse_plan

@@ -11,8 +11,8 @@ from simgpt import tables
 from topologies.errors import SimgptError
 
 if TYPE_CHECKING:
-    from simulator.prediction import Prediction
-    from simulator.search import Question, State
+    from simulator.predict import Prediction
+    from simulator.search import Progress, SearchProblem
     from topologies.machine import Machine
     from workload.plan import Plan
 
@@ -77,7 +77,7 @@ def _words(change: Change) -> str:
 
 def _fits(prediction: Prediction, change: Change) -> bool:
     """Whether a plan can be changed so and then fits."""
-    from simulator.search.room import plan_bytes
+    from simulator.search.bounds.peak_memory import plan_bytes
 
     try:
         plan = replace(prediction.plan, **change)
@@ -86,9 +86,9 @@ def _fits(prediction: Prediction, change: Change) -> bool:
         return False
 
 
-def none_fits(question: Question, machine: Machine, state: State) -> str:
+def none_fits(question: SearchProblem, machine: Machine, state: Progress) -> str:
     """By how much every plan misses the device's memory, and how many devices may be enough."""
-    from simulator.search.first import enough_devices
+    from simulator.search.warm_start import enough_devices
 
     over = state.least_bytes - machine.device.usable_bytes
     if over <= 0:

@@ -12,7 +12,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from simgpt.stderr import tell
 from topologies.errors import DiskError, SimgptError
-from topologies.printable import sentence
+from topologies.files.printable import sentence
 
 COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),

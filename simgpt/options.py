@@ -15,11 +15,11 @@ import click
 from simgpt.stderr import tell
 from simgpt.tables import COUNTS
 from topologies.errors import DiskError
-from topologies.load import load_machine, with_settings
+from topologies.files.printable import printable
+from topologies.files.reading import UserFile
+from topologies.files.writing import failed, is_replaced, write_whole
 from topologies.machine import Machine, machine_from_dict
-from topologies.printable import printable
-from topologies.reading import UserFile
-from topologies.writing import failed, is_replaced, write_whole
+from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanError
 from workload.gpt import GPT, find_model, read_model
 from workload.plan import MOST, Plan

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from simgpt.stderr import tell
-from topologies.printable import MOST_WORD, shown
+from topologies.files.printable import MOST_WORD, shown
 
 if TYPE_CHECKING:
     from rich.progress import Progress

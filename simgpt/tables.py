@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-from topologies.printable import printable
-from topologies.units import Unit, format_quantity
+from topologies.files.printable import printable
+from topologies.files.units import Unit, format_quantity
 
 WIDTH = 100
 GAP = 3

@@ -10,8 +10,8 @@ from simgpt import options, tables
 from simgpt.commands.predict import tuned_forms
 
 if TYPE_CHECKING:
-    from executor.tasks import Job
-    from simulator.prediction import Prediction
+    from executor.launching.task_specs import Job
+    from simulator.predict import Prediction
 
 
 def check_converged(record: dict[str, Any], job: Job) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workload.forms import Matmul, matmul_of
 from workload.gpt import GPT
 from workload.lowering import lower
+from workload.passes.matmul_forms import Matmul, matmul_of
 from workload.plan import Plan
 
 

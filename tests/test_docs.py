@@ -10,9 +10,9 @@ import pytest
 
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.study import read_study
-from simgpt.studies.sweep import sweep
-from simulator.prediction import predict
-from topologies.load import load_machine
+from simgpt.studies.sweep_rows import sweep
+from simulator.predict import predict
+from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 

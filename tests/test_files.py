@@ -10,36 +10,36 @@ import pytest
 
 from tests.test_house import ROOT, all_sources, place, tree_of
 
-READER, WRITER = "topologies/reading.py", "topologies/writing.py"
+READER, WRITER = "topologies/files/reading.py", "topologies/files/writing.py"
 READERS = {
     READER: "the reader",
-    "executor/blame.py": "messages of ranks",
-    "executor/cache.py": "what it kept itself, with a digest",
-    "executor/procfs.py": "what the system says of a process",
-    "executor/ranks.py": "messages of ranks, and what they say on stderr",
+    "executor/launching/blame.py": "messages of ranks",
+    "executor/calibrating/measurement_cache.py": "what it kept itself, with a digest",
+    "executor/launching/procfs.py": "what the system says of a process",
+    "executor/launching/rank_processes.py": "messages of ranks, and what they say on stderr",
     "simgpt/studies/inputs.py": "sources of its own",
     "simgpt/studies/rows.py": "rows line by line, on a descriptor of the reader's",
-    "simulator/processes.py": "what the system says of a process",
+    "simulator/child_process.py": "what the system says of a process",
 }
 WRITERS = {
     WRITER: "the writer",
-    "executor/cache.py": "a lock without content",
-    "executor/ranks.py": "what ranks say, in a folder of its own",
+    "executor/calibrating/measurement_cache.py": "a lock without content",
+    "executor/launching/rank_processes.py": "what ranks say, in a folder of its own",
     "executor/worker.py": "messages to its parent",
     "simgpt/studies/cluster.py": "a sweep's certificate, in a private folder of its own",
 }
 PARSERS = {
     READER: "the reader",
-    "executor/cache.py": "what it kept itself, with a digest",
-    "executor/ranks.py": "messages of ranks",
-    "executor/tasks.py": "messages to its ranks",
+    "executor/calibrating/measurement_cache.py": "what it kept itself, with a digest",
+    "executor/launching/rank_processes.py": "messages of ranks",
+    "executor/launching/task_specs.py": "messages to its ranks",
     "simgpt/studies/journal.py": "a record that it has just made, to compare it with another",
     "simgpt/studies/rows.py": "rows, each no longer than one is",
 }
 DESCRIPTORS = {
     READER: "the reader",
     WRITER: "the writer",
-    "executor/text.py": "the text that a run trains on, which is mapped",
+    "executor/corpus.py": "the text that a run trains on, which is mapped",
     "simgpt/options.py": "nothing, in the place of a full stdout",
     "simgpt/stderr.py": "nothing, in the place of a full stderr",
 }

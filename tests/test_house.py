@@ -17,9 +17,9 @@ ALLOWED = {
     "topologies": [],
     "workload": [
         "topologies.errors",
-        "topologies.printable",
-        "topologies.reading",
-        "topologies.units",
+        "topologies.files.printable",
+        "topologies.files.reading",
+        "topologies.files.units",
     ],
     "simulator": ["topologies", "workload"],
     "executor": ["topologies", "workload"],

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from topologies.document import Fact
 from topologies.errors import MachineError
-from topologies.load import load_machine, machine_names
+from topologies.files.facts import Fact
+from topologies.files.reading import shipped_toml
 from topologies.machine import Machine, machine_from_facts
-from topologies.reading import shipped_toml
+from topologies.machine_files import load_machine, machine_names
 
 CURVES = ("all_gather", "reduce_scatter", "all_reduce", "tree", "nvls", "send_recv", "broadcast")
 GIVEN = "given with the machine"

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topologies.errors import MachineError
-from topologies.graph import node_graph
-from topologies.interconnect import Dragonfly, FatTree
+from topologies.files.units import format_quantity
+from topologies.files.writing import figure_bytes, write_whole
+from topologies.hardware.interconnect import Dragonfly, FatTree
 from topologies.machine import Machine
-from topologies.units import format_quantity
-from topologies.writing import figure_bytes, write_whole
+from topologies.routing.graph import node_graph
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

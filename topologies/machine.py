@@ -10,15 +10,15 @@ from typing import Annotated, Any
 from cattrs import BaseValidationError, Converter, transform_error
 from cattrs.gen import make_dict_structure_fn, override
 
-from topologies.device import Attention, Device, Draw, Matmul
-from topologies.document import Fact, put, read_facts, write_facts
 from topologies.errors import MachineError
-from topologies.interconnect import KINDS, Dragonfly, FatTree, Interconnect, NoInterconnect
-from topologies.keys import Key, keyed_fields
-from topologies.node import Host, Links, Nics, Node
-from topologies.profile import Profile, Table
-from topologies.schema import Leaf, checked, leaves, nearest
-from topologies.software import PARTS, Software
+from topologies.files.facts import Fact, put, read_facts, write_facts
+from topologies.files.keys import Key, keyed_fields
+from topologies.files.schema import Leaf, checked, leaves, nearest
+from topologies.hardware.device import Attention, Device, Draw, Matmul
+from topologies.hardware.interconnect import KINDS, Dragonfly, FatTree, Interconnect, NoInterconnect
+from topologies.hardware.node import Host, Links, Nics, Node
+from topologies.hardware.profile import MeasuredTable, Profile
+from topologies.hardware.software import PARTS, Software
 
 MOST_PARTS = 10_000_000
 
@@ -168,7 +168,7 @@ def _interconnect(table: Mapping[str, Any], _: object) -> Interconnect:
 def _converter() -> Converter:
     converter = Converter(forbid_extra_keys=True)
     parts = (Matmul, Attention, Draw, Device, Links, Host, Nics, Node, Dragonfly, FatTree)
-    for cls in (*parts, NoInterconnect, *PARTS, Power, Profile, Table, Machine):
+    for cls in (*parts, NoInterconnect, *PARTS, Power, Profile, MeasuredTable, Machine):
         renamed: Any = {
             field.attribute: override(rename=field.key.name) for field in keyed_fields(cls)
         }

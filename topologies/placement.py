@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.errors import MachineError, TooFewDevicesError
-from topologies.hostlist import node_numbers
-from topologies.interconnect import Dragonfly
+from topologies.files.hostlist import node_numbers
+from topologies.hardware.interconnect import Dragonfly
 from topologies.machine import Machine
-from topologies.wiring import wiring
+from topologies.routing.wiring import wiring
 
 Ints = NDArray[np.int64]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from topologies.errors import MachineError
-from topologies.schema import nearest
+from topologies.files.schema import nearest
 
 
 def variants_in(document: Mapping[str, Any]) -> list[str]:

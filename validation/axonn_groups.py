@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from topologies.files.reading import shipped_toml
 from topologies.machine import Machine
-from topologies.network import rings
 from topologies.placement import contiguous
-from topologies.reading import shipped_toml
+from topologies.routing.rings import rings
 
 
 @dataclass(frozen=True, slots=True)

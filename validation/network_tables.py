@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from topologies.errors import SimgptError
-from topologies.printable import path_shown
-from topologies.reading import ANSWER_BYTES, UserFile, shipped_text
-from topologies.software import Kind
+from topologies.files.printable import path_shown
+from topologies.files.reading import ANSWER_BYTES, UserFile, shipped_text
+from topologies.hardware.software import Kind
 
 KIND_OF_OP: dict[str, Kind] = {
     "all_gather": "all_gather",
@@ -43,7 +43,7 @@ _FILE = UserFile("file of measured tables", TableError, ANSWER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MeasuredRow:
     """One measurement: group, the size as its table gives it, the payload as we count it, time."""
 
     devices: int
@@ -60,7 +60,7 @@ class Measured:
     name: str
     variant: str
     kind: Kind
-    rows: tuple[Row, ...]
+    rows: tuple[MeasuredRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _rule(name: str, table: Mapping[str, Any]) -> dict[str, str]:
     return {"reason": f"no variant of a machine stands for {what}"}
 
 
-def _rows(name: str, table: Mapping[str, Any], per_node: int) -> tuple[Row, ...]:
+def _rows(name: str, table: Mapping[str, Any], per_node: int) -> tuple[MeasuredRow, ...]:
     columns, rows = table.get("columns"), table.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list):
         raise TableError(f"table {name} wants columns and rows, both lists")
@@ -143,14 +143,16 @@ def _rows(name: str, table: Mapping[str, Any], per_node: int) -> tuple[Row, ...]
     return tuple(_row(name, table, dict(zip(columns, row, strict=False)), per_node) for row in rows)
 
 
-def _row(name: str, table: Mapping[str, Any], cells: Mapping[str, Any], per_node: int) -> Row:
+def _row(
+    name: str, table: Mapping[str, Any], cells: Mapping[str, Any], per_node: int
+) -> MeasuredRow:
     origin = f"table {name}"
     time = next((column for column in (*_SECONDS, "bytes_per_second") if column in cells), "")
     devices = _count({**table, **cells}, "devices", origin)
     within = _count({"devices_per_node": per_node, **table}, "devices_per_node", origin)
     nodes = _count({"nodes": -(-devices // within), **table}, "nodes", origin)
     size, measured = _number(cells, "bytes", origin), _number(cells, time or "seconds", origin)
-    return Row(
+    return MeasuredRow(
         devices=devices,
         nodes=nodes,
         size_bytes=size,

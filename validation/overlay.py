@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-from simulator.costs import peak_flops_per_s
-from topologies.load import load_machine
-from topologies.reading import shipped_toml
+from simulator.costs.analytic import peak_flops_per_s
+from topologies.files.reading import shipped_toml
+from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan_text import parse_plan

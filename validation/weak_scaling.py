@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.prediction import Prediction, predict
-from topologies.load import load_machine
+from simulator.predict import Prediction, predict
+from topologies.files.reading import shipped_toml
+from topologies.machine_files import load_machine
 from topologies.placement import scheduler
-from topologies.reading import shipped_toml
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 

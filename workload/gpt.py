@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from topologies.printable import printable, shown
-from topologies.reading import UserFile, shipped_toml
+from topologies.files.printable import printable, shown
+from topologies.files.reading import UserFile, shipped_toml
 from workload.errors import ModelError
 
 CHOICES = {

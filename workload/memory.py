@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workload.op import HOST, ROLES
-from workload.outline import Ints
+from workload.structure import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from workload.gpt import GPT
 from workload.layout import Layout
 from workload.memory import MemoryUse, use_of
 from workload.op import Buffer, Op
-from workload.outline import Ints, Outline
 from workload.plan import Plan
 from workload.schedule import Slot
+from workload.structure import Ints, Structure
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Program:
     states: Mapping[str, Layout] = field(default_factory=dict)
     stage: int = 0
     slot_of: Mapping[str, Slot] = field(default_factory=dict)
-    like: Outline | None = None
+    like: Structure | None = None
     known_nbytes: tuple[int, ...] = ()
 
     @cached_property
-    def outline(self) -> Outline:
+    def outline(self) -> Structure:
         """What it has in common with programs that differ in sizes alone."""
-        return self.like or Outline(self.ops, self.buffers, self.slot_of)
+        return self.like or Structure(self.ops, self.buffers, self.slot_of)
 
     @property
     def waits(self) -> list[Waits]:

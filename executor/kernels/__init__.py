@@ -17,10 +17,10 @@ from executor.kernels import (
     unfused,
     vocabulary,
 )
-from executor.place import Place
+from executor.rank_context import RankContext
 from workload.op import Op
 
-Kernel = Callable[[Op, Sequence[torch.Tensor], Sequence[torch.Tensor], Place], None]
+Kernel = Callable[[Op, Sequence[torch.Tensor], Sequence[torch.Tensor], RankContext], None]
 
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {

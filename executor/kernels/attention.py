@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from executor.kernels import stepwise
 from executor.kernels.heads import heads_of, repeated, summed, tokens_of
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
-from executor.place import Place
+from executor.rank_context import RankContext
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
@@ -20,7 +20,7 @@ Tensors = Sequence[torch.Tensor]
 FLASH_WIDTHS, FLASH_WIDEST = 8, 256
 
 
-def attention(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Causal attention of fused query, key and value; writes context and log-sum-exp."""
     parts = heads_of(op, reads[0])
     context, logsumexp = writes
@@ -37,7 +37,7 @@ def attention(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         part.queries(logsumexp).copy_(lse)
 
 
-def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Gradients of query, key and value, laid out as the fused tensor is."""
     grad, qkv, context, logsumexp = reads
     parts, targets = heads_of(op, qkv), heads_of(op, writes[0])
@@ -55,7 +55,7 @@ def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
             part.keys(target).copy_(summed(own, part.keys(target).shape[1]))
 
 
-def rope(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def rope(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Rotate queries and keys by their positions, in place.
 
     Element i of a head turns with element i + width/2, by position * base^(-2 i / width): the
@@ -65,12 +65,12 @@ def rope(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     _turn(op, writes[0], at, forward=True)
 
 
-def rope_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def rope_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Rotate the gradients of queries and keys back, in place."""
     _turn(op, writes[0], at, forward=False)
 
 
-def _turn(op: Op, qkv: torch.Tensor, at: Place, *, forward: bool) -> None:
+def _turn(op: Op, qkv: torch.Tensor, at: RankContext, *, forward: bool) -> None:
     width, sequence, base = (op.attributes[key] for key in ("width", "sequence", "base"))
     heads = op.attributes["heads"] + op.attributes["kv_heads"]
     wide = wide_dtype(qkv)

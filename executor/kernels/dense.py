@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.place import Place
+from executor.rank_context import RankContext
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
 
 
-def matmul(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """C = A B in the form that the op names: N as stored, T transposed; a third operand is a bias.
 
     Weights at rest are flat, so operands are viewed in the shape that the form implies. Zeros may
@@ -31,7 +31,7 @@ def matmul(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         torch.mm(a, b, out=out)
 
 
-def transpose(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def transpose(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Copy a matrix transposed; a weight at rest is flat, so the op says its shape."""
     shape = (op.attributes["rows"], op.attributes["columns"])
     writes[0].copy_(_matrix(reads[0], *shape).t())

@@ -16,7 +16,7 @@ from math import ceil, prod
 import torch
 
 from executor.kernels.slices import row_slices
-from executor.place import Place
+from executor.rank_context import RankContext
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
@@ -26,7 +26,7 @@ BITS = 53
 HASHED_BYTES = 32  # what hashing takes an element: 8 bytes a few times over
 
 
-def dropout(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def dropout(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Zero what is dropped and scale the rest by 1 / (1 - rate); writes the mask too."""
     source, out, mask = (t.view(-1, t.shape[-1]) for t in (reads[0], *writes))
     block = block_of(op, reads[0].shape, at)
@@ -35,7 +35,7 @@ def dropout(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         _drop(source[part], mask[part], op, out[part])
 
 
-def dropout_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def dropout_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The gradient of what was kept, scaled likewise."""
     grad, mask, out = (t.view(-1, t.shape[-1]) for t in (*reads, *writes))
     for part in row_slices(len(mask), _line_bytes(mask), at):
@@ -75,14 +75,14 @@ class Block:
         return places
 
 
-def scores_block(op: Op, at: Place) -> Block:
+def scores_block(op: Op, at: RankContext) -> Block:
     """This rank's scores of a micro-batch, (sequences, heads, sequence, sequence), heads over x."""
     heads, sequence = op.attributes["heads"], op.attributes["sequence"]
     count = op.attributes["rows"] // sequence
     return _scores_block(op, (count, heads, sequence, sequence), at)
 
 
-def kept(op: Op, block: Block, at: Place, lines: slice | None = None) -> torch.Tensor:
+def kept(op: Op, block: Block, at: RankContext, lines: slice | None = None) -> torch.Tensor:
     """Which elements of a block are kept, as booleans; of some of its lines, (lines, last)."""
     text = f"{at.seed}/{at.step}/{op.attributes['place']}"
     salt = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
@@ -102,7 +102,7 @@ def _line_bytes(mask: torch.Tensor) -> int:
     return HASHED_BYTES * mask.shape[-1]
 
 
-def block_of(op: Op, shape: Sequence[int], at: Place) -> Block:
+def block_of(op: Op, shape: Sequence[int], at: RankContext) -> Block:
     """This rank's part of a whole tensor: scores, or else (rows, columns) with columns over y and
     perhaps rows over x."""
     if len(shape) == 4:
@@ -114,7 +114,7 @@ def block_of(op: Op, shape: Sequence[int], at: Place) -> Block:
     return Block(whole, (first, at.index("y") * columns), (rows, columns))
 
 
-def _scores_block(op: Op, shape: tuple[int, ...], at: Place) -> Block:
+def _scores_block(op: Op, shape: tuple[int, ...], at: RankContext) -> Block:
     count, heads, *square = shape
     first = at.first_sequence(op.attributes["micro_batch"], count)
     whole = (0, at.grid.x * heads, *square)

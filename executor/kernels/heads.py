@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from executor.kernels.slices import wide_dtype
-from executor.place import Place
+from executor.rank_context import RankContext
 from workload.op import Op
 
 
@@ -52,7 +52,7 @@ def alibi_slopes(heads: int, device: torch.device | None = None) -> torch.Tensor
     return slopes if whole == heads else torch.cat([slopes[1::2], slopes[::2]])[:heads]
 
 
-def rank_slopes(op: Op, like: torch.Tensor, at: Place) -> torch.Tensor | None:
+def rank_slopes(op: Op, like: torch.Tensor, at: RankContext) -> torch.Tensor | None:
     """ALiBi's slopes of this rank's heads, (heads,), where the model has any; made on the device of
     `like`, for a copy from the host would wait for it."""
     if not op.attributes["alibi"]:

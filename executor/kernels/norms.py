@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import torch
 
 from executor.kernels.slices import wide_rows
-from executor.place import Place
+from executor.rank_context import RankContext
 from workload.op import Op
 
 EPS = 1e-5
 Tensors = Sequence[torch.Tensor]
 
 
-def layernorm(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def layernorm(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Normalise whole rows; writes the result and (mean, reciprocal deviation)."""
     source, gain, *bias = reads
     bias_or_none = bias[0] if bias else None
@@ -32,7 +32,7 @@ def layernorm(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         writes[1][1, part].copy_(rstd[:, 0])
 
 
-def layernorm_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def layernorm_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Sum and sum of squares of a rank's columns, per row."""
     source, stats = reads[0], writes[0]
     for part in wide_rows(source, at):
@@ -40,7 +40,7 @@ def layernorm_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         stats[1, part] = _squares(source[part], stats.dtype)
 
 
-def layernorm_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def layernorm_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Turn the summed statistics into mean and reciprocal deviation, and normalise."""
     source, stats, gain, *bias = reads
     stats.div_(op.attributes["width"])
@@ -53,7 +53,7 @@ def layernorm_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         writes[0][part].copy_(normal)
 
 
-def layernorm_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def layernorm_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Gradient of whole rows in place, and those of gain and bias.
 
     torch's CPU kernel adds up rows of 16 bits in 16 bits: from some 256 rows on, gradients of gain
@@ -77,7 +77,7 @@ def layernorm_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     _add(op, writes[1:], totals)
 
 
-def layernorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def layernorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The two sums per row that the gradient needs, over a rank's columns; gain and bias too."""
     grad, source, stats, gain = reads[:4]
     sums, wide = writes[0], gain.to(stats.dtype)
@@ -93,7 +93,7 @@ def layernorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> N
     _add(op, writes[1:], totals)
 
 
-def layernorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def layernorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Gradient of a rank's columns from the sums over all of them, in place.
 
     dx = rstd (g dy - mean(g dy) - normal mean(g dy normal)).
@@ -107,26 +107,26 @@ def layernorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> 
         writes[0][part].copy_(d.mul_(stats[1, part, None]))
 
 
-def rmsnorm(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def rmsnorm(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Normalise whole rows; writes the result and the reciprocal root of the mean square."""
     source, gain = reads
     rmsnorm_sums(op, [source], [writes[1]], at)
     _rms_apply([source, writes[1], gain], writes[0], source.shape[1], at)
 
 
-def rmsnorm_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def rmsnorm_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Sum of squares of a rank's columns, per row."""
     source, stats = reads[0], writes[0]
     for part in wide_rows(source, at):
         stats[0, part] = _squares(source[part], stats.dtype)
 
 
-def rmsnorm_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def rmsnorm_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Turn the summed squares into the reciprocal root of their mean, and normalise."""
     _rms_apply(reads, writes[0], op.attributes["width"], at)
 
 
-def rmsnorm_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def rmsnorm_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Gradient of whole rows in place, and that of the gain."""
     grad, source, stats, gain = reads[:4]
     total = torch.zeros_like(gain, dtype=stats.dtype)
@@ -138,7 +138,7 @@ def rmsnorm_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     _add(op, writes[1:], [total])
 
 
-def rmsnorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def rmsnorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The one sum per row that the gradient needs, over a rank's columns; the gain's gradient."""
     grad, source, stats, gain = reads[:4]
     total = torch.zeros_like(gain, dtype=stats.dtype)
@@ -147,7 +147,7 @@ def rmsnorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> Non
     _add(op, writes[1:], [total])
 
 
-def rmsnorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def rmsnorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Gradient of a rank's columns from the sums over all of them, in place."""
     grad, source, stats, gain, sums = reads
     for part in wide_rows(source, at):
@@ -164,7 +164,7 @@ def _normal(source: torch.Tensor, stats: torch.Tensor) -> torch.Tensor:
     return (source - stats[0, :, None]).mul_(stats[1, :, None])
 
 
-def _rms_apply(reads: Tensors, out: torch.Tensor, width: int, at: Place) -> None:
+def _rms_apply(reads: Tensors, out: torch.Tensor, width: int, at: RankContext) -> None:
     source, stats, gain = reads
     stats.div_(width).add_(EPS).rsqrt_()
     for part in wide_rows(source, at):

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.place import Place
+from executor.rank_context import RankContext
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
 
 
-def square_sum(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def square_sum(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Sum of the gradients' squares, each gradient's share counted once over its copies."""
     dtype = writes[0].dtype
     norms = [norm.to(dtype) for norm in torch._foreach_norm(list(reads), dtype=dtype)]
@@ -22,13 +22,13 @@ def square_sum(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     writes[0].copy_(torch.stack(squares).sum())
 
 
-def clip_scale(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def clip_scale(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """What every gradient is multiplied by: at most 1, less where the norm exceeds the clip."""
     norm = torch.sqrt(reads[0], out=writes[0])
     norm.add_(1e-6).reciprocal_().mul_(at.adamw.clip).clamp_(max=1.0)
 
 
-def scale(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def scale(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Clip a block's gradients, in place or into wider copies of them."""
     grads = reads[1 : 1 + len(writes)]
     if writes[0].dtype != grads[0].dtype:
@@ -36,13 +36,13 @@ def scale(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     torch._foreach_mul_(list(writes), reads[0][0])
 
 
-def move(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def move(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Copy states between device and host; a write beyond the reads is a mark without bytes."""
     for source, target in zip(reads, writes, strict=False):
         target.copy_(source, non_blocking=True)
 
 
-def adamw(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def adamw(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """One AdamW update of a block's parameters; bf16 ones follow their fp32 master copies."""
     decays, copied = op.attributes["decays"], op.attributes["copied"]
     count = len(decays)
@@ -57,7 +57,7 @@ def adamw(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         copy.copy_(master)
 
 
-def _update(columns: list[list[torch.Tensor]], at: Place, decay: float) -> None:
+def _update(columns: list[list[torch.Tensor]], at: RankContext, decay: float) -> None:
     trained, grads, first, second = columns
     # Filled on the device, and one for all: the kernel only reads it. One made of a number on the
     # host would hold up the host until all kernels before it are done.

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.place import Place
+from executor.rank_context import RankContext
 from workload.op import Op
 
 
-def row_slices(rows: int, row_bytes: int, at: Place) -> Iterator[slice]:
+def row_slices(rows: int, row_bytes: int, at: RankContext) -> Iterator[slice]:
     """Slices of so many rows, of which each row takes `row_bytes` of temporaries."""
     height = max(at.scratch_bytes // max(row_bytes, 1), 1)
     return (slice(start, min(start + height, rows)) for start in range(0, rows, height))
 
 
-def wide_rows(tensor: torch.Tensor, at: Place, copies: int = 4) -> Iterator[slice]:
+def wide_rows(tensor: torch.Tensor, at: RankContext, copies: int = 4) -> Iterator[slice]:
     """Slices of a matrix's rows for a kernel that holds `copies` of them in its wide precision."""
     rows, columns = tensor.shape
     return row_slices(rows, copies * columns * wide_dtype(tensor).itemsize, at)
@@ -49,7 +49,7 @@ class HeadSlice:
         return tensor[self.sequences, self.kv_heads]
 
 
-def head_slices(op: Op, sequences: int, head_bytes: int, at: Place) -> Iterator[HeadSlice]:
+def head_slices(op: Op, sequences: int, head_bytes: int, at: RankContext) -> Iterator[HeadSlice]:
     """Slices of an attention's heads, of which each head of queries takes `head_bytes`.
 
     Whole sequences, or else some heads of one, so that a contiguous tensor's part is contiguous.

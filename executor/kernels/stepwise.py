@@ -13,14 +13,14 @@ import torch
 from executor.kernels.dropout import Block, kept, scale_of, scores_block
 from executor.kernels.heads import bias_scores, rank_slopes, repeated, summed
 from executor.kernels.slices import HeadSlice, head_slices, row_slices, wide_dtype
-from executor.place import Place
+from executor.rank_context import RankContext
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
 SQUARES = 8  # squares of scores, probabilities and their gradients that a slice holds at once
 
 
-def forward(op: Op, qkv: Tensors, out: torch.Tensor, at: Place) -> None:
+def forward(op: Op, qkv: Tensors, out: torch.Tensor, at: RankContext) -> None:
     """Write the context of queries, keys and values, all (sequences, heads, sequence, width)."""
     slopes = rank_slopes(op, qkv[0], at)
     for part, (q, k, v) in _slices(op, qkv, at):
@@ -29,7 +29,7 @@ def forward(op: Op, qkv: Tensors, out: torch.Tensor, at: Place) -> None:
             part.queries(out)[:, :, rows].copy_(_times(weights, left) @ v)
 
 
-def backward(op: Op, grad: torch.Tensor, qkv: Tensors, targets: Tensors, at: Place) -> None:
+def backward(op: Op, grad: torch.Tensor, qkv: Tensors, targets: Tensors, at: RankContext) -> None:
     """Write the gradients of queries, keys and values from that of the context.
 
     With P = softmax(S), D the dropped P, O = D V: dV = D' dO, dD = dO V', dP likewise dropped,
@@ -50,7 +50,7 @@ def backward(op: Op, grad: torch.Tensor, qkv: Tensors, targets: Tensors, at: Pla
             part.keys(target).copy_(summed(own, part.keys(target).shape[1]))
 
 
-def _slices(op: Op, qkv: Tensors, at: Place) -> Iterator[tuple[HeadSlice, Tensors]]:
+def _slices(op: Op, qkv: Tensors, at: RankContext) -> Iterator[tuple[HeadSlice, Tensors]]:
     """Slices of heads, and their queries, keys and values in wide precision, one key a query."""
     wide = wide_dtype(qkv[0])
     sequence, width = op.attributes["sequence"], op.attributes["width"]
@@ -61,7 +61,7 @@ def _slices(op: Op, qkv: Tensors, at: Place) -> Iterator[tuple[HeadSlice, Tensor
         yield part, (q, k, v)
 
 
-def _rows(q: torch.Tensor, at: Place) -> Iterator[slice]:
+def _rows(q: torch.Tensor, at: RankContext) -> Iterator[slice]:
     """Slices of queries whose squares stay within the scratch."""
     count, heads, sequence, _ = q.shape
     return row_slices(sequence, SQUARES * count * heads * sequence * q.itemsize, at)
@@ -73,7 +73,7 @@ def _probabilities(
     k: torch.Tensor,
     part: HeadSlice,
     rows: slice,
-    at: Place,
+    at: RankContext,
     slopes: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The softmax of some queries' scores, and what it is multiplied by where there is dropout."""
@@ -87,7 +87,7 @@ def _probabilities(
     return weights, left.to(weights.dtype).mul_(scale_of(op))
 
 
-def _block(op: Op, part: HeadSlice, rows: slice, at: Place) -> Block:
+def _block(op: Op, part: HeadSlice, rows: slice, at: RankContext) -> Block:
     count = part.sequences.stop - part.sequences.start
     whole = scores_block(op, at)
     starts = (part.sequences.start, part.heads.start, rows.start, 0)

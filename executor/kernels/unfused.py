@@ -9,14 +9,14 @@ import torch
 
 from executor.kernels.heads import bias_scores, heads_of, rank_slopes, tokens_of
 from executor.kernels.slices import HeadSlice, head_slices, wide_dtype, wide_rows
-from executor.place import Place
+from executor.rank_context import RankContext
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
 BANDS = ("queries", "keys", "values")
 
 
-def batched_matmul(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def batched_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """C = A B for each sequence and head of keys, A and B transposed as the form says.
 
     The heads of queries that share a key stand below each other, as rows of one matrix.
@@ -39,7 +39,7 @@ def batched_matmul(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
             own.copy_(torch.bmm(a, b).mul_(alpha).view(own.shape))
 
 
-def softmax(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def softmax(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Probabilities from scores, keys after the query left out, and with ALiBi's bias."""
     scores, out = (t.view(-1, t.shape[-1]) for t in (reads[0], writes[0]))
     heads, sequence = op.attributes["heads"], op.attributes["sequence"]
@@ -51,7 +51,7 @@ def softmax(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         out[part].copy_(bias_scores(wide, lines % sequence, own).softmax(-1))
 
 
-def softmax_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def softmax_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Gradient of the scores, in place of that of the probabilities."""
     grad, probabilities, out = (t.view(-1, t.shape[-1]) for t in (*reads, writes[0]))
     ops: Any = torch.ops.aten

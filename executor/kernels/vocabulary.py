@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from executor.kernels.slices import row_slices, wide_dtype, wide_rows
-from executor.place import Place
+from executor.rank_context import RankContext
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
 TOKEN_BYTES = 64  # what row numbers and marks of a token take
 
 
-def embedding(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def embedding(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Rows of this rank's part of the table; zeros for tokens that another rank holds."""
     tokens, out = reads[0], writes[0]
     table = reads[1].view(-1, out.shape[1])
@@ -24,7 +24,7 @@ def embedding(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         out[part].masked_fill_(elsewhere[:, None], 0)
 
 
-def embedding_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def embedding_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Add each token's gradient to its row, for the rows that this rank holds.
 
     Tokens are sorted, and each row's gradients are summed in fp32, in their order, and rounded
@@ -48,7 +48,7 @@ def embedding_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         table[:, columns].index_copy_(0, present, sums.to(table.dtype))
 
 
-def position(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def position(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """This rank's columns of the embedding, plus the learned positions of its rows."""
     whole, table = reads
     sequence, width = table.shape
@@ -62,7 +62,7 @@ def position(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         torch.add(columns.view(-1, sequence, width), table, out=out)
 
 
-def position_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def position_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Sum over the rows of a micro-batch that share a position."""
     grad, total = reads[0], writes[0]
     if op.attributes["first"]:
@@ -76,14 +76,14 @@ def position_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         total[part].add_(sequences[:, part].sum(0, dtype=wide_dtype(total)))
 
 
-def _positions(op: Op, part: slice, rows: torch.Tensor, at: Place) -> torch.Tensor:
+def _positions(op: Op, part: slice, rows: torch.Tensor, at: RankContext) -> torch.Tensor:
     """Where in its sequence each row of a slice is, of which x has so many parts."""
     first = at.index("x") * rows.shape[0]
     places = torch.arange(first + part.start, first + part.stop, device=rows.device)
     return places % int(op.attributes["sequence"])
 
 
-def loss_maximum(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def loss_maximum(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Largest logit per row among this rank's part of the vocabulary, padding left out."""
     valid = _valid(op, reads[0], at)
     if valid:
@@ -92,7 +92,7 @@ def loss_maximum(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         writes[0].fill_(-torch.inf)
 
 
-def loss_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def loss_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Per row the sum of exponentials and the target's logit, both relative to the maximum.
 
     The logits become their exponentials, in place; padded columns become zero.
@@ -108,7 +108,7 @@ def loss_sums(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
     torch.sum(logits, 1, out=sums[0])
 
 
-def loss_mean(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def loss_mean(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Add this micro-batch's share of the mean cross-entropy over the step's tokens."""
     sums = reads[0]
     if op.attributes["first"]:
@@ -118,7 +118,7 @@ def loss_mean(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         writes[0].add_(own / op.attributes["tokens"])
 
 
-def loss_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+def loss_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """(softmax - one-hot) / tokens, from the exponentials and their sum."""
     exponentials, sums, targets = reads
     grad, tokens = writes[0], op.attributes["tokens"]
@@ -130,14 +130,14 @@ def loss_grad(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
         grad[part].scatter_add_(1, local[:, None], hit[:, None])
 
 
-def _local(tokens: torch.Tensor, rows: int, at: Place) -> tuple[torch.Tensor, torch.Tensor]:
+def _local(tokens: torch.Tensor, rows: int, at: RankContext) -> tuple[torch.Tensor, torch.Tensor]:
     """Row numbers within this rank's part, and which tokens are not in it (their row is 0)."""
     local = tokens - at.vocabulary_part * rows
     elsewhere = (local < 0) | (local >= rows)
     return local.masked_fill_(elsewhere, 0), elsewhere
 
 
-def _valid(op: Op, logits: torch.Tensor, at: Place) -> int:
+def _valid(op: Op, logits: torch.Tensor, at: RankContext) -> int:
     """How many of this rank's columns are not padding."""
     columns = logits.shape[1]
     return min(max(int(op.attributes["vocab"]) - at.vocabulary_part * columns, 0), columns)

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from simgpt import options, tables
-from topologies.benchmark import Line, bench, doubling, sizes_of
+from topologies.collectives.benchmark import BenchmarkLine, bench, doubling, sizes_of
 from topologies.errors import MachineError, SimgptError
-from topologies.software import ALGORITHMS, Kind
+from topologies.hardware.software import ALGORITHMS, Kind
 
 MOST_DIGITS = 9  # of a number of devices
 
@@ -76,7 +76,7 @@ def command(
     options.answer(_text(lines), record, as_json=as_json, output=output)
 
 
-def _text(lines: list[Line]) -> str:
+def _text(lines: list[BenchmarkLine]) -> str:
     columns = ["algorithm", "devices", "bytes", "time", "algbw (GB/s)", "busbw (GB/s)"]
     rows = [
         (

@@ -52,9 +52,9 @@ def command(
 
     The file is a machine file: `predict -m`, `run -m` and `validate host -m` take it.
     """
-    from executor.calibration import calibrate
-    from executor.devices import accelerators, device_for
-    from executor.tasks import Calibration
+    from executor.calibrating.calibrate import calibrate
+    from executor.launching.devices import accelerators, device_for
+    from executor.launching.task_specs import Calibration
 
     count = ranks or (0 if device == "cpu" else accelerators()) or os.cpu_count() or 1
     device = device_for(device, count, options.note)

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from simgpt import options, tables
-from topologies.load import load_machine, machine_names
 from topologies.machine import Machine
+from topologies.machine_files import load_machine, machine_names
 
 
 @click.command("machines")

@@ -10,12 +10,12 @@ import click
 
 from simgpt import options, tables
 from simgpt.advice import starved, what_fits
-from simgpt.asked import asked
-from topologies.units import J_PER_MWH, format_energy, format_quantity
+from simgpt.invocation import asked
+from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 
 if TYPE_CHECKING:
-    from simulator.cost import Cost, Training
-    from simulator.prediction import Prediction
+    from simulator.economics import Cost, Training
+    from simulator.predict import Prediction
     from topologies.machine import Machine
     from topologies.placement import Placement
     from workload.gpt import GPT
@@ -85,8 +85,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     A plan that does not fit into memory is answered in full, and then ends with status 3.
     """
-    from simulator.prediction import predict
-    from topologies.policies import parse_placement
+    from simulator.predict import predict
+    from topologies.placement_names import parse_placement
 
     if how["swept"]:
         return _sweep(model, machine, as_json=as_json, output=output, how=how)
@@ -127,10 +127,10 @@ def _sweep(
     """Predict every combination of the swept values, and keep the rows nowhere."""
     from simgpt.commands.sweep import SHOWN, answer_rows, swept
     from simgpt.progress import Ticker
+    from simgpt.studies.inline_study import study_of_words
     from simgpt.studies.inputs import inputs_of
-    from simgpt.studies.sweep import sweep
-    from simgpt.studies.table import describe, ranked
-    from simgpt.studies.words import study_of_words
+    from simgpt.studies.study_table import describe, ranked
+    from simgpt.studies.sweep_rows import sweep
 
     if how["trace"] is not None or how["compute"] != "machine":
         raise click.UsageError("--sweep goes with neither --trace nor --compute")
@@ -155,16 +155,16 @@ def write_trace(prediction: Prediction, path: Path) -> None:
 
 def costs_of(compute: str, gpt: GPT, plan: Plan) -> dict[str, Any]:
     """What --compute asks of the simulator."""
-    from simulator.kernels import Kernels
+    from simulator.costs.stack import SoftwareStack
 
     if compute == "measured":
         return {"op_seconds": measured_ops(gpt, plan)}
-    return {"kernels": Kernels(tabled=compute == "profile")}
+    return {"kernels": SoftwareStack(tabled=compute == "profile")}
 
 
 def measured_ops(gpt: GPT, plan: Plan) -> dict[str, float]:
     """The seconds of the plan's distinct ops on the device at hand, measured where not yet kept."""
-    from executor.calibration import measured_ops
+    from executor.calibrating.calibrate import measured_ops
     from simgpt.progress import Ticker
 
     with Ticker() as progress:
@@ -173,7 +173,7 @@ def measured_ops(gpt: GPT, plan: Plan) -> dict[str, float]:
 
 def reach_of(prediction: Prediction, machine: Machine, placement: Placement) -> dict[str, str]:
     """For each axes that communicate, how far their groups reach: `inside a node`, …"""
-    from topologies.locality import locality
+    from topologies.routing.locality import locality
 
     grid = prediction.plan.grid
     return {

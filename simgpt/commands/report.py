@@ -43,7 +43,7 @@ def command(
     machine or model of your own is read again from where it was, if it is still the same.
     """
     from validation.report.answers import Answers, read_answers
-    from validation.report.report import write_report
+    from validation.report.write_report import write_report
     from validation.weak_scaling import weak_scaling
 
     if not (files or ladder):

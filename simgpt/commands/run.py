@@ -14,16 +14,16 @@ import click
 
 from simgpt import options, tables
 from simgpt.advice import what_fits
-from simgpt.asked import ran
+from simgpt.invocation import ran
 from simgpt.progress import Ticker
 from simgpt.trained import check_converged, record_of, summary, write_trace
 from topologies.errors import SimgptError
 from workload.errors import PlanCannotRunError
 
 if TYPE_CHECKING:
-    from executor.seat import Seat
-    from executor.tasks import Job
-    from simulator.prediction import Prediction
+    from executor.launching.launch_env import RankInfo
+    from executor.launching.task_specs import Job
+    from simulator.predict import Prediction
     from topologies.machine import Machine
 
 MOST_SEED = 2**32
@@ -72,13 +72,13 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
 
     Starts --ranks processes on this machine, or joins those that torchrun or srun started.
     """
-    from executor.launch import require_torch
-    from executor.seat import Seat
-    from executor.text import check_text, read_text
+    from executor.corpus import check_text, read_text
+    from executor.launching.launch import require_torch
+    from executor.launching.launch_env import RankInfo
 
     options.check_apart(output, how["trace"])
     require_torch()
-    seat = Seat.from_environment(os.environ)
+    seat = RankInfo.from_environment(os.environ)
     job = _job(model, text, seat, how)
     check_text(read_text(text), job.gpt)
     built = _machine(job, how["machine"], seat, predicts=not how["no_predict"])
@@ -95,11 +95,11 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     check_converged(record, job)
 
 
-def _job(model: str, text: str | None, seat: Seat | None, how: dict[str, Any]) -> Job:
+def _job(model: str, text: str | None, seat: RankInfo | None, how: dict[str, Any]) -> Job:
     """What every rank is told, once the plan is known to suit the model and the ranks."""
-    from executor.devices import device_for
-    from executor.launch import check_ranks
-    from executor.tasks import AdamW, Job
+    from executor.launching.devices import device_for
+    from executor.launching.launch import check_ranks
+    from executor.launching.task_specs import AdamW, Job
     from workload.lowering import check
 
     ranks = _ranks(how["ranks"], seat)
@@ -127,7 +127,7 @@ def _job(model: str, text: str | None, seat: Seat | None, how: dict[str, Any]) -
     )
 
 
-def _ranks(wanted: int | None, seat: Seat | None) -> int | None:
+def _ranks(wanted: int | None, seat: RankInfo | None) -> int | None:
     if seat is None:
         return wanted
     if wanted is not None and wanted != seat.ranks:
@@ -138,7 +138,9 @@ def _ranks(wanted: int | None, seat: Seat | None) -> int | None:
     return seat.ranks
 
 
-def _machine(job: Job, machine: str | None, seat: Seat | None, *, predicts: bool) -> Machine | None:
+def _machine(
+    job: Job, machine: str | None, seat: RankInfo | None, *, predicts: bool
+) -> Machine | None:
     """The given machine, or this one as it was measured once, where something is to be known of it.
 
     To choose matmul forms every rank must know it, to predict only the first.
@@ -159,16 +161,16 @@ def _machine(job: Job, machine: str | None, seat: Seat | None, *, predicts: bool
 
 def _with_forms(job: Job, built: Machine | None) -> Job:
     """The job with the matmul forms that are fastest on the machine, if its plan tunes them."""
-    from simulator.prediction import forms_on
+    from simulator.predict import forms_on
 
     if built is None:
         return job
     return replace(job, forms=tuple(forms_on(job.gpt, job.plan, built).items()))
 
 
-def _predict(job: Job, built: Machine | None, seat: Seat | None) -> Prediction | None:
+def _predict(job: Job, built: Machine | None, seat: RankInfo | None) -> Prediction | None:
     """The prediction beside the first rank's measurement, if the machine is known."""
-    from simulator.prediction import predict
+    from simulator.predict import predict
 
     if built is None or (seat is not None and seat.rank):
         return None
@@ -180,8 +182,8 @@ def _predict(job: Job, built: Machine | None, seat: Seat | None) -> Prediction |
 
 def _calibrated(job: Job) -> str:
     """The file of this machine's quick calibration, made if it is not there yet."""
-    from executor.calibration import cached
-    from executor.tasks import Calibration
+    from executor.calibrating.calibrate import cached
+    from executor.launching.task_specs import Calibration
 
     task = Calibration(
         precisions=(job.plan.precision,), quick=True, threads=job.threads, device=job.device
@@ -206,11 +208,11 @@ def _reporter(
 
 
 def _perform(
-    job: Job, seat: Seat | None, report: Callable[[dict[str, Any]], None]
+    job: Job, seat: RankInfo | None, report: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
     if seat is not None:
         return _join(job, seat, report if seat.rank == 0 else lambda _: None)
-    from executor.launch import launch
+    from executor.launching.launch import launch
 
     return launch(
         "train",
@@ -221,16 +223,16 @@ def _perform(
     )
 
 
-def _join(job: Job, seat: Seat, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _join(job: Job, seat: RankInfo, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Be the rank that a launcher started this process as."""
     # Torch's own account of a lost connection is a page; ours is a sentence.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    from executor.ranks import CUDA_QUEUES
+    from executor.launching.rank_processes import CUDA_QUEUES
 
     for name, value in CUDA_QUEUES.items():
         os.environ.setdefault(name, value)
     from executor.job import perform
-    from executor.sentences import sentence_of
+    from executor.launching.sentences import sentence_of
 
     try:
         return perform(job, seat, report)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options
-from simgpt.asked import asked
-from simgpt.found import Found, describe_ranking
-from simgpt.patience import Patience
-from simgpt.searches import Searches
+from simgpt.interrupts import Patience
+from simgpt.invocation import asked
+from simgpt.search_output import Found, describe_ranking
+from simgpt.search_runner import Searches
 
 if TYPE_CHECKING:
-    from simulator.prediction import Prediction
-    from simulator.search import Question, State
+    from simulator.predict import Prediction
+    from simulator.search import Progress, SearchProblem
     from topologies.machine import Machine
     from topologies.placement import Placement
     from workload.gpt import GPT
@@ -129,11 +129,11 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     (Ctrl-C, SIGTERM, --time-limit, --gap) it says how far off the best plan so far may be. Where no
     plan fits, that is the answer, with status 3.
     """
-    from simulator.search import Question
-    from topologies.policies import parse_placement
+    from simulator.search import SearchProblem
+    from topologies.placement_names import parse_placement
 
     gpt = options.model_of(model)
-    question = Question(gpt, how["devices"], _batch(gpt, how), options.fixed_of(how["plan"]))
+    question = SearchProblem(gpt, how["devices"], _batch(gpt, how), options.fixed_of(how["plan"]))
     built = options.machine_of(machine, how["settings"])
     if how["rank_by"] == "axonn":
         _alone(how)
@@ -154,8 +154,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
 
 def _answered(
-    question: Question, machine: Machine, patience: Patience, how: dict[str, Any]
-) -> tuple[State, dict[str, list[Prediction]]]:
+    question: SearchProblem, machine: Machine, patience: Patience, how: dict[str, Any]
+) -> tuple[Progress, dict[str, list[Prediction]]]:
     """How far the search came, and those along its fronts."""
     same = ("objective", "top", "workers", "exhaustive", "gap")
     searches = Searches(machine, how["placement"], patience, **{key: how[key] for key in same})
@@ -187,9 +187,9 @@ def _alone(how: dict[str, Any]) -> None:
 
 
 def _ranked_by_axonn(
-    question: Question, machine: Machine, placement: Placement, top: int
+    question: SearchProblem, machine: Machine, placement: Placement, top: int
 ) -> tuple[str, dict[str, Any]]:
-    from simulator.search.compare import by_axonn, kendall_tau
+    from simulator.search.baselines import by_axonn, kendall_tau
 
     ranked = by_axonn(question, machine, placement=placement, top=top)
     tau = kendall_tau(ranked) if len(ranked) > 1 else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.asked import asked_of_study
+from simgpt.invocation import asked_of_study
 from simgpt.progress import Ticker
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def command(study: Path, output: Path | None, as_json: bool, **how: Any) -> None
     from simgpt.studies.journal import rows_in
     from simgpt.studies.scaling import with_published
     from simgpt.studies.study import read_study
-    from simgpt.studies.sweep import sweep_into
-    from simgpt.studies.table import describe, ranked
+    from simgpt.studies.study_table import describe, ranked
+    from simgpt.studies.sweep_rows import sweep_into
 
     workers = _workers(how)
     given = read_study(study)
@@ -91,7 +91,7 @@ def command(study: Path, output: Path | None, as_json: bool, **how: Any) -> None
 def _workers(how: dict[str, Any]) -> Any:
     """Who predicts, from the options; those that do not go together are refused."""
     from simgpt.studies.cluster import Slurm
-    from simgpt.studies.sweep import Workers
+    from simgpt.studies.sweep_rows import Workers
 
     if how["slurm"] and how["scheduler"]:
         raise click.UsageError("give --slurm or --scheduler, not both")

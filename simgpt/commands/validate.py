@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.asked import ran
-from simgpt.commands import (
-    validate_device,
-    validate_kernels,
-    validate_network,
-    validate_published,
-)
+from simgpt.commands import validate_device, validate_kernels, validate_network, validate_published
+from simgpt.invocation import ran
 from simgpt.progress import Ticker
 from topologies.machine import Machine
 
 if TYPE_CHECKING:
-    from validation.host import Row
+    from validation.host_validation import HostRow
 
 OUTSIDE_TOLERANCE = 4
 
@@ -62,9 +57,9 @@ def host(
 
     Ends with status 4 when the mean absolute error is above the tolerance.
     """
-    from executor.devices import device_for
-    from executor.launch import require_torch
-    from validation.host import mape, most_ranks, too_wide, validate_host
+    from executor.launching.devices import device_for
+    from executor.launching.launch import require_torch
+    from validation.host_validation import mape, most_ranks, too_wide, validate_host
 
     require_torch()
     given = options.machine_of(machine) if machine is not None else None
@@ -87,7 +82,7 @@ def host(
         raise SystemExit(OUTSIDE_TOLERANCE)
 
 
-def _rows(rows: list[Row], error: float) -> str:
+def _rows(rows: list[HostRow], error: float) -> str:
     shown = [
         (
             row.model,
@@ -122,8 +117,8 @@ def axonn(as_json: bool, output: Path | None) -> None:
     simgpt validate axonn
     simgpt validate axonn --json
     """
-    from validation.axonn import validate_axonn
-    from validation.host import mape
+    from validation.axonn_scaling import validate_axonn
+    from validation.host_validation import mape
 
     rows = validate_axonn()
     shown = [
@@ -154,7 +149,7 @@ def groups(as_json: bool, output: Path | None) -> None:
     simgpt validate groups
     simgpt validate groups --json
     """
-    from topologies.load import load_machine
+    from topologies.machine_files import load_machine
     from validation.axonn_groups import axonn_group_bandwidths
 
     found = [
@@ -184,8 +179,8 @@ def groups(as_json: bool, output: Path | None) -> None:
 
 
 def _calibrated(ranks: int, about: dict[str, Any], ticker: Ticker) -> Machine:
-    from executor.calibration import calibrate
-    from executor.tasks import Calibration
+    from executor.calibrating.calibrate import calibrate
+    from executor.launching.task_specs import Calibration
 
     task = Calibration(precisions=("fp32",), **about)
     return options.check_machine(calibrate(task, ranks, ticker, solo=True))

@@ -13,9 +13,9 @@ from simgpt.progress import Ticker
 from topologies.machine import Machine
 
 if TYPE_CHECKING:
-    from validation.device import Case, DeviceRow
+    from validation.device_validation import DeviceCase, DeviceRow
 
-    Outcome = DeviceRow | tuple[Case, str]
+    Outcome = DeviceRow | tuple[DeviceCase, str]
 
 OUTSIDE_TOLERANCE = 4
 
@@ -40,9 +40,9 @@ def command(
     alone with its real shapes. A CPU gets smaller shapes than a GPU. Ends with status 4 when the
     mean absolute error of the latter is above the tolerance.
     """
-    from executor.devices import accelerators
-    from executor.launch import require_torch
-    from validation.device import matrix, provenance, validate_device
+    from executor.launching.devices import accelerators
+    from executor.launching.launch import require_torch
+    from validation.device_validation import matrix, provenance, validate_device
 
     require_torch()
     cases = matrix(accelerator=accelerators() > 0)
@@ -63,7 +63,7 @@ def command(
 
 
 def _record(found: Sequence[Outcome], made: dict[str, str], threads: int) -> dict[str, Any]:
-    from validation.host import mape
+    from validation.host_validation import mape
 
     rows, left = _sides(found)
     if not rows:
@@ -78,7 +78,7 @@ def _record(found: Sequence[Outcome], made: dict[str, str], threads: int) -> dic
     }
 
 
-def _sides(found: Sequence[Outcome]) -> tuple[list[DeviceRow], list[tuple[Case, str]]]:
+def _sides(found: Sequence[Outcome]) -> tuple[list[DeviceRow], list[tuple[DeviceCase, str]]]:
     """What was measured, and what was left out."""
     left = [row for row in found if isinstance(row, tuple)]
     return [row for row in found if not isinstance(row, tuple)], left
@@ -109,8 +109,8 @@ def _text(found: Sequence[Outcome], record: dict[str, Any]) -> str:
 
 
 def _calibrated(precisions: set[str], threads: int, timeout_s: float, ticker: Ticker) -> Machine:
-    from executor.calibration import calibrate
-    from executor.tasks import Calibration
+    from executor.calibrating.calibrate import calibrate
+    from executor.launching.task_specs import Calibration
 
     chosen = tuple(sorted(precisions))
     task = Calibration(precisions=chosen, threads=threads, timeout_s=timeout_s)

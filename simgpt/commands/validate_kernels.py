@@ -26,7 +26,7 @@ def command(data: Path | None, as_json: bool, output: Path | None) -> None:
     The file's columns are device, op (linear, flash_attention, layernorm, RMSlayernorm, gelu or
     res_add), M, N, K, batch, heads, seq, head_dim, seconds and, if measured, backward_seconds.
     """
-    from validation.kernels import validate_kernels
+    from validation.kernel_validation import validate_kernels
 
     groups = validate_kernels(data)
     rows = [

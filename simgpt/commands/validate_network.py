@@ -37,7 +37,7 @@ def command(
     one); the others are held out, and have a mean of their own. Ends with status 4 where a
     --tolerance is given and a table's mean error is above it.
     """
-    from validation.network import overall, validate_network
+    from validation.network_validation import overall, validate_network
 
     compared = validate_network(data, name)
     found = [each.as_dict() for each in compared]

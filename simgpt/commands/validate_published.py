@@ -12,8 +12,8 @@ from simgpt import options, tables
 from simgpt.progress import Ticker
 
 if TYPE_CHECKING:
+    from validation.published.comparison import Comparison, ErrorScore
     from validation.published.outcome import Outcome
-    from validation.published.report import Report, Score
 
 NAME = 44  # characters of a source that its row in a table shows
 
@@ -37,12 +37,11 @@ def command(
     simgpt validate published --data runs.csv --json
 
     Of the frameworks' constants two were chosen on a part of the rows, pace and host in
-    validation/data/dialects.toml; nothing else is fitted to step times.
-    The file's columns are described in validation/data/published_runs.md; columns that are not
-    known are kept. With --source each row is shown with where its time goes, and with the part in
-    which its error most likely sits: from a trace, or by regression of the source's errors on the
-    parts' shares (the rule, and where it names none: validation/published/anatomy.py). Beside our
-    error
+    validation/data/dialects.toml; nothing else is fitted to step times. The file's columns are
+    described in validation/data/published_runs.md; columns that are not known are kept. With
+    --source each row is shown with where its time goes, and with the part in which its error most
+    likely sits: from a trace, or by regression of the source's errors on the parts' shares (the
+    rule, and where it names none: validation/published/error_attribution.py). Beside our error
     stand that of the calibrated prediction (times one factor for each machine and software stack,
     fitted on the stack's other rows) and that of a formula: one constant utilisation for each
     family of GPUs, and the pipeline's bubble.
@@ -58,7 +57,7 @@ def command(
     options.answer(text, report.as_dict(), as_json=as_json, output=output)
 
 
-def _scores(report: Report, column: str) -> str:
+def _scores(report: Comparison, column: str) -> str:
     columns = [column, "rows", "ours", "bias", "worst", "worst row", "calibrated", "formula"]
     rows = [
         (name[:NAME], *_figures(score)) for name, score in report.by(column).items() if score.rows
@@ -67,7 +66,7 @@ def _scores(report: Report, column: str) -> str:
     return tables.table(columns, rows)
 
 
-def _figures(score: Score) -> tuple[str, ...]:
+def _figures(score: ErrorScore) -> tuple[str, ...]:
     return (
         f"{score.rows}",
         _percent(score.mape),
@@ -109,7 +108,7 @@ def _breakdown(outcome: Outcome) -> str:
     return " ".join(f"{name} {value / total:.0%}" for name, value in parts[:3] if value)
 
 
-def _remarks(report: Report) -> Iterator[str]:
+def _remarks(report: Comparison) -> Iterator[str]:
     means = [report.mean_of_sources(n) for n in ("mape", "calibrated_mape", "formula_mape")]
     ours, calibrated, formula = (_percent(mean) for mean in means)
     yield (
@@ -132,7 +131,7 @@ def _remarks(report: Report) -> Iterator[str]:
     yield "\n".join(_left_out(report))
 
 
-def _left_out(report: Report) -> Iterator[str]:
+def _left_out(report: Comparison) -> Iterator[str]:
     """Rows that are not predicted one by one, and how many are not scored for what reason."""
     reasons: dict[str, int] = {}
     for each in report.outcomes:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.asked import asked
 from simgpt.commands.predict import comment
+from simgpt.invocation import asked
 from simgpt.progress import Ticker
-from simgpt.question import asked_as_predict, question_of
+from simgpt.step_options import asked_as_predict, question_of
 
 if TYPE_CHECKING:
-    from simulator.why import Why
+    from simulator.explain.why import Why
 
 LEAST = 0.0005  # of a step: shares and elasticities below are left out of the text
 PLANS = 8
@@ -38,8 +38,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     is d ln t / d ln p, from simulating the step with 10 % less and 10 % more of it; machines twice
     as good in one respect and the plans next to this one are simulated too.
     """
-    from simulator.prediction import predict
-    from simulator.why import why
+    from simulator.explain.why import why
+    from simulator.predict import predict
 
     question = question_of(model, machine, how)
     prediction = predict(

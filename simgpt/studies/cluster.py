@@ -22,12 +22,12 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Any
 
-from simgpt.studies.crews import AHEAD
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Batch, Row, rows_of
 from simgpt.studies.inputs import Inputs
-from topologies.printable import path_shown
-from topologies.reading import ANSWER_BYTES, UserFile
+from simgpt.studies.workers import AHEAD
+from topologies.files.printable import path_shown
+from topologies.files.reading import ANSWER_BYTES, UserFile
 
 _SCHEDULER = UserFile("scheduler file", WorkersError, ANSWER_BYTES)  # it lists all workers
 CONNECT_S = 30.0

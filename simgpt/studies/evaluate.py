@@ -10,17 +10,17 @@ from typing import Any
 
 from simgpt.advice import does_not_fit
 from simgpt.options import batch_of
-from simgpt.studies import best
+from simgpt.studies import best_plan as best
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.inputs import Inputs, code_digest
-from simgpt.studies.keys import Point, keys_of, plan_of
-from simulator.collecting import uncollected
-from simulator.prediction import Prediction, predict
+from simgpt.studies.study_keys import Point, keys_of, plan_of
+from simulator.gc_pause import gc_paused
+from simulator.predict import Prediction, predict
 from topologies.errors import SimgptError
-from topologies.load import with_settings
 from topologies.machine import Machine
+from topologies.machine_files import with_settings
 from topologies.placement import Placement, check_ranks
-from topologies.policies import parse_placement
+from topologies.placement_names import parse_placement
 from workload.gpt import with_fields
 from workload.plan_text import parse_plan
 
@@ -34,7 +34,7 @@ def rows_of(inputs: Inputs, batch: Batch) -> list[Row]:
     if inputs.code != code_digest():
         raise WorkersError("the workers run another version of simgpt; install the same everywhere")
     evaluator = _evaluator(inputs)
-    with uncollected():
+    with gc_paused():
         return [evaluator.row(number, point) for number, point in batch]
 
 

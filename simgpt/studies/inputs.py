@@ -14,8 +14,8 @@ from typing import Any
 
 from simgpt.options import machine_of, model_of
 from simgpt.studies.study import Study
-from topologies.load import check_setting
 from topologies.machine import Machine, machine_to_dict
+from topologies.machine_files import check_setting
 from workload.gpt import GPT
 
 PACKAGES = ("topologies", "workload", "simulator", "simgpt")  # what a row is made of

@@ -42,14 +42,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from simgpt.asked import asked_of_study
+from simgpt.invocation import asked_of_study
 from simgpt.studies.errors import ResultsError, StudyError
 from simgpt.studies.evaluate import Row
 from simgpt.studies.inputs import Inputs
 from simgpt.studies.rows import checked, line_of, lines_in, row_of
 from simgpt.studies.study import Study
-from topologies.reading import ANSWER_BYTES, UserFile, open_regular
-from topologies.writing import sync_folder, write_whole
+from topologies.files.reading import ANSWER_BYTES, UserFile, open_regular
+from topologies.files.writing import sync_folder, write_whole
 
 FORMAT = 2
 STUDY, RESULTS, KEPT = "study.json", "results.jsonl", "results.jsonl.kept"

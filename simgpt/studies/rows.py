@@ -12,8 +12,8 @@ from typing import Any
 
 from simgpt.options import strict
 from simgpt.studies.evaluate import Row
-from simgpt.studies.keys import Point
-from topologies.reading import open_regular
+from simgpt.studies.study_keys import Point
+from topologies.files.reading import open_regular
 from validation.checksums import CHECKSUM, checksum_of
 
 KEYS = ("id", "point", "status", "reason", "prediction", "training", "scaling", CHECKSUM)

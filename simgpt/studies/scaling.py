@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simgpt.studies.errors import StudyError
-from simgpt.studies.keys import Point, check_once, value
+from simgpt.studies.study_keys import Point, check_once, value
 
 KINDS = ("weak", "strong")
 KEYS = ("kind", "devices", "ladder", "plan")

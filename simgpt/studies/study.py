@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simgpt.studies.best import BEST
+from simgpt.studies.best_plan import BEST
 from simgpt.studies.errors import StudyError
-from simgpt.studies.keys import PLAIN, Point, canonical, check_once, ordered, value
 from simgpt.studies.scaling import Scaling, read_scaling
-from topologies.printable import MOST_WORD, path_shown, shown
-from topologies.reading import UserFile
+from simgpt.studies.study_keys import PLAIN, Point, canonical, check_once, ordered, value
+from topologies.files.printable import MOST_WORD, path_shown, shown
+from topologies.files.reading import UserFile
 
 TABLES = ("title", "set", "sweep", "point", "scaling")
 _FILE = UserFile("study", StudyError)

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from simulator.collecting import uncollected
-from simulator.costs import compute_costs
-from simulator.fabric import MachineFabric
-from simulator.prediction import Prediction, predict
-from simulator.search.best import Search
-from simulator.search.crew import Crew, SearchError
-from simulator.search.families import Machinery
+from simulator.costs.analytic import compute_costs
+from simulator.gc_pause import gc_paused
+from simulator.predict import Prediction, predict
+from simulator.ranks.fabric import MachineFabric
+from simulator.search.branch_and_bound import BranchAndBound
 from simulator.search.objective import Objective
-from simulator.search.question import Question
+from simulator.search.problem import SearchProblem
+from simulator.search.process_pool import ProcessPool, SearchError
+from simulator.search.progress import Progress
+from simulator.search.root_nodes import Machinery
 from simulator.search.space import space_of
-from simulator.search.state import State
-from simulator.search.team import Setup
+from simulator.search.workers import WorkerSetup
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -25,11 +25,11 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan import Plan
 
-__all__ = ["Question", "SearchError", "State", "best_plan", "checked", "search"]
+__all__ = ["Progress", "SearchError", "SearchProblem", "best_plan", "checked", "search"]
 
 
 def search(
-    question: Question,
+    question: SearchProblem,
     machine: Machine,
     *,
     placement: Placement | None = None,
@@ -37,7 +37,7 @@ def search(
     workers: int = 1,
     capacity_bytes: int | None = None,
     objective: str = "time",
-) -> Iterator[State]:
+) -> Iterator[Progress]:
     """Search for the `top` best plans that fit into a device, state by state; the last state is
     the answer, optimal unless nobody waited for it. `objective` is what they are best in.
 
@@ -51,9 +51,9 @@ def search(
     machinery = Machinery(costs, fabric, room)
     goal = Objective(objective, machine, question.devices)
     simulate = partial(_simulated, question.gpt, machine, placement)
-    setup = Setup(question, machinery, goal, simulate)
-    with Crew(workers) as crew, uncollected():
-        yield from Search(space, setup, crew if workers > 1 else None, top).run()
+    setup = WorkerSetup(question, machinery, goal, simulate)
+    with ProcessPool(workers) as crew, gc_paused():
+        yield from BranchAndBound(space, setup, crew if workers > 1 else None, top).run()
 
 
 def best_plan(
@@ -66,7 +66,7 @@ def best_plan(
     placement: Placement | None = None,
 ) -> Prediction:
     """The fastest plan of all that fit, as predicted; a PlanCannotRunError where none fits."""
-    question = Question(gpt, devices, batch, fixed or {})
+    question = SearchProblem(gpt, devices, batch, fixed or {})
     *_, answer = search(question, machine, placement=placement)
     checked(answer)
     if not answer.found:
@@ -78,7 +78,7 @@ def best_plan(
     return answer.found[0]
 
 
-def checked(state: State) -> State:
+def checked(state: Progress) -> Progress:
     """The same; a MachineError where no plan that may fit can be predicted."""
     if state.is_optimal and state.unpredicted and state.unpredicted == state.fitting:
         raise MachineError(

@@ -19,27 +19,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.search.alone import Alone
-from simulator.search.bound import SCHEDULES, Busiest, Entries, alone_bytes, ledger, step_ticks
-from simulator.search.families import NEVER, Bounded, Family, Machinery, bounded
-from simulator.search.levels import Draft, Group, Queue, in_every_order
+from simulator.search.bounds.batched_programs import BatchedProgram, sized
+from simulator.search.bounds.isolated import IsolatedBlocks
+from simulator.search.bounds.op_bounds import OpBounds
+from simulator.search.bounds.peak_memory import pipeline_bytes
+from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, Slots
+from simulator.search.bounds.stream_bound import (
+    SCHEDULES,
+    BusiestStream,
+    Entries,
+    alone_bytes,
+    ledger,
+    step_ticks,
+)
+from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.objective import Objective
-from simulator.search.room import pipeline_bytes
-from simulator.search.scripts import Lowered, Script, Slots
-from simulator.search.seconds import Clock
-from simulator.search.sized import Sized, sized
+from simulator.search.root_nodes import NEVER, Bounded, Family, Machinery, bounded
 from simulator.search.space import Space, overlaps
-from simulator.search.untimed import Refused, Times
+from simulator.search.tree_nodes import Draft, PlanGroup, Queue, in_every_order
 from workload.grid import USUAL
 from workload.plan import OVERLAPS, Plan
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-Item = Family | Group | Queue | Draft | Plan
+Item = Family | PlanGroup | Queue | Draft | Plan
 Candidate = tuple[int, Plan]  # with its bound
 NEAR = 1.25  # times the best bound of a family: what is placed together, in every rank order
 DIVES = 3  # families that are opened for one plan of theirs, if that is enough for a first one
-SOONEST = (Plan, Queue, Group)  # what is nearest to a plan, as long as none is found
+SOONEST = (Plan, Queue, PlanGroup)  # what is nearest to a plan, as long as none is found
 
 
 @dataclass
@@ -91,8 +98,8 @@ class Frontier:
         self.threshold = NEVER
         self.tally = Tally()
         self._space, self._machinery, self._objective = space, machinery, objective
-        self._clock = Clock(space, machinery.costs, machinery.fabric)
-        self._times = Times(machinery.costs, machinery.fabric)
+        self._clock = OpBounds(space, machinery.costs, machinery.fabric)
+        self._times = RefusalTimes(machinery.costs, machinery.fabric)
         self._unbounded = deque(rows)
         self._heap: list[tuple[int, int, Item]] = []
         self._soon: list[tuple[int, int, int, Item]] = []
@@ -165,14 +172,14 @@ class Frontier:
                 plans = int(self._space.orders[family.rows].sum())
                 self.tally.refuse(plans, family.reason)
                 continue
-            bounds = self._bounds(Busiest(family.ledger, family.entries, None))
+            bounds = self._bounds(BusiestStream(family.ledger, family.entries, None))
             self._push(int(bounds.min()), family)
 
     def _push(self, bound: int, item: Item) -> None:
         if bound < self.threshold:
             heapq.heappush(self._heap, (bound, next(self._counter), item))
 
-    def _push_soon(self, bound: int, item: Group | Queue | Plan) -> None:
+    def _push_soon(self, bound: int, item: PlanGroup | Queue | Plan) -> None:
         """Open it next as long as nothing is found: what it takes may spare all the others."""
         if self._dives:
             level = SOONEST.index(type(item))
@@ -180,10 +187,10 @@ class Frontier:
         else:
             self._push(bound, item)
 
-    def _open(self, bound: int, item: Family | Group | Queue | Draft) -> None:
+    def _open(self, bound: int, item: Family | PlanGroup | Queue | Draft) -> None:
         if isinstance(item, Family):
             self._open_family(item)
-        elif isinstance(item, Group):
+        elif isinstance(item, PlanGroup):
             self._open_group(item)
         elif isinstance(item, Queue):
             self._open_queue(item)
@@ -193,7 +200,7 @@ class Frontier:
 
     def _open_family(self, family: Family) -> None:
         self._opened += 1
-        bounds = self._bounds(busiest := Busiest(family.ledger, family.entries, None))
+        bounds = self._bounds(busiest := BusiestStream(family.ledger, family.entries, None))
         at = np.argsort(bounds, kind="stable")[: int((bounds < self.threshold).sum())]
         near = int(np.searchsorted(bounds[at], bounds[at[0]] * NEAR, "right"))
         count = 1 if self._dives else near
@@ -205,34 +212,34 @@ class Frontier:
         for plain in sized(self._space, np.unique(rows), overlap=(), schedule=schedule):
             keep = np.isin(rows, plain.rows)
             own = entries.only(keep, np.searchsorted(plain.rows, rows[keep]))
-            self._push_groups(Lowered(plain, self._slots), own)
+            self._push_groups(LoweredSlots(plain, self._slots), own)
 
-    def _push_groups(self, lowered: Lowered, entries: Entries) -> None:
+    def _push_groups(self, lowered: LoweredSlots, entries: Entries) -> None:
         """Push some rows with each set of overlaps."""
-        some, entries = in_every_order(self._space, Script(lowered, OVERLAPS).some, entries)
+        some, entries = in_every_order(self._space, SlotProgram(lowered, OVERLAPS).some, entries)
         known = ledger(self._clock, some)
-        fresh = self._bounds(Busiest(known, entries, None)) < self.threshold
+        fresh = self._bounds(BusiestStream(known, entries, None)) < self.threshold
         entries = entries.only(fresh, entries.lane[fresh])
         shape = self._space.shape(int(some.rows[0])) | {"pipe": 1}
         for overlap in overlaps(self._space.question, shape) if fresh.any() else ():
-            busiest = Busiest(known, entries, overlap)
+            busiest = BusiestStream(known, entries, overlap)
             ticks, busy = step_ticks(busiest), busiest.busy()
             bounds = self._objective.bound(ticks, busy)
             keep = bounds < self.threshold
             if keep.any():
-                group = Group(some, Script(lowered, overlap), entries, ticks, busy)
+                group = PlanGroup(some, SlotProgram(lowered, overlap), entries, ticks, busy)
                 self._push_soon(int(bounds.min()), group.only(keep))
 
-    def _bounds(self, busiest: Busiest) -> Ints:
+    def _bounds(self, busiest: BusiestStream) -> Ints:
         return self._objective.bound(step_ticks(busiest), busiest.busy())
 
-    def _open_group(self, group: Group) -> None:
+    def _open_group(self, group: PlanGroup) -> None:
         keep = self._objective.bound(group.ticks, group.busy) < self.threshold
         keep &= self._have_room(group.script.some)[group.some.lane[group.entries.lane]]
         if not keep.any():
             return
         group = group.only(keep)
-        slots = Alone(self._clock, group.some, group.entries, group.script)
+        slots = IsolatedBlocks(self._clock, group.some, group.entries, group.script)
         bounds = self._objective.bound(np.maximum(step_ticks(slots), group.ticks), group.busy)
         at = np.argsort(bounds, kind="stable")[: int((bounds < self.threshold).sum())]
         if len(at):
@@ -248,7 +255,7 @@ class Frontier:
         if len(queue.at) > 1:
             self._push(int(queue.bounds[1]), queue.later())
 
-    def _have_room(self, some: Sized) -> Flags:
+    def _have_room(self, some: BatchedProgram) -> Flags:
         """Which rows may fit; what is known of pipelines' memory was weighed before."""
         pipelines = self._space.columns["pipe"][some.rows] > 1
         if pipelines.all():

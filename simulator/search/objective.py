@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost import power_w
-from simulator.prediction import Prediction
-from simulator.ticks import TICKS_PER_S, to_ticks
+from simulator.economics import power_w
+from simulator.engine.ticks import TICKS_PER_S, to_ticks
+from simulator.predict import Prediction
 from topologies.errors import MachineError
 from topologies.machine import Machine
 

@@ -19,8 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.search.orders import ANY, ORDERS, rank_orders
-from simulator.search.question import SHAPE, Question, chunks_fit, divisors, recomputes, schedules
+from simulator.search.problem import (
+    SHAPE,
+    SearchProblem,
+    chunks_fit,
+    divisors,
+    recomputes,
+    schedules,
+)
+from simulator.search.rank_orders import ANY, ORDERS, rank_orders
 from workload.errors import PlanCannotRunError
 from workload.grid import AXES, USUAL
 from workload.lowering import check
@@ -46,7 +53,7 @@ class Space:
     """Every legal shape of a question: `columns` has an array for each key of SHAPE, with recompute
     as its place in RECOMPUTES."""
 
-    question: Question
+    question: SearchProblem
     columns: Mapping[str, Ints]
 
     def __len__(self) -> int:
@@ -123,7 +130,7 @@ class Space:
         return int(self.orders.sum())
 
 
-def overlaps(question: Question, shape: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def overlaps(question: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The overlaps that tell plans of a shape apart, all of them first."""
     if "overlap" in question.fixed:
         return [question.fixed["overlap"]]
@@ -133,7 +140,7 @@ def overlaps(question: Question, shape: Mapping[str, Any]) -> list[tuple[str, ..
     return [tuple(switch for switch in OVERLAPS if switch not in off) for off in offs]
 
 
-def _matters(question: Question, columns: Mapping[str, Ints]) -> dict[str, Flags]:
+def _matters(question: SearchProblem, columns: Mapping[str, Ints]) -> dict[str, Flags]:
     """For each switch of `overlap` which shapes have something that it overlaps."""
     shard = question.fixed.get("shard", 0) or columns["data"]
     zero = np.where(shard > 1, columns["zero"], 0)
@@ -147,7 +154,7 @@ def _matters(question: Question, columns: Mapping[str, Ints]) -> dict[str, Flags
     }
 
 
-def space_of(question: Question) -> Space:
+def space_of(question: SearchProblem) -> Space:
     """Every legal shape; a PlanCannotRunError where there is none."""
     if not (rows := list(_rows(question))):
         raise PlanCannotRunError(_none(question))
@@ -157,7 +164,7 @@ def space_of(question: Question) -> Space:
     return space
 
 
-def _rows(question: Question) -> Iterator[tuple[int, ...]]:
+def _rows(question: SearchProblem) -> Iterator[tuple[int, ...]]:
     gpt, n = question.gpt, question.devices
     heads = [gpt.heads, gpt.ffn, *([gpt.kv_heads] if gpt.kv_heads else [])]
     sizes = divisors(n)
@@ -174,7 +181,7 @@ def _rows(question: Question) -> Iterator[tuple[int, ...]]:
         yield from _of_grid(question, (x, y, z, data, pipe))
 
 
-def _none(question: Question) -> str:
+def _none(question: SearchProblem) -> str:
     """Why there is no plan: a field that is fixed, if there are plans without it."""
     none = f"no plan of {question.gpt.name} uses {question.devices} devices"
     none = f"{none} with a batch of {question.batch}"
@@ -193,7 +200,7 @@ def _none(question: Question) -> str:
     )
 
 
-def _of_grid(question: Question, grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _of_grid(question: SearchProblem, grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     x, y, z, data, pipe = grid
     per_rank = question.batch // (z * data)
     zeros = question.choices("zero", range(4) if data > 1 else [0])

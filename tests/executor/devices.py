@@ -13,13 +13,13 @@ import torch
 from torch.multiprocessing.spawn import start_processes
 
 from executor.collectives import issue
-from executor.groups import Groups
+from executor.groups import ProcessGroups
 from executor.job import connected
-from executor.place import Place
+from executor.launching.launch_env import RankInfo
+from executor.launching.task_specs import AdamW
 from executor.play import play
-from executor.record import NoRecorder
-from executor.seat import Seat
-from executor.tasks import AdamW
+from executor.rank_context import RankContext
+from executor.timing import NoRecorder
 from executor.train import Trainer
 from tests.executor.ranks import TIMEOUT_S
 from tests.executor.rehearsal import BLOOM, DROPPING, LLAMA, SMALL
@@ -45,7 +45,7 @@ def on_devices(count: int, function: Callable[..., Any], *args: Any) -> Any:
 def _rank(
     rank: int, count: int, folder: str, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
-    seat = Seat(rank, count, rank, count, f"file://{folder}/store")
+    seat = RankInfo(rank, count, rank, count, f"file://{folder}/store")
     with connected(seat, 1, TIMEOUT_S) as device:
         answer = function(rank, device, *args)
         if rank == 0:
@@ -109,7 +109,7 @@ def _trained(
 def trainer_of(rank: int, device: torch.device, gpt: GPT, plan: Plan) -> Trainer:
     """A trainer that starts from the reference's weights."""
     program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
-    groups = Groups(rank, TIMEOUT_S)
+    groups = ProcessGroups(rank, TIMEOUT_S)
     trainer = Trainer(program, groups, rank=rank, device=device, adamw=ADAMW)
     whole = start(gpt)
     trainer.start_from((name, whole[name]) for name in program.layouts)
@@ -128,7 +128,7 @@ def loss_errors(found: list[list[float]], cases: list[Case]) -> dict[str, float]
 
 def collectives_of_one(rank: int, device: torch.device) -> list[list[float]]:
     """What every collective of a group of one makes of one tensor and of two, on both streams."""
-    place = Place(grid=Grid(), rank=rank, device=device, adamw=AdamW())
+    place = RankContext(grid=Grid(), rank=rank, device=device, adamw=AdamW())
     group = torch.distributed.new_group([rank], use_local_synchronization=True)
     found = []
     for kind in ("all_gather", "reduce_scatter", "all_reduce"):

@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch.autograd.profiler import profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from executor.groups import Groups
-from executor.record import HostRecorder
-from executor.tasks import AdamW
+from executor.groups import ProcessGroups
+from executor.launching.task_specs import AdamW
+from executor.timing import HostRecorder
 from executor.train import Trainer
 from tests.executor.covering import Case, Row, case, covering
 from tests.executor.ranks import TIMEOUT_S
@@ -128,7 +128,7 @@ def _allocated(trainer: Trainer) -> Iterator[tuple[int, int]]:
     yield index, most
 
 
-class _Alone(Groups):
+class _Alone(ProcessGroups):
     """The groups of a rank whose others are not there to compare their programs with its own."""
 
     def check(self, program: Program, order: Sequence[int]) -> None:

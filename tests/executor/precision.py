@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from executor.groups import Groups
-from executor.tasks import AdamW
+from executor.groups import ProcessGroups
+from executor.launching.task_specs import AdamW
 from executor.train import Trainer
 from tests.executor.covering import Case
 from tests.executor.ranks import TIMEOUT_S, on_ranks
@@ -112,7 +112,7 @@ def played(rank: int, cases: Sequence[Case], head: float) -> list[dict[str, Any]
         known[key] = known.get(key) or exact(*key, head)
         program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
         cpu = torch.device("cpu")
-        groups = Groups(rank, TIMEOUT_S)
+        groups = ProcessGroups(rank, TIMEOUT_S)
         trainer = Trainer(program, groups, rank=rank, device=cpu, adamw=ONE_STEP)
         trainer.start_from((name, known[key].weights[name]) for name in program.layouts)
         loss = trainer.run([known[key].batch]).steps[0].loss

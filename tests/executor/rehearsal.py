@@ -9,10 +9,10 @@ from functools import cache
 import torch
 
 from executor.batches import share
+from executor.buffer_table import BufferTable
 from executor.kernels import KERNELS, Kernel
-from executor.place import Place
-from executor.table import BufferTable
-from executor.tasks import AdamW
+from executor.launching.task_specs import AdamW
+from executor.rank_context import RankContext
 from executor.weights import initial_values, load
 from tests.forms import swapped
 from workload.gpt import GPT, find_model
@@ -45,7 +45,7 @@ class Case:
     """An op with what it read and found in its outputs, and what it left there, by name."""
 
     op: Op
-    place: Place
+    place: RankContext
     before: Mapping[str, torch.Tensor]
     after: Mapping[str, torch.Tensor]
 
@@ -88,7 +88,7 @@ def rehearse(program: Program, found: dict[str, Case]) -> None:
     """
     grid, table = program.plan.grid, BufferTable(program, CPU)
     rank = grid.rank({"pipe": program.stage})
-    at = Place(grid=grid, rank=rank, device=CPU, adamw=AdamW(lr=0.1, clip=0.1), seed=3)
+    at = RankContext(grid=grid, rank=rank, device=CPU, adamw=AdamW(lr=0.1, clip=0.1), seed=3)
     load(table, program, rank, initial_values(program, 0))
     _feed(program, table, at)
     alive = {name for name, buffer in program.buffers.items() if buffer.persistent}
@@ -108,7 +108,7 @@ def rehearse(program: Program, found: dict[str, Case]) -> None:
             table.free(freed)
 
 
-def _case(op: Op, table: BufferTable, at: Place) -> Case:
+def _case(op: Op, table: BufferTable, at: RankContext) -> Case:
     reads = [table[name] for name in op.reads]
     writes = [table.output(name) for name in op.writes]
     named = dict(zip((*op.reads, *op.writes), (*reads, *writes), strict=True))
@@ -117,7 +117,7 @@ def _case(op: Op, table: BufferTable, at: Place) -> Case:
     return Case(op, at, before, {name: named[name].clone() for name in op.writes})
 
 
-def _feed(program: Program, table: BufferTable, at: Place) -> None:
+def _feed(program: Program, table: BufferTable, at: RankContext) -> None:
     gpt, plan = program.gpt, program.plan
     generator = torch.Generator().manual_seed(7)
     batch = torch.randint(gpt.vocab, (plan.batch, gpt.sequence + 1), generator=generator)

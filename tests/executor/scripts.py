@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from executor.ranks import RankProcess
+from executor.launching.rank_processes import RankProcess
 
 SPIN = f"exec {sys.executable} -c 'while True: pass'"
 SLEEP = "exec sleep 1000"

@@ -10,9 +10,9 @@ import torch
 
 from executor import play
 from executor.allocations import allocations
-from executor.groups import Groups
+from executor.groups import ProcessGroups
 from executor.kernels import KERNELS
-from executor.place import Place
+from executor.rank_context import RankContext
 from executor.train import Trainer
 from tests.executor.covering import Row, covering
 from tests.executor.peaks import (
@@ -109,7 +109,7 @@ def allocated(rank: int, how: str) -> tuple[int, int, int]:
     """A step's peak as the program says, with gloo's copies, and as it was allocated."""
     gpt, plan = find_model("tiny-1m"), parse_plan(f"{how},precision=fp32,micro_batch=4", batch=8)
     program = lower(gpt, plan)
-    groups = Groups(rank, TIMEOUT_S)
+    groups = ProcessGroups(rank, TIMEOUT_S)
     trainer = Trainer(program, groups, rank=rank, device=CPU, adamw=ADAMW)
     batch = torch.randint(gpt.vocab, (plan.batch, gpt.sequence + 1))
     first, second = (trainer.run([batch, batch]).peak_bytes for _ in range(2))
@@ -132,7 +132,7 @@ def test_a_model_of_a_million_parameters_allocates_what_its_program_says(precisi
 
 
 def test_a_kernel_that_keeps_a_copy_exceeds_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    def copying(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+    def copying(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         copies = [tensor.clone() for tensor in reads]
         KERNELS["loss_grad"](op, copies, writes, at)
 
@@ -157,7 +157,7 @@ def weights(rank: int, spec: str) -> list[dict[str, torch.Tensor]]:
     program = lower(gpt, parse_plan(f"micro_batch=4,precision=fp64,{how}", batch=BATCH))
     found = []
     for scratch_bytes in (16_000, 1 << 30):
-        groups = Groups(rank, TIMEOUT_S)
+        groups = ProcessGroups(rank, TIMEOUT_S)
         trainer = Trainer(program, groups, rank=rank, device=CPU, adamw=ADAMW)
         trainer.place = replace(trainer.place, scratch=scratch_bytes)
         whole = start(gpt)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from executor.blame import Death, Origin, cause, death_of, silence
-from executor.procfs import STOPPED, state_of
-from executor.sentences import first_sentence, last_words
+from executor.launching.blame import Death, Origin, cause, death_of, silence
+from executor.launching.procfs import STOPPED, state_of
+from executor.launching.sentences import first_sentence, last_words
 from tests.executor.scripts import SLEEP, SPIN, acting, says
 from workload.errors import PlanCannotRunError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.cache import DamagedError, keep, kept
+from executor.calibrating.measurement_cache import DamagedError, keep, kept
 from executor.errors import LaunchError
 
 DOCUMENT = {"kernels": {"matmul@fp32": [{"m": 1.0, "seconds": 2.5e-6}]}}

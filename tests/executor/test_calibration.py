@@ -14,17 +14,17 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from executor import calibration
-from executor.calibration import cached, calibrate
-from executor.groups import Groups
-from executor.host import machine_document
-from executor.memory import host_bytes
-from executor.messages import messages
-from executor.place import LEAST_SCRATCH_BYTES, SCRATCH_BYTES, Place
-from executor.samples import Sample, collectives, kernels
-from executor.seat import Seat
-from executor.tasks import AdamW, Calibrated, Calibration
-from simulator.prediction import predict
+from executor.calibrating import calibrate as calibration
+from executor.calibrating.calibrate import cached, calibrate
+from executor.calibrating.host_machine import machine_document
+from executor.calibrating.message_benchmarks import messages
+from executor.calibrating.microbenchmarks import Sample, collectives, kernels
+from executor.device_memory import host_bytes
+from executor.groups import ProcessGroups
+from executor.launching.launch_env import RankInfo
+from executor.launching.task_specs import AdamW, Calibrated, Calibration
+from executor.rank_context import LEAST_SCRATCH_BYTES, SCRATCH_BYTES, RankContext
+from simulator.predict import predict
 from topologies.machine import Machine, machine_from_dict
 from workload.gpt import find_model
 from workload.grid import Grid
@@ -157,7 +157,7 @@ def test_compute_that_stands_still_beside_collectives_makes_a_machine_that_loads
 ) -> None:
     """A second of compute, one of collectives, and 2.5 for both at once: more than all of it."""
     seconds = iter((1.0, 1.0, 2.5))
-    timing = importlib.import_module("executor.calibrate")
+    timing = importlib.import_module("executor.calibrating.calibrate_worker")
     monkeypatch.setattr(timing, "overlapped", lambda *_: range(3))
     monkeypatch.setattr(timing, "_play", lambda *_: next(seconds))
     monkeypatch.setattr(timing, "_mean", lambda value: value)
@@ -184,7 +184,7 @@ def test_the_compute_share_is_what_both_take_beyond_the_longer_over_the_shorter(
     share: float,
 ) -> None:
     seconds = iter((compute_s, network_s, both_s))
-    timing = importlib.import_module("executor.calibrate")
+    timing = importlib.import_module("executor.calibrating.calibrate_worker")
     monkeypatch.setattr(timing, "overlapped", lambda *_: range(3))
     monkeypatch.setattr(timing, "_play", lambda *_: next(seconds))
     monkeypatch.setattr(timing, "_mean", lambda value: value)
@@ -197,7 +197,7 @@ def test_a_tenth_of_the_meetings_at_either_end_counts_for_nothing(
 ) -> None:
     """Of thrice ten collectives three take 1 s and three 50 s; the others take 2 s, and so does
     one on average. Ops that are no collectives do not count."""
-    timing = importlib.import_module("executor.calibrate")
+    timing = importlib.import_module("executor.calibrating.calibrate_worker")
     collective, matmul = SimpleNamespace(is_collective=True), SimpleNamespace(is_collective=False)
     lengths_s = (50.0, *(2.0,) * 8, 1.0)
     spans = [SimpleNamespace(op=collective, start_s=7.0, end_s=7.0 + s) for s in lengths_s]
@@ -242,12 +242,12 @@ def test_a_calibration_writes_what_a_rank_s_device_holds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Measured for real, by one rank, of a single sample; and by the same words on a GPU."""
-    timing = importlib.import_module("executor.calibrate")
+    timing = importlib.import_module("executor.calibrating.calibrate_worker")
     sample = next(kernels("fp32", quick=True))
     one = ("kernels", "matmul@fp32", sample.features, sample)
     monkeypatch.setattr(timing, "_samples", lambda *_: iter([one]))
     task = replace(TASK, device="cpu")
-    found = Calibrated(**timing.measure(task, Seat.local(0, 1, tmp_path), lambda _: None))
+    found = Calibrated(**timing.measure(task, RankInfo.local(0, 1, tmp_path), lambda _: None))
     assert found.memory_bytes == host_bytes()
     machine = machine_from_dict(machine_document(None, found, 1, "today"), "measured")
     assert machine.device.memory_bytes == host_bytes()
@@ -310,21 +310,21 @@ def test_a_quick_calibration_of_this_machine_predicts_every_tiny_model() -> None
 def test_kernels_are_measured_in_the_slices_of_the_step_they_come_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    timing = importlib.import_module("executor.calibrate")
+    timing = importlib.import_module("executor.calibrating.calibrate_worker")
     held: list[int] = []
 
-    def played(_: Sample, count: int, place: Place, *others: object) -> float:
+    def played(_: Sample, count: int, place: RankContext, *others: object) -> float:
         held.append(place.scratch_bytes)
         return 1.0
 
     monkeypatch.setattr(timing, "_play", played)
     monkeypatch.setattr(timing, "_mean", float)
-    place = Place(grid=Grid(data=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
+    place = RankContext(grid=Grid(data=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
     wide = [sample for sample in kernels("fp32", quick=False) if sample.key == "gelu"][-1]
     least = LEAST_SCRATCH_BYTES["cpu"]
     assert wide.peak_bytes // 128 > SCRATCH_BYTES["cpu"]
     for peak_bytes in (128 * (least + 1), 1, 0):
-        timing.seconds_of(replace(wide, peak_bytes=peak_bytes), place, Groups(0, 1.0), 0.1)
+        timing.seconds_of(replace(wide, peak_bytes=peak_bytes), place, ProcessGroups(0, 1.0), 0.1)
     assert held[::2] == [least + 1, least, SCRATCH_BYTES["cpu"]]
 
 
@@ -349,7 +349,7 @@ class Clock:
 def test_a_gpu_is_timed_by_its_own_clock_while_its_host_is_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    timing = importlib.import_module("executor.calibrate")
+    timing = importlib.import_module("executor.calibrating.calibrate_worker")
     said = Clock.said
     said.clear()
     monkeypatch.setattr(torch.cuda, "Event", Clock)
@@ -362,7 +362,7 @@ def test_a_gpu_is_timed_by_its_own_clock_while_its_host_is_ahead(
 
 
 def test_the_host_that_issues_a_gpus_ops_is_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    timing = importlib.import_module("executor.calibrate")
+    timing = importlib.import_module("executor.calibrating.calibrate_worker")
     monkeypatch.setattr(timing, "_mean", float)
     moments = iter([0.0, 1.0, 5.0, 9.0, 20.0, 23.0])
     monkeypatch.setattr(timing, "play", lambda *_: None)
@@ -370,9 +370,9 @@ def test_the_host_that_issues_a_gpus_ops_is_timed_apart(monkeypatch: pytest.Monk
     monkeypatch.setattr(timing.dist, "barrier", lambda: None)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(moments))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-    place = Place(grid=Grid(data=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
+    place = RankContext(grid=Grid(data=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
     sample = next(kernels("fp32", quick=True))
-    assert timing.issue_s(sample, place, Groups(0, 1.0)) == pytest.approx(0.3)
+    assert timing.issue_s(sample, place, ProcessGroups(0, 1.0)) == pytest.approx(0.3)
 
 
 def test_a_step_of_small_ops_waits_for_the_host_that_issues_them() -> None:

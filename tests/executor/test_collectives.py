@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from executor.collectives import Pairs, coalesced, issue, payload_bytes
-from executor.place import Place
-from executor.tasks import AdamW
+from executor.launching.task_specs import AdamW
+from executor.rank_context import RankContext
 from tests.executor.ranks import on_ranks
 from workload.grid import Grid
 from workload.op import COMPUTE, Op
@@ -26,8 +26,8 @@ def op(kind: str, stream: str) -> Op:
     return Op("op", kind, ("a", "b"), ("c", "d"), "step", stream, ("data",), dtype="fp64")
 
 
-def place(rank: int) -> Place:
-    return Place(grid=Grid(data=2), rank=rank, device=torch.device("cpu"), adamw=AdamW())
+def place(rank: int) -> RankContext:
+    return RankContext(grid=Grid(data=2), rank=rank, device=torch.device("cpu"), adamw=AdamW())
 
 
 def both_ways(rank: int, function: Callable[[int, str], Any]) -> list[Any]:

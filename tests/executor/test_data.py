@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.batches import batch_of, share
+from executor.corpus import check_text, read_text
 from executor.errors import TextError
-from executor.place import Place
-from executor.tasks import AdamW
-from executor.text import check_text, read_text
+from executor.launching.task_specs import AdamW
+from executor.rank_context import RankContext
 from executor.weights import cut, initial_value, join
 from workload.gpt import find_model
 from workload.grid import Grid
@@ -98,7 +98,7 @@ def test_the_shares_of_all_cells_are_the_batch(
     rows = torch.arange(batch)
     seen: dict[tuple[int, int], list[int]] = {}
     for rank in range(plan.grid.ranks):
-        place = Place(grid=plan.grid, rank=rank, device=CPU, adamw=AdamW())
+        place = RankContext(grid=plan.grid, rank=rank, device=CPU, adamw=AdamW())
         mine = torch.cat([share(rows, plan, place, m) for m in range(count)]).tolist()
         cell = place.index("z"), place.index("data")
         assert seen.setdefault(cell, mine) == mine

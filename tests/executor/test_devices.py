@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from executor import devices
-from executor.devices import device_for
 from executor.errors import LaunchError
+from executor.launching import devices
+from executor.launching.devices import device_for
 
 
 @pytest.mark.parametrize(

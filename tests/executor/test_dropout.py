@@ -10,8 +10,8 @@ import torch
 
 from executor.kernels.dropout import block_of, dropout, dropout_grad
 from executor.kernels.dropout import kept as kept_of_block
-from executor.place import Place
-from executor.tasks import AdamW
+from executor.launching.task_specs import AdamW
+from executor.rank_context import RankContext
 from tests import reference_dropout
 from workload.grid import Grid
 from workload.op import Op
@@ -19,8 +19,10 @@ from workload.op import Op
 RATE = 0.3
 
 
-def place(grid: Grid, rank: int, **changed: Any) -> Place:
-    at = Place(grid=grid, rank=rank, device=torch.device("cpu"), adamw=AdamW(), step=3, seed=5)
+def place(grid: Grid, rank: int, **changed: Any) -> RankContext:
+    at = RankContext(
+        grid=grid, rank=rank, device=torch.device("cpu"), adamw=AdamW(), step=3, seed=5
+    )
     return replace(at, **changed)
 
 
@@ -29,7 +31,7 @@ def op_of(micro_batch: int, rows: int, name: str = "l0.out") -> Op:
     return Op("op", "dropout", (), (), "b", attributes=how)
 
 
-def kept(op: Op, shape: tuple[int, ...], at: Place) -> torch.Tensor:
+def kept(op: Op, shape: tuple[int, ...], at: RankContext) -> torch.Tensor:
     return kept_of_block(op, block_of(op, shape, at), at)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from executor.kernels import KERNELS
-from executor.place import Place
+from executor.rank_context import RankContext
 from tests.executor.devices import (
     EXPECTED_OF_ONE,
     Case,
@@ -46,7 +46,7 @@ def test_a_kernel_does_the_same_once_more(precision: str) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_kernel_that_is_a_little_off_is_found(precision: str) -> None:
     def off(
-        op: Op, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor], at: Place
+        op: Op, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor], at: RankContext
     ) -> None:
         KERNELS[op.kind](op, reads, writes, at)
         if float(writes[0].double().norm()):
@@ -61,7 +61,7 @@ def test_a_kernel_that_is_a_little_off_is_found(precision: str) -> None:
 
 def test_a_kernel_that_makes_infinities_is_found() -> None:
     def infinite(
-        op: Op, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor], at: Place
+        op: Op, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor], at: RankContext
     ) -> None:
         writes[0].fill_(torch.inf)
 

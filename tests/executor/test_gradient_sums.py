@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from executor.kernels import KERNELS
-from executor.place import Place
-from executor.tasks import AdamW
+from executor.launching.task_specs import AdamW
+from executor.rank_context import RankContext
 from workload.grid import Grid
 from workload.op import Op
 
 ROWS, WIDTH = 1025, 4
-AT = Place(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW())
+AT = RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW())
 # Normalised with mean 0 and deviation 1, rows of +1 and -1 stay as they are.
 SIGNS = torch.tensor([1.0, -1.0, 1.0, -1.0])
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from executor.errors import LaunchError
-from executor.launch import launch
-from executor.tasks import Job
+from executor.launching.launch import launch
+from executor.launching.task_specs import Job
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.plan_text import parse_plan
@@ -73,7 +73,7 @@ def test_a_killed_rank_ends_the_run_and_is_named(victim: int) -> None:
 
 
 def test_a_frozen_rank_ends_the_run_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executor.watch.STOPPED_S", 0.5)
+    monkeypatch.setattr("executor.launching.watch.STOPPED_S", 0.5)
     seen: list[int] = []
 
     def stop(message: dict[str, Any]) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from executor import calibration
-from executor import measure as measuring
-from executor.cache import keep
-from executor.samples import Sample
-from executor.seat import Seat
-from executor.tasks import Measurement
+from executor.calibrating import calibrate as calibration
+from executor.calibrating import measure_ops as measuring
+from executor.calibrating.measurement_cache import keep
+from executor.calibrating.microbenchmarks import Sample
+from executor.launching.launch_env import RankInfo
+from executor.launching.task_specs import Measurement
 from workload.distinct import distinct_ops
 from workload.gpt import find_model
 from workload.lowering import lower
@@ -62,7 +62,7 @@ def test_ops_are_measured_in_the_slices_of_their_plan(
     monkeypatch.setattr(measuring, "seconds_of", timed)
     plan = parse_plan("data=1,precision=fp32", batch=4)
     task = Measurement(gpt=TINY, plan=plan, folder=str(tmp_path))
-    measuring.measure(task, Seat.local(0, 1, tmp_path), lambda _: None)
+    measuring.measure(task, RankInfo.local(0, 1, tmp_path), lambda _: None)
     assert peaks == {lower(TINY, plan).peak.total_bytes}
 
 
@@ -83,6 +83,6 @@ def test_the_same_op_in_other_slices_is_measured_again(
         task = Measurement(gpt=TINY, plan=plan, folder=str(tmp_path))
         counts.clear()
         (tmp_path / "store").unlink(missing_ok=True)
-        found = measuring.measure(task, Seat.local(0, 1, tmp_path), lambda _: None)
+        found = measuring.measure(task, RankInfo.local(0, 1, tmp_path), lambda _: None)
         assert bool(counts) == measured
         assert found["seconds"].keys() == distinct_ops(TINY, plan).keys()

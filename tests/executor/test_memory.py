@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from executor import job, memory
-from executor.memory import RESERVE_BYTES, check_device_memory, check_memory
-from executor.place import LEAST_SCRATCH_BYTES, SCRATCH_BYTES, scratch_of
-from executor.seat import Seat
+from executor import device_memory as memory
+from executor import job
+from executor.device_memory import RESERVE_BYTES, check_device_memory, check_memory
+from executor.launching.launch_env import RankInfo
+from executor.rank_context import LEAST_SCRATCH_BYTES, SCRATCH_BYTES, scratch_of
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 from workload.lowering import lower
@@ -38,7 +39,7 @@ def test_a_rank_on_a_gpu_asks_what_is_free_of_its_own(
     own = torch.device("cuda", 1)
     free_of = {own: (free, 80 << 30), torch.device("cuda", 0): (0, 80 << 30)}
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: free_of[device])
-    seat = Seat(1, 2, 1, 2)
+    seat = RankInfo(1, 2, 1, 2)
     if fits:
         job._check_memory(PROGRAM, seat, own)
     else:
@@ -50,4 +51,4 @@ def test_all_ranks_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(memory, "host_bytes", lambda: 2 * PROGRAM.peak.total_bytes)
     check_memory(PROGRAM, 2)
     with pytest.raises(PlanCannotRunError, match="for 3 rank"):
-        job._check_memory(PROGRAM, Seat(0, 3, 0, 3), torch.device("cpu"))
+        job._check_memory(PROGRAM, RankInfo(0, 3, 0, 3), torch.device("cpu"))

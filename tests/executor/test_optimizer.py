@@ -10,16 +10,16 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from executor.kernels import KERNELS
-from executor.place import Place
-from executor.tasks import AdamW
+from executor.launching.task_specs import AdamW
+from executor.rank_context import RankContext
 from workload.grid import Grid
 from workload.op import Op
 
 HOW = AdamW(lr=0.1, beta1=0.5, beta2=0.75, eps=0.0, weight_decay=0.5, clip=0.5)
 
 
-def place(step: int = 1) -> Place:
-    return Place(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=HOW, step=step)
+def place(step: int = 1) -> RankContext:
+    return RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=HOW, step=step)
 
 
 def tensors(*values: float, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:

@@ -13,10 +13,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from executor.groups import Groups
+from executor.groups import ProcessGroups
 from executor.job import connected
-from executor.order import issue_order, members_of, round_of
-from executor.seat import Seat
+from executor.launching.launch_env import RankInfo
+from executor.nccl.issue_order import issue_order, members_of, round_of
 from executor.train import Trainer
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, reference, start
@@ -141,7 +141,7 @@ def hanging(program: Program) -> list[int]:
 
 def refusal(rank: int) -> str:
     program = program_of(plan_of(2, overlap=()), rank)
-    groups = Groups(rank, TIMEOUT_S)
+    groups = ProcessGroups(rank, TIMEOUT_S)
     groups.prepare(program)
     groups.check(program, issue_order(program, late=False))
     try:
@@ -172,7 +172,7 @@ def exchanged(rank: int) -> list[tuple[str, int]]:
         return receive(tensor, other, group)
 
     dist.isend, dist.irecv = isend, irecv  # type: ignore[assignment]
-    groups = Groups(rank, TIMEOUT_S)
+    groups = ProcessGroups(rank, TIMEOUT_S)
     programs = [program_of(plan_of(3), stage) for stage in range(3)]
     groups.prepare(programs[rank])
     first = list(started)
@@ -195,7 +195,7 @@ def test_neighbouring_stages_exchange_a_number_over_each_link_before_the_first_s
 
 
 def late_losses(rank: int, gpt: GPT, plans: list[Plan]) -> list[list[float]]:
-    groups, found = Groups(rank, TIMEOUT_S), []
+    groups, found = ProcessGroups(rank, TIMEOUT_S), []
     for plan in plans:
         program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
         cpu = torch.device("cpu")
@@ -220,7 +220,7 @@ def test_pipelines_whose_receives_come_late_train_as_the_plain_model_does() -> N
 
 def messages_after_another_plan(rank: int) -> list[tuple[list[int], list[int]]]:
     """Members of each message's group, and who should be: groups are kept from plan to plan."""
-    groups = Groups(rank, TIMEOUT_S)
+    groups = ProcessGroups(rank, TIMEOUT_S)
     for interleave in (1, 2):
         plan = plan_of(4, interleave=interleave)
         program = lower(replace(TINY, layers=8), plan, rank)
@@ -264,7 +264,7 @@ def test_communicators_of_nccl_take_streams_of_high_priority(
     monkeypatch.setattr(dist, "new_group", lambda members, **how: made.append(how))
     monkeypatch.setattr(dist, "all_gather_object", lambda to, own: to.__setitem__(0, own))
     plan = plan_of(1, data=2, micro_batch=BATCH // 2)
-    Groups(0, 7.0).prepare(lower(TINY, plan))
+    ProcessGroups(0, 7.0).prepare(lower(TINY, plan))
     options = [how["pg_options"] for how in made]
     assert options
     assert len({id(one) for one in options}) == len(options), "torch writes into them"
@@ -281,5 +281,5 @@ def test_a_job_on_a_gpu_binds_it_so_that_communicators_are_made_with_their_group
     monkeypatch.setattr("executor.job._device", lambda *_: gpu)
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **how: told.update(how))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
-    with connected(Seat(0, 1, 0), 1, 1.0) as device:
+    with connected(RankInfo(0, 1, 0), 1, 1.0) as device:
         assert device == told["device_id"] == gpu

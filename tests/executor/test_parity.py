@@ -10,8 +10,8 @@ from types import MappingProxyType
 import pytest
 import torch
 
-from executor.groups import Groups
-from executor.tasks import AdamW
+from executor.groups import ProcessGroups
+from executor.launching.task_specs import AdamW
 from executor.train import Trainer
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.whole import wholes
@@ -108,7 +108,7 @@ def differences(
     `swap` is the matmul form to take for another, as in {"TN": "NN"}.
     """
     expected = {size: reference(gpt, size) for size in sorted({plan.batch for plan in plans})}
-    groups = Groups(rank, TIMEOUT_S)
+    groups = ProcessGroups(rank, TIMEOUT_S)
     found = []
     for plan in plans:
         forms = swapped(gpt, plan, swap)
@@ -164,7 +164,7 @@ def losses_of(
     rank: int, gpt: GPT, plans: list[Plan], texts: list[torch.Tensor]
 ) -> list[list[float]]:
     """The losses of each plan, step by step over the batches given."""
-    groups, found = Groups(rank, TIMEOUT_S), []
+    groups, found = ProcessGroups(rank, TIMEOUT_S), []
     for plan in plans:
         device = torch.device("cpu")
         program = lower(gpt, plan)

@@ -9,8 +9,8 @@ import torch
 
 from executor import play
 from executor.kernels import KERNELS
-from executor.place import Place
-from executor.record import HostRecorder
+from executor.rank_context import RankContext
+from executor.timing import HostRecorder
 from tests.executor.peaks import trainers
 from workload.gpt import find_model
 from workload.lowering import lower
@@ -63,7 +63,7 @@ def test_every_kernel_runs_once_in_the_order_of_the_program(
     called: list[str] = []
 
     def noting(kind: str) -> object:
-        def kernel(op: Op, reads: Tensors, writes: Tensors, at: Place) -> None:
+        def kernel(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
             called.append(kind)
             KERNELS[kind](op, reads, writes, at)
 

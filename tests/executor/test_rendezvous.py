@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from executor.order import Call, Communicator, calls_of, issue_order
-from executor.rendezvous import Calls, among, hang_of, message_rounds
+from executor.nccl.issue_order import Call, Communicator, calls_of, issue_order
+from executor.nccl.rendezvous import Calls, among, hang_of, message_rounds
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan import CHOICES, OVERLAPS, Plan

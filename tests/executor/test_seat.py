@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from executor.errors import LaunchError
-from executor.seat import Seat
+from executor.launching.launch_env import RankInfo
 
 STEP = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "2"}
 JOB = {"SLURM_JOB_ID": "123456", "SLURM_STEP_NODELIST": "nid[001004-001006,001009]"}
 
 
 def test_nobody_started_this_process() -> None:
-    assert Seat.from_environment({"PATH": "/bin"}) is None
+    assert RankInfo.from_environment({"PATH": "/bin"}) is None
 
 
 def test_torchrun_says_where_this_process_sits() -> None:
@@ -22,43 +22,43 @@ def test_torchrun_says_where_this_process_sits() -> None:
         **{"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"},
         **{"MASTER_ADDR": "host", "MASTER_PORT": "29500"},
     }
-    assert Seat.from_environment(environment) == Seat(5, 16, 1, 4, "env://")
+    assert RankInfo.from_environment(environment) == RankInfo(5, 16, 1, 4, "env://")
 
 
 def test_srun_says_it_too_and_ranks_meet_on_the_first_node() -> None:
-    seat = Seat(5, 16, 1, 1, "tcp://nid001004:23458")
-    assert Seat.from_environment({**STEP, **JOB}) == seat
+    seat = RankInfo(5, 16, 1, 1, "tcp://nid001004:23458")
+    assert RankInfo.from_environment({**STEP, **JOB}) == seat
 
 
 @pytest.mark.parametrize(
     ("text", "most"), [("4", 4), ("4(x2)", 4), ("2(x12),16", 16), ("1(x3),2,1", 2), ("", 1)]
 )
 def test_srun_says_how_many_ranks_share_a_node(text: str, most: int) -> None:
-    seat = Seat.from_environment({**STEP, **JOB, "SLURM_STEP_TASKS_PER_NODE": text})
+    seat = RankInfo.from_environment({**STEP, **JOB, "SLURM_STEP_TASKS_PER_NODE": text})
     assert seat is not None
     assert seat.local_ranks == most
 
 
 def test_ranks_of_this_machine_meet_in_a_file() -> None:
-    seat = Seat.local(1, 2, Path("/private"))
+    seat = RankInfo.local(1, 2, Path("/private"))
     assert (seat.local_rank, seat.local_ranks) == (1, 2)
     assert seat.meeting_file == "/private/store"
-    assert Seat(5, 16, 1, 4, "tcp://host:1").meeting_file is None
+    assert RankInfo(5, 16, 1, 4, "tcp://host:1").meeting_file is None
 
 
 def test_each_rank_of_a_node_has_a_gpu_of_its_own_or_is_refused() -> None:
-    assert [Seat(8 + local, 16, local, 4).gpu(4) for local in range(4)] == [0, 1, 2, 3]
+    assert [RankInfo(8 + local, 16, local, 4).gpu(4) for local in range(4)] == [0, 1, 2, 3]
     for local in range(2):
         with pytest.raises(LaunchError, match=f"rank {local} is one of 2 on its node and sees 1 "):
-            Seat(local, 2, local, 2).gpu(1)
+            RankInfo(local, 2, local, 2).gpu(1)
     with pytest.raises(LaunchError, match="rank 3 is one of 4 on its node and sees 2 GPU"):
-        Seat(3, 8, 3).gpu(2)
+        RankInfo(3, 8, 3).gpu(2)
 
 
 def test_the_one_gpu_that_srun_shows_a_rank_is_its_own() -> None:
-    assert [Seat(local, 4, local, 4, bound=True).gpu(1) for local in range(4)] == [0] * 4
+    assert [RankInfo(local, 4, local, 4, bound=True).gpu(1) for local in range(4)] == [0] * 4
     with pytest.raises(LaunchError, match="sees 2 GPU"):
-        Seat(3, 4, 3, 4, bound=True).gpu(2)
+        RankInfo(3, 4, 3, 4, bound=True).gpu(2)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_one_gpu_that_srun_shows_a_rank_is_its_own() -> None:
 def test_two_tasks_of_srun_that_see_one_gpu_have_it_alone_only_if_slurm_bound_them(
     said: dict[str, str], bound: bool
 ) -> None:
-    seat = Seat.from_environment({**STEP, **JOB, "SLURM_STEP_TASKS_PER_NODE": "2(x8)", **said})
+    seat = RankInfo.from_environment({**STEP, **JOB, "SLURM_STEP_TASKS_PER_NODE": "2(x8)", **said})
     assert seat is not None
     assert seat.bound == bound
     if bound:
@@ -91,17 +91,17 @@ def test_two_tasks_of_srun_that_see_one_gpu_have_it_alone_only_if_slurm_bound_th
 
 def test_a_meeting_point_that_was_given_is_kept() -> None:
     given = {"MASTER_ADDR": "host", "MASTER_PORT": "29500"}
-    seat = Seat.from_environment({**STEP, **JOB, **given})
+    seat = RankInfo.from_environment({**STEP, **JOB, **given})
     assert seat is not None
     assert seat.meeting == "env://"
 
 
 def test_a_batch_script_is_not_a_rank() -> None:
     script = {"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_JOB_ID": "1"}
-    assert Seat.from_environment(script) is None
+    assert RankInfo.from_environment(script) is None
 
 
 @pytest.mark.parametrize("value", ["", "-1", "1.5", "abc", "²", "9" * 5000])
 def test_a_rank_is_a_whole_number(value: str) -> None:
     with pytest.raises(LaunchError, match="SLURM_PROCID="):
-        Seat.from_environment({**STEP, **JOB, "SLURM_PROCID": value})
+        RankInfo.from_environment({**STEP, **JOB, "SLURM_PROCID": value})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executor.train import Run, Step
+from executor.train import TrainingRun, TrainingStep
 
 
 @pytest.mark.parametrize(
@@ -20,5 +20,5 @@ def test_a_step_takes_the_median_of_those_after_the_first_two(
     seconds: list[float], median: float
 ) -> None:
     """The first two warm up; of two steps the second counts, of one that one."""
-    steps = [Step(number, 0.0, each) for number, each in enumerate(seconds, start=1)]
-    assert Run(steps).step_s == median
+    steps = [TrainingStep(number, 0.0, each) for number, each in enumerate(seconds, start=1)]
+    assert TrainingRun(steps).step_s == median

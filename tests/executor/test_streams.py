@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
+from executor.async_work import AsyncWork
 from executor.batches import batch_of
+from executor.buffer_table import BufferTable
 from executor.errors import LaunchError
-from executor.groups import Groups
-from executor.inflight import InFlight
-from executor.launch import launch
-from executor.place import Place
+from executor.groups import ProcessGroups
+from executor.launching.launch import launch
+from executor.launching.task_specs import AdamW
 from executor.play import play
-from executor.record import DeviceRecorder, HostRecorder, NoRecorder, recorder_for
+from executor.rank_context import RankContext
 from executor.streams import SideStreams
-from executor.table import BufferTable
-from executor.tasks import AdamW
+from executor.timing import DeviceRecorder, HostRecorder, NoRecorder, recorder_for
 from executor.train import Trainer
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from workload.gpt import find_model
@@ -75,8 +75,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
 
 
-def place(device: torch.device = CPU) -> Place:
-    return Place(grid=Grid(), rank=0, device=device, adamw=AdamW())
+def place(device: torch.device = CPU) -> RankContext:
+    return RankContext(grid=Grid(), rank=0, device=device, adamw=AdamW())
 
 
 def op(name: str, kind: str, writes: str, stream: str = "compute") -> Op:
@@ -88,7 +88,7 @@ def op(name: str, kind: str, writes: str, stream: str = "compute") -> Op:
 def test_a_side_stream_is_made_once_for_all_steps_and_uses() -> None:
     at = place(GPU)
     for _ in range(3):
-        flying = InFlight(NoRecorder(), at)
+        flying = AsyncWork(NoRecorder(), at)
         for stream in ("to_host", "to_device"):
             flying.perform(op("copy", "to_host", "w", stream), lambda: None)
     streams = [at.streams.named(name, GPU) for name in ("to_host", "to_device")]
@@ -97,7 +97,7 @@ def test_a_side_stream_is_made_once_for_all_steps_and_uses() -> None:
 
 
 def test_a_kernel_on_a_side_stream_starts_behind_the_compute_stream() -> None:
-    work = InFlight(NoRecorder(), place(GPU)).perform(
+    work = AsyncWork(NoRecorder(), place(GPU)).perform(
         op("copy", "to_host", "w", "to_host"), lambda: Stand.log.append("kernel")
     )
     assert Stand.log == ["1 behind 0", "enter 1", "kernel", "leave 1"]
@@ -131,9 +131,9 @@ def test_what_nobody_waited_for_has_landed_before_its_buffers_are_freed(
     program = Program(TINY, parse_plan("data=1"), ops, buffers, {})
     assert program.releases == [[], ["whole"]]
     monkeypatch.setattr("executor.play.issue", lambda *_: Stand())
-    monkeypatch.setattr(Groups, "of", lambda self, op: None)
+    monkeypatch.setattr(ProcessGroups, "of", lambda self, op: None)
     monkeypatch.setattr(BufferTable, "free", lambda self, name: Stand.log.append(f"free {name}"))
-    play(program, BufferTable(program, CPU), Groups(0, 1.0), place(), NoRecorder())
+    play(program, BufferTable(program, CPU), ProcessGroups(0, 1.0), place(), NoRecorder())
     assert Stand.log == ["wait 1", "free whole"]
 
 
@@ -141,7 +141,7 @@ def recorded(rank: int) -> list[str]:
     """The recorders of three steps, each of which was fed beforehand."""
     kinds: list[str] = []
     program = lower(TINY, parse_plan("data=1,precision=fp32", batch=4))
-    trainer = Trainer(program, Groups(rank, TIMEOUT_S), rank=0, device=CPU, adamw=AdamW())
+    trainer = Trainer(program, ProcessGroups(rank, TIMEOUT_S), rank=0, device=CPU, adamw=AdamW())
     trainer.start_afresh(0)
     table = trainer.table
 
@@ -193,7 +193,7 @@ def test_workers_get_a_hardware_queue_for_each_of_their_streams(
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     if own is not None:
         monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", own)
-    monkeypatch.setattr("executor.ranks.subprocess.Popen", started)
+    monkeypatch.setattr("executor.launching.rank_processes.subprocess.Popen", started)
     with pytest.raises(LaunchError, match="enough"):
         launch("train", "{}", ranks=1, report=print, timeout_s=1.0)
     assert seen == [expected]

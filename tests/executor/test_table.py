@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from executor.table import BufferTable
+from executor.buffer_table import BufferTable
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.op import Buffer, Op

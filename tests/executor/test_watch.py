@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from executor import watch as watching
 from executor.errors import LaunchError
-from executor.procfs import STOPPED, state_of
-from executor.ranks import end
-from executor.watch import watch
+from executor.launching import watch as watching
+from executor.launching.procfs import STOPPED, state_of
+from executor.launching.rank_processes import end
+from executor.launching.watch import watch
 from tests.executor.scripts import SLEEP, acting, says
 
 PATIENCE_S = 600.0
@@ -112,7 +112,7 @@ def test_time_for_which_the_parent_stood_still_is_not_the_ranks_silence(
 def test_ranks_that_do_not_end_when_asked_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor.ranks.GRACE_S", 0.2)
+    monkeypatch.setattr("executor.launching.rank_processes.GRACE_S", 0.2)
     deaf = f"trap '' TERM; {says(step=0)}; while true; do sleep 0.05; done"
     with acting(tmp_path, deaf) as ranks:
         assert ranks[0].listen() == [{"step": 0}]
@@ -139,7 +139,7 @@ def test_a_rank_that_outlives_a_kill_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one does that waits for a disk or a driver in the kernel."""
-    monkeypatch.setattr("executor.ranks.GRACE_S", 0.1)
+    monkeypatch.setattr("executor.launching.rank_processes.GRACE_S", 0.1)
     with acting(
         tmp_path, f"trap '' TERM; {says(step=0)}; while true; do sleep 0.05; done"
     ) as ranks:

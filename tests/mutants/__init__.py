@@ -6,7 +6,7 @@ Each `*.toml` of this folder holds mutations, one table each:
 
     [[mutation]]
     id = "w-flops"
-    file = "workload/lowering/linear.py"
+    file = "workload/lowering/layers/linear.py"
     old = '''flops=2 * m * n * k'''
     new = '''flops=m * n * k'''
     tests = ["tests/workload/test_formulas.py"]

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from simgpt.advice import starved, what_fits
-from simulator.prediction import Prediction, predict
-from simulator.search.room import plan_bytes
-from topologies.load import load_machine
+from simulator.predict import Prediction, predict
+from simulator.search.bounds.peak_memory import plan_bytes
+from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.plan import Plan
 from workload.plan_text import parse_plan

@@ -142,7 +142,7 @@ def test_measured_tables_of_the_wrong_kind(table: dict[str, Any], words: str) ->
 
 
 def _shipped_network() -> str:
-    from topologies.reading import shipped_text
+    from topologies.files.reading import shipped_text
 
     text = shipped_text("validation", "data/network.json")
     return json.dumps(json.loads(text).get("tables", json.loads(text)))

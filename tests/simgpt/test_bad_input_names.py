@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.simgpt.face import simgpt
-from topologies.load import load_machine
+from topologies.files.printable import MOST_NAME, MOST_SENTENCE, printable, sentence, shown
 from topologies.machine import machine_to_dict
-from topologies.printable import MOST_NAME, MOST_SENTENCE, printable, sentence, shown
+from topologies.machine_files import load_machine
 
 CLEARS = "\x1b[2J\x1b]0;owned\x07"
 ESCAPED = "\\x1b[2J\\x1b]0;owned\\x07"

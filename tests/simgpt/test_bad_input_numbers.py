@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.sensitivity import Parameter
+from simulator.explain.sensitivity import MachineParameter
 from tests.simgpt.face import simgpt
 
 PREDICT = "predict tiny-30k -m frontier"
@@ -165,5 +165,5 @@ def test_a_schedule_that_never_repeats_is_not_simulated_beyond_measure() -> None
 
 
 def test_as_many_links_as_there_may_be_are_made_no_more() -> None:
-    most = Parameter("node.links.all_pairs", 1000, None, counted=True, most=1000)
+    most = MachineParameter("node.links.all_pairs", 1000, None, counted=True, most=1000)
     assert most.steps() == (999, 1000)

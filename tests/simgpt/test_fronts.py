@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 import simgpt as api
-from simgpt.found import Found
-from simgpt.patience import Patience
-from simgpt.searches import Searches
-from simulator.prediction import Prediction
-from simulator.search import Question, State
-from topologies.load import load_machine
+from simgpt.interrupts import Patience
+from simgpt.search_output import Found
+from simgpt.search_runner import Searches
+from simulator.predict import Prediction
+from simulator.search import Progress, SearchProblem
+from topologies.machine_files import load_machine
 from workload.gpt import find_model
 
 FRONTIER = load_machine("frontier")
-QUESTION = Question(find_model("tiny-1m"), 8, 16)
+QUESTION = SearchProblem(find_model("tiny-1m"), 8, 16)
 PLAIN = api.predict("tiny-1m", "frontier", "data=8", batch=16)
 
 
@@ -29,9 +29,9 @@ def taking(step_s: float, nodes: int = 1, peak_bytes: int = 100) -> Prediction:
     return replace(PLAIN, step_s=step_s, cost=cost, memory=memory, plan=plan)
 
 
-def state(*found: Prediction, bound: float = 0.0, is_optimal: bool = False) -> State:
+def state(*found: Prediction, bound: float = 0.0, is_optimal: bool = False) -> Progress:
     best = min((each.step_s for each in found), default=0.0)
-    return State(9, 9, 9, bound, best, found, is_optimal)
+    return Progress(9, 9, 9, bound, best, found, is_optimal)
 
 
 def searches(gap: float = 0.0) -> Searches:
@@ -52,7 +52,7 @@ def test_each_plan_of_less_memory_has_a_tenth_less_than_the_one_before(
     """Of 100, 80 and 60 bytes: there must be one in 90, then one in 72, and there is none in 54."""
     rooms: list[int] = []
 
-    def states(self: Searches, question: Question, room: int) -> Iterator[State]:
+    def states(self: Searches, question: SearchProblem, room: int) -> Iterator[Progress]:
         rooms.append(room)
         fitting = [taking(200.0 - n, peak_bytes=n) for n in (80, 60) if n <= room]
         yield state(*fitting[:1], is_optimal=True)
@@ -69,7 +69,7 @@ def test_along_the_front_of_devices_no_plan_is_beaten_in_both_time_and_node_hour
     """1 node 8 s; 2 nodes 5 s, faster for 10; 4 nodes 5 s for 20 is not; 8 nodes 2 s for 16."""
     steps = {8: 8.0, 16: 5.0, 32: 5.0, 64: 2.0}
 
-    def answer(self: Searches, question: Question, *, alone: bool) -> State:
+    def answer(self: Searches, question: SearchProblem, *, alone: bool) -> Progress:
         found = taking(steps[question.devices], question.devices // 8)
         return state(found, is_optimal=True)
 
@@ -79,7 +79,7 @@ def test_along_the_front_of_devices_no_plan_is_beaten_in_both_time_and_node_hour
     assert [(each.devices, each.step_s) for each in front] == [(8, 8.0), (16, 5.0), (64, 2.0)]
 
 
-def certificate(objective: str, enough: float, stopped: State) -> str:
+def certificate(objective: str, enough: float, stopped: Progress) -> str:
     found = Found(QUESTION, FRONTIER, stopped, objective, enough, {})
     return " ".join(found.certificate().split()).partition(": ")[2]
 

@@ -10,7 +10,7 @@ import pytest
 from simgpt import tables
 from simgpt.commands.predict import describe_training
 from simgpt.options import batch_of, fixed_of, strict, tokens_of
-from simulator.cost import Training
+from simulator.economics import Training
 from workload.errors import PlanError
 from workload.gpt import find_model
 

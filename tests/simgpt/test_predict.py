@@ -14,8 +14,8 @@ import pytest
 
 import simgpt as api
 from tests.simgpt.face import simgpt
-from topologies.load import load_machine
 from topologies.machine import machine_to_dict
+from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan_text import parse_plan

@@ -11,15 +11,15 @@ import pytest
 from simgpt.studies.rows import line_of
 from tests.simgpt.face import simgpt
 from tests.simgpt.test_report_page import answered, page_of
+from validation.report.answer_files import ReportError
 from validation.report.answers import Answers, read_answers
-from validation.report.efficiency import reach_of
-from validation.report.figures import published_points
+from validation.report.figures.drawn_step import staged
+from validation.report.figures.efficiency import reach_of
+from validation.report.figures.labels import labels
+from validation.report.figures.lines import ladders_of, scaling_lines
+from validation.report.figures.scaling_figures import published_points
 from validation.report.findings import sweep_of
 from validation.report.headline import headline
-from validation.report.labels import labels
-from validation.report.lines import ladders_of, scaling_lines
-from validation.report.reading import ReportError
-from validation.report.scene import staged
 
 LAYERS = """
 title = "How deep may it be?"

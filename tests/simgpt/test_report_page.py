@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.simgpt.face import simgpt
 from validation.report.answers import Answers, read_answers
-from validation.report.labels import labels
-from validation.report.lines import ladders_of, scaling_lines
+from validation.report.figures.labels import labels
+from validation.report.figures.lines import ladders_of, scaling_lines
 
 TINY = ("-n", "16", "--plan", "z=4,data=rest", "--batch", "16")
 COMMAND = "simgpt predict tiny-1m -m frontier -n 16 --plan x=1,y=1,z=4,data=4 --batch 16"

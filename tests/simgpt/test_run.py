@@ -14,8 +14,8 @@ import pytest
 
 from tests.simgpt.face import simgpt
 from tests.simgpt.test_predict import assert_tracks_in_order
-from topologies.load import with_settings
 from topologies.machine import machine_to_dict
+from topologies.machine_files import with_settings
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan import Plan
@@ -168,8 +168,8 @@ def test_a_diverged_run_writes_its_answer_before_it_ends(tmp_path: Path) -> None
 
 def test_a_validation_refuses_a_step_of_a_run_that_lost_its_loss() -> None:
     from executor.errors import DivergedError
-    from executor.launch import launch_training
-    from executor.tasks import AdamW, Job
+    from executor.launching.launch import launch_training
+    from executor.launching.task_specs import AdamW, Job
 
     plan = parse_plan("data=1,precision=fp32", batch=4)
     lost = AdamW(lr=1e30)
@@ -229,8 +229,8 @@ def test_a_plan_of_more_memory_than_the_machine_has_is_refused() -> None:
 def test_cuda_without_a_gpu_for_each_rank_is_refused_before_a_rank_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("executor.devices.accelerators", lambda: 1)
-    monkeypatch.setattr("executor.launch.launch", pytest.fail)
+    monkeypatch.setattr("executor.launching.devices.accelerators", lambda: 1)
+    monkeypatch.setattr("executor.launching.launch.launch", pytest.fail)
     said = simgpt(*WORDS, "--no-predict", "--plan", "data=2", "--device", "cuda")
     assert said.status == 5
     assert "--device cuda: 2 rank(s) need a GPU each, and torch sees 1 here" in said.sentence
@@ -239,7 +239,7 @@ def test_cuda_without_a_gpu_for_each_rank_is_refused_before_a_rank_starts(
 def test_two_ranks_on_a_machine_of_one_gpu_compute_on_the_cpu_and_say_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("executor.devices.accelerators", lambda: 1)
+    monkeypatch.setattr("executor.launching.devices.accelerators", lambda: 1)
     said = simgpt(*WORDS, "--no-predict", "--plan", "data=2", "--json")
     assert said.status == 0, said.err
     assert json.loads(said.out)["device"] == "cpu"

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from simgpt.patience import ASKED
+from simgpt.interrupts import ASKED
 from simulator import search as searching
-from simulator.search import State
+from simulator.search import Progress
 from tests.simgpt.face import assert_golden, simgpt
-from topologies.load import load_machine
 from topologies.machine import machine_to_dict
+from topologies.machine_files import load_machine
 
 SEARCH = (
     *("search", "gpt-5b", "-m", "perlmutter", "-n", "64", "--batch", "64"),
@@ -96,8 +96,10 @@ def test_the_same_search_gives_the_same_bytes_whoever_works_on_it_and_however_lo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Even as many processes as it has is no matter, but to the command line that is kept."""
-    monkeypatch.setattr("simgpt.asked.command_line", lambda: "simgpt search")
-    monkeypatch.setattr("simulator.search.best.WORTH", 1)  # all of it is for the processes
+    monkeypatch.setattr("simgpt.invocation.command_line", lambda: "simgpt search")
+    monkeypatch.setattr(
+        "simulator.search.branch_and_bound.WORTH", 1
+    )  # all of it is for the processes
     once, again, two = (
         simgpt(*SEARCH[:-1], workers, "--top", "5", "--json").out for workers in ("1", "1", "2")
     )
@@ -115,12 +117,12 @@ def test_a_search_that_is_stopped_says_how_far_off_it_may_be() -> None:
 
 
 def ended_when(
-    patch: pytest.MonkeyPatch, is_time: Callable[[int, State], bool], end: Callable[[], object]
+    patch: pytest.MonkeyPatch, is_time: Callable[[int, Progress], bool], end: Callable[[], object]
 ) -> None:
     """Have searches meet their end in the midst of a step: the numbered one, in such a state."""
     begun, search = [0], searching.search
 
-    def meeting_its_end(*words: Any, **how: Any) -> Iterator[State]:
+    def meeting_its_end(*words: Any, **how: Any) -> Iterator[Progress]:
         begun[0] += 1
         number = begun[0]
         for state in search(*words, **how):

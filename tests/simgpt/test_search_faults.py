@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from simulator import search as searching
-from simulator.prediction import Prediction
-from simulator.search import SearchError, State
-from simulator.search.crew import Crew
+from simulator.predict import Prediction
+from simulator.search import Progress, SearchError
+from simulator.search.process_pool import ProcessPool
 from tests.simgpt.face import simgpt
 
 SEARCH = (
@@ -23,7 +23,7 @@ SEARCH = (
 )
 
 
-class Ailing(Crew):
+class Ailing(ProcessPool):
     """A crew one of whose processes is hit by a signal once a plan is found."""
 
     number: signal.Signals
@@ -50,8 +50,10 @@ def test_a_search_that_loses_a_process_answers_with_the_best_plan_so_far(
     number: signal.Signals, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Ailing, "number", number, raising=False)
-    monkeypatch.setattr(searching, "Crew", Ailing)
-    monkeypatch.setattr("simulator.search.best.WORTH", 1)  # all of it is for the processes
+    monkeypatch.setattr(searching, "ProcessPool", Ailing)
+    monkeypatch.setattr(
+        "simulator.search.branch_and_bound.WORTH", 1
+    )  # all of it is for the processes
     said = simgpt(*SEARCH)
     answer = json.loads(said.out)
     assert said.status == 0
@@ -66,7 +68,7 @@ def lost_after(patch: pytest.MonkeyPatch, searches: int) -> None:
     """Have each search but the first ones lose a process before it finds a plan."""
     begun, search = [0], searching.search
 
-    def losing(*words: Any, **how: Any) -> Iterator[State]:
+    def losing(*words: Any, **how: Any) -> Iterator[Progress]:
         begun[0] += 1
         if begun[0] > searches:
             raise SearchError("process 1 of the search ended")
@@ -88,7 +90,7 @@ def test_a_loss_along_a_front_after_a_plan_was_found_is_said_once(
     """What was found on the front is not certain, so it is left out rather than an answer."""
     begun, search = [0], searching.search
 
-    def losing(*words: Any, **how: Any) -> Iterator[State]:
+    def losing(*words: Any, **how: Any) -> Iterator[Progress]:
         begun[0] += 1
         for state in search(*words, **how):
             if begun[0] > 1 and state.found:

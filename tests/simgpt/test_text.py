@@ -11,7 +11,7 @@ import pytest
 from simgpt import tables
 from simgpt.commands.validate import _rows
 from tests.simgpt.face import assert_golden, simgpt
-from validation.host import Row
+from validation.host_validation import HostRow
 from workload.plan_text import parse_plan
 
 COMMANDS = (
@@ -119,8 +119,8 @@ def test_the_rows_of_the_host_validation_read_as_their_golden_file() -> None:
     plan = parse_plan("z=2,recompute=full,overlap=none,precision=fp32", batch=8)
     half, most = 2**29, 2**30
     rows = [
-        Row("tiny-10m", plan, 0.1, 0.125, half, half + 2**22),
-        Row("tiny-25m", plan, 1.1, 1.0, most, most + 2**24),
+        HostRow("tiny-10m", plan, 0.1, 0.125, half, half + 2**22),
+        HostRow("tiny-25m", plan, 1.1, 1.0, most, most + 2**24),
     ]
     assert_golden("host.txt", _rows(rows, 0.15) + "\n")
 

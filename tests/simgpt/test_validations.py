@@ -12,8 +12,8 @@ import pytest
 from simgpt.commands.validate_device import _record
 from tests.simgpt.face import Said, simgpt
 from tests.validation.test_device import row_of
-from validation import host
-from validation.device import matrix
+from validation import host_validation as host
+from validation.device_validation import matrix
 from validation.network_tables import read_tables
 from workload.plan_text import parse_plan
 
@@ -24,9 +24,9 @@ def test_the_host_validation_fails_above_its_tolerance(
 ) -> None:
     """Half as long again and half as long: 50 % on average."""
     plan = parse_plan("data=1", batch=1)
-    rows = [host.Row("tiny-1m", plan, predicted_s, 1.0, 1, 1) for predicted_s in (1.5, 0.5)]
+    rows = [host.HostRow("tiny-1m", plan, predicted_s, 1.0, 1, 1) for predicted_s in (1.5, 0.5)]
     monkeypatch.setattr(host, "validate_host", lambda *_, **__: iter(rows))
-    monkeypatch.setattr("executor.launch.require_torch", lambda: None)
+    monkeypatch.setattr("executor.launching.launch.require_torch", lambda: None)
     said = simgpt("validate", "host", "-m", "host", "--tolerance", tolerance, "--json")
     assert said.status == status
     assert json.loads(said.out)["mape"] == pytest.approx(0.5)

@@ -8,7 +8,7 @@ import pytest
 
 from simgpt import tables
 from tests.simgpt.face import assert_golden, simgpt
-from topologies.units import format_quantity
+from topologies.files.units import format_quantity
 
 WHY = ("why", "tiny-1m", "-m", "frontier", "-n", "32", "--plan", "z=8,data=rest", "--batch", "32")
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.beside import FENCE, Beside, beside_of
+from simulator.engine.interference import FENCE, Interference, interference_of
 from tests.simulator.worlds import by_hand, compute, reduce
 from workload.op import Op
 
 HALF = 0.5
 
 
-def beside(*ops: Op, due: tuple[str, ...] = ()) -> Beside:
+def beside(*ops: Op, due: tuple[str, ...] = ()) -> Interference:
     program = by_hand("x=2", *ops)
-    return beside_of(program.ops, program.waits, due)
+    return interference_of(program.ops, program.waits, due)
 
 
 def sums(name: str, buffer: str) -> Op:

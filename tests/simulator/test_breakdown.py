@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.breakdown import breakdown, last_to_end
-from simulator.network import network_of
-from simulator.play import play
-from simulator.positions import Cut
-from simulator.steady import Guess, layer_line, micro_batch_line
-from simulator.ticks import to_seconds
+from simulator.attribution.breakdown import breakdown, last_to_end
+from simulator.engine.fold_proof import FoldedTimes, layer_axis, micro_batch_axis
+from simulator.engine.op_position import Cut
+from simulator.engine.simulate import simulate_ops
+from simulator.engine.ticks import to_seconds
+from simulator.ranks.classes import classes_of
 from tests.simulator.worlds import GivenSeconds, SmallFabric, by_hand, compute, reduce
 from workload.program import Program
 
@@ -18,17 +18,17 @@ MB = 1_000_000
 WHOLE = Cut(1, 1)
 
 
-def guessed(program: Program, fabric: SmallFabric, **seconds: float) -> Guess:
+def guessed(program: Program, fabric: SmallFabric, **seconds: float) -> FoldedTimes:
     """The program's own timing, with nothing left out."""
-    network = network_of([program], fabric)
-    run = play(program, GivenSeconds(**seconds), network)
+    network = classes_of([program], fabric)
+    run = simulate_ops(program, GivenSeconds(**seconds), network)
     layers, micro_batches = (
-        line(WHOLE, program.outline) for line in (layer_line, micro_batch_line)
+        line(WHOLE, program.outline) for line in (layer_axis, micro_batch_axis)
     )
-    return Guess(program, network, layers, micro_batches, run.start, run.end)
+    return FoldedTimes(program, network, layers, micro_batches, run.start, run.end)
 
 
-def parts(guess: Guess, copies: Sequence[int] = ()) -> dict[str, float]:
+def parts(guess: FoldedTimes, copies: Sequence[int] = ()) -> dict[str, float]:
     number = last_to_end(guess)
     found = breakdown(guess, number, copies or [1] * len(guess.program.ops))
     return {name: to_seconds(ticks) for name, ticks in found.items() if ticks}

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.cost import Cost, cost_of
-from simulator.prediction import predict
-from topologies.load import load_machine, with_settings
+from simulator.economics import Cost, cost_of
+from simulator.predict import predict
 from topologies.machine import Machine
+from topologies.machine_files import load_machine, with_settings
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 

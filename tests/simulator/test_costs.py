@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.costs import AnalyticCosts, compute_costs
-from simulator.measured import MeasuredCosts
-from simulator.profile import ProfileCosts
+from simulator.costs.analytic import AnalyticCosts, compute_costs
+from simulator.costs.calibrated import CalibratedCosts
+from simulator.costs.measured import MeasuredCosts
 from topologies.errors import MachineError
-from topologies.load import load_machine, with_settings
-from topologies.profile import Profile, Table
+from topologies.hardware.profile import MeasuredTable, Profile
+from topologies.machine_files import load_machine, with_settings
 from workload.op import Op
 
-MATMULS = Table(
+MATMULS = MeasuredTable(
     ("ranks", "form", "m", "n", "k", "seconds"),
     tuple(
         (ranks, 0.0, m, n, k, ranks * 2 * m * n * k / (1e9 * m))
@@ -24,7 +24,7 @@ MATMULS = Table(
         for k in (16.0, 64.0)
     ),
 )  # rate 1e9 * m, a power law, which interpolation in logarithms hits exactly
-MOVES = Table(("ranks", "nbytes", "seconds"), ((1.0, 1e3, 1e-6), (1.0, 1e5, 1e-5)))
+MOVES = MeasuredTable(("ranks", "nbytes", "seconds"), ((1.0, 1e3, 1e-6), (1.0, 1e5, 1e-5)))
 PROFILE = Profile(kernels={"matmul@bf16": MATMULS, "pointwise@bf16": MOVES})
 
 
@@ -76,15 +76,15 @@ def test_a_matmul_of_one_row_takes_the_time_of_reading_its_weight() -> None:
 
 
 def test_a_batched_matmul_takes_the_time_of_one_with_all_its_rows() -> None:
-    for costs in (AnalyticCosts(load_machine("frontier")), ProfileCosts(PROFILE, 1, 1e9)):
+    for costs in (AnalyticCosts(load_machine("frontier")), CalibratedCosts(PROFILE, 1, 1e9)):
         one, many = matmul(256 * 64, 2048, 128), batched(64, 256, 2048, 128)
         assert costs.seconds(many) == pytest.approx(costs.seconds(replace(one, nbytes=many.nbytes)))
 
 
 def test_a_measured_batched_matmul_is_interpolated_in_its_flops_form_by_form() -> None:
     rows = ((1.0, 0.0, 1e6, 1e-4), (1.0, 0.0, 1e8, 1e-2), (1.0, 1.0, 1e6, 1.0))
-    table = Table(("ranks", "form", "flops", "seconds"), rows)
-    costs = ProfileCosts(Profile(kernels={"batched_matmul@bf16": table}), 1, 1e9)
+    table = MeasuredTable(("ranks", "form", "flops", "seconds"), rows)
+    costs = CalibratedCosts(Profile(kernels={"batched_matmul@bf16": table}), 1, 1e9)
     op = batched(8, 50, 125, 100)
     assert op.flops == 10**7
     assert costs.seconds(op) == pytest.approx(1e-3)
@@ -126,7 +126,7 @@ def test_a_copy_from_or_to_the_host_goes_at_the_rate_of_its_link() -> None:
         for kind in ("to_device", "to_host"):
             seconds = AnalyticCosts(machine).seconds(move(10**9, kind)) - machine.device.launch_s
             assert seconds == pytest.approx(1e9 / rate)
-    for calibrated in (ProfileCosts(PROFILE, 1, 2e9), MeasuredCosts({}, 2e9)):
+    for calibrated in (CalibratedCosts(PROFILE, 1, 2e9), MeasuredCosts({}, 2e9)):
         assert calibrated.seconds(move(10**9, "to_host")) == pytest.approx(0.5)
 
 
@@ -137,25 +137,25 @@ def test_a_dtype_that_the_machine_does_not_know_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 64, 16), (32, 32, 32), (20, 50, 64)])
 def test_a_profile_interpolates_a_matmuls_rate_in_logarithms(m: int, n: int, k: int) -> None:
-    seconds = ProfileCosts(PROFILE, 1, 1e9).seconds(matmul(m, n, k))
+    seconds = CalibratedCosts(PROFILE, 1, 1e9).seconds(matmul(m, n, k))
     assert seconds == pytest.approx(2 * n * k / 1e9)
 
 
 def test_outside_the_measured_shapes_the_rate_of_the_nearest_holds() -> None:
-    costs = ProfileCosts(PROFILE, 1, 1e9)
+    costs = CalibratedCosts(PROFILE, 1, 1e9)
     assert costs.seconds(matmul(128, 64, 64)) == pytest.approx(
         2 * costs.seconds(matmul(64, 64, 64))
     )
 
 
 def test_a_form_that_was_not_measured_takes_the_rate_of_one_that_was() -> None:
-    costs = ProfileCosts(PROFILE, 1, 1e9)
+    costs = CalibratedCosts(PROFILE, 1, 1e9)
     assert costs.seconds(matmul(32, 32, 32, form="TN")) == costs.seconds(matmul(32, 32, 32))
 
 
 def test_rows_measured_with_the_nearest_number_of_busy_ranks_count() -> None:
     alone, crowded = (
-        ProfileCosts(PROFILE, ranks, 1e9).seconds(matmul(32, 32, 32)) for ranks in (1, 8)
+        CalibratedCosts(PROFILE, ranks, 1e9).seconds(matmul(32, 32, 32)) for ranks in (1, 8)
     )
     assert crowded == pytest.approx(4 * alone)
 
@@ -166,13 +166,15 @@ def test_rows_measured_with_the_nearest_number_of_busy_ranks_count() -> None:
 def test_a_moved_size_holds_its_time_below_the_table_and_its_rate_above(
     nbytes: int, seconds: float
 ) -> None:
-    assert ProfileCosts(PROFILE, 1, 1e9).seconds(move(nbytes)) == pytest.approx(seconds)
+    assert CalibratedCosts(PROFILE, 1, 1e9).seconds(move(nbytes)) == pytest.approx(seconds)
 
 
 def test_attention_is_interpolated_in_its_work() -> None:
     rows = ((1.0, 64.0, 2.0, 8.0, 32.0, 1e-3), (1.0, 128.0, 2.0, 8.0, 32.0, 2e-3))
     columns = ("ranks", "rows", "heads", "width", "sequence", "seconds")
-    costs = ProfileCosts(Profile(kernels={"attention@bf16": Table(columns, rows)}), 1, 1e9)
+    costs = CalibratedCosts(
+        Profile(kernels={"attention@bf16": MeasuredTable(columns, rows)}), 1, 1e9
+    )
     op = Op("op", "attention", (), (), "b", flops=4 * 96 * 2 * 8 * 32)
     assert costs.seconds(op) == pytest.approx(1.5e-3)
 
@@ -180,28 +182,30 @@ def test_attention_is_interpolated_in_its_work() -> None:
 def test_backward_attention_counts_twice_the_flops_for_the_same_work() -> None:
     rows = ((1.0, 64.0, 2.0, 8.0, 32.0, 1e-3), (1.0, 128.0, 2.0, 8.0, 32.0, 2e-3))
     columns = ("ranks", "rows", "heads", "width", "sequence", "seconds")
-    costs = ProfileCosts(Profile(kernels={"attention_grad@bf16": Table(columns, rows)}), 1, 1e9)
+    costs = CalibratedCosts(
+        Profile(kernels={"attention_grad@bf16": MeasuredTable(columns, rows)}), 1, 1e9
+    )
     op = Op("op", "attention_grad", (), (), "b", flops=8 * 96 * 2 * 8 * 32)
     assert costs.seconds(op) == pytest.approx(1.5e-3)
 
 
 def test_of_several_measurements_of_one_size_the_fastest_counts() -> None:
     rows = ((1.0, 1e3, 3e-6), (1.0, 1e3, 1e-6), (1.0, 1e3, 2e-6), (1.0, 1e5, 1e-5))
-    table = Table(("ranks", "nbytes", "seconds"), rows)
-    costs = ProfileCosts(Profile(kernels={"pointwise@bf16": table}), 1, 1e9)
+    table = MeasuredTable(("ranks", "nbytes", "seconds"), rows)
+    costs = CalibratedCosts(Profile(kernels={"pointwise@bf16": table}), 1, 1e9)
     assert costs.seconds(move(1000)) == pytest.approx(1e-6)
 
 
 def test_a_grid_with_a_hole_is_refused_by_the_missing_shape() -> None:
     holed = replace(MATMULS, rows=MATMULS.rows[1:8])
     with pytest.raises(MachineError, match=r"no NN row for m, n, k = \(16\.0, 16\.0, 16\.0\)"):
-        ProfileCosts(Profile(kernels={"matmul@bf16": holed}), 1, 1e9)
+        CalibratedCosts(Profile(kernels={"matmul@bf16": holed}), 1, 1e9)
 
 
 def test_a_machine_with_a_profile_is_predicted_from_it() -> None:
     machine = load_machine("frontier")
     assert isinstance(compute_costs(machine, 8, 8), AnalyticCosts)
-    assert isinstance(compute_costs(replace(machine, profile=PROFILE), 8, 8), ProfileCosts)
+    assert isinstance(compute_costs(replace(machine, profile=PROFILE), 8, 8), CalibratedCosts)
 
 
 def test_a_matmuls_rate_is_scaled_by_the_factor_of_its_form_alone() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.critical import Cause, cause_of, played, ticks_by_cause
-from simulator.ticks import TICKS_PER_S
+from simulator.attribution.critical_path import Cause, cause_of, simulated_step, ticks_by_cause
+from simulator.engine.ticks import TICKS_PER_S
 from tests.simulator.worlds import (
     TINY,
     GivenSeconds,
@@ -29,7 +29,7 @@ FABRIC = SmallFabric(bytes_per_s=1e6, launch_s=0.0)  # two ranks all-reduce 1 MB
 
 def names(*ops: object, **seconds: float) -> list[str]:
     program = by_hand("x=2", *ops)  # type: ignore[arg-type]
-    path = played([program], GivenSeconds(**seconds), FABRIC).path()
+    path = simulated_step([program], GivenSeconds(**seconds), FABRIC).path()
     return [piece.op.name for piece in path]
 
 
@@ -54,7 +54,7 @@ def test_the_path_leads_through_the_rank_that_came_late_to_a_collective() -> Non
         reduce("outer", "b", "data", 0),
     )
     fabric = SmallFabric(bytes_per_s=1e6, launch_s=1e-6)
-    path = played([program], GivenSeconds(work=1.0), fabric).path()
+    path = simulated_step([program], GivenSeconds(work=1.0), fabric).path()
     assert [piece.op.name for piece in path] == ["inner", "work", "outer"]
     assert path[0].ticks == 2_000_000
     assert path[0].rank == path[1].rank == 3
@@ -64,7 +64,7 @@ def test_time_is_filed_under_kinds_of_compute_and_collectives_over_axes() -> Non
     program = by_hand(
         "x=2", compute("first", writes="a"), reduce("sum", "a", "x", 1_000_000), compute("last")
     )
-    path = played([program], GivenSeconds(first=1.0, last=0.5), FABRIC).path()
+    path = simulated_step([program], GivenSeconds(first=1.0, last=0.5), FABRIC).path()
     second = TICKS_PER_S
     kernels, sums = Cause("", "elementwise kernels"), Cause("x", "all-reduces")
     assert ticks_by_cause(path) == {kernels: 3 * second // 2, sums: second}
@@ -93,7 +93,7 @@ def test_every_op_of_a_step_has_its_cause() -> None:
 def test_the_path_of_a_pipeline_crosses_its_stages_and_fills_the_step(schedule: str) -> None:
     plan = plan_of(f"pipe=2,data=2,schedule={schedule}", 4)
     stages = [lower(TINY, plan, stage) for stage in range(2)]
-    whole = played(stages, SmallCosts(), SmallFabric(bytes_per_s=1e8))
+    whole = simulated_step(stages, SmallCosts(), SmallFabric(bytes_per_s=1e8))
     path = whole.path()
     assert {piece.rank for piece in path} == {0, 2}
     assert sum(piece.ticks for piece in path) == max(max(ends) for _, ends in whole.times)
@@ -111,7 +111,7 @@ def test_the_path_fills_the_whole_step_without_a_gap(
     gpt = replace(TINY, hidden=96, heads=12, ffn=96)
     program = lowered(gpt, f"{plan},overlap={overlap}")
     fabric = SmallFabric(bytes_per_s=bytes_per_s, compute_share=0.1)
-    whole = played([program], SmallCosts(), fabric)
+    whole = simulated_step([program], SmallCosts(), fabric)
     path = whole.path()
     assert path[0].start_ticks == 0
     assert path[-1].end_ticks == max(max(ends) for _, ends in whole.times)

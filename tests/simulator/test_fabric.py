@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.fabric import MachineFabric
-from simulator.prediction import predict
-from topologies.load import load_machine, with_settings
-from topologies.network import Ring
+from simulator.predict import predict
+from simulator.ranks.fabric import MachineFabric
+from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement
+from topologies.routing.rings import Ring
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 

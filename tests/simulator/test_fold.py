@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.fold import LAYERS, MICRO_BATCHES, simulate_step
-from simulator.network import network_of
-from simulator.play import play
-from simulator.step import Step
+from simulator.engine.folding import LAYERS, MICRO_BATCHES, simulate_step
+from simulator.engine.simulate import simulate_ops
+from simulator.ranks.classes import classes_of
+from simulator.result import StepResult
 from tests.simulator.worlds import SmallCosts, SmallFabric, plan_of
 from workload.gpt import GPT
 from workload.lowering import lower
@@ -48,21 +48,21 @@ SHARDINGS = (
 BANDWIDTHS = (1e6, 3e7, 1e8, 3e8, 1e9, 1e10, 1e12)  # from bound by links to bound by compute
 
 
-def folded_step(plan: Plan, layers: int, bytes_per_s: float) -> Step:
+def folded_step(plan: Plan, layers: int, bytes_per_s: float) -> StepResult:
     fabric = SmallFabric(bytes_per_s=bytes_per_s)
     return simulate_step(replace(SMALL, layers=layers), plan, SmallCosts(), fabric)
 
 
 def both(
     plan: Plan, layers: int, bytes_per_s: float, *, tied: bool = True, share: float = 0.0
-) -> tuple[Step, Step]:
+) -> tuple[StepResult, StepResult]:
     gpt = replace(SMALL, layers=layers, tied=tied)
     costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=bytes_per_s, compute_share=share)
     folded = simulate_step(gpt, plan, costs, fabric)
     return folded, simulate_step(gpt, plan, costs, fabric, fold=False)
 
 
-def assert_equal(folded: Step, whole: Step) -> None:
+def assert_equal(folded: StepResult, whole: StepResult) -> None:
     same = replace(folded, layers=whole.layers, micro_batches=whole.micro_batches)
     assert same == whole
 
@@ -140,5 +140,5 @@ def test_the_parts_sum_to_the_end_of_the_last_op(bytes_per_s: float) -> None:
     plan, fabric = plan_of("x=3,z=2,data=2", 10), SmallFabric(bytes_per_s=bytes_per_s)
     folded = folded_step(plan, 20, bytes_per_s)
     program = lower(replace(SMALL, layers=20), plan)
-    run = play(program, SmallCosts(), network_of([program], fabric))
+    run = simulate_ops(program, SmallCosts(), classes_of([program], fabric))
     assert sum(folded.parts_ticks.values()) == run.end.max()

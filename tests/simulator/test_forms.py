@@ -7,17 +7,17 @@ from itertools import product
 
 import pytest
 
-from simulator.costs import AnalyticCosts
-from simulator.fold import simulate_step
-from simulator.forms import fastest_forms
+from simulator.costs.analytic import AnalyticCosts
+from simulator.costs.calibrated import CalibratedCosts
+from simulator.costs.matmul_tuning import fastest_forms
+from simulator.engine.folding import simulate_step
 from simulator.pipeline import simulate_pipeline
-from simulator.prediction import forms_on, predict
-from simulator.profile import ProfileCosts
+from simulator.predict import forms_on, predict
 from tests.forms import swapped
 from tests.simulator.worlds import SmallCosts, SmallFabric, plan_of
 from topologies.errors import MachineError
-from topologies.load import load_machine, with_settings
-from topologies.profile import Profile, Table
+from topologies.hardware.profile import MeasuredTable, Profile
+from topologies.machine_files import load_machine, with_settings
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.plan_text import parse_plan
@@ -91,10 +91,10 @@ def test_a_profile_of_all_forms_makes_the_choice() -> None:
     columns = ("ranks", "form", "m", "n", "k", "seconds")
     moves = ((1.0, 1.0, 0.1), (1.0, 1e12, 0.1))
     kernels = {
-        "matmul@bf16": Table(columns, tuple(rows)),
-        "transpose@bf16": Table(("ranks", "nbytes", "seconds"), moves),
+        "matmul@bf16": MeasuredTable(columns, tuple(rows)),
+        "transpose@bf16": MeasuredTable(("ranks", "nbytes", "seconds"), moves),
     }
-    costs = ProfileCosts(Profile(kernels=kernels), ranks=1, host_bytes_per_s=1e9)
+    costs = CalibratedCosts(Profile(kernels=kernels), ranks=1, host_bytes_per_s=1e9)
     chosen = fastest_forms(SMALL, plan_of(PLAN), costs)
     assert {form for matmul, form in chosen.items() if matmul[0] == "TN"} == {"NN"}
     assert all(matmul[0] == form for matmul, form in chosen.items() if matmul[0] != "TN")
@@ -103,8 +103,8 @@ def test_a_profile_of_all_forms_makes_the_choice() -> None:
 def test_a_profile_without_transposes_is_refused_by_the_missing_table() -> None:
     sides = product((8.0, 8192.0), repeat=3)
     columns = ("ranks", "form", "m", "n", "k", "seconds")
-    table = Table(columns, tuple((1.0, 0.0, *side, 0.2) for side in sides))
-    costs = ProfileCosts(Profile(kernels={"matmul@bf16": table}), ranks=1, host_bytes_per_s=1e9)
+    table = MeasuredTable(columns, tuple((1.0, 0.0, *side, 0.2) for side in sides))
+    costs = CalibratedCosts(Profile(kernels={"matmul@bf16": table}), ranks=1, host_bytes_per_s=1e9)
     with pytest.raises(MachineError, match="has no table transpose@bf16"):
         fastest_forms(SMALL, plan_of(PLAN), costs)
 

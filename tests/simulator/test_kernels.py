@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.costs import AnalyticCosts, matmul_s, padded
-from simulator.fabric import MachineFabric
-from simulator.host import hosted
-from simulator.kernels import Kernels
-from topologies.load import load_machine
+from simulator.costs.analytic import AnalyticCosts, matmul_s, padded
+from simulator.costs.kernel_launch import launch_bound
+from simulator.costs.stack import SoftwareStack
+from simulator.ranks.fabric import MachineFabric
+from topologies.machine_files import load_machine
 from workload.op import Op
 
 SHAPE = {"m": 4096, "n": 4096, "k": 4096, "form": "NN"}
@@ -22,8 +22,8 @@ ADD = Op("m0.l3.down.dropout", "dropout", (), (), "m0.l3.forward", nbytes=10**8)
 
 def test_a_fused_op_takes_no_time_whether_named_by_its_kind_or_by_its_name() -> None:
     machine = load_machine("dgx-a100")
-    assert AnalyticCosts(machine, 1, Kernels(fused=("dropout",))).seconds(ADD) == 0
-    by_name = AnalyticCosts(machine, 1, Kernels(fused=("down.dropout",)))
+    assert AnalyticCosts(machine, 1, SoftwareStack(fused=("dropout",))).seconds(ADD) == 0
+    by_name = AnalyticCosts(machine, 1, SoftwareStack(fused=("down.dropout",)))
     assert by_name.seconds(ADD) == 0
     assert by_name.seconds(replace(ADD, name="m0.l3.attention.dropout")) > 0
 
@@ -31,7 +31,7 @@ def test_a_fused_op_takes_no_time_whether_named_by_its_kind_or_by_its_name() -> 
 def test_fp8_runs_a_layers_linear_at_its_rate_and_casts_its_input_but_not_the_classifier() -> None:
     machine = load_machine("dgx-h100")
     device = machine.device
-    plain, fp8 = AnalyticCosts(machine), AnalyticCosts(machine, 1, Kernels(fp8=True))
+    plain, fp8 = AnalyticCosts(machine), AnalyticCosts(machine, 1, SoftwareStack(fp8=True))
     cast_s = 3 * 4096 * 4096 / (device.memory_efficiency * device.memory_bytes_per_s)
     gain = device.peak_flops_per_s["fp8"] / device.peak_flops_per_s["bf16"] * device.matmul.fp8
     launch_s = device.matmul.launch_s
@@ -43,7 +43,7 @@ def test_fp8_runs_a_layers_linear_at_its_rate_and_casts_its_input_but_not_the_cl
 
 def test_a_pace_of_four_fifths_makes_every_op_last_five_fourths() -> None:
     machine = load_machine("dgx-a100")
-    slow = AnalyticCosts(machine, 1, Kernels(pace=0.8))
+    slow = AnalyticCosts(machine, 1, SoftwareStack(pace=0.8))
     assert slow.seconds(ADD) == pytest.approx(1.25 * AnalyticCosts(machine).seconds(ADD))
 
 
@@ -51,13 +51,13 @@ def test_a_norm_of_several_kernels_goes_through_memory_more_often() -> None:
     machine = load_machine("dgx-a100")
     norm = replace(ADD, kind="rmsnorm")
     one = AnalyticCosts(machine).seconds(norm) - machine.device.launch_s
-    eager = AnalyticCosts(machine, 1, Kernels(passes=(("rmsnorm", 9.0),)))
+    eager = AnalyticCosts(machine, 1, SoftwareStack(passes=(("rmsnorm", 9.0),)))
     assert eager.seconds(norm) == pytest.approx(machine.device.launch_s + 9 * one)
     assert eager.seconds(ADD) == AnalyticCosts(machine).seconds(ADD)
 
 
 def test_a_host_issues_each_of_the_kernels_that_an_op_is_made_of() -> None:
-    kernels = Kernels(host_s=7e-5, launches=(("softmax", 5),))
+    kernels = SoftwareStack(host_s=7e-5, launches=(("softmax", 5),))
     costs = AnalyticCosts(load_machine("dgx-a100"), 1, kernels)
     assert costs.host_s(ADD) == 7e-5
     assert costs.host_s(replace(ADD, kind="softmax")) == pytest.approx(35e-5)
@@ -100,17 +100,17 @@ def test_a_stack_that_gathers_in_twice_the_bytes_takes_as_long_as_for_a_gather_t
 
 def test_a_block_lasts_at_least_as_long_as_the_host_takes_to_issue_its_ops() -> None:
     ops = [replace(ADD, name=f"op{number}") for number in range(4)]
-    assert hosted(ops, [10, 0, 20, 30], [5] * 4) == [10, 0, 20, 30]
-    assert hosted(ops, [10, 0, 20, 30], [30] * 4) == [20, 0, 30, 40]
+    assert launch_bound(ops, [10, 0, 20, 30], [5] * 4) == [10, 0, 20, 30]
+    assert launch_bound(ops, [10, 0, 20, 30], [30] * 4) == [20, 0, 30, 40]
     sums = [replace(op, kind="all_reduce") if at == 2 else op for at, op in enumerate(ops)]
     # 40 for each of three, of which one is a sum: 60 are missing
-    assert hosted(sums, [10, 0, 20, 30], [40] * 4) == [40, 0, 20, 60]
+    assert launch_bound(sums, [10, 0, 20, 30], [40] * 4) == [40, 0, 20, 60]
     # the third is three kernels: 150 for five, 90 are missing
-    assert hosted(ops, [10, 0, 20, 30], [30, 0, 90, 30]) == [40, 0, 50, 60]
+    assert launch_bound(ops, [10, 0, 20, 30], [30, 0, 90, 30]) == [40, 0, 50, 60]
     # 29 are missing: two kernels get 10 of them, and the last one 9
-    assert hosted(ops, [10, 0, 20, 31], [30] * 4) == [20, 0, 30, 40]
+    assert launch_bound(ops, [10, 0, 20, 31], [30] * 4) == [20, 0, 30, 40]
     closing = [replace(op, block="step") for op in ops]
-    assert hosted(closing, [1, 1, 1, 1], [100] * 4) == [1, 1, 1, 1]
+    assert launch_bound(closing, [1, 1, 1, 1], [100] * 4) == [1, 1, 1, 1]
 
 
 def test_heads_of_two_widths_are_not_taken_for_each_other_though_they_do_as_much() -> None:
@@ -130,7 +130,7 @@ def test_blocks_and_streams_make_up_for_no_time_that_the_host_lacks_in_another()
     gather = replace(ADD, kind="all_gather", stream="z")
     longer = replace(ADD, block="m0.l3.backward")
     ops = [first, gather, second, longer]
-    assert hosted(ops, [10, 90, 30, 500], [40] * 4) == [30, 90, 50, 500]
+    assert launch_bound(ops, [10, 90, 30, 500], [40] * 4) == [30, 90, 50, 500]
 
 
 def test_a_stacks_own_attention_reaches_its_shares_and_works_through_all_keys() -> None:
@@ -140,10 +140,10 @@ def test_a_stacks_own_attention_reaches_its_shares_and_works_through_all_keys() 
     device, peak = machine.device, machine.device.peak_flops_per_s["bf16"]
     forward = Op("f", "attention", (), (), "b", flops=4 * 10**12)
     backward = Op("b", "attention_grad", (), (), "b", flops=8 * 10**12)
-    own = AnalyticCosts(machine, 1, Kernels(attention=(0.5, 0.25)))
+    own = AnalyticCosts(machine, 1, SoftwareStack(attention=(0.5, 0.25)))
     assert own.seconds(forward) - device.launch_s == pytest.approx(2e12 / (0.5 * peak))
     assert own.seconds(backward) - device.launch_s == pytest.approx(5e12 / (0.25 * peak))
-    parts = AnalyticCosts(machine, 1, Kernels(attention_work=4.0))
+    parts = AnalyticCosts(machine, 1, SoftwareStack(attention_work=4.0))
     usual = AnalyticCosts(machine)
     assert parts.seconds(forward) == pytest.approx(4 * usual.seconds(forward))
     assert parts.seconds(ADD) == usual.seconds(ADD)

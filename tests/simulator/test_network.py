@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from simulator.fabric import MachineFabric
-from simulator.network import UnlikeRanksError, network_of
-from simulator.ticks import TICKS_PER_S
+from simulator.engine.ticks import TICKS_PER_S
+from simulator.ranks.classes import UnlikeRanksError, classes_of
+from simulator.ranks.fabric import MachineFabric
 from tests.simulator.worlds import TINY, SmallFabric, by_hand, lowered, reduce
-from topologies.collectives import with_algorithm
-from topologies.load import load_machine
-from topologies.network import Ring
+from topologies.collectives.collective_time import with_algorithm
+from topologies.machine_files import load_machine
+from topologies.routing.rings import Ring
 from workload.op import Op
 
 
@@ -23,21 +23,21 @@ def meeting_over(*axes: str) -> list[Op]:
 
 
 def test_ranks_that_fill_nodes_evenly_are_all_alike() -> None:
-    network = network_of([lowered(TINY, "x=4,z=2,data=2")], SmallFabric())
+    network = classes_of([lowered(TINY, "x=4,z=2,data=2")], SmallFabric())
     assert network.ranks == (0,)
     assert all(meetings.sizes == (1,) for meetings in network.meetings.values())
 
 
 def test_groups_that_straddle_nodes_unevenly_make_classes_of_their_own() -> None:
     """x=3 on nodes of 4: ranks 0-2 and 9-11 lie within a node, 3-5 and 6-8 across two."""
-    network = network_of([by_hand("x=3,data=4", *meeting_over("x"))], SmallFabric())
+    network = classes_of([by_hand("x=3,data=4", *meeting_over("x"))], SmallFabric())
     assert network.ranks == (0, 3)
     assert network.meetings["x",].sizes == (1, 1)
 
 
 def test_a_class_splits_where_its_members_meet_different_classes() -> None:
     """x=3, y=2 on nodes of 4: ranks 0-2 lie in one node and meet, over y, 3-5, which lie in two."""
-    network = network_of([by_hand("x=3,y=2,z=2", *meeting_over("x", "y"))], SmallFabric())
+    network = classes_of([by_hand("x=3,y=2,z=2", *meeting_over("x", "y"))], SmallFabric())
     assert len(network.ranks) > 1
     over_y = network.meetings["y",]
     assert max(over_y.sizes) == 2
@@ -66,7 +66,7 @@ def test_ranks_on_like_rings_are_told_apart_by_whom_they_meet() -> None:
     """Over x ranks 0 and 1 have a slow ring; 2 and 3, on fast ones, wait for these over y; the
     other four meet nobody who is slow."""
     program = by_hand("x=2,y=2,data=2", *meeting_over("x", "y"))
-    network = network_of([program], Pairs())
+    network = classes_of([program], Pairs())
     assert network.ranks == (0, 2, 4)
     assert network.groups.classes.tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
     assert network.meetings["y",].members == [[0, 1], [2]]
@@ -75,11 +75,11 @@ def test_ranks_on_like_rings_are_told_apart_by_whom_they_meet() -> None:
 def test_ranks_are_told_apart_by_rings_that_differ_only_while_two_axes_are_in_flight() -> None:
     over_x, over_y = meeting_over("x", "y")
     program, both = by_hand("x=2,y=2,data=2", over_x, over_y), (("x",), ("y",))
-    network = network_of([program], Pairs(slow_with=2))
+    network = classes_of([program], Pairs(slow_with=2))
     assert network.ranks == (0,)
     with pytest.raises(UnlikeRanksError):
         network.ticks(over_x, both)
-    apart = network_of([program], Pairs(slow_with=2), crowds=[both])
+    apart = classes_of([program], Pairs(slow_with=2), crowds=[both])
     assert apart.ranks == (0, 2, 4)
     assert apart.ticks(over_x) == [3 * TICKS_PER_S] * 3
     assert apart.ticks(over_x, both) == [5 * TICKS_PER_S, 3 * TICKS_PER_S, 3 * TICKS_PER_S]
@@ -90,8 +90,8 @@ def test_members_of_a_class_meet_the_same_classes_over_the_same_rings(plan: str)
     program = by_hand(
         plan, *meeting_over(*(word[0] if word[0] != "d" else "data" for word in plan.split(",")))
     )
-    folded = network_of([program], SmallFabric())
-    every = network_of([program], SmallFabric(), unfold=True)
+    folded = classes_of([program], SmallFabric())
+    every = classes_of([program], SmallFabric(), unfold=True)
     for axes, meetings in folded.meetings.items():
         for number, rank in enumerate(folded.ranks):
             assert meetings.rings[number] == every.meetings[axes].rings[rank]
@@ -109,7 +109,7 @@ def test_thirty_thousand_ranks_are_sorted_into_classes_in_a_moment() -> None:
 
     program = by_hand("x=8,y=2,z=64,data=32", *meeting_over("x", "y", "z", "data"))
     begin = time.perf_counter()
-    network = network_of([program], Uneven())
+    network = classes_of([program], Uneven())
     assert time.perf_counter() - begin < 1.0
     assert len(network.ranks) > 1
 
@@ -127,10 +127,10 @@ def test_more_classes_than_can_be_simulated_count_as_the_slowest() -> None:
             return 1.0 + ring
 
     (op,) = meeting_over("x")
-    network = network_of([by_hand("x=2,data=80", op)], Unlike())
+    network = classes_of([by_hand("x=2,data=80", op)], Unlike())
     assert network.ranks == (0,)
     assert network.ticks(op) == [80 * TICKS_PER_S]
-    few = network_of([by_hand("x=2,data=8", op)], Unlike())
+    few = classes_of([by_hand("x=2,data=8", op)], Unlike())
     assert few.ticks(op) == [number * TICKS_PER_S for number in range(1, 9)]
 
 
@@ -139,7 +139,7 @@ def test_collectives_of_as_many_bytes_over_unlike_groups_last_as_their_own_rings
     over data 1/2 in each of four groups that share two nodes; over both together 7/8."""
     x, data = (reduce(f"over.{axis}", "a", axis, 4_000_000) for axis in ("x", "data"))
     both = replace(x, name="over.both", axes=("x", "data"))
-    network = network_of([by_hand("x=4,data=2", x, data, both)], SmallFabric(launch_s=0.0))
+    network = classes_of([by_hand("x=4,data=2", x, data, both)], SmallFabric(launch_s=0.0))
     seconds = [[each / TICKS_PER_S for each in network.ticks(op)] for op in (x, data, both)]
     assert seconds == [[6.0], [16.0], [7.0]]
     assert network.ticks(replace(x, nbytes=1_000_000)) == [3 * TICKS_PER_S // 2]

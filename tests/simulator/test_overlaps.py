@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.overlaps import Times, overlaps_repeat
-from simulator.positions import Cut
-from simulator.steady import layer_line, micro_batch_line
+from simulator.engine.fold_proof import layer_axis, micro_batch_axis
+from simulator.engine.op_position import Cut
+from simulator.engine.overlap_proof import OpTimes, overlaps_repeat
 from tests.simulator.worlds import reduce
 from workload.op import Op
-from workload.outline import Outline
+from workload.structure import Structure
 
 KEPT, WHOLE = 8, 20
 STRANGE = reduce("norm.reduce", "n", "x", 4, "x")
@@ -26,22 +26,22 @@ def ops_of(names: tuple[str, str] = ("one", "two")) -> list[Op]:
     return [*every, STRANGE]
 
 
-def times(starts: tuple[int, int], steps: tuple[int, int], omitted: int, last: int) -> Times:
+def times(starts: tuple[int, int], steps: tuple[int, int], omitted: int, last: int) -> OpTimes:
     """Each of the two moves by its step from layer to layer and lasts 6; the last one lasts 1."""
     layers = [layer + omitted * (layer >= KEPT // 2) for layer in range(KEPT)]
     start = [at + layer * step for layer in layers for at, step in zip(starts, steps, strict=True)]
     begin = np.array([[*start, last]], dtype=np.int64)
-    return Times(begin, begin + np.array([[6] * (2 * KEPT) + [1]]))
+    return OpTimes(begin, begin + np.array([[6] * (2 * KEPT) + [1]]))
 
 
 def proven(
     starts: tuple[int, int], steps: tuple[int, int] = (10, 10), last: tuple[int, int] = (500, 620)
 ) -> bool:
     ops = ops_of()
-    outline = Outline(ops, {})
+    outline = Structure(ops, {})
     lines = (
-        layer_line(Cut(KEPT, WHOLE), outline),
-        micro_batch_line(Cut(1, 1), outline),
+        layer_axis(Cut(KEPT, WHOLE), outline),
+        micro_batch_axis(Cut(1, 1), outline),
     )
     folded = times(starts, steps, 0, last[0])
     whole = times(starts, steps, WHOLE - KEPT, last[1])

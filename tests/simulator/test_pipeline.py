@@ -11,19 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simulator.engine.simulate import simulate_timeline
+from simulator.engine.ticks import TICKS_PER_S, to_seconds
 from simulator.pipeline import simulate_pipeline
-from simulator.pipeline.step import Lines, Stages
-from simulator.play import simulate
-from simulator.prediction import predict
-from simulator.step import Step
-from simulator.ticks import TICKS_PER_S, to_seconds
+from simulator.pipeline.pipeline_step import PipelineRun, StageOrders
+from simulator.predict import predict
+from simulator.result import StepResult
 from tests.executor.covering import OPTIONS, Case, Row, case, is_legal, is_refused, ranks_of
 from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
-from topologies.load import load_machine
-from workload.forms import PLAIN
+from topologies.machine_files import load_machine
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import Op
+from workload.passes.matmul_forms import PLAIN
 from workload.plan import CHOICES, OVERLAPS, Plan
 
 SCHEDULES = CHOICES["schedule"]
@@ -45,7 +45,7 @@ def assert_slots_equal_ops(
         compute_share=compute_share,
     )
     programs = [lower(gpt, plan, stage) for stage in range(plan.pipe)]
-    spans = simulate(programs, SmallCosts(), fabric).spans
+    spans = simulate_timeline(programs, SmallCosts(), fabric).spans
     step = simulate_pipeline(gpt, plan, SmallCosts(), fabric)
     assert seconds(step) == pytest.approx(max(span.end_s for span in spans), rel=1e-12, abs=0)
     peaks = [program.peak.total_bytes for program in programs]
@@ -71,7 +71,7 @@ def test_model_flops_leave_recomputation_out_under_every_schedule(
     assert found.hardware_flops_per_s_per_device * device_s == pytest.approx(hardware)
 
 
-def seconds(step: Step) -> float:
+def seconds(step: StepResult) -> float:
     return to_seconds(sum(step.parts_ticks.values()))
 
 
@@ -133,10 +133,10 @@ def test_sums_of_gradients_take_from_the_compute_of_the_slots_that_follow() -> N
 def test_a_message_takes_as_long_as_on_the_slowest_link_between_two_stages() -> None:
     """Ranks 0 and 2 lie in one node, 1 and 3 in two; each node of a link adds a microsecond."""
     plan = plan_of(2, pipe=2, data=2)
-    lines = Lines(TINY, plan, plan, PLAIN)
+    lines = StageOrders(TINY, plan, plan, PLAIN)
     for node_of, microseconds in (((0, 1, 0, 2), 2), ((0, 1, 0, 1), 1), ((0, 1, 2, 3), 2)):
         fabric = SmallFabric(bytes_per_s=1e18, launch_s=1e-6, node_of=node_of)
-        stages = Stages(lines, SmallCosts(), lines.network(fabric, ()))
+        stages = PipelineRun(lines, SmallCosts(), lines.network(fabric, ()))
         assert stages.link_ticks(0) == microseconds * TICKS_PER_S // 10**6
 
 
@@ -207,7 +207,7 @@ class FreeFabric(SmallFabric):
         return 0.0
 
 
-def step_of(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Step:
+def step_of(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> StepResult:
     """A pipeline of equal chunks of a layer each, in which nothing but layers takes time."""
     keys = {"pipe": stages, "schedule": schedule, "interleave": chunks}
     gpt = replace(TINY, layers=stages * chunks)

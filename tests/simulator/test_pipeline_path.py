@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.costs import compute_costs
-from simulator.fabric import MachineFabric
-from simulator.pipeline.path import MESSAGES, SlotPath, path_parts
-from simulator.pipeline.slots import Pipe, play_slots
-from simulator.prediction import predict
-from simulator.ticks import to_ticks
-from topologies.load import load_machine
-from workload.forms import PLAIN
+from simulator.costs.analytic import compute_costs
+from simulator.engine.ticks import to_ticks
+from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
+from simulator.pipeline.slot_path import MESSAGES, SlotPath, path_parts
+from simulator.predict import predict
+from simulator.ranks.fabric import MachineFabric
+from topologies.machine_files import load_machine
 from workload.gpt import find_model
+from workload.passes.matmul_forms import PLAIN
 from workload.plan_text import parse_plan
 from workload.schedule import FORWARD, slots
 
@@ -22,8 +22,8 @@ def test_the_path_of_two_stages_goes_over_and_back() -> None:
     one's last backward pass waits for it until 72."""
     orders = [slots("1f1b", stage, 2, 2, 1) for stage in range(2)]
     ticks = [[10 if slot.work == FORWARD else 20 for slot in order] for order in orders]
-    pipe = Pipe(orders, ticks, links=[1, 1], overlapped=True, micro_batches=2)
-    times = play_slots(pipe)
+    pipe = SlotSchedule(orders, ticks, links=[1, 1], overlapped=True, micro_batches=2)
+    times = simulate_schedule(pipe)
     assert times[0].start[-1] == 72
     stretches = list(SlotPath(pipe, times).back_from(0, 3))
     shown = [(what, stage, length) for what, stage, _, length in stretches]

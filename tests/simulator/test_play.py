@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.network import network_of
-from simulator.play import play, play_whole, simulate
-from simulator.ticks import to_seconds
+from simulator.engine.simulate import simulate_ops, simulate_timeline, simulate_unfolded
+from simulator.engine.ticks import to_seconds
+from simulator.ranks.classes import classes_of
 from tests.simulator.worlds import (
     TINY,
     GivenSeconds,
@@ -40,7 +40,7 @@ def test_ops_of_two_streams_run_side_by_side_until_one_reads_what_the_other_wrot
         compute("short", writes="b"),
         compute("both", reads="a b", writes="c"),
     )
-    timeline = simulate([program], GivenSeconds(long=3.0, short=1.0, both=1.0), FABRIC)
+    timeline = simulate_timeline([program], GivenSeconds(long=3.0, short=1.0, both=1.0), FABRIC)
     assert starts(timeline) == {"long": 0.0, "short": 0.0, "both": 3.0}
     assert timeline.step_s == 4.0
 
@@ -56,7 +56,7 @@ def test_a_blocking_collective_adds_its_time_and_an_overlapped_one_hides_it() ->
             compute("second", writes="b"),
             compute("last", reads="a b", writes="c"),
         )
-        return simulate([program], costs, FABRIC).step_s
+        return simulate_timeline([program], costs, FABRIC).step_s
 
     assert step_s(COMPUTE) == 1.0 + 1.0 + 2.0 + 0.5
     assert step_s("x") == 1.0 + max(1.0, 2.0) + 0.5
@@ -74,7 +74,7 @@ def test_a_collective_starts_when_the_slower_class_has_come_to_it() -> None:
         reduce("outer", "b", "data", 0),
     )
     fabric = SmallFabric(bytes_per_s=1e6, launch_s=1e-6)
-    timeline = simulate([program], GivenSeconds(work=1.0), fabric, unfold=True)
+    timeline = simulate_timeline([program], GivenSeconds(work=1.0), fabric, unfold=True)
     assert starts(timeline, rank=0)["work"] == 1e-6
     assert starts(timeline, rank=3)["work"] == 2e-6
     assert starts(timeline, rank=0)["outer"] == starts(timeline, rank=3)["outer"] == 1.000002
@@ -85,11 +85,13 @@ def test_oar_hides_the_smaller_of_all_reduce_and_weight_gradient(bytes_per_s: fl
     """On x=2 without recomputation, each of a layer's dI all-reduces runs beside a dW matmul."""
     costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=bytes_per_s)
     blocking = lowered(TINY, "x=2,overlap=none")
-    spans = {span.op.name: span.duration_s for span in simulate([blocking], costs, fabric).spans}
+    spans = {
+        span.op.name: span.duration_s for span in simulate_timeline([blocking], costs, fabric).spans
+    }
     reduces = [name for name in spans if name.endswith(".grad.reduce")]
     twins = [name.replace(".grad.reduce", ".grad.weight") for name in reduces]
     hidden = sum(min(spans[a], spans[b]) for a, b in zip(reduces, twins, strict=True))
-    overlapped = simulate([lowered(TINY, "x=2,overlap=oar")], costs, fabric)
+    overlapped = simulate_timeline([lowered(TINY, "x=2,overlap=oar")], costs, fabric)
     whole = sum(spans.values())
     assert overlapped.step_s == pytest.approx(whole - hidden, rel=1e-9)
     assert len(reduces) == 2 * TINY.layers + 1
@@ -103,8 +105,8 @@ def test_rank_classes_have_the_timing_of_every_rank_on_its_own(plan: str, overla
     gpt = replace(TINY, hidden=96, heads=12, ffn=96)
     program = lowered(gpt, f"{plan},overlap={overlap}", 2)
     costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=3e8)
-    folded = play_whole(program, costs, fabric)
-    every = play_whole(program, costs, fabric, unfold=True)
+    folded = simulate_unfolded(program, costs, fabric)
+    every = simulate_unfolded(program, costs, fabric, unfold=True)
     assert len(every.start) == program.plan.grid.ranks
     timings = {row.tobytes() for row in folded.start}
     assert timings == {row.tobytes() for row in every.start}
@@ -115,7 +117,9 @@ def test_rank_classes_have_the_timing_of_every_rank_on_its_own(plan: str, overla
 
 def test_the_same_program_gives_the_same_timeline_twice() -> None:
     program = lowered(TINY, "x=2,z=2,data=3", 2)
-    first, second = (repr(simulate([program], SmallCosts(), SmallFabric())) for _ in range(2))
+    first, second = (
+        repr(simulate_timeline([program], SmallCosts(), SmallFabric())) for _ in range(2)
+    )
     assert first == second
 
 
@@ -132,7 +136,7 @@ def played(
 ) -> Any:
     costs = SmallCosts(flops_per_s=flops_per_s)
     fabric = SmallFabric(bytes_per_s=bytes_per_s, axes_share=axes_share)
-    return play(program, costs, network_of([program], fabric))
+    return simulate_ops(program, costs, classes_of([program], fabric))
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
@@ -171,7 +175,7 @@ def test_a_second_holds_a_million_million_ticks() -> None:
 def halved_s(program: Program, **seconds: float) -> float:
     """A step in which overlapped collectives take half of the compute beside them."""
     fabric = replace(FABRIC, compute_share=0.5)
-    return simulate([program], GivenSeconds(**seconds), fabric).step_s
+    return simulate_timeline([program], GivenSeconds(**seconds), fabric).step_s
 
 
 def test_an_overlapped_collective_takes_its_share_from_the_compute_beside_it() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.prediction import Prediction, predict
+from simulator.predict import Prediction, predict
 from topologies.errors import MachineError
-from topologies.load import load_machine
+from topologies.machine_files import load_machine
 from topologies.placement import Placement, contiguous
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
@@ -165,8 +165,8 @@ def test_ranks_that_are_spread_over_nodes_wait_for_the_network() -> None:
 LARGEST = """
 import re, sys
 from pathlib import Path
-from simulator.prediction import predict
-from topologies.load import load_machine
+from simulator.predict import predict
+from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 from workload.plan_text import parse_plan

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from simulator.processes import BEATS, STARTING, Pulse, Watch, beat, ran_ticks, unheard
+from simulator.child_process import BEATS, STARTING, Pulse, Watch, beat, ran_ticks, unheard
 
 FROZEN_S = 30.0
 LOOKS = BEATS // 2 + 1  # of twice the time between beats, which is the most that one may count

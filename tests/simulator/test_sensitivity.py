@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from simulator.links import limiting_link
-from simulator.prediction import predict
-from simulator.sensitivity import FACTOR, Parameter, elasticity, parameters
-from simulator.shares import extrapolated, shares_of
-from simulator.whatif import neighbours, twice_as_good
-from simulator.why import why
+from simulator.attribution.time_shares import extrapolated, shares_of
+from simulator.explain.bottleneck_link import limiting_link
+from simulator.explain.sensitivity import FACTOR, MachineParameter, elasticity, parameters
+from simulator.explain.what_if import neighbours, twice_as_good
+from simulator.explain.why import why
+from simulator.predict import predict
 from topologies.errors import SimgptError
-from topologies.load import load_machine, with_settings
 from topologies.machine import Machine
+from topologies.machine_files import load_machine, with_settings
 from topologies.placement import contiguous
 from workload.gpt import find_model
 from workload.lowering import check
@@ -125,10 +125,13 @@ def test_a_twice_as_good_machine_has_its_rates_doubled_and_its_durations_halved(
 
 def test_a_parameter_says_its_value_in_its_unit() -> None:
     assert NIC.text == "25 GB/s"
-    assert Parameter("links", 1, None, counted=True).text == "1 link"
-    assert Parameter("links", 1, None, counted=True).difference == "one link more of links"
-    assert Parameter("links", 4, None, counted=True).difference == "one link more or less of links"
-    assert Parameter("launch", 1e-6, "s").difference == "10 % of launch"
+    assert MachineParameter("links", 1, None, counted=True).text == "1 link"
+    assert MachineParameter("links", 1, None, counted=True).difference == "one link more of links"
+    assert (
+        MachineParameter("links", 4, None, counted=True).difference
+        == "one link more or less of links"
+    )
+    assert MachineParameter("launch", 1e-6, "s").difference == "10 % of launch"
 
 
 def test_numbers_without_a_unit_are_asked_for_by_name() -> None:
@@ -186,20 +189,22 @@ def test_what_one_micro_batch_adds_is_added_for_each_of_the_rest() -> None:
 def test_shares_of_many_micro_batches_are_those_of_every_op(
     plan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from simulator.costs import compute_costs
-    from simulator.fabric import MachineFabric
+    from simulator.costs.analytic import compute_costs
+    from simulator.ranks.fabric import MachineFabric
 
     parsed = parse_plan(f"{plan},micro_batch=1", batch=48)
     prediction = predict(TINY, parsed, FRONTIER)
     fabric = MachineFabric(FRONTIER, parsed.grid.ranks)
     costs = compute_costs(FRONTIER, fabric.ranks_per_node, parsed.grid.ranks)
     whole = shares_of(prediction, costs, fabric)
-    monkeypatch.setattr("simulator.shares.MOST_OPS", prediction.ops * parsed.pipe - 1)
+    monkeypatch.setattr(
+        "simulator.attribution.time_shares.MOST_OPS", prediction.ops * parsed.pipe - 1
+    )
     folded = shares_of(prediction, costs, fabric)
     assert whole.basis == "every op of the step"
     assert "extrapolated" in folded.basis
     assert folded.seconds == whole.seconds
-    monkeypatch.setattr("simulator.shares.MOST_OPS", 1)
+    monkeypatch.setattr("simulator.attribution.time_shares.MOST_OPS", 1)
     assert shares_of(prediction, costs, fabric).along == (
         "compute stream" if parsed.pipe == 1 else "critical path"
     )

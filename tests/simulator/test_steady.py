@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.network import network_of
-from simulator.positions import Cut
-from simulator.steady import Guess, layer_line, micro_batch_line
+from simulator.engine.fold_proof import FoldedTimes, layer_axis, micro_batch_axis
+from simulator.engine.op_position import Cut
+from simulator.ranks.classes import classes_of
 from tests.simulator.worlds import SmallFabric, by_hand, compute
 from workload.op import Op
 
@@ -32,17 +32,17 @@ def program(reads: dict[int, str]) -> list[Op]:
     return [*gathers, compute("m0.begin", writes="b"), *works]
 
 
-def guess(ops: list[Op], works: list[int]) -> Guess:
+def guess(ops: list[Op], works: list[int]) -> FoldedTimes:
     """The timing in which each layer's work starts then."""
     gathers = [GATHER * whole(n) for n in LAYERS]
     starts = [*gathers, 0, *works]
     lasts = [GATHER] * KEPT + [works[0]] + [WORK] * KEPT
     folded = by_hand("x=1", *ops)
-    layers = layer_line(Cut(KEPT, KEPT + OMITTED), folded.outline)
-    micro_batches = micro_batch_line(Cut(1, 1), folded.outline)
+    layers = layer_axis(Cut(KEPT, KEPT + OMITTED), folded.outline)
+    micro_batches = micro_batch_axis(Cut(1, 1), folded.outline)
     start = np.array([starts], dtype=np.int64)
-    network = network_of([folded], SmallFabric())
-    return Guess(folded, network, layers, micro_batches, start, start + np.array([lasts]))
+    network = classes_of([folded], SmallFabric())
+    return FoldedTimes(folded, network, layers, micro_batches, start, start + np.array([lasts]))
 
 
 def one_after_the_other(begin: int) -> list[int]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.fabric import MachineFabric
-from simulator.prediction import predict
-from simulator.switches import AllReduce, Switch, all_reduces, sentence, switches
-from topologies.collectives import nominal_bytes_per_s
-from topologies.load import load_machine, with_settings
-from topologies.network import Ring
-from topologies.tuner import Shape, tuner_seconds
+from simulator.explain.algorithm_switches import AllReduce, Switch, all_reduces, sentence, switches
+from simulator.predict import predict
+from simulator.ranks.fabric import MachineFabric
+from topologies.collectives.collective_time import nominal_bytes_per_s
+from topologies.collectives.nccl_tuner import Shape, tuner_seconds
+from topologies.machine_files import load_machine, with_settings
+from topologies.routing.rings import Ring
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.costs import AnalyticCosts, matmul_s, peak_flops_per_s
-from simulator.kernels import Kernels
-from simulator.tabled import MatmulTable, TabledCosts, half_matmul
+from simulator.costs.analytic import AnalyticCosts, matmul_s, peak_flops_per_s
+from simulator.costs.published import MatmulTable, PublishedCosts, half_matmul
+from simulator.costs.stack import SoftwareStack
 from tests.simgpt.face import simgpt
 from topologies.errors import MachineError
-from topologies.load import load_machine
-from topologies.tables import matmuls_of
+from topologies.hardware.measured_matmuls import matmuls_of
+from topologies.machine_files import load_machine
 
 A100 = load_machine("dgx-a100")
 SHAPE = (4096, 8192, 2048)
@@ -50,7 +50,7 @@ def test_machines_with_a_table_multiply_matrices_as_measured_and_all_else_as_mod
     name: str,
 ) -> None:
     machine = load_machine(name)
-    tabled, model = TabledCosts(machine), AnalyticCosts(machine)
+    tabled, model = PublishedCosts(machine), AnalyticCosts(machine)
     published = matmuls_of(machine.device.name)
     assert published is not None
     at = max(published.seconds, key=lambda shape: shape[0] * shape[1] * shape[2])
@@ -70,17 +70,17 @@ def test_a_table_of_16_bits_says_nothing_of_fp32_nor_of_linears_in_fp8() -> None
     op = replace(half_matmul(m, n, k), name="m0.l3.up.matmul", dtype="bf16")
     classifier, single = replace(op, name="m0.head.matmul"), replace(op, dtype="fp32")
     for kernels, put_right in (
-        (Kernels(), {op: True, classifier: True, single: False}),
-        (Kernels(fp8=True), {op: False, classifier: True}),
+        (SoftwareStack(), {op: True, classifier: True, single: False}),
+        (SoftwareStack(fp8=True), {op: False, classifier: True}),
     ):
-        tabled, model = TabledCosts(machine, 1, kernels), AnalyticCosts(machine, 1, kernels)
+        tabled, model = PublishedCosts(machine, 1, kernels), AnalyticCosts(machine, 1, kernels)
         for each, is_put_right in put_right.items():
             assert (tabled.seconds(each) != model.seconds(each)) == is_put_right
 
 
 def test_a_device_without_a_table_is_refused() -> None:
     with pytest.raises(MachineError, match="no table of kernels was published for frontier's AMD"):
-        TabledCosts(load_machine("frontier"), 1, Kernels(tabled=True))
+        PublishedCosts(load_machine("frontier"), 1, SoftwareStack(tabled=True))
 
 
 def test_predict_takes_matmuls_from_the_table() -> None:

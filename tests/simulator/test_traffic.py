@@ -13,11 +13,11 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.network import network_of
-from simulator.play import Run, play_whole, simulate
-from simulator.prediction import predict
-from simulator.ticks import TICKS_PER_S
-from simulator.traffic import Traffic
+from simulator.engine.contention import Contention
+from simulator.engine.simulate import SimulatedOps, simulate_timeline, simulate_unfolded
+from simulator.engine.ticks import TICKS_PER_S
+from simulator.predict import predict
+from simulator.ranks.classes import classes_of
 from tests.simulator.worlds import (
     TINY,
     GivenSeconds,
@@ -29,7 +29,7 @@ from tests.simulator.worlds import (
     plan_of,
     reduce,
 )
-from topologies.load import load_machine
+from topologies.machine_files import load_machine
 from topologies.placement import Placement
 from workload.gpt import find_model
 from workload.op import Op
@@ -39,7 +39,7 @@ ONE_NIC = SmallFabric(bytes_per_s=1e6, launch_s=0.0, devices_per_node=1)  # 1 MB
 
 
 def spans(*ops: Op, plan: str = "x=2,y=2", **costs: float) -> dict[str, tuple[float, float]]:
-    timeline = simulate([by_hand(plan, *ops)], GivenSeconds(**costs), ONE_NIC)
+    timeline = simulate_timeline([by_hand(plan, *ops)], GivenSeconds(**costs), ONE_NIC)
     return {span.op.name: (span.start_s, span.end_s) for span in timeline.of_rank(0)}
 
 
@@ -90,10 +90,10 @@ def test_one_that_begins_as_another_ends_does_not_slow_it() -> None:
 def test_a_ring_is_as_slow_as_its_slowest_member() -> None:
     """Ranks 0-1 and 2-3 meet over x, 1 and 3 over y: one member in two is enough for half pace."""
     x, y = reduce("over.x", "a", "x", MB, "x"), reduce("over.y", "b", "y", MB // 2, "y")
-    network = network_of([by_hand("x=2,y=2", x, y)], ONE_NIC, unfold=True)
+    network = classes_of([by_hand("x=2,y=2", x, y)], ONE_NIC, unfold=True)
     env = simpy.Environment()
     landed: list[tuple[str, float]] = []
-    traffic = Traffic[str](env, network, lambda name: landed.append((name, env.now)))
+    traffic = Contention[str](env, network, lambda name: landed.append((name, env.now)))
     for op, classes in ((x, [0, 1]), (x, [2, 3]), (y, [1, 3])):
         traffic.begin(op, classes, op.name)
     env.run()
@@ -108,8 +108,8 @@ WORLDS = {
 WIDE = replace(TINY, hidden=96, heads=12, ffn=96)
 
 
-def played(plan: str, overlap: str, fabric: SmallFabric) -> Run:
-    return play_whole(lowered(WIDE, f"{plan},overlap={overlap}", 2), SmallCosts(), fabric)
+def played(plan: str, overlap: str, fabric: SmallFabric) -> SimulatedOps:
+    return simulate_unfolded(lowered(WIDE, f"{plan},overlap={overlap}", 2), SmallCosts(), fabric)
 
 
 @settings(deadline=None, max_examples=30, derandomize=True)
@@ -139,7 +139,7 @@ def test_every_collective_does_exactly_the_work_that_it_was_asked_for(
         assert done == pytest.approx(1.0, abs=2 * len(cuts) / max(least, 1)) or end == begin
 
 
-def _lasts(run: Run, flight: int, number: int, now: int) -> int:
+def _lasts(run: SimulatedOps, flight: int, number: int, now: int) -> int:
     flying: list[tuple[str, ...]] = []
     for index, op in enumerate(run.program.ops):
         if op.is_collective and run.start[number, index] <= now < run.end[number, index]:
@@ -191,8 +191,8 @@ def test_rank_classes_have_the_timing_of_every_rank_however_ranks_are_placed(
     seed.shuffle(nodes)
     fabric = SmallFabric(bytes_per_s=bytes_per_s, node_of=tuple(nodes))
     program = lowered(WIDE, f"{plan},overlap={overlap}", 2)
-    folded = play_whole(program, SmallCosts(), fabric)
-    every = play_whole(program, SmallCosts(), fabric, unfold=True)
+    folded = simulate_unfolded(program, SmallCosts(), fabric)
+    every = simulate_unfolded(program, SmallCosts(), fabric, unfold=True)
     assert (folded.start[folded.network.groups.classes] == every.start).all()
     assert (folded.end[folded.network.groups.classes] == every.end).all()
 

@@ -8,13 +8,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from simulator.links import limiting_link
-from simulator.prediction import Prediction, predict
-from simulator.sensitivity import elasticity, parameters
-from simulator.whatif import WhatIf, neighbours, twice_as_good
-from simulator.why import LONGEST, Why, why
-from topologies.load import load_machine, with_settings
+from simulator.explain.bottleneck_link import limiting_link
+from simulator.explain.sensitivity import elasticity, parameters
+from simulator.explain.what_if import WhatIf, neighbours, twice_as_good
+from simulator.explain.why import LONGEST, Why, why
+from simulator.predict import Prediction, predict
 from topologies.machine import Machine
+from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, contiguous
 from workload.gpt import find_model
 from workload.lowering import check

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.network import Ints
+from simulator.ranks.classes import Ints
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import COMPUTE, NO_ATTRIBUTES, Op

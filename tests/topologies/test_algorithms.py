@@ -6,15 +6,15 @@ import math
 
 import pytest
 
-from topologies import algorithms
-from topologies.algorithms import Group, Phase
-from topologies.network import Ring
-from topologies.software import Curve, Stall
+from topologies.collectives import algorithms
+from topologies.collectives.algorithms import DeviceGroup, Phase
+from topologies.hardware.software import Curve, Stall
+from topologies.routing.rings import Ring
 
 S = 8e6
-TWO_NODES = Group(Ring(8, 2, 4, 100e9), 200e9)
-ONE_NODE = Group(Ring(4, 1, 4, 200e9), 200e9)
-ONE_EACH = Group(Ring(2, 2, 1, 25e9), math.inf)
+TWO_NODES = DeviceGroup(Ring(8, 2, 4, 100e9), 200e9)
+ONE_NODE = DeviceGroup(Ring(4, 1, 4, 200e9), 200e9)
+ONE_EACH = DeviceGroup(Ring(2, 2, 1, 25e9), math.inf)
 # Half the nominal rate across and all of it within; 10 us to launch, 5 us a hop, 1 us a step.
 CURVE = Curve(
     launch_s=10e-6,
@@ -66,7 +66,7 @@ def test_reduction_in_the_switch_sends_the_buffer_once_where_a_ring_sends_it_nea
 def test_a_pairwise_exchange_is_bound_by_the_nics_or_by_the_links_inside() -> None:
     # Four ranks send half of their 8 MB each to the other node: 16 MB through its NICs.
     assert algorithms.pairwise(S, TWO_NODES) == [Phase(16e6, 100e9, True, 1, 3, 1e6)]
-    slow_inside = Group(TWO_NODES.ring, 10e9)
+    slow_inside = DeviceGroup(TWO_NODES.ring, 10e9)
     # 3 MB a device inside at 10 GB/s take as long as 30 MB at 100 GB/s.
     assert algorithms.pairwise(S, slow_inside)[0].moved_bytes == pytest.approx(30e6)
 

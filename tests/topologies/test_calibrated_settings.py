@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from topologies.errors import MachineError
-from topologies.load import load_machine, with_settings
-from topologies.profile import Profile, Table
+from topologies.hardware.profile import MeasuredTable, Profile
+from topologies.machine_files import load_machine, with_settings
 
-TABLE = Table(("ranks", "bytes", "seconds"), ((2.0, 1024.0, 1e-3),))
+TABLE = MeasuredTable(("ranks", "bytes", "seconds"), ((2.0, 1024.0, 1e-3),))
 PROFILE = Profile(kernels={"add@fp32": TABLE}, collectives={"all_gather": TABLE})
 CALIBRATED = dataclasses.replace(load_machine("host"), profile=PROFILE)
 

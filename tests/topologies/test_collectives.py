@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.collectives import (
+from topologies.collectives.collective_time import (
     Kind,
     algorithm_seconds,
     collective_seconds,
     with_algorithm,
 )
 from topologies.errors import MachineError
-from topologies.load import load_machine, with_settings
+from topologies.hardware.profile import MeasuredTable, Profile
+from topologies.hardware.software import Curve, Software, Staged
 from topologies.machine import Machine
-from topologies.network import Ring
-from topologies.profile import Profile, Table
-from topologies.software import Curve, Software, Staged
+from topologies.machine_files import load_machine, with_settings
+from topologies.routing.rings import Ring
 
 MIB = 2.0**20
 FRONTIER = load_machine("frontier")
@@ -180,7 +180,7 @@ def test_a_faster_ring_never_takes_longer(kind: Kind, payload: float, factor: fl
 ROWS = ((4.0, 1024.0, 1e-5), (4.0, 4096.0, 4e-5), (2.0, 1024.0, 5e-6))
 PROFILED = dataclasses.replace(
     FRONTIER,
-    profile=Profile(collectives={"all_gather": Table(("ranks", "bytes", "seconds"), ROWS)}),
+    profile=Profile(collectives={"all_gather": MeasuredTable(("ranks", "bytes", "seconds"), ROWS)}),
 )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topologies import algorithms
-from topologies.algorithms import Group, Phase
-from topologies.benchmark import bench, ring_over
-from topologies.distance import switches_between
-from topologies.load import load_machine, with_settings
-from topologies.network import Ring, rings_together
+from topologies.collectives import algorithms
+from topologies.collectives.algorithms import DeviceGroup, Phase
+from topologies.collectives.benchmark import bench, ring_over
+from topologies.hardware.software import Curve
+from topologies.machine_files import load_machine, with_settings
 from topologies.placement import contiguous, on_nodes, scattered
-from topologies.software import Curve
+from topologies.routing.hop_latency import switches_between
+from topologies.routing.rings import Ring, rings_together
 
 FRONTIER = load_machine("frontier")
 H100 = load_machine("dgx-h100")
@@ -76,7 +76,7 @@ def test_each_hop_takes_the_further_time_once() -> None:
 
 
 def test_a_tree_adds_its_levels_twice_and_a_ring_its_nodes() -> None:
-    far = Group(Ring(64, 8, 8, 100e9, 200e9, 1e-6), 200e9)
+    far = DeviceGroup(Ring(64, 8, 8, 100e9, 200e9, 1e-6), 200e9)
     curve = Curve(0.0, 1.0, 1.0)
     assert algorithms.seconds(curve, algorithms.tree(0.0, far), 1e-6) == pytest.approx(6e-6)
     assert algorithms.seconds(curve, algorithms.ring(0.0, far), 1e-6) == pytest.approx(8e-6)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.fairness import max_min_rates
+from topologies.routing.max_min import max_min_rates
 
 
 def solve(crossings: list[list[int]], capacity: list[float]) -> list[float]:

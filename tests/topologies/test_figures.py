@@ -11,7 +11,7 @@ import pytest
 import topologies
 from topologies.errors import MachineError, SimgptError
 from topologies.figures import draw_interconnect, draw_node
-from topologies.load import load_machine
+from topologies.machine_files import load_machine
 
 
 @pytest.mark.parametrize("name", ["frontier", "perlmutter", "dgx-h100", "host"])

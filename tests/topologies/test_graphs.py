@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from topologies.errors import MachineError
-from topologies.graph import interconnect_graph, machine_graph, node_graph
-from topologies.interconnect import Dragonfly
-from topologies.load import load_machine, with_settings
+from topologies.hardware.interconnect import Dragonfly
 from topologies.machine import machine_from_dict, machine_to_dict
+from topologies.machine_files import load_machine, with_settings
+from topologies.routing.graph import interconnect_graph, machine_graph, node_graph
 
 
 def dragonfly(name: str) -> Dragonfly:

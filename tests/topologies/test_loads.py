@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topologies.load import load_machine
-from topologies.loads import SWITCH, LinkLoads, Traffic, link_loads, ring_shares
+from topologies.machine_files import load_machine
 from topologies.placement import contiguous
+from topologies.routing.link_loads import SWITCH, LinkLoads, RingTraffic, link_loads, ring_shares
 
 FRONTIER = load_machine("frontier")
 
 
 def loads(groups: list[list[int]], ranks: int, hop_bytes: float = 8.0) -> LinkLoads:
-    traffic = Traffic("x", np.array(groups, dtype=np.int64), hop_bytes)
+    traffic = RingTraffic("x", np.array(groups, dtype=np.int64), hop_bytes)
     return link_loads(FRONTIER, contiguous(FRONTIER, ranks), [traffic])
 
 

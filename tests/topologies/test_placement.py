@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from topologies.errors import MachineError, TooFewDevicesError
-from topologies.hostlist import node_numbers
-from topologies.load import load_machine, with_settings
-from topologies.locality import Locality, locality
+from topologies.files.hostlist import node_numbers
+from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, contiguous, random, scattered, scheduler
-from topologies.policies import parse_placement
-from topologies.wiring import wiring
+from topologies.placement_names import parse_placement
+from topologies.routing.locality import Locality, locality
+from topologies.routing.wiring import wiring
 
 FRONTIER = load_machine("frontier")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from topologies.errors import SimgptError
-from topologies.reading import ANSWER_BYTES, MOST_DEPTH, MOST_LINES, SMALL_BYTES, UserFile
+from topologies.files.reading import ANSWER_BYTES, MOST_DEPTH, MOST_LINES, SMALL_BYTES, UserFile
 
 FILE = UserFile("thing", SimgptError)
 

@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from topologies.errors import TooFewDevicesError
-from topologies.load import load_machine, with_settings
 from topologies.machine import Machine
-from topologies.network import Ring, rings
-from topologies.packing import packed_rings
+from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, contiguous
+from topologies.routing.ring_packing import packed_rings
+from topologies.routing.rings import Ring, rings
 
 GB = 1e9
 FRONTIER = load_machine("frontier")

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies.detours import granted
-from topologies.load import load_machine, with_settings
 from topologies.machine import Machine
-from topologies.network import rings
+from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, contiguous, scattered
-from topologies.point_to_point import flow_rates
+from topologies.routing.adaptive_routing import granted
+from topologies.routing.point_to_point import flow_rates
+from topologies.routing.rings import rings
 
 GB = 1e9
 FRONTIER = load_machine("frontier")

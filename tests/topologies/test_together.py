@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from topologies.load import load_machine, with_settings
 from topologies.machine import Machine
-from topologies.network import rings, rings_together
+from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, contiguous
-from topologies.point_to_point import flow_rates
+from topologies.routing.point_to_point import flow_rates
+from topologies.routing.rings import rings, rings_together
 
 GB = 1e9
 FRONTIER = load_machine("frontier")

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 import topologies
-from topologies.benchmark import bench
-from topologies.collectives import (
+from topologies.collectives.benchmark import bench
+from topologies.collectives.collective_time import (
     algorithm_seconds,
     collective_seconds,
     nominal_bytes_per_s,
     picked,
     with_algorithm,
 )
+from topologies.collectives.nccl_tuner import NONE, Shape, tuner_seconds
 from topologies.errors import MachineError
-from topologies.load import load_machine, machine_names, variant_names, with_settings
 from topologies.machine import Machine
-from topologies.network import Ring
-from topologies.tuner import NONE, Shape, tuner_seconds
+from topologies.machine_files import load_machine, machine_names, variant_names, with_settings
+from topologies.routing.rings import Ring
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
 FRONTIER = with_settings("frontier", {"software.tuner": "rccl-mi250x"})

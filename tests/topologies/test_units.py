@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.errors import SimgptError, UnitError
-from topologies.units import UNITS, Unit, format_quantity, quantity
+from topologies.files.units import UNITS, Unit, format_quantity, quantity
 
 
 @pytest.mark.parametrize(

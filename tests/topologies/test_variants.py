@@ -9,8 +9,8 @@ import pytest
 
 import topologies
 from topologies.errors import MachineError
-from topologies.load import load_machine, variant_names, with_settings
 from topologies.machine import machine_to_dict
+from topologies.machine_files import load_machine, variant_names, with_settings
 
 FRONTIER = Path(topologies.__file__).parent / "machines" / "frontier.toml"
 

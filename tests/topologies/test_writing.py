@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from topologies.errors import DiskError, OutputError
-from topologies.writing import write_whole
+from topologies.files.writing import write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -177,7 +177,10 @@ def test_a_pipe_gets_all_of_it(tmp_path: Path) -> None:
     assert found == [content]
 
 
-WRITE = "import sys; from topologies.writing import write_whole; write_whole(sys.argv[1], 'new\\n')"
+WRITE = (
+    "import sys; from topologies.files.writing import write_whole; "
+    "write_whole(sys.argv[1], 'new\\n')"
+)
 SHELL = f'{sys.executable} -c "{WRITE}"'
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from validation.published.anatomy import FEWEST, with_anatomy
+from validation.published.error_attribution import FEWEST, with_anatomy
 from validation.published.outcome import PREDICTED, Outcome, held_out
-from validation.published.runs import Run
+from validation.published.runs import PublishedRun
 
 EVERY = [f"r-{n}" for n in range(300)]
 NAMES = [name for name in EVERY if not held_out(name)]
@@ -18,7 +18,7 @@ ROWS = FEWEST + 4
 
 def outcome(name: str, parts: dict[str, float], measured_s: float) -> Outcome:
     return Outcome(
-        run=Run({"id": name, "source": "A"}),
+        run=PublishedRun({"id": name, "source": "A"}),
         status=PREDICTED,
         measured_s=measured_s,
         predicted_s=sum(parts.values()),
@@ -45,7 +45,7 @@ def test_an_error_that_grows_with_the_share_of_x_sits_in_x() -> None:
 def test_rows_that_are_held_out_have_no_say_in_where_errors_sit() -> None:
     """As many held-out rows in which x takes half of what is predicted would outweigh the rest."""
     others = [
-        replace(each, run=Run({**each.run.columns, "id": name}))
+        replace(each, run=PublishedRun({**each.run.columns, "id": name}))
         for each, name in zip(rows(ROWS, x_is_really=0.5), APART, strict=False)
     ]
     alone, found = with_anatomy(rows(ROWS, 1.5)), with_anatomy([*rows(ROWS, 1.5), *others])

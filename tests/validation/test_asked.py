@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from validation.report.asked import Asked, check_file, digest_of
-from validation.report.reading import ReportError
+from validation.report.answer_files import ReportError
+from validation.report.provenance import Asked, check_file, digest_of
 
 
 def test_a_file_is_opened_again_only_if_it_is_byte_by_byte_the_one_of_then(tmp_path: Path) -> None:

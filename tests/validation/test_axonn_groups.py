@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topologies.load import load_machine
+from topologies.machine_files import load_machine
 from validation.axonn_groups import GroupBandwidth, axonn_group_bandwidths
 
 

@@ -15,9 +15,9 @@ from validation.published.baselines import (
     mean_error,
     with_formula,
 )
-from validation.published.machine import machine_of
 from validation.published.outcome import PREDICTED, Outcome
-from validation.published.runs import Run
+from validation.published.run_machine import machine_of
+from validation.published.runs import PublishedRun
 
 BATCH, GPUS, A100 = 16, 8, 312e12
 
@@ -50,7 +50,8 @@ def test_a_row_in_fp8_is_of_its_own_family_and_has_twice_the_peak() -> None:
 
 def outcome(name: str, source: str = "A", **how: float | None) -> Outcome:
     columns = {"id": name, "source": source, "machine": "M", "gpu": "G", "framework": "F"}
-    return Outcome(Run(columns), PREDICTED, **{"measured_s": 1.0, "predicted_s": 1.0, **how})  # type: ignore[arg-type]
+    steps = {"measured_s": 1.0, "predicted_s": 1.0, **how}
+    return Outcome(PublishedRun(columns), PREDICTED, **steps)  # type: ignore[arg-type]
 
 
 def formula_s(family: str, *reached: Reached) -> float | None:
@@ -73,7 +74,7 @@ def test_the_factor_of_a_stack_is_that_of_its_other_rows() -> None:
     """Rows that take once, twice and four times what is predicted: the last gets 1.5."""
     rows = [outcome(f"{factor}", measured_s=factor, predicted_s=1.0) for factor in (1.0, 2.0, 4.0)]
     assert [each.calibrated_s for each in calibrated(rows)] == [3.0, 2.5, 1.5]
-    elsewhere = replace(rows[0], run=Run({**rows[0].run.columns, "machine": "N"}))
+    elsewhere = replace(rows[0], run=PublishedRun({**rows[0].run.columns, "machine": "N"}))
     assert calibrated([elsewhere, *rows[1:]])[0].calibrated_s is None
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import validation
-from topologies.load import load_machine
-from validation.device import Case, DeviceRow, matrix, repredicted
+from topologies.machine_files import load_machine
+from validation.device_validation import DeviceCase, DeviceRow, matrix, repredicted
 from workload.distinct import distinct_ops
 from workload.lowering import lower
 
@@ -26,7 +26,7 @@ def test_the_matrix_covers_both_families_and_every_recomputation(accelerator: bo
     assert widths[-1] >= 4 * widths[0]
 
 
-def row_of(case: Case) -> DeviceRow:
+def row_of(case: DeviceCase) -> DeviceRow:
     return DeviceRow(
         case=case,
         measured_s=4.0,

@@ -8,10 +8,10 @@ import pytest
 
 from tests.validation.test_report import answer
 from validation.report.answers import Answers, Pair
-from validation.report.efficiency import reach_of
+from validation.report.figures.efficiency import reach_of
 from validation.report.findings import Finding, Ladder, best_of
 from validation.report.headline import headline
-from validation.report.prediction import Answer, prediction_of
+from validation.report.read_prediction import Answer, prediction_of
 from validation.report.words import hours
 
 RECORD = answer()

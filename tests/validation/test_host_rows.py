@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from topologies.load import load_machine
 from topologies.machine import Machine
-from validation.host import CELLS, Row, mape, too_wide
+from topologies.machine_files import load_machine
+from validation.host_validation import CELLS, HostRow, mape, too_wide
 from workload.plan_text import parse_plan
 
 
 def test_an_error_is_relative_to_the_measured_step_and_means_do_not_cancel() -> None:
     plan = parse_plan("data=2", batch=2)
-    slow, fast = (Row("tiny-1m", plan, predicted_s, 1.0, 100, 101) for predicted_s in (3.0, 0.5))
+    slow, fast = (
+        HostRow("tiny-1m", plan, predicted_s, 1.0, 100, 101) for predicted_s in (3.0, 0.5)
+    )
     assert (slow.error, fast.error) == (2.0, -0.5)
     assert slow.as_dict()["error"] == 2.0
     assert mape([slow.error, fast.error]) == 1.25

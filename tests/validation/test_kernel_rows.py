@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.costs import attention_s, matmul_s, memory_bound_s, peak_flops_per_s
-from simulator.tabled import half_matmul
+from simulator.costs.analytic import attention_s, matmul_s, memory_bound_s, peak_flops_per_s
+from simulator.costs.published import half_matmul
 from tests.validation.test_kernels import table
-from topologies.load import load_machine
-from validation.kernels import Group, interpolated_errors, validate_kernels
+from topologies.machine_files import load_machine
+from validation.kernel_validation import KernelGroup, interpolated_errors, validate_kernels
 from workload.op import Op
 
 MACHINE = load_machine("dgx-a100")
@@ -25,7 +25,7 @@ def moved(kind: str, nbytes: int) -> float:
     return memory_bound_s(DEVICE, Op(kind, kind, (), (), "", nbytes=nbytes))
 
 
-def groups(tmp_path: Path, *rows: str) -> dict[str, Group]:
+def groups(tmp_path: Path, *rows: str) -> dict[str, KernelGroup]:
     return {each.op: each for each in validate_kernels(table(tmp_path, *rows))}
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.costs import matmul_s, peak_flops_per_s
+from simulator.costs.analytic import matmul_s, peak_flops_per_s
 from tests.simgpt.face import simgpt
-from topologies.load import load_machine
-from validation.kernels import KernelsError, validate_kernels
+from topologies.machine_files import load_machine
+from validation.kernel_validation import KernelsError, validate_kernels
 from workload.op import Op
 
 HEADER = "device,op,M,N,K,batch,heads,seq,head_dim,seconds,backward_seconds\n"

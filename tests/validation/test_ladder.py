@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.validation.test_report_figures import points
-from validation.report.figures import weak_scaling
-from validation.report.style import drawing
+from validation.report.figures.scaling_figures import weak_scaling
+from validation.report.figures.style import drawing
 from validation.weak_scaling import BATCH, Rung, _predicted
 
 TINY = {"model": "tiny-1m", "plan": "data=rest"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.validation.test_published import case, run
-from validation.published.machine import machine_of
-from validation.published.measured import measured_s
+from validation.published.measured_step import measured_s
 from validation.published.outcome import Outcome
 from validation.published.predicting import predict_runs
+from validation.published.run_machine import machine_of
 
 GPUS, BATCH, A100 = 8, 16, 312e12
 

@@ -16,8 +16,8 @@ from importlib import resources
 
 import pytest
 
-from simulator.prediction import predict
-from topologies.load import load_machine
+from simulator.predict import predict
+from topologies.machine_files import load_machine
 from workload.gpt import GPT
 from workload.plan import Plan
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.simgpt.face import simgpt
-from topologies.benchmark import bench
-from topologies.load import load_machine
-from validation.network import Comparison, comparable, devices_per_node, fit_rows, validate_network
+from topologies.collectives.benchmark import bench
+from topologies.machine_files import load_machine
 from validation.network_tables import (
     Measured,
     Skipped,
@@ -19,6 +18,13 @@ from validation.network_tables import (
     fitted_tables,
     measured,
     read_tables,
+)
+from validation.network_validation import (
+    Comparison,
+    comparable,
+    devices_per_node,
+    fit_rows,
+    validate_network,
 )
 
 ROOT = Path(__file__).resolve().parent.parent.parent

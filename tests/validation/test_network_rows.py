@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from validation.network import Comparison, Point, is_artefact, overall
-from validation.network_tables import Measured, Row, measured, read_tables
+from validation.network_tables import Measured, MeasuredRow, measured, read_tables
+from validation.network_validation import Comparison, Point, is_artefact, overall
 
 MIB = 2**20
 TABLE = read_tables()["frontier_all_gather_all_gather_3_nccl"]  # in nodes of 8, gathered sizes
 
 
-def row(**changes: Any) -> Row:
+def row(**changes: Any) -> MeasuredRow:
     """The row of a table with these changes of Frontier's."""
     found = measured("new", {**TABLE, **changes}, {"frontier": 8})
     assert isinstance(found, Measured)
@@ -36,8 +36,8 @@ def test_a_rate_is_that_of_the_size_that_stands_beside_it(meaning: str) -> None:
     assert (found.seconds, found.size_bytes, found.payload_bytes) == (0.5, MIB, 16 * MIB)
 
 
-def sized(devices: int, nbytes: float) -> Row:
-    return Row(devices, -(-devices // 8), nbytes, nbytes, 1e-3)
+def sized(devices: int, nbytes: float) -> MeasuredRow:
+    return MeasuredRow(devices, -(-devices // 8), nbytes, nbytes, 1e-3)
 
 
 def test_only_the_first_size_of_128_gcds_and_more_of_frontier_shows_a_library_starting_up() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from validation.axonn import validate_axonn
+from validation.axonn_scaling import validate_axonn
 from validation.overlay import published_point, published_step
 
 

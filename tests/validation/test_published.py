@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from tests.simgpt.face import assert_golden, simgpt
-from topologies.load import load_machine
 from topologies.machine import Machine
+from topologies.machine_files import load_machine
 from validation.published.case import Case, NoCaseError, case_of
-from validation.published.machine import scattering
-from validation.published.measured import published_flops
+from validation.published.measured_step import published_flops
 from validation.published.outcome import held_out
+from validation.published.plan_ranking import ranked
 from validation.published.predicting import predict_runs
-from validation.published.ranking import ranked
-from validation.published.runs import Run, RunsError, read_runs, runs_of
+from validation.published.run_machine import scattering
+from validation.published.runs import PublishedRun, RunsError, read_runs, runs_of
 from workload.gpt import GPT
 from workload.plan import Plan
 
@@ -31,8 +31,8 @@ COLUMNS = {
 }
 
 
-def run(**cells: str) -> Run:
-    return Run({**COLUMNS, **cells})
+def run(**cells: str) -> PublishedRun:
+    return PublishedRun({**COLUMNS, **cells})
 
 
 def case(**cells: str) -> Case:

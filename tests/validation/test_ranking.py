@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from validation.published.outcome import PREDICTED, Outcome
-from validation.published.ranking import ranked, rankings
-from validation.published.runs import Run
+from validation.published.plan_ranking import ranked, rankings
+from validation.published.runs import PublishedRun
 
 SAME = ("source", "machine", "gpu", "framework", "model", "gpus_total", "seq_len", "precision")
 
@@ -24,7 +24,7 @@ def outcome(
     cells: Mapping[str, str] = {},
 ) -> Outcome:
     return Outcome(
-        Run({"id": name, "source": "A", "global_batch_seqs": "16", **cells}),
+        PublishedRun({"id": name, "source": "A", "global_batch_seqs": "16", **cells}),
         PREDICTED,
         measured_s=measured_s,
         predicted_s=predicted_s,

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from simulator.prediction import predict
-from topologies.load import load_machine, with_settings
+from simulator.predict import predict
+from topologies.machine_files import load_machine, with_settings
 from topologies.placement import scheduler
+from validation.report.answer_files import ReportError
 from validation.report.answers import Answers, read_answers
-from validation.report.figures import published_points, scaling
+from validation.report.figures.drawn_step import staged
+from validation.report.figures.lines import ladders_of, scaling_lines
+from validation.report.figures.scaling_figures import published_points, scaling
+from validation.report.figures.step_figures import _covered
+from validation.report.figures.timeline_data import timeline_data
 from validation.report.headline import headline
-from validation.report.lines import ladders_of, scaling_lines
-from validation.report.reading import ReportError
-from validation.report.report import write_report
-from validation.report.scene import staged
-from validation.report.scene_figures import _covered
-from validation.report.timeline_data import timeline_data
+from validation.report.write_report import write_report
 from validation.weak_scaling import Rung, _data
 from workload.gpt import find_model
 from workload.plan_text import parse_plan

@@ -10,12 +10,12 @@ import pytest
 from tests.validation.test_headline import RATE, RECORD, made, too_large
 from validation.overlay import published_step
 from validation.report.answers import Answers, Pair
-from validation.report.bars import breakdown
-from validation.report.efficiency import efficiency
-from validation.report.figures import measured, scaling, seconds
+from validation.report.figures.bars import breakdown
+from validation.report.figures.efficiency import efficiency
+from validation.report.figures.lines import ladders_of, scaling_lines
+from validation.report.figures.scaling_figures import measured, scaling, seconds
+from validation.report.figures.style import drawing
 from validation.report.findings import Ladder
-from validation.report.lines import ladders_of, scaling_lines
-from validation.report.style import drawing
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.validation.test_report import answer, page_of, written
 from validation.report.answers import read_answers
-from validation.report.report import write_report
-from validation.report.scene import MemoryCurve
-from validation.report.scene_figures import memory
-from validation.report.style import drawing
+from validation.report.figures.drawn_step import MemoryCurve
+from validation.report.figures.step_figures import memory
+from validation.report.figures.style import drawing
+from validation.report.write_report import write_report
 
 
 def test_counts_are_of_one_or_of_several(tmp_path: Path) -> None:

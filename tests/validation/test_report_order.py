@@ -11,15 +11,15 @@ import pytest
 
 from tests.validation.test_report import answer, written
 from validation.report.answers import Answers, read_answers
-from validation.report.bars import MOST_BARS, breakdown
-from validation.report.efficiency import efficiency
-from validation.report.figures import scaling
+from validation.report.figures.bars import MOST_BARS, breakdown
+from validation.report.figures.efficiency import efficiency
+from validation.report.figures.labels import labels
+from validation.report.figures.lines import ladders_of, scaling_lines
+from validation.report.figures.scaling_figures import scaling
 from validation.report.findings import sweep_of
-from validation.report.labels import labels
-from validation.report.lines import ladders_of, scaling_lines
-from validation.report.prediction import Answer
 from validation.report.ranking import chosen, ranked
-from validation.report.report import write_report
+from validation.report.read_prediction import Answer
+from validation.report.write_report import write_report
 
 RATE = "model_flops_per_s_per_device"
 RECOMPUTE = ("full", "selective", "none")

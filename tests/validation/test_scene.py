@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.prediction import predict
+from simulator.predict import predict
 from tests.validation.test_report import answer
-from topologies.load import load_machine
-from topologies.loads import Traffic, link_loads
+from topologies.machine_files import load_machine
 from topologies.placement import contiguous, scheduler
-from validation.report.link_figures import _busy_links
-from validation.report.prediction import prediction_of
-from validation.report.reading import ReportError
-from validation.report.scene import Scene, staged
-from validation.report.scene_figures import MOST_ROWS, POINTS, _thinned, tornado
-from validation.report.style import drawing
-from validation.report.timeline_data import timeline_data
+from topologies.routing.link_loads import RingTraffic, link_loads
+from validation.report.answer_files import ReportError
+from validation.report.figures.drawn_step import Scene, staged
+from validation.report.figures.link_figures import _busy_links
+from validation.report.figures.step_figures import MOST_ROWS, POINTS, _thinned, tornado
+from validation.report.figures.style import drawing
+from validation.report.figures.timeline_data import timeline_data
+from validation.report.read_prediction import prediction_of
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
@@ -99,7 +99,7 @@ def test_the_numbers_that_matter_most_are_drawn_whether_more_of_them_helps_or_no
 def test_four_links_between_two_devices_are_a_fourth_as_busy_as_one() -> None:
     """Frontier's GCDs 0 and 1 have four links of 50 GB/s: 8 bytes in a second."""
     machine = load_machine("frontier")
-    pair = Traffic("x", np.array([[0, 1]], dtype=np.int64), 8.0)
+    pair = RingTraffic("x", np.array([[0, 1]], dtype=np.int64), 8.0)
     busy = _busy_links(machine, link_loads(machine, contiguous(machine, 8), [pair]), 1.0)
     assert busy[0, 1] == pytest.approx(8.0 / 200e9)
     assert sum(busy.values()) == busy[0, 1]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from validation.published.comparison import Comparison, score
 from validation.published.outcome import PREDICTED, Outcome, held_out
-from validation.published.report import Report, score
-from validation.published.runs import Run
+from validation.published.runs import PublishedRun
 
 IDS = [f"row-{number}" for number in range(100)]
 APART = [name for name in IDS if held_out(name)]
@@ -16,7 +16,9 @@ OPEN = [name for name in IDS if not held_out(name)]
 def outcome(name: str, error: float, **cells: str) -> Outcome:
     """A row of 10 s that is predicted with that error."""
     columns = {"id": name, "source": "A", "machine": "M", **cells}
-    return Outcome(Run(columns), PREDICTED, measured_s=10.0, predicted_s=10.0 * (1 + error))
+    return Outcome(
+        PublishedRun(columns), PREDICTED, measured_s=10.0, predicted_s=10.0 * (1 + error)
+    )
 
 
 def test_errors_of_both_signs_cancel_in_the_bias_alone() -> None:
@@ -30,7 +32,7 @@ def test_errors_of_both_signs_cancel_in_the_bias_alone() -> None:
 
 
 def test_the_held_out_rows_are_scored_apart_and_in_no_score_of_the_others() -> None:
-    report = Report(
+    report = Comparison(
         (outcome(OPEN[0], 0.1), outcome(OPEN[1], 0.3), outcome(APART[0], 0.8)), None, None
     )
     scores = (report.developed, report.held_out, report.all)
@@ -42,7 +44,7 @@ def test_the_mean_of_the_sources_weighs_a_source_of_one_row_as_one_of_three() ->
     """A has three rows 10 % off and B one 50 % off, on two machines that both of them used."""
     rows = [outcome(f"a-{n}", 0.1, machine=machine) for n, machine in enumerate("MMN")]
     rows.append(outcome("b-0", -0.5, source="B", machine="M"))
-    report = Report(tuple(rows), None, None)
+    report = Comparison(tuple(rows), None, None)
     assert report.mean_of_sources() == pytest.approx(0.3)
     assert report.all.mape == pytest.approx(0.2)
 
@@ -50,9 +52,13 @@ def test_the_mean_of_the_sources_weighs_a_source_of_one_row_as_one_of_three() ->
 def test_a_row_that_does_not_count_is_in_no_error_though_it_is_predicted() -> None:
     counted = outcome("a", 0.1)
     strange = Outcome(
-        Run({"id": "b"}), PREDICTED, measured_s=1.0, predicted_s=9.0, unscored="half of a step"
+        PublishedRun({"id": "b"}),
+        PREDICTED,
+        measured_s=1.0,
+        predicted_s=9.0,
+        unscored="half of a step",
     )
-    missing = Outcome(Run({"id": "c"}), "unsupported", measured_s=1.0)
+    missing = Outcome(PublishedRun({"id": "c"}), "unsupported", measured_s=1.0)
     found = score([counted, strange, missing])
     assert (found.rows, found.unpredicted, found.worst) == (1, 1, counted)
     assert found.mape == pytest.approx(0.1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workload.dataflow import retired_at, waits
 from workload.op import COMPUTE, ROLES, Buffer, Op
-from workload.outline import Outline
+from workload.structure import Structure
 
 
 def op(name: str, reads: str = "", writes: str = "", stream: str = COMPUTE) -> Op:
@@ -59,7 +59,7 @@ def test_memory_of_a_small_world_by_hand() -> None:
         "q": Buffer("q", (8,), "fp32", "workspace"),
     }
     ops = [op("a", "w", "p"), op("b", "p", "q"), op("c", "w", "w")]
-    outline = Outline(ops, buffers)
+    outline = Structure(ops, buffers)
     assert outline.releases == [[], ["p", "q"], []]
     levels = outline.levels([buffer.nbytes for buffer in buffers.values()])
     assert levels.sum(axis=0).tolist() == [16 + 8, 16 + 8 + 32, 16]
@@ -69,4 +69,4 @@ def test_memory_of_a_small_world_by_hand() -> None:
 def test_what_an_overlapped_collective_reads_lives_until_it_is_awaited() -> None:
     buffers = {name: Buffer(name, (1,), "fp32", "activations") for name in "pqr"}
     ops = [op("a", "", "p"), op("b", "p", "q", "z"), op("c", "", "r"), op("d", "q", "r")]
-    assert Outline(ops, buffers).releases == [[], [], [], ["p", "q", "r"]]
+    assert Structure(ops, buffers).releases == [[], [], [], ["p", "q", "r"]]

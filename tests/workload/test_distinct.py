@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.measured import MeasuredCosts
+from simulator.costs.measured import MeasuredCosts
 from tests.simulator.worlds import TINY
 from topologies.errors import MachineError
 from workload.distinct import distinct_ops, signature

@@ -8,9 +8,9 @@ import pytest
 
 from tests.forms import swapped
 from tests.workload.test_program import GOLDEN, ONE_LAYER, names, op_of, table
-from workload.forms import matmul_of
 from workload.lowering import lower
 from workload.op import FORMS
+from workload.passes.matmul_forms import matmul_of
 from workload.plan_text import parse_plan
 from workload.program import Program
 

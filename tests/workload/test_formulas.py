@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.simulator.worlds import TINY
 from workload.errors import PlanCannotRunError, PlanError
-from workload.formulas import Formulas, evaluated
 from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.lowering import lower, lower_again
 from workload.plan import OVERLAPS, Plan
+from workload.sizes.symbolic import Formulas, evaluated
 
 
 def test_the_steps_are_taken_again_from_other_inputs() -> None:

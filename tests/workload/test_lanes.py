@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from workload.gpt import find_model
-from workload.lanes import DivergedError, Lanes, lanes
 from workload.lowering import lower
 from workload.plan import Plan
+from workload.sizes.vectorized import Lanes, UnequalLanesError, lanes
 
 TINY = replace(find_model("gpt-5b"), layers=2)
 SIZES = ("x", "y", "z", "data", "micro_batch")
@@ -43,10 +43,10 @@ def test_lanes_that_are_all_the_same_are_an_int() -> None:
 def test_plans_that_differ_in_an_answer_are_told_apart() -> None:
     assert of(4, 8) > 3
     assert not of(4, 8) < 4
-    with pytest.raises(DivergedError) as found:
+    with pytest.raises(UnequalLanesError) as found:
         bool(of(4, 8) > 4)
     assert found.value.aside.tolist() == [False, True]
-    with pytest.raises(DivergedError):
+    with pytest.raises(UnequalLanesError):
         bool(of(0, 1))
 
 

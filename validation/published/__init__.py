@@ -1,6 +1,6 @@
 """Published runs beside their predictions, with the baselines that a simulator has to beat."""
 
-from validation.published.report import Report, validate_published
+from validation.published.comparison import Comparison, validate_published
 from validation.published.runs import RunsError, read_runs
 
-__all__ = ["Report", "RunsError", "read_runs", "validate_published"]
+__all__ = ["Comparison", "RunsError", "read_runs", "validate_published"]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from simulator.costs import peak_flops_per_s
+from simulator.costs.analytic import peak_flops_per_s
 from topologies.build import family_of
 from topologies.machine import Machine
 from validation.published.case import Case

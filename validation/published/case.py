@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.kernels import Kernels
+from simulator.costs.stack import SoftwareStack
 from topologies.build import family_of, gpu_of
 from topologies.errors import SimgptError
+from topologies.files.units import quantity
 from topologies.machine import Machine
-from topologies.units import quantity
 from validation.published.dialect import Dialect, dialect_of
-from validation.published.machine import machine_of
-from validation.published.runs import Run
+from validation.published.run_machine import machine_of
+from validation.published.runs import PublishedRun
 from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.plan import Plan
@@ -36,7 +36,7 @@ class Case:
 
     gpt: GPT
     plan: Plan
-    kernels: Kernels
+    kernels: SoftwareStack
     dialect: str
     scatter_gather: bool
     scale: float
@@ -58,7 +58,7 @@ class NoCaseError(SimgptError):
         self.status = status
 
 
-def case_of(run: Run, find_plan: FindPlan | None = None) -> Case:
+def case_of(run: PublishedRun, find_plan: FindPlan | None = None) -> Case:
     """The case of a row, or a NoCaseError with the reason why there is none.
 
     Where a row's plan is unknown, `find_plan` finds one, if it is given.
@@ -71,7 +71,7 @@ def case_of(run: Run, find_plan: FindPlan | None = None) -> Case:
         return _case_searched(run, find_plan, str(error))
 
 
-def _case_searched(run: Run, find_plan: FindPlan, why: str) -> Case:
+def _case_searched(run: PublishedRun, find_plan: FindPlan, why: str) -> Case:
     dialect, remarks = dialect_of(run), [f"{why}: the best plan found"]
     gpt, devices = _gpt(run, dialect, remarks), _needed(run, "gpus_total")
     batch = _needed(run, "global_batch_seqs")
@@ -81,7 +81,7 @@ def _case_searched(run: Run, find_plan: FindPlan, why: str) -> Case:
     return Case(gpt, plan, kernels, dialect.name, False, 1.0, tuple(remarks), searched=True)
 
 
-def _fixed(run: Run, dialect: Dialect, gpt: GPT) -> dict[str, Any]:
+def _fixed(run: PublishedRun, dialect: Dialect, gpt: GPT) -> dict[str, Any]:
     """What a search keeps of the plan: all that the row or its dialect says, and that a framework
     has no y and no z unless its dialect says so."""
     keys = _plan_keys(run, dialect, gpt, run.whole("tp") or 1)
@@ -93,7 +93,7 @@ def _fixed(run: Run, dialect: Dialect, gpt: GPT) -> dict[str, Any]:
     return fixed | {key: size for key, size in known.items() if size} | keys
 
 
-def _case_as_published(run: Run) -> Case:
+def _case_as_published(run: PublishedRun) -> Case:
     dialect = dialect_of(run)
     remarks: list[str] = []
     gpt = _gpt(run, dialect, remarks)
@@ -120,7 +120,7 @@ def _launches(dialect: Dialect, case: Case) -> int:
     return per_slice * weights * case.plan.data if case.plan.data > 1 else 0
 
 
-def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> Kernels:
+def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> SoftwareStack:
     """What stands in the dialect by GPU is that of the row's GPU, or else of its family."""
 
     def of_gpu(key: str) -> Any:
@@ -128,7 +128,7 @@ def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> Kernels:
         return table.get(str(gpu_of(gpu)["name"]), table.get(family_of(gpu)))
 
     shares, host = of_gpu("attention"), of_gpu("host")
-    return Kernels(
+    return SoftwareStack(
         fused=tuple(dialect.kernels["fused"]),
         host_s=0.0 if host is None else quantity(host, "s"),
         fp8=fp8,
@@ -141,7 +141,9 @@ def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> Kernels:
     )
 
 
-def _with_softmax(kernels: Kernels, softmax: Mapping[str, Any], gpt: GPT, plan: Plan) -> Kernels:
+def _with_softmax(
+    kernels: SoftwareStack, softmax: Mapping[str, Any], gpt: GPT, plan: Plan
+) -> SoftwareStack:
     """The kernels with the fused softmax of causal squares, or with one in steps where that does
     not serve: it wants heads in multiples, those of all sequences of a micro-batch together, and
     short sequences."""
@@ -155,7 +157,7 @@ def _with_softmax(kernels: Kernels, softmax: Mapping[str, Any], gpt: GPT, plan: 
     )
 
 
-def _gpt(run: Run, dialect: Dialect, remarks: list[str]) -> GPT:
+def _gpt(run: PublishedRun, dialect: Dialect, remarks: list[str]) -> GPT:
     layers, hidden, heads = (_needed(run, key) for key in ("layers", "hidden", "heads"))
     keys = dict(dialect.model)
     multiple, times = keys.pop("vocab_multiple"), keys.pop("vocab_times_x")
@@ -183,14 +185,14 @@ def _gpt(run: Run, dialect: Dialect, remarks: list[str]) -> GPT:
     )
 
 
-def _needed(run: Run, column: str) -> int:
+def _needed(run: PublishedRun, column: str) -> int:
     value = run.whole(column)
     if value is None:
         raise NoCaseError(NO_PLAN, f"{column} is unknown")
     return value
 
 
-def _degrees(run: Run) -> dict[str, int]:
+def _degrees(run: PublishedRun) -> dict[str, int]:
     """The row's parallel degrees; those that are not given are 1, but the last one follows."""
     gpus = _needed(run, "gpus_total")
     if run.text("gx"):
@@ -207,7 +209,7 @@ def _degrees(run: Run) -> dict[str, int]:
 
 
 def _plan(
-    run: Run, dialect: Dialect, gpt: GPT, degrees: dict[str, int], remarks: list[str]
+    run: PublishedRun, dialect: Dialect, gpt: GPT, degrees: dict[str, int], remarks: list[str]
 ) -> tuple[Plan, float]:
     batch, micro = _needed(run, "global_batch_seqs"), _needed(run, "micro_batch")
     cp, data = degrees["cp"], degrees["data"] * degrees["cp"]
@@ -242,7 +244,7 @@ def _plan(
     return plan, scale
 
 
-def _plan_keys(run: Run, dialect: Dialect, gpt: GPT, x: int) -> dict[str, Any]:
+def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[str, Any]:
     """The plan's switches: the notes' come before the columns', those before the dialect's."""
     keys = dict(dialect.plan)
     selective, _ = keys.pop("selective"), keys.pop("scatter_gather")

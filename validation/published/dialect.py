@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from topologies.reading import shipped_toml
-from validation.published.runs import Run
+from topologies.files.reading import shipped_toml
+from validation.published.runs import PublishedRun
 
 SECTIONS = ("plan", "model", "kernels")
 
@@ -29,7 +29,7 @@ class Dialect:
     has_grid: bool = False
 
 
-def dialect_of(run: Run) -> Dialect:
+def dialect_of(run: PublishedRun) -> Dialect:
     """The first dialect whose words the row has, upon the defaults, and its notes upon both."""
     document = dialects()
     chosen: Mapping[str, Any] = next(filter(lambda d: _speaks(d, run), document["dialect"]), {})
@@ -41,7 +41,7 @@ def dialect_of(run: Run) -> Dialect:
     return Dialect(chosen.get("name", "no dialect"), **merged, noted=noted, has_grid=grid)
 
 
-def _of_activation(run: Run) -> Mapping[str, Any]:
+def _of_activation(run: PublishedRun) -> Mapping[str, Any]:
     """What a layer is like, by its activation: Llama's has no biases, RMSNorm and rope."""
     if run.text("activation") == "swiglu":
         model = {"activation": "swiglu", "norm": "rmsnorm", "positions": "rope", "biases": False}
@@ -51,7 +51,7 @@ def _of_activation(run: Run) -> Mapping[str, Any]:
     return {}
 
 
-def _speaks(dialect: Mapping[str, Any], run: Run) -> bool:
+def _speaks(dialect: Mapping[str, Any], run: PublishedRun) -> bool:
     when = dialect["when"].items()
     framework = run.text("framework").lower()
     said = all(_says(run.text(column).lower(), words) for column, words in when)

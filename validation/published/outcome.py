@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from validation.published.runs import Run
+from validation.published.runs import PublishedRun
 
 PREDICTED, NO_MEASUREMENT = "predicted", "no measurement"
 BEST_PLAN = "best plan"  # predicted too, with the best plan found: the row's own is unknown
@@ -24,7 +24,7 @@ class Outcome:
     long; anatomy.py has the rule.
     """
 
-    run: Run
+    run: PublishedRun
     status: str
     reason: str = ""
     plan: str = ""

@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
-from simulator.collecting import uncollected
-from simulator.kernels import Kernels
-from simulator.prediction import predict
+from simulator.costs.stack import SoftwareStack
+from simulator.gc_pause import gc_paused
+from simulator.predict import predict
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.placement import scheduler
 from validation.published.case import UNSUPPORTED, Case, FindPlan, NoCaseError, case_of
-from validation.published.machine import machine_of, scattering
-from validation.published.measured import measured_s, unscored
+from validation.published.measured_step import measured_s, unscored
 from validation.published.outcome import BEST_PLAN, NO_MEASUREMENT, PREDICTED, Outcome
-from validation.published.runs import Run
+from validation.published.run_machine import machine_of, scattering
+from validation.published.runs import PublishedRun
 from workload.gpt import GPT
 from workload.lowering import structure
 from workload.plan import Plan
@@ -34,7 +34,7 @@ class Task:
     gpt: GPT
     plan: Plan
     machine: Machine
-    kernels: Kernels
+    kernels: SoftwareStack
 
     @property
     def signature(self) -> str:
@@ -44,7 +44,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PredictedRow:
     """A task's prediction, or why there is none."""
 
     step_s: float = 0.0
@@ -53,11 +53,11 @@ class Answer:
     refusal: str = ""
 
 
-Prepared = tuple[Run, Case, Machine]
+Prepared = tuple[PublishedRun, Case, Machine]
 
 
 def predict_runs(
-    runs: Sequence[Run], progress: Callable[[str], None], find_plan: FindPlan | None = None
+    runs: Sequence[PublishedRun], progress: Callable[[str], None], find_plan: FindPlan | None = None
 ) -> list[Outcome]:
     """An outcome for every row, in their order; none is left out."""
     ready: dict[str, Prepared] = {}
@@ -78,12 +78,12 @@ def predict_runs(
     return [found[run.id] for run in runs]
 
 
-def _failed(run: Run, status: str, reason: str) -> Outcome:
+def _failed(run: PublishedRun, status: str, reason: str) -> Outcome:
     measured = run.real("measured_step_s")
     return Outcome(run, status, reason, measured_s=measured, unscored=unscored(run))
 
 
-def _outcome(run: Run, case: Case, machine: Machine, answer: Answer) -> Outcome:
+def _outcome(run: PublishedRun, case: Case, machine: Machine, answer: PredictedRow) -> Outcome:
     if answer.refusal:
         return _failed(run, UNSUPPORTED, answer.refusal)
     measured = measured_s(run, case.whole, machine)
@@ -110,7 +110,7 @@ def _status(case: Case, measured: float | None) -> str:
     return PREDICTED if measured is not None else NO_MEASUREMENT
 
 
-def _answers(tasks: dict[str, Task], progress: Callable[[str], None]) -> dict[str, Answer]:
+def _answers(tasks: dict[str, Task], progress: Callable[[str], None]) -> dict[str, PredictedRow]:
     signatures = {key: task.signature for key, task in tasks.items()}
     distinct = {signatures[key]: task for key, task in tasks.items()}
     ordered = sorted(distinct, key=lambda name: structure(distinct[name].gpt, distinct[name].plan))
@@ -126,14 +126,14 @@ def _answers(tasks: dict[str, Task], progress: Callable[[str], None]) -> dict[st
     return {key: known[name] for key, name in signatures.items()}
 
 
-def answer(task: Task) -> Answer:
+def answer(task: Task) -> PredictedRow:
     """Predict one task."""
     try:
-        with uncollected():
+        with gc_paused():
             placed = scheduler(task.machine, task.plan.grid.ranks)
             found = predict(
                 task.gpt, task.plan, task.machine, placement=placed, kernels=task.kernels
             )
     except SimgptError as error:
-        return Answer(refusal=str(error))
-    return Answer(found.step_s, tuple(found.breakdown_s.items()), found.memory.fits)
+        return PredictedRow(refusal=str(error))
+    return PredictedRow(found.step_s, tuple(found.breakdown_s.items()), found.memory.fits)

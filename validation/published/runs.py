@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from topologies.errors import SimgptError
-from topologies.reading import TABLE_BYTES, UserFile, shipped_text
+from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
 
 NEEDED = ("id", "source", "gpu", "gpus_total", "layers", "hidden", "heads", "seq_len")
 WHOLE = (
@@ -35,7 +35,7 @@ _FILE = UserFile("table of runs", RunsError, TABLE_BYTES)
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """One row; an empty cell means unknown, and columns that we do not know are kept."""
 
     columns: Mapping[str, str]
@@ -68,7 +68,7 @@ class Run:
         return (self.text("machine"), self.text("gpu"), self.text("framework"))
 
 
-def read_runs(path: Path | None = None) -> list[Run]:
+def read_runs(path: Path | None = None) -> list[PublishedRun]:
     """The runs of a file; without a file, those that come with simgpt."""
     if path is None:
         shipped = shipped_text("validation", "data/published_runs.csv")
@@ -76,7 +76,7 @@ def read_runs(path: Path | None = None) -> list[Run]:
     return runs_of(_FILE.lines(path), path.name)
 
 
-def runs_of(lines: Iterable[str], origin: str) -> list[Run]:
+def runs_of(lines: Iterable[str], origin: str) -> list[PublishedRun]:
     """The runs in the lines of a CSV file; `origin` names it in errors."""
     try:
         rows = list(csv.DictReader(lines))
@@ -96,7 +96,7 @@ def runs_of(lines: Iterable[str], origin: str) -> list[Run]:
         if cells["id"] in seen:
             raise RunsError(f"{place}: id {cells['id']!r} stands in line {seen[cells['id']]} too")
         seen[cells["id"]] = line
-        runs.append(Run(cells))
+        runs.append(PublishedRun(cells))
     return runs
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from topologies.units import J_PER_MWH, format_energy, format_quantity
-from validation.report.figures import seconds
-from validation.report.page import Table
-from validation.report.prediction import Answer
+from topologies.files.units import J_PER_MWH, format_energy, format_quantity
+from validation.report.figures.scaling_figures import seconds
+from validation.report.page import PageTable
+from validation.report.read_prediction import Answer
 from validation.report.words import gib, hours, percent
 
 MOST_ROWS = 200
@@ -82,7 +82,7 @@ def _mwh(answer: Answer) -> str:
     return "-" if joules is None else f"{joules / J_PER_MWH:,.1f}"
 
 
-def table_of(found: Sequence[Answer]) -> Table:
+def table_of(found: Sequence[Answer]) -> PageTable:
     """All predictions, with the columns that any of them has something for; a model or a machine
     that all share stands above instead."""
     shared = len({a.model for a in found}) == 1, len({a.machine for a in found}) == 1
@@ -96,7 +96,7 @@ def table_of(found: Sequence[Answer]) -> Table:
     above = [found[0].model] if shared[0] else []
     above += [f"on {found[0].machine}"] if shared[1] else []
     names = [name for name, _ in columns]
-    return Table(names, rows, left=len(words), caption=" ".join(above))
+    return PageTable(names, rows, left=len(words), caption=" ".join(above))
 
 
 def _numbers(found: Sequence[Answer]) -> list[Column]:

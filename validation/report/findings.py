@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from validation.report.asked import asked_of, located
-from validation.report.prediction import Answer, names_of, prediction_of
-from validation.report.reading import Reader, ReportError
+from validation.report.answer_files import Reader, ReportError
+from validation.report.provenance import asked_of, located
+from validation.report.read_prediction import Answer, names_of, prediction_of
 from validation.report.words import several
 
 FRONTS = {"plans": "plan", "memory_front": "less memory", "devices_front": "devices"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from topologies.units import format_energy, format_quantity
+from topologies.files.units import format_energy, format_quantity
 from validation.report.answers import Answers
-from validation.report.efficiency import KEPT_WORDS, Reach, reach_of
-from validation.report.figures import seconds
+from validation.report.figures.efficiency import KEPT_WORDS, Reach, reach_of
+from validation.report.figures.scaling_figures import seconds
 from validation.report.findings import MEASURES, Finding, best_of
-from validation.report.prediction import Answer
+from validation.report.read_prediction import Answer
 from validation.report.words import hours, percent, several
 from validation.weak_scaling import Rung
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from validation.report.style import as_svg
+from validation.report.figures.style import as_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """Columns and rows of text; the first `left` columns are words, the others numbers."""
 
     columns: Sequence[str]
@@ -44,7 +44,7 @@ class Section:
     title: str
     texts: Sequence[str] = ()
     drawings: Sequence[Drawing] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[PageTable] = ()
     lines: Sequence[str] = ()
     timeline: bool = False
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from validation.report.answers import Answers
-from validation.report.efficiency import reach_of
+from validation.report.figures.efficiency import reach_of
 from validation.report.findings import Finding, is_plan, value_by
-from validation.report.prediction import Answer
+from validation.report.read_prediction import Answer
 
 USUAL = "throughput"
 

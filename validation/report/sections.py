@@ -6,18 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from validation.overlay import PublishedStep
-from validation.report import figures, link_figures, scene_figures
 from validation.report.answers import Answers, Pair
-from validation.report.bars import MOST_BARS, breakdown
-from validation.report.efficiency import efficiency, reach_of
 from validation.report.facts import MOST_ROWS, table_of
-from validation.report.figures import seconds
+from validation.report.figures import link_figures
+from validation.report.figures import scaling_figures as figures
+from validation.report.figures import step_figures as scene_figures
+from validation.report.figures.bars import MOST_BARS, breakdown
+from validation.report.figures.drawn_step import Scene
+from validation.report.figures.efficiency import efficiency, reach_of
+from validation.report.figures.lines import OTHERS, ladders_of, scaling_lines, where
+from validation.report.figures.scaling_figures import seconds
 from validation.report.findings import MEASURES, Ladder
-from validation.report.lines import OTHERS, ladders_of, scaling_lines, where
-from validation.report.page import Drawing, Section, Table
-from validation.report.prediction import Answer
+from validation.report.page import Drawing, PageTable, Section
 from validation.report.ranking import USUAL, chosen, is_climbed, ranked
-from validation.report.scene import Scene
+from validation.report.read_prediction import Answer
 from validation.report.words import gib, percent, several
 from validation.weak_scaling import Rung
 
@@ -29,7 +31,7 @@ MEMORY = "What one rank holds, by part, and what its device has."
 LINKS = "A node with its links and NICs, and how busy every sort of link is."
 NOMINAL = (
     "How long links are in use at their nominal rate, were every collective a ring over the "
-    "fewest links (topologies/loads.py)."
+    "fewest links (topologies/routing/link_loads.py)."
 )
 
 
@@ -72,13 +74,13 @@ def _order(answers: Answers, found: Sequence[Answer]) -> list[str]:
     return [f"Best first: {MEASURES[measure]}.{last}"]
 
 
-def _failures(failures: Sequence[tuple[str, str]]) -> list[Table]:
+def _failures(failures: Sequence[tuple[str, str]]) -> list[PageTable]:
     if not failures:
         return []
     caption = f"{several(len(failures), 'point')} of the sweep without an answer"
     if len(failures) > MOST_FAILURES:
         caption += f", the first {MOST_FAILURES} of them here"
-    return [Table(("point", "reason"), failures[:MOST_FAILURES], left=2, caption=caption)]
+    return [PageTable(("point", "reason"), failures[:MOST_FAILURES], left=2, caption=caption)]
 
 
 def measured(pairs: Sequence[Pair]) -> Section | None:
@@ -98,7 +100,7 @@ def measured(pairs: Sequence[Pair]) -> Section | None:
         mean = percent(sum(errors) / len(errors))
         texts = [f"Mean absolute error {mean} over {several(len(errors), 'step')}."]
         drawings = [Drawing("measured", figures.measured(pairs), "Each point is a step.", 520)]
-    table = Table(columns, rows, left=3)
+    table = PageTable(columns, rows, left=3)
     return Section("measured", "Predicted and measured", texts, drawings, [table])
 
 
@@ -137,7 +139,7 @@ def _more(lines: Mapping[str, Ladder]) -> str:
     return f" The first {most} of {len(lines):,} lines are drawn." if len(lines) > most else ""
 
 
-def _published(points: Sequence[tuple[Answer, PublishedStep]]) -> list[Table]:
+def _published(points: Sequence[tuple[Answer, PublishedStep]]) -> list[PageTable]:
     rows = [
         (answer.model, f"{answer.devices:,} of {answer.machine}", answer.plan, published.source,
          seconds(answer.step_s), seconds(published.step_s),
@@ -147,7 +149,7 @@ def _published(points: Sequence[tuple[Answer, PublishedStep]]) -> list[Table]:
     ]  # fmt: skip
     columns = ("model", "devices", "plan", "published by", "step", "published step", "error",
                "HFU", "published HFU")  # fmt: skip
-    return [Table(columns, rows, left=4)] if rows else []
+    return [PageTable(columns, rows, left=4)] if rows else []
 
 
 def weak_scaling(ladders: Mapping[str, Sequence[Rung]]) -> Section | None:
@@ -172,7 +174,7 @@ def weak_scaling(ladders: Mapping[str, Sequence[Rung]]) -> Section | None:
         "on 6,144 devices). Published: Singh et al., SC24. Their plans are not published; nothing "
         "here is fitted to these points."
     ]
-    table = Table(columns, rows, left=4)
+    table = PageTable(columns, rows, left=4)
     return Section("weak-scaling", "Weak scaling", texts, drawings, [table])
 
 
@@ -189,7 +191,7 @@ def simulated(scene: Scene) -> list[Section]:
         Drawing("memory", curve, MEMORY),
         Drawing("links", link_figures.link_load(scene), LINKS, 980),
     )
-    reach = Table(("groups over", "reach and links"), list(scene.links.items()), left=2)
+    reach = PageTable(("groups over", "reach and links"), list(scene.links.items()), left=2)
     return [
         Section("timeline", "Timeline", texts, [still], timeline=True),
         Section("memory", "Memory over time", [*part, *_peak(scene)], [memory]),
@@ -240,9 +242,11 @@ def reasons(why: Mapping[str, Any]) -> Section | None:
         ["Every figure is from a simulation of the step with that one thing changed."],
         [Drawing("sensitivity", scene_figures.tornado(why["sensitivity"]), words)],
         [
-            Table((str(why["along"]), "time", "share"), path, caption=f"from {why['path_basis']}"),
-            Table(("a machine twice as good", "step", "saves"), better),
-            Table(("the plan with", "step", "saves"), plans[:PLANS]),
+            PageTable(
+                (str(why["along"]), "time", "share"), path, caption=f"from {why['path_basis']}"
+            ),
+            PageTable(("a machine twice as good", "step", "saves"), better),
+            PageTable(("the plan with", "step", "saves"), plans[:PLANS]),
         ],
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workload.lowering import layer, vocabulary
 from workload.lowering.builder import Builder
+from workload.lowering.layers import layer, vocabulary
 from workload.lowering.recompute import recomputed
-from workload.lowering.weight_slots import split
+from workload.lowering.zero_bubble import split
 from workload.op import Op
 from workload.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Slot
 from workload.stages import chunk_layers

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workload.forms import PLAIN, Forms, with_forms
 from workload.gpt import GPT
-from workload.lowering import layer, optimizer, vocabulary
+from workload.lowering import optimizer
 from workload.lowering.builder import Builder
-from workload.lowering.check import check
 from workload.lowering.chunk import Chunks
+from workload.lowering.divisibility import check
+from workload.lowering.layers import layer, vocabulary
 from workload.lowering.messages import Messages
 from workload.op import Op
-from workload.passes import overlap_slot, overlap_step
+from workload.passes.matmul_forms import PLAIN, Forms, with_forms
+from workload.passes.overlap import overlap_slot, overlap_step
 from workload.plan import Plan
 from workload.program import Program
 from workload.schedule import Slot, slots

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workload.lowering import rows
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
+from workload.lowering.layers import sequence_parallel as rows
 from workload.op import Op
 from workload.schedule import BACKWARD, FORWARD, WEIGHT, Slot
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workload.lowering import rows
 from workload.lowering.builder import Builder, Parameter
+from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.update import update
 from workload.op import STEP
 

@@ -119,7 +119,7 @@ def _processor_s(group: int) -> float:
 
 def serve(memory_gib: float) -> None:
     """Answer command lines from stdin, through the very entry point."""
-    import simulator.prediction  # noqa: F401
+    import simulator.predict  # noqa: F401
 
     limit = int(memory_gib * 2**30)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

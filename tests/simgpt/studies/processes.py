@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from simulator.processes import end_with_the_parent
+from simulator.child_process import end_with_the_parent
 
 PATIENCE_S = 60.0
 LONG = """

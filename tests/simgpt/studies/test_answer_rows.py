@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simgpt.commands.sweep import answer_rows
-from simgpt.studies.table import ranked
+from simgpt.studies.study_table import ranked
 
 Row = dict[str, Any]
 

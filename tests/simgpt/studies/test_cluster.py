@@ -22,7 +22,7 @@ from simgpt.studies.cluster import Slurm, slurm_jobs
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import RESULTS
-from simgpt.studies.sweep import Workers, sweep_into
+from simgpt.studies.sweep_rows import Workers, sweep_into
 from tests.simgpt.face import assert_golden, simgpt
 from tests.simgpt.studies.processes import (
     PATIENCE_S,

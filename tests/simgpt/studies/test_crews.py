@@ -18,14 +18,14 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from simgpt.studies import crews
-from simgpt.studies.crews import Processes, in_order
+from simgpt.studies import workers as crews
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Batch, Row
 from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import RESULTS
 from simgpt.studies.study import Study
-from simgpt.studies.sweep import Workers, sweep_into
+from simgpt.studies.sweep_rows import Workers, sweep_into
+from simgpt.studies.workers import Processes, in_order
 from tests.simgpt.studies.processes import (
     PATIENCE_S,
     begin,

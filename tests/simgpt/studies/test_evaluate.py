@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from simgpt.studies import best
+from simgpt.studies import best_plan as best
 from simgpt.studies.evaluate import Row, rows_of
 from simgpt.studies.inputs import inputs_of
-from simulator.prediction import Prediction, predict
+from simulator.predict import Prediction, predict
 from simulator.search import best_plan
 from tests.simgpt.studies.worlds import GRID, study
-from topologies.load import load_machine, with_settings
 from topologies.machine import Machine
+from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, scheduler
 from workload.gpt import GPT, find_model
 from workload.plan_text import parse_plan

@@ -23,7 +23,7 @@ from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import RESULTS, STUDY, Journal, rows_in
 from simgpt.studies.rows import line_of
 from simgpt.studies.study import Study
-from simgpt.studies.sweep import Workers, sweep_into
+from simgpt.studies.sweep_rows import Workers, sweep_into
 from tests.simgpt.studies.processes import begin, count, finish, write_study
 from tests.simgpt.studies.worlds import GRID, SMALL, study
 from topologies.errors import DiskError, OutputError

@@ -14,8 +14,8 @@ from simgpt.studies import evaluate
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.journal import RESULTS, STUDY
 from simgpt.studies.study import Study
-from simgpt.studies.sweep import Workers, sweep_into
-from simulator.prediction import Prediction, predict
+from simgpt.studies.sweep_rows import Workers, sweep_into
+from simulator.predict import Prediction, predict
 from tests.simgpt.studies.processes import write_study
 from tests.simgpt.studies.worlds import SMALL, study
 

@@ -14,14 +14,15 @@ from typing import Any, NoReturn
 
 import pytest
 
-from simgpt.studies import crews, rows
+from simgpt.studies import rows
+from simgpt.studies import workers as crews
 from simgpt.studies.errors import ResultsError, StudyError
 from simgpt.studies.evaluate import Batch, Row, rows_of
 from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import KEPT, RESULTS, STUDY, Journal
 from simgpt.studies.rows import line_of
 from simgpt.studies.study import Study
-from simgpt.studies.sweep import Workers, sweep_into
+from simgpt.studies.sweep_rows import Workers, sweep_into
 from tests.simgpt.face import simgpt
 from tests.simgpt.studies.processes import write_study
 from tests.simgpt.studies.worlds import GRID, study

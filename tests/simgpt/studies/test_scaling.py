@@ -11,8 +11,8 @@ from simgpt.studies.errors import StudyError
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.journal import RESULTS, rows_in
 from simgpt.studies.scaling import with_published
-from simgpt.studies.sweep import Workers, sweep_into
-from simgpt.studies.table import describe
+from simgpt.studies.study_table import describe
+from simgpt.studies.sweep_rows import Workers, sweep_into
 from tests.simgpt.studies.worlds import study
 
 BASE = {"model": "tiny-1m", "machine": "frontier", "batch": 16, "plan": "data=rest"}

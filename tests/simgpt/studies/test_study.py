@@ -9,8 +9,8 @@ import pytest
 
 from simgpt.studies.errors import StudyError
 from simgpt.studies.inputs import inputs_of
-from simgpt.studies.keys import MODEL, PLAIN, PLAN, TABLES, canonical, plan_of, value
 from simgpt.studies.study import MOST_POINTS, read_study
+from simgpt.studies.study_keys import MODEL, PLAIN, PLAN, TABLES, canonical, plan_of, value
 from tests.simgpt.studies.worlds import GRID, SMALL, study
 from topologies.errors import SimgptError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simgpt.studies.evaluate import Row
-from simgpt.studies.table import ranked
+from simgpt.studies.study_table import ranked
 
 
 def row(

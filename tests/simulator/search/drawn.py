@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import Phase, reject
 from hypothesis import strategies as st
 
-from simulator.search.question import Question
+from simulator.search.problem import SearchProblem
 from simulator.search.space import Space, space_of
-from topologies.load import load_machine, with_settings
+from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 
@@ -60,7 +60,7 @@ def spaces(draw: st.DrawFn, devices: tuple[int, ...] = (4, 6, 8, 12, 16, 24, 32,
     if fixed.get("precision") == "fp32":
         fixed.pop("gradients", None)
     gpt, batch = draw(models()), draw(st.sampled_from([8, 24, 64, 128]))
-    question = Question(gpt, draw(st.sampled_from(devices)), batch, fixed)
+    question = SearchProblem(gpt, draw(st.sampled_from(devices)), batch, fixed)
     try:
         return space_of(question)
     except PlanCannotRunError:
@@ -68,7 +68,7 @@ def spaces(draw: st.DrawFn, devices: tuple[int, ...] = (4, 6, 8, 12, 16, 24, 32,
 
 
 @st.composite
-def few_plans(draw: st.DrawFn, most: int = 60) -> Question:
+def few_plans(draw: st.DrawFn, most: int = 60) -> SearchProblem:
     """A question with some plans, but not many: some fields of the plan are fixed."""
     gpt, devices = draw(models(layers=(2, 4, 12))), draw(st.sampled_from([2, 4, 8]))
     fixed: dict[str, Any] = {}
@@ -86,10 +86,10 @@ def few_plans(draw: st.DrawFn, most: int = 60) -> Question:
     for key in ("none yet", *order):
         if key in values:
             fixed[key] = draw(st.sampled_from(values[key]))
-        question = Question(gpt, devices, draw(st.sampled_from([4, 8])), fixed)
+        question = SearchProblem(gpt, devices, draw(st.sampled_from([4, 8])), fixed)
         try:
             if 1 < space_of(question).plans <= most:
                 return question
         except PlanCannotRunError:
             break
-    return Question(gpt, 2, 4, {"pipe": 1, "overlap": (), "recompute": "none"})
+    return SearchProblem(gpt, 2, 4, {"pipe": 1, "overlap": (), "recompute": "none"})

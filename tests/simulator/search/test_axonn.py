@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from simulator.search.axonn import communication_s
+from simulator.search.axonn_model import communication_s
 from tests.simulator.worlds import TINY
 from workload.plan_text import parse_plan
 

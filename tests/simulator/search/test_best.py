@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.prediction import predict
+from simulator.predict import predict
 from simulator.search import SearchError, best_plan, search
-from simulator.search.compare import by_axonn, every_plan, exhaustive, kendall_tau
-from simulator.search.crew import Crew, Own
+from simulator.search.baselines import by_axonn, every_plan, exhaustive, kendall_tau
 from simulator.search.objective import OBJECTIVES, Objective
-from simulator.search.question import Question
+from simulator.search.problem import SearchProblem
+from simulator.search.process_pool import ProcessPool, WorkerState
+from simulator.search.progress import Progress
 from simulator.search.space import space_of
-from simulator.search.state import State
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
@@ -32,11 +32,11 @@ from workload.plan_text import parse_plan
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 
 
-def last(states: Iterator[State]) -> State:
+def last(states: Iterator[Progress]) -> Progress:
     return list(states)[-1]
 
 
-def same_answer(question: Question, name: str, top: int, objective: str = "time") -> None:
+def same_answer(question: SearchProblem, name: str, top: int, objective: str = "time") -> None:
     machine = MACHINES[name]
     found = last(search(question, machine, top=top, objective=objective))
     every = last(exhaustive(question, machine, top=top, objective=objective))
@@ -57,7 +57,7 @@ def same_answer(question: Question, name: str, top: int, objective: str = "time"
     objective=st.sampled_from(OBJECTIVES),
 )
 def test_a_search_finds_what_trying_all_plans_finds(
-    question: Question, name: str, top: int, objective: str
+    question: SearchProblem, name: str, top: int, objective: str
 ) -> None:
     same_answer(question, name, top, objective)
 
@@ -72,7 +72,7 @@ def test_a_search_finds_what_trying_all_plans_finds(
     objective=st.sampled_from(OBJECTIVES),
 )
 def test_two_hundred_searches_find_what_trying_all_plans_finds(
-    question: Question, name: str, top: int, objective: str
+    question: SearchProblem, name: str, top: int, objective: str
 ) -> None:
     same_answer(question, name, top, objective)
 
@@ -82,12 +82,12 @@ def test_a_sum_of_more_gradients_may_be_faster_than_one_of_less() -> None:
     fixed = {"x": 1, "y": 1, "z": 1, "overlap": (), "zero": 0, "recompute": "none"}
     gpt = replace(SMALL, layers=2, hidden=64, ffn=128, sequence=8192, vocab=3500, tied=False)
     for positions in ("rope", "learned"):
-        question = Question(replace(gpt, positions=positions), 32, 32, fixed)
+        question = SearchProblem(replace(gpt, positions=positions), 32, 32, fixed)
         same_answer(question, "kestrel", top=2)
 
 
 def test_bounds_only_rise_and_the_best_only_falls() -> None:
-    question = Question(SMALL, 8, 16, {"recompute": "none"})
+    question = SearchProblem(SMALL, 8, 16, {"recompute": "none"})
     states = list(search(question, MACHINES["perlmutter"]))
     bounds = [state.bound for state in states]
     assert bounds == sorted(bounds)
@@ -99,7 +99,7 @@ def test_bounds_only_rise_and_the_best_only_falls() -> None:
 
 
 def test_a_smaller_device_gets_the_fastest_plan_that_fits_it() -> None:
-    question = Question(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b"})
+    question = SearchProblem(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b"})
     machine = MACHINES["frontier"]
     everything = last(exhaustive(question, machine, top=10**6)).found
     room = sorted(each.memory.peak_bytes for each in everything)[len(everything) // 3]
@@ -115,7 +115,7 @@ def test_a_plan_that_only_its_simulation_shows_to_be_a_byte_too_large_is_not_fou
     machine = MACHINES["frontier"]
     plan = parse_plan("z=4,recompute=full,overlap=oag+ors", batch=8)
     fixed = {key: getattr(plan, key) for key in (*AXES, "recompute", "overlap", "micro_batch")}
-    question = Question(SMALL, 4, 8, {**fixed, "zero": 0, "sequence_parallel": False})
+    question = SearchProblem(SMALL, 4, 8, {**fixed, "zero": 0, "sequence_parallel": False})
     peak = predict(SMALL, plan, machine).memory.peak_bytes
     fits = last(search(question, machine, capacity_bytes=peak))
     assert [each.plan for each in fits.found] == [plan]
@@ -126,7 +126,7 @@ def test_a_plan_that_only_its_simulation_shows_to_be_a_byte_too_large_is_not_fou
 def test_of_plans_that_take_equally_long_the_one_with_the_shortest_text_comes_first() -> None:
     """Of one micro-batch gpipe makes what 1f1b, the default, makes; and so do all zero bubbles."""
     fixed = {"x": 1, "y": 1, "z": 1, "pipe": 2, "micro_batch": 2, "overlap": (), "zero": 0}
-    question = Question(SMALL, 2, 2, {**fixed, "recompute": "none"})
+    question = SearchProblem(SMALL, 2, 2, {**fixed, "recompute": "none"})
     found = last(search(question, MACHINES["frontier"], top=5)).found
     schedules = [each.plan.schedule for each in found]
     assert schedules == ["zb-1p", "zb-2p", "zb-h1", "1f1b", "gpipe"]
@@ -134,7 +134,7 @@ def test_of_plans_that_take_equally_long_the_one_with_the_shortest_text_comes_fi
 
 
 def test_where_nothing_fits_nothing_is_found() -> None:
-    question = Question(SMALL, 4, 8)
+    question = SearchProblem(SMALL, 4, 8)
     answer = last(search(question, MACHINES["frontier"], capacity_bytes=1000))
     assert (answer.found, answer.fitting, answer.simulated, answer.is_optimal) == ((), 0, 0, True)
     with pytest.raises(PlanCannotRunError, match=r"none of .* plans of gpt-640b fits"):
@@ -142,7 +142,7 @@ def test_where_nothing_fits_nothing_is_found() -> None:
 
 
 def test_pipelines_that_miss_by_memory_alone_are_not_simulated() -> None:
-    question = Question(SMALL, 4, 8, {"pipe": 2, "overlap": (), "schedule": "1f1b", "zero": 0})
+    question = SearchProblem(SMALL, 4, 8, {"pipe": 2, "overlap": (), "schedule": "1f1b", "zero": 0})
     machine = MACHINES["frontier"]
     everything = last(exhaustive(question, machine, top=10**6)).found
     least = min(each.memory.peak_bytes for each in everything)
@@ -152,8 +152,8 @@ def test_pipelines_that_miss_by_memory_alone_are_not_simulated() -> None:
 
 
 def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.search.best.WORTH", 1)
-    question = Question(SMALL, 8, 16, {"recompute": "none", "schedule": "1f1b"})
+    monkeypatch.setattr("simulator.search.branch_and_bound.WORTH", 1)
+    question = SearchProblem(SMALL, 8, 16, {"recompute": "none", "schedule": "1f1b"})
     one, two = (
         last(search(question, MACHINES["alps"], top=3, workers=workers)) for workers in (1, 2)
     )
@@ -164,9 +164,9 @@ def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_first_plan_is_found_before_a_large_space_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    question = Question(SMALL, 8, 16, {"overlap": (), "schedule": "1f1b"})
+    question = SearchProblem(SMALL, 8, 16, {"overlap": (), "schedule": "1f1b"})
     plain = last(search(question, MACHINES["perlmutter"], top=3))
-    monkeypatch.setattr("simulator.search.first.WORTH", 300)
+    monkeypatch.setattr("simulator.search.warm_start.WORTH", 300)
     states = list(search(question, MACHINES["perlmutter"], top=3))
     assert (states[0].bounded, states[0].found) == (0, ())
     assert (states[1].bounded, states[1].bound, len(states[1].found)) == (0, 0, 1)
@@ -176,7 +176,7 @@ def test_a_first_plan_is_found_before_a_large_space_is_bounded(
 
 
 def test_a_process_that_ends_is_said_in_one_sentence() -> None:
-    with Crew(1) as crew:
+    with ProcessPool(1) as crew:
         assert list(crew.map(abs, [-1, -2, -3])) == [1, 2, 3]
         with pytest.raises(TypeError):
             list(crew.map(abs, ["-1"]))
@@ -189,7 +189,7 @@ def test_a_process_that_is_killed_or_stopped_is_named() -> None:
         (signal.SIGKILL, "was ended by signal 9"),
         (signal.SIGSTOP, "has not run"),
     ):
-        with Crew(2, frozen_s=2.0) as crew:
+        with ProcessPool(2, frozen_s=2.0) as crew:
             pids = [crew._processes[each].pid for each in crew.free]
             crew.ask(0, busy, 600)
             crew.ask(1, busy, 0)
@@ -201,7 +201,7 @@ def test_a_process_that_is_killed_or_stopped_is_named() -> None:
         assert multiprocessing.active_children() == []
 
 
-def busy(_: Own, seconds: float) -> None:
+def busy(_: WorkerState, seconds: float) -> None:
     """Compute without looking up."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -210,7 +210,7 @@ def busy(_: Own, seconds: float) -> None:
 
 def test_a_crew_that_is_left_while_it_is_told_something_ends_at_once() -> None:
     before = threading.active_count()
-    with Crew(2) as crew:
+    with ProcessPool(2) as crew:
         for number in crew.free:
             crew.ask(number, operator.is_, bytes(10**7))  # more than a pipe holds
         assert threading.active_count() == before + crew.count
@@ -219,7 +219,7 @@ def test_a_crew_that_is_left_while_it_is_told_something_ends_at_once() -> None:
 
 def test_axonns_model_ranks_by_its_communication_and_tau_tells_how_well() -> None:
     gpt = find_model("gpt-5b")
-    ranked = by_axonn(Question(gpt, 64, 64), MACHINES["perlmutter"], top=6)
+    ranked = by_axonn(SearchProblem(gpt, 64, 64), MACHINES["perlmutter"], top=6)
     seconds = [each.communication_s for each in ranked]
     assert seconds == sorted(seconds)
     assert all(each.prediction.memory.fits for each in ranked)
@@ -232,5 +232,5 @@ def test_axonns_model_ranks_by_its_communication_and_tau_tells_how_well() -> Non
 
 
 def test_every_plan_of_a_space_is_as_many_as_it_says() -> None:
-    space = space_of(Question(SMALL, 8, 8))
+    space = space_of(SearchProblem(SMALL, 8, 8))
     assert sum(1 for _ in every_plan(space)) == space.plans

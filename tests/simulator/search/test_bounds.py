@@ -10,31 +10,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.costs import compute_costs
-from simulator.fabric import MachineFabric
-from simulator.prediction import predict
-from simulator.search.alone import Alone, played
-from simulator.search.bound import (
+from simulator.costs.analytic import compute_costs
+from simulator.engine.ticks import to_ticks
+from simulator.predict import predict
+from simulator.ranks.fabric import MachineFabric
+from simulator.search.bounds.batched_programs import placed, sized
+from simulator.search.bounds.isolated import IsolatedBlocks, isolated_times
+from simulator.search.bounds.op_bounds import OpBounds
+from simulator.search.bounds.peak_memory import pipeline_bytes
+from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, overlapped
+from simulator.search.bounds.stream_bound import (
     SCHEDULES,
-    Busiest,
+    BusiestStream,
     alone_bytes,
     device_bytes,
     ledger,
     memory,
     step_ticks,
 )
-from simulator.search.families import Family, bounded, entries_of
-from simulator.search.levels import Draft
+from simulator.search.bounds.unsupported import RefusalTimes
 from simulator.search.objective import OBJECTIVES, Objective
-from simulator.search.orders import ORDERS
-from simulator.search.question import Question
-from simulator.search.room import pipeline_bytes
-from simulator.search.scripts import Lowered, Script, overlapped
-from simulator.search.seconds import Clock
-from simulator.search.sized import placed, sized
+from simulator.search.problem import SearchProblem
+from simulator.search.rank_orders import ORDERS
+from simulator.search.root_nodes import Family, bounded, entries_of
 from simulator.search.space import Order, Space, overlaps, space_of
-from simulator.search.untimed import Times
-from simulator.ticks import to_ticks
+from simulator.search.tree_nodes import Draft
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, spaces
 from tests.simulator.worlds import compute
 from topologies.placement import scheduler
@@ -55,7 +55,7 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     where = scheduler(machine, question.devices)
     fabric = MachineFabric(machine, question.devices, where)
     costs = compute_costs(machine, fabric.ranks_per_node, question.devices)
-    clock = Clock(space, costs, fabric)
+    clock = OpBounds(space, costs, fabric)
     row = data.draw(st.integers(0, len(space) - 1))
     rows = np.array([row])
     known = ledger(clock, next(sized(space, rows)))
@@ -66,24 +66,26 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     overlap = data.draw(st.sampled_from(overlaps(question, space.shape(row))))
     ranks = data.draw(st.sampled_from(space.rank_orders(row)))
     plan = space.plan(row, Order(schedule, int(entries.interleave[0]), overlap, ranks))
-    script = Script(Lowered(next(sized(space, rows, overlap=(), schedule=schedule))), overlap)
+    script = SlotProgram(
+        LoweredSlots(next(sized(space, rows, overlap=(), schedule=schedule))), overlap
+    )
     some = script.some
     in_order = placed(some, np.zeros(1, dtype=np.int64), np.array([ORDERS.index(ranks)]))
-    anywhere = Alone(clock, some, entries, script)
-    slots = Alone(clock, in_order, entries, script)
+    anywhere = IsolatedBlocks(clock, some, entries, script)
+    slots = IsolatedBlocks(clock, in_order, entries, script)
     prediction = predict(question.gpt, plan, machine, placement=where)
     step = to_ticks(prediction.step_s)
-    loosest = step_ticks(Busiest(known, entries, None))[0]
-    assert loosest <= step_ticks(Busiest(known, entries, overlap))[0] <= step
-    exact = Busiest(ledger(clock, in_order), entries, overlap)
-    assert step_ticks(Busiest(known, entries, overlap))[0] <= step_ticks(exact)[0] <= step
+    loosest = step_ticks(BusiestStream(known, entries, None))[0]
+    assert loosest <= step_ticks(BusiestStream(known, entries, overlap))[0] <= step
+    exact = BusiestStream(ledger(clock, in_order), entries, overlap)
+    assert step_ticks(BusiestStream(known, entries, overlap))[0] <= step_ticks(exact)[0] <= step
     # Of slower collectives the middle layers may not keep step, and then less is known of them.
     assert max(step_ticks(anywhere)[0], step_ticks(slots)[0]) <= step
     busy_s = prediction.breakdown_s["compute"] + prediction.breakdown_s["optimizer"]
-    assert Busiest(known, entries, overlap).busy()[0] <= to_ticks(busy_s) + 1
+    assert BusiestStream(known, entries, overlap).busy()[0] <= to_ticks(busy_s) + 1
     for objective in OBJECTIVES:
         goal = Objective(objective, machine, question.devices)
-        bound = goal.bound(step_ticks(slots), Busiest(known, entries, overlap).busy())
+        bound = goal.bound(step_ticks(slots), BusiestStream(known, entries, overlap).busy())
         assert bound[0] <= goal.of(prediction)
     if plan.pipe > 1:
         assert Draft(plan, slots, 0, 0).ticks() <= step
@@ -117,11 +119,11 @@ def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
         machine = MACHINES["perlmutter"]
         fabric = MachineFabric(machine, space.question.devices)
         costs = compute_costs(machine, fabric.ranks_per_node, space.question.devices)
-        clock = Clock(space, costs, fabric)
-        (family,) = bounded(clock, Times(costs, fabric), HUGE, np.arange(len(space))).found
+        clock = OpBounds(space, costs, fabric)
+        (family,) = bounded(clock, RefusalTimes(costs, fabric), HUGE, np.arange(len(space))).found
         assert isinstance(family, Family)
-        script = Script(Lowered(next(sized(space, family.rows, overlap=()))), ())
-        bound = step_ticks(Alone(clock, script.some, family.entries, script))
+        script = SlotProgram(LoweredSlots(next(sized(space, family.rows, overlap=()))), ())
+        bound = step_ticks(IsolatedBlocks(clock, script.some, family.entries, script))
         for at, row in enumerate(family.rows[family.entries.lane]):
             plan = space.plan(int(row), Order("1f1b", 1, ()))
             step = predict(space.question.gpt, plan, machine).step_s
@@ -138,7 +140,7 @@ def test_a_stage_may_sum_more_gradients_in_less_time_than_another_its_fewer(
     gpt = replace(GPT_12, layers=2, hidden=64, ffn=128, sequence=8192, vocab=3500, tied=False)
     shape = {"x": 1, "y": 1, "z": 1, "data": 16, "pipe": 2, "micro_batch": 2, "interleave": 1}
     order = {"schedule": schedule, "overlap": (), "recompute": "none", "zero": 0, "order": USUAL}
-    question = Question(
+    question = SearchProblem(
         replace(gpt, positions=positions), 32, 64, {**shape, **order, "sequence_parallel": False}
     )
     space, machine = space_of(question), MACHINES["kestrel"]
@@ -146,10 +148,12 @@ def test_a_stage_may_sum_more_gradients_in_less_time_than_another_its_fewer(
     (entries,) = entries_of(space, np.array([0]))
     plan = space.plan(0, Order(schedule, 1, (), USUAL))
     fabric = MachineFabric(machine, 32)
-    clock = Clock(space, compute_costs(machine, fabric.ranks_per_node, 32), fabric)
-    script = Script(Lowered(next(sized(space, np.array([0]), overlap=(), schedule=schedule))), ())
+    clock = OpBounds(space, compute_costs(machine, fabric.ranks_per_node, 32), fabric)
+    script = SlotProgram(
+        LoweredSlots(next(sized(space, np.array([0]), overlap=(), schedule=schedule))), ()
+    )
     some = placed(script.some, np.zeros(1, dtype=np.int64), np.array([ORDERS.index(USUAL)]))
-    draft = Draft(plan, Alone(clock, some, entries, script), 0, 0)
+    draft = Draft(plan, IsolatedBlocks(clock, some, entries, script), 0, 0)
     step = to_ticks(predict(question.gpt, plan, machine).step_s)
     assert 0.7 * step < draft.ticks() <= step
 
@@ -167,7 +171,7 @@ def test_further_layers_count_only_where_all_streams_keep_step(beside: int, eigh
         )
     ]
     durations = [np.array([10 if op.stream == COMPUTE else beside]) for op in ops]
-    few = played(ops, waits(ops), durations, 1)
+    few = isolated_times(ops, waits(ops), durations, 1)
     assert few.compute.tolist() == [80]
     assert few.ends(np.array([0]), np.array([10]))[0].tolist() == [eighteen]
 
@@ -189,4 +193,4 @@ def test_overlaps_put_on_a_lowered_program_are_those_that_lowering_makes(
 def _space_of_one(fixed: dict[str, object]) -> Space:
     devices = int(str(fixed["data"]))
     own = {"x": 1, "y": 1, "z": 1, "pipe": 1, "zero": 0, "recompute": "none", **fixed}
-    return space_of(Question(GPT_12, devices, 2 * devices, {**own, "micro_batch": 2}))
+    return space_of(SearchProblem(GPT_12, devices, 2 * devices, {**own, "micro_batch": 2}))

@@ -7,8 +7,8 @@ from itertools import combinations, permutations, product
 
 import pytest
 
-from simulator.search.compare import every_plan
-from simulator.search.question import RECOMPUTES, Question, divisors
+from simulator.search.baselines import every_plan
+from simulator.search.problem import RECOMPUTES, SearchProblem, divisors
 from simulator.search.space import space_of
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
@@ -54,7 +54,7 @@ def is_text_of_another(plan: Plan) -> bool:
 
 @pytest.mark.parametrize(("devices", "batch"), [(1, 2), (4, 4), (8, 12), (6, 6)])
 def test_a_space_has_every_legal_plan_once(devices: int, batch: int) -> None:
-    question = Question(GPT_4, devices, batch, {"overlap": OVERLAPS, "order": USUAL})
+    question = SearchProblem(GPT_4, devices, batch, {"overlap": OVERLAPS, "order": USUAL})
     plans = list(every_plan(space_of(question)))
     assert len(set(plans)) == len(plans) == space_of(question).plans
     wanted = {plan for plan in all_texts(GPT_4, devices, batch) if not is_text_of_another(plan)}
@@ -68,7 +68,7 @@ def test_overlaps_that_make_the_same_program_count_once() -> None:
 
     fixed = {"recompute": "none", "micro_batch": 1, "schedule": "1f1b", "interleave": 1}
     fixed |= {"order": USUAL}
-    space = space_of(Question(GPT_4, 4, 8, fixed))
+    space = space_of(SearchProblem(GPT_4, 4, 8, fixed))
     plans = list(every_plan(space))
     assert len(plans) == space.plans
     shapes = {str(plan).partition(",overlap")[0] for plan in plans}
@@ -87,7 +87,7 @@ def test_rank_orders_that_give_every_axis_the_same_groups_count_once() -> None:
 
     fixed = {"recompute": "none", "micro_batch": 1, "overlap": (), "zero": 0, "interleave": 1}
     fixed |= {"schedule": "1f1b", "sequence_parallel": False}
-    space = space_of(Question(GPT_4, 16, 16, fixed))
+    space = space_of(SearchProblem(GPT_4, 16, 16, fixed))
     plans = list(every_plan(space))
     assert len(set(plans)) == len(plans) == space.plans
     for grid in sorted({tuple(plan.grid.sizes.items()) for plan in plans}, key=str):
@@ -100,13 +100,13 @@ def test_rank_orders_that_give_every_axis_the_same_groups_count_once() -> None:
 
 def test_fixed_fields_stay_as_they_are() -> None:
     fixed = {"z": 2, "zero": 1, "gradients": "bf16", "shard": 2}
-    for plan in every_plan(space_of(Question(GPT_4, 8, 8, fixed))):
+    for plan in every_plan(space_of(SearchProblem(GPT_4, 8, 8, fixed))):
         assert (plan.z, plan.zero, plan.gradients, plan.shard) == (2, 1, "bf16", 2)
 
 
 def test_no_plan_is_said_with_what_must_divide_what() -> None:
     with pytest.raises(PlanCannotRunError, match="no plan of four uses 7 devices"):
-        space_of(Question(GPT_4, 7, 4))
+        space_of(SearchProblem(GPT_4, 7, 4))
 
 
 @pytest.mark.parametrize(
@@ -122,4 +122,4 @@ def test_a_fixed_field_that_no_plan_can_have_is_named(
     fixed: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(PlanCannotRunError, match=reason):
-        space_of(Question(GPT_4, 8, 8, fixed))
+        space_of(SearchProblem(GPT_4, 8, 8, fixed))

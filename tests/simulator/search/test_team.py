@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.search import search
-from simulator.search.crew import Crew, Function, Own
-from simulator.search.families import shares
 from simulator.search.objective import OBJECTIVES
-from simulator.search.question import Question
+from simulator.search.problem import SearchProblem
+from simulator.search.process_pool import Function, ProcessPool, WorkerState
+from simulator.search.progress import Progress
+from simulator.search.root_nodes import shares
 from simulator.search.space import space_of
-from simulator.search.state import State
-from simulator.search.team import Report
+from simulator.search.workers import WorkerReport
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
 from workload.gpt import GPT
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 
 
-class InTurn(Crew):
+class InTurn(ProcessPool):
     """The processes of a crew played one after the other, in any order: what goes over pipes is
     pickled, and what each one keeps is its own."""
 
@@ -32,7 +32,7 @@ class InTurn(Crew):
         super().__init__(count)
         self._random = random.Random(seed)
         self._tasks: dict[int, bytes] = {}
-        self._own: list[Own] = [{} for _ in range(count)]
+        self._own: list[WorkerState] = [{} for _ in range(count)]
         self.asked: list[str] = []
         self.answered: list[Any] = []
 
@@ -53,16 +53,16 @@ class InTurn(Crew):
         return number, answer
 
 
-def by_team(question: Question, name: str, crew: Crew, **how: Any) -> list[State]:
+def by_team(question: SearchProblem, name: str, crew: ProcessPool, **how: Any) -> list[Progress]:
     """The states of a search by a crew."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simulator.search.best.WORTH", 1)
-        patch.setattr("simulator.search.team.WORK_S", 0)
+        patch.setattr("simulator.search.branch_and_bound.WORTH", 1)
+        patch.setattr("simulator.search.workers.WORK_S", 0)
         patch.setattr("simulator.search.Crew", lambda _: crew)
         return list(search(question, MACHINES[name], workers=2, **how))
 
 
-def holds_for_a_team(question: Question, name: str, data: st.DataObject) -> None:
+def holds_for_a_team(question: SearchProblem, name: str, data: st.DataObject) -> None:
     how: dict[str, Any] = {
         "top": data.draw(st.integers(1, 3)),
         "objective": data.draw(st.sampled_from(OBJECTIVES)),
@@ -86,7 +86,9 @@ def holds_for_a_team(question: Question, name: str, data: st.DataObject) -> None
 
 @settings(max_examples=15, deadline=None, phases=UNSHRUNK)
 @given(question=few_plans(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
-def test_a_team_finds_what_one_finds(question: Question, name: str, data: st.DataObject) -> None:
+def test_a_team_finds_what_one_finds(
+    question: SearchProblem, name: str, data: st.DataObject
+) -> None:
     holds_for_a_team(question, name, data)
 
 
@@ -94,23 +96,23 @@ def test_a_team_finds_what_one_finds(question: Question, name: str, data: st.Dat
 @pytest.mark.timeout(3600)
 @settings(max_examples=100, deadline=None, phases=UNSHRUNK)
 @given(question=few_plans(most=200), name=st.sampled_from(sorted(MACHINES)), data=st.data())
-def test_a_hundred_teams_do(question: Question, name: str, data: st.DataObject) -> None:
+def test_a_hundred_teams_do(question: SearchProblem, name: str, data: st.DataObject) -> None:
     holds_for_a_team(question, name, data)
 
 
 def test_as_long_as_too_few_are_found_any_plan_is_simulated_at_once() -> None:
     crew = InTurn(1, 0)
-    question = Question(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b", "y": 1, "zero": 0})
+    question = SearchProblem(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b", "y": 1, "zero": 0})
     *_, answer = by_team(question, "perlmutter", crew, top=10**6)
     assert answer.simulated == answer.considered
     follow = zip(crew.answered, crew.asked[1:], strict=False)
-    after = [asked for done, asked in follow if isinstance(done, Report) and done.candidates]
+    after = [asked for done, asked in follow if isinstance(done, WorkerReport) and done.candidates]
     assert len(after) == answer.simulated
     assert set(after) == {"simulated"}
 
 
 def test_shares_have_every_row_once() -> None:
-    space = space_of(Question(SMALL, 16, 16))
+    space = space_of(SearchProblem(SMALL, 16, 16))
     for count in (1, 2, 5, 10**4):
         every = shares(space, count)
         rows = [row for share in every for part in share for row in part.tolist()]

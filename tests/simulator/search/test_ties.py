@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.costs import compute_costs
-from simulator.fabric import MachineFabric
+from simulator.costs.analytic import compute_costs
+from simulator.ranks.fabric import MachineFabric
 from simulator.search import search
-from simulator.search.best import Search
-from simulator.search.compare import exhaustive
-from simulator.search.families import Machinery
+from simulator.search.baselines import exhaustive
+from simulator.search.branch_and_bound import BranchAndBound
 from simulator.search.frontier import Tally
 from simulator.search.objective import Objective
-from simulator.search.question import Question
+from simulator.search.problem import SearchProblem
+from simulator.search.root_nodes import Machinery
 from simulator.search.space import space_of
-from simulator.search.team import Setup, Simulated
+from simulator.search.workers import Simulated, WorkerSetup
 from tests.simulator.search.drawn import MACHINES
 from workload.gpt import GPT
 from workload.plan import Plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
-ORDERS = Question(SMALL, 8, 8, {"x": 2, "y": 2, "z": 2, "micro_batch": 1, "recompute": "none"})
+ORDERS = SearchProblem(SMALL, 8, 8, {"x": 2, "y": 2, "z": 2, "micro_batch": 1, "recompute": "none"})
 
 
 @pytest.mark.parametrize("top", [1, 3])
@@ -40,7 +40,7 @@ def test_plans_as_good_as_the_last_of_the_best_are_still_looked_at() -> None:
     goal = Objective("time", machine, 8)
     fabric = MachineFabric(machine, 8)
     machinery = Machinery(compute_costs(machine, fabric.ranks_per_node, 8), fabric, 2**40)
-    asked = Search(space_of(ORDERS), Setup(ORDERS, machinery, goal, unasked), top=2)
+    asked = BranchAndBound(space_of(ORDERS), WorkerSetup(ORDERS, machinery, goal, unasked), top=2)
     for prediction in found.found:
         asked._insert(prediction)
     assert asked._threshold == goal.of(found.found[1]) + 1

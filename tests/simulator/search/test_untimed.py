@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from simulator.prediction import Prediction, predict
-from simulator.search import Question, best_plan, checked, search
-from simulator.search.compare import exhaustive
+from simulator.predict import Prediction, predict
+from simulator.search import SearchProblem, best_plan, checked, search
+from simulator.search.baselines import exhaustive
 from simulator.search.objective import Objective
 from tests.simulator.search.drawn import MACHINES
 from topologies.errors import MachineError
+from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine import Machine
-from topologies.profile import Profile, Table
 from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.plan import Plan
@@ -28,7 +28,9 @@ def measured(**sizes: tuple[int, ...]) -> Machine:
     """Perlmutter with tables of some collectives, each in groups of these sizes."""
     columns = ("ranks", "bytes", "seconds")
     tables = {
-        kind: Table(columns, tuple((float(n), b, b * n / 1e10) for n in own for b in (1e3, 1e8)))
+        kind: MeasuredTable(
+            columns, tuple((float(n), b, b * n / 1e10) for n in own for b in (1e3, 1e8))
+        )
         for kind, own in sizes.items()
     }
     return replace(MACHINES["perlmutter"], profile=Profile(collectives=tables))
@@ -46,7 +48,7 @@ def measured(**sizes: tuple[int, ...]) -> Machine:
 def test_the_best_of_those_that_can_be_predicted_is_found_and_the_others_are_counted(
     sizes: dict[str, tuple[int, ...]], fixed: dict[str, Any]
 ) -> None:
-    question = Question(SMALL, 8, 16, {**FEW, "zero": 0, "y": 1, "interleave": 1, **fixed})
+    question = SearchProblem(SMALL, 8, 16, {**FEW, "zero": 0, "y": 1, "interleave": 1, **fixed})
     machine = measured(**sizes)
     *_, found = search(question, machine, top=2)
     *_, every = exhaustive(question, machine, top=2)
@@ -61,7 +63,7 @@ def test_the_best_of_those_that_can_be_predicted_is_found_and_the_others_are_cou
 def test_a_plan_whose_prediction_alone_finds_no_time_is_counted_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    question = Question(SMALL, 4, 8, {**FEW, "zero": 0})
+    question = SearchProblem(SMALL, 4, 8, {**FEW, "zero": 0})
     machine = MACHINES["perlmutter"]
     *_, best = search(question, machine)
     unlucky = best.found[0].plan
@@ -79,7 +81,7 @@ def test_a_plan_whose_prediction_alone_finds_no_time_is_counted_too(
 
 
 def test_where_no_plan_can_be_predicted_one_sentence_says_why() -> None:
-    question = Question(SMALL, 8, 16, {**FEW, "data": 8})
+    question = SearchProblem(SMALL, 8, 16, {**FEW, "data": 8})
     machine = measured(all_reduce=(2, 4))
     *_, state = search(question, machine)
     assert (state.found, state.unpredicted, state.reason) == ((), state.fitting, NO_EIGHT)

@@ -1,0 +1,1 @@
+"""Measuring this machine: its kernels and collectives, or a plan's own ops."""

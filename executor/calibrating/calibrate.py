@@ -1,0 +1,128 @@
+"""Calibrating this machine: measure with one rank and with all, and make its machine file."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import platform
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from executor.calibrating.host_machine import machine_document
+from executor.calibrating.measurement_cache import (
+    DamagedError,
+    alone,
+    code_digest,
+    folder,
+    keep,
+    kept,
+)
+from executor.launching.launch import check_ranks, launch, require_torch
+from executor.launching.task_specs import Calibrated, Calibration, Measurement
+from workload.gpt import GPT
+from workload.plan import Plan
+
+Progress = Callable[[str], None]
+
+
+def calibrate(task: Calibration, ranks: int, progress: Progress, *, solo: bool) -> dict[str, Any]:
+    """The machine document of this machine with `ranks` devices.
+
+    With `solo`, kernels are measured a second time with one rank alone, for predictions of fewer
+    ranks than the machine has.
+    """
+    runs = [
+        _measure(task, count, progress)
+        for count in ((1, ranks) if solo and ranks > 1 else (ranks,))
+    ]
+    when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    measured = f"{when}, torch {runs[-1].torch}, {task.threads} thread(s) a rank"
+    return machine_document(runs[0] if len(runs) > 1 else None, runs[-1], ranks, measured)
+
+
+def _measure(task: Calibration, ranks: int, progress: Progress) -> Calibrated:
+    def report(message: dict[str, Any]) -> None:
+        share = f"{message['done']}/{message['of']}"
+        progress(f"calibrating with {ranks} rank(s): {share} {message['measuring']}")
+
+    description = task.to_json()
+    found = launch("calibrate", description, ranks=ranks, report=report, timeout_s=task.timeout_s)
+    return Calibrated(**found)
+
+
+def cached(
+    task: Calibration, ranks: int, progress: Progress, *, announce: Progress = lambda _: None
+) -> Path:
+    """The file of this machine's quick calibration, made now if it is not there yet.
+
+    Of two processes that want it at once, one measures, undisturbed by the other, which waits.
+    `announce` hears that something is about to be measured, and why.
+    """
+    require_torch()
+    check_ranks(ranks)
+    path = folder() / f"host-{_fingerprint(task, ranks)}.json"
+    if not _lacking(path, ranks):
+        return path
+    with alone(path):
+        if why := _lacking(path, ranks):
+            announce(why)
+            keep(path, calibrate(task, ranks, progress, solo=False))
+            announce(f"kept in {path}")
+    return path
+
+
+def _lacking(path: Path, ranks: int) -> str:
+    """Why a calibration has to be measured; empty if it is there."""
+    try:
+        if kept(path) is not None:
+            return ""
+    except DamagedError:
+        return f"the calibration in {path} is damaged; measuring this machine anew"
+    return f"no calibration of this machine for {ranks} rank(s) yet; measuring it once"
+
+
+def _fingerprint(task: Calibration, ranks: int) -> str:
+    """Another machine, torch, task, or executor is another calibration."""
+    about = [
+        task.to_json(),
+        str(ranks),
+        platform.node(),
+        platform.machine(),
+        str(os.cpu_count()),
+        metadata.version("torch"),
+        code_digest(),
+    ]
+    return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
+
+
+def measured_ops(
+    gpt: GPT,
+    plan: Plan,
+    threads: int,
+    progress: Progress,
+    *,
+    timeout_s: float = 300.0,
+    announce: Progress = lambda _: None,
+) -> dict[str, float]:
+    """The seconds of each distinct op of a plan on the device at hand, by signature.
+
+    `announce` hears of kept measurements that are damaged and made anew.
+    """
+    require_torch()
+    task = Measurement(
+        gpt=gpt, plan=plan, folder=str(folder()), threads=threads, timeout_s=timeout_s
+    )
+
+    def report(message: dict[str, Any]) -> None:
+        if "note" in message:
+            announce(message["note"])
+        else:
+            progress(f"measuring ops: {message['done']}/{message['of']} {message['measuring']}")
+
+    with alone(folder() / "ops.json"):
+        found = launch("measure", task.to_json(), ranks=1, report=report, timeout_s=task.timeout_s)
+    seconds: dict[str, float] = found["seconds"]
+    return seconds

@@ -1,0 +1,242 @@
+"""What calibration plays: programs of one op, repeated, over the sizes that training meets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import log2
+
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.op import COMPUTE, FORMS, ITEM_BYTES, Buffer, Op
+from workload.passes.matmul_forms import matmul_of, with_forms
+from workload.plan import Plan
+from workload.program import Program
+
+FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
+OVERLAPPED_BYTES = 1 << 22
+BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement: the table it goes to, its features, and the program of `count` repeats.
+
+    With `meets`, its collectives alone are timed, and what runs between them is not. `peak_bytes`
+    is the peak of the step that its op comes from, which says how large the kernels' slices are.
+    """
+
+    key: str
+    features: dict[str, float]
+    program: Callable[[int], Program]
+    meets: bool = False
+    peak_bytes: int = 0
+
+
+def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
+    """Every kernel kind in one precision: matmuls on a grid, others as small GPTs have them."""
+    yield from _matmuls(precision, quick=quick)
+    yield from _transposes(precision, quick=quick)
+    seen: set[tuple[str, str, int]] = set()
+    for gpt, plan in _models(precision, quick=quick):
+        program = lower(gpt, plan)
+        for op in program.ops:
+            # Sizes closer than a factor of 1.4 tell a curve nothing new.
+            form = op.attributes.get("form", "")
+            signature = (op.kind, form, round(2 * log2(max(op.nbytes, 1))))
+            if op.communicates or op.kind in ("matmul", "fence") or signature in seen:
+                continue
+            seen.add(signature)
+            peak = program.peak.total_bytes
+            features = _features(op, program)
+            yield Sample(op.kind, features, repeats(op, program), peak_bytes=peak)
+
+
+def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
+    """Every collective in groups of each size that divides the ranks, all groups at once.
+
+    A matmul runs before each, as in a training step: ranks then come to it at slightly different
+    times, and whoever waits, waits for the last of them.
+    """
+    for group in (g for g in range(2, ranks + 1) if ranks % g == 0):
+        gpt, plan = small_model("fp32")
+        plan = replace(plan, data=group, z=ranks // group, batch=ranks * plan.micro_batch)
+        for kind in ("all_gather", "reduce_scatter", "all_reduce"):
+            for nbytes in sizes(quick=quick):
+                op, buffers = _collective(kind, nbytes, group)
+                program = Program(gpt, plan, (op,), buffers, {})
+                features = {"ranks": float(group), "bytes": float(nbytes)}
+                yield Sample(kind, features, _met(op, program), meets=True)
+
+
+def _met(op: Op, program: Program) -> Callable[[int], Program]:
+    matmul, buffers = _matmul("NN", BETWEEN, "fp32")
+    plain = Program(program.gpt, program.plan, (matmul,), buffers, {})
+
+    def build(count: int) -> Program:
+        first, second = repeats(matmul, plain)(count), repeats(op, program)(count)
+        ops = [each for pair in zip(first.ops, second.ops, strict=True) for each in pair]
+        every = {**first.buffers, **second.buffers}
+        return Program(program.gpt, program.plan, tuple(ops), every, {})
+
+    return build
+
+
+def sizes(*, quick: bool) -> list[int]:
+    """The bytes of the collectives and messages that are measured."""
+    return [1 << power for power in (range(10, 26, 5) if quick else range(10, 27, 2))]
+
+
+def small_model(precision: str) -> tuple[GPT, Plan]:
+    """A model and a plan for programs written by hand."""
+    return _models(precision, quick=True)[0]
+
+
+def overlapped(ranks: int, precision: str) -> tuple[Sample, Sample, Sample]:
+    """Matmuls alone, all-gathers alone, and both at once: what a collective takes from compute.
+
+    Each all-gather is issued before a matmul and awaited before the one after the next.
+    """
+    gpt, plan = small_model(precision)
+    plan = replace(plan, data=ranks, batch=ranks * plan.micro_batch)
+    matmul, matmul_buffers = _matmul("NN", (512, 1024, 1024), precision)
+    gather, gather_buffers = _collective("all_gather", OVERLAPPED_BYTES, ranks)
+    buffers = {**matmul_buffers, **gather_buffers}
+    turns = {"compute": (matmul,), "network": (gather,), "both": (gather, matmul)}
+
+    def build(ops: tuple[Op, ...]) -> Callable[[int], Program]:
+        alone = len(ops) == 1
+
+        def program(count: int) -> Program:
+            every = tuple(
+                replace(op, name=f"{op.name}#{turn}", stream=COMPUTE if alone else _stream(op))
+                for turn in range(count)
+                for op in ops
+            )
+            return Program(gpt, plan, every, buffers, {})
+
+        return program
+
+    first, second, third = (Sample(key, {}, build(ops)) for key, ops in turns.items())
+    return first, second, third
+
+
+def _stream(op: Op) -> str:
+    return "data" if op.is_collective else COMPUTE
+
+
+def _matmuls(precision: str, *, quick: bool) -> Iterator[Sample]:
+    """Every form on the same shapes, one right after the other: a choice among forms compares them,
+    and a machine that is busier for a while should be so for all three."""
+    widths = (64, 256, 1024) if quick else (32, 128, 512, 2048)
+    # Tokens are rows of the output or, in dW, summed over: either may be the long dimension.
+    sides = widths if quick else (*widths, 4096)
+    gpt, plan = small_model(precision)
+    for m, n, k in product(sides, widths, sides):
+        for code, form in enumerate(FORMS):
+            op, buffers = _matmul(form, (m, n, k), precision)
+            sizes = {"form": float(code), "m": float(m), "n": float(n), "k": float(k)}
+            program = Program(gpt, plan, (op,), buffers, {})
+            yield Sample("matmul", sizes, repeats(op, program))
+
+
+def _matmul(form: str, shape: tuple[int, int, int], precision: str) -> tuple[Op, dict[str, Buffer]]:
+    m, n, k = shape
+    a = Buffer("a", (m, k) if form[0] == "N" else (k, m), precision, "activations", True)
+    b = Buffer("b", (k, n) if form[1] == "N" else (n, k), precision, "activations", True)
+    c = Buffer("c", (m, n), precision, "activations")
+    how = {"form": form, "m": m, "n": n, "k": k}
+    op = Op("matmul", "matmul", ("a", "b"), ("c",), "sample", dtype=precision, attributes=how)
+    return op, {"a": a, "b": b, "c": c}
+
+
+def _transposes(precision: str, *, quick: bool) -> Iterator[Sample]:
+    """Transposes of operands as matmuls have them, each with as many bytes as no other."""
+    shapes = [(64, 64), (256, 256), (1024, 1024)]
+    if not quick:
+        shapes = [(32, 64), (128, 128), (512, 256), (512, 1024), (2048, 1024), (4096, 2048)]
+    gpt, plan = small_model(precision)
+    for rows, columns in shapes:
+        matmul, buffers = _matmul("NN", (rows, 64, columns), precision)
+        (op, _), copies = with_forms([matmul], buffers, {matmul_of(matmul): "TN"})
+        program = Program(gpt, plan, (op,), {**buffers, **copies}, {})
+        yield Sample("transpose", {"nbytes": float(op.nbytes)}, repeats(op, program))
+
+
+def _collective(kind: str, nbytes: int, group: int) -> tuple[Op, dict[str, Buffer]]:
+    elements = max(nbytes // ITEM_BYTES["fp32"] // group, 1)
+    whole = Buffer("whole", (elements * group,), "fp32", "activations", True)
+    part = Buffer("part", (elements,), "fp32", "activations", True)
+    ends = {"all_gather": ("part", "whole"), "reduce_scatter": ("whole", "part")}
+    read, write = ends.get(kind, ("whole", "whole"))
+    op = Op(kind, kind, (read,), (write,), "sample", axes=("data",), nbytes=nbytes)
+    return op, {"whole": whole, "part": part}
+
+
+def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
+    """One-layer GPTs and Llamas from narrow to wide, whole and as y, z and pipe split them."""
+    shapes = [(64, 128, 1), (256, 256, 4), (768, 256, 4)]
+    if not quick:
+        shapes = [(64, 64, 1), (128, 128, 4), (256, 256, 4), (512, 256, 8), (1024, 512, 8)]
+    cells = []
+    for hidden, sequence, micro_batch in shapes:
+        gpt = GPT(
+            name=f"sample-{hidden}",
+            layers=1,
+            hidden=hidden,
+            heads=8,
+            ffn=4 * hidden,
+            sequence=sequence,
+            vocab=256,
+        )
+        llama = replace(gpt, norm="rmsnorm", activation="swiglu", positions="rope", biases=False)
+        for y, z in ((1, 1), (2, 2)):
+            batch = 2 * z * micro_batch
+            plan = Plan(y=y, z=z, batch=batch, micro_batch=micro_batch, precision=precision)
+            cells += [(gpt, plan), (llama, plan)]
+        plain = replace(plan, y=1, z=1)
+        cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
+        # The first of two stages, which alone has no loss.
+        cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
+    return cells
+
+
+def _features(op: Op, program: Program) -> dict[str, float]:
+    if op.kind in ("attention", "attention_grad"):
+        rows = program.plan.micro_batch * program.gpt.sequence
+        shape = {key: float(op.attributes[key]) for key in ("heads", "width", "sequence")}
+        return {"rows": float(rows), **shape}
+    if op.kind == "batched_matmul":
+        code = FORMS.index(op.attributes["form"])
+        return {"form": float(code), "flops": float(op.flops)}
+    return {"nbytes": float(op.nbytes)}
+
+
+def repeats(op: Op, program: Program) -> Callable[[int], Program]:
+    """The program that performs one op so many times, on operands that take turns."""
+
+    def build(count: int) -> Program:
+        buffers: dict[str, Buffer] = {}
+        held = sum(program.buffers[name].nbytes for name in {*op.reads, *op.writes})
+        sets = min(max(FOOTPRINT // max(held, 1), 2), count)
+
+        def name(old: str, turn: int, *, lasting: bool) -> str:
+            new = f"{old}#{turn}"
+            buffers[new] = replace(program.buffers[old], name=new, persistent=lasting)
+            return new
+
+        ops = []
+        for turn in range(count):
+            kept = turn % sets
+            reads = tuple(name(old, kept, lasting=True) for old in op.reads)
+            writes = tuple(
+                name(old, kept, lasting=True)
+                if old in op.reads or program.buffers[old].persistent
+                else name(old, sets + turn, lasting=False)
+                for old in op.writes
+            )
+            ops.append(replace(op, name=f"{op.name}#{turn}", reads=reads, writes=writes))
+        return Program(program.gpt, program.plan, tuple(ops), buffers, {})
+
+    return build

@@ -1,0 +1,1 @@
+"""Ranks as processes: what each is told, how they are started, watched and ended."""

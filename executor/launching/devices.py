@@ -1,0 +1,59 @@
+"""Which devices ranks compute on. Torch is asked in a process of its own: it is slow to import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+
+from executor.errors import LaunchError
+from executor.launching.launch import require_torch
+from executor.launching.sentences import last_words
+
+TIMEOUT_S = 120
+ASK = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+
+
+def accelerators() -> int:
+    """How many GPUs torch sees; 0 on a machine without. A LaunchError if torch does not say."""
+    require_torch()
+    if metadata.version("torch").endswith("+cpu"):  # a build that knows of none
+        return 0
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", ASK],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"torch does not say within {TIMEOUT_S} s which GPUs there are") from None
+    count = answer.stdout.strip()
+    if answer.returncode or not count.isdecimal():
+        why = last_words(answer.stderr) or f"exit status {answer.returncode}"
+        raise LaunchError(f"torch does not say which GPUs there are: {why}")
+    return int(count)
+
+
+def device_for(wanted: str, ranks: int, announce: Callable[[str], None]) -> str:
+    """`cpu` or `cuda`: what `ranks` ranks of this machine compute on when `wanted` was asked for.
+
+    `auto` is CUDA where each rank has a GPU of its own, else the CPU, and `announce` hears of GPUs
+    that are left idle. `cuda` without a GPU for each rank is refused: two ranks on one GPU cannot
+    form an NCCL communicator.
+    """
+    if wanted == "cpu":
+        return "cpu"
+    gpus = accelerators()
+    if gpus >= ranks:
+        return "cuda"
+    if wanted == "cuda":
+        raise LaunchError(
+            f"--device cuda: {ranks} rank(s) need a GPU each, and torch sees {gpus} here; "
+            "take fewer ranks, or --device cpu"
+        )
+    if gpus:
+        announce(f"computing on the CPU: {ranks} ranks need a GPU each, and torch sees {gpus} here")
+    return "cpu"

@@ -1,0 +1,127 @@
+"""What a rank is told to do; free of torch, so that a parent can write it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from workload.gpt import GPT
+from workload.passes.matmul_forms import Matmul
+from workload.plan import Plan
+from workload.plan_text import parse_plan
+
+Report = Callable[[dict[str, Any]], None]
+Tables = dict[str, list[dict[str, float]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamW:
+    """Hyper-parameters of AdamW with decoupled decay, and of clipping by the global norm."""
+
+    lr: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A training run as every rank is told of it; it travels as JSON.
+
+    `forms` are the matmul forms that were chosen for the machine, pairs of a matmul and its form.
+    """
+
+    gpt: GPT
+    plan: Plan
+    steps: int
+    seed: int = 0
+    forms: tuple[tuple[Matmul, str], ...] = ()
+    text: str | None = None
+    threads: int = 1
+    timeout_s: float = 300.0
+    device: str = "auto"
+    adamw: AdamW = field(default_factory=AdamW)
+
+    def to_json(self) -> str:
+        """The job as one JSON object."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Job:
+        """The job back from its JSON."""
+        raw = json.loads(text)
+        plan = parse_plan(raw["plan"])
+        parts = {"gpt": GPT(**raw["gpt"]), "plan": plan, "adamw": AdamW(**raw["adamw"])}
+        forms = tuple((tuple(matmul), form) for matmul, form in raw["forms"])
+        return Job(**{**raw, **parts, "forms": forms})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What to measure: precisions, how finely, and the seconds that one timing should fill."""
+
+    precisions: tuple[str, ...]
+    quick: bool = False
+    threads: int = 1
+    timeout_s: float = 300.0
+    device: str = "auto"
+    sample_s: float = 0.02
+
+    def to_json(self) -> str:
+        """The calibration as one JSON object."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Calibration:
+        """The calibration back from its JSON."""
+        raw = json.loads(text)
+        return Calibration(**{**raw, "precisions": tuple(raw["precisions"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """What a calibration measured, every figure the mean over the ranks; it travels as JSON.
+
+    `kernels` maps `kind@precision` to rows of features and `seconds`, `collectives` likewise.
+    `overlap` is the share of a collective's time that compute beside it loses; `device` is what a
+    rank's device calls itself, `memory_bytes` what it holds, `reserve_bytes` what of it the driver
+    and the communicators took, and `torch` the version. `host` has, by `kind@precision`, the
+    seconds in which the host issues an op to a GPU.
+    """
+
+    kernels: Tables
+    collectives: Tables
+    overlap: float
+    device: str
+    memory_bytes: int
+    torch: str
+    reserve_bytes: int = 0
+    host: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Whose distinct ops to measure on one device, and the folder that keeps what they took."""
+
+    gpt: GPT
+    plan: Plan
+    folder: str
+    threads: int = 1
+    timeout_s: float = 300.0
+    device: str = "auto"
+    sample_s: float = 0.02
+
+    def to_json(self) -> str:
+        """The measurement as one JSON object."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Measurement:
+        """The measurement back from its JSON."""
+        raw = json.loads(text)
+        parts = {"gpt": GPT(**raw["gpt"]), "plan": parse_plan(raw["plan"])}
+        return Measurement(**{**raw, **parts})

@@ -1,0 +1,1 @@
+"""The order in which ranks issue collectives and messages, and whether NCCL can end it."""

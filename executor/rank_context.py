@@ -1,0 +1,73 @@
+"""Where a rank is, and the numbers that its kernels need beyond their operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from executor.launching.task_specs import AdamW
+from executor.streams import SideStreams
+from workload.grid import Grid
+
+DTYPES = {
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+    "int64": torch.int64,
+    "uint8": torch.uint8,
+}
+# What a kernel may hold beside its operands at most: a part of a core's cache, or of a GPU's memory
+# what still keeps it busy. Chosen, not measured.
+SCRATCH_BYTES = {"cpu": 1 << 20, "cuda": 1 << 26}
+# In a step no more than this share of the program's peak, but never less than a call is worth.
+SCRATCH_SHARE, LEAST_SCRATCH_BYTES = 1 / 128, {"cpu": 1 << 17, "cuda": 1 << 24}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankContext:
+    """One rank's place on the grid, its device with the side streams there, and the step it is in
+    (counted from 1).
+
+    `seed` is what dropout draws from, the same on every rank. `scratch` is how many bytes of
+    temporaries a kernel may hold at once, 0 for what suits the device.
+    """
+
+    grid: Grid
+    rank: int
+    device: torch.device
+    adamw: AdamW
+    step: int = 1
+    seed: int = 0
+    scratch: int = 0
+    streams: SideStreams = field(default_factory=SideStreams, repr=False, compare=False)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """How many bytes of temporaries a kernel may hold at once."""
+        return self.scratch or SCRATCH_BYTES[self.device.type]
+
+    def index(self, axis: str) -> int:
+        """This rank's coordinate on an axis."""
+        return self.grid.coordinates(self.rank)[axis]
+
+    def first_sequence(self, micro_batch: int, sequences: int) -> int:
+        """Where in the step's batch the sequences of a micro-batch begin; so do rows, by rows."""
+        cell = self.index("z") + self.grid.z * self.index("data")
+        return (micro_batch * self.grid.size("z", "data") + cell) * sequences
+
+    @property
+    def vocabulary_part(self) -> int:
+        """Which part of the vocabulary this rank holds: x varies faster than y."""
+        return self.index("x") + self.grid.x * self.index("y")
+
+    def stage_peer(self, further: int) -> int:
+        """The rank at this place so many stages further, around the ring of stages."""
+        places = self.grid.coordinates(self.rank)
+        return self.grid.rank({**places, "pipe": (places["pipe"] + further) % self.grid.pipe})
+
+
+def scratch_of(peak_bytes: int, device: torch.device) -> int:
+    """The temporaries that kernels of a program may hold, given its peak."""
+    share = max(int(SCRATCH_SHARE * peak_bytes), LEAST_SCRATCH_BYTES[device.type])
+    return min(share, SCRATCH_BYTES[device.type])

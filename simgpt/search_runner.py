@@ -1,0 +1,142 @@
+"""The searches of one command: the one that was asked for, and those along its fronts.
+
+All of them end when nobody waits any longer; what is known by then is the answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from simgpt import options
+from simgpt.search_output import moment
+from topologies.errors import SimgptError
+
+if TYPE_CHECKING:
+    from simgpt.interrupts import Patience
+    from simulator.predict import Prediction
+    from simulator.search import Progress, SearchProblem
+    from topologies.machine import Machine
+
+FRONT = 4  # plans with less memory than the best one
+
+
+@dataclass(frozen=True)
+class Searches:
+    """How to search: for the `top` plans that are best in an `objective` on a machine whose ranks
+    are placed by a `policy`, with so many `workers` (None: one for each core), or `exhaustive`ly.
+    A best plan that can miss the best there is by no more than a share `gap` is good enough."""
+
+    machine: Machine
+    policy: str
+    patience: Patience
+    objective: str
+    top: int
+    workers: int | None
+    exhaustive: bool
+    gap: float
+
+    def answer(self, question: SearchProblem, *, alone: bool = True) -> Progress | None:
+        """How far a search came: to its end, or as far as somebody waited; None if nowhere. One of
+        a front, and so not `alone`, that loses a process ends in its error: what is not certain is
+        left out there."""
+        from simulator.search import checked
+
+        last = self._watched(self._states(question), alone=alone)
+        return last if last is None else checked(last)
+
+    def _states(
+        self, question: SearchProblem, capacity_bytes: int | None = None
+    ) -> Iterator[Progress]:
+        from simulator.search import search
+        from simulator.search.baselines import exhaustive
+        from topologies.placement_names import parse_placement
+
+        placed = parse_placement(self.policy, self.machine, question.devices)
+        if self.exhaustive and capacity_bytes is None:
+            return exhaustive(
+                question, self.machine, placement=placed, top=self.top, objective=self.objective
+            )
+        return search(
+            question,
+            self.machine,
+            placement=placed,
+            top=self.top,
+            workers=self.workers or len(os.sched_getaffinity(0)),
+            capacity_bytes=capacity_bytes,
+            objective=self.objective,
+        )
+
+    def _watched(self, states: Iterator[Progress], *, alone: bool = True) -> Progress | None:
+        """The last state, or the one in which the patience or, unless it is not `alone` but one of
+        a front, one of the processes ends."""
+        from simgpt.progress import Ticker
+        from simulator.search import SearchError
+
+        state = None
+        try:
+            with Ticker() as progress, self.patience.heeded():
+                for state in states if self.patience.over is None else ():
+                    progress(moment(state, self.objective))
+                    if self.patience.over is not None or self._is_good(state):
+                        break
+        except SearchError as error:
+            if state is None or not state.found or not alone:
+                raise
+            options.note(f"{error}; the best plan so far is the answer")
+        return state
+
+    def _is_good(self, state: Progress) -> bool:
+        return bool(state.found) and 0 < self.gap >= state.gap
+
+    def _is_certain(self, state: Progress | None) -> bool:
+        return state is not None and (state.is_optimal or self._is_good(state))
+
+    def memory_front(self, question: SearchProblem, state: Progress) -> list[Prediction]:
+        """The best plan, then ever again the best that needs a tenth less memory or still less."""
+        from simulator.search import SearchError
+
+        front = list(state.found[:1])
+        once = replace(self, top=1)
+        while front and len(front) <= FRONT:
+            room = front[-1].memory.peak_bytes * 9 // 10
+            try:
+                found = once._watched(once._states(question, room), alone=False)
+            except SearchError as error:
+                options.note(f"{error}")
+                found = None
+            if found is None or not self._is_certain(found):
+                options.note("stopped early: plans that need still less memory are left out")
+                break
+            if not found.found:
+                break
+            front.append(found.found[0])
+        return front
+
+    def devices_front(
+        self, question: SearchProblem, state: Progress, others: tuple[int, ...]
+    ) -> list[Prediction]:
+        """The best plan of each number of devices that is faster, or cheaper in node-hours, than
+        those of all others."""
+        fastest = replace(self, top=1, objective="time")
+        found = list(state.found[:1]) if self.objective == "time" else []
+        known = {prediction.devices for prediction in found}
+        for devices in sorted({*others, question.devices} - known):
+            try:
+                last = fastest.answer(replace(question, devices=devices), alone=False)
+            except SimgptError as error:
+                options.note(f"{devices:,} devices are left out: {error}")
+                continue
+            if last is None or not self._is_certain(last):
+                options.note(f"stopped early: {devices:,} devices are left out")
+            else:
+                found += last.found
+        found.sort(key=lambda each: each.devices)
+        return [each for each in found if not any(_is_beaten(each, by) for by in found)]
+
+
+def _is_beaten(each: Prediction, by: Prediction) -> bool:
+    mine, its = ((p.step_s, p.cost.node_s_per_step) for p in (each, by))
+    return its[0] <= mine[0] and its[1] <= mine[1] and its != mine

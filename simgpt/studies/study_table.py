@@ -1,0 +1,199 @@
+"""A study's rows as a person reads them: the best first, then what cannot run and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from simgpt import tables
+from simgpt.studies.best_plan import BEST
+from simgpt.studies.evaluate import Row
+from simgpt.studies.study import Study
+from topologies.files.units import J_PER_MWH, format_energy
+from validation.report.findings import MEASURES
+
+NOT_EXPOSED = ("compute", "optimizer", "idle")
+LEAST = ("energy", "tokens/s", "memory", "MFU")  # what a table can do without, first to last
+WORST = math.inf
+Figure = tuple[str, Callable[[Row], str]]
+
+
+def _prediction(*keys: str) -> Callable[[Row], float]:
+    """What a row's prediction has under some keys; the worst of all where it has nothing."""
+
+    def found(row: Row) -> float:
+        part: Any = row["prediction"]
+        for key in keys:
+            part = part[key]
+        return WORST if part is None else float(part)
+
+    return found
+
+
+def _throughput(row: Row) -> float:
+    return -float(row["prediction"]["model_flops_per_s_per_device"])
+
+
+ORDERS: dict[str, Callable[[Row], float]] = {
+    "throughput": _throughput,
+    "time": _prediction("step_s"),
+    "node-hours": _prediction("cost", "node_s_per_step"),
+    "energy": _prediction("cost", "energy_j_per_step"),
+    "memory": _prediction("memory", "peak_bytes"),
+    "study": lambda row: float(row["id"]),
+}
+
+
+def ranked(rows: Iterable[Row], order: str) -> list[Row]:
+    """The rows that can run, the best first; then the others in the study's order."""
+    every = list(rows)
+    good = [row for row in every if row["status"] == "ok"]
+    return sorted(good, key=ORDERS[order]) + [row for row in every if row["status"] != "ok"]
+
+
+def describe(study: Study, rows: Sequence[Row], limit: int, order: str) -> str:
+    """The study, a table of its best rows in that order, and one of those that cannot run."""
+    good = [row for row in rows if row["status"] == "ok"]
+    bad = [row for row in rows if row["status"] != "ok"]
+    parts = [_headline(study)]
+    if good:
+        parts.append(_good(study, good[:limit]))
+    if bad:
+        parts.append(_bad(study, bad[:limit]))
+    left = len(good) - len(good[:limit]) + len(bad) - len(bad[:limit])
+    counts = f"{tables.several(len(rows), 'point')}: {len(good):,} can run, {len(bad):,} cannot"
+    more = f"; {left:,} more rows are not shown (--limit)" if left else ""
+    best = f"\nbest first: {MEASURES[order]}" if order in MEASURES and len(good) > 1 else ""
+    return "\n\n".join([*parts, counts + more + best])
+
+
+def _headline(study: Study) -> str:
+    varied = study.varied
+    first = next(study.points())
+    fixed = ", ".join(_fixed(key, first[key]) for key in first if key not in varied)
+    return "\n".join([study.title, *([tables.paragraph(fixed, indent="  ")] if fixed else [])])
+
+
+def _fixed(key: str, value: Any) -> str:
+    return f"{_short(key)} {_value(key, value)}"
+
+
+def _value(key: str, value: Any) -> str:
+    return tables.count(int(value)).replace(" ", "") if key == "tokens" else _shown(value)
+
+
+def _good(study: Study, rows: Sequence[Row]) -> str:
+    """The rows that can run; where they are too wide, figures that others imply are left out."""
+    figures = _figures(study, any(row.get("published") for row in rows))
+    shown = _good_with(study, rows, figures)
+    for name in LEAST:
+        if max(map(len, shown.splitlines())) > tables.width():
+            figures = [figure for figure in figures if figure[0] != name]
+            shown = _good_with(study, rows, figures)
+    return shown
+
+
+def _good_with(study: Study, rows: Sequence[Row], figures: Sequence[Figure]) -> str:
+    found = [BEST] if any(row["point"].get("plan") == BEST for row in rows) else []
+    columns = ["", *map(_short, study.varied), *(f"{name} plan" for name in found)]
+    cells = [
+        [
+            *(f"{row['id']}", *_given(study, row), *(_plan(row) for _ in found)),
+            *(show(row) for _, show in figures),
+        ]
+        for row in rows
+    ]
+    return tables.table([*columns, *(name for name, _ in figures)], cells, left=len(columns))
+
+
+def _plan(row: Row) -> str:
+    return str(row["prediction"]["plan_string"])
+
+
+def _bad(study: Study, rows: Sequence[Row]) -> str:
+    columns = ["", *map(_short, study.varied), "why not"]
+    cells = [[f"{row['id']}", *_given(study, row), row["reason"]] for row in rows]
+    return tables.table(columns, cells, left=len(columns))
+
+
+def _figures(study: Study, published: bool) -> list[Figure]:
+    """The columns of numbers, and how each shows a row's."""
+    training = "tokens" in next(study.points())
+    costs = [("days", _days), ("node-h", _training_hours), ("MWh", _mwh)]
+    return [
+        ("step", lambda row: tables.seconds(row["prediction"]["step_s"])),
+        *([] if training else [("tokens/s", _tokens_per_s)]),
+        ("MFU", lambda row: tables.percent(row["prediction"]["mfu"])),
+        *([("efficiency", _efficiency)] if study.scaling is not None else []),
+        *([("published", _published_step), ("error", _error)] if published else []),
+        ("memory", lambda row: tables.gib(row["prediction"]["memory"]["peak_bytes"])),
+        *(costs if training else [("node-h", _hours), ("energy", _energy)]),
+        ("waits on", _waits),
+    ]
+
+
+def _tokens_per_s(row: Row) -> str:
+    return f"{row['prediction']['tokens_per_s']:,.0f}"
+
+
+def _efficiency(row: Row) -> str:
+    efficiency = row["scaling"]["efficiency"]
+    return "-" if efficiency is None else tables.percent(efficiency)
+
+
+def _published_step(row: Row) -> str:
+    published = row["published"]
+    return "-" if published is None else tables.seconds(published["step_s"])
+
+
+def _error(row: Row) -> str:
+    published = row["published"]
+    return "-" if published is None else tables.percent(published["error"], sign=True)
+
+
+def _hours(row: Row) -> str:
+    return tables.hours(row["prediction"]["cost"]["node_s_per_step"])
+
+
+def _energy(row: Row) -> str:
+    joules = row["prediction"]["cost"]["energy_j_per_step"]
+    return "-" if joules is None else format_energy(joules)
+
+
+def _days(row: Row) -> str:
+    return tables.amount(row["training"]["time_s"] / 86_400)
+
+
+def _training_hours(row: Row) -> str:
+    return tables.hours(row["training"]["node_s"])
+
+
+def _mwh(row: Row) -> str:
+    joules = row["training"]["energy_j"]
+    return "-" if joules is None else tables.amount(joules / J_PER_MWH)
+
+
+def _waits(row: Row) -> str:
+    """The axes that the compute stream waits for longest, with their share of the step."""
+    parts = row["prediction"]["breakdown_s"]
+    exposed = {axes: value for axes, value in parts.items() if axes not in NOT_EXPOSED}
+    if not exposed:
+        return "-"
+    most = max(exposed, key=lambda axes: exposed[axes])
+    return f"{most} {tables.percent(exposed[most] / row['prediction']['step_s'])}"
+
+
+def _given(study: Study, row: Row) -> list[str]:
+    return [_value(key, row["point"][key]) if key in row["point"] else "-" for key in study.varied]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _short(key: str) -> str:
+    head, dot, rest = key.partition(".")
+    return rest if dot and head in ("plan", "model", "machine") else key

@@ -1,0 +1,122 @@
+"""A sweep: the points of a study through a crew into their rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from simgpt import options
+from simgpt.studies.cluster import Slurm, dask_cluster, slurm_cluster
+from simgpt.studies.evaluate import Batch, Row
+from simgpt.studies.inputs import Inputs
+from simgpt.studies.journal import Journal, rows_in
+from simgpt.studies.scaling import with_efficiency
+from simgpt.studies.study import Study
+from simgpt.studies.workers import InProcess, Processes, RowWorkers, in_order
+from simulator.child_process import FROZEN_S
+
+Progress = Callable[[int], None]
+MOST_IN_A_BATCH = 16
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How a sweep is worked on: by `count` processes here, or by a Dask cluster at `scheduler`, or
+    in jobs of `slurm`; `timeout_s` is how long the next row may take, and a process here that has
+    not run for `frozen_s` is replaced. `note` hears of what went wrong and was mended."""
+
+    count: int = 1
+    scheduler: str | None = None
+    slurm: Slurm | None = None
+    timeout_s: float = 3600.0
+    frozen_s: float = FROZEN_S
+    note: Callable[[str], None] = options.note
+
+    def crew(self, inputs: Inputs, rows: int) -> AbstractContextManager[RowWorkers]:
+        """The crew for so many rows, ready to work until the context ends."""
+        if self.slurm is not None:
+            return slurm_cluster(self.slurm, inputs, self.timeout_s)
+        if self.scheduler is not None:
+            return dask_cluster(self.scheduler, inputs, self.count, self.timeout_s)
+        if min(self.count, rows) > 1:
+            count = min(self.count, rows)
+            return Processes(inputs, count, self.timeout_s, self.frozen_s, self.note)
+        return nullcontext(InProcess(inputs))
+
+    @property
+    def remote(self) -> bool:
+        """Whether each hand-over costs a way over the network."""
+        return self.scheduler is not None or self.slurm is not None
+
+
+def sweep_into(
+    folder: Path, study: Study, inputs: Inputs, workers: Workers, progress: Progress
+) -> None:
+    """Bring all rows of a study into a folder, which may have some of them already.
+
+    Rows that are there are on the disk before the next ones are waited for.
+    """
+    with Journal(folder, study, inputs) as journal:
+        if journal.damage:
+            workers.note(journal.damage)
+        progress(journal.done)
+        if journal.done < len(study):
+            earlier = rows_in(folder)
+            rest = _rest(study, inputs, workers, journal.done, earlier, journal.kept, journal.sync)
+            for row in rest:
+                journal.append(row)
+                progress(journal.done)
+            journal.sync()
+
+
+def sweep(study: Study, inputs: Inputs, progress: Progress) -> Iterator[Row]:
+    """All rows of a study, one after another, kept nowhere."""
+    progress(0)
+    for row in _rest(study, inputs, Workers(), 0, iter(()), {}):
+        progress(row["id"] + 1)
+        yield row
+
+
+def _rest(
+    study: Study,
+    inputs: Inputs,
+    workers: Workers,
+    first: int,
+    earlier: Iterator[Row],
+    kept: dict[int, Row],
+    before_a_wait: Callable[[], None] = lambda: None,
+) -> Iterator[Row]:
+    """The rows from `first` on, in order: those that are `kept` are taken from there, and all
+    others made."""
+    points = [
+        each
+        for each in itertools.islice(enumerate(study.points()), first, None)
+        if each[0] not in kept
+    ]
+    numbers = range(first, len(study))
+    with workers.crew(inputs, len(points)) if points else nullcontext(InProcess(inputs)) as crew:
+        # Over a network a batch is worth its way if all have several to do all the same.
+        size = min(len(points) // (2 * crew.room) + 1, MOST_IN_A_BATCH) if workers.remote else 1
+        waiting = iter(points)
+        batches: Iterator[Batch] = iter(lambda: list(itertools.islice(waiting, size)), [])
+        made = in_order(crew, batches, before_a_wait)
+        rows = (kept.pop(number) if number in kept else next(made) for number in numbers)
+        yield from _scaled(study, rows, earlier)
+
+
+def _scaled(study: Study, rows: Iterator[Row], earlier: Iterator[Row]) -> Iterator[Row]:
+    """The rows of a scaling study with their efficiency; `earlier` ones may hold the first rung."""
+    if study.scaling is None:
+        yield from rows
+        return
+    rungs = len(study.scaling.rungs)
+    reference = None
+    for row in earlier:
+        reference = row if row["id"] % rungs == 0 else reference
+    for row in rows:
+        reference = row if row["id"] % rungs == 0 else reference
+        with_efficiency(row, reference, study.scaling.kind)
+        yield row

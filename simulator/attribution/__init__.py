@@ -1,0 +1,1 @@
+"""Where a step's time goes: its breakdown and its critical path."""

@@ -1,0 +1,168 @@
+"""The critical path: the chain of ops that a step could not be shorter than, walked from its end.
+
+Every op starts when the latest of those it follows ends: the one before it on its stream, those
+that it waits for, and in a collective the same of every member. So from the op that ends last one
+can walk back to the step's begin, from each op to one that ended as it started, and the ops on the
+way fill the whole step without a gap. Where several ended at that moment, one of the same rank is
+taken, and of those the first; another walk would be as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from simulator.costs.analytic import ComputeCosts
+from simulator.engine.simulate import rank_tasks, simulate_tasks
+from simulator.engine.streams import OpTicks
+from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
+from workload.op import STEP, Op
+from workload.program import Program
+
+OpPlace = tuple[int, int]  # a rank class, and an op of its program
+RendezvousKey = tuple[str, tuple[str, ...], int]
+COLLECTIVE_WORDS = {
+    "all_gather": "all-gathers",
+    "reduce_scatter": "reduce-scatters",
+    "all_reduce": "all-reduces",
+    "send": "messages",
+    "recv": "messages",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PathPiece:
+    """One op of the path, on the rank where it was met, in ticks."""
+
+    rank: int
+    op: Op
+    start_ticks: int
+    end_ticks: int
+
+    @property
+    def ticks(self) -> int:
+        """How long the op took."""
+        return self.end_ticks - self.start_ticks
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cause:
+    """What a stretch of the step goes to: a sort of compute, or collectives over some axes."""
+
+    axes: str
+    work: str
+
+    def __str__(self) -> str:
+        return f"{self.axes} {self.work}" if self.axes else self.work
+
+
+def cause_of(op: Op) -> Cause:
+    """What an op's time is filed under."""
+    if op.communicates:
+        return Cause("+".join(op.axes) or "pipe", COLLECTIVE_WORDS[op.kind])
+    if op.block == STEP:
+        return Cause("", "optimizer")
+    if op.kind == "matmul":
+        return Cause("", "matmuls")
+    if op.kind.startswith("attention"):
+        return Cause("", "attention")
+    return Cause("", "elementwise kernels")
+
+
+@dataclass(frozen=True)
+class SimulatedStep:
+    """A step simulated op by op: every class's starts and ends, and who meets whom."""
+
+    programs: Sequence[Program]
+    network: RankClasses
+    times: Sequence[OpTicks]
+
+    def path(self) -> tuple[PathPiece, ...]:
+        """The critical path, from the step's begin to its end, without ops that take no time."""
+        return tuple(reversed([piece for piece in self._backwards() if piece.ticks]))
+
+    def _backwards(self) -> Iterator[PathPiece]:
+        place: OpPlace | None = self._last()
+        while place is not None:
+            number, index = place
+            starts, ends = self.times[number]
+            op = self._program(number).ops[index]
+            yield PathPiece(self.network.ranks[number], op, starts[index], ends[index])
+            place = self._before(place) if starts[index] else None
+
+    def _last(self) -> OpPlace:
+        over = [(max(ends), number) for number, (_, ends) in enumerate(self.times)]
+        end, number = max(over, key=lambda each: (each[0], -each[1]))
+        return number, self.times[number][1].index(end)
+
+    def _before(self, place: OpPlace) -> OpPlace:
+        """What the op waited for: of the ops that ended as it started, one of its own rank."""
+        start = self.times[place[0]][0][place[1]]
+        for number, index in (place, *self._others(place)):
+            for earlier in self._followed(number, index):
+                if self.times[number][1][earlier] == start:
+                    return number, earlier
+        raise AssertionError("an op started when nothing ended")
+
+    def _followed(self, number: int, index: int) -> Iterator[int]:
+        yield from self._previous[self.network.stages[number]].get(index, ())
+        yield from self._program(number).waits[index]
+
+    def _others(self, place: OpPlace) -> list[OpPlace]:
+        meeting = self._meeting(*place)
+        return [] if meeting is None else [p for p in self._members[meeting] if p != place]
+
+    def _program(self, number: int) -> Program:
+        return self.programs[self.network.stages[number]]
+
+    def _meeting(self, number: int, index: int) -> RendezvousKey | None:
+        op = self._program(number).ops[index]
+        if not op.communicates:
+            return None
+        name = op.attributes["tag"] if op.is_message else op.name
+        return name, op.group, self.network.meetings[op.group].meeting[number]
+
+    @cached_property
+    def _members(self) -> Mapping[RendezvousKey, list[OpPlace]]:
+        found: dict[RendezvousKey, list[OpPlace]] = {}
+        for number in range(len(self.times)):
+            for index in range(len(self._program(number).ops)):
+                if (meeting := self._meeting(number, index)) is not None:
+                    found.setdefault(meeting, []).append((number, index))
+        return found
+
+    @cached_property
+    def _previous(self) -> list[dict[int, tuple[int, ...]]]:
+        """For each program the op before each one on its stream."""
+        result = []
+        for program in self.programs:
+            last: dict[str, int] = {}
+            before: dict[int, tuple[int, ...]] = {}
+            for index, op in enumerate(program.ops):
+                if op.stream in last:
+                    before[index] = (last[op.stream],)
+                last[op.stream] = index
+            result.append(before)
+        return result
+
+
+def simulated_step(
+    programs: Sequence[Program], costs: ComputeCosts, fabric: Fabric
+) -> SimulatedStep:
+    """Simulate a step op by op, given each pipeline stage's program."""
+    return until_consistent(
+        lambda crowds: classes_of(programs, fabric, crowds=crowds),
+        lambda network: SimulatedStep(
+            programs, network, simulate_tasks(rank_tasks(programs, network), costs, network)
+        ),
+    )
+
+
+def ticks_by_cause(path: Sequence[PathPiece]) -> dict[Cause, int]:
+    """Where the time of a path goes; the ticks sum to the step's."""
+    parts: dict[Cause, int] = {}
+    for piece in path:
+        cause = cause_of(piece.op)
+        parts[cause] = parts.get(cause, 0) + piece.ticks
+    return parts

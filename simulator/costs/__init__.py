@@ -1,0 +1,1 @@
+"""How long an op takes on a device: modelled, published, calibrated or measured."""

@@ -1,0 +1,210 @@
+"""How long a compute op takes: one interface, and the analytic model behind it.
+
+Letters of the matmul model: m, n, k are the call's shape, e the share of the peak it reaches.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from simulator.costs.calibrated import COPIES, CalibratedCosts
+from simulator.costs.stack import DEFAULT_STACK, SoftwareStack
+from topologies.errors import MachineError
+from topologies.hardware.device import Device
+from topologies.machine import Machine
+from workload.op import Op
+
+PRODUCTS = ("matmul", "batched_matmul")
+SHAPE = ("form", "m", "n", "k")
+ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
+CAUSAL = 0.5
+BACKWARD_OVER_FORWARD = 2.5
+HEAD = 128
+LAYER = re.compile(r"\bl\d+\.")
+FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
+FAMILY |= {"swiglu": "gelu", "swiglu_grad": "gelu_grad"}
+
+
+class ComputeCosts(Protocol):
+    """Answers how long an op that is no collective takes on a device."""
+
+    def host_s(self, op: Op) -> float:
+        """Seconds that the host takes to issue the op; 0 where it never holds the device up."""
+        ...
+
+    def seconds(self, op: Op) -> float:
+        """Seconds from the op's start to its end, alone on its device."""
+        ...
+
+
+def compute_costs(
+    machine: Machine, ranks_per_node: int, devices: int, kernels: SoftwareStack = DEFAULT_STACK
+) -> ComputeCosts:
+    """The best costs at hand: those of the machine's profile if it has one, else the model's.
+
+    `ranks_per_node` is how many ranks of one node are busy at once, `devices` how many work on a
+    step in all. A profile's times are those of the very devices that it was measured on, the
+    slowest included, so nothing is added to them for the spread of a fleet.
+    """
+    if machine.profile is not None and machine.profile.kernels:
+        return CalibratedCosts(machine.profile, ranks_per_node, machine.node.host.bytes_per_s)
+    return AnalyticCosts(machine, devices, kernels)
+
+
+class AnalyticCosts:
+    """A roofline with a shape-dependent matmul rate, from the numbers of the machine's file.
+
+    A step waits for the slowest of its devices, whose rate of multiplying matrices counts for all;
+    for memory-bound ops no such spread was measured.
+
+    Not modelled: steps that tiles and kernel choice make in a matmul's rate, caches that keep an
+    operand between two ops, clocks that fall under load, an elementwise op's arithmetic, and
+    devices that share the way to their host.
+    """
+
+    def __init__(
+        self, machine: Machine, devices: int = 1, kernels: SoftwareStack = DEFAULT_STACK
+    ) -> None:
+        self._machine = machine
+        self._kernels = kernels
+        self._slowest = machine.device.slowest_of(devices)
+        self._launches = dict(kernels.launches)
+        self._known: dict[tuple[object, ...], float] = {}
+
+    def seconds(self, op: Op) -> float:
+        """Seconds that the op takes; ops of the same kind, dtype and size are worked out once."""
+        shape = tuple(op.attributes[key] for key in SHAPE) if op.kind in PRODUCTS else ()
+        if op.kind in self._kernels.fused or op.name.endswith(self._kernels.fused):
+            return 0.0
+        linear = self._kernels.fp8 and is_linear(op)
+        width = op.attributes.get("width", HEAD)
+        key = (op.kind, op.dtype, shape, op.nbytes, op.flops, linear, width)
+        if key not in self._known:
+            self._known[key] = self._seconds(op) / self._kernels.pace
+        return self._known[key]
+
+    def _seconds(self, op: Op) -> float:
+        device, kernels = self._machine.device, self._kernels
+        if op.kind in PRODUCTS:
+            if kernels.fp8 and is_linear(op):
+                return fp8_matmul_s(device, self._sustained("fp8"), op)
+            return matmul_s(device, self._sustained(op.dtype), op)
+        if op.kind in ("attention", "attention_grad"):
+            rates = kernels.attention or (device.attention.forward, device.attention.backward)
+            seconds = attention_s(device, self._peak(op.dtype), op, rates)
+            return seconds * kernels.attention_work
+        if op.kind in COPIES:
+            return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
+        return memory_bound_s(self._machine.device, op, dict(kernels.passes).get(op.kind, 1.0))
+
+    def host_s(self, op: Op) -> float:
+        """As the kernels say, for each of those that the op is made of."""
+        return self._kernels.host_s * self._launches.get(op.kind, 1)
+
+    def _peak(self, dtype: str) -> float:
+        return peak_flops_per_s(self._machine, dtype) * self._slowest
+
+    def _sustained(self, dtype: str) -> float:
+        """The peak of which a matmul reaches its share in a long run, at the device's power."""
+        return self._peak(dtype) * self._machine.device.matmul.sustained
+
+
+def peak_flops_per_s(machine: Machine, dtype: str) -> float:
+    """A device's peak for a dtype; a MachineError says which dtypes the machine knows."""
+    peaks = machine.device.peak_flops_per_s
+    if dtype not in peaks:
+        raise MachineError(
+            f"{machine.name} has no device.peak_flops.{dtype}; it knows {', '.join(peaks)}"
+        )
+    return peaks[dtype]
+
+
+def matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
+    """t = launch + max(2 m n k / (peak * e), bytes / (f * memory bandwidth)), e by the shape.
+
+    The products of a batched matmul fill the device together, so their rows count together in e.
+    Source: topologies/hardware/device.py, class Matmul. Not modelled: tiles, kernel choice.
+    """
+    model = device.matmul
+    m, n, k = (float(op.attributes[key]) for key in "mnk")
+    m *= float(op.attributes.get("count", 1))
+    e = model.e_max * m / (m + model.m0) * n / (n + model.n0) * k / (k + model.k0)
+    e *= model.forms.get(op.attributes["form"], 1.0) * aligned(device, op)
+    memory_s = op.nbytes / (model.memory_fraction * device.memory_bytes_per_s)
+    return model.launch_s + max(op.flops / (peak_flops_per_s * e), memory_s)
+
+
+def aligned(device: Device, op: Op) -> float:
+    """The share of its rate that a 16-bit matmul keeps, by how long the rows in memory are.
+
+    Source: NVIDIA, Matrix Multiplication Background User's Guide, section 2.2: tensor cores want
+    multiples of 16 bytes. The rows are those of both operands and the product, as the form stores
+    them. Not modelled: bands of a fused tensor, whose rows are longer.
+    """
+    rows = ROWS[op.attributes["form"]] if op.dtype in ("bf16", "fp16") else ""
+    lengths = {int(op.attributes[key]) for key in rows}
+    if any(length % 2 for length in lengths):
+        return device.matmul.unaligned.get("odd", 1.0)
+    if any(length % 8 for length in lengths):
+        return device.matmul.unaligned.get("even", 1.0)
+    return 1.0
+
+
+def is_linear(op: Op) -> bool:
+    """Whether a matmul is a linear of a layer, which fp8 training runs in fp8; the classifier and
+    attention stay in bf16."""
+    return op.kind == "matmul" and LAYER.search(op.name) is not None
+
+
+def fp8_matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
+    """A matmul at the fp8 rate, and the cast of its first operand from bf16: read, written once.
+
+    Source: NVIDIA Transformer Engine casts activations and gradients as they come; weights are cast
+    once in a step, which is left out, as are scaling factors.
+    """
+    m, k = (float(op.attributes[key]) for key in "mk")
+    cast_s = 3 * m * k / (device.memory_efficiency * device.memory_bytes_per_s)
+    return matmul_s(device, peak_flops_per_s * device.matmul.fp8, op) + cast_s
+
+
+def attention_s(
+    device: Device, peak_flops_per_s: float, op: Op, rates: tuple[float, float]
+) -> float:
+    """Fused causal attention: the triangle's FLOPs at the kernel's share of the peak, `rates`.
+
+    An op counts the whole square, forward once and backward twice. A causal kernel does half of
+    the forward; its backward does 5 matmuls for the forward's 2, that is 2.5 times as much.
+    Source: Dao (FlashAttention-2, arXiv 2307.08691), sections 3.2 and 4.1. Not modelled: short
+    sequences and few heads, which fill a device badly.
+    """
+    work, efficiency = op.flops * CAUSAL * padded(op.attributes.get("width", HEAD)), rates[0]
+    if op.kind == "attention_grad":
+        work *= BACKWARD_OVER_FORWARD / 2
+        efficiency = rates[1]
+    return device.launch_s + work / (peak_flops_per_s * efficiency)
+
+
+def padded(width: int) -> float:
+    """How many columns a fused kernel works through for each one of a head of this width.
+
+    Source: Dao-AILab/flash-attention, csrc/flash_attn: kernels for widths in steps of 32 up to 128,
+    then 192 and 256.
+
+    >>> padded(128), padded(72)
+    (1.0, 1.3333333333333333)
+    """
+    kernels = (32, 64, 96, 128, 192, 256)
+    return next((size for size in kernels if size >= width), width) / width
+
+
+def memory_bound_s(device: Device, op: Op, passes: float = 1.0) -> float:
+    """t = launch + bytes / achieved memory bandwidth, for everything that multiplies no matrices.
+
+    `passes` times the bytes go through memory where several kernels do one's work. Norms and GELU
+    reach shares of their own where a machine gives them. Source: topologies/hardware/device.py,
+    class Device. Not modelled: operands still in a cache, atomics of the embedding's gradient, the
+    several kernels that some kinds take.
+    """
+    share = device.efficiency_of.get(FAMILY.get(op.kind, op.kind), device.memory_efficiency)
+    return device.launch_s + passes * op.nbytes / (share * device.memory_bytes_per_s)

@@ -1,0 +1,206 @@
+"""Compute costs read off a profile: times measured on the machine at hand, interpolated.
+
+A table is named after an op kind and a precision, as in `matmul@bf16`. Its first column, `ranks`,
+tells how many ranks were busy at once while it was measured; of those the nearest to the
+prediction's own number counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import exp, log, prod
+
+from topologies.errors import MachineError
+from topologies.hardware.profile import MeasuredTable, Profile
+from workload.op import FORMS, Op
+
+ATTENTIONS = ("attention", "attention_grad")
+FALLBACK = "pointwise"
+COPIES = ("to_device", "to_host")
+Point = tuple[float, float, float]
+
+
+class CalibratedCosts:
+    """Op times interpolated in a profile's tables, in logarithms of size and time.
+
+    Not modelled: whatever differs between a kernel measured alone and the same kernel between
+    others (caches, clocks). Copies from and to the host's memory, which no table has, go at
+    `host_bytes_per_s`.
+    """
+
+    def __init__(self, profile: Profile, ranks: int, host_bytes_per_s: float) -> None:
+        self._host_bytes_per_s = host_bytes_per_s
+        self._host = profile.host
+        tables = {
+            kind: _nearest_ranks(kind, table, ranks) for kind, table in profile.kernels.items()
+        }
+        self._grids: dict[str, dict[str, _Grid]] = {}
+        self._curves: dict[tuple[str, str], _Curve] = {}
+        for name, rows in tables.items():
+            kind, _, precision = name.partition("@")
+            if kind == "matmul":
+                self._grids[precision] = _matmul_grids(rows)
+            elif kind == "batched_matmul":
+                for form, points in _points_by_form(rows).items():
+                    self._curves[kind + form, precision] = _curve(name, points)
+            else:
+                points = _attention_points(rows) if kind in ATTENTIONS else _points(rows)
+                self._curves[kind, precision] = _curve(name, points)
+        self._known: dict[tuple[object, ...], float] = {}
+
+    def host_s(self, op: Op) -> float:
+        """What the host took to issue such an op; 0 where measured times have it in them."""
+        return self._host.get(f"{op.kind}@{op.dtype}", 0.0)
+
+    def seconds(self, op: Op) -> float:
+        """Seconds that the op takes; ops of the same kind and size are worked out once."""
+        shape = tuple(op.attributes[key] for key in _ATTRIBUTES.get(op.kind, ()))
+        key = (op.kind, op.dtype, shape, op.nbytes, op.flops)
+        if key not in self._known:
+            self._known[key] = self._seconds(op)
+        return self._known[key]
+
+    def _seconds(self, op: Op) -> float:
+        if op.kind in ("matmul", "batched_matmul"):
+            return self._matmul_s(op)
+        if op.kind in COPIES:
+            return op.nbytes / self._host_bytes_per_s
+        if op.kind in ATTENTIONS:
+            return self._curve_of(op.kind, op.dtype).seconds(_attention_work(op))
+        own = (op.kind, op.dtype) in self._curves or (FALLBACK, op.dtype) not in self._curves
+        return self._curve_of(op.kind if own else FALLBACK, op.dtype).seconds(op.nbytes)
+
+    def _matmul_s(self, op: Op) -> float:
+        """A batched matmul has a curve of its own or, unmeasured, goes as one of all its rows."""
+        form = op.attributes["form"]
+        if (op.kind + form, op.dtype) in self._curves:
+            return self._curves[op.kind + form, op.dtype].seconds(op.flops)
+        grids = self._grids.get(op.dtype)
+        if not grids:
+            raise self._missing("matmul", op.dtype)
+        grid = grids.get(form) or next(iter(grids.values()))
+        m, n, k = (op.attributes[key] for key in "mnk")
+        return op.flops / grid.flops_per_s(m * op.attributes.get("count", 1), n, k)
+
+    def _curve_of(self, kind: str, precision: str) -> _Curve:
+        if (kind, precision) not in self._curves:
+            raise self._missing(kind, precision)
+        return self._curves[kind, precision]
+
+    def _missing(self, kind: str, precision: str) -> MachineError:
+        measured = ", ".join(self._grids) or "nothing"
+        return MachineError(
+            f"the profile has no table {kind}@{precision} (matmuls were measured in {measured}); "
+            "`simgpt calibrate` makes a new one"
+        )
+
+
+_SHAPE = ("form", "m", "n", "k")
+_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {"matmul": _SHAPE, "batched_matmul": _SHAPE}
+
+
+def _nearest_ranks(kind: str, table: MeasuredTable, ranks: int) -> list[tuple[float, ...]]:
+    """The rows measured with the number of busy ranks nearest to `ranks`, without that column."""
+    if table.columns[0] != "ranks" or not table.rows:
+        raise MachineError(f"kernels.{kind} must have rows, and ranks as its first column")
+    if any(value <= 0 for row in table.rows for value in (row[0], row[-1])):
+        raise MachineError(f"kernels.{kind} has a row whose ranks or seconds are not positive")
+    nearest = min((row[0] for row in table.rows), key=lambda busy: (abs(log(busy / ranks)), busy))
+    return [row[1:] for row in table.rows if row[0] == nearest]
+
+
+class _Curve:
+    """Seconds against size, straight between measured points on logarithmic scales.
+
+    Below the first point the time stays (launch bound), above the last the rate does.
+    """
+
+    def __init__(self, sizes: Sequence[float], seconds: Sequence[float]) -> None:
+        self._sizes = [log(size) for size in sizes]
+        self._seconds = [log(value) for value in seconds]
+
+    def seconds(self, size: float) -> float:
+        at = log(max(size, 1.0))
+        xs, ys = self._sizes, self._seconds
+        if at <= xs[0]:
+            return exp(ys[0])
+        if at >= xs[-1]:
+            return exp(ys[-1] + at - xs[-1])
+        right = bisect_right(xs, at)
+        share = (at - xs[right - 1]) / (xs[right] - xs[right - 1])
+        return exp(ys[right - 1] + share * (ys[right] - ys[right - 1]))
+
+
+def _curve(kind: str, points: Sequence[tuple[float, float]]) -> _Curve:
+    """A curve through the points; of several with one size the fastest counts."""
+    if any(size <= 0 for size, _ in points):
+        raise MachineError(f"kernels.{kind} has a row whose size is not positive")
+    fastest: dict[float, float] = {}
+    for size, seconds in sorted(points):
+        fastest.setdefault(size, seconds)
+    return _Curve(list(fastest), list(fastest.values()))
+
+
+def _points(rows: Sequence[tuple[float, ...]]) -> list[tuple[float, float]]:
+    return [(row[0], row[-1]) for row in rows]
+
+
+def _points_by_form(rows: Sequence[tuple[float, ...]]) -> dict[str, list[tuple[float, float]]]:
+    """Work against time for each BLAS form, which tells apart the shapes that attention multiplies;
+    columns form, flops, seconds."""
+    every = {form: [row[1:] for row in rows if row[0] == at] for at, form in enumerate(FORMS)}
+    return {form: _points(chosen) for form, chosen in every.items() if chosen}
+
+
+def _attention_points(rows: Sequence[tuple[float, ...]]) -> list[tuple[float, float]]:
+    """Work against time; columns rows (tokens), heads, width, sequence, seconds."""
+    return [(prod(row[:4]), row[4]) for row in rows]
+
+
+def _attention_work(op: Op) -> float:
+    """tokens * heads * width * sequence, from an op that counts 4 (backward: 8) FLOPs for each."""
+    return op.flops / (4 if op.kind == "attention" else 8)
+
+
+class _Grid:
+    """The rate of a matmul over (m, n, k), multilinear in logarithms, constant outside."""
+
+    def __init__(self, axes: tuple[list[float], ...], log_rates: Mapping[Point, float]) -> None:
+        self._axes = axes
+        self._log_rates = log_rates
+
+    def flops_per_s(self, m: float, n: float, k: float) -> float:
+        sides = [_between(axis, at) for axis, at in zip(self._axes, (m, n, k), strict=True)]
+        total = 0.0
+        for corner in product(*sides):
+            (a, share_a), (b, share_b), (c, share_c) = corner
+            total += share_a * share_b * share_c * self._log_rates[a, b, c]
+        return exp(total)
+
+
+def _between(axis: list[float], at: float) -> list[tuple[float, float]]:
+    """The measured neighbours of a size with their shares, nearest only beyond either end."""
+    right = bisect_right(axis, at)
+    if right == 0 or right == len(axis):
+        return [(axis[max(right - 1, 0)], 1.0)]
+    low, high = axis[right - 1], axis[right]
+    share = log(at / low) / log(high / low)
+    return [(low, 1 - share), (high, share)]
+
+
+def _matmul_grids(rows: Sequence[tuple[float, ...]]) -> dict[str, _Grid]:
+    """A grid for each BLAS form that was measured; columns form, m, n, k, seconds."""
+    grids = {}
+    for code, form in enumerate(FORMS):
+        times = {(row[1], row[2], row[3]): row[4] for row in rows if row[0] == code}
+        if not times:
+            continue
+        axes = tuple(sorted({point[axis] for point in times}) for axis in range(3))
+        missing = [point for point in product(*axes) if point not in times]
+        if missing:
+            raise MachineError(f"kernels.matmul has no {form} row for m, n, k = {missing[0]}")
+        rates = {(m, n, k): log(2 * m * n * k / s) for (m, n, k), s in times.items()}
+        grids[form] = _Grid(axes, rates)
+    return grids

@@ -1,0 +1,1 @@
+"""Simulated time: streams of ops, contention, interference, and exact repetition."""

@@ -1,0 +1,242 @@
+"""The proof that a folded step is exact.
+
+A program has exactly one timing: every op starts when the latest of those it follows ends. So a
+guessed timing of the whole program is the right one if it satisfies that rule at every op. The
+guess: layers (and micro-batches) that the folded program leaves out lie evenly between the two at
+the cut, op by op. Then every op's slack behind each op it follows is linear along the omitted
+parts, and it is enough to check the rule at the two ends of that line: no slack may be negative at
+either, and one must be zero at both.
+
+Letters: n and m count the omitted layers and micro-batches; all times are ticks, exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.engine.op_position import NONE, Cut, positions_of
+from simulator.ranks.classes import Ints, RankClasses
+from workload.op import Op
+from workload.program import Program
+from workload.structure import Structure, memoized_on
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Predecessors:
+    """Which op follows which: one entry per pair, grouped by the later op.
+
+    The first entry of each op is the one before it on its stream (-1: the step's begin), the rest
+    are its waits. `first` has the place of each op's first entry.
+    """
+
+    op: Ints
+    earlier: Ints
+    first: Ints
+
+
+@memoized_on
+def predecessors(outline: Structure) -> Predecessors:
+    """Every pair of ops of which one must end before the other starts."""
+    last: dict[str, int] = {}
+    later: list[int] = []
+    earlier: list[int] = []
+    first: list[int] = []
+    for index, (op, waits) in enumerate(zip(outline.ops, outline.waits, strict=True)):
+        first.append(len(later))
+        preceding = [last.get(op.stream, -1), *waits]
+        later += [index] * len(preceding)
+        earlier += preceding
+        last[op.stream] = index
+    return Predecessors(*(np.array(each, dtype=np.int64) for each in (later, earlier, first)))
+
+
+@dataclass(frozen=True)
+class RepeatAxis:
+    """One dimension's omitted parts: where ops stand in it, and their twins beside the cut.
+
+    `twins[j]` has for each op that of the same name in part back+j. `reach` is how many parts away
+    an op may follow another: two layers, since the deferred additions to a layer's gradients come
+    after the backward pass of the next.
+    """
+
+    cut: Cut
+    at: Ints
+    reach: int
+    twins: dict[int, Ints]
+
+    @property
+    def inside(self) -> Flags:
+        """Which ops belong to a part at all."""
+        return np.asarray(self.at != NONE)
+
+    def growth(self, times: Ints) -> Ints:
+        """By how much an op's time grows from one part to the next; zero for ops of no part."""
+        gap = times[:, self.twins[0]] - times[:, self.twins[-1]]
+        return np.where(self.inside, gap // (self.cut.omitted + 1), 0)
+
+    def is_even(self, times: Ints) -> bool:
+        """Whether omitted parts fit evenly, and in step with the parts beside them."""
+        growth = self.growth(times)
+        base = times[:, self.twins[-1]]
+        for part, twin in self.twins.items():
+            distance = part + 1 + (self.cut.omitted if part >= 0 else 0)
+            if not (times[:, twin] - base == growth * distance)[:, self.inside].all():
+                return False
+        return True
+
+
+def layer_axis(cut: Cut, outline: Structure) -> RepeatAxis:
+    """The omitted layers. Those on either side must keep step with them, as far as ops reach: the
+    forward pass comes from one side, the backward pass from the other."""
+    return _repeat_axis(cut, outline, "layer", 2, (-3, -2, -1, 0, 1, 2))
+
+
+def micro_batch_axis(cut: Cut, outline: Structure) -> RepeatAxis:
+    """The omitted micro-batches; those one further from the cut may be unlike them."""
+    return _repeat_axis(cut, outline, "micro_batch", 1, (-1, 0))
+
+
+def _repeat_axis(
+    cut: Cut, outline: Structure, axis: str, reach: int, beside: tuple[int, ...]
+) -> RepeatAxis:
+    at = _parts(outline, axis)
+    if cut.omitted:
+        return RepeatAxis(cut, at, reach, _twins(outline, axis, cut.back, beside))
+    return RepeatAxis(cut, at, reach, dict.fromkeys(beside, np.arange(len(at), dtype=np.int64)))
+
+
+@memoized_on
+def _parts(outline: Structure, axis: str) -> Ints:
+    """Each op's layer or micro-batch."""
+    positions = positions_of(outline)
+    return np.array([getattr(where, axis) for where in positions], dtype=np.int64)
+
+
+@memoized_on
+def _twins(outline: Structure, axis: str, back: int, beside: tuple[int, ...]) -> dict[int, Ints]:
+    """For some parts beside the cut the place of each op's twin there."""
+    positions = positions_of(outline)
+    index = {where: number for number, where in enumerate(positions)}
+    twins = {part: np.arange(len(positions), dtype=np.int64) for part in beside}
+    for number, where in enumerate(positions):
+        if getattr(where, axis) != NONE:
+            for part in beside:
+                twins[part][number] = index[where.twin(axis, back + part)]
+    return twins
+
+
+@dataclass(frozen=True)
+class FoldedTimes:
+    """A guessed timing of a whole program, given at the ops of the folded one."""
+
+    program: Program
+    network: RankClasses
+    layers: RepeatAxis
+    micro_batches: RepeatAxis
+    start: Ints
+    end: Ints
+
+    @cached_property
+    def predecessors(self) -> Predecessors:
+        """The pairs to check."""
+        return predecessors(self.program.outline)
+
+    @cached_property
+    def earlier_end(self) -> Ints:
+        """For each pair the end of the earlier op, (classes, pairs).
+
+        Where a pair straddles a cut, the earlier op is one of those left out, that many parts away
+        from its twin in the folded program.
+        """
+        ends = np.hstack([self.end, np.zeros((len(self.end), 1), dtype=np.int64)])
+        result = ends[:, self.predecessors.earlier]
+        for of in (self.layers, self.micro_batches):
+            result = result + self._straddles(of) * of.cut.omitted * self._earlier_growth(of)
+        return result
+
+    def is_exact(self) -> bool:
+        """Whether this is the timing of the whole program."""
+        lines = [self.layers, self.micro_batches]
+        if any(self._leaps(of).any() for of in lines):
+            return False
+        if not all(of.is_even(times) for of in lines for times in (self.start, self.end)):
+            return False
+        steps = self.layers.growth(self.start)
+        sides = [steps[:, twin] for twin in self.micro_batches.twins.values()]
+        if not (sides[0] == sides[1]).all():
+            return False
+        slack = self.start[:, self.predecessors.op] - self.earlier_end
+        n, m = (self._slack_change(of) for of in lines)
+        extremes = [slack, slack + n, slack + m, slack + n + m]
+        if any((extreme < 0).any() for extreme in extremes):
+            return False
+        return self._everyone_starts(np.sum(extremes, axis=0))
+
+    def _straddles(self, of: RepeatAxis) -> Ints:
+        """1 where the earlier op of a pair stands before the cut and the later behind, -1 the other
+        way round, 0 elsewhere and where the pair does not move along."""
+        return self._sides(of) * self._moves_along(of)
+
+    def _sides(self, of: RepeatAxis) -> Ints:
+        behind = (of.at >= of.cut.back).astype(np.int64)
+        sides = behind[self.predecessors.op] - behind[self.predecessors.earlier]
+        return np.where(self.predecessors.earlier >= 0, sides, 0)
+
+    def _leaps(self, of: RepeatAxis) -> Flags:
+        """Pairs over the cut that neither move along nor join the first parts to the last, as a
+        micro-batch's end does to the next one's begin: nothing is known of those."""
+        op, earlier = self.predecessors.op, self.predecessors.earlier
+        ends = np.abs(of.at[op] - of.at[earlier]) >= of.cut.kept - of.reach
+        over = (self._sides(of) != 0) & of.inside[op] & of.inside[earlier]
+        return np.asarray(over & ~self._moves_along(of) & ~ends & (of.cut.omitted > 0))
+
+    def _moves_along(self, of: RepeatAxis) -> Flags:
+        """Whether the two ops of a pair keep their distance all along the omitted parts."""
+        op, earlier = self.predecessors.op, self.predecessors.earlier
+        near = (np.abs(of.at[op] - of.at[earlier]) <= of.reach) & of.inside[op] & of.inside[earlier]
+        if of is self.layers:
+            step = self.micro_batches.at
+            unlike = (step[op] != step[earlier]) & (step[op] != NONE) & (step[earlier] != NONE)
+            near = near & ~unlike
+        return np.asarray(near & (earlier >= 0))
+
+    def _earlier_growth(self, of: RepeatAxis) -> Ints:
+        return of.growth(self.end)[:, self.predecessors.earlier] * self._moves_along(of)
+
+    def _slack_change(self, of: RepeatAxis) -> Ints:
+        """How a pair's slack differs at the far end of the omitted parts, beside the cut."""
+        op = self.predecessors.op
+        at = of.at[op]
+        outward = np.where(at == of.cut.back, -1, 0) + np.where(at == of.cut.back - 1, 1, 0)
+        if of is self.micro_batches:
+            outward = np.where(at == of.cut.back, -1, 0)
+        change = of.growth(self.start)[:, op] - self._earlier_growth(of)
+        return np.asarray(outward * of.cut.omitted * change, dtype=np.int64)
+
+    def _everyone_starts(self, slack: Ints) -> bool:
+        """Whether each op starts as soon as it can: without slack behind some op it follows, its
+        own or, in a collective, another member's."""
+        least = np.minimum.reduceat(slack, self.predecessors.first, axis=1)
+        for axes, meetings in self.network.meetings.items():
+            chosen = np.array([op.axes == axes for op in self.program.ops])
+            which = np.array(meetings.meeting)
+            for times, keep in ((least, True), (self.start, False)):
+                lowest = np.full((len(meetings.sizes), int(chosen.sum())), np.iinfo(np.int64).max)
+                np.minimum.at(lowest, which, times[:, chosen])
+                if keep:
+                    least[:, chosen] = lowest[which]
+                elif not (self.start[:, chosen] == lowest[which]).all():
+                    return False
+        return bool((least == 0).all())
+
+
+def key_of(op: Op) -> str:
+    """How the time of what is no compute is filed: by its axes, as in `x` or `z+data`, or else by
+    its stream."""
+    return "+".join(op.axes) or op.stream

@@ -1,0 +1,1 @@
+"""What a step waits for, and what would make it faster."""

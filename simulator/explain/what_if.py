@@ -1,0 +1,146 @@
+"""What else one could do: a machine twice as good in one respect, or a plan next to this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import permutations
+from math import gcd
+from typing import Any
+
+from simulator.explain.algorithm_switches import Switch
+from simulator.explain.sensitivity import MachineParameter
+from topologies.errors import SimgptError
+from topologies.machine import Machine
+from workload.gpt import GPT
+from workload.lowering import check
+from workload.plan import OVERLAPS, RECOMPUTES, Plan
+
+TENSOR_AXES = ("x", "y", "z", "data")
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A change that was simulated: what it is in words, and the step's seconds with it; with
+    `switches`, a tuner picks other algorithms after it, which bends what it saves."""
+
+    words: str
+    step_s: float
+    base_s: float
+    plan: Plan | None = None
+    switches: tuple[Switch, ...] = ()
+
+    @property
+    def saving(self) -> float:
+        """The share of the step that the change saves; negative if it costs."""
+        return 1 - self.step_s / self.base_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in JSON."""
+        record = {"change": self.words, "step_s": self.step_s, "saving": self.saving}
+        if self.plan is not None:
+            return {**record, "plan_string": str(self.plan)}
+        return {**record, "switches": [each.as_dict() for each in self.switches]}
+
+
+@dataclass(frozen=True, slots=True)
+class Better:
+    """A machine twice as good in one respect: rates doubled, or durations halved."""
+
+    words: str
+    parameters: tuple[MachineParameter, ...]
+
+    def settings(self, machine: Machine) -> dict[str, object]:
+        """What to set on the machine."""
+        result: dict[str, object] = {}
+        for each in self.parameters:
+            value = each.value * 2 if each.is_rate else each.value / 2
+            result |= each.settings(machine, value)
+        return result
+
+
+RESPECTS: Mapping[str, Callable[[MachineParameter], bool]] = {
+    "doubling the peak FLOP/s": lambda p: p.name.startswith("device.peak_flops."),
+    "doubling memory bandwidth": lambda p: p.name == "device.memory_bandwidth",
+    "doubling the links inside the node": lambda p: p.name == "node.links.bandwidth",
+    "doubling NIC bandwidth": lambda p: p.name == "node.nics.bandwidth",
+    "doubling the links between switches": lambda p: p.name == "interconnect.link_bandwidth",
+    "doubling the links to the host": lambda p: p.name == "node.host.bandwidth",
+    "halving kernel launches": lambda p: p.name.startswith("device.") and not p.is_rate,
+    "halving the latencies of collectives": lambda p: (
+        p.name.startswith(("software.", "interconnect.")) and not p.is_rate
+    ),
+}
+
+
+def twice_as_good(parameters: list[MachineParameter]) -> list[Better]:
+    """The ways in which a machine with these parameters could be twice as good."""
+    found = [
+        Better(words, tuple(p for p in parameters if p.unit and concerns(p)))
+        for words, concerns in RESPECTS.items()
+    ]
+    return [better for better in found if better.parameters]
+
+
+def neighbours(gpt: GPT, plan: Plan) -> list[tuple[str, Plan]]:
+    """The legal plans one step away, on as many devices, with what differs in words.
+
+    A step moves a factor of two from one axis to another, doubles or halves the micro-batch, or
+    changes one choice: ZeRO's stage, recomputation, overlaps, sequence parallelism, the schedule.
+    """
+    found: dict[Plan, str] = {}
+    for changes in _changes(plan):
+        try:
+            other = _with(plan, changes)
+            check(gpt, other)
+        except SimgptError:
+            continue
+        if other != plan and other not in found:
+            found[other] = _difference(plan, other)
+    return [(words, other) for other, words in found.items()]
+
+
+def _changes(plan: Plan) -> Iterator[dict[str, Any]]:
+    axes = TENSOR_AXES if plan.stage_layers or plan.interleave > 1 else (*TENSOR_AXES, "pipe")
+    for less, more in permutations(axes, 2):
+        if getattr(plan, less) % 2 == 0:
+            yield {less: getattr(plan, less) // 2, more: getattr(plan, more) * 2}
+    yield {"micro_batch": plan.micro_batch * 2}
+    if plan.micro_batch % 2 == 0:
+        yield {"micro_batch": plan.micro_batch // 2}
+    for zero in (plan.zero - 1, plan.zero + 1):
+        if zero in range(4):
+            yield {"zero": zero}
+    for recompute in RECOMPUTES:
+        yield {"recompute": recompute}
+    for overlap in (OVERLAPS, ("oar", "ors", "oag")):
+        yield {"overlap": overlap}
+    if plan.x > 1:
+        yield {"sequence_parallel": not plan.sequence_parallel}
+    if plan.pipe > 1 and plan.interleave == 1:
+        yield {"schedule": "zb-h1" if plan.schedule == "1f1b" else "1f1b"}
+
+
+def _with(plan: Plan, changes: dict[str, Any]) -> Plan:
+    """The plan with these changes; its micro-batch shrinks if a rank has fewer sequences."""
+    ranks = changes.get("z", plan.z) * changes.get("data", plan.data)
+    per_rank = plan.batch // ranks
+    wanted = changes.get("micro_batch", plan.micro_batch)
+    if "micro_batch" not in changes:
+        wanted = gcd(wanted, per_rank) or 1
+    changes = {**changes, "micro_batch": wanted}
+    if changes.get("zero", plan.zero) == 0 or (plan.shard and "data" in changes):
+        changes["shard"] = 0
+    return replace(plan, **changes)
+
+
+def _difference(plan: Plan, other: Plan) -> str:
+    own, theirs = plan.as_dict(), other.as_dict()
+    changed = [key for key in own if own[key] != theirs[key] and key != "shard"]
+    return ", ".join(f"{key}={_text(theirs[key])}" for key in changed)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return "+".join(map(str, value)) or "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)

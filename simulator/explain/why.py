@@ -1,0 +1,213 @@
+"""Why a step takes as long as it does: its critical path, what it is sensitive to, what would help.
+
+Every figure comes from a simulation of this step, or of the step on a changed machine or under a
+changed plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.attribution.critical_path import Cause, PathPiece, cause_of
+from simulator.attribution.time_shares import TimeShares, shares_of
+from simulator.costs.analytic import compute_costs
+from simulator.engine.ticks import to_seconds
+from simulator.explain.algorithm_switches import AllReduce, all_reduces, sentence, switches
+from simulator.explain.bottleneck_link import limiting_link
+from simulator.explain.sensitivity import Elasticity, MachineParameter, elasticity, parameters
+from simulator.explain.what_if import WhatIf, neighbours, twice_as_good
+from simulator.predict import Prediction, predict
+from simulator.ranks.fabric import MachineFabric
+from topologies.machine import Machine
+from topologies.machine_files import with_settings
+from topologies.placement import Placement
+from workload.plan import Plan
+
+LONGEST = 8  # ops named one by one
+WORTH = 0.005  # of a step: less is not worth a word
+
+
+@dataclass(frozen=True)
+class Why:
+    """What was found about a predicted step. `links` says for each axes which links they wait on,
+    `unfit` how many neighbouring plans were left out because they do not fit into memory; `tuner`
+    is the machine's, which picks the algorithms of all-reduces."""
+
+    prediction: Prediction
+    shares: TimeShares
+    links: Mapping[str, str]
+    elasticities: tuple[Elasticity, ...]
+    better: tuple[WhatIf, ...]
+    plans: tuple[WhatIf, ...]
+    unfit: int
+    tuner: str
+
+    @property
+    def bends(self) -> list[str]:
+        """Where the library's tuner switches algorithms within a change, so that the step's time
+        jumps: each such change, and what the tuner takes after it."""
+        changes = [(each.words, each.switches) for each in self.better]
+        changes += [(e.parameter.difference, e.switches) for e in self.elasticities]
+        return [
+            f"{words}: {sentence(self.tuner, switches)}" for words, switches in changes if switches
+        ]
+
+    def place(self, cause: Cause) -> str:
+        """A cause with the links that it crosses: `z all-gathers across NICs`."""
+        return f"{cause} {self.links[cause.axes]}" if cause.axes in self.links else str(cause)
+
+    @property
+    def longest(self) -> list[PathPiece]:
+        """The longest ops of the critical path."""
+        return sorted(self.shares.path, key=lambda piece: -piece.ticks)[:LONGEST]
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence, of simulated figures alone."""
+        step_s = self.shares.step_s
+        largest = list(self.shares.seconds.items())[:3]
+        parts = [
+            f"{100 * seconds / step_s:.0f} % in {self.place(cause)}"
+            for cause, seconds in largest
+            if seconds / step_s >= WORTH
+        ]
+        spent = f"The {self.shares.along} spends {_and(parts)}"
+        return f"{spent}; {_best(self.better)}; {self._best_plan()}."
+
+    def _best_plan(self) -> str:
+        best = max(self.plans, key=lambda each: each.saving, default=None)
+        if best is not None and best.saving >= WORTH:
+            return f"{best.words} saves {100 * best.saving:.0f} %"
+        return f"none of {len(self.plans)} neighbouring plans that fit is faster by half a per cent"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in JSON; shares are of the step."""
+        step_s = self.shares.step_s
+        return {
+            "sentence": self.sentence,
+            "path": [
+                {
+                    "axes": cause.axes,
+                    "work": cause.work,
+                    "links": self.links.get(cause.axes, ""),
+                    "seconds": seconds,
+                    "share": seconds / step_s,
+                }
+                for cause, seconds in self.shares.seconds.items()
+            ],
+            "along": self.shares.along,
+            "path_basis": self.shares.basis,
+            "longest_ops": [_op_record(piece) for piece in self.longest],
+            "sensitivity": [each.as_dict() for each in self.elasticities],
+            "better_machines": [each.as_dict() for each in self.better],
+            "tuner": self.tuner,
+            "tuner_switches": self.bends,
+            "neighbouring_plans": [each.as_dict() for each in self.plans],
+            "neighbours_that_do_not_fit": self.unfit,
+        }
+
+
+def why(
+    prediction: Prediction,
+    machine: Machine,
+    placement: Placement,
+    progress: Callable[[str], None] = lambda _: None,
+    *,
+    pure: bool = False,
+) -> Why:
+    """Explain a prediction by simulating the step again and again, a little changed; with `pure`
+    also by the machine's numbers without a unit."""
+    plan, step_s = prediction.plan, prediction.step_s
+    fabric = MachineFabric(machine, plan.grid.ranks, placement)
+    costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
+    progress("walking the critical path")
+    shares = shares_of(prediction, costs, fabric)
+    links = _links(shares, machine, placement, plan)
+
+    def seconds_on(other: Machine) -> float:
+        return predict(prediction.gpt, plan, other, placement=placement).step_s
+
+    known = parameters(machine, plan.precision, pure=pure)
+    asked = all_reduces(prediction, machine, fabric)
+    elasticities = _elasticities(known, machine, seconds_on, asked, progress)
+    better = []
+    for each in twice_as_good(known):
+        progress(each.words)
+        other = with_settings(machine, each.settings(machine))
+        bent = switches(asked, machine, other)
+        better.append(WhatIf(each.words, seconds_on(other), step_s, switches=bent))
+    plans, unfit = _plans(prediction, machine, placement, progress)
+    return Why(
+        prediction=prediction,
+        shares=shares,
+        links=links,
+        elasticities=tuple(sorted(elasticities, key=lambda each: -abs(each.value))),
+        better=tuple(sorted(better, key=lambda each: -each.saving)),
+        plans=tuple(sorted(plans, key=lambda each: -each.saving)),
+        unfit=unfit,
+        tuner=machine.software.tuner,
+    )
+
+
+def _links(
+    shares: TimeShares, machine: Machine, placement: Placement, plan: Plan
+) -> dict[str, str]:
+    """For each axes that the path waits on, the links that hold them back."""
+    axes = dict.fromkeys(cause.axes for cause in shares.seconds if cause.axes)
+    return {each: limiting_link(machine, placement, plan.grid, each) for each in axes}
+
+
+def _elasticities(
+    known: Sequence[MachineParameter],
+    machine: Machine,
+    seconds_on: Callable[[Machine], float],
+    asked: Sequence[AllReduce],
+    progress: Callable[[str], None],
+) -> list[Elasticity]:
+    found = []
+    for number, parameter in enumerate(known, start=1):
+        progress(f"sensitivity to {parameter.name} ({number} of {len(known)})")
+        found.append(elasticity(parameter, machine, seconds_on, asked))
+    return found
+
+
+def _plans(
+    prediction: Prediction, machine: Machine, placement: Placement, progress: Callable[[str], None]
+) -> tuple[list[WhatIf], int]:
+    found, unfit = [], 0
+    for words, plan in neighbours(prediction.gpt, prediction.plan):
+        progress(f"the plan with {words}")
+        other = predict(prediction.gpt, plan, machine, placement=placement)
+        if other.memory.fits:
+            found.append(WhatIf(words, other.step_s, prediction.step_s, plan))
+        else:
+            unfit += 1
+    return found, unfit
+
+
+def _best(better: tuple[WhatIf, ...]) -> str:
+    if not better or better[0].saving < WORTH:
+        return "a machine twice as good in any one respect would hardly be faster"
+    saved = [
+        f"{each.words} saves {100 * each.saving:.0f} %"
+        for each in better[:2]
+        if each.saving >= WORTH
+    ]
+    return " and ".join(saved)
+
+
+def _and(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _op_record(piece: PathPiece) -> dict[str, Any]:
+    return {
+        "op": piece.op.name,
+        "cause": str(cause_of(piece.op)),
+        "rank": piece.rank,
+        "start_s": to_seconds(piece.start_ticks),
+        "seconds": to_seconds(piece.ticks),
+        "bytes": piece.op.nbytes,
+    }

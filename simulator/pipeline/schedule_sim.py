@@ -1,0 +1,167 @@
+"""A schedule played slot by slot: when each slot of each stage starts, and when it is over.
+
+A slot starts when the slot before it on its stage is over and what it receives has arrived. A
+message leaves when its sender's slot is over and its receiver has posted the receive, as
+`workload/lowering/messages.py` orders them. Messages are numbered: first by direction, then by the
+chunk at which they arrive, then by micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from workload.schedule import FORWARD, WEIGHT, Slot
+
+NO_MESSAGE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTimes:
+    """When each slot of one stage starts, ends, and lets the next one start, in ticks."""
+
+    start: list[int]
+    end: list[int]
+    free: list[int]
+
+
+@dataclass(frozen=True)
+class SlotSchedule:
+    """What is played: the stages' slots and their ticks, and the ticks of a message over each link
+    (`links[s]` from stage s to the next one, or back). `overlapped` says that a send has the next
+    slot's time to finish."""
+
+    orders: Sequence[Sequence[Slot]]
+    ticks: Sequence[Sequence[int]]
+    links: Sequence[int]
+    overlapped: bool
+    micro_batches: int
+
+    @property
+    def stages(self) -> int:
+        """How many stages there are."""
+        return len(self.orders)
+
+    @cached_property
+    def chunks(self) -> int:
+        """How many chunks the model has."""
+        return self.stages * (1 + max(slot.chunk for slot in self.orders[0]))
+
+    @cached_property
+    def arrivals(self) -> list[list[int]]:
+        """For each slot of each stage the message that it waits for."""
+        return [
+            [self._message(slot, slot.chunk * self.stages + stage, 0) for slot in order]
+            for stage, order in enumerate(self.orders)
+        ]
+
+    @cached_property
+    def departures(self) -> list[list[int]]:
+        """For each slot of each stage the message that it sends."""
+        return [
+            [self._message(slot, slot.chunk * self.stages + stage, 1) for slot in order]
+            for stage, order in enumerate(self.orders)
+        ]
+
+    def is_backward(self, message: int) -> bool:
+        """Whether a message is a gradient."""
+        return message >= self.chunks * self.micro_batches
+
+    def link(self, message: int) -> int:
+        """The earlier of the two stages, in the ring of stages, that a message goes between."""
+        way, number = divmod(message // self.micro_batches, self.chunks)
+        return (number if way else number - 1) % self.stages
+
+    def _message(self, slot: Slot, number: int, further: int) -> int:
+        """The message that arrives for a slot of chunk `number`, or for the same pass one chunk
+        further along."""
+        if slot.work == WEIGHT:
+            return NO_MESSAGE
+        if slot.work == FORWARD:
+            there = number + further
+            known = 0 < there < self.chunks
+            return there * self.micro_batches + slot.micro_batch if known else NO_MESSAGE
+        there = number - further
+        known = 0 <= there < self.chunks - 1
+        place = (self.chunks + there) * self.micro_batches + slot.micro_batch
+        return place if known else NO_MESSAGE
+
+
+def simulate_schedule(pipe: SlotSchedule) -> list[SlotTimes]:
+    """The times of all slots of all stages."""
+    return _ScheduleRun(pipe).run()
+
+
+class _ScheduleRun:
+    """Stages that run until they need a message whose end nobody knows yet."""
+
+    def __init__(self, pipe: SlotSchedule) -> None:
+        self._pipe = pipe
+        count = 2 * pipe.chunks * pipe.micro_batches
+        self._half = [-1] * count
+        self._over = [-1] * count
+        self._waiting: dict[int, int] = {}
+        self._ready = list(range(pipe.stages))
+        self._times = [SlotTimes([], [], []) for _ in range(pipe.stages)]
+
+    def run(self) -> list[SlotTimes]:
+        lives = [self._life(stage) for stage in range(self._pipe.stages)]
+        while self._ready:
+            stage = self._ready.pop()
+            message = next(lives[stage], NO_MESSAGE)
+            if message != NO_MESSAGE:
+                self._waiting[message] = stage
+        for order, times in zip(self._pipe.orders, self._times, strict=True):
+            assert len(times.end) == len(order), "a stage waits for a message that never comes"
+        return self._times
+
+    def _life(self, stage: int) -> Generator[int, None, None]:
+        """One stage's slots; it yields a message whenever it must wait for that."""
+        pipe, over, times = self._pipe, self._over, self._times[stage]
+        arrivals, departures = pipe.arrivals[stage], pipe.departures[stage]
+        posts = self._posts(arrivals)
+        free, sent = 0, NO_MESSAGE
+        for number, ticks in enumerate(pipe.ticks[stage]):
+            start = free
+            if (arrival := arrivals[number]) != NO_MESSAGE:
+                if over[arrival] < 0:
+                    yield arrival
+                start = max(free, over[arrival])
+                self._post(posts[arrival], start)
+            free = end = start + ticks
+            if sent != NO_MESSAGE:
+                if over[sent] < 0:
+                    yield sent
+                free = max(free, over[sent])
+            if (sent := departures[number]) != NO_MESSAGE:
+                self._post(sent, free)
+                if not pipe.overlapped or number + 1 == len(arrivals):
+                    if over[sent] < 0:
+                        yield sent
+                    free, sent = max(free, over[sent]), NO_MESSAGE
+            times.start.append(start)
+            times.end.append(end)
+            times.free.append(free)
+
+    def _posts(self, arrivals: Sequence[int]) -> dict[int, int]:
+        """For each message that arrives the next one of its direction, which is posted then. The
+        first of either direction is posted at once."""
+        following: dict[int, int] = {}
+        for backward in (False, True):
+            line = [m for m in arrivals if m >= 0 and self._pipe.is_backward(m) == backward]
+            following.update(zip(line, [*line[1:], NO_MESSAGE], strict=False))
+            self._post(line[0] if line else NO_MESSAGE, 0)
+        return following
+
+    def _post(self, message: int, ready: int) -> None:
+        """One side of a message is ready; once both are, it is on its way."""
+        if message == NO_MESSAGE:
+            return
+        if self._half[message] < 0:
+            self._half[message] = ready
+            return
+        ticks = self._pipe.links[self._pipe.link(message)]
+        self._over[message] = max(self._half[message], ready) + ticks
+        if message in self._waiting:
+            self._ready.append(self._waiting.pop(message))

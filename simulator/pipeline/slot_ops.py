@@ -1,0 +1,203 @@
+"""What the slots of a stage take: time, memory, FLOPs and payload, from a few of its micro-batches.
+
+The first micro-batch, one in the middle and the last stand for all: the first overwrites gradients
+where others add to them, the last sends them on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from simulator.engine.stream_graph import StreamGraph, graph_among
+from simulator.ranks.classes import Ints
+from workload.gpt import GPT
+from workload.lowering import lower_slots, lower_slots_again
+from workload.op import ROLES, STEP, Op
+from workload.passes.matmul_forms import Forms
+from workload.plan import Plan
+from workload.program import Program
+from workload.schedule import Slot
+from workload.stages import samples
+from workload.structure import Structure, memoized_on
+
+
+@dataclass(frozen=True)
+class SlotOps:
+    """The ops of a slot, or of the step's end, by themselves: their `places` in the program.
+
+    `born` and `gone` are the bytes by role, (roles, ops of the program), that come with each op and
+    that nobody needs after it.
+    """
+
+    program: Program
+    places: tuple[int, ...]
+    born: Ints
+    gone: Ints
+
+    @cached_property
+    def ops(self) -> Sequence[Op]:
+        """The ops."""
+        return [self.program.ops[place] for place in self.places]
+
+    @property
+    def score(self) -> StreamGraph:
+        """What of them is the same in any sizes."""
+        return graph_among(self.program.outline, self.places)
+
+    @cached_property
+    def comm_bytes(self) -> dict[str, int]:
+        """Payload of a rank's collectives, by axes."""
+        volume: dict[str, int] = {}
+        for op in self.ops:
+            if op.is_collective:
+                volume["+".join(op.axes)] = volume.get("+".join(op.axes), 0) + op.nbytes
+        return volume
+
+    @cached_property
+    def flops(self) -> tuple[int, int]:
+        """FLOPs of all ranks of the stage, without and with recomputation."""
+        ranks = self.program.plan.grid.ranks // self.program.plan.pipe
+        each = [op.flops * ranks // op.replicas for op in self.ops]
+        again = [op.is_recomputed for op in self.ops]
+        model = sum(flops for flops, recomputed in zip(each, again, strict=True) if not recomputed)
+        return model, sum(each)
+
+    @cached_property
+    def memory(self) -> tuple[Ints, Ints, str]:
+        """Bytes by role on top of those before, at the op where most are in use and after the last
+        op, and the former op's name. What a message brings is counted where it arrives."""
+        if not self.places:
+            nothing = np.zeros(len(ROLES), dtype=np.int64)
+            return nothing, nothing, ""
+        own = np.array(self.places)
+        born, gone = self.born[:, own], self.gone[:, own]
+        after = (born - gone).cumsum(axis=1)
+        during = after + gone
+        at = int(during.sum(axis=0).argmax())
+        return during[:, at], after[:, -1], self.ops[at].name
+
+
+@dataclass(frozen=True)
+class StageKind:
+    """Stages that hold as many layers in each chunk, and the same ends of the model. `slots` are
+    those of the sampled micro-batches; one may have no ops."""
+
+    plan: Plan
+    program: Program
+    slots: Sequence[Slot]
+
+    @cached_property
+    def end(self) -> SlotOps:
+        """What comes after all slots."""
+        return self._part(ends_of(self.program.outline))
+
+    def _part(self, places: tuple[int, ...]) -> SlotOps:
+        return SlotOps(self.program, places, *self._changes)
+
+    @cached_property
+    def _changes(self) -> tuple[Ints, Ints]:
+        return self.program.outline.changes(self.program.nbytes)
+
+    def part(self, slot: Slot) -> SlotOps:
+        """What stands for a slot of any micro-batch."""
+        return self._parts[Slot(slot.work, slot.chunk, self.like(slot))]
+
+    def like(self, slot: Slot) -> int:
+        """The sampled micro-batch that stands for a slot's."""
+        m, last = slot.micro_batch, self._last
+        return m if m in (0, last) else min(1, last)
+
+    @cached_property
+    def _last(self) -> int:
+        return self.plan.micro_batches - 1
+
+    def counts(self, micro_batches: int) -> dict[Slot, int]:
+        """How many slots of a step of so many micro-batches each sampled one stands for."""
+        middle = 1 + micro_batches - len(samples(self.plan))
+        unlike = {0, samples(self.plan)[-1]}
+        return {slot: 1 if slot.micro_batch in unlike else middle for slot in self._parts}
+
+    def flops(self, micro_batches: int) -> tuple[int, int]:
+        """FLOPs of all ranks of a stage in a step, without and with recomputation."""
+        each = [
+            [count * flops for flops in self.part(slot).flops]
+            for slot, count in self.counts(micro_batches).items()
+        ]
+        model, hardware = (sum(column) for column in zip(*each, self.end.flops, strict=True))
+        return model, hardware
+
+    def volume(self, micro_batches: int) -> tuple[int, dict[str, int]]:
+        """How many ops a rank performs in a step, and the payload of its collectives by axes;
+        messages, and the waits for them, left out."""
+        ops, volume = len(self.end.ops), dict(self.end.comm_bytes)
+        for slot, count in self.counts(micro_batches).items():
+            ops += count * len(self.part(slot).ops)
+            for key, nbytes in self.part(slot).comm_bytes.items():
+                volume[key] = volume.get(key, 0) + count * nbytes
+        return ops, volume
+
+    def ending(self, last: Slot) -> SlotOps:
+        """The ops of the last slot and of what comes after all slots."""
+        return self._part((*self.part(last).places, *self.end.places))
+
+    def awaited(self, op: Op) -> list[str]:
+        """The names of what an op of the program waits for on other streams."""
+        ops = self.program.ops
+        return [ops[index].name for index in self.program.waits[self._index[op.name]]]
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {op.name: index for index, op in enumerate(self.program.ops)}
+
+    @cached_property
+    def _parts(self) -> dict[Slot, SlotOps]:
+        found = places_of(self.program.outline, tuple(self.slots))
+        return {slot: self._part(places) for slot, places in found.items()}
+
+    @cached_property
+    def message_bytes(self) -> int:
+        """Bytes of the residual stream between two chunks."""
+        return next((op.nbytes for op in self.program.ops if op.is_message), 0)
+
+    def persistent(self, micro_batches: int) -> Ints:
+        """Bytes by role that are there all the time, with the tokens of so many micro-batches."""
+        outline, nbytes = self.program.outline, self.program.nbytes
+        level = outline.persistent(nbytes)
+        pairs = zip(outline.buffers.items(), nbytes, strict=True)
+        each = sum(n for (name, b), n in pairs if b.persistent and name.startswith("m0."))
+        level[ROLES.index("workspace")] += (micro_batches - len(samples(self.plan))) * each
+        return level
+
+
+def kind_of(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], forms: Forms) -> StageKind:
+    """The kind of a stage that runs these slots."""
+    chosen = [slot for slot in order if slot.micro_batch in samples(plan)]
+    if forms:
+        return StageKind(plan, lower_slots(gpt, plan, stage, chosen, forms), chosen)
+    return StageKind(plan, lower_slots_again(gpt, plan, stage, chosen), chosen)
+
+
+@memoized_on
+def places_of(outline: Structure, slots: tuple[Slot, ...]) -> dict[Slot, tuple[int, ...]]:
+    """The places of the ops of each of the slots, without what stands between slots."""
+    places: dict[Slot, list[int]] = {slot: [] for slot in slots}
+    for place, op in enumerate(outline.ops):
+        slot = outline.slot_of.get(op.block)
+        if slot is not None and not _is_around(op):
+            places[slot].append(place)
+    return {slot: tuple(found) for slot, found in places.items()}
+
+
+@memoized_on
+def ends_of(outline: Structure) -> tuple[int, ...]:
+    """The places of the ops that come after all slots."""
+    return tuple(place for place, op in enumerate(outline.ops) if op.block == STEP)
+
+
+def _is_around(op: Op) -> bool:
+    """Whether an op stands between slots: a message, or a wait for one."""
+    return op.is_message or op.kind == "fence"

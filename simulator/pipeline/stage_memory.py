@@ -1,0 +1,98 @@
+"""A stage's peak memory over its whole schedule, slot by slot, exact to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.engine.op_position import position
+from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule
+from simulator.pipeline.slot_ops import SlotOps, StageKind
+from simulator.ranks.classes import Ints
+from workload.memory import MemoryUse, use_of
+from workload.op import ROLES
+from workload.schedule import Slot
+from workload.stages import chunk_layers
+
+
+def stage_peak(kind: StageKind, pipe: SlotSchedule, stage: int, micro_batches: int) -> MemoryUse:
+    """The most memory that a stage of this kind ever uses in a step of so many micro-batches.
+
+    On top of its slots' own buffers there are those of messages: the next receive of either
+    direction is always posted, and what is sent stays until the wait for it.
+    """
+    order = pipe.orders[stage]
+    parts, which = _parts(kind, order)
+    most, after = (np.array([part.memory[at] for part in parts])[which] for at in (0, 1))
+    stream, posted = _activations(kind.message_bytes), _posted(pipe, stage)
+    sent = np.array(pipe.departures[stage]) != NO_MESSAGE
+    over = _over(sent, overlapped=pipe.overlapped)
+    steps = after - stream * over[:, None]
+    before = np.cumsum(steps, axis=0) - steps
+    start = kind.persistent(micro_batches)
+    during = start + before + stream * posted[1:, None] + most
+    last = start + steps.sum(axis=0) + stream * posted[-1] + kind.end.memory[0]
+    idle = start + stream * posted[0]
+    at = int(during.sum(axis=1).argmax())
+    found = [
+        (idle, ""),
+        (during[at], _named(kind, stage, order[at], parts[which[at]].memory[2], micro_batches)),
+        (last, kind.end.memory[2]),
+    ]
+    return use_of(*max(found, key=lambda use: int(use[0].sum())))
+
+
+def _parts(kind: StageKind, order: Sequence[Slot]) -> tuple[list[SlotOps], Ints]:
+    """The different parts that stand for slots, and for each slot which one."""
+    numbers: dict[tuple[str, int, int], int] = {}
+    parts: list[SlotOps] = []
+    which = []
+    for slot in order:
+        key = slot.work, slot.chunk, kind.like(slot)
+        if key not in numbers:
+            numbers[key] = len(parts)
+            parts.append(kind.part(slot))
+        which.append(numbers[key])
+    return parts, np.array(which)
+
+
+def _posted(pipe: SlotSchedule, stage: int) -> Ints:
+    """How many receives' buffers have been posted at first, and when each slot begins."""
+    arrivals = np.array(pipe.arrivals[stage])
+    backward = arrivals >= pipe.chunks * pipe.micro_batches
+    posted = np.zeros(len(arrivals) + 1, dtype=np.int64)
+    for coming in ((arrivals != NO_MESSAGE) & ~backward, backward):
+        posted[0] += coming.any()
+        # The last one to come posts no further one.
+        posted[1:] += coming & (coming.cumsum() < coming.sum())
+    return posted.cumsum()
+
+
+def _over(sent: NDArray[np.bool_], *, overlapped: bool) -> Ints:
+    """How many sends' buffers are free once each slot is through and its sends are awaited."""
+    over = sent.astype(np.int64)
+    if overlapped:
+        over = np.concatenate([[0], over[:-1]])
+        over[-1] += sent[-1]
+    return over
+
+
+def _named(kind: StageKind, stage: int, slot: Slot, name: str, micro_batches: int) -> str:
+    """The op of another micro-batch, and of the layers of this stage. The last one is last in a
+    step of so many micro-batches too."""
+    is_last = slot.micro_batch == kind.plan.micro_batches - 1
+    number = micro_batches - 1 if is_last else slot.micro_batch
+    at = position(name).twin("micro_batch", number)
+    if at.layer >= 0:
+        chunks = chunk_layers(kind.program.gpt, kind.plan)
+        first, own = (chunks[slot.chunk * kind.plan.pipe + s] for s in (kind.program.stage, stage))
+        at = at.twin("layer", at.layer + own.start - first.start)
+    return str(at)
+
+
+def _activations(nbytes: int) -> Ints:
+    level = np.zeros(len(ROLES), dtype=np.int64)
+    level[ROLES.index("activations")] = nbytes
+    return level

@@ -1,0 +1,270 @@
+"""The prediction: how long one step takes on a machine, what limits it, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from simulator.costs.analytic import ComputeCosts, compute_costs, peak_flops_per_s
+from simulator.costs.matmul_tuning import Tuning, fastest_forms, is_tuned
+from simulator.costs.measured import MeasuredCosts
+from simulator.costs.published import PublishedCosts
+from simulator.costs.stack import DEFAULT_STACK, SoftwareStack
+from simulator.economics import Cost, cost_of
+from simulator.engine.folding import simulate_step
+from simulator.engine.simulate import simulate_timeline
+from simulator.engine.ticks import to_seconds
+from simulator.pipeline import simulate_pipeline, simulate_slots
+from simulator.ranks.classes import Fabric
+from simulator.ranks.fabric import fabric_of
+from simulator.result import StepResult
+from topologies.machine import Machine
+from topologies.placement import Placement
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.op import HOST
+from workload.passes.matmul_forms import PLAIN, Forms
+from workload.plan import Plan
+from workload.timeline import Timeline
+
+WORTH_SLOTS = 3  # micro-batches: with fewer, each is played anyway
+MOST_SLOTS = 1_000_000  # some 200 MB and half a minute
+MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One device's memory at the op where most is in use; `parts` by what it is for.
+
+    `capacity_bytes` is the device's memory less its reserve; `host_bytes` of a rank lie in the
+    host's memory instead.
+    """
+
+    peak_bytes: int
+    capacity_bytes: int
+    parts: Mapping[str, int]
+    op: str
+    host_bytes: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device has that much for tensors."""
+        return self.peak_bytes <= self.capacity_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One step of `gpt` under `plan` on `machine`.
+
+    `breakdown_s` has `compute`, `optimizer` and `idle`, and exposed communication by axes (`x`,
+    `z+data`); it sums to `step_s`. FLOP/s are per device: model FLOPs leave recomputation out,
+    hardware FLOPs include it; both count what several ranks compute alike once. MFU and HFU relate
+    them to the device's peak in the plan's precision. `ops` and `comm_bytes` (payload by axes) are
+    those of one rank. For its `cost` a device is busy in `compute` and `optimizer`. `tuning` is
+    there where the plan tunes matmul forms.
+    """
+
+    gpt: GPT
+    plan: Plan
+    machine: str
+    breakdown_s: Mapping[str, float]
+    step_s: float
+    model_flops_per_s_per_device: float
+    hardware_flops_per_s_per_device: float
+    peak_flops_per_s: float
+    memory: Memory
+    ops: int
+    comm_bytes: Mapping[str, int]
+    cost: Cost
+    tuning: Tuning | None = None
+    timeline: Timeline | None = None
+
+    @property
+    def devices(self) -> int:
+        """Devices that the plan uses, one for each rank."""
+        return self.plan.grid.ranks
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one step of the whole job."""
+        return self.plan.batch * self.gpt.sequence
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of the whole job per second."""
+        return self.tokens_per_step / self.step_s
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP/s as a share of the peak."""
+        return self.model_flops_per_s_per_device / self.peak_flops_per_s
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP/s as a share of the peak."""
+        return self.hardware_flops_per_s_per_device / self.peak_flops_per_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """The prediction as it stands in JSON."""
+        return {
+            "step_s": self.step_s,
+            "tokens_per_s": self.tokens_per_s,
+            "model_flops_per_s_per_device": self.model_flops_per_s_per_device,
+            "hardware_flops_per_s_per_device": self.hardware_flops_per_s_per_device,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "memory": {
+                "peak_bytes": self.memory.peak_bytes,
+                "capacity_bytes": self.memory.capacity_bytes,
+                "fits": self.memory.fits,
+                "parts": dict(self.memory.parts),
+                "op": self.memory.op,
+                "host_bytes": self.memory.host_bytes,
+            },
+            "breakdown_s": dict(self.breakdown_s),
+            "cost": self.cost.as_dict(),
+            "plan": self.plan.as_dict(),
+            "plan_string": str(self.plan),
+            "machine": self.machine,
+            "devices": self.devices,
+            "model": self.gpt.name,
+            "matmul_forms": self.tuning.as_dict() if self.tuning is not None else None,
+            "program": {"ops": self.ops, "comm_bytes": dict(self.comm_bytes)},
+        }
+
+
+def predict(
+    gpt: GPT,
+    plan: Plan,
+    machine: Machine,
+    *,
+    fold: bool = True,
+    timeline: bool = False,
+    placement: Placement | None = None,
+    op_seconds: Mapping[str, float] | None = None,
+    kernels: SoftwareStack = DEFAULT_STACK,
+) -> Prediction:
+    """Predict one training step of `gpt` under `plan` on `machine`.
+
+    Without a `placement` ranks fill node after node. `fold` extrapolates from a few layers and
+    micro-batches where that is exact; `timeline` adds the spans of the whole step, one rank of each
+    class. `op_seconds` has measured times by signature (`workload/distinct.py`) in place of the
+    machine's own costs, `kernels` says what the software makes of the ops.
+    """
+    _check_slots(plan)
+    fabric = fabric_of(machine, plan.grid.ranks, placement, kernels.payloads)
+    costs = _costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
+    simulated = partial(_simulated, gpt, plan, costs, fabric, fold)
+    forms = _forms(gpt, plan, costs)
+    step = simulated(forms)
+    prediction = _prediction(gpt, plan, machine, step)
+    if forms:
+        plain = simulated(PLAIN) if is_tuned(forms) else step
+        prediction = replace(prediction, tuning=_tuning(forms, plain, step))
+    if timeline:
+        _check_timeline(plan, step)
+        return replace(prediction, timeline=_timeline(gpt, plan, costs, fabric, forms))
+    return prediction
+
+
+def _simulated(
+    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, fold: bool, forms: Forms
+) -> StepResult:
+    if plan.pipe > 1:
+        return simulate_pipeline(gpt, plan, costs, fabric, fold=fold, forms=forms)
+    if fold and plan.micro_batches >= WORTH_SLOTS:
+        step = simulate_slots(gpt, plan, costs, fabric, forms=forms)
+        if step is not None:
+            return step
+    return simulate_step(gpt, plan, costs, fabric, fold=fold, forms=forms)
+
+
+def _costs(
+    plan: Plan,
+    machine: Machine,
+    ranks_per_node: int,
+    op_seconds: Mapping[str, float] | None,
+    kernels: SoftwareStack,
+) -> ComputeCosts:
+    if op_seconds is None:
+        if kernels.tabled:
+            return PublishedCosts(machine, plan.grid.ranks, kernels)
+        return compute_costs(machine, ranks_per_node, plan.grid.ranks, kernels)
+    if plan.matmul_forms == "tuned":
+        raise PlanCannotRunError(
+            "matmul_forms=tuned compares forms, and measured costs know the plan's own only; "
+            "use the times of a calibrated machine file"
+        )
+    return MeasuredCosts(op_seconds, machine.node.host.bytes_per_s)
+
+
+def _check_slots(plan: Plan) -> None:
+    """Refuse more micro-batches than there is memory for where the schedule does not repeat."""
+    slots = plan.pipe * plan.micro_batches
+    if plan.schedule == "gpipe" and plan.pipe > 1 and slots > MOST_SLOTS:
+        raise PlanCannotRunError(
+            f"schedule=gpipe never repeats itself, so that each of {plan.micro_batches:,} "
+            f"micro-batches on {plan.pipe} stages would be simulated, {slots:,} in all and more "
+            f"than {MOST_SLOTS:,}; give a larger micro_batch, a smaller batch or schedule=1f1b"
+        )
+
+
+def _check_timeline(plan: Plan, step: StepResult) -> None:
+    spans = step.ops * plan.pipe
+    if spans > MOST_SPANS:
+        raise PlanCannotRunError(
+            f"a timeline of {plan.pipe} stages would have {spans:,} spans, more than "
+            f"{MOST_SPANS:,}; fewer micro-batches (a smaller batch) show the same pipeline"
+        )
+
+
+def forms_on(gpt: GPT, plan: Plan, machine: Machine) -> Forms:
+    """The matmul forms that a plan which tunes them has on a machine; none for any other plan."""
+    fabric = fabric_of(machine, plan.grid.ranks)
+    return _forms(gpt, plan, compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks))
+
+
+def _forms(gpt: GPT, plan: Plan, costs: ComputeCosts) -> Forms:
+    return fastest_forms(gpt, plan, costs) if plan.matmul_forms == "tuned" else PLAIN
+
+
+def _tuning(forms: Forms, plain: StepResult, tuned: StepResult) -> Tuning:
+    compute = plain.parts_ticks["compute"] - tuned.parts_ticks["compute"]
+    step = sum(plain.parts_ticks.values()) - sum(tuned.parts_ticks.values())
+    return Tuning(forms, to_seconds(compute), to_seconds(step))
+
+
+def _timeline(gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms) -> Timeline:
+    stages = [lower(gpt, plan, stage, forms=forms) for stage in range(plan.pipe)]
+    return simulate_timeline(stages, costs, fabric)
+
+
+def _prediction(gpt: GPT, plan: Plan, machine: Machine, step: StepResult) -> Prediction:
+    ticks = sum(step.parts_ticks.values())
+    step_s = to_seconds(ticks)
+    device_s = step_s * plan.grid.ranks
+    parts_s = {key: to_seconds(part) for key, part in step.parts_ticks.items()}
+    busy_s = parts_s["compute"] + parts_s["optimizer"]
+    return Prediction(
+        gpt=gpt,
+        plan=plan,
+        machine=machine.name,
+        breakdown_s=parts_s,
+        step_s=step_s,
+        model_flops_per_s_per_device=step.model_flops / device_s,
+        hardware_flops_per_s_per_device=step.hardware_flops / device_s,
+        peak_flops_per_s=peak_flops_per_s(machine, plan.precision),
+        memory=Memory(
+            peak_bytes=step.memory.total_bytes,
+            capacity_bytes=machine.device.usable_bytes,
+            parts={role: n for role, n in step.memory.parts.items() if role != HOST},
+            op=step.memory.op,
+            host_bytes=step.memory.parts[HOST],
+        ),
+        ops=step.ops,
+        comm_bytes=step.comm_bytes,
+        cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s),
+    )

@@ -1,0 +1,104 @@
+"""The machine's own network as the simulator's fabric: ranks placed, rings routed and timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from simulator.ranks.classes import Ints
+from topologies.collectives.collective_time import Kind, collective_seconds
+from topologies.errors import MachineError
+from topologies.machine import Machine
+from topologies.placement import Placement, contiguous
+from topologies.routing.rings import Ring, rings_together
+from workload.op import MESSAGES
+
+
+class MachineFabric:
+    """The rings of ranks on a machine; without a placement they fill node after node.
+
+    `payloads` has how many bytes a stack sends for each of the program's, by kind of collective.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        ranks: int,
+        placement: Placement | None = None,
+        payloads: Mapping[str, float] | None = None,
+    ) -> None:
+        self._machine = machine
+        self._payloads = payloads or {}
+        self._placement = contiguous(machine, ranks) if placement is None else placement
+        if self._placement.ranks != ranks:
+            raise MachineError(
+                f"the placement has {self._placement.ranks} ranks, but the plan has {ranks}"
+            )
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on the node that has most of them."""
+        return int(np.bincount(self._placement.node).max())
+
+    @property
+    def compute_share(self) -> float:
+        """The share of an overlapped collective's time that its device's compute loses."""
+        return self._machine.software.compute_share
+
+    def rings(self, together: Sequence[Ints]) -> list[tuple[Sequence[Ring], Ints]]:
+        """For each of some axes, given by its groups, (groups, members), the different rings and
+        each group's index, while all groups of all of them are active at once."""
+        every = rings_together(self._machine, self._placement, together)
+        return [(found, index) for index, found in every]
+
+    def slowest(self, rings: Sequence[Ring]) -> list[Ring]:
+        """Of rings that differ in their rate alone the slowest."""
+        return [min(alike, key=_rate) for alike in _alike_but_for_rate(rings)]
+
+    def fastest(self, rings: Sequence[Ring]) -> list[Ring]:
+        """Of rings that differ in their rate alone the fastest."""
+        return [max(alike, key=_rate) for alike in _alike_but_for_rate(rings)]
+
+    def ideal(self, ranks: int) -> list[Ring]:
+        """Rings on one of which a gather or a scatter is as fast as on that of any group of so many
+        ranks, wherever they are: each has all NICs of its nodes to itself, and links in a node take
+        no time. An all-reduce, whose algorithm changes with the nodes, may be faster elsewhere."""
+        nics = self._machine.node.nics
+        least = -(-ranks // self.ranks_per_node)
+        rate = math.inf if least == 1 else nics.count * nics.bytes_per_s
+        counts = sorted({least, *(least << n for n in range((ranks // least).bit_length())), ranks})
+        return [Ring(ranks, nodes, -(-ranks // nodes), rate) for nodes in counts if nodes <= ranks]
+
+    def seconds(self, kind: Any, payload_bytes: int, ring: Ring) -> float:
+        """How long a collective of that kind and payload takes on that ring."""
+        known: Kind = "send_recv" if kind in MESSAGES else kind
+        sent_bytes = round(payload_bytes * self._payloads.get(kind, 1.0))
+        return collective_seconds(self._machine, known, sent_bytes, ring)
+
+
+def _rate(ring: Ring) -> float:
+    return ring.bytes_per_s
+
+
+def _alike_but_for_rate(rings: Sequence[Ring]) -> Iterable[Sequence[Ring]]:
+    found: dict[Ring, list[Ring]] = {}
+    for ring in rings:
+        found.setdefault(replace(ring, bytes_per_s=0.0), []).append(ring)
+    return found.values()
+
+
+@lru_cache(maxsize=8)
+def fabric_of(
+    machine: Machine,
+    ranks: int,
+    placement: Placement | None = None,
+    payloads: tuple[tuple[str, float], ...] = (),
+) -> MachineFabric:
+    """The fabric of these ranks, the same one for as long as others want few else: what was found
+    out about its networks is kept with it."""
+    return MachineFabric(machine, ranks, placement, dict(payloads))

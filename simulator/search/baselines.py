@@ -1,0 +1,138 @@
+"""Other ways to rank plans, beside the search: all of them simulated, or AxoNN's model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from simulator.predict import Prediction, predict
+from simulator.ranks.fabric import MachineFabric
+from simulator.search.axonn_model import communication_s, rates_of
+from simulator.search.objective import Objective
+from simulator.search.problem import SearchProblem, schedules
+from simulator.search.progress import Progress
+from simulator.search.space import Order, Space, overlaps, space_of
+from topologies.errors import MachineError
+from topologies.machine import Machine
+from topologies.placement import Placement
+from workload.errors import PlanCannotRunError, PlanError
+from workload.grid import Grid
+from workload.plan import Plan
+
+UNKNOWN = {"pipe": 1, "zero": 0, "sequence_parallel": False}  # to AxoNN's model: left out
+
+
+def every_plan(space: Space) -> Iterator[Plan]:
+    """All plans of a space."""
+    for at in range(len(space)):
+        orders = schedules(
+            space.question, int(space.columns["pipe"][at]), int(space.micro_batches[at])
+        )
+        switches = overlaps(space.question, space.shape(at))
+        for order, overlap, ranks in product(orders, switches, space.rank_orders(at)):
+            yield space.plan(at, Order(*order, overlap, ranks))
+
+
+def exhaustive(
+    question: SearchProblem,
+    machine: Machine,
+    *,
+    placement: Placement | None = None,
+    top: int = 1,
+    objective: str = "time",
+) -> Iterator[Progress]:
+    """Simulate every plan: what a search must find too, but slower."""
+    space = space_of(question)
+    goal = Objective(objective, machine, question.devices)
+    found: list[Prediction] = []
+    state = Progress(space.plans, 0, 0, 0.0, math.inf, (), False)
+    for number, plan in enumerate(every_plan(space), start=1):
+        try:
+            prediction = predict(question.gpt, plan, machine, placement=placement)
+        except MachineError as error:
+            fitting, refused = state.fitting + 1, state.unpredicted + 1
+            reason = state.reason or str(error)
+            state = replace(state, fitting=fitting, unpredicted=refused, reason=reason)
+        else:
+            if prediction.memory.fits:
+                found = sorted([*found, prediction], key=goal.place)[:top]
+            fitting = state.fitting + prediction.memory.fits
+            state = replace(state, fitting=fitting, simulated=state.simulated + 1)
+        values = [goal.shown(goal.of(each)) for each in found] or [math.inf]
+        state = replace(state, best=values[0], found=tuple(found))
+        if number < space.plans:
+            yield state
+    yield replace(state, bound=values[0], is_optimal=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A plan as AxoNN's model ranks it, and as it is simulated."""
+
+    communication_s: float
+    prediction: Prediction
+
+
+def by_axonn(
+    question: SearchProblem, machine: Machine, *, placement: Placement | None = None, top: int = 20
+) -> list[Ranked]:
+    """The `top` grids by AxoNN's model that fit, each simulated with all overlaps.
+
+    The model knows the four axes alone, so pipelines and zero are left out, and a rank runs the
+    largest micro-batch with which it fits.
+    """
+    for key, value in UNKNOWN.items():
+        if (wanted := question.fixed.get(key, value)) != value:
+            said = str(wanted).lower()
+            raise PlanError(f"AxoNN's model knows x, y, z and data alone, so not {key}={said}")
+    own = {**UNKNOWN, "recompute": "full", **question.fixed}
+    space = space_of(SearchProblem(question.gpt, question.devices, question.batch, own))
+    fabric = MachineFabric(machine, question.devices, placement)
+    rates: dict[Grid, dict[str, float]] = {}
+    timed: list[tuple[float, int, Plan]] = []
+    for plan in _plans(space):
+        rates.setdefault(plan.grid, rates_of(fabric, plan.grid))
+        timed.append(
+            (communication_s(question.gpt, plan, rates[plan.grid]), -plan.micro_batch, plan)
+        )
+    ranked: list[Ranked] = []
+    seen: set[Grid] = set()
+    for seconds, _, plan in sorted(timed, key=lambda item: item[:2]):
+        if len(ranked) == top:
+            break
+        if plan.grid in seen:
+            continue
+        prediction = predict(question.gpt, plan, machine, placement=placement)
+        if prediction.memory.fits:
+            seen.add(plan.grid)
+            ranked.append(Ranked(seconds, prediction))
+    if not ranked:
+        raise PlanCannotRunError(
+            f"no grid of AxoNN's model fits into {question.devices} devices of {machine.full_name}"
+        )
+    return ranked
+
+
+def _plans(space: Space) -> Iterator[Plan]:
+    for at in range(len(space)):
+        overlap = overlaps(space.question, space.shape(at))[0]
+        yield space.plan(at, Order("1f1b", 1, overlap, space.rank_orders(at)[0]))
+
+
+def kendall_tau(ranked: Sequence[Ranked]) -> float:
+    """How far two rankings agree: 1 wholly, 0 not at all, -1 reversed (Kendall's tau-a)."""
+    pairs = [(a, b) for at, a in enumerate(ranked) for b in ranked[at + 1 :]]
+    if not pairs:
+        return 1.0
+    agree = sum(
+        _sign(b.communication_s - a.communication_s)
+        * _sign(b.prediction.step_s - a.prediction.step_s)
+        for a, b in pairs
+    )
+    return agree / len(pairs)
+
+
+def _sign(number: float) -> int:
+    return (number > 0) - (number < 0)

@@ -1,0 +1,126 @@
+"""The programs of many shapes at once: lowered together as far as they are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.search.space import Space
+from workload.lowering import lower
+from workload.op import Op
+from workload.plan import OVERLAPS, Plan
+from workload.program import Program
+from workload.sizes.vectorized import Lanes, UnequalLanesError, lanes
+
+Ints = NDArray[np.int64]
+SIZES = ("x", "y", "z", "data", "micro_batch")
+KINDS = ("zero", "recompute", "sequence_parallel")
+MOST = 2  # micro-batches: the first overwrites gradients, the others add to them
+
+
+@dataclass(frozen=True)
+class BatchedProgram:
+    """One program of a stage with one layer and at most two micro-batches, with sizes for each of
+    `rows` of a space.
+
+    `orders` has the number of each row's rank order, or ANY. `rings` keeps what is known of the
+    rows' groups by axes, `timed` what is known of their ops.
+    """
+
+    rows: Ints
+    program: Program
+    orders: Ints
+    rings: dict[tuple[object, ...], Ints] = field(default_factory=dict)
+    timed: dict[tuple[object, ...], Ints] = field(default_factory=dict)
+
+    @property
+    def micro_batches(self) -> int:
+        """How many micro-batches the program has."""
+        return self.program.plan.micro_batches
+
+    def values(self, number: Any) -> Ints:
+        """A size of the program as an array with an entry for each row."""
+        if isinstance(number, Lanes):
+            return number.values
+        return np.full(len(self.rows), number, dtype=np.int64)
+
+    def only(self, keep: NDArray[np.bool_]) -> BatchedProgram:
+        """The same for some of the rows."""
+        return (
+            self
+            if keep.all()
+            else BatchedProgram(self.rows[keep], _cut(self.program, keep), self.orders[keep])
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedProgram(BatchedProgram):
+    """Rows of `base`, each with its ranks in one order: `lane` says which row of it each one is."""
+
+    base: BatchedProgram
+    lane: Ints
+
+    def values(self, number: Any) -> Ints:
+        """See `BatchedProgram`; the program is that of `base`."""
+        return self.base.values(number)[self.lane]
+
+
+def placed(base: BatchedProgram, lane: Ints, orders: Ints) -> PlacedProgram:
+    """Some rows of `base` with their ranks in these orders."""
+    return PlacedProgram(base.rows[lane], base.program, orders, base=base, lane=lane)
+
+
+def kinds(space: Space, rows: Ints) -> list[Ints]:
+    """The rows in parts whose programs are mostly alike."""
+    columns = [space.columns[key][rows] for key in KINDS]
+    columns += [np.minimum(space.columns[key][rows], 2) for key in ("x", "y", "z", "data")]
+    columns.append(np.minimum(space.micro_batches[rows], MOST))
+    found, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    return [rows[which.ravel() == kind] for kind in range(found.shape[1])]
+
+
+def sized(space: Space, rows: Ints, **how: Any) -> Iterator[BatchedProgram]:
+    """The programs of these rows, each of them in one of the answers; `how` has fields of the plan
+    in place of the usual ones."""
+    waiting = kinds(space, rows)[::-1]
+    while waiting:
+        some = waiting.pop()
+        try:
+            yield BatchedProgram(some, _lowered(space, some, **how), space.orders_of(some))
+        except UnequalLanesError as error:
+            waiting += [some[error.aside], some[~error.aside]]
+
+
+def _lowered(
+    space: Space, rows: Ints, overlap: tuple[str, ...] = OVERLAPS, schedule: str = "1f1b"
+) -> Program:
+    """A stage's program is that of a pipeline of one stage, but for its ends."""
+    fields = space.shape(int(rows[0])) | {"pipe": 1, "overlap": overlap, "schedule": schedule}
+    fields |= {key: lanes(space.columns[key][rows]) for key in SIZES}
+    micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
+    batch = micro_batches * fields["z"] * fields["data"] * fields["micro_batch"]
+    gpt = replace(space.question.gpt, layers=1)
+    return lower(gpt, Plan(**fields, **space.question.others, batch=batch))
+
+
+def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:
+    """The program for some of its lanes."""
+
+    def cut(value: Any) -> Any:
+        return lanes(value.values[keep]) if isinstance(value, Lanes) else value
+
+    ops = []
+    for op in program.ops:
+        how = {key: cut(value) for key, value in op.attributes.items()}
+        ops.append(replace(op, nbytes=cut(op.nbytes), flops=cut(op.flops), attributes=how))
+    return replace(program, ops=tuple(ops))
+
+
+def adds_to_tied(op: Op, some: BatchedProgram) -> bool:
+    """Whether an op adds to the gradient of a table that the model's ends share: in a pipeline each
+    end has its own, and the first addition overwrites it."""
+    return some.program.gpt.tied and op.kind == "accumulate" and ".embed" in op.block

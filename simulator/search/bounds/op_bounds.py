@@ -1,0 +1,189 @@
+"""How long the ops of many plans take at least: each distinct size is asked for once.
+
+A collective lasts as long as on the fastest of its axes' rings, alone: no rank's is shorter. Where
+ranks may be in any order, that is the fastest ring of all orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.analytic import ComputeCosts
+from simulator.engine.ticks import to_ticks
+from simulator.ranks.fabric import MachineFabric
+from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram
+from simulator.search.rank_orders import (
+    ANY,
+    ORDERS,
+    Strides,
+    members,
+    spans_of,
+    strides,
+    strides_in_any_order,
+)
+from simulator.search.space import Space
+from topologies.routing.rings import Ring
+from workload.grid import Grid
+from workload.op import Op
+from workload.sizes.vectorized import Lanes
+
+Ints = NDArray[np.int64]
+NONE = -1
+MIX = np.int64(0x9E3779B97F4A7C15 - 2**64)
+
+
+@dataclass(frozen=True)
+class OpBounds:
+    """Times of ops on a machine, for the plans of a space."""
+
+    space: Space
+    costs: ComputeCosts
+    fabric: MachineFabric
+    _rings: list[Sequence[Ring]] = field(default_factory=list)
+    _numbers: dict[object, int] = field(default_factory=dict)
+    _places: dict[tuple[object, ...], Ints] = field(default_factory=dict)
+    _ways: dict[Strides, Sequence[Ring]] = field(default_factory=dict)
+    _links: dict[tuple[int, int, int], Sequence[Ring]] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    def ticks(self, some: BatchedProgram, op: Op) -> Ints:
+        """The least ticks of an op for each row."""
+        if isinstance(some, PlacedProgram) and not op.communicates:
+            return self.ticks(some.base, op)[some.lane]
+        asked = _asked(op)
+        if asked not in some.timed:
+            some.timed[asked] = self.of_bytes(some, op, some.values(op.nbytes))
+        return some.timed[asked]
+
+    def of_bytes(self, some: BatchedProgram, op: Op, nbytes: Ints) -> Ints:
+        """The same for an op on so many bytes in each row."""
+        if op.communicates:
+            return self._communicated(some, op, nbytes)
+        return self._computed(some, op, nbytes)
+
+    def _computed(self, some: BatchedProgram, op: Op, nbytes: Ints) -> Ints:
+        names = [key for key, value in op.attributes.items() if isinstance(value, Lanes)]
+        sizes = [nbytes, *map(some.values, (op.flops, *(op.attributes[key] for key in names)))]
+        first, which = _distinct(sizes)
+        rest = tuple((key, value) for key, value in op.attributes.items() if key not in names)
+        what: tuple[Any, ...] = op.kind, op.dtype, op.name.partition(".")[2], rest
+        found = []
+        for at in zip(*(size[first].tolist() for size in sizes), strict=True):
+            asked: tuple[Any, ...] = what, at
+            if asked not in self._known:
+                how = {**op.attributes, **dict(zip(names, at[2:], strict=True))}
+                own = replace(op, nbytes=at[0], flops=at[1], attributes=how)
+                self._known[asked] = to_ticks(self.costs.seconds(own))
+            found.append(self._known[asked])
+        return np.array(found, dtype=np.int64)[which]
+
+    def _communicated(self, some: BatchedProgram, op: Op, nbytes: Ints) -> Ints:
+        sizes = [nbytes, self._rings_of(some, op)]
+        first, which = _distinct(sizes)
+        pairs = zip(*(size[first].tolist() for size in sizes), strict=True)
+        found = [self._on_best(op.kind, own, number) for own, number in pairs]
+        return np.array(found, dtype=np.int64)[which]
+
+    def _on_best(self, kind: str, nbytes: int, number: int) -> int:
+        """The ticks of a collective on the fastest of some rings."""
+        asked = kind, nbytes, number
+        if asked not in self._known:
+            each = (self._on(kind, nbytes, ring) for ring in self._rings[number])
+            self._known[asked] = min(each, default=0)
+        return self._known[asked]
+
+    def _on(self, kind: str, nbytes: int, ring: Ring) -> int:
+        asked = kind, nbytes, ring
+        if asked not in self._known:
+            self._known[asked] = to_ticks(self.fabric.seconds(kind, nbytes, ring))
+        return self._known[asked]
+
+    def link_ticks(self, grid: Grid, nbytes: int) -> list[int]:
+        """The least ticks of a message over each link of a ring of stages."""
+        found, stride = [], grid.stride("pipe")
+        for stage in range(grid.pipe):
+            key = stride, grid.pipe, stage
+            if key not in self._links:
+                self._links[key] = self.fabric.rings([grid.groups(f"link{stage}")])[0][0]
+            found.append(min(self._on("send", nbytes, ring) for ring in self._links[key]))
+        return found
+
+    def _rings_of(self, some: BatchedProgram, op: Op) -> Ints:
+        """For each row the number of the rings, one of which its groups have."""
+        key = op.axes, op.kind == "all_reduce"
+        if key not in some.rings:
+            table, which = self.space.grids
+            if key not in self._places:
+                self._places[key] = np.full((table.shape[1], ANY + 1), NONE, dtype=np.int64)
+            numbers, grids = self._places[key], which[some.rows]
+            found = numbers[grids, some.orders]
+            if (found == NONE).any():
+                for place in np.unique((grids * (ANY + 1) + some.orders)[found == NONE]).tolist():
+                    grid, order = divmod(place, ANY + 1)
+                    numbers[grid, order] = self._number(table[:, grid].tolist(), order, *key)
+                found = numbers[grids, some.orders]
+            some.rings[key] = found
+        return some.rings[key]
+
+    def _number(self, sizes: list[int], order: int, axes: tuple[str, ...], reduces: bool) -> int:
+        """The number of the rings of some axes, in an order or in any."""
+        spans = spans_of(tuple(sizes), self.shard, ORDERS[order % ANY])
+        anywhere = order == ANY
+        ways = strides_in_any_order(spans, axes) if anywhere else frozenset({strides(spans, axes)})
+        if reduces:  # over axes apart only small sums, which are not worth asking for a ring
+            ways = frozenset(way for way in ways if len(way) <= 1)
+        size = prod(spans[axis][1] for axis in axes)
+        key: object = ways or (size, reduces)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._rings)
+            every = [ring for way in sorted(ways) for ring in self._rings_along(way)]
+            if not ways and not reduces:
+                every = self.fabric.ideal(size)
+            self._rings.append(self.fabric.fastest(every))
+        return self._numbers[key]
+
+    def _rings_along(self, way: Strides) -> Sequence[Ring]:
+        if way not in self._ways:
+            groups = members(way, self.space.question.devices)
+            self._ways[way] = self.fabric.rings([groups])[0][0]
+        return self._ways[way]
+
+    @property
+    def shard(self) -> int:
+        """The part of data that shards, as the question fixes it."""
+        return int(self.space.question.fixed.get("shard", 0))
+
+
+def _asked(op: Op) -> tuple[object, ...]:
+    """What an op's time depends on among those of a program: micro-batches repeat each other."""
+    if op.communicates:
+        return op.kind, op.axes, _bare(op.nbytes)
+    how = tuple((key, _bare(value)) for key, value in op.attributes.items())
+    rest = op.name.partition(".")[2]
+    return op.kind, op.dtype, rest, how, _bare(op.nbytes), _bare(op.flops)
+
+
+def _bare(value: object) -> object:
+    return value.values.tobytes() if isinstance(value, Lanes) else value
+
+
+def _distinct(columns: Sequence[Ints]) -> tuple[list[int], Ints]:
+    """The first rows of all different ones, and for each row which of them it is."""
+    varied = [column for column in columns if not (column == column[0]).all()]
+    if not varied:
+        return [0], np.zeros(len(columns[0]), dtype=np.int64)
+    table = np.stack(varied)
+    marks = np.zeros(table.shape[1], dtype=np.int64)
+    for column in table:
+        marks = (marks ^ column) * MIX
+        marks ^= marks >> 29
+    _, first, which = np.unique(marks, return_index=True, return_inverse=True)
+    if not (table == table[:, first[which]]).all():  # two rows with the same mark
+        _, first, which = np.unique(table, axis=1, return_index=True, return_inverse=True)
+    return first.tolist(), np.asarray(which.ravel(), dtype=np.int64)

@@ -1,0 +1,71 @@
+"""What a pipeline takes at least when its schedule is played slot by slot, messages included.
+
+Slots are as long as alone, those of all micro-batches but the last as the first one's, which adds
+to no gradients; what slots of the last one leave under way takes from the slot that follows. What
+slots and messages wait for is exact. Links carry each message as fast as their fastest ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
+from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
+from simulator.search.bounds.isolated import Before
+from simulator.search.bounds.stream_bound import ModelEnds
+from workload.plan import Plan
+from workload.schedule import INPUT, Slot, slots
+
+Orders = tuple[tuple[Slot, ...], ...]
+Place = tuple[str, ModelEnds, bool]  # a work, a chunk's ends, whether it is the last micro-batch's
+
+
+def paced_ticks(
+    plan: Plan, slot_ticks: Callable[[Place, Before | None], int], links: Sequence[int]
+) -> int:
+    """The end of the last slot of all stages; `slot_ticks` is asked for a slot, and for what came
+    right before it if that was one of the last micro-batch."""
+    small = folded_plan(plan)
+    known: dict[tuple[Place, Before | None], int] = {}
+
+    def stage_ticks(stage: int, order: Sequence[Slot]) -> list[int]:
+        before, row = None, []
+        for slot in order:
+            place = _place(plan, small, stage, slot)
+            if (place, before) not in known:
+                known[place, before] = slot_ticks(place, before)
+            row.append(known[place, before])
+            before = place[:2] if place[2] else None
+        return row
+
+    while True:
+        orders = _orders(small)
+        pipe = SlotSchedule(
+            orders=orders,
+            ticks=[stage_ticks(stage, order) for stage, order in enumerate(orders)],
+            links=links,
+            overlapped="pp" in plan.overlap,
+            micro_batches=small.micro_batches,
+        )
+        times = simulate_schedule(pipe)
+        folded = FoldedSchedule(plan, small, pipe, times)
+        if folded.is_steady:
+            return max(own.end[-1] for own in times) + folded.shift_ticks
+        small = grown(plan, small)
+
+
+def _place(plan: Plan, small: Plan, stage: int, slot: Slot) -> Place:
+    chunk = slot.chunk * plan.pipe + stage
+    ends = ModelEnds(first=chunk == 0, last=chunk == plan.pipe * plan.interleave - 1)
+    work = "backward" if slot.work == INPUT else slot.work
+    return work, ends, slot.micro_batch == small.micro_batches - 1
+
+
+def _orders(plan: Plan) -> Orders:
+    return _known_orders(plan.schedule, plan.pipe, plan.micro_batches, plan.interleave)
+
+
+@lru_cache(maxsize=64)
+def _known_orders(schedule: str, stages: int, micro_batches: int, chunks: int) -> Orders:
+    return tuple(slots(schedule, stage, stages, micro_batches, chunks) for stage in range(stages))

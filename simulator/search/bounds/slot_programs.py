@@ -1,0 +1,144 @@
+"""What the slots of some plans with the same program run, op by op, and what each op waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+from simulator.engine.interference import work_of
+from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
+from simulator.search.bounds.stream_bound import ModelEnds, part_of
+from workload.dataflow import Waits, waits
+from workload.lowering import lower
+from workload.op import STEP, Op
+from workload.passes.overlap import overlap_slot, overlap_step
+from workload.program import Program
+
+SIZES = ("x", "y", "z", "data", "micro_batch", "batch")
+Slots = tuple[Sequence[Op], Sequence[Waits]]
+
+
+@dataclass(frozen=True)
+class LoweredSlots:
+    """Rows whose program, without overlaps, is lowered once for all overlaps. `known` keeps slots
+    for other programs that run the same in them."""
+
+    plain: BatchedProgram
+    known: dict[tuple[object, ...], Slots] = field(default_factory=dict)
+
+    def few(self, layers: int) -> Program:
+        """The first row's program with so many layers."""
+        if layers not in self._few:
+            program = self.plain.program
+            own: dict[str, Any] = {
+                key: int(self.plain.values(getattr(program.plan, key))[0]) for key in SIZES
+            }
+            gpt = replace(program.gpt, layers=layers)
+            self._few[layers] = lower(gpt, replace(program.plan, **own))
+        return self._few[layers]
+
+    @cached_property
+    def _few(self) -> dict[int, Program]:
+        return {}
+
+
+@dataclass(frozen=True)
+class SlotProgram:
+    """The slots of some rows with these overlaps: all run the same."""
+
+    lowered: LoweredSlots
+    overlap: tuple[str, ...]
+
+    @cached_property
+    def some(self) -> BatchedProgram:
+        """The rows with their program."""
+        plain = self.lowered.plain
+        return replace(plain, program=overlapped(plain.program, self.overlap), rings={})
+
+    def slots(
+        self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: int
+    ) -> Slots:
+        """The ops of a micro-batch's slots through a chunk of so many layers, and what they wait
+        for; sizes are those of any plan."""
+        asked = ends, layers, self._marks(micro_batch, works)
+        if asked not in self.lowered.known:
+            self.lowered.known[asked] = self._slots(micro_batch, works, ends, layers)
+        return self.lowered.known[asked]
+
+    def _marks(self, micro_batch: int, works: tuple[str, ...]) -> tuple[object, ...]:
+        """Programs that agree in these run the same in some slots, whatever their sizes and however
+        many layers: the ops of one layer, and the overlaps. Forward passes have weights to gather,
+        and nothing else that an overlap moves."""
+        if (micro_batch, works) not in self._marked:
+            program, block = self.some.program, f"m{micro_batch}."
+            switches = self._switches(micro_batch)
+            if works == ("forward",):
+                switches = tuple(switch for switch in switches if switch == "oag")
+            ops = (op for op in program.ops if op.block.startswith(block) and work_of(op) in works)
+            self._marked[micro_batch, works] = (
+                (program.plan.micro_batches, program.plan.schedule, micro_batch, works, switches),
+                tuple(map(_mark, ops)),
+            )
+        return self._marked[micro_batch, works]
+
+    @cached_property
+    def _marked(self) -> dict[tuple[int, tuple[str, ...]], tuple[object, ...]]:
+        return {}
+
+    def _slots(
+        self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: int
+    ) -> Slots:
+        parts = ["layer", *ends.parts]
+        every = self._ops(micro_batch, layers)
+        ops = [
+            op
+            for work in works
+            for op in every[work]
+            if _part(op) in parts and not (adds_to_tied(op, self.some) and not ends.alone)
+        ]
+        return ops, waits(ops)
+
+    def _switches(self, micro_batch: int) -> tuple[str, ...]:
+        """The overlaps that concern a micro-batch: the last one alone sums gradients over data."""
+        if micro_batch == self.some.micro_batches - 1:
+            return self.overlap
+        return tuple(switch for switch in self.overlap if switch != "dp")
+
+    def _ops(self, micro_batch: int, layers: int) -> Mapping[str, list[Op]]:
+        """A micro-batch's ops of the first row's program of so many layers, by work."""
+        if (micro_batch, layers) not in self._known:
+            program, block = self.lowered.few(layers), f"m{micro_batch}."
+            own = tuple(op for op in program.ops if op.block.startswith((block, STEP)))
+            found: dict[str, list[Op]] = {}
+            for op in overlapped(replace(program, ops=own), self._switches(micro_batch)).ops:
+                if op.block != STEP:
+                    found.setdefault(work_of(op), []).append(op)
+            self._known[micro_batch, layers] = found
+        return self._known[micro_batch, layers]
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int], Mapping[str, list[Op]]]:
+        return {}
+
+
+def overlapped(program: Program, overlap: tuple[str, ...]) -> Program:
+    """The program of one stage, lowered without overlaps, with these: what lowering makes of it."""
+    plan = replace(program.plan, overlap=overlap)
+    ops: list[Op] = []
+    for slot, own in groupby(program.ops, lambda op: program.slot_of.get(op.block)):
+        some = list(own)
+        ops += overlap_slot(some, plan) if slot is not None else some
+    ops = overlap_step(ops, plan, program.buffers, program.slot_of)
+    return replace(program, plan=plan, ops=tuple(ops))
+
+
+def _mark(op: Op) -> tuple[object, ...]:
+    return op.name, op.kind, op.block, op.stream, op.axes, op.reads, op.writes
+
+
+def _part(op: Op) -> str:
+    owner, _, rest = op.name.partition(".")
+    return part_of(owner if rest.startswith("grads.") else op.block.split(".")[1])

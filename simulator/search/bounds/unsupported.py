@@ -1,0 +1,119 @@
+"""Which plans a machine has no times for: it may know collectives in groups of some sizes alone.
+
+Whether there is a time depends on an op's kind and on how many ranks meet in it, not on which ranks
+these are. So whatever has none in one rank order, overlap or schedule of a shape has none in any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.analytic import ComputeCosts
+from simulator.ranks.fabric import MachineFabric
+from simulator.search.bounds.batched_programs import BatchedProgram
+from simulator.search.space import Space
+from topologies.errors import MachineError
+from workload.op import Op
+from workload.sizes.vectorized import Lanes
+
+Ints = NDArray[np.int64]
+Meeting = tuple[str, Ints]  # a collective's kind, and for each row how many ranks meet
+ACROSS_STAGES = ("norm.reduce", "loss.reduce")
+FORM = "form"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Rows that may fit, but of which no plan can be predicted, and why."""
+
+    rows: Ints
+    reason: str
+
+
+@dataclass(frozen=True)
+class RefusalTimes:
+    """What a machine has no times for, asked for once."""
+
+    costs: ComputeCosts
+    fabric: MachineFabric
+    _known: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    def against(self, space: Space, some: BatchedProgram) -> list[Refused]:
+        """Which of some rows cannot be predicted, each with one reason."""
+        left = np.ones(len(some.rows), dtype=bool)
+        found: list[Refused] = []
+        for flags, reason in self._reasons(space, some):
+            if (flags & left).any():
+                found.append(Refused(some.rows[flags & left], reason))
+                left &= ~flags
+        return found
+
+    def _reasons(
+        self, space: Space, some: BatchedProgram
+    ) -> Iterator[tuple[NDArray[np.bool_], str]]:
+        for op in some.program.ops:
+            if not op.communicates and (reason := self._against_op(op)):
+                yield np.ones(len(some.rows), dtype=bool), reason
+        for kind, ranks in _meetings(space, some):
+            for size in np.unique(ranks).tolist():
+                if reason := self._against_group(kind, size):
+                    yield ranks == size, reason
+
+    def _against_op(self, op: Op) -> str:
+        key = op.kind, op.dtype, op.attributes.get(FORM)
+        if key not in self._known:
+            how = {name: _first(value) for name, value in op.attributes.items()}
+            sizes = {"nbytes": _first(op.nbytes), "flops": _first(op.flops)}
+            try:
+                self.costs.seconds(replace(op, attributes=how, **sizes))
+                self._known[key] = ""
+            except MachineError as error:
+                self._known[key] = str(error)
+        return self._known[key]
+
+    def _against_group(self, kind: str, ranks: int) -> str:
+        key = kind, ranks
+        if key not in self._known:
+            try:
+                self.fabric.seconds(kind, 1, self.fabric.ideal(ranks)[0])
+                self._known[key] = ""
+            except MachineError as error:
+                self._known[key] = str(error)
+        return self._known[key]
+
+
+def _first(value: Any) -> Any:
+    return int(value.values[0]) if isinstance(value, Lanes) else value
+
+
+def _meetings(space: Space, some: BatchedProgram) -> Iterator[Meeting]:
+    """The collectives and messages of some rows, with those of their pipelines."""
+    ops, stages = some.program.ops, space.columns["pipe"][some.rows]
+    apart = stages > 1
+    met = dict.fromkeys((op.kind, op.axes) for op in ops if op.communicates)
+    across = {op.name: op.axes for op in ops if op.name in ACROSS_STAGES}
+    for kind, axes in met:
+        alone = {own.name for own in ops if (own.kind, own.axes) == (kind, axes)}
+        ranks = _ranks(space, some.rows, axes)
+        yield kind, np.where(apart, 1, ranks) if alone <= set(ACROSS_STAGES) else ranks
+    if apart.any():
+        for name in ACROSS_STAGES:
+            ranks = stages * _ranks(space, some.rows, across.get(name, ()))
+            yield "all_reduce", np.where(apart, ranks, 1)
+        yield "send", np.where(apart, 2, 1)
+        if some.program.gpt.tied:
+            yield "all_reduce", np.where(apart, 2, 1)
+
+
+def _ranks(space: Space, rows: Ints, axes: tuple[str, ...]) -> Ints:
+    """How many ranks there are in a group over some axes, for each row."""
+    data, shard = space.columns["data"][rows], int(space.question.fixed.get("shard", 0))
+    run = np.full_like(data, shard) if shard else data
+    sizes = {"shard": run, "replica": data // run}
+    every = [sizes[axis] if axis in sizes else space.columns[axis][rows] for axis in axes]
+    return np.asarray(np.prod(np.stack(every), axis=0) if every else np.ones_like(data))

@@ -1,0 +1,101 @@
+"""What a search is asked, and which values it leaves to single fields of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isqrt
+from typing import Any
+
+from workload.errors import PlanError
+from workload.gpt import GPT
+from workload.grid import AXES, USUAL, check_order
+from workload.plan import CHOICES
+
+SHAPE = ("x", "y", "z", "data", "pipe", "micro_batch", "zero", "recompute", "sequence_parallel")
+SEARCHED = (*SHAPE, "interleave", "schedule", "overlap", "order")
+REFUSED = {
+    "stage_layers": "it splits layers evenly",
+    "ends_as_layers": "it splits layers evenly",
+    "batch": "it asks for one batch",
+}
+RECOMPUTES = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class SearchProblem:
+    """Which plan is best for `gpt` on `devices` devices, `batch` sequences a step.
+
+    `fixed` has fields of the plan that every answer must have; those that it does not name and that
+    are not searched stand at their defaults.
+    """
+
+    gpt: GPT
+    devices: int
+    batch: int
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, instead in REFUSED.items():
+            if key in self.fixed:
+                raise PlanError(f"a search cannot keep {key}; {instead}")
+        for key in (*AXES, "micro_batch", "interleave"):
+            if self.fixed.get(key, 1) < 1:
+                raise PlanError(f"{key}={self.fixed[key]} must be at least 1")
+        check_order(self.fixed.get("order", USUAL))
+        recompute = str(self.fixed.get("recompute", "none"))
+        if ":" in recompute:
+            raise PlanError(
+                f"a search cannot keep recompute={recompute}; use none, selective, full"
+            )
+        if self.fixed.get("matmul_forms", "plain") != "plain":
+            raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")
+
+    def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
+        """Those of some values of a field that the question leaves."""
+        if key not in self.fixed:
+            return list(values)
+        return [self.fixed[key]]
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """The fixed fields that are not searched."""
+        return {key: value for key, value in self.fixed.items() if key not in SEARCHED}
+
+
+def schedules(question: SearchProblem, pipe: int, micro_batches: int) -> list[tuple[str, int]]:
+    """The legal pairs of schedule and interleave; a pipeline of one stage has but one order."""
+    schedules = question.choices("schedule", CHOICES["schedule"] if pipe > 1 else ["1f1b"])
+    found = []
+    for schedule in schedules:
+        chunks = divisors(question.gpt.layers) if schedule == "1f1b" and pipe > 1 else [1]
+        for interleave in question.choices("interleave", chunks):
+            legal = interleave == 1 or (
+                pipe > 1
+                and schedule == "1f1b"
+                and micro_batches % pipe == 0
+                and chunks_fit(question, pipe * interleave)
+            )
+            if legal:
+                found.append((schedule, interleave))
+    return found
+
+
+def chunks_fit(question: SearchProblem, chunks: int) -> bool:
+    """Whether the layers split evenly over so many chunks."""
+    return question.gpt.layers % chunks == 0
+
+
+def recomputes(question: SearchProblem) -> list[str]:
+    """The kinds of recomputation that a question leaves."""
+    return question.choices("recompute", RECOMPUTES)
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, the smallest first.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    low = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return low + [number // d for d in reversed(low) if d * d != number]

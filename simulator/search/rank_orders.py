@@ -1,0 +1,95 @@
+"""In which orders ranks can stand on the axes of a grid, and what groups they make there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import combinations, permutations
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workload.grid import AXES
+
+ORDERS = tuple("-".join(axes) for axes in permutations(AXES))
+ANY = len(ORDERS)  # in place of an order's number
+Span = tuple[int, int]  # a stride and a size
+Strides = tuple[Span, ...]
+Ints = NDArray[np.int64]
+
+
+def rank_orders(sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The orders that differ for axes of these sizes, the usual one first: an axis of one rank
+    stays where it usually is.
+
+    >>> rank_orders({"x": 2, "y": 1, "z": 4, "data": 1, "pipe": 1})
+    ('x-y-z-data-pipe', 'z-y-x-data-pipe')
+    """
+    return _orders_of(tuple(axis for axis in AXES if sizes[axis] > 1))
+
+
+@lru_cache(maxsize=64)
+def _orders_of(wide: tuple[str, ...]) -> tuple[str, ...]:
+    found = []
+    for order in permutations(wide):
+        left = iter(order)
+        found.append("-".join(next(left) if axis in wide else axis for axis in AXES))
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def spans_of(sizes: tuple[int, ...], shard: int, order: str) -> Mapping[str, Span]:
+    """The stride and size of every axis, and of the parts of data, given the sizes of AXES."""
+    named = dict(zip(AXES, sizes, strict=True))
+    found, stride = {}, 1
+    for axis in order.split("-"):
+        found[axis] = stride, named[axis]
+        stride *= named[axis]
+    outer, data = found["data"]
+    run = shard or data
+    return {**found, "shard": (outer, run), "replica": (outer * run, data // run)}
+
+
+def strides(spans: Mapping[str, Span], axes: tuple[str, ...]) -> Strides:
+    """What tells the groups of some axes apart from others on as many ranks: strides and sizes.
+
+    >>> lines({"z": (2, 4), "data": (8, 8)}, ("z", "data"))
+    ((2, 32),)
+    """
+    found: list[Span] = []
+    for stride, size in sorted(spans[axis] for axis in axes):
+        if size == 1:
+            continue
+        if found and found[-1][0] * found[-1][1] == stride:
+            found[-1] = found[-1][0], found[-1][1] * size
+        else:
+            found.append((stride, size))
+    return tuple(found)
+
+
+def strides_in_any_order(spans: Mapping[str, Span], axes: tuple[str, ...]) -> frozenset[Strides]:
+    """The lines of some axes in whatever order ranks are; none where they are too many to tell."""
+    wide = [axis for axis in axes if spans[axis][1] > 1]
+    ranks = prod(spans[axis][1] for axis in AXES)
+    if len(wide) != 1:
+        size = prod(spans[axis][1] for axis in wide)
+        return frozenset({strides(spans, axes)} if size in (1, ranks) else ())
+    (stride, size), own = spans[wide[0]], "data" if wide[0] in ("shard", "replica") else wide[0]
+    others = [spans[axis][1] for axis in AXES if axis != own and spans[axis][1] > 1]
+    inner = stride // spans[own][0]
+    ways = (some for count in range(len(others) + 1) for some in combinations(others, count))
+    return frozenset({((inner * prod(some), size),) for some in ways})
+
+
+def members(way: Strides, ranks: int) -> Ints:
+    """The groups along some lines, (groups, members), of so many ranks."""
+    shape, outer, places = list[int](), ranks, list[int]()
+    for stride, size in reversed(way):
+        places.append(len(shape) + 1)
+        shape += [outer // (stride * size), size]
+        outer = stride
+    shape.append(outer)
+    rest = [place for place in range(len(shape)) if place not in places]
+    every = np.arange(ranks, dtype=np.int64).reshape(shape).transpose(*rest, *places)
+    return every.reshape(-1, prod(size for _, size in way))

@@ -1,0 +1,1 @@
+"""Collective algorithms on a machine: their phases, their choice, their times."""

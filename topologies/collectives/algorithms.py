@@ -1,0 +1,210 @@
+"""Collective algorithms as phases: what moves where, over which links, in how many steps.
+
+S is the gathered size of an all-gather, the input of a reduce-scatter, the buffer of an all-reduce
+or broadcast, what each rank holds before an all-to-all, and the message of a send; p the ranks of
+the group, N its nodes, L = p/N its devices per node. Every phase costs
+
+    [ (moved / (rate * efficiency))^q + (hops * hop + steps * step)^q ]^(1/q)
+
+and a collective its launch and its phases, one after the other. q (`overlap`) says how well latency
+hides behind transfer: 1 not at all, infinite fully.
+
+Source: the form fits the measured collectives of axonn-ai/sc2025-pccl-reproducer, 8 to 256
+devices, within 4 to 8 % (benchmarks/fit_network.py). Not modelled: the library's switches of
+protocol, other than by hop and step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from topologies.hardware.software import Curve
+from topologies.routing.rings import Ring
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Bytes through each node (or through each device, inside one), their nominal rate and steps.
+
+    `hops` go from node to node and `steps` between devices of a node, each with a chunk.
+    """
+
+    moved_bytes: float
+    bytes_per_s: float
+    across: bool
+    hops: float
+    steps: float
+    chunk_bytes: float
+
+
+@dataclass(frozen=True)
+class DeviceGroup:
+    """A group of ranks as the algorithms see it: its ring, and the rate of its links in a node."""
+
+    ring: Ring
+    within_bytes_per_s: float
+
+    @property
+    def per_node(self) -> float:
+        """Ranks of the group in one node, on average."""
+        return self.ring.ranks / self.ring.nodes
+
+
+def seconds(curve: Curve, phases: Sequence[Phase], further_s: float = 0.0) -> float:
+    """Launch and phases of an algorithm; distance adds `further_s` to each hop."""
+    return curve.launch_s + sum(phase_seconds(curve, phase, further_s) for phase in phases)
+
+
+def phase_seconds(curve: Curve, phase: Phase, further_s: float = 0.0) -> float:
+    """Transfer and latency of one phase, which overlap by the curve's q."""
+    efficiency = curve.efficiency_across if phase.across else curve.efficiency_within
+    transfer_s = phase.moved_bytes / (phase.bytes_per_s * efficiency)
+    latency_s = _latency_seconds(curve, phase) + phase.hops * further_s
+    longer = max(transfer_s, latency_s)
+    if longer == 0 or min(transfer_s, latency_s) == 0:
+        return longer
+    q, shorter = curve.overlap, min(transfer_s, latency_s)
+    return longer * math.exp(math.log1p((shorter / longer) ** q) / q)
+
+
+def _latency_seconds(curve: Curve, phase: Phase) -> float:
+    chunk = phase.chunk_bytes
+    hop_s = between(curve, curve.hop_small_s, curve.hop_large_s, chunk)
+    stall = curve.stall
+    if stall is not None and stall.chunk_from_bytes <= chunk < stall.chunk_below_bytes:
+        hop_s += stall.hop_s
+    step_s = between(curve, curve.step_small_s, curve.step_large_s, chunk)
+    return phase.hops * hop_s + phase.steps * step_s
+
+
+def between(curve: Curve, small_s: float, large_s: float | None, chunk_bytes: float) -> float:
+    """The latency of a chunk: from the small one to the large one, logistic in ln(chunk).
+
+    Source: as this file; the rise is the library's change from its small-message protocols to
+    that for large ones.
+    """
+    if large_s is None or chunk_bytes <= 0 or large_s == small_s:
+        return small_s
+    steps = math.log(chunk_bytes / curve.chunk_pivot_bytes) / curve.chunk_width
+    large = 1 / (1 + math.exp(-max(-50.0, min(50.0, steps))))
+    return float(small_s ** (1 - large) * large_s**large)
+
+
+def ring(size_bytes: float, group: DeviceGroup, passes: int = 1) -> list[Phase]:
+    """A ring all-gather or reduce-scatter, or with two passes an all-reduce: S (p-1)/p each.
+
+    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce (JPDC 2009). Of a chunk's p-1 steps
+    N-1 leave a node if there is one rank in each, else N: a chunk that starts amid its node enters
+    it again for the ranks before its own. Not modelled: several chunks in flight, other than by q.
+    """
+    p, nodes = group.ring.ranks, group.ring.nodes
+    moved = passes * size_bytes * (p - 1) / p
+    around = 0 if nodes == 1 else nodes if p > nodes else nodes - 1
+    hops, steps = passes * around, passes * (p - 1 - around)
+    return [Phase(moved, group.ring.bytes_per_s, nodes > 1, hops, steps, size_bytes / p)]
+
+
+def tree(size_bytes: float, group: DeviceGroup, passes: int = 2) -> list[Phase]:
+    """Two binary trees of half the buffer each: up and down (an all-reduce), or down (one pass).
+
+    Source: Sanders, Speck and Traeff, Two-tree algorithms (Parallel Computing 2009), and NCCL's
+    latency (src/graph/tuning.cc): (L-1) steps in the node and log2(N) hops each way. Each edge
+    carries half of S per tree, so N-1 edges make S (N-1)/N per node. Not modelled: the uneven
+    load of a tree's inner nodes and leaves.
+    """
+    p, nodes = group.ring.ranks, group.ring.nodes
+    of = nodes if nodes > 1 else p
+    moved = passes * size_bytes * (of - 1) / of
+    rate = group.ring.bytes_per_s
+    hops, steps = passes * math.log2(nodes), passes * (group.per_node - 1)
+    return [Phase(moved, rate, nodes > 1, hops, steps, size_bytes / p)]
+
+
+def recursive(size_bytes: float, group: DeviceGroup, passes: int = 1) -> list[Phase]:
+    """Recursive doubling (all-gather) or halving (reduce-scatter): log2(p) exchanges.
+
+    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in
+    MPICH (IJHPCA 2005). log2(N) exchanges leave the node, where all L ranks send all they have,
+    so a node moves L S (N-1)/N. Not modelled: numbers of ranks that are no power of two.
+    """
+    p, nodes, per_node = group.ring.ranks, group.ring.nodes, group.per_node
+    phases = []
+    if per_node > 1:
+        inner = passes * size_bytes * (per_node - 1) / p
+        steps = passes * math.log2(per_node)
+        phases.append(Phase(inner, group.within_bytes_per_s, False, 0, steps, size_bytes / p))
+    if nodes > 1:
+        outer = passes * per_node * size_bytes * (nodes - 1) / nodes
+        hops = passes * math.log2(nodes)
+        phases.append(Phase(outer, group.ring.bytes_per_s, True, hops, 0, size_bytes / p))
+    return phases
+
+
+def hierarchical(size_bytes: float, group: DeviceGroup, passes: int = 1) -> list[Phase]:
+    """A ring across nodes for each local rank, all at once, and a ring inside each node.
+
+    Source: PCCL (arXiv 2504.18658). The L rings across share the node's NICs and move S (N-1)/N
+    through them in hops of S/p; the rings inside move S (L-1)/L. Not modelled: the copies that
+    reorder the blocks between the two.
+    """
+    p, nodes, per_node = group.ring.ranks, group.ring.nodes, group.per_node
+    phases = []
+    if nodes > 1:
+        outer = passes * size_bytes * (nodes - 1) / nodes
+        hops = passes * (nodes - 1)
+        phases.append(Phase(outer, group.ring.bytes_per_s, True, hops, 0, size_bytes / p))
+    if per_node > 1:
+        inner = passes * size_bytes * (per_node - 1) / per_node
+        steps = passes * (per_node - 1)
+        phases.append(Phase(inner, group.within_bytes_per_s, False, 0, steps, size_bytes / p))
+    return phases
+
+
+def nvls(size_bytes: float, group: DeviceGroup) -> list[Phase]:
+    """Reduction in the switch of a node: each device sends its buffer once and receives it once.
+
+    Source: NCCL's NVLS (src/graph/tuning.cc). A ring moves 2 (p-1)/p times as much. Across nodes
+    the switches' results meet by a tree over the NICs. Not modelled: the units that the switch
+    shares among groups.
+    """
+    phases = [Phase(size_bytes, group.within_bytes_per_s, False, 0, 1, size_bytes)]
+    return phases + (tree(size_bytes, group) if group.ring.nodes > 1 else [])
+
+
+def chain(size_bytes: float, group: DeviceGroup) -> list[Phase]:
+    """A broadcast along the ring, pipelined: all of S passes every device.
+
+    Source: NCCL's broadcast. Not modelled: the root's head start.
+    """
+    p, nodes = group.ring.ranks, group.ring.nodes
+    rate, across = group.ring.bytes_per_s, nodes > 1
+    return [Phase(size_bytes, rate, across, nodes - 1, p - nodes, size_bytes / p)]
+
+
+def pairwise(size_bytes: float, group: DeviceGroup) -> list[Phase]:
+    """An all-to-all in which each rank sends S/p to each other: inside and across at once.
+
+    Source: Thakur et al. (see `recursive`), pairwise exchange. Each node sends L S (p-L)/p through
+    its NICs; the links inside carry S (L-1)/p per device meanwhile, so the longer of both counts.
+    Not modelled: links inside that differ by pair; congestion beyond the group's fair share.
+    """
+    p, nodes, per_node = group.ring.ranks, group.ring.nodes, group.per_node
+    inner = size_bytes * (per_node - 1) / p
+    if nodes == 1:
+        return [Phase(inner, group.within_bytes_per_s, False, 0, p - 1, size_bytes / p)]
+    outer = per_node * size_bytes * (p - per_node) / p
+    rate = group.ring.bytes_per_s
+    moved = max(outer, inner * rate / group.within_bytes_per_s)
+    return [Phase(moved, rate, True, nodes - 1, per_node - 1, size_bytes / p)]
+
+
+def direct(size_bytes: float, group: DeviceGroup) -> list[Phase]:
+    """One message from one rank to another.
+
+    Source: the postal model. Not modelled: the rendezvous of small messages.
+    """
+    across = group.ring.nodes > 1
+    hops, steps = (1, 0) if across else (0, 1)
+    return [Phase(size_bytes, group.ring.bytes_per_s, across, hops, steps, size_bytes)]

@@ -1,0 +1,125 @@
+"""The table that a collective benchmark prints: time and bandwidths by devices and size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from topologies.collectives.collective_time import (
+    algorithm_seconds,
+    collective_seconds,
+    picked,
+    with_algorithm,
+)
+from topologies.errors import MachineError
+from topologies.files.units import quantity
+from topologies.hardware.software import Kind
+from topologies.machine import Machine
+from topologies.placement import Placement
+from topologies.placement_names import parse_placement
+from topologies.routing.rings import Ring, rings
+
+MOST_BYTES = 1e18
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkLine:
+    """One size on one number of devices, with the algorithm that served it."""
+
+    algorithm: str
+    devices: int
+    size_bytes: float
+    seconds: float
+    algbw_bytes_per_s: float
+    busbw_bytes_per_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The line as it stands in JSON."""
+        return {
+            "algorithm": self.algorithm,
+            "devices": self.devices,
+            "bytes": self.size_bytes,
+            "seconds": self.seconds,
+            "algbw_bytes_per_s": self.algbw_bytes_per_s,
+            "busbw_bytes_per_s": self.busbw_bytes_per_s,
+        }
+
+
+def bench(
+    machine: Machine,
+    kind: Kind,
+    sizes: Sequence[float],
+    devices: Sequence[float],
+    algorithm: str = "auto",
+    placement: str = "contiguous",
+) -> list[BenchmarkLine]:
+    """Every size on every number of devices, one group over all ranks of a placement."""
+    own = machine if algorithm == "auto" else with_algorithm(machine, kind, algorithm)
+    lines = []
+    for count in devices:
+        ring = ring_over(own, parse_placement(placement, own, int(count)))
+        lines += [_line(own, kind, size, ring) for size in sizes]
+    return lines
+
+
+def ring_over(machine: Machine, placement: Placement) -> Ring:
+    """The ring of one group over all ranks of a placement, alone on the machine."""
+    members = np.arange(placement.ranks, dtype=np.int64).reshape(1, -1)
+    return rings(machine, placement, members)[1][0]
+
+
+def _line(machine: Machine, kind: Kind, size: float, ring: Ring) -> BenchmarkLine:
+    if machine.profile is not None and kind in machine.profile.collectives:
+        name, seconds = "measured", collective_seconds(machine, kind, size, ring)
+    else:
+        times = algorithm_seconds(machine, kind, size, ring)
+        name = picked(machine, kind, size, ring, times)
+        seconds = times[name]
+    return BenchmarkLine(
+        algorithm=name,
+        devices=ring.ranks,
+        size_bytes=size,
+        seconds=seconds,
+        algbw_bytes_per_s=size / seconds,
+        busbw_bytes_per_s=size / seconds * bus_factor(kind, ring.ranks),
+    )
+
+
+def bus_factor(kind: Kind, ranks: int) -> float:
+    """Bus over algorithm bandwidth.
+
+    Source: NVIDIA/nccl-tests doc/PERFORMANCE.md.
+    """
+    factors = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "send_recv": 1.0}
+    return factors.get(kind, (ranks - 1) / ranks)
+
+
+def sizes_of(text: str) -> list[float]:
+    """The sizes of FROM:TO by doubling.
+
+    >>> sizes_of("1MiB:4MiB")
+    [1048576.0, 2097152.0, 4194304.0]
+    """
+    return doubling(text, _bytes)
+
+
+def doubling(text: str, value_of: Callable[[str], float]) -> list[float]:
+    """The values from FROM to TO by doubling, TO among them if it is met; one value is itself."""
+    first, colon, last = text.partition(":")
+    low = value_of(first)
+    high = value_of(last) if colon else low
+    if high < low:
+        raise MachineError(f"{text} runs backwards; write the smaller one first")
+    return [low * 2**power for power in range(int(math.log2(high / low) + 1e-9) + 1)]
+
+
+def _bytes(text: str) -> float:
+    digits = len(text) - len(text.lstrip("0123456789."))
+    size = quantity(f"{text[:digits]} {text[digits:].strip() or 'B'}".strip(), "bytes")
+    if not 1 <= size <= MOST_BYTES:
+        raise MachineError(f"{text} is no size from 1 B to {MOST_BYTES:g} B; write 1MiB:1GiB")
+    return size

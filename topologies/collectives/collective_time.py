@@ -1,0 +1,226 @@
+"""How long a collective takes: as measured on this machine, or by the library's algorithms.
+
+The payload is the gathered size of an all-gather, the input size of a reduce-scatter, the buffer
+of an all-reduce, broadcast or all-to-all (what one rank holds before it), and a send's message.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+from topologies.collectives import algorithms
+from topologies.collectives.algorithms import DeviceGroup, Phase
+from topologies.collectives.nccl_tuner import NONE, Shape, tuner_seconds
+from topologies.errors import MachineError
+from topologies.hardware.profile import MeasuredTable
+from topologies.hardware.software import (
+    ALGORITHMS,
+    AUTO,
+    CHEAPEST,
+    Curve,
+    Kind,
+    Software,
+    check_algorithm,
+)
+from topologies.machine import Machine
+from topologies.routing.ring_packing import packed_rings
+from topologies.routing.rings import Ring
+
+__all__ = [
+    "Kind",
+    "algorithm_seconds",
+    "collective_seconds",
+    "group_of",
+    "nominal_bytes_per_s",
+    "picked",
+    "with_algorithm",
+]
+
+
+def collective_seconds(machine: Machine, kind: Kind, payload_bytes: float, ring: Ring) -> float:
+    """Time of one collective: from the machine's measured table if it has one, else the model."""
+    if ring.ranks == 1:
+        return 0.0
+    if machine.profile is not None and kind in machine.profile.collectives:
+        table = machine.profile.collectives[kind]
+        return measured_seconds(table, kind, payload_bytes, ring.ranks)
+    times = algorithm_seconds(machine, kind, payload_bytes, ring)
+    return times[picked(machine, kind, payload_bytes, ring, times)]
+
+
+def algorithm_seconds(
+    machine: Machine, kind: Kind, payload_bytes: float, ring: Ring
+) -> dict[str, float]:
+    """Time by each algorithm that the library may take: the one it is set to, or all it has."""
+    chosen = machine.software.algorithm.of(kind)
+    group = group_of(ring)
+    names = _CHOICES[kind] if chosen in (AUTO, CHEAPEST) else (chosen,)
+    times = {name: _seconds(machine.software, kind, name, payload_bytes, group) for name in names}
+    found = {name: time for name, time in times.items() if time is not None}
+    if not found:
+        raise MachineError(_missing(machine, kind, chosen))
+    return found
+
+
+def picked(
+    machine: Machine, kind: Kind, payload_bytes: float, ring: Ring, times: Mapping[str, float]
+) -> str:
+    """The algorithm that the library takes, of those with their times.
+
+    That is its tuner's choice where it has one that we know (for an all-reduce; NCCL and RCCL have
+    rings alone for the rest), else the cheapest. So a tuner's error costs what it costs: the
+    algorithm that its constants favour takes the time that was measured.
+    """
+    tuned = machine.software.tuner != NONE and machine.software.algorithm.of(kind) == AUTO
+    if tuned and kind == "broadcast" and "ring" in times:
+        return "ring"
+    if tuned and kind == "all_reduce":
+        shape = Shape(ring.ranks, ring.nodes, nominal_bytes_per_s(machine, ring))
+        times = {
+            name: expected
+            for name, expected in tuner_seconds(
+                machine.software.tuner, payload_bytes, shape
+            ).items()
+            if name in times
+        } or times
+    return min(times, key=lambda name: times[name])
+
+
+def nominal_bytes_per_s(machine: Machine, ring: Ring) -> float:
+    """The bus bandwidth that a library finds when it looks at the group's links and NICs.
+
+    It knows neither of other groups on them nor of other jobs. A group is taken to have the first
+    devices of its nodes, and as many NICs as devices there.
+    """
+    local, node = ring.devices_per_node, machine.node
+    if ring.nodes > 1:
+        return min(local, node.nics.count) * node.nics.bytes_per_s
+    (unit_rings,) = packed_rings(node, (tuple(range(local)),))
+    return unit_rings * node.links.bytes_per_s
+
+
+def with_algorithm(machine: Machine, kind: Kind, name: str) -> Machine:
+    """The machine whose library serves a collective by the algorithm of that name."""
+    check_algorithm(kind, name)
+    algorithm = dataclasses.replace(machine.software.algorithm, **{kind: name})
+    software = dataclasses.replace(machine.software, algorithm=algorithm)
+    return dataclasses.replace(machine, software=software)
+
+
+def group_of(ring: Ring) -> DeviceGroup:
+    """The ring with its rate inside a node, where all groups of its axis are at work."""
+    return DeviceGroup(ring, ring.bytes_per_s if ring.nodes == 1 else ring.within_bytes_per_s)
+
+
+# What a library itself chooses from. A hierarchical collective is a library of its own.
+_CHOICES: dict[Kind, tuple[str, ...]] = {
+    "all_gather": ("ring", "recursive"),
+    "reduce_scatter": ("ring", "recursive"),
+    "all_reduce": ("ring", "tree", "nvls"),
+    "broadcast": ("ring", "tree"),
+    "all_to_all": ("pairwise",),
+    "send_recv": ("direct",),
+}
+
+
+def _seconds(
+    software: Software, kind: Kind, name: str, size: float, group: DeviceGroup
+) -> float | None:
+    """Time by one algorithm, or nothing where the library has no curve for it."""
+    if kind == "all_reduce" and name in ("ring", "recursive", "hierarchical"):
+        if name == "ring" and software.all_reduce is not None:
+            return algorithms.seconds(
+                software.all_reduce, algorithms.ring(size, group, passes=2), group.ring.further_s
+            )
+        return _two_halves(software, name, size, group)
+    curve = _curve(software, kind, name, group)
+    return (
+        None
+        if curve is None
+        else algorithms.seconds(curve, _phases(kind, name, size, group), group.ring.further_s)
+    )
+
+
+def _two_halves(software: Software, name: str, size: float, group: DeviceGroup) -> float | None:
+    """A reduce-scatter followed by an all-gather in one kernel, so that it launches once."""
+    gather = _curve(software, "all_gather", name, group)
+    scatter = _curve(software, "reduce_scatter", name, group)
+    if gather is None or scatter is None:
+        return None
+    phases = _phases("all_gather", name, size, group)
+    both_s = algorithms.seconds(gather, phases, group.ring.further_s) + algorithms.seconds(
+        scatter, phases, group.ring.further_s
+    )
+    return both_s - min(gather.launch_s, scatter.launch_s)
+
+
+def _curve(software: Software, kind: Kind, name: str, group: DeviceGroup) -> Curve | None:
+    """The curve of an algorithm; a collective without one of its own borrows its nearest kin's."""
+    if name in ("recursive", "hierarchical"):
+        staged: Curve | None = getattr(getattr(software, name), kind)
+        ring: Curve | None = getattr(software, kind)
+        return ring if staged is None and name == "hierarchical" else staged
+    if name == "nvls":
+        return software.nvls
+    if kind == "all_reduce":
+        return software.tree
+    if kind == "broadcast":
+        own = software.broadcast
+        borrowed = software.all_gather if name == "ring" else software.tree
+        return borrowed if own is None else own
+    curve: Curve | None = getattr(software, kind)
+    return software.all_gather if curve is None else curve
+
+
+def _phases(kind: Kind, name: str, size: float, group: DeviceGroup) -> Sequence[Phase]:
+    if name == "tree":
+        return algorithms.tree(size, group, passes=1 if kind == "broadcast" else 2)
+    if name == "ring":
+        return (algorithms.chain if kind == "broadcast" else algorithms.ring)(size, group)
+    by_name = {
+        "recursive": algorithms.recursive,
+        "hierarchical": algorithms.hierarchical,
+        "nvls": algorithms.nvls,
+        "pairwise": algorithms.pairwise,
+        "direct": algorithms.direct,
+    }
+    return by_name[name](size, group)
+
+
+def _missing(machine: Machine, kind: Kind, chosen: str) -> str:
+    wants = {"recursive": "recursive.", "hierarchical": "hierarchical."}.get(chosen, "") + kind
+    if chosen in ("tree", "nvls"):
+        wants = chosen
+    by = "" if chosen in (AUTO, CHEAPEST) else f" by {chosen}"
+    others = ", ".join(name for name in ALGORITHMS[kind] if name != chosen)
+    return (
+        f"{machine.name} has neither software.{wants} nor a measured table of {kind}{by}; "
+        f"measure it with simgpt calibrate, or try software.{kind} = {others}"
+    )
+
+
+def measured_seconds(table: MeasuredTable, kind: str, payload_bytes: float, ranks: int) -> float:
+    """Interpolates a table of (ranks, bytes, seconds) log-log in bytes for this group size.
+
+    Below the smallest measured size its time holds; above the largest its bandwidth does.
+    """
+    if table.columns != ("ranks", "bytes", "seconds"):
+        raise MachineError(
+            f"the measured table of {kind} has columns {list(table.columns)}, "
+            "but wants ranks, bytes, seconds"
+        )
+    points = sorted((row[1], row[2]) for row in table.rows if row[0] == ranks)
+    if not points:
+        sizes = ", ".join(f"{size:g}" for size in sorted({row[0] for row in table.rows}))
+        raise MachineError(f"{kind} was not measured in groups of {ranks}, only of {sizes}")
+    if payload_bytes <= points[0][0]:
+        return points[0][1]
+    if payload_bytes >= points[-1][0]:
+        return points[-1][1] * payload_bytes / points[-1][0]
+    above = bisect_left(points, (payload_bytes, -math.inf))
+    (b0, t0), (b1, t1) = points[above - 1], points[above]
+    weight = math.log(payload_bytes / b0) / math.log(b1 / b0)
+    return t0 * math.exp(weight * math.log(t1 / t0))

@@ -1,0 +1,1 @@
+"""Files of users and machine files: read, checked, and written whole."""

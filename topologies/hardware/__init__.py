@@ -1,0 +1,1 @@
+"""The parts of a machine: devices, nodes, what joins them, and their software."""

@@ -1,0 +1,140 @@
+"""One device: what a single rank owns, with its peak rates and how much of them is reached."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Annotated
+
+import numpy as np
+
+from topologies.errors import MachineError
+from topologies.files.keys import Key
+from topologies.files.units import format_quantity
+
+DTYPES = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
+FORMS = ("NN", "NT", "TN")
+ALIGNMENTS = ("odd", "even")
+MEASURED_KINDS = (
+    "layernorm", "layernorm_grad", "gelu", "gelu_grad", "softmax", "softmax_grad",
+    "dropout", "dropout_grad",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """How fast a matmul of a given shape runs; m x k times k x n.
+
+    t = launch + max(2 m n k / (peak * e), bytes / (memory_fraction * memory bandwidth)), with
+    e = e_max * m/(m+m0) * n/(n+n0) * k/(k+k0), for every dtype's own peak.
+
+    Source: fit to 20,080 measured points each of A100 and H100 (microsoft/vidur). Not modelled:
+    the steps that tiles and kernel choice make (mean error 7 to 9 %).
+
+    `forms` multiplies e for matmuls of a form (T: that operand is stored transposed, row by row);
+    one that is not named has 1, so that without measurements all forms cost alike.
+    `sustained` is the rate of a long run over that of the short one in which matmuls are timed,
+    where the device's power limits it. `unaligned` multiplies e where rows of an operand or of the
+    product have an odd number of elements, or an even one that is no multiple of 8: 16 bytes are
+    loaded at once only where rows begin at multiples of them. `fp8` is the share of its peak that
+    an fp8 matmul reaches over that of a bf16 one of the same shape.
+    """
+
+    e_max: Annotated[float, Key("e_max", share=True)]
+    m0: Annotated[float, Key("m0", zero=True)]
+    n0: Annotated[float, Key("n0", zero=True)]
+    k0: Annotated[float, Key("k0", zero=True)]
+    launch_s: Annotated[float, Key("launch", "s")]
+    memory_fraction: Annotated[float, Key("memory_fraction", share=True)]
+    best_flops_per_s: Annotated[float | None, Key("best", "FLOP/s")] = None
+    forms: Annotated[dict[str, float], Key("forms", names=FORMS)] = field(
+        default_factory=dict, hash=False
+    )
+    sustained: Annotated[float, Key("sustained", share=True)] = 1.0
+    unaligned: Annotated[dict[str, float], Key("unaligned", names=ALIGNMENTS)] = field(
+        default_factory=dict, hash=False
+    )
+    fp8: Annotated[float, Key("fp8")] = 1.0
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Fused attention's share of the matmul peak on the FLOPs it really does."""
+
+    forward: Annotated[float, Key("forward", share=True)]
+    backward: Annotated[float, Key("backward", share=True)]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What one device draws, idle and at most."""
+
+    idle_w: Annotated[float, Key("idle", "W")]
+    max_w: Annotated[float, Key("max", "W")]
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one rank owns: a GPU, or one GCD of an MI250X.
+
+    An elementwise kernel takes launch_s + bytes / (memory_efficiency * memory_bytes_per_s): that
+    sum also follows the measured fall of the rate towards small sizes. `best` of the matmul is
+    the highest rate anyone measured for a single one, for information. `efficiency_of` has kinds of
+    kernels that reach another share of the memory's bandwidth. `slowest` lists [devices,
+    rate]: how fast the slowest of that many devices is, relative to the mean device. `reserve` is
+    the memory that no program's tensors get: the driver's context, communicators' buffers and what
+    an allocator loses by rounding.
+    """
+
+    name: Annotated[str, Key("name")]
+    memory_bytes: Annotated[float, Key("memory", "bytes")]
+    memory_bytes_per_s: Annotated[float, Key("memory_bandwidth", "bytes/s")]
+    memory_efficiency: Annotated[float, Key("memory_efficiency", share=True)]
+    launch_s: Annotated[float, Key("launch", "s")]
+    matmul: Annotated[Matmul, Key("matmul")]
+    attention: Annotated[Attention, Key("attention")]
+    peak_flops_per_s: Annotated[dict[str, float], Key("peak_flops", "FLOP/s", names=DTYPES)] = (
+        field(hash=False)
+    )
+    efficiency_of: Annotated[
+        dict[str, float], Key("efficiency_of", names=MEASURED_KINDS, share=True)
+    ] = field(default_factory=dict, hash=False)
+    power: Annotated[Draw | None, Key("power")] = None
+    slowest: Annotated[tuple[tuple[float, float], ...], Key("slowest")] = ()
+    reserve_bytes: Annotated[float, Key("reserve", "bytes", zero=True)] = 0.0
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory that is there for a program's tensors."""
+        return int(self.memory_bytes - self.reserve_bytes)
+
+    def __post_init__(self) -> None:
+        """Refuses a table of the slowest devices that does not fall from the mean device on, and a
+        reserve that leaves no memory."""
+        if self.reserve_bytes >= self.memory_bytes:
+            raise MachineError(
+                f"device.reserve = {format_quantity(self.reserve_bytes, 'bytes', binary=True)} "
+                "must be less than device.memory"
+            )
+        devices = [1.0, *(row[0] for row in self.slowest)]
+        rates = [1.0, *(row[1] for row in self.slowest)]
+        falls = all(a < b for a, b in pairwise(devices)) and all(a >= b for a, b in pairwise(rates))
+        if not falls or rates[-1] <= 0:
+            raise MachineError(
+                f"device.slowest = {[list(row) for row in self.slowest]} wants rows of [devices, "
+                "rate] with ever more devices and rates that fall from 1"
+            )
+
+    def slowest_of(self, devices: int) -> float:
+        """The rate of the slowest of that many devices over the mean: what a step waits for.
+
+        Linear in log(devices) between the rows of `slowest`, and constant above the last; 1 for
+        one device, or where nobody measured it. Not modelled: spread from one run to the next.
+        """
+        if devices <= 1 or not self.slowest:
+            return 1.0
+        known = [math.log(row[0]) for row in self.slowest]
+        return float(
+            np.interp(math.log(devices), [0.0, *known], [1.0, *(r for _, r in self.slowest)])
+        )

@@ -1,0 +1,104 @@
+"""One node: its devices, the links between them, and the NICs they hang on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Annotated
+
+from topologies.errors import MachineError
+from topologies.files.keys import Key
+
+MOST_DEVICES = 1_024  # of one node, and NICs
+MOST_LINKS = 1_000  # of a pair; rings take turns at them one by one
+
+
+@dataclass(frozen=True)
+class Links:
+    """Links between devices: `pairs` lists [device, device, count], `all_pairs` one count for all.
+
+    `switch` is the count of links from each device to a switch that joins them all without
+    blocking, as NVSwitch does. The bandwidth is one link's, per direction; both work at once.
+    """
+
+    bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
+    all_pairs: Annotated[int, Key("all_pairs", zero=True, most=MOST_LINKS)] = 0
+    pairs: Annotated[tuple[tuple[int, int, int], ...], Key("pairs")] = ()
+    switch: Annotated[int, Key("switch", zero=True)] = 0
+
+
+@dataclass(frozen=True)
+class Host:
+    """The way from one device to the memory of its host, per direction."""
+
+    bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
+
+
+@dataclass(frozen=True)
+class Nics:
+    """The NICs of a node; `of_device[d]` is the NIC that device d hangs on.
+
+    `latency` is that of the smallest message, for information: the library's curves contain it.
+    """
+
+    count: Annotated[int, Key("count", zero=True, most=MOST_DEVICES)]
+    bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
+    of_device: Annotated[tuple[int, ...], Key("of_device")]
+    latency_s: Annotated[float | None, Key("latency", "s")] = None
+
+
+NO_NICS = Nics(count=0, bytes_per_s=0.0, of_device=())
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node and what is in it; a machine's nodes are all alike."""
+
+    devices: Annotated[int, Key("devices", most=MOST_DEVICES)]
+    links: Annotated[Links, Key("links")]
+    host: Annotated[Host, Key("host")]
+    nics: Annotated[Nics, Key("nics")] = NO_NICS
+
+    def __post_init__(self) -> None:
+        """Refuses links and NICs that do not fit the devices."""
+        for a, b, count in self.links.pairs:
+            if not (0 <= a < self.devices and 0 <= b < self.devices and a != b and count >= 1):
+                raise MachineError(
+                    f"node.links.pairs has [{a}, {b}, {count}], but wants two different devices "
+                    f"from 0 to {self.devices - 1} and a count of links"
+                )
+            if count > MOST_LINKS:
+                raise MachineError(
+                    f"node.links.pairs has [{a}, {b}, {count}], but a pair has at most "
+                    f"{MOST_LINKS:,} links"
+                )
+        if self.links.switch and (self.links.pairs or self.links.all_pairs):
+            raise MachineError(
+                "node.links has a switch and pairs; devices that hang on a switch need no pairs"
+            )
+        nics = self.nics
+        if nics.count and len(nics.of_device) != self.devices:
+            raise MachineError(
+                f"node.nics.of_device names {len(nics.of_device)} NICs, but the node has "
+                f"{self.devices} devices; give one NIC for each"
+            )
+        if any(not 0 <= nic < nics.count for nic in nics.of_device):
+            raise MachineError(
+                f"node.nics.of_device = {list(nics.of_device)} names a NIC that is not among "
+                f"0 to {nics.count - 1}"
+            )
+
+    @property
+    def device_bytes_per_s(self) -> float:
+        """What a device can send to the switch inside its node; 0 where there is none."""
+        return self.links.switch * self.links.bytes_per_s
+
+    def link_counts(self) -> dict[tuple[int, int], int]:
+        """Links by pair of devices, lower device first; pairs without a link are left out."""
+        counts: dict[tuple[int, int], int] = {}
+        if self.links.all_pairs:
+            counts = dict.fromkeys(combinations(range(self.devices), 2), self.links.all_pairs)
+        for a, b, count in self.links.pairs:
+            pair = (min(a, b), max(a, b))
+            counts[pair] = counts.get(pair, 0) + count
+        return counts

@@ -1,0 +1,133 @@
+"""The collective library: measured curves that turn an algorithm's phases into seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
+
+from topologies.collectives.nccl_tuner import NONE, check_tuner
+from topologies.errors import MachineError
+from topologies.files.keys import Key
+
+Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send_recv"]
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Latency that each hop gains for chunks from one size up to below another.
+
+    Such windows are in the measured tables wherever a message protocol is chosen badly.
+    """
+
+    chunk_from_bytes: Annotated[float, Key("chunk_from", "bytes")]
+    chunk_below_bytes: Annotated[float, Key("chunk_below", "bytes")]
+    hop_s: Annotated[float, Key("hop", "s")]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One algorithm of the library as measured; `algorithms.py` has the formula.
+
+    A hop from node to node takes from `hop_small` to `hop_large`, by its chunk, and a step between
+    devices of a node likewise (`step_small`, `step_large`). The efficiencies are the rate reached
+    over the nominal one of the node's NICs, and over that of the links in one node.
+    """
+
+    launch_s: Annotated[float, Key("launch", "s")]
+    efficiency_across: Annotated[float, Key("efficiency_across", share=True)]
+    efficiency_within: Annotated[float, Key("efficiency_within", share=True)]
+    hop_small_s: Annotated[float, Key("hop_small", "s")] = 0.0
+    hop_large_s: Annotated[float | None, Key("hop_large", "s")] = None
+    step_small_s: Annotated[float, Key("step_small", "s")] = 0.0
+    step_large_s: Annotated[float | None, Key("step_large", "s")] = None
+    chunk_pivot_bytes: Annotated[float, Key("chunk_pivot", "bytes")] = 65536.0
+    chunk_width: Annotated[float, Key("chunk_width")] = 1.0
+    overlap: Annotated[float, Key("overlap")] = 1.0
+    stall: Annotated[Stall | None, Key("stall")] = None
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The curves of an algorithm that serves an all-gather and a reduce-scatter alike."""
+
+    all_gather: Annotated[Curve | None, Key("all_gather")] = None
+    reduce_scatter: Annotated[Curve | None, Key("reduce_scatter")] = None
+
+
+AUTO, CHEAPEST = "auto", "cheapest"
+ALGORITHMS: dict[Kind, tuple[str, ...]] = {
+    "all_gather": (AUTO, CHEAPEST, "ring", "recursive", "hierarchical"),
+    "reduce_scatter": (AUTO, CHEAPEST, "ring", "recursive", "hierarchical"),
+    "all_reduce": (AUTO, CHEAPEST, "ring", "tree", "recursive", "hierarchical", "nvls"),
+    "broadcast": (AUTO, CHEAPEST, "ring", "tree"),
+    "all_to_all": (AUTO, CHEAPEST, "pairwise"),
+    "send_recv": (AUTO, CHEAPEST, "direct"),
+}
+
+
+@dataclass(frozen=True)
+class Algorithms:
+    """Which algorithm serves each collective.
+
+    `auto` is what the library's tuner picks, or the cheapest where no tuner is known; `cheapest` is
+    the cheapest that the library has, whatever its tuner says.
+    """
+
+    all_gather: Annotated[str, Key("all_gather")] = "auto"
+    reduce_scatter: Annotated[str, Key("reduce_scatter")] = "auto"
+    all_reduce: Annotated[str, Key("all_reduce")] = "auto"
+    broadcast: Annotated[str, Key("broadcast")] = "auto"
+    all_to_all: Annotated[str, Key("all_to_all")] = "auto"
+    send_recv: Annotated[str, Key("send_recv")] = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuses an algorithm that does not exist for its collective."""
+        for field in fields(self):
+            check_algorithm(field.name, getattr(self, field.name))
+
+    def of(self, kind: Kind) -> str:
+        """The algorithm of one collective."""
+        return str(getattr(self, kind))
+
+
+def check_algorithm(kind: str, name: str) -> None:
+    """Refuses the name of an algorithm that the collective does not know."""
+    known = ALGORITHMS[kind]  # type: ignore[index]
+    if name not in known:
+        raise MachineError(
+            f'software.{kind} = "{name}" is no algorithm of {kind}; try {", ".join(known)}'
+        )
+
+
+@dataclass(frozen=True)
+class Software:
+    """A collective library as measured on its machine; a curve nobody measured is absent.
+
+    `all_gather` and `reduce_scatter` are rings; `all_reduce` is one too, where it was measured by
+    itself. `tuner` names the constants by which the library picks an all-reduce's algorithm, or
+    `none`. `compute_share` is the share of an overlapped collective's time that it takes from its
+    device's compute: 0 where it has an engine of its own, near 1 where it needs the cores that
+    compute.
+    """
+
+    name: Annotated[str, Key("name")]
+    all_gather: Annotated[Curve | None, Key("all_gather")] = None
+    reduce_scatter: Annotated[Curve | None, Key("reduce_scatter")] = None
+    all_reduce: Annotated[Curve | None, Key("all_reduce")] = None
+    tree: Annotated[Curve | None, Key("tree")] = None
+    nvls: Annotated[Curve | None, Key("nvls")] = None
+    broadcast: Annotated[Curve | None, Key("broadcast")] = None
+    all_to_all: Annotated[Curve | None, Key("all_to_all")] = None
+    send_recv: Annotated[Curve | None, Key("send_recv")] = None
+    hierarchical: Annotated[Staged, Key("hierarchical")] = Staged()
+    recursive: Annotated[Staged, Key("recursive")] = Staged()
+    algorithm: Annotated[Algorithms, Key("algorithm")] = Algorithms()
+    tuner: Annotated[str, Key("tuner")] = NONE
+    compute_share: Annotated[float, Key("compute_share", zero=True, share=True)] = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuses a tuner that is not known."""
+        check_tuner(self.tuner)
+
+
+PARTS = (Stall, Curve, Staged, Algorithms, Software)  # each after the parts that it is made of

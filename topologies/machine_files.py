@@ -1,0 +1,124 @@
+"""Finding, reading and changing machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from topologies.errors import MachineError
+from topologies.files.facts import Fact
+from topologies.files.reading import UserFile
+from topologies.files.schema import Leaf, nearest, value_of
+from topologies.machine import Machine, known_keys, machine_from_dict, machine_from_facts
+from topologies.variants import as_variant, variants_in
+
+_SHIPPED = Path(__file__).parent / "machines"
+_FILE = UserFile("machine", MachineError)
+_SETTING = UserFile("value", MachineError)
+
+
+def machine_names() -> list[str]:
+    """The machines that come with the package."""
+    return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
+
+
+def variant_names(name: str) -> list[str]:
+    """The variants of a machine that comes with the package, its default first."""
+    return variants_in(_document(_SHIPPED / f"{name}.toml"))
+
+
+def load_machine(name_or_path: str) -> Machine:
+    """Loads a machine by its name, or from a TOML or JSON file.
+
+    A variant of its software follows after a colon; without it, the first of the file is taken.
+
+    >>> load_machine("frontier").devices_per_node
+    8
+    """
+    before, _, after = name_or_path.rpartition(":")
+    name, variant = (before, after) if before else (name_or_path, "")
+    path = Path(name)
+    if path.suffix not in (".toml", ".json"):
+        if name not in machine_names():
+            raise MachineError(
+                f'no machine is called "{name}"; known: {", ".join(machine_names())}'
+                f"{nearest(name, machine_names())}; or give a .toml or .json file"
+            )
+        path = _SHIPPED / f"{name}.toml"
+    origin = name if path.parent == _SHIPPED else path.name
+    document = as_variant(_document(path), variant, origin)
+    return machine_from_dict(document, path.name)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    document = _FILE.document(path)
+    if not isinstance(document, dict):
+        raise MachineError(f"{path} does not hold a machine, but a {type(document).__name__}")
+    return document
+
+
+def with_settings(machine: Machine | str, settings: Mapping[str, object]) -> Machine:
+    """A machine with some of its file's values replaced; their source becomes the user.
+
+    Keys are those of the file (`device.peak_flops.bf16`), values its texts (`"400 TFLOP/s"`);
+    numbers and lists may be given as text too. `software.all_reduce = "ring"` and its like are
+    short for `software.algorithm.all_reduce`, and `network.` is another word for `interconnect.`.
+    """
+    base = load_machine(machine) if isinstance(machine, str) else machine
+    facts = {fact.key: fact for fact in base.entries}
+    for given, value in settings.items():
+        fact = _setting(base, given, value)
+        facts[fact.key] = fact
+    return machine_from_facts(tuple(facts.values()), base.profile, base.name)
+
+
+def check_setting(machine: Machine, given: str, value: object) -> None:
+    """Refuses a setting that the machine does not know, or whose value is not of its kind."""
+    fact = _setting(machine, given, value)
+    value_of(known_keys(machine.interconnect.kind)[fact.key], fact.value, machine.name)
+
+
+def _setting(base: Machine, given: str, value: object) -> Fact:
+    known = known_keys(base.interconnect.kind)
+    name = re.sub(r"^network\.", "interconnect.", given)
+    short = f"software.algorithm.{name.removeprefix('software.')}"
+    key = short if name.startswith("software.") and short in known else name
+    if key not in known:
+        raise MachineError(f"{key} is not a key of a machine{nearest(key, known)}")
+    if _measured(base, key):
+        raise MachineError(
+            f"{base.name} was calibrated: its measured tables decide, so {key} changes nothing"
+        )
+    return Fact(key, _parsed(known[key], value), "set by the user")
+
+
+def _measured(machine: Machine, key: str) -> bool:
+    """Whether a profile's tables stand in for what a key says."""
+    profile, free = (
+        machine.profile,
+        (
+            "device.memory",
+            "device.reserve",
+            "device.name",
+            "software.compute_share",
+        ),
+    )
+    if profile is None or key in free or key.startswith("device.power."):
+        return False
+    kernels = key.startswith("device.") and bool(profile.kernels)
+    return kernels or (key.startswith(("software.", "node.links.")) and bool(profile.collectives))
+
+
+def _parsed(leaf: Leaf, value: object) -> Any:
+    if leaf.unit or leaf.type is str or not isinstance(value, str):
+        return _tuples(value)
+    try:
+        return _tuples(_SETTING.parsed(value, leaf.key))
+    except MachineError:
+        return value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value

@@ -1,0 +1,69 @@
+"""Where every NIC of the machine plugs in, as arrays over all nodes: what routing looks up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.hardware.interconnect import Dragonfly, FatTree, Interconnect
+from topologies.machine import Machine
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Wiring:
+    """`group[n]` is the dragonfly group (or fat-tree unit) of node n, `switch[n, k]` the switch of
+    its NIC k, counted through the machine; `nic_bytes_per_s` is what other jobs leave of a NIC.
+    """
+
+    group: Ints
+    switch: Ints
+    switches: int
+    nic_bytes_per_s: float
+
+    @property
+    def nics(self) -> int:
+        """NICs in one node."""
+        return int(self.switch.shape[1])
+
+    def nic_link(self, node: Ints, nic: Ints) -> Ints:
+        """The number of a NIC's link; those of all nodes come first among the links."""
+        return np.asarray(node * self.nics + nic)
+
+    @property
+    def nic_links(self) -> int:
+        """How many NICs the machine has."""
+        return int(self.switch.size)
+
+
+@lru_cache(maxsize=16)
+def wiring(machine: Machine) -> Wiring:
+    """The wiring of all nodes of a machine.
+
+    In a dragonfly group, as many nodes as a switch has endpoints share as many switches as a node
+    has NICs: on Frontier NIC k of the 16 nodes of chassis c is on switch 4c + k. Source: the OLCF
+    user guide says which nodes share switches; which NIC is on which of them is assumed.
+    """
+    fabric, nics = machine.interconnect, machine.node.nics.count
+    node = np.arange(machine.nodes, dtype=np.int64)
+    nic = np.arange(nics, dtype=np.int64)
+    group, switch, switches = _plugs(fabric, node, nic)
+    left = machine.node.nics.bytes_per_s * (1 - fabric.background)
+    return Wiring(group=group, switch=switch, switches=switches, nic_bytes_per_s=left)
+
+
+def _plugs(fabric: Interconnect, node: Ints, nic: Ints) -> tuple[Ints, Ints, int]:
+    if isinstance(fabric, Dragonfly):
+        group = np.minimum(node // fabric.nodes_per_group, fabric.groups - 1)
+        block = (node - group * fabric.nodes_per_group) // fabric.endpoints_per_switch
+        in_group = (block[:, None] * len(nic) + nic) % fabric.switches_per_group
+        switch = group[:, None] * fabric.switches_per_group + in_group
+        return group, switch, fabric.groups * fabric.switches_per_group
+    if isinstance(fabric, FatTree):
+        group = node // fabric.nodes_per_unit
+        return group, group[:, None] * fabric.rails + nic % fabric.rails, fabric.leaves
+    return node * 0, np.zeros((len(node), len(nic)), dtype=np.int64), 1

@@ -1,0 +1,184 @@
+"""The whole comparison: every row, and its errors by source and machine beside the baselines."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.search import best_plan
+from topologies.errors import SimgptError
+from topologies.machine import Machine
+from topologies.placement import scheduler
+from validation.published.baselines import (
+    Ideal,
+    Reached,
+    calibrated,
+    ideal_of,
+    mean_error,
+    with_formula,
+)
+from validation.published.case import case_of
+from validation.published.error_attribution import with_anatomy
+from validation.published.measured_step import measured_s, unscored
+from validation.published.outcome import Outcome
+from validation.published.plan_ranking import Rankings, rankings
+from validation.published.predicting import predict_runs
+from validation.published.run_machine import machine_of
+from validation.published.runs import PublishedRun, RunsError, read_runs
+from workload.gpt import GPT
+from workload.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorScore:
+    """Errors of some rows: blind and calibrated ours, and the formula's. None without a row."""
+
+    rows: int
+    unpredicted: int
+    mape: float | None
+    median_error: float | None
+    bias: float | None
+    worst: Outcome | None
+    calibrated_mape: float | None
+    formula_mape: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in JSON."""
+        return {
+            "rows": self.rows,
+            "unpredicted": self.unpredicted,
+            "mape": self.mape,
+            "median_error": self.median_error,
+            "bias": self.bias,
+            "worst": None if self.worst is None else self.worst.error,
+            "worst_id": None if self.worst is None else self.worst.run.id,
+            "calibrated_mape": self.calibrated_mape,
+            "formula_mape": self.formula_mape,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Outcomes in the file's order. `ranking` and `formula_ranking` are None without a group."""
+
+    outcomes: tuple[Outcome, ...]
+    ranking: Rankings | None
+    formula_ranking: Rankings | None
+
+    @property
+    def all(self) -> ErrorScore:
+        """Over all scored rows."""
+        return score(self.outcomes)
+
+    @property
+    def developed(self) -> ErrorScore:
+        """Over those that may be looked at while developing."""
+        return score([each for each in self.outcomes if not each.held_out])
+
+    @property
+    def held_out(self) -> ErrorScore:
+        """Over the tenth that may not."""
+        return score([each for each in self.outcomes if each.held_out])
+
+    def by(self, column: str) -> dict[str, ErrorScore]:
+        """A score for each value of a column, in the file's order."""
+        groups: dict[str, list[Outcome]] = {}
+        for each in self.outcomes:
+            groups.setdefault(each.run.text(column), []).append(each)
+        return {name: score(rows) for name, rows in groups.items()}
+
+    def mean_of_sources(self, measure: str = "mape") -> float | None:
+        """The mean of the sources' means, which weighs each source alike."""
+        means = [getattr(each, measure) for each in self.by("source").values()]
+        known = [mean for mean in means if mean is not None]
+        return statistics.fmean(known) if known else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison as it stands in JSON."""
+        measures = ("mape", "calibrated_mape", "formula_mape")
+        return {
+            **self.all.as_dict(),
+            "rows": [each.as_dict() for each in self.outcomes],
+            "scored": self.all.rows,
+            "mean_of_sources": {name: self.mean_of_sources(name) for name in measures},
+            "developed": self.developed.as_dict(),
+            "held_out": self.held_out.as_dict(),
+            "by_source": {name: each.as_dict() for name, each in self.by("source").items()},
+            "by_machine": {name: each.as_dict() for name, each in self.by("machine").items()},
+            "ranking": None if self.ranking is None else self.ranking.as_dict(),
+            "formula_ranking": (
+                None if self.formula_ranking is None else self.formula_ranking.as_dict()
+            ),
+        }
+
+
+def score(outcomes: Sequence[Outcome]) -> ErrorScore:
+    """The errors of these rows; those that do not count are left out but for `unpredicted`."""
+    scored = [each for each in outcomes if each.scored]
+    errors = [each.error for each in scored if each.error is not None]
+    return ErrorScore(
+        rows=len(scored),
+        unpredicted=sum(each.predicted_s is None for each in outcomes),
+        mape=statistics.fmean(map(abs, errors)) if errors else None,
+        median_error=statistics.median(map(abs, errors)) if errors else None,
+        bias=statistics.fmean(errors) if errors else None,
+        worst=max(scored, key=lambda each: abs(each.error or 0.0), default=None),
+        calibrated_mape=mean_error(scored, lambda each: each.calibrated_s),
+        formula_mape=mean_error(scored, lambda each: each.formula_s),
+    )
+
+
+def validate_published(
+    path: Path | None = None,
+    sources: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Predict every row of a file, or those whose source or id has one of the given words in it.
+
+    The formula's utilisations are those of all rows of the file, whatever is chosen; factors of
+    stacks are fitted on the chosen rows.
+    """
+    runs = read_runs(path)
+    chosen = [run for run in runs if _is_chosen(run, sources)]
+    if not chosen:
+        known = ", ".join(dict.fromkeys(run.source for run in runs))
+        raise RunsError(f"no row is from {' or '.join(sources)}; sources: {known}")
+    outcomes = predict_runs(chosen, progress, _best_plan)
+    ideals, reached = _ideals(runs)
+    outcomes = with_anatomy(calibrated(with_formula(outcomes, ideals, reached)))
+    return Comparison(tuple(outcomes), rankings(outcomes), rankings(outcomes, formula=True))
+
+
+def _best_plan(
+    gpt: GPT, machine: Machine, devices: int, batch: int, fixed: Mapping[str, Any]
+) -> Plan:
+    placed = scheduler(machine, devices)
+    return best_plan(gpt, machine, devices, batch, fixed=fixed, placement=placed).plan
+
+
+def _is_chosen(run: PublishedRun, sources: Sequence[str]) -> bool:
+    place = f"{run.source}\n{run.id}".lower()
+    return not sources or any(source.lower() in place for source in sources)
+
+
+def _ideals(runs: Sequence[PublishedRun]) -> tuple[dict[str, Ideal], dict[str, Reached]]:
+    """The formula's ideal of every row that has one, and what share of it scored rows reached."""
+    ideals: dict[str, Ideal] = {}
+    reached: dict[str, Reached] = {}
+    for run in runs:
+        batch, gpus = run.whole("global_batch_seqs"), run.whole("gpus_total")
+        if not batch or not gpus:
+            continue
+        try:
+            case, machine = case_of(run), machine_of(run)
+            ideal = ideal_of(case, machine, run.text("gpu"), batch, gpus)
+            measured = measured_s(run, case.whole, machine)
+        except SimgptError:
+            continue
+        ideals[run.id] = ideal
+        if measured and not unscored(run):
+            reached[run.id] = Reached(run.source, ideal.family, ideal.step_s / measured)
+    return ideals, reached

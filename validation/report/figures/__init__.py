@@ -1,0 +1,1 @@
+"""Figures of a report, and what is drawn in them."""

@@ -1,0 +1,132 @@
+"""A prediction as a file holds it, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from validation.report.answer_files import Reader
+from validation.report.provenance import Asked, asked_of, named, shown, without_usual_variant
+
+WHY_ROWS = {
+    "path": (("axes", "work", "links"), ("seconds", "share")),
+    "sensitivity": (("key", "unit"), ("value", "elasticity")),
+    "better_machines": (("change",), ("step_s", "saving")),
+    "neighbouring_plans": (("change",), ("step_s", "saving")),
+}
+
+NOT_KNOWN = ("energy_j_per_step", "power_w", "energy_j")  # null where no file says the power
+TRAINING = ("tokens", "steps", "time_s", "node_s")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A prediction as it stands in a file.
+
+    FLOP/s are those of the model on all devices. `asked` has what the model and the machine were
+    given by, and what was changed of them. `cost` is there where the file has it, None in it where
+    it is not known, as has `training`, what training on so many tokens takes. `efficiency` is that
+    of a rung of a scaling study, `why` is what `simgpt why` found besides, or empty, and `label` is
+    what a search calls the plan.
+    """
+
+    origin: str
+    asked: Asked
+    model: str
+    machine: str
+    devices: int
+    plan: str
+    batch: int
+    step_s: float
+    tokens_per_s: float
+    flops_per_s: float
+    mfu: float
+    hfu: float
+    peak_bytes: int
+    capacity_bytes: int
+    breakdown_s: Mapping[str, float]
+    cost: Mapping[str, float | None]
+    why: Mapping[str, Any]
+    training: Mapping[str, float | None]
+    efficiency: float | None
+    label: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits into memory."""
+        return self.peak_bytes <= self.capacity_bytes
+
+    @property
+    def command(self) -> str:
+        """The command that gives this answer."""
+        return self.asked.words(self.devices, self.plan, self.batch, self.training.get("tokens"))
+
+
+def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> Answer:
+    """Read a prediction; a ReportError says what is missing."""
+    of = Reader(document, origin)
+    memory = Reader(of.table("memory"), origin)
+    asked = asked_of(document, origin)
+    model, machine = names_of(of, asked)
+    why = document.get("why")
+    return Answer(
+        origin=origin,
+        asked=asked,
+        model=model,
+        machine=machine,
+        devices=of.whole("devices"),
+        plan=of.text("plan_string"),
+        batch=Reader(of.table("plan"), origin).whole("batch"),
+        step_s=of.positive("step_s"),
+        tokens_per_s=of.number("tokens_per_s"),
+        flops_per_s=of.whole("devices") * of.positive("model_flops_per_s_per_device"),
+        mfu=of.number("mfu"),
+        hfu=of.number("hfu"),
+        peak_bytes=memory.whole("peak_bytes"),
+        capacity_bytes=memory.whole("capacity_bytes"),
+        breakdown_s=of.numbers("breakdown_s"),
+        cost=of.known("cost", NOT_KNOWN) if isinstance(document.get("cost"), dict) else {},
+        why=_why(why, f"{origin}: why") if isinstance(why, dict) else {},
+        training=_training(of) if isinstance(document.get("training"), dict) else {},
+        efficiency=_efficiency(document.get("scaling"), origin),
+        label=label,
+    )
+
+
+def _training(of: Reader) -> Mapping[str, float | None]:
+    for key in TRAINING:
+        of.within("training").positive(key)
+    return of.known("training", NOT_KNOWN)
+
+
+def _efficiency(scaling: Any, origin: str) -> float | None:
+    if not isinstance(scaling, dict) or scaling.get("efficiency") is None:
+        return None
+    return Reader(scaling, f"{origin}: scaling").positive("efficiency")
+
+
+def names_of(of: Reader, asked: Asked) -> tuple[str, str]:
+    """Model and machine as a page speaks of them: with their file, and what was changed."""
+    model = _changed(named(of.text("model"), asked.model), asked.fields)
+    machine = without_usual_variant(named(of.text("machine"), asked.machine))
+    return model, _changed(machine, asked.changes)
+
+
+def _changed(name: str, values: Mapping[str, Any]) -> str:
+    changes = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
+    return f"{name} with {changes}" if changes else name
+
+
+def _why(document: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
+    """What `simgpt why` found, once everything that a report shows of it is known to be there."""
+    of = Reader(document, origin)
+    for key in ("sentence", "along", "path_basis"):
+        of.text(key)
+    for key, (words, numbers) in WHY_ROWS.items():
+        for row in of.rows(key):
+            for name in words:
+                row.text(name)
+            for name in numbers:
+                row.number(name)
+    return document

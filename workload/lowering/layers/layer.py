@@ -1,0 +1,126 @@
+"""One transformer layer: attention and MLP between residual additions, forward and backward.
+
+The residual stream is m x h/y, in copies over x. What stands between the linears of attention and
+of the MLP is in attention.py and mlp.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workload.lowering.builder import Builder
+from workload.lowering.layers import attention, dropout, linear, mlp, norm
+from workload.lowering.layers.attention import Core
+from workload.lowering.layers.linear import Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Names of what a layer's forward leaves behind for its backward."""
+
+    source: str
+    norm1: tuple[str, str]
+    core: Core
+    middle: str
+    norm2: tuple[str, str]
+    up: str
+    activation: str
+    masks: tuple[str, str]
+    weights: dict[str, str]
+
+
+def linears(b: Builder) -> dict[str, Linear]:
+    """The layer's four linears: normal, transposed, normal, transposed."""
+    h, f = b.gpt.hidden, b.gpt.ffn
+    return {
+        "qkv": Linear("qkv", h, b.gpt.bands),
+        "out": Linear("out", b.gpt.bands[0], (h,), transposed=True),
+        "up": Linear("up", h, b.gpt.up_bands),
+        "down": Linear("down", f, (h,), transposed=True),
+    }
+
+
+def declare(b: Builder, owner: str) -> None:
+    """Declare a layer's parameters, in the order in which they are used."""
+    every = linears(b)
+    norm.declare(b, f"{owner}.norm1", owner)
+    linear.declare(b, every["qkv"], owner)
+    linear.declare(b, every["out"], owner)
+    norm.declare(b, f"{owner}.norm2", owner)
+    linear.declare(b, every["up"], owner)
+    linear.declare(b, every["down"], owner)
+
+
+def forward(b: Builder, prefix: str, owner: str, source: str) -> tuple[str, Saved]:
+    """Emit the layer on the residual stream `source`; returns its output and what it saved."""
+    every = linears(b)
+    normed1, stats1 = norm.forward(b, prefix, "norm1", f"{owner}.norm1", source)
+    qkv, w_qkv = linear.forward(b, prefix, every["qkv"], owner, normed1)
+    core = attention.forward(b, prefix, owner, qkv)
+    middle, w_out = linear.forward(b, prefix, every["out"], owner, core.context)
+    mask1 = _add(b, prefix, owner, "out", middle, source)
+    normed2, stats2 = norm.forward(b, prefix, "norm2", f"{owner}.norm2", middle)
+    up, w_up = linear.forward(b, prefix, every["up"], owner, normed2)
+    activation = mlp.forward(b, prefix, up)
+    out, w_down = linear.forward(b, prefix, every["down"], owner, activation)
+    mask2 = _add(b, prefix, owner, "down", out, middle)
+    weights = {"qkv": w_qkv, "out": w_out, "up": w_up, "down": w_down}
+    saved = Saved(
+        source,
+        (normed1, stats1),
+        core,
+        middle,
+        (normed2, stats2),
+        up,
+        activation,
+        (mask1, mask2),
+        weights,
+    )
+    return out, saved
+
+
+def _add(b: Builder, prefix: str, owner: str, name: str, out: str, source: str) -> str:
+    """Emit the dropout of a linear's output and the addition to the stream; returns the mask."""
+    mask = dropout.forward(b, f"{prefix}{name}", f"{owner}.{name}", out)
+    b.op(f"{prefix}{name}.add", "add", [out, source], [out])
+    return mask
+
+
+def backward(
+    b: Builder, prefix: str, owner: str, m: int, saved: Saved, grad: str, *, again: str
+) -> str:
+    """Emit the gradients of a layer from `grad`, that of its output; returns its input's.
+
+    `again` says what of the layer is recomputed: after "full" the weight tiles are still at hand,
+    since the recomputation gathered them; "selective" runs the attention core here once more.
+    """
+
+    def linear_back(name: str, source: str, upstream: str) -> str:
+        return linear.backward(
+            b,
+            prefix,
+            linears(b)[name],
+            owner,
+            micro_batch=m,
+            source=source,
+            weight=saved.weights[name] if again == "full" else "",
+            grad=upstream,
+        )
+
+    d = dropout.backward(b, f"{prefix}down", saved.masks[1], grad)
+    d = linear_back("down", saved.activation, d)
+    d = mlp.backward(b, prefix, saved.up, d)
+    d = linear_back("up", saved.norm2[0], d)
+    kept = (saved.middle, saved.norm2[1])
+    norm.backward(b, prefix, "norm2", f"{owner}.norm2", kept, d, m)
+    b.op(f"{prefix}out.add.grad", "add", [d, grad], [d])
+    middle = d
+    d = dropout.backward(b, f"{prefix}out", saved.masks[0], middle)
+    d = linear_back("out", saved.core.context, d)
+    core = attention.again(b, prefix, saved.core) if again == "selective" else saved.core
+    d = attention.backward(b, prefix, core, d)
+    d = linear_back("qkv", saved.norm1[0], d)
+    kept = (saved.source, saved.norm1[1])
+    norm.backward(b, prefix, "norm1", f"{owner}.norm1", kept, d, m)
+    b.op(f"{prefix}add.grad", "add", [d, middle], [d])
+    return d

@@ -1,0 +1,169 @@
+"""The 3D tensor-parallel linear layer, O = I W, forward and backward.
+
+Letters: I is m x k, W is k x n. Rows are split over z (and data). A normal layer has k over y and n
+over x; a transposed one k over x and n over y, so that the output of one is the input layout of the
+other. Each tile of W is flattened and split once more over z, and over data as `zero` says.
+Source: AxoNN (SC24), section 3; design as in 2305.13525.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workload.layout import Layout
+from workload.lowering.builder import Builder
+from workload.lowering.layers import sequence_parallel as rows
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """One linear layer of a block: its name, input width, widths side by side, orientation."""
+
+    name: str
+    k: int
+    bands: tuple[int, ...]
+    transposed: bool = False
+
+    @property
+    def n(self) -> int:
+        """Output width, all bands together."""
+        return sum(self.bands)
+
+    @property
+    def k_axis(self) -> str:
+        """The axis that splits the input width; the forward all-reduce runs over it."""
+        return "x" if self.transposed else "y"
+
+    @property
+    def n_axis(self) -> str:
+        """The axis that splits the output width; the backward all-reduce runs over it."""
+        return "y" if self.transposed else "x"
+
+
+def declare(b: Builder, linear: Linear, owner: str) -> None:
+    """Declare the weight (split over x and y, then sharded) and, if any, the bias."""
+    shape = (linear.k, linear.n)
+    split = ((linear.k_axis,), (linear.n_axis,))
+    weight = Layout(shape, shape, split, linear.bands)
+    b.parameter(f"{owner}.{linear.name}.w", owner, weight, sharded=True)
+    if b.gpt.biases:
+        bias = Layout((linear.n,), (linear.n,), ((linear.n_axis,),), linear.bands)
+        b.parameter(f"{owner}.{linear.name}.b", owner, bias, sharded=False)
+
+
+def gather(b: Builder, prefix: str, weight: str, shape: tuple[int, int]) -> str:
+    """All-gather a weight tile over the axes that shard it; without any it is the parameter.
+
+    Without `reshard` a micro-batch gathers each weight once.
+    """
+    axes = b.sharding.parameters
+    if b.grid.size(*axes) == 1:
+        return weight
+    once = (b.block.partition(".")[0], weight)
+    if not b.plan.reshard and once in b.gathered:
+        return b.gathered[once]
+    full = b.tensor(f"{prefix}.w.full", b.whole_tile(*shape), role="gathered")
+    b.collective(f"{prefix}.gather", "all_gather", [weight], [full], *axes)
+    b.gathered[once] = full
+    return full
+
+
+def forward(b: Builder, prefix: str, linear: Linear, owner: str, source: str) -> tuple[str, str]:
+    """Emit O = I W (+ bias); returns the names of the output and of the weight tile used."""
+    k, n = _tile(b, linear)
+    name = f"{prefix}{linear.name}"
+    source = source if linear.transposed else rows.gather(b, f"{name}.rows", source)
+    weight = gather(b, name, f"{owner}.{linear.name}.w", (k, n))
+    bias = [f"{owner}.{linear.name}.b"] if b.gpt.biases else []
+    out = b.tensor(f"{name}.o", (b.rows, n))
+    fused = bias if b.grid.size(linear.k_axis) == 1 else []
+    matmul(b, f"{name}.matmul", [source, weight, *fused], out, "NN", (b.rows, n, k))
+    out = rows.reduce(b, f"{name}.reduce", out, linear.k_axis)
+    if bias != fused:
+        b.op(f"{name}.bias", "bias", [out, *bias], [out])
+    return out, weight
+
+
+def backward(
+    b: Builder,
+    prefix: str,
+    linear: Linear,
+    owner: str,
+    *,
+    micro_batch: int,
+    source: str,
+    weight: str,
+    grad: str,
+) -> str:
+    """Emit the gradients of input, weight and bias (if any) from `grad` = dO; returns dI's name.
+
+    `weight` is the tile that a recomputation gathered, or "" to gather it again. The input's rows,
+    if split, are gathered again too (beside the input's gradient, with OAR).
+    """
+    k, n = _tile(b, linear)
+    name = f"{prefix}{linear.name}"
+    owned = f"{owner}.{linear.name}"
+    if b.gpt.biases:
+        reads, writes = b.grad_writes(f"{owned}.b", micro_batch)
+        b.op(f"{name}.bias.grad", "column_sum", [grad, *reads], writes, first=micro_batch == 0)
+    if linear.transposed:
+        grad = rows.gather(b, f"{name}.grad.rows", grad)
+    else:
+        source = rows.gather(b, f"{name}.grad.source", source)
+    weight = weight or gather(b, f"{name}.grad", f"{owned}.w", (k, n))
+    out = b.tensor(f"{name}.di", (b.rows, k))
+    matmul(b, f"{name}.grad.input", [grad, weight], out, "NT", (b.rows, k, n))
+    out = rows.reduce(b, f"{name}.grad.reduce", out, linear.n_axis)
+    weight_gradient(b, name, f"{owned}.w", (source, grad), (k, n), micro_batch)
+    return out
+
+
+def weight_gradient(
+    b: Builder,
+    name: str,
+    parameter: str,
+    operands: tuple[str, str],
+    shape: tuple[int, int],
+    micro_batch: int,
+) -> None:
+    """Emit dW = left^T right, its reduce-scatter and its addition to the gradient."""
+    full = b.tensor(f"{name}.dw", b.whole_tile(*shape), role="workspace")
+    matmul(b, f"{name}.grad.weight", list(operands), full, "TN", (*shape, b.rows))
+    add_gradient(b, name, parameter, full, first=micro_batch == 0)
+
+
+def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: bool) -> None:
+    """Emit the reduce-scatter of a weight's gradient and its addition to the rank's part.
+
+    Where the parts of S are parts of z's, that is one reduce-scatter over z and one over S.
+    """
+    part = full
+    axes = b.sharding.gradients
+    for over in [axes] if axes[0] == "z" else [axes[1:], axes[:1]]:
+        part = _scattered(b, name, part, over)
+    reads, writes = b.grad_writes(parameter, 0 if first else 1)
+    b.op(f"{name}.grad.accumulate", "accumulate", [part, *reads], writes, first=first)
+
+
+def _scattered(b: Builder, name: str, full: str, axes: tuple[str, ...]) -> str:
+    count = b.grid.size(*axes)
+    if count == 1:
+        return full
+    again = full.endswith(".shard")
+    op = f"{name}.grad.scatter"
+    part = f"{full}.shard"
+    b.tensor(part, (b.buffers[full].elements // count,), role="workspace")
+    b.collective(f"{op}.{axes[0]}" if again else op, "reduce_scatter", [full], [part], *axes)
+    return part
+
+
+def matmul(
+    b: Builder, name: str, reads: list[str], write: str, form: str, shape: tuple[int, int, int]
+) -> None:
+    """Emit one matmul: `form` says which operands are transposed, `shape` is its (m, n, k)."""
+    m, n, k = shape
+    b.op(name, "matmul", reads, [write], flops=2 * m * n * k, form=form, m=m, n=n, k=k)
+
+
+def _tile(b: Builder, linear: Linear) -> tuple[int, int]:
+    return linear.k // b.grid.size(linear.k_axis), linear.n // b.grid.size(linear.n_axis)

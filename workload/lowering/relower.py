@@ -1,0 +1,217 @@
+"""Lowering what was lowered before in other sizes: only the numbers are calculated anew.
+
+A program is written once with formulas in place of a plan's and a model's sizes
+(`workload/sizes/symbolic.py`). Whatever meets the conditions noted on the way has the same program,
+op by op. In sweeps and folded steps, which lower the same few programs all the time, that spares
+most of the work: writing names, and working out who waits for whom and who frees what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from workload.gpt import GPT
+from workload.lowering.lower import lower_slots
+from workload.lowering.sharding import sharding_of
+from workload.op import Op
+from workload.plan import Plan
+from workload.program import Program
+from workload.schedule import Slot, slots
+from workload.sizes.symbolic import Formula, Formulas, Quotient, evaluated, has_formulas
+from workload.structure import Structure
+
+PLAN_SIZES = ("x", "y", "z", "data", "batch", "micro_batch")
+GPT_SIZES = ("hidden", "heads", "ffn", "sequence", "vocab", "kv_heads", "head_width")
+NAMES = ("name", "source")
+MOST_OPS = 100_000  # kept, of all programs together: some 150 MB
+MOST_SEEN = 4096
+Thing = TypeVar("Thing")
+Key = tuple[Any, ...]
+
+
+def lower_again(gpt: GPT, plan: Plan, stage: int = 0) -> Program:
+    """The program that `lower` writes."""
+    order = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
+    return lower_slots_again(gpt, plan, stage, order)
+
+
+def lower_slots_again(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot]) -> Program:
+    """The program that `lower_slots` writes, in plain matmul forms."""
+    sizes = [*(getattr(plan, key) for key in PLAN_SIZES), *(getattr(gpt, key) for key in GPT_SIZES)]
+    key = _key(gpt, plan), stage, tuple(order)
+    for written in _SHELF.of(key):
+        values = written.formulas.values(sizes)
+        if values is not None:
+            return written.program(gpt, plan, values)
+    if _SHELF.is_new(key):
+        return lower_slots(gpt, plan, stage, order)
+    written = _written(gpt, plan, stage, order)
+    _SHELF.put(key, written)
+    values = written.formulas.values(sizes)
+    assert values is not None, "a program meets its own conditions"
+    return written.program(gpt, plan, values)
+
+
+def structure(gpt: GPT, plan: Plan) -> str:
+    """Equal for plans that may have the same programs; to be lowered soonest one after the other,
+    as only so many programs are kept."""
+    return repr((*_key(gpt, plan), plan.micro_batches))
+
+
+def _key(gpt: GPT, plan: Plan) -> Key:
+    """All that is no size, and of which axes there is more than one rank.
+
+    The order of the ranks matters to nothing but who shards what.
+    """
+    other = (field.name for field in fields(plan) if field.name not in {*PLAN_SIZES, "order"})
+    own = [*(getattr(plan, name) for name in other), sharding_of(plan)]
+    wide = [getattr(plan, axis) > 1 for axis in PLAN_SIZES[:4]]
+    known = {*GPT_SIZES, *NAMES}
+    rest = (getattr(gpt, field.name) for field in fields(gpt) if field.name not in known)
+    return (*own, *wide, *rest)
+
+
+class _Evaluated(Mapping[str, Thing]):
+    """Dataclasses whose formulas are worked out when they are asked for."""
+
+    def __init__(self, things: Mapping[str, Any], values: Sequence[int]) -> None:
+        self._things, self._values = things, values
+        self._known: dict[str, Thing] = {}
+
+    def __getitem__(self, name: str) -> Thing:
+        if name not in self._known:
+            thing = self._things[name]
+            own = {each.name: getattr(thing, each.name) for each in fields(thing)}
+            self._known[name] = type(thing)(**evaluated(own, self._values))
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._things)
+
+    def __len__(self) -> int:
+        return len(self._things)
+
+
+Recipe = tuple[Op, int, int, int, int]
+
+
+class _Written:
+    """A program of formulas, and the sizes of its buffers.
+
+    A recipe is an op with the places of its bytes, its FLOPs and its replicas among all numbers,
+    and of its attributes among all different ones; -1 for those that hold no formula.
+    """
+
+    def __init__(self, formulas: Formulas, pattern: Program, nbytes: Sequence[Any]) -> None:
+        self.formulas, self.pattern, self._nbytes = formulas, pattern, nbytes
+        self.outline = Structure(pattern.ops, pattern.buffers, pattern.slot_of)
+        self._attributes: list[Mapping[str, Any]] = []
+        known: dict[Any, int] = {}
+        self._recipes = [self._recipe(op, known) for op in pattern.ops]
+
+    def _recipe(self, op: Op, known: dict[Any, int]) -> Recipe:
+        attributes = -1
+        if has_formulas(op.attributes):
+            key = repr([(name, _mark(each)) for name, each in op.attributes.items()])
+            if key not in known:
+                known[key] = len(self._attributes)
+                self._attributes.append(op.attributes)
+            attributes = known[key]
+        sizes = (op.nbytes, op.flops, op.replicas)
+        a, b, c = (each.number if isinstance(each, Formula) else -1 for each in sizes)
+        return op, a, b, c, attributes
+
+    def program(self, gpt: GPT, plan: Plan, values: Sequence[int]) -> Program:
+        """The program with these numbers."""
+        attributes = [evaluated(each, values) for each in self._attributes]
+        return Program(
+            gpt,
+            plan,
+            tuple(_op(recipe, values, attributes) for recipe in self._recipes),
+            _Evaluated(self.pattern.buffers, values),
+            _Evaluated(self.pattern.layouts, values),
+            _Evaluated(self.pattern.states, values),
+            self.pattern.stage,
+            self.pattern.slot_of,
+            self.outline,
+            evaluated(self._nbytes, values),
+        )
+
+
+def _mark(thing: Any) -> Any:
+    """What tells formulas apart."""
+    if isinstance(thing, Formula):
+        return "formula", thing.number
+    if isinstance(thing, Quotient):
+        return "quotient", thing.above, thing.below.number
+    return tuple(map(_mark, thing)) if isinstance(thing, tuple) else thing
+
+
+def _op(recipe: Recipe, values: Sequence[int], attributes: Sequence[Mapping[str, Any]]) -> Op:
+    op, nbytes, flops, replicas, own = recipe
+    if nbytes == flops == replicas == own == -1:
+        return op
+    return Op(
+        op.name,
+        op.kind,
+        op.reads,
+        op.writes,
+        op.block,
+        op.stream,
+        op.axes,
+        op.nbytes if nbytes < 0 else values[nbytes],
+        op.flops if flops < 0 else values[flops],
+        op.replicas if replicas < 0 else values[replicas],
+        op.dtype,
+        op.attributes if own < 0 else attributes[own],
+    )
+
+
+def _written(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot]) -> _Written:
+    formulas = Formulas()
+    of_plan = {key: formulas.input(getattr(plan, key)) for key in PLAN_SIZES}
+    of_gpt = {key: formulas.input(getattr(gpt, key)) for key in GPT_SIZES}
+    pattern = lower_slots(replace(gpt, **of_gpt), replace(plan, **of_plan), stage, order)
+    nbytes = tuple(buffer.nbytes for buffer in pattern.buffers.values())
+    formulas.close()
+    return _Written(formulas, pattern, nbytes)
+
+
+class _Shelf:
+    """Programs written so far, the least used of which make room.
+
+    Formulas take twice the time of numbers, so a program is worth them when it comes again.
+    """
+
+    def __init__(self) -> None:
+        self._all: dict[Key, list[_Written]] = {}
+        self._seen: dict[Key, None] = {}
+        self._ops = 0
+
+    def is_new(self, key: Key) -> bool:
+        """Whether nobody has asked for this before."""
+        if key in self._seen:
+            return False
+        self._seen[key] = None
+        if len(self._seen) > MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+        return True
+
+    def of(self, key: Key) -> list[_Written]:
+        """The programs of a key, which count as used now."""
+        if key in self._all:
+            self._all[key] = self._all.pop(key)
+        return self._all.get(key, [])
+
+    def put(self, key: Key, written: _Written) -> None:
+        """Keep a program."""
+        self._all.setdefault(key, []).append(written)
+        self._ops += len(written.pattern.ops)
+        while self._ops > MOST_OPS and len(self._all) > 1:
+            oldest = self._all.pop(next(iter(self._all)))
+            self._ops -= sum(len(each.pattern.ops) for each in oldest)
+
+
+_SHELF = _Shelf()

@@ -1,0 +1,1 @@
+"""Passes over a program's ops: overlaps of communication, and forms of matmuls."""

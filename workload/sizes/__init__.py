@@ -1,0 +1,1 @@
+"""Sizes that are no plain numbers: formulas, and arrays with one number for each plan."""
