@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from executor.batches import batch_of
-from executor.corpus import check_text, read_text
-from executor.device_memory import check_device_memory, check_memory
+from executor.data.batches import batch_of
+from executor.data.corpus import check_text, read_text
 from executor.errors import LaunchError, PeersLostError
 from executor.groups import ProcessGroups
 from executor.launching.launch_env import RankInfo
 from executor.launching.sentences import first_sentence
 from executor.launching.task_specs import Job, Report
+from executor.memory.device_memory import check_device_memory, check_memory
 from executor.train import Trainer, TrainingRun, TrainingStep
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower

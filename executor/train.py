@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from executor.allocations import allocations
-from executor.batches import share
 from executor.buffer_table import BufferTable
+from executor.data.batches import share
 from executor.groups import ProcessGroups
 from executor.launching.task_specs import AdamW
+from executor.memory.allocations import allocations
 from executor.nccl.issue_order import issue_order
 from executor.play import play
 from executor.rank_context import RankContext, scratch_of

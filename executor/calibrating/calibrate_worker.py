@@ -20,11 +20,11 @@ import torch.distributed as dist
 from executor.buffer_table import BufferTable
 from executor.calibrating.message_benchmarks import messages
 from executor.calibrating.microbenchmarks import Sample, collectives, kernels, overlapped
-from executor.device_memory import host_bytes
 from executor.groups import ProcessGroups
 from executor.job import connected
 from executor.launching.launch_env import RankInfo
 from executor.launching.task_specs import AdamW, Calibrated, Calibration, Report, Tables
+from executor.memory.device_memory import host_bytes
 from executor.play import play
 from executor.rank_context import RankContext, scratch_of
 from executor.timing import NoRecorder, recorder_for, timing_event

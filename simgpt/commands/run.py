@@ -72,7 +72,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
 
     Starts --ranks processes on this machine, or joins those that torchrun or srun started.
     """
-    from executor.corpus import check_text, read_text
+    from executor.data.corpus import check_text, read_text
     from executor.launching.launch import require_torch
     from executor.launching.launch_env import RankInfo
 

@@ -8,8 +8,8 @@ from functools import cache
 
 import torch
 
-from executor.batches import share
 from executor.buffer_table import BufferTable
+from executor.data.batches import share
 from executor.kernels import KERNELS, Kernel
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext

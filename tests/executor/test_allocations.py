@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from executor import play
-from executor.allocations import allocations
 from executor.groups import ProcessGroups
 from executor.kernels import KERNELS
+from executor.memory.allocations import allocations
 from executor.rank_context import RankContext
 from executor.train import Trainer
 from tests.executor.covering import Row, covering

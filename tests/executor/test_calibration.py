@@ -19,10 +19,10 @@ from executor.calibrating.calibrate import cached, calibrate
 from executor.calibrating.host_machine import machine_document
 from executor.calibrating.message_benchmarks import messages
 from executor.calibrating.microbenchmarks import Sample, collectives, kernels
-from executor.device_memory import host_bytes
 from executor.groups import ProcessGroups
 from executor.launching.launch_env import RankInfo
 from executor.launching.task_specs import AdamW, Calibrated, Calibration
+from executor.memory.device_memory import host_bytes
 from executor.rank_context import LEAST_SCRATCH_BYTES, SCRATCH_BYTES, RankContext
 from simulator.predict import predict
 from topologies.machine import Machine, machine_from_dict

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.batches import batch_of, share
-from executor.corpus import check_text, read_text
+from executor.data.batches import batch_of, share
+from executor.data.corpus import check_text, read_text
 from executor.errors import TextError
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext

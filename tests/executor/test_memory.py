@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from executor import device_memory as memory
 from executor import job
-from executor.device_memory import RESERVE_BYTES, check_device_memory, check_memory
 from executor.launching.launch_env import RankInfo
+from executor.memory import device_memory
+from executor.memory.device_memory import RESERVE_BYTES, check_device_memory, check_memory
 from executor.rank_context import LEAST_SCRATCH_BYTES, SCRATCH_BYTES, scratch_of
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
@@ -48,7 +48,7 @@ def test_a_rank_on_a_gpu_asks_what_is_free_of_its_own(
 
 
 def test_all_ranks_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "host_bytes", lambda: 2 * PROGRAM.peak.total_bytes)
+    monkeypatch.setattr(device_memory, "host_bytes", lambda: 2 * PROGRAM.peak.total_bytes)
     check_memory(PROGRAM, 2)
     with pytest.raises(PlanCannotRunError, match="for 3 rank"):
         job._check_memory(PROGRAM, RankInfo(0, 3, 0, 3), torch.device("cpu"))

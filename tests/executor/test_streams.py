@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from executor.async_work import AsyncWork
-from executor.batches import batch_of
 from executor.buffer_table import BufferTable
+from executor.data.batches import batch_of
 from executor.errors import LaunchError
 from executor.groups import ProcessGroups
 from executor.launching.launch import launch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from executor.corpus import Text
+from executor.data.corpus import Text
 from executor.rank_context import RankContext
 from workload.gpt import GPT
 from workload.plan import Plan

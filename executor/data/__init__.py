@@ -1,0 +1,1 @@
+"""The tokens that a run trains on."""

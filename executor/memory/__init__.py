@@ -1,0 +1,1 @@
+"""How much memory a step takes: what torch allocates, and what there is."""
