@@ -179,7 +179,7 @@ def _attention(machine: Machine, batch: int, heads: int, seq: int, width: int) -
 
 
 def _fused(kind: str, flops: int, width: int) -> Op:
-    return Op(kind, kind, (), (), "", flops=flops, attributes={"width": width})
+    return Op(kind, kind, (), (), flops=flops, attributes={"width": width})
 
 
 def _pointwise(machine: Machine, kind: str, elements: int) -> dict[str, float]:
@@ -189,7 +189,7 @@ def _pointwise(machine: Machine, kind: str, elements: int) -> dict[str, float]:
     names = {FORWARD: kind, BACKWARD: kind if kind == "add" else f"{kind}_grad"}
     return {
         way: memory_bound_s(
-            machine.device, Op(kind, names[way], (), (), "", nbytes=counts[way] * HALF * elements)
+            machine.device, Op(kind, names[way], (), (), nbytes=counts[way] * HALF * elements)
         )
         for way in (FORWARD, BACKWARD)
     }

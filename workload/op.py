@@ -8,8 +8,10 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from workload.naming import block_name
+
 COMPUTE = "compute"
-STEP = "step"  # the block that closes a step: norm, clipping, AdamW
+NONE = -1  # no micro-batch, layer or chunk
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 MESSAGES = ("send", "recv")
 FORMS = ("NN", "NT", "TN")
@@ -19,6 +21,80 @@ HOST = ROLES[-1]
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 
 
+FORWARD, RECOMPUTE, BACKWARD, WEIGHT = "forward", "recompute", "backward", "weight"
+
+# What collectives, and some ops around them, are for: passes and bounds go by it.
+WEIGHT_GATHER = "weight_gather"  # a linear's weight, or a table, made whole
+SOURCE_GATHER = "source_gather"  # rows of a linear's input, for its weight's gradient
+INPUT_GRAD = "input_grad"  # the matmul of a linear's input gradient
+INPUT_GRAD_REDUCE = "input_grad_reduce"  # and its sum
+WEIGHT_GRAD = "weight_grad"  # the matmul of a weight's gradient
+GRAD_SCATTER = "grad_scatter"  # and its sum, each rank keeping a part
+ADD_SCATTERED = "add_scattered"  # the addition of that part to the gradient
+BUCKET_SCATTER = "bucket_scatter"  # gradients of many parameters, summed at the end over S
+BUCKET_REDUCE = "bucket_reduce"  # and over the copies
+PARAMETER_GATHER = "parameter_gather"  # parameters whose parts were updated apart
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """A part of the model: "layer" with its number, "embed", "head"; or "", all of the model."""
+
+    kind: str = ""
+    layer: int = NONE
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether it is one of the layers."""
+        return self.layer >= 0
+
+    def __str__(self) -> str:
+        return f"l{self.layer}" if self.is_layer else self.kind
+
+
+def layer_part(number: int) -> Part:
+    """A layer, by its number in the whole model."""
+    return Part("layer", number)
+
+
+MODEL, EMBED, HEAD = Part(), Part("embed"), Part("head")
+Identity = tuple[int, Part, bool, str]  # micro-batch, part, whether it is recomputed, label
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A run of ops: a part of the model in a phase of one micro-batch; what stands around the
+    messages of a chunk, by the chunk's number in the whole model; or, of no micro-batch, the end of
+    the step.
+
+    Blocks that are `deferred` have the gradients of weights alone, in a slot of their own.
+    """
+
+    micro_batch: int = NONE
+    part: Part = MODEL
+    phase: str = ""
+    deferred: bool = False
+    chunk: int = NONE
+
+    @property
+    def work(self) -> str:
+        """Which work of a slot it belongs to: "forward", "backward" or "weight"."""
+        if self.deferred or self.phase == WEIGHT:
+            return WEIGHT
+        return FORWARD if self.phase in (FORWARD, "") else BACKWARD
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether it runs once more what the forward pass ran, whatever slot it is in."""
+        return self.phase == RECOMPUTE
+
+    def __str__(self) -> str:
+        return block_name(self)
+
+
+STEP = Block()  # what closes a step: sums of gradients, norm, clipping, the update
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A named tensor of one rank.
@@ -26,7 +102,9 @@ class Buffer:
     `role` says what it counts as in the memory report; what has the role "host" lies in the host's
     memory and takes none of the device's. A `persistent` buffer exists before and
     after the step; any other lives from the op that first writes it to the last op that needs it.
-    `replicas` is the number of ranks of the whole grid that hold the same values.
+    `replicas` is the number of ranks of the whole grid that hold the same values. What belongs to a
+    parameter (itself, its gradient, its states) has its name in `parameter`, and the `part` of the
+    model that is updated with it; a micro-batch's inputs have their `micro_batch`.
     """
 
     name: str
@@ -35,6 +113,9 @@ class Buffer:
     role: str
     persistent: bool = False
     replicas: int = 1
+    parameter: str = ""
+    part: Part = MODEL
+    micro_batch: int = NONE
 
     @property
     def elements(self) -> int:
@@ -55,15 +136,19 @@ class Op:
     an all-gather, the input of a reduce-scatter, the buffer of an all-reduce, the message. Any
     other op has the memory traffic in `nbytes` (each operand once) and, if it multiplies matrices,
     `flops`. `replicas` ranks of the grid compute the very same thing. An op that names a buffer
-    both in `reads` and in `writes` works in place. `block` is the run of ops it belongs to,
+    both in `reads` and in `writes` works in place. `block` is the run of ops it is issued in,
     `attributes` what a kernel must know beyond its operands.
+
+    What it works for is said by `micro_batch` and `part` (which differ from its block's where it
+    was moved, and at the step's end), what it is by `label` and, where that matters to others, by
+    `purpose`. `name` is printed from these (`workload/naming.py`).
     """
 
     name: str
     kind: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    block: str
+    block: Block = STEP
     stream: str = COMPUTE
     axes: tuple[str, ...] = ()
     nbytes: int = 0
@@ -71,6 +156,10 @@ class Op:
     replicas: int = 1
     dtype: str = "bf16"
     attributes: Mapping[str, Any] = field(default_factory=lambda: NO_ATTRIBUTES, hash=False)
+    micro_batch: int = NONE
+    part: Part = MODEL
+    label: str = ""
+    purpose: str = ""
 
     @property
     def is_collective(self) -> bool:
@@ -94,7 +183,19 @@ class Op:
     @property
     def is_recomputed(self) -> bool:
         """Whether this op runs once more what the forward pass ran, whatever slot it is in."""
-        return "recompute" in self.block.split(".")
+        return self.block.is_recomputed
+
+    @property
+    def identity(self) -> Identity:
+        """What tells it from all others of its program."""
+        again = self.micro_batch >= 0 and self.block.is_recomputed
+        return self.micro_batch, self.part, again, self.label
+
+    @property
+    def direction(self) -> str:
+        """Of a message, whether it goes forward through the model or backward."""
+        forward = (self.attributes["peer"] > 0) == (self.kind == "send")
+        return FORWARD if forward else BACKWARD
 
     @property
     def group(self) -> tuple[str, ...]:

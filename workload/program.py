@@ -10,7 +10,7 @@ from workload.dataflow import Waits
 from workload.gpt import GPT
 from workload.layout import Layout
 from workload.memory import MemoryUse, use_of
-from workload.op import Buffer, Op
+from workload.op import Block, Buffer, Op
 from workload.plan import Plan
 from workload.schedule import Slot
 from workload.structure import Ints, Structure
@@ -34,7 +34,7 @@ class Program:
     layouts: Mapping[str, Layout]
     states: Mapping[str, Layout] = field(default_factory=dict)
     stage: int = 0
-    slot_of: Mapping[str, Slot] = field(default_factory=dict)
+    slot_of: Mapping[Block, Slot] = field(default_factory=dict)
     like: Structure | None = None
     known_nbytes: tuple[int, ...] = ()
 

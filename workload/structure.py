@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workload.dataflow import Waits, retired_at, waits
-from workload.op import ROLES, Buffer, Op
+from workload.op import ROLES, Block, Buffer, Op
 from workload.schedule import Slot
 
 Ints = NDArray[np.int64]
@@ -26,7 +26,7 @@ class Structure:
 
     ops: Sequence[Op]
     buffers: Mapping[str, Buffer]
-    slot_of: Mapping[str, Slot] = field(default_factory=dict)
+    slot_of: Mapping[Block, Slot] = field(default_factory=dict)
     notes: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @cached_property

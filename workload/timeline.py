@@ -132,7 +132,7 @@ def _at(event: Mapping[str, Any], at: float) -> dict[str, Any]:
 
 
 def _arguments(op: Op) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"bytes": op.nbytes, "block": op.block}
+    arguments: dict[str, Any] = {"bytes": op.nbytes, "block": str(op.block)}
     if op.flops:
         arguments["flops"] = op.flops
     if op.axes:

@@ -47,14 +47,13 @@ def _turns(rank: int, ranks: int, nbytes: int) -> Callable[[int], Program]:
                     kind,
                     reads,
                     writes,
-                    "sample",
-                    f"{kind}.{way}",
-                    ("pipe",),
-                    nbytes,
+                    stream=f"{kind}.{way}",
+                    axes=("pipe",),
+                    nbytes=nbytes,
                     dtype="fp32",
                     attributes=how,
                 ),
-                Op(f"over#{turn}", "fence", writes, (), "sample", dtype="fp32"),
+                Op(f"over#{turn}", "fence", writes, (), dtype="fp32"),
             ]
         return Program(gpt, plan, tuple(ops), {**buffers, **tokens}, {})
 

@@ -147,7 +147,7 @@ def _matmul(form: str, shape: tuple[int, int, int], precision: str) -> tuple[Op,
     b = Buffer("b", (k, n) if form[1] == "N" else (n, k), precision, "activations", True)
     c = Buffer("c", (m, n), precision, "activations")
     how = {"form": form, "m": m, "n": n, "k": k}
-    op = Op("matmul", "matmul", ("a", "b"), ("c",), "sample", dtype=precision, attributes=how)
+    op = Op("matmul", "matmul", ("a", "b"), ("c",), dtype=precision, attributes=how)
     return op, {"a": a, "b": b, "c": c}
 
 
@@ -170,7 +170,7 @@ def _collective(kind: str, nbytes: int, group: int) -> tuple[Op, dict[str, Buffe
     part = Buffer("part", (elements,), "fp32", "activations", True)
     ends = {"all_gather": ("part", "whole"), "reduce_scatter": ("whole", "part")}
     read, write = ends.get(kind, ("whole", "whole"))
-    op = Op(kind, kind, (read,), (write,), "sample", axes=("data",), nbytes=nbytes)
+    op = Op(kind, kind, (read,), (write,), axes=("data",), nbytes=nbytes)
     return op, {"whole": whole, "part": part}
 
 

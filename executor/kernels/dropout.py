@@ -108,7 +108,7 @@ def block_of(op: Op, shape: Sequence[int], at: RankContext) -> Block:
     if len(shape) == 4:
         return _scores_block(op, tuple(shape), at)
     rows, columns = shape
-    first = at.first_sequence(op.attributes["micro_batch"], op.attributes["rows"])
+    first = at.first_sequence(op.micro_batch, op.attributes["rows"])
     first += at.index("x") * rows if rows < op.attributes["rows"] else 0
     whole = (0, at.grid.y * columns)
     return Block(whole, (first, at.index("y") * columns), (rows, columns))
@@ -116,7 +116,7 @@ def block_of(op: Op, shape: Sequence[int], at: RankContext) -> Block:
 
 def _scores_block(op: Op, shape: tuple[int, ...], at: RankContext) -> Block:
     count, heads, *square = shape
-    first = at.first_sequence(op.attributes["micro_batch"], count)
+    first = at.first_sequence(op.micro_batch, count)
     whole = (0, at.grid.x * heads, *square)
     return Block(whole, (first, at.index("x") * heads, 0, 0), shape)
 

@@ -5,7 +5,6 @@ Letters of the matmul model: m, n, k are the call's shape, e the share of the pe
 
 from __future__ import annotations
 
-import re
 from typing import Protocol
 
 from simulator.costs.calibrated import COPIES, CalibratedCosts
@@ -21,7 +20,6 @@ ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operand
 CAUSAL = 0.5
 BACKWARD_OVER_FORWARD = 2.5
 HEAD = 128
-LAYER = re.compile(r"\bl\d+\.")
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
 FAMILY |= {"swiglu": "gelu", "swiglu_grad": "gelu_grad"}
 
@@ -75,7 +73,7 @@ class AnalyticCosts:
     def seconds(self, op: Op) -> float:
         """Seconds that the op takes; ops of the same kind, dtype and size are worked out once."""
         shape = tuple(op.attributes[key] for key in SHAPE) if op.kind in PRODUCTS else ()
-        if op.kind in self._kernels.fused or op.name.endswith(self._kernels.fused):
+        if op.kind in self._kernels.fused or op.label in self._kernels.fused:
             return 0.0
         linear = self._kernels.fp8 and is_linear(op)
         width = op.attributes.get("width", HEAD)
@@ -154,7 +152,7 @@ def aligned(device: Device, op: Op) -> float:
 def is_linear(op: Op) -> bool:
     """Whether a matmul is a linear of a layer, which fp8 training runs in fp8; the classifier and
     attention stay in bf16."""
-    return op.kind == "matmul" and LAYER.search(op.name) is not None
+    return op.kind == "matmul" and op.part.is_layer
 
 
 def fp8_matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:

@@ -99,5 +99,5 @@ class PublishedCosts:
 
 def half_matmul(m: int, n: int, k: int) -> Op:
     """A matmul of that shape in 16 bits, its operands as they are."""
-    return Op("linear", "matmul", (), (), "", nbytes=HALF * (m * n + n * k + m * k),
+    return Op("linear", "matmul", (), (), nbytes=HALF * (m * n + n * k + m * k),
               flops=2 * m * n * k, attributes={"form": "NN", "m": m, "n": n, "k": k})  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class SoftwareStack:
     """What a software stack makes of a program's ops on a device.
 
-    Ops of the kinds in `fused`, and those whose names end in one of its words, run inside a
+    Ops of the kinds in `fused`, and those whose labels are in it, run inside a
     neighbour's kernel and take no time of their own.
     `host_s` is how long the host takes to issue one; 0 where it is never the bottleneck.
     `attention` has the shares of the peak that its fused attention reaches, forward and backward;

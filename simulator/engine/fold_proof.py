@@ -18,9 +18,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.op_position import NONE, Cut, positions_of
+from simulator.engine.op_position import Cut, positions_of
 from simulator.ranks.classes import Ints, RankClasses
-from workload.op import Op
+from workload.op import NONE, Op
 from workload.program import Program
 from workload.structure import Structure, memoized_on
 

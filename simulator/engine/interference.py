@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from simulator.ranks.classes import Ints
 from workload.dataflow import Waits
-from workload.op import COMPUTE, Op
+from workload.op import COMPUTE, NONE, Op
 
 FENCE = "fence"
 Ticks = TypeVar("Ticks", int, Ints)
@@ -88,7 +88,7 @@ def interference_of(
     """Which compute ops run beside which collectives; on `streams` some are under way already."""
     flying = {stream: OverlapWindow(stream, due=True) for stream in streams}
     ended: list[OverlapWindow] = []
-    slot = "", ""
+    slot = NONE, ""
     computes = [not op.communicates and op.stream == COMPUTE and op.kind != FENCE for op in ops]
     for index, op in enumerate(ops):
         if op.stream != COMPUTE:
@@ -99,7 +99,7 @@ def interference_of(
             _close_window(flying, ended, ops[awaited].stream, awaited)
         if not computes[index]:
             continue
-        if (own := (op.block.partition(".")[0], work_of(op))) != slot:
+        if (own := (op.block.micro_batch, op.block.work)) != slot:
             slot = own
             ended += [flight for flight in flying.values() if flight.first >= 0]
             flying = {key: flight for key, flight in flying.items() if flight.first < 0}
@@ -109,14 +109,6 @@ def interference_of(
     every = [*ended, *flying.values()]
     found = [flight for flight in every if flight.first >= 0]
     return Interference(found, [flight for flight in flying.values() if flight.first < 0], computes)
-
-
-def work_of(op: Op) -> str:
-    """Which work of a slot an op does."""
-    way = op.block.split(".")[2:]
-    if not way or way[0] == "forward":
-        return "forward"
-    return "weight" if way[-1] == "weight" else "backward"
 
 
 def _open_window(

@@ -1,4 +1,4 @@
-"""Where an op stands in a program: in which layer and which micro-batch, by its name.
+"""Where an op stands in a program: in which layer and which micro-batch.
 
 A folded program has the first and the last few layers (and micro-batches) of the whole one. `Cut`
 says how many there are and which stand for those left out.
@@ -6,26 +6,23 @@ says how many there are and which stand for those left out.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from workload.naming import op_name
+from workload.op import Op, Part, layer_part
 from workload.structure import Structure, memoized_on
-
-_NAME = re.compile(r"(?:m(\d+)(?:\.|$))?(?:l(\d+)(?=\.|$))?")
-NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
 class OpPosition:
-    """An op's micro-batch and layer, -1 where it belongs to none, and the rest of its name."""
+    """An op's micro-batch and layer, NONE where there is none, and the rest of its identity."""
 
     micro_batch: int
     layer: int
-    rest: str
+    rest: tuple[Part, bool, str]
 
     def twin(self, axis: str, part: int) -> OpPosition:
         """The same op in another layer or, as `axis` says, another micro-batch."""
@@ -34,36 +31,28 @@ class OpPosition:
         return OpPosition(part, self.layer, self.rest)
 
     def __str__(self) -> str:
-        words = [f"m{self.micro_batch}"] if self.micro_batch >= 0 else []
-        words += [f"l{self.layer}{self.rest}"] if self.layer >= 0 else [self.rest]
-        return ".".join(words)
+        part, again, label = self.rest
+        part = layer_part(self.layer) if part.is_layer else part
+        return op_name(self.micro_batch, part, label, recomputed=again)
 
 
-@lru_cache(maxsize=1 << 16)
-def position(name: str) -> OpPosition:
-    """Read an op's name.
-
-    >>> position("m1.l12.up.gather")
-    Position(micro_batch=1, layer=12, rest='.up.gather')
-    >>> str(position("l3.adamw")), position("loss.reduce").layer
-    ('l3.adamw', -1)
-    """
-    match = _NAME.match(name)
-    assert match is not None
-    micro_batch, layer = (int(text) if text else NONE for text in match.groups())
-    return OpPosition(micro_batch, layer, name[match.end() :])
+def position(op: Op) -> OpPosition:
+    """Where an op stands."""
+    m, part, again, label = op.identity
+    kind = layer_part(0) if part.is_layer else part
+    return OpPosition(m, part.layer, (kind, again, label))
 
 
 @memoized_on
 def positions_of(outline: Structure) -> tuple[OpPosition, ...]:
     """Where all ops stand."""
-    return tuple(position(op.name) for op in outline.ops)
+    return tuple(map(position, outline.ops))
 
 
 @memoized_on
-def index_of(outline: Structure) -> dict[str, int]:
-    """Op name to place in the program."""
-    return {op.name: index for index, op in enumerate(outline.ops)}
+def index_of(outline: Structure) -> dict[OpPosition, int]:
+    """Position to place in the program."""
+    return {where: index for index, where in enumerate(positions_of(outline))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,5 +118,5 @@ def places_in(
     """The places of a folded program's ops in the one of that many more layers and
     micro-batches."""
     index = index_of(other)
-    names = (str(fold.moved(where, layers, micro_batches)) for where in positions_of(outline))
-    return np.array([index[name] for name in names], dtype=np.int64)
+    moved = (fold.moved(where, layers, micro_batches) for where in positions_of(outline))
+    return np.array([index[where] for where in moved], dtype=np.int64)

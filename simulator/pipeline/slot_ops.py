@@ -67,18 +67,18 @@ class SlotOps:
         return model, sum(each)
 
     @cached_property
-    def memory(self) -> tuple[Ints, Ints, str]:
+    def memory(self) -> tuple[Ints, Ints, Op | None]:
         """Bytes by role on top of those before, at the op where most are in use and after the last
-        op, and the former op's name. What a message brings is counted where it arrives."""
+        op, and the former op. What a message brings is counted where it arrives."""
         if not self.places:
             nothing = np.zeros(len(ROLES), dtype=np.int64)
-            return nothing, nothing, ""
+            return nothing, nothing, None
         own = np.array(self.places)
         born, gone = self.born[:, own], self.gone[:, own]
         after = (born - gone).cumsum(axis=1)
         during = after + gone
         at = int(during.sum(axis=0).argmax())
-        return during[:, at], after[:, -1], self.ops[at].name
+        return during[:, at], after[:, -1], self.ops[at]
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ class StageKind:
         """Bytes by role that are there all the time, with the tokens of so many micro-batches."""
         outline, nbytes = self.program.outline, self.program.nbytes
         level = outline.persistent(nbytes)
-        pairs = zip(outline.buffers.items(), nbytes, strict=True)
-        each = sum(n for (name, b), n in pairs if b.persistent and name.startswith("m0."))
+        pairs = zip(outline.buffers.values(), nbytes, strict=True)
+        each = sum(n for b, n in pairs if b.persistent and b.micro_batch == 0)
         level[ROLES.index("workspace")] += (micro_batches - len(samples(self.plan))) * each
         return level
 

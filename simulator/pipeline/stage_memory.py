@@ -12,7 +12,7 @@ from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule
 from simulator.pipeline.slot_ops import SlotOps, StageKind
 from simulator.ranks.classes import Ints
 from workload.memory import MemoryUse, use_of
-from workload.op import ROLES
+from workload.op import ROLES, Op
 from workload.schedule import Slot
 from workload.stages import chunk_layers
 
@@ -35,11 +35,11 @@ def stage_peak(kind: StageKind, pipe: SlotSchedule, stage: int, micro_batches: i
     during = start + before + stream * posted[1:, None] + most
     last = start + steps.sum(axis=0) + stream * posted[-1] + kind.end.memory[0]
     idle = start + stream * posted[0]
-    at = int(during.sum(axis=1).argmax())
+    at, end = int(during.sum(axis=1).argmax()), kind.end.memory[2]
     found = [
         (idle, ""),
         (during[at], _named(kind, stage, order[at], parts[which[at]].memory[2], micro_batches)),
-        (last, kind.end.memory[2]),
+        (last, end.name if end is not None else ""),
     ]
     return use_of(*max(found, key=lambda use: int(use[0].sum())))
 
@@ -79,12 +79,14 @@ def _over(sent: NDArray[np.bool_], *, overlapped: bool) -> Ints:
     return over
 
 
-def _named(kind: StageKind, stage: int, slot: Slot, name: str, micro_batches: int) -> str:
-    """The op of another micro-batch, and of the layers of this stage. The last one is last in a
-    step of so many micro-batches too."""
+def _named(kind: StageKind, stage: int, slot: Slot, op: Op | None, micro_batches: int) -> str:
+    """The name of an op of another micro-batch, and of the layers of this stage. The last one is
+    last in a step of so many micro-batches too."""
+    if op is None:
+        return ""
     is_last = slot.micro_batch == kind.plan.micro_batches - 1
     number = micro_batches - 1 if is_last else slot.micro_batch
-    at = position(name).twin("micro_batch", number)
+    at = position(op).twin("micro_batch", number)
     if at.layer >= 0:
         chunks = chunk_layers(kind.program.gpt, kind.plan)
         first, own = (chunks[slot.chunk * kind.plan.pipe + s] for s in (kind.program.stage, stage))

@@ -27,7 +27,7 @@ from tests.executor.test_parity import ADAMW, BATCH, batches, reference, start
 from workload.gpt import GPT
 from workload.grid import Grid
 from workload.lowering import lower
-from workload.op import COMPUTE, Op
+from workload.op import COMPUTE, STEP, Op
 from workload.plan import Plan
 
 Case = tuple[GPT, Plan]
@@ -137,7 +137,7 @@ def collectives_of_one(rank: int, device: torch.device) -> list[list[float]]:
                 sources = [torch.arange(1.0, n + 1, device=device) for n in sizes]
                 targets = [torch.zeros_like(source) for source in sources]
                 targets = sources if kind == "all_reduce" else targets
-                op = Op(kind, kind, ("a",), ("b",), "step", stream, ("data",), dtype="fp32")
+                op = Op(kind, kind, ("a",), ("b",), STEP, stream, ("data",), dtype="fp32")
                 work = issue(op, list(zip(sources, targets, strict=True)), group, place)
                 assert (work is None) == (stream == COMPUTE)
                 if work is not None:

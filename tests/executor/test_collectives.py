@@ -16,14 +16,14 @@ from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from tests.executor.ranks import on_ranks
 from workload.grid import Grid
-from workload.op import COMPUTE, Op
+from workload.op import COMPUTE, STEP, Op
 
 SIZES = (2, 3)
 TIMEOUT_S = 5.0  # time enough for two busy ranks to connect
 
 
 def op(kind: str, stream: str) -> Op:
-    return Op("op", kind, ("a", "b"), ("c", "d"), "step", stream, ("data",), dtype="fp64")
+    return Op("op", kind, ("a", "b"), ("c", "d"), STEP, stream, ("data",), dtype="fp64")
 
 
 def place(rank: int) -> RankContext:

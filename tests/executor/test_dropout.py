@@ -13,6 +13,7 @@ from executor.kernels.dropout import kept as kept_of_block
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from tests import reference_dropout
+from tests.blocks import BLOCK
 from workload.grid import Grid
 from workload.op import Op
 
@@ -27,8 +28,8 @@ def place(grid: Grid, rank: int, **changed: Any) -> RankContext:
 
 
 def op_of(micro_batch: int, rows: int, name: str = "l0.out") -> Op:
-    how = {"rate": RATE, "place": name, "micro_batch": micro_batch, "rows": rows}
-    return Op("op", "dropout", (), (), "b", attributes=how)
+    how = {"rate": RATE, "place": name, "rows": rows}
+    return Op("op", "dropout", (), (), BLOCK, attributes=how, micro_batch=micro_batch)
 
 
 def kept(op: Op, shape: tuple[int, ...], at: RankContext) -> torch.Tensor:

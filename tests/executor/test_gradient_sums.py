@@ -11,6 +11,7 @@ import torch
 from executor.kernels import KERNELS
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
+from tests.blocks import BLOCK
 from workload.grid import Grid
 from workload.op import Op
 
@@ -23,7 +24,7 @@ SIGNS = torch.tensor([1.0, -1.0, 1.0, -1.0])
 def perform(
     kind: str, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor], **about: Any
 ) -> None:
-    KERNELS[kind](Op("op", kind, (), (), "b", attributes=about), reads, writes, AT)
+    KERNELS[kind](Op("op", kind, (), (), BLOCK, attributes=about), reads, writes, AT)
 
 
 def ones(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:

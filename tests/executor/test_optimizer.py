@@ -13,7 +13,7 @@ from executor.kernels import KERNELS
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from workload.grid import Grid
-from workload.op import Op
+from workload.op import STEP, Op
 
 HOW = AdamW(lr=0.1, beta1=0.5, beta2=0.75, eps=0.0, weight_decay=0.5, clip=0.5)
 
@@ -27,7 +27,7 @@ def tensors(*values: float, dtype: torch.dtype = torch.float64) -> list[torch.Te
 
 
 def run(kind: str, reads: Sequence[Any], writes: Sequence[Any], step: int = 1, **how: Any) -> None:
-    KERNELS[kind](Op(kind, kind, (), (), "step", attributes=how), reads, writes, place(step))
+    KERNELS[kind](Op(kind, kind, (), (), STEP, attributes=how), reads, writes, place(step))
 
 
 def test_the_norm_counts_each_gradient_by_its_share() -> None:

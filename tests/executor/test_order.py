@@ -18,6 +18,7 @@ from executor.job import connected
 from executor.launching.launch_env import RankInfo
 from executor.nccl.issue_order import issue_order, members_of, round_of
 from executor.train import Trainer
+from tests.blocks import BLOCK
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, reference, start
 from workload.errors import PlanCannotRunError
@@ -241,7 +242,7 @@ def test_plans_of_one_grid_whose_messages_go_further_have_groups_of_their_own() 
 
 def test_the_ends_of_a_ring_of_odd_length_have_a_round_of_their_own() -> None:
     grid = Grid(pipe=3)
-    op = Op("m", "send", ("a",), ("b",), "x", "send.forward", ("pipe",), attributes={"link": 2})
+    op = Op("m", "send", ("a",), ("b",), BLOCK, "send.forward", ("pipe",), attributes={"link": 2})
     assert round_of(op, grid) == ("forward", "last")
     assert members_of(op, grid, 0) == members_of(op, grid, 2) == (0, 2)
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from executor.kernels import attention
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
+from tests.blocks import BLOCK
 from tests.executor.test_parity import (
     LR,
     TINY,
@@ -79,7 +80,7 @@ def test_attention_in_steps_gives_what_the_flash_kernel_gives(
 def attention_and_gradient() -> tuple[torch.Tensor, torch.Tensor]:
     """Six queries, of which three share a key, on the second of two ranks of x."""
     shape = {"heads": 6, "kv_heads": 2, "width": 4, "sequence": 16, "alibi": False}
-    op = Op("op", "attention", (), (), "b", attributes=shape)
+    op = Op("op", "attention", (), (), BLOCK, attributes=shape)
     at = RankContext(grid=Grid(x=2), rank=1, device=torch.device("cpu"), adamw=AdamW(lr=LR))
     generator = torch.Generator().manual_seed(2)
     qkv = torch.randn(32, (6 + 2 + 2) * 4, generator=generator, dtype=torch.float64)

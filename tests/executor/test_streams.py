@@ -24,7 +24,7 @@ from tests.executor.ranks import TIMEOUT_S, on_ranks
 from workload.gpt import find_model
 from workload.grid import Grid
 from workload.lowering import lower
-from workload.op import Buffer, Op
+from workload.op import STEP, Buffer, Op
 from workload.plan_text import parse_plan
 from workload.program import Program
 
@@ -82,7 +82,7 @@ def place(device: torch.device = CPU) -> RankContext:
 def op(name: str, kind: str, writes: str, stream: str = "compute") -> Op:
     axes = ("data",) if kind == "all_gather" else ()
     reads = ("part",) if axes else ()
-    return Op(name, kind, reads, (writes,), "step", stream, axes, dtype="fp32")
+    return Op(name, kind, reads, (writes,), STEP, stream, axes, dtype="fp32")
 
 
 def test_a_side_stream_is_made_once_for_all_steps_and_uses() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from executor.buffer_table import BufferTable
+from tests.blocks import BLOCK
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.op import Buffer, Op
@@ -48,7 +49,7 @@ def test_what_lies_in_the_hosts_memory_is_told_apart() -> None:
 def test_buffers_that_are_summed_together_lie_in_one_arena() -> None:
     parts = [Buffer(name, (2, n), "fp32", "gradients", True) for name, n in (("a", 3), ("b", 5))]
     names = ("a", "b")
-    op = Op("reduce", "all_reduce", names, names, "grads", axes=("data",), dtype="fp32")
+    op = Op("reduce", "all_reduce", names, names, BLOCK, axes=("data",), dtype="fp32")
     table = table_of(*parts, ops=(op,))
     ((source, target),) = table.operands(op)
     assert source is target

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.engine.interference import FENCE, Interference, interference_of
+from tests.blocks import BLOCK
 from tests.simulator.worlds import by_hand, compute, reduce
-from workload.op import Op
+from workload.op import BACKWARD, Block, Op, layer_part
 
 HALF = 0.5
 
@@ -20,7 +21,7 @@ def sums(name: str, buffer: str) -> Op:
     return reduce(name, buffer, "x", 1, "x")
 
 
-def in_slot(block: str, *ops: Op) -> list[Op]:
+def in_slot(block: Block, *ops: Op) -> list[Op]:
     return [replace(op, block=block) for op in ops]
 
 
@@ -60,9 +61,9 @@ def test_what_compute_waits_for_takes_nothing_from_it() -> None:
 
 def test_a_collective_behind_a_slot_runs_beside_the_next_one_and_no_further() -> None:
     found = beside(
-        *in_slot("m0.l0.backward", compute("a", writes="a"), sums("s", "a")),
-        *in_slot("m1.l0.backward", compute("b", writes="b")),
-        *in_slot("m2.l0.backward", compute("c", writes="c")),
+        *in_slot(Block(0, layer_part(0), BACKWARD), compute("a", writes="a"), sums("s", "a")),
+        *in_slot(Block(1, layer_part(0), BACKWARD), compute("b", writes="b")),
+        *in_slot(Block(2, layer_part(0), BACKWARD), compute("c", writes="c")),
     )
     assert found.charged([10, 400, 10, 10], HALF, min, round) == [10, 400, 20, 10]
 
@@ -114,14 +115,14 @@ def test_what_was_under_way_is_over_once_a_later_one_of_its_stream_is_waited_for
 
 def test_the_two_halves_of_a_split_backward_pass_are_slots_of_their_own() -> None:
     found = beside(
-        *in_slot("m0.l0.backward", compute("a", writes="a"), sums("s", "a")),
-        *in_slot("m0.l0.backward", compute("b", writes="b")),
-        *in_slot("m0.l0.backward.weight", compute("c", writes="c")),
+        *in_slot(Block(0, layer_part(0), BACKWARD), compute("a", writes="a"), sums("s", "a")),
+        *in_slot(Block(0, layer_part(0), BACKWARD), compute("b", writes="b")),
+        *in_slot(Block(0, layer_part(0), BACKWARD, deferred=True), compute("c", writes="c")),
     )
     assert found.charged([10, 400, 10, 10], HALF, min, round) == [10, 400, 20, 10]
 
 
 def test_a_fence_takes_no_time_that_could_grow() -> None:
-    fence = Op("f", FENCE, (), (), "b")
+    fence = Op("f", FENCE, (), (), BLOCK)
     found = beside(compute("a", writes="a"), sums("s", "a"), fence, compute("b", writes="b"))
     assert found.charged([10, 4, 0, 100], HALF, min, round) == [10, 4, 0, 102]

@@ -9,6 +9,7 @@ import pytest
 from simulator.costs.analytic import AnalyticCosts, compute_costs
 from simulator.costs.calibrated import CalibratedCosts
 from simulator.costs.measured import MeasuredCosts
+from tests.blocks import BLOCK
 from topologies.errors import MachineError
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine, with_settings
@@ -36,7 +37,7 @@ def matmul(m: int, n: int, k: int, form: str = "NN", dtype: str = "bf16") -> Op:
         "matmul",
         (),
         (),
-        "b",
+        BLOCK,
         nbytes=nbytes,
         flops=2 * m * n * k,
         dtype=dtype,
@@ -52,7 +53,7 @@ def batched(count: int, m: int, n: int, k: int) -> Op:
 
 
 def move(nbytes: int, kind: str = "gelu") -> Op:
-    return Op("op", kind, (), (), "b", nbytes=nbytes)
+    return Op("op", kind, (), (), BLOCK, nbytes=nbytes)
 
 
 def test_a_matmul_takes_its_launch_and_its_flops_at_the_rate_of_its_shape() -> None:
@@ -93,8 +94,8 @@ def test_a_measured_batched_matmul_is_interpolated_in_its_flops_form_by_form() -
 def test_causal_attention_does_half_of_its_square_and_backward_five_halves_of_that() -> None:
     machine = load_machine("perlmutter")
     device, peak = machine.device, machine.device.peak_flops_per_s["bf16"]
-    forward = Op("f", "attention", (), (), "b", flops=4 * 10**12)
-    backward = Op("b", "attention_grad", (), (), "b", flops=8 * 10**12)
+    forward = Op("f", "attention", (), (), BLOCK, flops=4 * 10**12)
+    backward = Op("b", "attention_grad", (), (), BLOCK, flops=8 * 10**12)
     costs = AnalyticCosts(machine)
     assert (costs.seconds(forward) - device.launch_s) * peak * device.attention.forward == (
         pytest.approx(2e12)
@@ -113,7 +114,7 @@ def test_a_step_of_many_devices_waits_for_the_slowest_to_multiply() -> None:
     one, many = (AnalyticCosts(spread, devices) for devices in (1, 100))
     op = matmul(8192, 8192, 8192)
     assert many.seconds(op) - launch_s == pytest.approx((one.seconds(op) - launch_s) / 0.9)
-    attention = Op("a", "attention", (), (), "b", flops=4 * 10**12)
+    attention = Op("a", "attention", (), (), BLOCK, flops=4 * 10**12)
     own = device.launch_s
     assert many.seconds(attention) - own == pytest.approx((one.seconds(attention) - own) / 0.9)
     assert many.seconds(move(10**9)) == one.seconds(move(10**9))
@@ -175,7 +176,7 @@ def test_attention_is_interpolated_in_its_work() -> None:
     costs = CalibratedCosts(
         Profile(kernels={"attention@bf16": MeasuredTable(columns, rows)}), 1, 1e9
     )
-    op = Op("op", "attention", (), (), "b", flops=4 * 96 * 2 * 8 * 32)
+    op = Op("op", "attention", (), (), BLOCK, flops=4 * 96 * 2 * 8 * 32)
     assert costs.seconds(op) == pytest.approx(1.5e-3)
 
 
@@ -185,7 +186,7 @@ def test_backward_attention_counts_twice_the_flops_for_the_same_work() -> None:
     costs = CalibratedCosts(
         Profile(kernels={"attention_grad@bf16": MeasuredTable(columns, rows)}), 1, 1e9
     )
-    op = Op("op", "attention_grad", (), (), "b", flops=8 * 96 * 2 * 8 * 32)
+    op = Op("op", "attention_grad", (), (), BLOCK, flops=8 * 96 * 2 * 8 * 32)
     assert costs.seconds(op) == pytest.approx(1.5e-3)
 
 

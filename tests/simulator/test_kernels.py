@@ -11,13 +11,17 @@ from simulator.costs.analytic import AnalyticCosts, matmul_s, padded
 from simulator.costs.kernel_launch import launch_bound
 from simulator.costs.stack import SoftwareStack
 from simulator.ranks.fabric import MachineFabric
+from tests.blocks import BLOCK
 from topologies.machine_files import load_machine
-from workload.op import Op
+from workload.op import BACKWARD, FORWARD, STEP, Block, Op, layer_part
 
 SHAPE = {"m": 4096, "n": 4096, "k": 4096, "form": "NN"}
-LINEAR = Op("m0.l3.up.matmul", "matmul", (), (), "m0.l3.forward", nbytes=6 * 4096**2,
-            flops=2 * 4096**3, attributes=SHAPE)  # fmt: skip
-ADD = Op("m0.l3.down.dropout", "dropout", (), (), "m0.l3.forward", nbytes=10**8)
+IN_LAYER = Block(0, layer_part(3), FORWARD)
+LINEAR = Op("up", "matmul", (), (), IN_LAYER, nbytes=6 * 4096**2, flops=2 * 4096**3,
+            attributes=SHAPE, part=layer_part(3), label="up.matmul")  # fmt: skip
+ADD = Op(
+    "down", "dropout", (), (), IN_LAYER, nbytes=10**8, part=layer_part(3), label="down.dropout"
+)
 
 
 def test_a_fused_op_takes_no_time_whether_named_by_its_kind_or_by_its_name() -> None:
@@ -109,7 +113,7 @@ def test_a_block_lasts_at_least_as_long_as_the_host_takes_to_issue_its_ops() -> 
     assert launch_bound(ops, [10, 0, 20, 30], [30, 0, 90, 30]) == [40, 0, 50, 60]
     # 29 are missing: two kernels get 10 of them, and the last one 9
     assert launch_bound(ops, [10, 0, 20, 31], [30] * 4) == [20, 0, 30, 40]
-    closing = [replace(op, block="step") for op in ops]
+    closing = [replace(op, block=STEP) for op in ops]
     assert launch_bound(closing, [1, 1, 1, 1], [100] * 4) == [1, 1, 1, 1]
 
 
@@ -128,7 +132,7 @@ def test_blocks_and_streams_make_up_for_no_time_that_the_host_lacks_in_another()
     gather beside them and the block behind them last."""
     first, second = (replace(ADD, name=name) for name in ("a", "b"))
     gather = replace(ADD, kind="all_gather", stream="z")
-    longer = replace(ADD, block="m0.l3.backward")
+    longer = replace(ADD, block=Block(0, layer_part(3), BACKWARD))
     ops = [first, gather, second, longer]
     assert launch_bound(ops, [10, 90, 30, 500], [40] * 4) == [30, 90, 50, 500]
 
@@ -138,8 +142,8 @@ def test_a_stacks_own_attention_reaches_its_shares_and_works_through_all_keys() 
     all keys, and so four times the work."""
     machine = load_machine("dgx-a100")
     device, peak = machine.device, machine.device.peak_flops_per_s["bf16"]
-    forward = Op("f", "attention", (), (), "b", flops=4 * 10**12)
-    backward = Op("b", "attention_grad", (), (), "b", flops=8 * 10**12)
+    forward = Op("f", "attention", (), (), BLOCK, flops=4 * 10**12)
+    backward = Op("b", "attention_grad", (), (), BLOCK, flops=8 * 10**12)
     own = AnalyticCosts(machine, 1, SoftwareStack(attention=(0.5, 0.25)))
     assert own.seconds(forward) - device.launch_s == pytest.approx(2e12 / (0.5 * peak))
     assert own.seconds(backward) - device.launch_s == pytest.approx(5e12 / (0.25 * peak))

@@ -191,8 +191,7 @@ class LayersOnly:
         return 0.0
 
     def seconds(self, op: Op) -> float:
-        in_layer = ".l" in op.block and op.block.startswith("m")
-        return 1e-6 if in_layer and op.kind == "matmul" else 0.0
+        return 1e-6 if op.part.is_layer and op.kind == "matmul" else 0.0
 
 
 # A layer has four matmuls forward, and four each for the gradients of inputs and of weights.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.ranks.classes import Ints
+from tests.blocks import BLOCK
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import COMPUTE, NO_ATTRIBUTES, Op
@@ -99,14 +100,25 @@ class GivenSeconds:
 
 def compute(name: str, reads: str = "", writes: str = "", stream: str = COMPUTE) -> Op:
     """A compute op on buffers named by single words."""
-    return Op(name, "add", tuple(reads.split()), tuple(writes.split()), "b", stream)
+    return Op(name, "add", tuple(reads.split()), tuple(writes.split()), BLOCK, stream)
 
 
 def reduce(name: str, buffer: str, axis: str, nbytes: int, stream: str = COMPUTE) -> Op:
     """An all-reduce in place."""
     names = (buffer,)
     return Op(
-        name, "all_reduce", names, names, "b", stream, (axis,), nbytes, 0, 1, "fp32", NO_ATTRIBUTES
+        name,
+        "all_reduce",
+        names,
+        names,
+        BLOCK,
+        stream,
+        (axis,),
+        nbytes,
+        0,
+        1,
+        "fp32",
+        NO_ATTRIBUTES,
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from simulator.costs.analytic import attention_s, matmul_s, memory_bound_s, peak_flops_per_s
 from simulator.costs.published import half_matmul
+from tests.blocks import BLOCK
 from tests.validation.test_kernels import table
 from topologies.machine_files import load_machine
 from validation.kernel_validation import KernelGroup, interpolated_errors, validate_kernels
@@ -22,7 +23,7 @@ def matmul(m: int, n: int, k: int) -> float:
 
 
 def moved(kind: str, nbytes: int) -> float:
-    return memory_bound_s(DEVICE, Op(kind, kind, (), (), "", nbytes=nbytes))
+    return memory_bound_s(DEVICE, Op(kind, kind, (), (), BLOCK, nbytes=nbytes))
 
 
 def groups(tmp_path: Path, *rows: str) -> dict[str, KernelGroup]:
@@ -65,7 +66,9 @@ def test_attention_is_predicted_without_a_mask(tmp_path: Path) -> None:
     batch, heads, seq, width = 2, 16, 4096, 128
     square = 2 * 2 * batch * heads * seq * seq * width
     rates = (DEVICE.attention.forward, DEVICE.attention.backward)
-    seconds = attention_s(DEVICE, PEAK, Op("a", "attention", (), (), "", flops=2 * square), rates)
+    seconds = attention_s(
+        DEVICE, PEAK, Op("a", "attention", (), (), BLOCK, flops=2 * square), rates
+    )
     assert seconds - DEVICE.launch_s == pytest.approx(square / (PEAK * rates[0]))
     found = groups(tmp_path, f"A100,flash_attention,,,,{batch},{heads},{seq},{width},{seconds},")
     assert found["flash_attention"].mape == pytest.approx(0.0, abs=1e-12)

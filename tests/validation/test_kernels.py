@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulator.costs.analytic import matmul_s, peak_flops_per_s
+from tests.blocks import BLOCK
 from tests.simgpt.face import simgpt
 from topologies.machine_files import load_machine
 from validation.kernel_validation import KernelsError, validate_kernels
@@ -24,7 +25,7 @@ def table(tmp_path: Path, *rows: str) -> Path:
 
 def test_a_linear_is_compared_with_the_matmul_of_its_shape(tmp_path: Path) -> None:
     machine = load_machine("dgx-a100")
-    op = Op("op", "matmul", (), (), "", nbytes=2 * 3 * 4096**2, flops=2 * 4096**3,
+    op = Op("op", "matmul", (), (), BLOCK, nbytes=2 * 3 * 4096**2, flops=2 * 4096**3,
             attributes={"form": "NN", "m": 4096, "n": 4096, "k": 4096})  # fmt: skip
     seconds = matmul_s(machine.device, peak_flops_per_s(machine, "bf16"), op)
     (group,) = validate_kernels(table(tmp_path, f"A100,linear,4096,4096,4096,,,,,{seconds / 1.1},"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from tests.blocks import BLOCK
 from workload.dataflow import retired_at, waits
 from workload.op import COMPUTE, ROLES, Buffer, Op
 from workload.structure import Structure
 
 
 def op(name: str, reads: str = "", writes: str = "", stream: str = COMPUTE) -> Op:
-    return Op(name, "add", tuple(reads.split()), tuple(writes.split()), "block", stream=stream)
+    return Op(name, "add", tuple(reads.split()), tuple(writes.split()), BLOCK, stream=stream)
 
 
 def test_an_op_waits_for_the_writer_of_what_it_reads_on_another_stream() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.blocks import BLOCK
 from workload.op import COMPUTE, Op
 from workload.timeline import Span, Timeline, chrome_trace, join, timeline_of
 
 OPS = (
-    Op("a", "matmul", (), ("p",), "block", flops=10, nbytes=4),
-    Op("b", "all_reduce", ("p",), ("p",), "block", stream="x", axes=("x",), nbytes=8),
+    Op("a", "matmul", (), ("p",), BLOCK, flops=10, nbytes=4),
+    Op("b", "all_reduce", ("p",), ("p",), BLOCK, stream="x", axes=("x",), nbytes=8),
 )
 
 
@@ -55,4 +56,4 @@ def test_the_trace_has_a_process_per_rank_and_a_track_per_stream() -> None:
         ("b", 1, 1000.0, 2000.0),
     ]
     assert slices[0]["args"]["flops"] == 10
-    assert slices[1]["args"] == {"bytes": 8, "block": "block", "axes": "x"}
+    assert slices[1]["args"] == {"bytes": 8, "block": "m0.l0.forward", "axes": "x"}

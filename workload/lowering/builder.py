@@ -10,7 +10,20 @@ from typing import Any
 from workload.gpt import GPT
 from workload.layout import Layout
 from workload.lowering.sharding import sharding_of
-from workload.op import COMPUTE, HOST, ITEM_BYTES, NO_ATTRIBUTES, Buffer, Op
+from workload.naming import op_name
+from workload.op import (
+    BACKWARD,
+    COMPUTE,
+    FORWARD,
+    HOST,
+    ITEM_BYTES,
+    MODEL,
+    NO_ATTRIBUTES,
+    STEP,
+    Buffer,
+    Op,
+    Part,
+)
 from workload.plan import Plan
 
 
@@ -18,15 +31,16 @@ from workload.plan import Plan
 class Parameter:
     """A parameter's place in the optimizer step.
 
-    `owner` is the block whose AdamW updates it. `sharded` tells a weight whose gradient arrives by
-    reduce-scatter from a small one whose gradient is summed over z and data at the end.
+    `owner` is the part of the model that is updated with it. `sharded` tells a weight whose
+    gradient arrives by reduce-scatter from a small one whose gradient is summed over z and data at
+    the end.
     `copies` ranks of those that sum the norm hold the same values (they share its square).
     AdamW takes the gradient `reduced` and writes `trained`: the parameter or its master copy. With
     `apart`, ranks update a part of the parameter each and gather it.
     """
 
     name: str
-    owner: str
+    owner: Part
     sharded: bool
     copies: int
     decays: bool
@@ -54,8 +68,8 @@ class Builder:
         self.layouts: dict[str, Layout] = {}
         self.states: dict[str, Layout] = {}
         self.parameters: dict[str, Parameter] = {}
-        self.gathered: dict[tuple[str, str], str] = {}
-        self.block = ""
+        self.gathered: dict[tuple[int, str], str] = {}
+        self.block = STEP
         self._sizes: dict[str, tuple[Buffer, int]] = {}
 
     def nbytes(self, name: str) -> int:
@@ -65,23 +79,47 @@ class Builder:
             known = self._sizes[name] = buffer, buffer.nbytes
         return known[1]
 
+    def name(self, label: str) -> str:
+        """The name of what belongs to the block at hand."""
+        own = self.block
+        return op_name(own.micro_batch, own.part, label, recomputed=own.is_recomputed)
+
     def tensor(
-        self, name: str, shape: tuple[int, ...], dtype: str = "", role: str = "activations"
+        self, label: str, shape: tuple[int, ...], dtype: str = "", role: str = "activations"
     ) -> str:
-        """A buffer that lives within the step; returns its name."""
-        return self._add(Buffer(name, shape, dtype or self.dtype, role))
+        """A buffer of the block at hand that lives within the step; returns its name."""
+        return self.add(Buffer(self.name(label), shape, dtype or self.dtype, role))
 
-    def state(self, name: str, shape: tuple[int, ...], dtype: str, role: str, copies: int) -> str:
-        """A persistent buffer, held in `copies` equal copies over the whole grid."""
-        return self._add(Buffer(name, shape, dtype, role, persistent=True, replicas=copies))
+    def of_parameter(
+        self, owner: Parameter, name: str, shape: tuple[int, ...], dtype: str, role: str
+    ) -> str:
+        """A buffer for what belongs to a parameter, within the step; returns its name."""
+        return self.add(Buffer(name, shape, dtype, role, parameter=owner.name, part=owner.owner))
 
-    def _add(self, buffer: Buffer) -> str:
+    def inputs(self, label: str, shape: tuple[int, ...], copies: int) -> str:
+        """Whole numbers of a micro-batch that are there when the step begins, in `copies` equal
+        copies over the whole grid."""
+        m = self.block.micro_batch
+        return self.add(
+            Buffer(
+                op_name(m, MODEL, label),
+                shape,
+                "int64",
+                "workspace",
+                persistent=True,
+                replicas=copies,
+                micro_batch=m,
+            )
+        )
+
+    def add(self, buffer: Buffer) -> str:
+        """Keep a buffer; returns its name."""
         self.buffers[buffer.name] = buffer
         return buffer.name
 
     def op(
         self,
-        name: str,
+        label: str,
         kind: str,
         reads: Sequence[str],
         writes: Sequence[str],
@@ -89,83 +127,102 @@ class Builder:
         nbytes: int = -1,
         flops: int = 0,
         replicas: int = 1,
+        part: Part | None = None,
+        micro_batch: int | None = None,
+        purpose: str = "",
         **attributes: Any,
     ) -> None:
-        """Append a compute op; its memory traffic is that of its operands unless given."""
+        """Append a compute op; its memory traffic is that of its operands unless given. It works
+        for its block's part and micro-batch unless others are given."""
         if nbytes < 0:
             nbytes = sum(map(self.nbytes, (*reads, *writes)))
-        self.ops.append(
-            Op(
-                name,
-                kind,
-                tuple(reads),
-                tuple(writes),
-                self.block,
-                nbytes=nbytes,
-                flops=flops,
-                replicas=replicas,
-                dtype=self.dtype,
-                attributes=attributes or NO_ATTRIBUTES,
-            )
+        self._append(
+            label,
+            part,
+            micro_batch,
+            kind=kind,
+            reads=tuple(reads),
+            writes=tuple(writes),
+            nbytes=nbytes,
+            flops=flops,
+            replicas=replicas,
+            dtype=self.dtype,
+            attributes=attributes or NO_ATTRIBUTES,
+            purpose=purpose,
         )
+
+    def _append(self, label: str, part: Part | None, micro_batch: int | None, **about: Any) -> None:
+        own = self.block
+        m = own.micro_batch if micro_batch is None else micro_batch
+        part = own.part if part is None else part
+        name = op_name(m, part, label, recomputed=own.is_recomputed)
+        self.ops.append(Op(name, block=own, micro_batch=m, part=part, label=label, **about))
 
     def collective(
         self,
-        name: str,
+        label: str,
         kind: str,
         read: Sequence[str],
         write: Sequence[str],
         *axes: str,
+        part: Part | None = None,
+        purpose: str = "",
         **how: Any,
     ) -> None:
         """Append a blocking collective over the axes that have more than one rank."""
-        wide = tuple(axis for axis in axes if self.grid.size(axis) > 1)
         payload = write if kind == "all_gather" else read
-        self.ops.append(
-            Op(
-                name,
-                kind,
-                tuple(read),
-                tuple(write),
-                self.block,
-                stream=COMPUTE,
-                axes=wide,
-                nbytes=sum(map(self.nbytes, payload)),
-                dtype=self.buffers[read[0]].dtype,
-                attributes=how or NO_ATTRIBUTES,
-            )
+        self._append(
+            label,
+            part,
+            None,
+            kind=kind,
+            reads=tuple(read),
+            writes=tuple(write),
+            stream=COMPUTE,
+            axes=tuple(axis for axis in axes if self.grid.size(axis) > 1),
+            nbytes=sum(map(self.nbytes, payload)),
+            dtype=self.buffers[read[0]].dtype,
+            attributes=how or NO_ATTRIBUTES,
+            purpose=purpose,
         )
 
     def message(
-        self, name: str, kind: str, tag: str, reads: Sequence[str], writes: Sequence[str], peer: int
+        self,
+        label: str,
+        kind: str,
+        tag: str,
+        reads: Sequence[str],
+        writes: Sequence[str],
+        peer: int,
     ) -> None:
         """Append a send or a receive on a stream of its own; `peer` is 1 for the next stage, -1 for
         the previous one."""
-        direction = "forward" if (peer > 0) == (kind == "send") else "backward"
+        direction = FORWARD if (peer > 0) == (kind == "send") else BACKWARD
         moved = self.buffers[(reads or writes)[0]]
         link = (self.stage + min(peer, 0)) % self.grid.pipe
-        self.ops.append(
-            Op(
-                name,
-                kind,
-                tuple(reads),
-                tuple(writes),
-                self.block,
-                stream=f"{kind}.{direction}",
-                axes=("pipe",),
-                nbytes=moved.nbytes,
-                dtype=moved.dtype,
-                attributes={"tag": tag, "peer": peer, "link": link},
-            )
+        self._append(
+            label,
+            None,
+            None,
+            kind=kind,
+            reads=tuple(reads),
+            writes=tuple(writes),
+            stream=f"{kind}.{direction}",
+            axes=("pipe",),
+            nbytes=moved.nbytes,
+            dtype=moved.dtype,
+            attributes={"tag": tag, "peer": peer, "link": link},
         )
 
-    def all_reduce(self, name: str, buffer: str, *axes: str, **how: Any) -> None:
+    def all_reduce(
+        self, label: str, buffer: str, *axes: str, purpose: str = "", **how: Any
+    ) -> None:
         """Append an all-reduce in place, if the axes have more than one rank between them."""
         if self.grid.size(*axes) > 1:
-            self.collective(name, "all_reduce", [buffer], [buffer], *axes, **how)
+            self.collective(label, "all_reduce", [buffer], [buffer], *axes, purpose=purpose, **how)
 
     def parameter(
-        self, name: str, owner: str, layout: Layout, *, sharded: bool, stages: int = 1
+        self, name: str, owner: Part, layout: Layout, *, sharded: bool, stages: int = 1
     ) -> str:
         """A parameter with its gradient and optimizer state, cut as the layout says; if `sharded`,
         each of them over the axes of its own that `sharding` says. `stages` of the pipeline hold
@@ -184,10 +241,11 @@ class Builder:
         apart = held.flat != kept.flat
         master = apart or self.dtype == "bf16"
         self.layouts[name], self.states[name] = held, kept
-        self._held([name], held, self.dtype, "parameters", stages)
-        self._held([f"{name}.grad"], summed, self.summed, "gradients", stages)
+        mine = name, owner, stages
+        self._held(mine, [name], held, self.dtype, "parameters")
+        self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
         states = [f"{name}.{each}" for each in (("m", "v", "master") if master else ("m", "v"))]
-        self._held(states, kept, self.wide, self.kept, stages)
+        self._held(mine, states, kept, self.wide, self.kept)
         norm = self.grid.size("x", "y", "z", *how.over) * stages
         self.parameters[name] = Parameter(
             name,
@@ -202,14 +260,20 @@ class Builder:
         return name
 
     def _held(
-        self, names: Sequence[str], layout: Layout, dtype: str, role: str, stages: int
+        self,
+        mine: tuple[str, Part, int],
+        names: Sequence[str],
+        layout: Layout,
+        dtype: str,
+        role: str,
     ) -> None:
+        parameter, owner, stages = mine
         shape = self._tile(layout)
         if layout.flat:
             shape = ((prod(shape) + layout.tail) // self.grid.size(*layout.flat),)
         copies = self.grid.ranks // self.grid.pipe // self._parts(layout) * stages
         for name in names:
-            self.state(name, shape, dtype, role, copies)
+            self.add(Buffer(name, shape, dtype, role, True, copies, parameter, owner))
 
     def _tile(self, layout: Layout) -> tuple[int, ...]:
         """The shape of what x and y leave of a parameter."""

@@ -8,7 +8,7 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers import layer, vocabulary
 from workload.lowering.recompute import recomputed
 from workload.lowering.zero_bubble import split
-from workload.op import Op
+from workload.op import EMBED, HEAD, RECOMPUTE, Block, Op, layer_part
 from workload.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Slot
 from workload.stages import chunk_layers
 
@@ -81,37 +81,36 @@ class Chunks:
         """Through the chunk; `kept` says that its backward pass comes next."""
         b, (chunk, m) = self._b, place
         if self.is_first(chunk):
-            b.block = f"m{m}.embed"
-            vocabulary.inputs(b, m, "tokens")
-            source, self._embedded[place] = vocabulary.embed(b, m)
+            b.block = Block(m, EMBED, FORWARD)
+            vocabulary.inputs(b, "tokens")
+            source, self._embedded[place] = vocabulary.embed(b)
         self._saved[place] = []
         for index in self._range(chunk):
-            b.block = f"m{m}.l{index}.forward"
-            source, saved = layer.forward(b, f"m{m}.l{index}.", f"l{index}", source)
+            b.block = Block(m, layer_part(index), FORWARD)
+            source, saved = layer.forward(b, b.block.part, source)
             self._saved[place].append(saved)
         if self.is_last(chunk):
-            b.block = f"m{m}.head"
-            vocabulary.inputs(b, m, "targets")
-            self._heads[place] = vocabulary.head(b, m, source), kept
+            b.block = Block(m, HEAD, FORWARD)
+            vocabulary.inputs(b, "targets")
+            self._heads[place] = vocabulary.head(b, source), kept
         return source
 
     def _backward(self, place: Place, grad: str) -> str:
         """Back through the chunk, recomputing if asked; returns the gradient of its input."""
         b, (chunk, m) = self._b, place
         if self.is_last(chunk):
-            b.block = f"m{m}.head.backward"
+            b.block = Block(m, HEAD, BACKWARD)
             head, gathered = self._heads.pop(place)
-            grad = vocabulary.head_backward(b, m, head, gathered=gathered)
+            grad = vocabulary.head_backward(b, head, gathered=gathered)
         every = self._saved.pop(place)
         for at, index in reversed([*enumerate(self._range(chunk))]):
-            kept, again = every.pop(), recomputed(b.plan, at)
+            kept, again, part = every.pop(), recomputed(b.plan, at), layer_part(index)
             if again == "full":
-                b.block = f"m{m}.l{index}.recompute"
-                _, kept = layer.forward(b, f"m{m}.l{index}.re.", f"l{index}", kept.source)
-            b.block = f"m{m}.l{index}.backward"
-            prefix, owner = f"m{m}.l{index}.", f"l{index}"
-            grad = layer.backward(b, prefix, owner, m, kept, grad, again=again)
+                b.block = Block(m, part, RECOMPUTE)
+                _, kept = layer.forward(b, part, kept.source)
+            b.block = Block(m, part, BACKWARD)
+            grad = layer.backward(b, part, kept, grad, again=again)
         if self.is_first(chunk):
-            b.block = f"m{m}.embed.backward"
-            vocabulary.embed_backward(b, m, grad, self._embedded.pop(place))
+            b.block = Block(m, EMBED, BACKWARD)
+            vocabulary.embed_backward(b, grad, self._embedded.pop(place))
         return grad

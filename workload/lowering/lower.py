@@ -11,7 +11,7 @@ from workload.lowering.chunk import Chunks
 from workload.lowering.divisibility import check
 from workload.lowering.layers import layer, vocabulary
 from workload.lowering.messages import Messages
-from workload.op import Op
+from workload.op import Block, Buffer, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
 from workload.passes.overlap import overlap_slot, overlap_step
 from workload.plan import Plan
@@ -41,7 +41,7 @@ def lower_slots(
     _declare(b, chunks)
     messages = Messages(b, chunks, order)
     ops: list[Op] = []
-    slot_of: dict[str, Slot] = {}
+    slot_of: dict[Block, Slot] = {}
     for number, slot in enumerate(order):
         before = messages.before(number)
         following = order[number + 1] if number + 1 < len(order) else None
@@ -61,6 +61,6 @@ def _declare(b: Builder, chunks: Chunks) -> None:
         vocabulary.declare_embedding(b)
     if chunks.has_head:
         vocabulary.declare_head(b)
-    b.state("loss", (1,), b.wide, "workspace", b.grid.ranks)
+    b.add(Buffer("loss", (1,), b.wide, "workspace", True, b.grid.ranks))
     for index in chunks.layers:
-        layer.declare(b, f"l{index}")
+        layer.declare(b, layer_part(index))

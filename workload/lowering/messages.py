@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.layers import sequence_parallel as rows
-from workload.op import Op
+from workload.naming import op_name
+from workload.op import MODEL, Block, Buffer, Op
 from workload.schedule import BACKWARD, FORWARD, WEIGHT, Slot
 
 
@@ -24,7 +25,7 @@ class Messages:
         self._chunks = chunks
         self._order = order
         self._overlapped = "pp" in b.plan.overlap
-        self._unfinished: list[str] = []
+        self._unfinished: list[tuple[int, str, str]] = []
         self._to_come = {
             direction: iter([s for s in order if self._receives(s) and _direction(s) == direction])
             for direction in (FORWARD, BACKWARD)
@@ -33,7 +34,9 @@ class Messages:
     def source(self, number: int) -> str:
         """The buffer in which a slot's input arrives, "" for one that needs none."""
         slot = self._order[number]
-        return _buffer(self._b, self._arrival(slot)) if self._receives(slot) else ""
+        if not self._receives(slot):
+            return ""
+        return _stream(self._b, slot, self._arrival(slot))
 
     def before(self, number: int) -> list[Op]:
         """What stands before a slot's own ops."""
@@ -46,7 +49,8 @@ class Messages:
             self._post_next(_direction(slot))
         if self._receives(slot):
             b.block = self._block(slot)
-            b.op(f"{self._arrival(slot)}.arrived", "fence", [self.source(number)], [], nbytes=0)
+            arrived = f"{self._arrival(slot)}.arrived"
+            b.op(arrived, "fence", [self.source(number)], [], nbytes=0)
         return b.ops
 
     def after(self, number: int) -> list[Op]:
@@ -63,27 +67,28 @@ class Messages:
     def _post_next(self, direction: str) -> None:
         """Post the next receive of a direction, if there is one."""
         for slot in self._to_come[direction]:
-            name = self._arrival(slot)
+            label = self._arrival(slot)
             self._b.block = self._block(slot)
             peer = -1 if direction == FORWARD else 1
-            self._b.message(f"{name}.recv", "recv", name, [], [_buffer(self._b, name)], peer)
+            arrives = _stream(self._b, slot, label)
+            self._b.message(f"{label}.recv", "recv", _tag(slot, label), [], [arrives], peer)
             return
 
     def _send(self, slot: Slot) -> None:
         """Send a slot's output to where it arrives: the next chunk's input, or the previous
         chunk's output gradient."""
         forward, number = slot.work == FORWARD, self._chunks.number(slot.chunk)
-        tag = _name(slot, number + 1, "input") if forward else _name(slot, number - 1, "grad")
-        name = _name(slot, number, "output" if forward else "input.grad")
-        token = self._b.tensor(f"{name}.sent", (0,), role="workspace")
+        there = _label(number + 1, "input") if forward else _label(number - 1, "grad")
+        label = _label(number, "output" if forward else "input.grad")
+        token, tag = self._b.tensor(f"{label}.sent", (0,), role="workspace"), _tag(slot, there)
         peer = 1 if forward else -1
-        self._b.message(f"{name}.send", "send", tag, [self._chunks.outputs[slot]], [token], peer)
-        self._unfinished.append(name)
+        self._b.message(f"{label}.send", "send", tag, [self._chunks.outputs[slot]], [token], peer)
+        self._unfinished.append((slot.micro_batch, label, token))
 
     def _settle(self) -> None:
         """Wait for the sends that are on their way."""
-        for name in self._unfinished:
-            self._b.op(f"{name}.sent", "fence", [f"{name}.sent"], [], nbytes=0)
+        for m, label, token in self._unfinished:
+            self._b.op(f"{label}.sent", "fence", [token], [], nbytes=0, micro_batch=m)
         self._unfinished = []
 
     def _receives(self, slot: Slot) -> bool:
@@ -96,20 +101,27 @@ class Messages:
 
     def _arrival(self, slot: Slot) -> str:
         what = "input" if slot.work == FORWARD else "grad"
-        return _name(slot, self._chunks.number(slot.chunk), what)
+        return _label(self._chunks.number(slot.chunk), what)
 
-    def _block(self, slot: Slot) -> str:
-        return _name(slot, self._chunks.number(slot.chunk), slot.work)
+    def _block(self, slot: Slot) -> Block:
+        return Block(slot.micro_batch, MODEL, slot.work, chunk=self._chunks.number(slot.chunk))
 
 
 def _direction(slot: Slot) -> str:
     return FORWARD if slot.work == FORWARD else BACKWARD
 
 
-def _name(slot: Slot, number: int, what: str) -> str:
-    return f"m{slot.micro_batch}.c{number}.{what}"
+def _label(number: int, what: str) -> str:
+    """What of a chunk, by its number in the whole model, a message carries."""
+    return f"c{number}.{what}"
 
 
-def _buffer(b: Builder, name: str) -> str:
-    """The residual stream between two chunks, or its gradient, under this name."""
-    return b.tensor(name, (b.rows // rows.parts(b), b.gpt.hidden // b.grid.y))
+def _tag(slot: Slot, label: str) -> str:
+    """What both sides of a message call it."""
+    return op_name(slot.micro_batch, MODEL, label)
+
+
+def _stream(b: Builder, slot: Slot, label: str) -> str:
+    """The residual stream between two chunks, or its gradient, under this label."""
+    shape = (b.rows // rows.parts(b), b.gpt.hidden // b.grid.y)
+    return b.add(Buffer(_tag(slot, label), shape, b.dtype, "activations"))

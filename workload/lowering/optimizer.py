@@ -5,7 +5,7 @@ from __future__ import annotations
 from workload.lowering.builder import Builder, Parameter
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.update import update
-from workload.op import STEP
+from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, STEP
 
 
 def finish(b: Builder) -> None:
@@ -34,15 +34,18 @@ def _sum_sharded(b: Builder, sharded: list[Parameter]) -> None:
     if reduced != grads:
         for p in sharded:
             shape, dtype = b.buffers[p.trained].shape, b.buffers[f"{p.name}.grad"].dtype
-            b.tensor(p.reduced, shape, dtype, role="gradients")
-        b.collective("grads.scatter", "reduce_scatter", grads, reduced, *b.sharding.over)
+            b.of_parameter(p, p.reduced, shape, dtype, role="gradients")
+        over = b.sharding.over
+        scattered = "grads.scatter", "reduce_scatter", grads, reduced
+        b.collective(*scattered, *over, purpose=BUCKET_SCATTER)
     if b.grid.size(*b.sharding.copies) > 1:
-        b.collective("grads.reduce", "all_reduce", reduced, reduced, *b.sharding.copies)
+        summed = "grads.reduce", "all_reduce", reduced, reduced
+        b.collective(*summed, *b.sharding.copies, purpose=BUCKET_REDUCE)
 
 
 def _sum_small(b: Builder) -> None:
     small = [f"{p.name}.grad" for p in b.parameters.values() if not p.sharded]
-    partial = [name for name in small if rows.parts(b) > 1 and not _split_over_x(b, name)]
+    partial = [name for name in small if rows.parts(b) > 1 and not _is_split_over_x(b, name)]
     small = [name for name in small if name not in partial]
     if partial:
         b.collective("rows.reduce", "all_reduce", partial, partial, "x", "z", "data")
@@ -50,9 +53,9 @@ def _sum_small(b: Builder) -> None:
         b.collective("small.reduce", "all_reduce", small, small, "z", "data")
 
 
-def _split_over_x(b: Builder, grad: str) -> bool:
+def _is_split_over_x(b: Builder, grad: str) -> bool:
     """Whether ranks of x hold different parts; otherwise each has summed but its own rows."""
-    return any("x" in axes for axes in b.layouts[grad.removesuffix(".grad")].split)
+    return any("x" in axes for axes in b.layouts[b.buffers[grad].parameter].split)
 
 
 def _clip(b: Builder) -> None:

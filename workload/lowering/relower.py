@@ -166,6 +166,10 @@ def _op(recipe: Recipe, values: Sequence[int], attributes: Sequence[Mapping[str,
         op.replicas if replicas < 0 else values[replicas],
         op.dtype,
         op.attributes if own < 0 else attributes[own],
+        op.micro_batch,
+        op.part,
+        op.label,
+        op.purpose,
     )
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from workload.lowering.builder import Builder, Parameter
-from workload.op import HOST
+from workload.op import HOST, PARAMETER_GATHER, Part
 
 Owned = list[Parameter]
 
 
 def update(b: Builder) -> None:
     """Emit the update of every owner's parameters; a stage may have none."""
-    owners: dict[str, Owned] = {}
+    owners: dict[Part, Owned] = {}
     for parameter in b.parameters.values():
         owners.setdefault(parameter.owner, []).append(parameter)
     names = list(owners)
@@ -34,20 +34,20 @@ def update(b: Builder) -> None:
             _to_host(b, owner, owners[owner])
 
 
-def _clip(b: Builder, owner: str, parameters: Owned, after: list[str]) -> list[str]:
+def _clip(b: Builder, owner: Part, parameters: Owned, after: list[str]) -> list[str]:
     """Emit the clipping, in place or into wide copies; returns the gradients that AdamW takes."""
     grads = [p.reduced for p in parameters]
     clipped = grads
     if b.summed != b.wide:
         clipped = [
-            b.tensor(f"{grad}.wide", b.buffers[grad].shape, b.wide, role="gradients")
-            for grad in grads
+            b.of_parameter(p, f"{p.reduced}.wide", b.buffers[p.reduced].shape, b.wide, "gradients")
+            for p in parameters
         ]
-    b.op(f"{owner}.clip", "scale", ["clip.scale", *grads, *after], clipped)
+    b.op("clip", "scale", ["clip.scale", *grads, *after], clipped, part=owner)
     return clipped
 
 
-def _adamw(b: Builder, owner: str, parameters: Owned, grads: list[str]) -> None:
+def _adamw(b: Builder, owner: Part, parameters: Owned, grads: list[str]) -> None:
     """Emit the update; parts of parameters are gathered afterwards."""
     moments = [_at_hand(b, f"{p.name}.{moment}") for moment in ("m", "v") for p in parameters]
     trained = [_at_hand(b, p.trained) for p in parameters]
@@ -55,19 +55,21 @@ def _adamw(b: Builder, owner: str, parameters: Owned, grads: list[str]) -> None:
     copies = [name for name in copied if name]
     reads = [name for name in copies if b.buffers[name].persistent]
     b.op(
-        f"{owner}.adamw",
+        "adamw",
         "adamw",
         [*grads, *moments, *trained, *reads],
         [*moments, *trained, *copies],
         parameters=tuple(p.name for p in parameters),
         decays=tuple(p.decays for p in parameters),
         copied=tuple(map(bool, copied)),
+        part=owner,
     )
     updated = [copy or part for copy, part in zip(copied, trained, strict=True)]
     pairs = [(p.name, part) for p, part in zip(parameters, updated, strict=True) if p.apart]
     if pairs:
         whole, parts = zip(*pairs, strict=True)
-        b.collective(f"{owner}.params.gather", "all_gather", parts, whole, *b.sharding.over)
+        gathered = "params.gather", "all_gather", parts, whole
+        b.collective(*gathered, *b.sharding.over, part=owner, purpose=PARAMETER_GATHER)
 
 
 def _copy(b: Builder, parameter: Parameter) -> str:
@@ -77,27 +79,28 @@ def _copy(b: Builder, parameter: Parameter) -> str:
     if not parameter.apart:
         return parameter.name
     shape = b.buffers[parameter.trained].shape
-    return b.tensor(f"{parameter.name}.updated", shape, role="workspace")
+    return b.of_parameter(parameter, f"{parameter.name}.updated", shape, b.dtype, "workspace")
 
 
-def _to_device(b: Builder, owner: str, parameters: Owned) -> None:
+def _to_device(b: Builder, owner: Part, parameters: Owned) -> None:
     states = _away(b, parameters)
     for name in states:
         state = b.buffers[name]
-        b.tensor(_at_hand(b, name), state.shape, state.dtype, role="optimizer")
+        here = replace(state, name=_at_hand(b, name), role="optimizer", persistent=False)
+        b.add(replace(here, replicas=1))
     _move(b, owner, "to_device", states, [_at_hand(b, name) for name in states])
 
 
-def _to_host(b: Builder, owner: str, parameters: Owned) -> None:
+def _to_host(b: Builder, owner: Part, parameters: Owned) -> None:
     """Emit the copy back. `stored`, of no bytes, is what waits for it can name."""
     states = _away(b, parameters)
     stored = b.tensor(f"{owner}.stored", (0,), b.wide, role="workspace")
     _move(b, owner, "to_host", [_at_hand(b, name) for name in states], [*states, stored])
 
 
-def _move(b: Builder, owner: str, kind: str, reads: list[str], writes: list[str]) -> None:
+def _move(b: Builder, owner: Part, kind: str, reads: list[str], writes: list[str]) -> None:
     nbytes = sum(map(b.nbytes, reads))
-    b.op(f"{owner}.{kind}", kind, reads, writes, nbytes=nbytes)
+    b.op(kind, kind, reads, writes, nbytes=nbytes, part=owner)
     b.ops[-1] = replace(b.ops[-1], stream=kind)
 
 

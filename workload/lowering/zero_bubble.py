@@ -31,8 +31,4 @@ def split(ops: Sequence[Op], gradient: str) -> tuple[list[Op], list[Op]]:
             overwritten.update(ops[index].writes)
     now = [op for op, kept in zip(ops, keep, strict=True) if kept]
     later = [op for op, kept in zip(ops, keep, strict=True) if not kept]
-    return now, [replace(op, block=_weight_block(op.block)) for op in later]
-
-
-def _weight_block(block: str) -> str:
-    return f"{block.removesuffix('.backward')}.weight"
+    return now, [replace(op, block=replace(op.block, deferred=True)) for op in later]

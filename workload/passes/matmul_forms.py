@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from workload.naming import op_name
 from workload.op import Buffer, Op
 
 Matmul = tuple[str, int, int, int, str]
@@ -63,7 +64,8 @@ def _transposes(
         if form[side] == wanted[side]:
             continue
         rows, columns = shape if form[side] == "N" else shape[::-1]
-        source, name = op.reads[side], f"{op.name}.{SIDES[side]}"
+        source, label = op.reads[side], f"{op.label}.{SIDES[side]}"
+        name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
         copy = Buffer(f"{name}.copy", (columns, rows), dtype, "workspace")
         yield (
             side,
@@ -77,6 +79,9 @@ def _transposes(
                 replicas=op.replicas,
                 dtype=dtype,
                 attributes={"rows": rows, "columns": columns},
+                micro_batch=op.micro_batch,
+                part=op.part,
+                label=label,
             ),
             copy,
         )

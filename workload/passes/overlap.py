@@ -5,11 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from workload.op import COMPUTE, Buffer, Op
+from workload.naming import op_name
+from workload.op import (
+    ADD_SCATTERED,
+    BACKWARD,
+    BUCKET_REDUCE,
+    BUCKET_SCATTER,
+    COMPUTE,
+    FORWARD,
+    GRAD_SCATTER,
+    INPUT_GRAD,
+    INPUT_GRAD_REDUCE,
+    NONE,
+    PARAMETER_GATHER,
+    SOURCE_GATHER,
+    STEP,
+    WEIGHT_GATHER,
+    WEIGHT_GRAD,
+    Block,
+    Buffer,
+    Op,
+)
 from workload.plan import Plan
 from workload.schedule import Slot
 
-BESIDE = (".grad.reduce", ".grad.source.gather")  # collectives of OAR
+BESIDE = (INPUT_GRAD_REDUCE, SOURCE_GATHER)  # collectives of OAR
+Chain = tuple[int, str, Block | None]
 
 
 def overlap_slot(ops: Sequence[Op], plan: Plan) -> list[Op]:
@@ -25,7 +46,7 @@ def overlap_slot(ops: Sequence[Op], plan: Plan) -> list[Op]:
 
 
 def overlap_step(
-    ops: Sequence[Op], plan: Plan, buffers: Mapping[str, Buffer], slot_of: Mapping[str, Slot]
+    ops: Sequence[Op], plan: Plan, buffers: Mapping[str, Buffer], slot_of: Mapping[Block, Slot]
 ) -> list[Op]:
     """Apply to a whole step's ops the overlaps across its slots that the plan switches on."""
     if "dp" not in plan.overlap:
@@ -38,21 +59,22 @@ def switch_of(op: Op) -> str:
     """The switch of `overlap` that put an op on a stream of its own; "" where none did."""
     if op.stream == COMPUTE or not op.is_collective:
         return ""
-    if op.name.endswith(BESIDE):
+    if op.purpose in BESIDE:
         return "oar"
     if _is_scatter(op):
         return "ors"
-    return "oag" if _is_weight_gather(op) else "dp"
+    return "oag" if op.purpose == WEIGHT_GATHER else "dp"
 
 
 def _is_bucket_reduce(op: Op) -> bool:
-    return op.name.endswith(".grads.reduce")
+    """Whether an op sums the gradients of one part of the model."""
+    return op.purpose == BUCKET_REDUCE and bool(op.part.kind)
 
 
 def _where_issued(ops: Sequence[Op]) -> list[Op]:
     """A bucket's all-reduce belongs to the block behind whose ops it is issued."""
     result: list[Op] = []
-    block = ""
+    block = STEP
     for op in ops:
         if _is_bucket_reduce(op):
             result.append(replace(op, block=block))
@@ -68,7 +90,7 @@ def overlap_input_gradient_reduces(ops: Sequence[Op]) -> list[Op]:
     Where rows are split over x it is a reduce-scatter, and the all-gather of the linear's input
     runs beside the matmul of dI before. Source: Megatron-LM, tensor_parallel/layers.py.
     """
-    return [_on_own_stream(op) if op.name.endswith(BESIDE) else op for op in ops]
+    return [_on_own_stream(op) if op.purpose in BESIDE else op for op in ops]
 
 
 def defer_reduce_scatters(ops: Sequence[Op]) -> list[Op]:
@@ -80,15 +102,15 @@ def defer_reduce_scatters(ops: Sequence[Op]) -> list[Op]:
     """
     result: list[Op] = []
     deferred: list[Op] = []
-    micro_batch = ""
+    micro_batch = NONE
     for op in _weight_gradients_first(ops):
-        current = op.block.partition(".")[0]
+        current = op.block.micro_batch
         if current != micro_batch:
             result += deferred
             deferred, micro_batch = [], current
-        if op.kind == "reduce_scatter" and ".grad.scatter" in op.name:
+        if _is_scatter(op):
             result.append(_on_own_stream(op))
-        elif _adds_scattered(op):
+        elif op.purpose == ADD_SCATTERED:
             deferred.append(op)
         else:
             result.append(op)
@@ -98,35 +120,30 @@ def defer_reduce_scatters(ops: Sequence[Op]) -> list[Op]:
 def _weight_gradients_first(ops: Sequence[Op]) -> list[Op]:
     result = list(ops)
     for index in range(len(result) - 2):
-        names = [op.name.rpartition(".")[2] for op in result[index : index + 3]]
-        if names == ["input", "weight", "scatter"]:
+        purposes = [op.purpose for op in result[index : index + 3]]
+        if purposes == [INPUT_GRAD, WEIGHT_GRAD, GRAD_SCATTER]:
             first, second, third = result[index : index + 3]
             result[index : index + 3] = [second, third, first]
     return result
 
 
-def _adds_scattered(op: Op) -> bool:
-    return op.kind == "accumulate" and op.reads[0].endswith(".shard")
-
-
 def bucket_gradient_reduces(
-    ops: Sequence[Op], buffers: Mapping[str, Buffer], slot_of: Mapping[str, Slot]
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], slot_of: Mapping[Block, Slot]
 ) -> list[Op]:
     """dp: in the last micro-batch each block's gradients are summed over data once they are final.
 
     Where reduce-scatters are deferred, a block's additions and its bucket come one block of its
     slot later, so that the scatters have that long to finish without holding up the compute stream.
     """
-    whole = [op for op in ops if op.name in ("grads.scatter", "grads.reduce")]
+    whole = [op for op in ops if op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE)]
     if not whole:
         return list(ops)
-    step = whole[0].block
-    last = next(op for op in reversed(ops) if op.block != step).block.partition(".")[0]
-    final = [op for op in ops if op.kind == "accumulate" and op.block.startswith(f"{last}.")]
+    last = next(op for op in reversed(ops) if op.block != STEP).block.micro_batch
+    final = [op for op in ops if op.kind == "accumulate" and op.block.micro_batch == last]
     chain = list(dict.fromkeys(op.block for op in final))
     deferred = any(_is_scatter(op) and op.stream != COMPUTE for op in ops)
     final_block = {op.writes[0]: op.block for op in final}
-    after: dict[str, list[Op]] = {block: [] for block in chain}
+    after: dict[Block, list[Op]] = {block: [] for block in chain}
     for block, following in zip(chain, [*chain[1:], chain[-1]], strict=True):
         later = deferred and slot_of[block] == slot_of[following]
         place = following if later else block
@@ -144,24 +161,25 @@ def bucket_gradient_reduces(
 
 
 def _is_scatter(op: Op) -> bool:
-    return op.kind == "reduce_scatter" and ".grad.scatter" in op.name
+    return op.purpose == GRAD_SCATTER
 
 
 def _bucket(whole: Op, grads: Sequence[str], buffers: Mapping[str, Buffer]) -> Op:
     """The part of a collective on all gradients, or on the shards of all, that is on these."""
-    owner = grads[0].partition(".")[0]
-    place = {name.removesuffix(".shard"): at for at, name in enumerate(whole.reads)}
-    chosen = [place[grad] for grad in grads]
+    part = buffers[grads[0]].part
+    place = {buffers[name].parameter: at for at, name in enumerate(whole.reads)}
+    chosen = [place[buffers[grad].parameter] for grad in grads]
     reads = tuple(whole.reads[at] for at in chosen)
     writes = tuple(whole.writes[at] for at in chosen)
     nbytes = sum(buffers[name].nbytes for name in reads)
-    name = f"{owner}.{whole.name}"
-    return _on_own_stream(replace(whole, name=name, reads=reads, writes=writes, nbytes=nbytes))
+    name = op_name(NONE, part, whole.label)
+    own = replace(whole, name=name, part=part, reads=reads, writes=writes, nbytes=nbytes)
+    return _on_own_stream(own)
 
 
 def overlap_parameter_gathers(ops: Sequence[Op]) -> list[Op]:
     """dp: an owner's updated parameters are gathered beside the next owner's AdamW."""
-    return [_on_own_stream(op) if op.name.endswith(".params.gather") else op for op in ops]
+    return [_on_own_stream(op) if op.purpose == PARAMETER_GATHER else op for op in ops]
 
 
 def follow_up_later(ops: Sequence[Op], is_second: Callable[[Op], bool]) -> list[Op]:
@@ -208,12 +226,12 @@ def gather_ahead(ops: Sequence[Op]) -> list[Op]:
     for index, op in enumerate(ops):
         for name in op.reads:
             first_use.setdefault(name, index)
-    previous: dict[str, Op] = {}
+    previous: dict[Chain, Op] = {}
     before: dict[int, list[Op]] = {}
     result: list[Op] = []
     stays: dict[int, Op] = {}
     for index, op in enumerate(ops):
-        if not _is_weight_gather(op):
+        if op.purpose != WEIGHT_GATHER:
             continue
         chain = _chain(op)
         place = first_use[previous[chain].writes[0]] if chain in previous else index
@@ -227,15 +245,11 @@ def gather_ahead(ops: Sequence[Op]) -> list[Op]:
     return result
 
 
-def _is_weight_gather(op: Op) -> bool:
-    return op.kind == "all_gather" and op.writes[0].endswith(".w.full")
-
-
-def _chain(gather: Op) -> str:
-    if gather.block.endswith("recompute"):
-        return gather.block
-    micro_batch = gather.block.partition(".")[0]
-    return f"{micro_batch}.backward" if ".grad.gather" in gather.name else micro_batch
+def _chain(gather: Op) -> Chain:
+    block = gather.block
+    if block.is_recomputed and not block.deferred:
+        return block.micro_batch, block.phase, block
+    return block.micro_batch, BACKWARD if block.phase == BACKWARD else FORWARD, None
 
 
 def _on_own_stream(op: Op) -> Op:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.search.space import Space
 from workload.lowering import lower
-from workload.op import Op
+from workload.op import EMBED, Op
 from workload.plan import OVERLAPS, Plan
 from workload.program import Program
 from workload.sizes.vectorized import Lanes, UnequalLanesError, lanes
@@ -123,4 +123,4 @@ def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:
 def adds_to_tied(op: Op, some: BatchedProgram) -> bool:
     """Whether an op adds to the gradient of a table that the model's ends share: in a pipeline each
     end has its own, and the first addition overwrites it."""
-    return some.program.gpt.tied and op.kind == "accumulate" and ".embed" in op.block
+    return some.program.gpt.tied and op.kind == "accumulate" and op.block.part == EMBED

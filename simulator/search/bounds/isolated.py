@@ -13,26 +13,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.interference import interference_of
-from simulator.engine.op_position import position
 from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.slot_programs import SlotProgram
-from simulator.search.bounds.stream_bound import Entries, ModelEnds, part_of
+from simulator.search.bounds.stream_bound import Entries, ModelEnds
 from simulator.search.bounds.unsupported import ACROSS_STAGES
 from workload.dataflow import Waits
-from workload.op import COMPUTE, STEP, Op
+from workload.op import (
+    BUCKET_REDUCE,
+    BUCKET_SCATTER,
+    COMPUTE,
+    EMBED,
+    HEAD,
+    NONE,
+    STEP,
+    Identity,
+    Op,
+    layer_part,
+)
 
 Ints = NDArray[np.int64]
 Before = tuple[str, ModelEnds]  # the work of a slot of the last micro-batch, and its chunk's ends
 NORM = "norm.squares"
 TABLE = "embed.w"
-PART_OF = {"embed": "first", "position": "first", "norm": "last", "head": "last"}
+PLACE_OF = {"embed": "first", "head": "last"}
 FEW = 8  # layers, the middle ones of which are mostly alike
 
 
@@ -101,7 +111,7 @@ class IsolatedBlocks:
     def message_bytes(self, at: int) -> int:
         """What a stage of an entry sends to the next one: the residual stream."""
         program = self.some.program
-        stream = next(op for op in program.ops if op.name == "m0.l0.down.add").writes[0]
+        stream = next(op for op in program.ops if op.label == "down.add").writes[0]
         return int(self.some.values(program.buffers[stream].nbytes)[self.entries.lane[at]])
 
     def step(self, chunks: Ints, ends: ModelEnds) -> tuple[Ints, Ints]:
@@ -112,17 +122,16 @@ class IsolatedBlocks:
         before = np.zeros(len(e.lane), dtype=np.int64)
         total: dict[str, Ints] = {COMPUTE: before}
         for op in self.some.program.ops:
-            owner = part_of(op.name.partition(".")[0])
-            if op.block != STEP or (owner in ("embed", "head") and owner not in ends.parts):
+            if op.block != STEP or (op.part in (EMBED, HEAD) and op.part.kind not in ends.parts):
                 continue
-            if owner == "layer":
-                ticks = layers * self._ticks[op.name][e.lane]
-            elif op.name in ACROSS_STAGES and not alone:
+            if op.part.is_layer:
+                ticks = layers * self._ticks[op.identity][e.lane]
+            elif op.label in ACROSS_STAGES and not alone:
                 wide = replace(op, axes=(*op.axes, "pipe"))  # more ranks may be faster than few
                 ticks = self.clock.ticks(self.some, wide)[e.lane]
             else:
                 ticks = self._whole(op, layers, alone)
-            if op.name == NORM:
+            if op.label == NORM:
                 before, total = total[COMPUTE], {COMPUTE: np.zeros_like(before)}
             total[op.stream] = total.get(op.stream, 0) + ticks
         return before, np.asarray(np.maximum.reduce(list(total.values())))
@@ -133,7 +142,7 @@ class IsolatedBlocks:
         faster than one on less, where its library changes the algorithm between them."""
         held = self._operands(op)
         if "layer" not in held:
-            return self._ticks[op.name][self.entries.lane]
+            return self._ticks[op.identity][self.entries.lane]
         each, nothing = held["layer"], self.some.values(0)
         first, last = held.get("first", nothing), held.get("last", nothing)
         rest = self.some.values(op.nbytes) - each - first - last
@@ -154,9 +163,10 @@ class IsolatedBlocks:
             names = op.writes if op.kind == "all_gather" else op.reads
         held: dict[str, Ints] = {}
         for name in names:
-            part = PART_OF.get(owner := name.partition(".")[0], part_of(owner))
-            own = self.some.values(self.some.program.buffers[name].nbytes)
-            is_table = self.some.program.gpt.tied and name.startswith(TABLE)
+            buffer = self.some.program.buffers[name]
+            part = PLACE_OF.get(buffer.part.kind, buffer.part.kind)
+            own = self.some.values(buffer.nbytes)
+            is_table = self.some.program.gpt.tied and buffer.parameter == TABLE
             for key in (part, "shared") if is_table else (part,):
                 held[key] = held[key] + own if key in held else own
         return held
@@ -189,7 +199,7 @@ class IsolatedBlocks:
         key = micro_batch, works, ends, layers, after
         if key not in self._known:
             ops, following = self.script.slots(micro_batch, works, ends, layers)
-            durations = [self._ticks[_in_first_layer(op.name)] for op in ops]
+            durations = [self._ticks[_in_first_layer(op)] for op in ops]
             if share := self.clock.fabric.compute_share:
                 due = self._left(after, layers) if after is not None else {}
                 beside = interference_of(ops, following, tuple(due))
@@ -201,7 +211,7 @@ class IsolatedBlocks:
         """What is under way on each stream behind a slot of the last micro-batch."""
         work, ends = before
         ops, following = self.script.slots(self._last, (work,), ends, layers)
-        durations = [self._ticks[_in_first_layer(op.name)] for op in ops]
+        durations = [self._ticks[_in_first_layer(op)] for op in ops]
         return interference_of(ops, following).left_of(durations, {})
 
     @cached_property
@@ -211,18 +221,17 @@ class IsolatedBlocks:
         return {}
 
     @cached_property
-    def _ticks(self) -> Mapping[str, Ints]:
+    def _ticks(self) -> Mapping[Identity, Ints]:
         # A pipeline's stages meet in more ranks than those of one, which may have no time.
         others = ACROSS_STAGES if bool((self.entries.pipe > 1).any()) else ()
-        every = (op for op in self.some.program.ops if op.name not in others)
-        return {op.name: self.clock.ticks(self.some, op) for op in every}
+        every = (op for op in self.some.program.ops if op.label not in others)
+        return {op.identity: self.clock.ticks(self.some, op) for op in every}
 
 
-@lru_cache(maxsize=1 << 16)
-def _in_first_layer(name: str) -> str:
+def _in_first_layer(op: Op) -> Identity:
     """What an op takes in any layer is what it takes in the first."""
-    where = position(name)
-    return str(where.twin("layer", 0)) if where.layer > 0 else name
+    m, part, again, label = op.identity
+    return m, layer_part(0) if part.is_layer else part, again, label
 
 
 def _rounded(ticks: NDArray[np.float64]) -> Ints:
@@ -259,19 +268,19 @@ def _of_layer(ops: Sequence[Op], durations: Sequence[Ints], tail: int, zero: Int
     """
     ticks: dict[int, Ints] = {}
     for op, own in zip(ops[tail:], durations[tail:], strict=True):
-        layer = position(op.name).layer
+        layer = op.part.layer
         ticks[layer] = ticks.get(layer, zero) + own
-    ticks.pop(-1, None)
+    ticks.pop(NONE, None)
     return zero if len(ticks) < FEW else np.minimum.reduce(list(ticks.values()))
 
 
 def _growth(ops: Sequence[Op], ends: Sequence[Ints], zero: Ints) -> Ints:
     """By how much the layers in the middle come one after the other, where all their ops agree."""
-    at: dict[int, dict[str, Ints]] = {}
+    at: dict[int, dict[Identity, Ints]] = {}
     for op, end in zip(ops, ends, strict=True):
-        where = position(op.name)
-        if where.layer >= 0 and op.kind != "accumulate" and ".grads." not in op.name:
-            at.setdefault(where.layer, {})[where.rest] = end
+        sums = op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE)
+        if op.part.is_layer and op.kind != "accumulate" and not sums:
+            at.setdefault(op.part.layer, {})[_in_first_layer(op)] = end
     if len(at) < FEW:
         return zero
     order = list(at)  # as they come: backward passes from the last layer to the first

@@ -72,7 +72,7 @@ class OpBounds:
         sizes = [nbytes, *map(some.values, (op.flops, *(op.attributes[key] for key in names)))]
         first, which = _distinct(sizes)
         rest = tuple((key, value) for key, value in op.attributes.items() if key not in names)
-        what: tuple[Any, ...] = op.kind, op.dtype, op.name.partition(".")[2], rest
+        what: tuple[Any, ...] = op.kind, op.dtype, op.part.is_layer, op.label, rest
         found = []
         for at in zip(*(size[first].tolist() for size in sizes), strict=True):
             asked: tuple[Any, ...] = what, at
@@ -165,8 +165,8 @@ def _asked(op: Op) -> tuple[object, ...]:
     if op.communicates:
         return op.kind, op.axes, _bare(op.nbytes)
     how = tuple((key, _bare(value)) for key, value in op.attributes.items())
-    rest = op.name.partition(".")[2]
-    return op.kind, op.dtype, rest, how, _bare(op.nbytes), _bare(op.flops)
+    known = op.kind, op.dtype, op.part.is_layer, op.label
+    return *known, how, _bare(op.nbytes), _bare(op.flops)
 
 
 def _bare(value: object) -> object:

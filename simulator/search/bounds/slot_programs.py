@@ -8,12 +8,11 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from simulator.engine.interference import work_of
 from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
-from simulator.search.bounds.stream_bound import ModelEnds, part_of
+from simulator.search.bounds.stream_bound import ModelEnds
 from workload.dataflow import Waits, waits
 from workload.lowering import lower
-from workload.op import STEP, Op
+from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, NONE, STEP, Op
 from workload.passes.overlap import overlap_slot, overlap_step
 from workload.program import Program
 
@@ -73,11 +72,15 @@ class SlotProgram:
         many layers: the ops of one layer, and the overlaps. Forward passes have weights to gather,
         and nothing else that an overlap moves."""
         if (micro_batch, works) not in self._marked:
-            program, block = self.some.program, f"m{micro_batch}."
+            program = self.some.program
             switches = self._switches(micro_batch)
             if works == ("forward",):
                 switches = tuple(switch for switch in switches if switch == "oag")
-            ops = (op for op in program.ops if op.block.startswith(block) and work_of(op) in works)
+            ops = (
+                op
+                for op in program.ops
+                if op.block.micro_batch == micro_batch and op.block.work in works
+            )
             self._marked[micro_batch, works] = (
                 (program.plan.micro_batches, program.plan.schedule, micro_batch, works, switches),
                 tuple(map(_mark, ops)),
@@ -110,12 +113,12 @@ class SlotProgram:
     def _ops(self, micro_batch: int, layers: int) -> Mapping[str, list[Op]]:
         """A micro-batch's ops of the first row's program of so many layers, by work."""
         if (micro_batch, layers) not in self._known:
-            program, block = self.lowered.few(layers), f"m{micro_batch}."
-            own = tuple(op for op in program.ops if op.block.startswith((block, STEP)))
+            program = self.lowered.few(layers)
+            own = tuple(op for op in program.ops if op.block.micro_batch in (micro_batch, NONE))
             found: dict[str, list[Op]] = {}
             for op in overlapped(replace(program, ops=own), self._switches(micro_batch)).ops:
                 if op.block != STEP:
-                    found.setdefault(work_of(op), []).append(op)
+                    found.setdefault(op.block.work, []).append(op)
             self._known[micro_batch, layers] = found
         return self._known[micro_batch, layers]
 
@@ -140,5 +143,4 @@ def _mark(op: Op) -> tuple[object, ...]:
 
 
 def _part(op: Op) -> str:
-    owner, _, rest = op.name.partition(".")
-    return part_of(owner if rest.startswith("grads.") else op.block.split(".")[1])
+    return (op.part if op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE) else op.block.part).kind

@@ -16,10 +16,23 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.interference import work_of
 from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
 from simulator.search.bounds.op_bounds import OpBounds
-from workload.op import COMPUTE, HOST, Op
+from workload.op import (
+    BACKWARD,
+    BUCKET_REDUCE,
+    BUCKET_SCATTER,
+    COMPUTE,
+    FORWARD,
+    HEAD,
+    HOST,
+    MODEL,
+    RECOMPUTE,
+    STEP,
+    Block,
+    Op,
+    layer_part,
+)
 from workload.passes.overlap import switch_of
 from workload.plan import CHOICES
 
@@ -28,10 +41,14 @@ PARTS = ("layer", "embed", "head")
 SCHEDULES = CHOICES["schedule"]
 WORK = ("forward", "backward", "weight")
 HELD = "held"
-WHILE_SAVED = ("m0.head", "m0.head.backward", "m0.l0.recompute", "m0.l0.backward")
+FIRST = layer_part(0)
+WHILE_SAVED = (
+    Block(0, HEAD, FORWARD),
+    Block(0, HEAD, BACKWARD),
+    Block(0, FIRST, RECOMPUTE),
+    Block(0, FIRST, BACKWARD),
+)
 Ledger = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ints]]
-OWNER = {"position": "embed", "norm": "head"}
-OWNED = ("clip", "adamw", "params.gather", "to_device", "to_host")
 
 
 @dataclass(frozen=True)
@@ -232,22 +249,15 @@ def _where(op: Op, last: int) -> list[tuple[str, str, bool]]:
 
     The first micro-batch's slots stand for those of all but the last: they add to no gradients.
     """
-    owner, _, rest = op.name.partition(".")
-    if rest.startswith("grads."):
-        return [(part_of(owner), "gradients", True)]
-    if op.block == "step":
-        return [(part_of(owner), "step", True)] if rest in OWNED else []
-    number = int(op.block.split(".")[0][1:])
+    if op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE) and op.part != MODEL:
+        return [(op.part.kind, "gradients", True)]
+    if op.block == STEP:
+        return [(op.part.kind, "step", True)] if op.part != MODEL else []
     return [
-        (part_of(op.block.split(".")[1]), work_of(op), is_last)
+        (op.block.part.kind, op.block.work, is_last)
         for is_last in (False, True)
-        if number == (last if is_last else 0)
+        if op.block.micro_batch == (last if is_last else 0)
     ]
-
-
-def part_of(owner: str) -> str:
-    """Which part of the model a block or an owner of parameters is."""
-    return "layer" if owner[0] == "l" and owner[1:].isdecimal() else owner
 
 
 def alone_bytes(some: BatchedProgram, layers: int) -> Ints:
@@ -286,15 +296,15 @@ def memory(some: BatchedProgram) -> tuple[dict[str, Ints], Ints]:
     program = some.program
     held = {part: some.values(0) for part in PARTS}
     for buffer in program.buffers.values():
-        owner = part_of(OWNER.get(first := buffer.name.partition(".")[0], first))
-        if buffer.persistent and buffer.role != HOST and owner in held:
-            held[owner] = held[owner] + some.values(buffer.nbytes)
+        part = buffer.part.kind
+        if buffer.persistent and buffer.role != HOST and part in held:
+            held[part] = held[part] + some.values(buffer.nbytes)
     born: set[str] = set()
     saved = some.values(0)
     for op, gone in zip(program.ops, program.releases, strict=True):
-        if op.block == "m0.l0.forward":
+        if op.block == Block(0, FIRST, FORWARD):
             born |= {name for name in op.writes if not program.buffers[name].persistent}
-        elif op.block != "m0.head":
+        elif op.block != Block(0, HEAD, FORWARD):
             for name in born.intersection(gone):
                 saved = saved + some.values(program.buffers[name].nbytes)
     return held, saved

@@ -96,14 +96,14 @@ def _meetings(space: Space, some: BatchedProgram) -> Iterator[Meeting]:
     ops, stages = some.program.ops, space.columns["pipe"][some.rows]
     apart = stages > 1
     met = dict.fromkeys((op.kind, op.axes) for op in ops if op.communicates)
-    across = {op.name: op.axes for op in ops if op.name in ACROSS_STAGES}
+    across = {op.label: op.axes for op in ops if op.label in ACROSS_STAGES}
     for kind, axes in met:
-        alone = {own.name for own in ops if (own.kind, own.axes) == (kind, axes)}
+        alone = {own.label for own in ops if (own.kind, own.axes) == (kind, axes)}
         ranks = _ranks(space, some.rows, axes)
         yield kind, np.where(apart, 1, ranks) if alone <= set(ACROSS_STAGES) else ranks
     if apart.any():
-        for name in ACROSS_STAGES:
-            ranks = stages * _ranks(space, some.rows, across.get(name, ()))
+        for label in ACROSS_STAGES:
+            ranks = stages * _ranks(space, some.rows, across.get(label, ()))
             yield "all_reduce", np.where(apart, ranks, 1)
         yield "send", np.where(apart, 2, 1)
         if some.program.gpt.tied:

@@ -12,7 +12,7 @@ from topologies.files.units import format_quantity
 from validation.report.figures.drawn_step import MemoryCurve, Scene, Track
 from validation.report.figures.scaling_figures import seconds, time_unit
 from validation.report.figures.style import BLUE, GREY, INK, ORANGE, RED, ROLES, canvas, look_of
-from workload.op import COMPUTE, HOST, Op
+from workload.op import COMPUTE, HOST, STEP, Op
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ def sort_of(op: Op) -> str:
     """Under which look an op is drawn: a sort of compute, or its axes."""
     if op.communicates:
         return "+".join(op.axes) or "pipe"
-    if op.block == "step":
+    if op.block == STEP:
         return "optimizer"
     if op.kind == "matmul":
         return "matmul"

@@ -6,11 +6,12 @@ copies carries `replicas`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workload.lowering.builder import Builder
 from workload.lowering.layers import dropout, unfused
+from workload.op import RECOMPUTE, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +28,27 @@ class Core:
     place: str
 
 
-def forward(b: Builder, prefix: str, owner: str, qkv: str) -> Core:
+def forward(b: Builder, owner: Part, qkv: str) -> Core:
     """Emit the core, behind the rotation, if any."""
-    _rotate(b, f"{prefix}rope", "rope", qkv)
-    return _core(b, prefix, f"{owner}.attention", qkv)
+    _rotate(b, "rope", "rope", qkv)
+    return _core(b, f"{owner}.attention", qkv)
 
 
-def again(b: Builder, prefix: str, kept: Core) -> Core:
+def again(b: Builder, kept: Core) -> Core:
     """Emit the core once more, as a block of its own within the backward pass.
 
     As with Megatron's checkpoint around the core, the first context stays for the next linear's
     gradient, and the gradient of the core works on the second.
     """
-    block, b.block = b.block, f"{prefix}recompute"
-    core = _core(b, f"{prefix}re.", kept.place, kept.qkv)
+    block, b.block = b.block, replace(b.block, phase=RECOMPUTE)
+    core = _core(b, kept.place, kept.qkv)
     b.block = block
     return core
 
 
-def backward(b: Builder, prefix: str, core: Core, grad: str) -> str:
+def backward(b: Builder, core: Core, grad: str) -> str:
     """Emit the gradient of the fused tensor from that of the context."""
-    shape, name = _shape(b, core.place), f"{prefix}attention"
+    shape, name = _shape(b, core.place), "attention"
     out = b.tensor(f"{name}.dqkv", b.buffers[core.qkv].shape)
     if b.plan.attention == "unfused":
         unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
@@ -58,20 +59,20 @@ def backward(b: Builder, prefix: str, core: Core, grad: str) -> str:
         b.op(
             f"{name}.grad", "attention_grad", reads, [out], flops=flops, replicas=replicas, **shape
         )
-    _rotate(b, f"{prefix}rope.grad", "rope_grad", out)
+    _rotate(b, "rope.grad", "rope_grad", out)
     return out
 
 
-def _core(b: Builder, prefix: str, place: str, qkv: str) -> Core:
+def _core(b: Builder, place: str, qkv: str) -> Core:
     shape = _shape(b, place)
     if b.plan.attention == "unfused":
-        return Core(qkv, *unfused.forward(b, prefix, place, qkv, shape), place)
+        return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
     heads, width = shape["heads"], shape["width"]
-    context = b.tensor(f"{prefix}attention.o", (b.rows, heads * width))
+    context = b.tensor("attention.o", (b.rows, heads * width))
     lse_shape = (b.plan.micro_batch, heads, b.gpt.sequence)
-    logsumexp = b.tensor(f"{prefix}attention.lse", lse_shape, b.wide)
+    logsumexp = b.tensor("attention.lse", lse_shape, b.wide)
     b.op(
-        f"{prefix}attention",
+        "attention",
         "attention",
         [qkv],
         [context, logsumexp],

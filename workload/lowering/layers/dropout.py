@@ -19,8 +19,7 @@ def how(b: Builder, place: str) -> dict[str, Any]:
     """
     if not b.gpt.dropout:
         return {}
-    micro_batch = int(b.block.partition(".")[0].removeprefix("m"))
-    return {"rate": b.gpt.dropout, "place": place, "micro_batch": micro_batch, "rows": b.rows}
+    return {"rate": b.gpt.dropout, "place": place, "rows": b.rows}
 
 
 def forward(b: Builder, name: str, place: str, source: str, out: str = "") -> str:

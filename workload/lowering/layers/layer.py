@@ -12,6 +12,7 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers import attention, dropout, linear, mlp, norm
 from workload.lowering.layers.attention import Core
 from workload.lowering.layers.linear import Linear
+from workload.op import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def linears(b: Builder) -> dict[str, Linear]:
     }
 
 
-def declare(b: Builder, owner: str) -> None:
+def declare(b: Builder, owner: Part) -> None:
     """Declare a layer's parameters, in the order in which they are used."""
     every = linears(b)
     norm.declare(b, f"{owner}.norm1", owner)
@@ -51,19 +52,19 @@ def declare(b: Builder, owner: str) -> None:
     linear.declare(b, every["down"], owner)
 
 
-def forward(b: Builder, prefix: str, owner: str, source: str) -> tuple[str, Saved]:
+def forward(b: Builder, owner: Part, source: str) -> tuple[str, Saved]:
     """Emit the layer on the residual stream `source`; returns its output and what it saved."""
     every = linears(b)
-    normed1, stats1 = norm.forward(b, prefix, "norm1", f"{owner}.norm1", source)
-    qkv, w_qkv = linear.forward(b, prefix, every["qkv"], owner, normed1)
-    core = attention.forward(b, prefix, owner, qkv)
-    middle, w_out = linear.forward(b, prefix, every["out"], owner, core.context)
-    mask1 = _add(b, prefix, owner, "out", middle, source)
-    normed2, stats2 = norm.forward(b, prefix, "norm2", f"{owner}.norm2", middle)
-    up, w_up = linear.forward(b, prefix, every["up"], owner, normed2)
-    activation = mlp.forward(b, prefix, up)
-    out, w_down = linear.forward(b, prefix, every["down"], owner, activation)
-    mask2 = _add(b, prefix, owner, "down", out, middle)
+    normed1, stats1 = norm.forward(b, "norm1", f"{owner}.norm1", source)
+    qkv, w_qkv = linear.forward(b, every["qkv"], owner, normed1)
+    core = attention.forward(b, owner, qkv)
+    middle, w_out = linear.forward(b, every["out"], owner, core.context)
+    mask1 = _add(b, owner, "out", middle, source)
+    normed2, stats2 = norm.forward(b, "norm2", f"{owner}.norm2", middle)
+    up, w_up = linear.forward(b, every["up"], owner, normed2)
+    activation = mlp.forward(b, up)
+    out, w_down = linear.forward(b, every["down"], owner, activation)
+    mask2 = _add(b, owner, "down", out, middle)
     weights = {"qkv": w_qkv, "out": w_out, "up": w_up, "down": w_down}
     saved = Saved(
         source,
@@ -79,16 +80,14 @@ def forward(b: Builder, prefix: str, owner: str, source: str) -> tuple[str, Save
     return out, saved
 
 
-def _add(b: Builder, prefix: str, owner: str, name: str, out: str, source: str) -> str:
+def _add(b: Builder, owner: Part, name: str, out: str, source: str) -> str:
     """Emit the dropout of a linear's output and the addition to the stream; returns the mask."""
-    mask = dropout.forward(b, f"{prefix}{name}", f"{owner}.{name}", out)
-    b.op(f"{prefix}{name}.add", "add", [out, source], [out])
+    mask = dropout.forward(b, name, f"{owner}.{name}", out)
+    b.op(f"{name}.add", "add", [out, source], [out])
     return mask
 
 
-def backward(
-    b: Builder, prefix: str, owner: str, m: int, saved: Saved, grad: str, *, again: str
-) -> str:
+def backward(b: Builder, owner: Part, saved: Saved, grad: str, *, again: str) -> str:
     """Emit the gradients of a layer from `grad`, that of its output; returns its input's.
 
     `again` says what of the layer is recomputed: after "full" the weight tiles are still at hand,
@@ -98,29 +97,27 @@ def backward(
     def linear_back(name: str, source: str, upstream: str) -> str:
         return linear.backward(
             b,
-            prefix,
             linears(b)[name],
             owner,
-            micro_batch=m,
             source=source,
             weight=saved.weights[name] if again == "full" else "",
             grad=upstream,
         )
 
-    d = dropout.backward(b, f"{prefix}down", saved.masks[1], grad)
+    d = dropout.backward(b, "down", saved.masks[1], grad)
     d = linear_back("down", saved.activation, d)
-    d = mlp.backward(b, prefix, saved.up, d)
+    d = mlp.backward(b, saved.up, d)
     d = linear_back("up", saved.norm2[0], d)
     kept = (saved.middle, saved.norm2[1])
-    norm.backward(b, prefix, "norm2", f"{owner}.norm2", kept, d, m)
-    b.op(f"{prefix}out.add.grad", "add", [d, grad], [d])
+    norm.backward(b, "norm2", f"{owner}.norm2", kept, d)
+    b.op("out.add.grad", "add", [d, grad], [d])
     middle = d
-    d = dropout.backward(b, f"{prefix}out", saved.masks[0], middle)
+    d = dropout.backward(b, "out", saved.masks[0], middle)
     d = linear_back("out", saved.core.context, d)
-    core = attention.again(b, prefix, saved.core) if again == "selective" else saved.core
-    d = attention.backward(b, prefix, core, d)
+    core = attention.again(b, saved.core) if again == "selective" else saved.core
+    d = attention.backward(b, core, d)
     d = linear_back("qkv", saved.norm1[0], d)
     kept = (saved.source, saved.norm1[1])
-    norm.backward(b, prefix, "norm1", f"{owner}.norm1", kept, d, m)
-    b.op(f"{prefix}add.grad", "add", [d, middle], [d])
+    norm.backward(b, "norm1", f"{owner}.norm1", kept, d)
+    b.op("add.grad", "add", [d, middle], [d])
     return d

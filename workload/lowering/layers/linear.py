@@ -9,10 +9,21 @@ Source: AxoNN (SC24), section 3; design as in 2305.13525.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from workload.layout import Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import sequence_parallel as rows
+from workload.op import (
+    ADD_SCATTERED,
+    GRAD_SCATTER,
+    INPUT_GRAD,
+    INPUT_GRAD_REDUCE,
+    SOURCE_GATHER,
+    WEIGHT_GATHER,
+    WEIGHT_GRAD,
+    Part,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,7 @@ class Linear:
         return "y" if self.transposed else "x"
 
 
-def declare(b: Builder, linear: Linear, owner: str) -> None:
+def declare(b: Builder, linear: Linear, owner: Part) -> None:
     """Declare the weight (split over x and y, then sharded) and, if any, the bias."""
     shape = (linear.k, linear.n)
     split = ((linear.k_axis,), (linear.n_axis,))
@@ -51,7 +62,7 @@ def declare(b: Builder, linear: Linear, owner: str) -> None:
         b.parameter(f"{owner}.{linear.name}.b", owner, bias, sharded=False)
 
 
-def gather(b: Builder, prefix: str, weight: str, shape: tuple[int, int]) -> str:
+def gather(b: Builder, label: str, weight: str, shape: tuple[int, int]) -> str:
     """All-gather a weight tile over the axes that shard it; without any it is the parameter.
 
     Without `reshard` a micro-batch gathers each weight once.
@@ -59,19 +70,19 @@ def gather(b: Builder, prefix: str, weight: str, shape: tuple[int, int]) -> str:
     axes = b.sharding.parameters
     if b.grid.size(*axes) == 1:
         return weight
-    once = (b.block.partition(".")[0], weight)
+    once = (b.block.micro_batch, weight)
     if not b.plan.reshard and once in b.gathered:
         return b.gathered[once]
-    full = b.tensor(f"{prefix}.w.full", b.whole_tile(*shape), role="gathered")
-    b.collective(f"{prefix}.gather", "all_gather", [weight], [full], *axes)
+    full = b.tensor(f"{label}.w.full", b.whole_tile(*shape), role="gathered")
+    gathered = [weight], [full]
+    b.collective(f"{label}.gather", "all_gather", *gathered, *axes, purpose=WEIGHT_GATHER)
     b.gathered[once] = full
     return full
 
 
-def forward(b: Builder, prefix: str, linear: Linear, owner: str, source: str) -> tuple[str, str]:
+def forward(b: Builder, linear: Linear, owner: Part, source: str) -> tuple[str, str]:
     """Emit O = I W (+ bias); returns the names of the output and of the weight tile used."""
-    k, n = _tile(b, linear)
-    name = f"{prefix}{linear.name}"
+    (k, n), name = _tile(b, linear), linear.name
     source = source if linear.transposed else rows.gather(b, f"{name}.rows", source)
     weight = gather(b, name, f"{owner}.{linear.name}.w", (k, n))
     bias = [f"{owner}.{linear.name}.b"] if b.gpt.biases else []
@@ -86,11 +97,9 @@ def forward(b: Builder, prefix: str, linear: Linear, owner: str, source: str) ->
 
 def backward(
     b: Builder,
-    prefix: str,
     linear: Linear,
-    owner: str,
+    owner: Part,
     *,
-    micro_batch: int,
     source: str,
     weight: str,
     grad: str,
@@ -100,21 +109,20 @@ def backward(
     `weight` is the tile that a recomputation gathered, or "" to gather it again. The input's rows,
     if split, are gathered again too (beside the input's gradient, with OAR).
     """
-    k, n = _tile(b, linear)
-    name = f"{prefix}{linear.name}"
-    owned = f"{owner}.{linear.name}"
+    (k, n), name, micro_batch = _tile(b, linear), linear.name, b.block.micro_batch
+    owned = f"{owner}.{name}"
     if b.gpt.biases:
         reads, writes = b.grad_writes(f"{owned}.b", micro_batch)
         b.op(f"{name}.bias.grad", "column_sum", [grad, *reads], writes, first=micro_batch == 0)
     if linear.transposed:
         grad = rows.gather(b, f"{name}.grad.rows", grad)
     else:
-        source = rows.gather(b, f"{name}.grad.source", source)
+        source = rows.gather(b, f"{name}.grad.source", source, SOURCE_GATHER)
     weight = weight or gather(b, f"{name}.grad", f"{owned}.w", (k, n))
     out = b.tensor(f"{name}.di", (b.rows, k))
-    matmul(b, f"{name}.grad.input", [grad, weight], out, "NT", (b.rows, k, n))
-    out = rows.reduce(b, f"{name}.grad.reduce", out, linear.n_axis)
-    weight_gradient(b, name, f"{owned}.w", (source, grad), (k, n), micro_batch)
+    matmul(b, f"{name}.grad.input", [grad, weight], out, "NT", (b.rows, k, n), INPUT_GRAD)
+    out = rows.reduce(b, f"{name}.grad.reduce", out, linear.n_axis, purpose=INPUT_GRAD_REDUCE)
+    weight_gradient(b, name, f"{owned}.w", (source, grad), (k, n))
     return out
 
 
@@ -124,12 +132,11 @@ def weight_gradient(
     parameter: str,
     operands: tuple[str, str],
     shape: tuple[int, int],
-    micro_batch: int,
 ) -> None:
     """Emit dW = left^T right, its reduce-scatter and its addition to the gradient."""
     full = b.tensor(f"{name}.dw", b.whole_tile(*shape), role="workspace")
-    matmul(b, f"{name}.grad.weight", list(operands), full, "TN", (*shape, b.rows))
-    add_gradient(b, name, parameter, full, first=micro_batch == 0)
+    matmul(b, f"{name}.grad.weight", list(operands), full, "TN", (*shape, b.rows), WEIGHT_GRAD)
+    add_gradient(b, name, parameter, full, first=b.block.micro_batch == 0)
 
 
 def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: bool) -> None:
@@ -137,32 +144,42 @@ def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: boo
 
     Where the parts of S are parts of z's, that is one reduce-scatter over z and one over S.
     """
-    part = full
+    part, held = full, f"{name}.dw"
     axes = b.sharding.gradients
     for over in [axes] if axes[0] == "z" else [axes[1:], axes[:1]]:
-        part = _scattered(b, name, part, over)
+        count = b.grid.size(*over)
+        if count == 1:
+            continue
+        label = f"{name}.grad.scatter" if part == full else f"{name}.grad.scatter.{over[0]}"
+        held = f"{held}.shard"
+        shard = b.tensor(held, (b.buffers[part].elements // count,), role="workspace")
+        scattered = [part], [shard]
+        b.collective(label, "reduce_scatter", *scattered, *over, purpose=GRAD_SCATTER)
+        part = shard
     reads, writes = b.grad_writes(parameter, 0 if first else 1)
-    b.op(f"{name}.grad.accumulate", "accumulate", [part, *reads], writes, first=first)
-
-
-def _scattered(b: Builder, name: str, full: str, axes: tuple[str, ...]) -> str:
-    count = b.grid.size(*axes)
-    if count == 1:
-        return full
-    again = full.endswith(".shard")
-    op = f"{name}.grad.scatter"
-    part = f"{full}.shard"
-    b.tensor(part, (b.buffers[full].elements // count,), role="workspace")
-    b.collective(f"{op}.{axes[0]}" if again else op, "reduce_scatter", [full], [part], *axes)
-    return part
+    b.op(
+        f"{name}.grad.accumulate",
+        "accumulate",
+        [part, *reads],
+        writes,
+        purpose=ADD_SCATTERED if part != full else "",
+        first=first,
+    )
 
 
 def matmul(
-    b: Builder, name: str, reads: list[str], write: str, form: str, shape: tuple[int, int, int]
+    b: Builder,
+    label: str,
+    reads: list[str],
+    write: str,
+    form: str,
+    shape: tuple[int, int, int],
+    purpose: str = "",
 ) -> None:
     """Emit one matmul: `form` says which operands are transposed, `shape` is its (m, n, k)."""
     m, n, k = shape
-    b.op(name, "matmul", reads, [write], flops=2 * m * n * k, form=form, m=m, n=n, k=k)
+    how: dict[str, Any] = {"form": form, "m": m, "n": n, "k": k}
+    b.op(label, "matmul", reads, [write], flops=2 * m * n * k, purpose=purpose, **how)
 
 
 def _tile(b: Builder, linear: Linear) -> tuple[int, int]:

@@ -9,51 +9,50 @@ from __future__ import annotations
 
 from workload.layout import Layout
 from workload.lowering.builder import Builder
+from workload.op import Part
 
 SUMS = {"layernorm": 2, "rmsnorm": 1}
 
 
-def declare(b: Builder, name: str, owner: str) -> None:
+def declare(b: Builder, name: str, owner: Part) -> None:
     """Declare gain and, if any, bias, split over y as the residual stream is."""
     layout = Layout((b.gpt.hidden,), (b.gpt.hidden,), (("y",),))
     for parameter in _parameters(b, name):
         b.parameter(parameter, owner, layout, sharded=False)
 
 
-def forward(b: Builder, prefix: str, name: str, parameter: str, source: str) -> tuple[str, str]:
+def forward(b: Builder, name: str, parameter: str, source: str) -> tuple[str, str]:
     """Emit the normalisation of `source`; returns the output's and the statistics' names."""
-    op, kind = f"{prefix}{name}", b.gpt.norm
-    out = b.tensor(f"{op}.o", b.buffers[source].shape)
-    stats = b.tensor(f"{op}.stats", (SUMS[kind], b.buffers[source].shape[0]), b.wide)
+    kind = b.gpt.norm
+    out = b.tensor(f"{name}.o", b.buffers[source].shape)
+    stats = b.tensor(f"{name}.stats", (SUMS[kind], b.buffers[source].shape[0]), b.wide)
     weights = _parameters(b, parameter)
     if b.grid.y == 1:
-        b.op(op, kind, [source, *weights], [out, stats])
+        b.op(name, kind, [source, *weights], [out, stats])
         return out, stats
-    b.op(f"{op}.sums", f"{kind}_sums", [source], [stats])
-    b.all_reduce(f"{op}.reduce", stats, "y")
+    b.op(f"{name}.sums", f"{kind}_sums", [source], [stats])
+    b.all_reduce(f"{name}.reduce", stats, "y")
     reads = [source, stats, *weights]
-    b.op(op, f"{kind}_apply", reads, [out, stats], width=b.gpt.hidden)
+    b.op(name, f"{kind}_apply", reads, [out, stats], width=b.gpt.hidden)
     return out, stats
 
 
-def backward(
-    b: Builder, prefix: str, name: str, parameter: str, saved: tuple[str, str], grad: str, m: int
-) -> None:
+def backward(b: Builder, name: str, parameter: str, saved: tuple[str, str], grad: str) -> None:
     """Emit the gradients; `grad` (of the output) becomes that of the input, in place.
 
-    `saved` are the normalised tensor's source and the statistics; `m` is the micro-batch.
+    `saved` are the normalised tensor's source and the statistics.
     """
-    op, kind = f"{prefix}{name}.grad", b.gpt.norm
+    label, kind, m = f"{name}.grad", b.gpt.norm, b.block.micro_batch
     halves = [b.grad_writes(weight, m) for weight in _parameters(b, parameter)]
     old, new = ([name for half in halves for name in half[side]] for side in (0, 1))
     reads = [grad, *saved, f"{parameter}.w"]
     if b.grid.y == 1:
-        b.op(op, f"{kind}_grad", reads + old, [grad, *new], first=m == 0)
+        b.op(label, f"{kind}_grad", reads + old, [grad, *new], first=m == 0)
         return
-    sums = b.tensor(f"{op}.sums", (SUMS[kind], b.rows), b.wide, role="workspace")
-    b.op(f"{op}.sums", f"{kind}_grad_sums", reads + old, [sums, *new], first=m == 0)
-    b.all_reduce(f"{op}.sums.reduce", sums, "y")
-    b.op(op, f"{kind}_grad_apply", [*reads, sums], [grad], width=b.gpt.hidden)
+    sums = b.tensor(f"{label}.sums", (SUMS[kind], b.rows), b.wide, role="workspace")
+    b.op(f"{label}.sums", f"{kind}_grad_sums", reads + old, [sums, *new], first=m == 0)
+    b.all_reduce(f"{label}.sums.reduce", sums, "y")
+    b.op(label, f"{kind}_grad_apply", [*reads, sums], [grad], width=b.gpt.hidden)
 
 
 def _parameters(b: Builder, name: str) -> list[str]:

@@ -17,24 +17,24 @@ def parts(b: Builder) -> int:
     return b.grid.x if b.plan.sequence_parallel else 1
 
 
-def gather(b: Builder, name: str, part: str) -> str:
+def gather(b: Builder, name: str, part: str, purpose: str = "") -> str:
     """Emit the all-gather of all rows over x; returns the whole tensor's name."""
     if parts(b) == 1:
         return part
     whole = b.tensor(f"{name}.o", (b.rows, *b.buffers[part].shape[1:]), role="gathered")
-    b.collective(f"{name}.gather", "all_gather", [part], [whole], "x")
+    b.collective(f"{name}.gather", "all_gather", [part], [whole], "x", purpose=purpose)
     return whole
 
 
-def reduce(b: Builder, name: str, whole: str, *axes: str) -> str:
+def reduce(b: Builder, name: str, whole: str, *axes: str, purpose: str = "") -> str:
     """Emit the sum over the axes of all rows; returns what a rank keeps of it.
 
     Over x and with the stream's rows split, that is its part alone, by a reduce-scatter.
     """
     if "x" not in axes or parts(b) == 1:
-        b.all_reduce(name, whole, *axes)
+        b.all_reduce(name, whole, *axes, purpose=purpose)
         return whole
     rows, *width = b.buffers[whole].shape
     part = b.tensor(f"{name}.o", (rows // parts(b), *width))
-    b.collective(name, "reduce_scatter", [whole], [part], "x")
+    b.collective(name, "reduce_scatter", [whole], [part], "x", purpose=purpose)
     return part

@@ -23,15 +23,13 @@ OPERANDS = {
 }
 
 
-def forward(
-    b: Builder, prefix: str, place: str, qkv: str, shape: Shape
-) -> tuple[str, tuple[str, ...]]:
+def forward(b: Builder, place: str, qkv: str, shape: Shape) -> tuple[str, tuple[str, ...]]:
     """Emit scores, softmax, dropout and context.
 
     Returns the context, and the probabilities that the softmax made and that remained, and the mask
     between them, if any.
     """
-    name = f"{prefix}attention"
+    name = "attention"
     scores = b.tensor(f"{name}.scores.o", _square(b, shape))
     _product(b, name, "scores", (qkv, qkv, scores), shape)
     probabilities = b.tensor(f"{name}.softmax.o", _square(b, shape))

@@ -8,12 +8,14 @@ Source: Megatron-AxoNN (vocabulary over the whole tensor group).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from workload.layout import Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import dropout, norm
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.linear import add_gradient, gather, matmul, weight_gradient
+from workload.op import EMBED, HEAD, INPUT_GRAD, INPUT_GRAD_REDUCE, SOURCE_GATHER, Part
 
 Kept = tuple[tuple[str, str] | None, str]
 
@@ -30,22 +32,22 @@ def padded_vocabulary(b: Builder) -> int:
 def declare_embedding(b: Builder) -> None:
     """Declare what stands before the layers, each part where the model has it."""
     gpt = b.gpt
-    _declare_table(b, "embed.w", "embed")
+    _declare_table(b, "embed.w", EMBED)
     if gpt.positions == "learned":
         shape = (gpt.sequence, gpt.hidden)
-        b.parameter("position.w", "embed", Layout(shape, shape, ((), ("y",))), sharded=False)
+        b.parameter("position.w", EMBED, Layout(shape, shape, ((), ("y",))), sharded=False)
     if gpt.embedding_norm:
-        norm.declare(b, "embed.norm", "embed")
+        norm.declare(b, "embed.norm", EMBED)
 
 
 def declare_head(b: Builder) -> None:
     """Declare what stands behind the layers; a tied table only where the embedding is not."""
-    norm.declare(b, "norm", "head")
+    norm.declare(b, "norm", HEAD)
     if _table(b) not in b.parameters:
-        _declare_table(b, _table(b), "head")
+        _declare_table(b, _table(b), HEAD)
 
 
-def _declare_table(b: Builder, name: str, owner: str) -> None:
+def _declare_table(b: Builder, name: str, owner: Part) -> None:
     shape, padded = (b.gpt.vocab, b.gpt.hidden), (padded_vocabulary(b), b.gpt.hidden)
     layout = Layout(shape, padded, (("x", "y"), ()))
     stages = b.grid.size("ends") if b.gpt.tied else 1
@@ -57,55 +59,58 @@ def _table(b: Builder) -> str:
     return "embed.w" if b.gpt.tied else "head.w"
 
 
-def inputs(b: Builder, m: int, name: str) -> None:
+def inputs(b: Builder, name: str) -> None:
     """Declare a micro-batch's tokens or targets, which are there when the step begins."""
-    b.state(f"m{m}.{name}", (b.rows,), "int64", "workspace", b.grid.size("x", "y"))
+    b.inputs(name, (b.rows,), b.grid.size("x", "y"))
 
 
-def embed(b: Builder, m: int) -> tuple[str, Kept]:
+def embed(b: Builder) -> tuple[str, Kept]:
     """Emit the lookup, its all-reduce, learned positions and a norm, where the model has them.
 
     Returns the residual stream's name, and what norm and dropout keep for the backward pass.
     """
-    prefix, h = f"m{m}.embed", b.gpt.hidden
-    weight = gather(b, prefix, "embed.w", _tile(b))
-    full = b.tensor(f"{prefix}.o", (b.rows, h))
+    h = b.gpt.hidden
+    weight = gather(b, "embed", "embed.w", _tile(b))
+    full = b.tensor("embed.o", (b.rows, h))
     traffic = 2 * b.rows * h * b.item_bytes()
-    b.op(f"{prefix}.lookup", "embedding", [f"m{m}.tokens", weight], [full], nbytes=traffic)
-    full = rows.reduce(b, f"{prefix}.reduce", full, "x", "y")
+    b.op("embed.lookup", "embedding", [b.name("tokens"), weight], [full], nbytes=traffic)
+    full = rows.reduce(b, "embed.reduce", full, "x", "y")
     if b.gpt.positions == "learned":
-        out = b.tensor(f"m{m}.position.o", (b.buffers[full].shape[0], h // b.grid.y))
-        how = {"sequence": b.gpt.sequence, "row_parts": rows.parts(b)}
-        b.op(f"m{m}.position", "position", [full, "position.w"], [out], **how)
+        out = b.tensor("position.o", (b.buffers[full].shape[0], h // b.grid.y))
+        how: dict[str, Any] = {"sequence": b.gpt.sequence, "row_parts": rows.parts(b)}
+        b.op("position", "position", [full, "position.w"], [out], **how)
     else:
-        out = _take_columns(b, f"{prefix}.columns", full, f"{prefix}.part")
+        out = _take_columns(b, "embed.columns", full, "embed.part")
     kept = None
     if b.gpt.embedding_norm:
         source = out
-        out, stats = norm.forward(b, f"{prefix}.", "norm", "embed.norm", source)
+        out, stats = norm.forward(b, "embed.norm", "embed.norm", source)
         kept = (source, stats)
-    return out, (kept, dropout.forward(b, prefix, "embed", out))
+    return out, (kept, dropout.forward(b, "embed", "embed", out))
 
 
-def embed_backward(b: Builder, m: int, grad: str, kept: Kept) -> None:
+def embed_backward(b: Builder, grad: str, kept: Kept) -> None:
     """Emit the gradients of all that `embed` used, from that of the residual stream."""
-    prefix = f"m{m}.embed"
-    normed, mask = kept
-    dropout.backward(b, prefix, mask, grad, grad)
+    (normed, mask), m = kept, b.block.micro_batch
+    dropout.backward(b, "embed", mask, grad, grad)
     if normed is not None:
-        norm.backward(b, f"{prefix}.", "norm", "embed.norm", normed, grad, m)
+        norm.backward(b, "embed.norm", "embed.norm", normed, grad)
     if b.gpt.positions == "learned":
         reads, writes = b.grad_writes("position.w", m)
-        how = {"first": m == 0, "sequence": b.gpt.sequence, "row_parts": rows.parts(b)}
-        b.op(f"m{m}.position.grad", "position_grad", [grad, *reads], writes, **how)
-    grad = rows.gather(b, f"{prefix}.grad.rows", grad)
-    whole = _merge_columns(b, f"{prefix}.grad", grad)
-    dw = b.tensor(f"{prefix}.dw", _tile(b), role="workspace")
+        how: dict[str, Any] = {
+            "first": m == 0,
+            "sequence": b.gpt.sequence,
+            "row_parts": rows.parts(b),
+        }
+        b.op("position.grad", "position_grad", [grad, *reads], writes, **how)
+    grad = rows.gather(b, "embed.grad.rows", grad)
+    whole = _merge_columns(b, "embed.grad", grad)
+    dw = b.tensor("embed.dw", _tile(b), role="workspace")
     traffic = b.buffers[dw].nbytes + 2 * b.rows * b.gpt.hidden * b.item_bytes()
-    reads = [f"m{m}.tokens", whole]
+    reads = [b.name("tokens"), whole]
     after_head = b.gpt.tied and b.grid.pipe == 1
-    b.op(f"{prefix}.grad.weight", "embedding_grad", reads, [dw], nbytes=traffic)
-    add_gradient(b, prefix, "embed.w", dw, first=m == 0 and not after_head)
+    b.op("embed.grad.weight", "embedding_grad", reads, [dw], nbytes=traffic)
+    add_gradient(b, "embed", "embed.w", dw, first=m == 0 and not after_head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,84 +124,84 @@ class Head:
     d_logits: str
 
 
-def head(b: Builder, m: int, source: str) -> Head:
+def head(b: Builder, source: str) -> Head:
     """Emit last norm, classifier and loss, with the gradient of its logits."""
-    prefix = f"m{m}.head"
-    normed, stats = norm.forward(b, f"m{m}.", "norm", "norm", source)
-    whole = _merge_columns(b, prefix, rows.gather(b, f"{prefix}.rows", normed))
-    weight = gather(b, prefix, _table(b), _tile(b))
+    normed, stats = norm.forward(b, "norm", "norm", source)
+    whole = _merge_columns(b, "head", rows.gather(b, "head.rows", normed))
+    weight = gather(b, "head", _table(b), _tile(b))
     vocab = _tile(b)[0]
-    logits = b.tensor(f"{prefix}.o", (b.rows, vocab))
-    matmul(b, f"{prefix}.matmul", [whole, weight], logits, "NT", (b.rows, vocab, b.gpt.hidden))
+    logits = b.tensor("head.o", (b.rows, vocab))
+    matmul(b, "head.matmul", [whole, weight], logits, "NT", (b.rows, vocab, b.gpt.hidden))
     kept = normed if rows.parts(b) > 1 else whole
-    return Head(source, stats, kept, weight, _loss(b, m, logits))
+    return Head(source, stats, kept, weight, _loss(b, logits))
 
 
-def head_backward(b: Builder, m: int, kept: Head, *, gathered: bool) -> str:
+def head_backward(b: Builder, kept: Head, *, gathered: bool) -> str:
     """Emit the classifier's gradients and the last norm's; returns the stream's gradient.
 
     `gathered` says that the table's tile is still at hand.
     """
-    prefix, vocab = f"m{m}.head", _tile(b)[0]
-    source = rows.gather(b, f"{prefix}.grad.source", kept.rows)
-    weight = kept.weight if gathered else gather(b, f"{prefix}.grad", _table(b), _tile(b))
-    d = b.tensor(f"{prefix}.di", (b.rows, b.gpt.hidden))
+    vocab = _tile(b)[0]
+    source = rows.gather(b, "head.grad.source", kept.rows, SOURCE_GATHER)
+    weight = kept.weight if gathered else gather(b, "head.grad", _table(b), _tile(b))
+    d = b.tensor("head.di", (b.rows, b.gpt.hidden))
     shape = (b.rows, b.gpt.hidden, vocab)
-    matmul(b, f"{prefix}.grad.input", [kept.d_logits, weight], d, "NN", shape)
-    d = rows.reduce(b, f"{prefix}.grad.reduce", d, "x", "y")
-    weight_gradient(b, prefix, _table(b), (kept.d_logits, source), _tile(b), m)
-    d = _take_columns(b, f"{prefix}.grad.columns", d, f"{prefix}.di.part")
-    norm.backward(b, f"m{m}.", "norm", "norm", (kept.source, kept.stats), d, m)
+    matmul(b, "head.grad.input", [kept.d_logits, weight], d, "NN", shape, INPUT_GRAD)
+    d = rows.reduce(b, "head.grad.reduce", d, "x", "y", purpose=INPUT_GRAD_REDUCE)
+    weight_gradient(b, "head", _table(b), (kept.d_logits, source), _tile(b))
+    d = _take_columns(b, "head.grad.columns", d, "head.di.part")
+    norm.backward(b, "norm", "norm", (kept.source, kept.stats), d)
     return d
 
 
-def _loss(b: Builder, m: int, logits: str) -> str:
+def _loss(b: Builder, logits: str) -> str:
     """Emit cross-entropy over the split vocabulary and its gradient; returns the latter's name.
 
     Source: Shoeybi et al. (Megatron-LM, 1909.08053), section 3: maximum first, then the sum of
     exponentials and the target's logit, each reduced over the ranks that split the vocabulary.
     """
-    prefix, targets = f"m{m}.loss", f"m{m}.targets"
-    vocab = {"vocab": b.gpt.vocab}
+    targets, m = b.name("targets"), b.block.micro_batch
+    vocab: dict[str, Any] = {"vocab": b.gpt.vocab}
     if b.dtype == "bf16":
-        wide = b.tensor(f"{prefix}.logits", b.buffers[logits].shape, b.wide)
-        b.op(f"{prefix}.cast", "cast", [logits], [wide])
+        wide = b.tensor("loss.logits", b.buffers[logits].shape, b.wide)
+        b.op("loss.cast", "cast", [logits], [wide])
         logits = wide
-    top = b.tensor(f"{prefix}.max", (b.rows,), b.wide, role="workspace")
-    b.op(f"{prefix}.maximum", "loss_maximum", [logits], [top], **vocab)
-    b.all_reduce(f"{prefix}.maximum.reduce", top, "x", "y", reduction="max")
-    sums = b.tensor(f"{prefix}.sums", (2, b.rows), b.wide, role="workspace")
+    top = b.tensor("loss.max", (b.rows,), b.wide, role="workspace")
+    b.op("loss.maximum", "loss_maximum", [logits], [top], **vocab)
+    b.all_reduce("loss.maximum.reduce", top, "x", "y", reduction="max")
+    sums = b.tensor("loss.sums", (2, b.rows), b.wide, role="workspace")
     reads = [logits, top, targets]
-    b.op(f"{prefix}.exponentials", "loss_sums", reads, [sums, logits], **vocab)
-    b.all_reduce(f"{prefix}.exponentials.reduce", sums, "x", "y")
+    b.op("loss.exponentials", "loss_sums", reads, [sums, logits], **vocab)
+    b.all_reduce("loss.exponentials.reduce", sums, "x", "y")
     tokens = b.plan.batch * b.gpt.sequence
     total = ["loss"] if m else []
-    b.op(f"{prefix}.mean", "loss_mean", [sums, *total], ["loss"], tokens=tokens, first=m == 0)
-    grad = b.tensor(f"{prefix}.grad", b.buffers[logits].shape)
+    b.op("loss.mean", "loss_mean", [sums, *total], ["loss"], tokens=tokens, first=m == 0)
+    grad = b.tensor("loss.grad", b.buffers[logits].shape)
     reads = [logits, sums, targets]
-    b.op(f"{prefix}.grad", "loss_grad", reads, [grad], tokens=tokens, **vocab)
+    b.op("loss.grad", "loss_grad", reads, [grad], tokens=tokens, **vocab)
     return grad
 
 
-def _merge_columns(b: Builder, prefix: str, part: str) -> str:
+def _merge_columns(b: Builder, label: str, part: str) -> str:
     """Emit the all-gather over y that makes whole rows of a stream whose columns are split."""
     if b.grid.y == 1:
         return part
     height, width = b.buffers[part].shape
-    stacked = b.tensor(f"{prefix}.stacked", (b.grid.y, height, width))
-    b.collective(f"{prefix}.columns.gather", "all_gather", [part], [stacked], "y")
-    whole = b.tensor(f"{prefix}.columns.o", (height, b.grid.y * width))
-    b.op(f"{prefix}.columns", "merge_columns", [stacked], [whole])
+    stacked = b.tensor(f"{label}.stacked", (b.grid.y, height, width))
+    b.collective(f"{label}.columns.gather", "all_gather", [part], [stacked], "y")
+    whole = b.tensor(f"{label}.columns.o", (height, b.grid.y * width))
+    b.op(f"{label}.columns", "merge_columns", [stacked], [whole])
     return whole
 
 
-def _take_columns(b: Builder, op: str, whole: str, part: str) -> str:
+def _take_columns(b: Builder, label: str, whole: str, part: str) -> str:
     """Emit the copy of this rank's columns of whole rows; with one rank on y they are the part."""
     if b.grid.y == 1:
         return whole
     height, width = b.buffers[whole].shape
-    b.op(op, "take_columns", [whole], [b.tensor(part, (height, width // b.grid.y))])
-    return part
+    own = b.tensor(part, (height, width // b.grid.y))
+    b.op(label, "take_columns", [whole], [own])
+    return own
 
 
 def _tile(b: Builder) -> tuple[int, int]:

@@ -1,0 +1,35 @@
+"""Names of ops and blocks, printed from their structure for people; nobody reads them back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workload.op import Block, Part
+
+AGAIN = "re"  # what a recomputed op has in its name
+
+
+def block_name(block: Block) -> str:
+    """The name of a block: `m0.l3.backward`, `m0.head`, `m0.c2.forward` around messages, `step`."""
+    if block.micro_batch < 0:
+        return "step"
+    if block.chunk >= 0:
+        return f"m{block.micro_batch}.c{block.chunk}.{block.phase}"
+    words = [f"m{block.micro_batch}", str(block.part)]
+    plain = block.phase == "forward" and not block.part.is_layer
+    if not plain and not (block.deferred and block.phase == "backward"):
+        words.append(block.phase)
+    return ".".join([*words, "weight"] if block.deferred else words)
+
+
+def op_name(micro_batch: int, part: Part, label: str, *, recomputed: bool = False) -> str:
+    """The name of an op, or of a buffer: `m0.l3.up.matmul`, `m0.l3.re.up.matmul`, `l3.adamw`.
+
+    Ops at the ends of the model have these in their labels already, but for those of the step's
+    end, which go by whose parameters they work on.
+    """
+    words = [f"m{micro_batch}"] if micro_batch >= 0 else []
+    if part.is_layer or (part.kind and micro_batch < 0):
+        words.append(str(part))
+    return ".".join([*words, *[AGAIN] * recomputed, label])
