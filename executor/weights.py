@@ -13,7 +13,7 @@ from executor.buffer_table import BufferTable
 from executor.rank_context import DTYPES
 from workload.gpt import GPT
 from workload.grid import Grid
-from workload.layout import Layout
+from workload.layout import ONES, RESIDUAL, ZEROS, Layout
 from workload.program import Program
 
 
@@ -53,13 +53,12 @@ def initial_value(name: str, layout: Layout, gpt: GPT, seed: int) -> torch.Tenso
     Normal with deviation 0.02, the projections back into the residual stream divided by
     sqrt(2 layers); gains one, biases zero. Source: Radford et al. (2019), section 2.3.
     """
-    if len(layout.shape) == 1:
-        gain = name.endswith(".w")
-        return torch.ones(layout.shape) if gain else torch.zeros(layout.shape)
+    if layout.starts in (ONES, ZEROS):
+        return torch.full(layout.shape, 1.0 if layout.starts == ONES else 0.0)
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     deviation = 0.02
-    if name.endswith((".out.w", ".down.w")):
+    if layout.starts == RESIDUAL:
         deviation /= (2 * gpt.layers) ** 0.5
     return torch.empty(layout.shape).normal_(0.0, deviation, generator=generator)
 

@@ -216,3 +216,50 @@ def _public(
 
 def test_every_package_says_that_it_is_typed() -> None:
     assert [name for name in ALLOWED if not (ROOT / name / "py.typed").exists()] == []
+
+
+NAMING = "workload/naming.py"  # the one module that makes names of ops, buffers and blocks
+NAMES = re.compile(r"\b(op|ops|block|buffer|reads|writes|grad|grads|label|stream)\b")
+TAKES_APART = {"endswith", "startswith", "partition", "rpartition", "split", "removesuffix",
+               "removeprefix", "match", "search", "fullmatch"}  # fmt: skip
+
+
+def taken_apart(tree: ast.AST) -> Iterator[int]:
+    """The lines in which text that may be the name of an op, a buffer or a block is taken apart."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            about = [node.func.value, *node.args]
+            if node.func.attr in TAKES_APART and any(NAMES.search(ast.unparse(a)) for a in about):
+                yield node.lineno
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            holder = node.comparators[0]
+            if isinstance(holder, ast.Attribute) and holder.attr in ("name", "block", "label"):
+                yield node.lineno
+
+
+@pytest.mark.parametrize("package", ["workload", "simulator", "executor", "validation", "simgpt"])
+def test_structure_is_never_read_from_names(package: str) -> None:
+    found = [
+        place(path, line)
+        for path in sources(package)
+        if path.relative_to(ROOT).as_posix() != NAMING
+        for line in taken_apart(tree_of(path))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("op.name.endswith('.reduce')", True),
+        ("'.grad.' in op.name", True),
+        ("op.reads[0].endswith('.shard')", True),
+        ("block.partition('.')[0]", True),
+        ("LAYER.search(op.name)", True),
+        ("re.match(r'm0', op.block)", True),
+        ("op.kind in KINDS", False),
+        ("text.partition('=')", False),
+    ],
+)
+def test_the_reader_of_names_taken_apart_sees_them(text: str, is_found: bool) -> None:
+    assert bool(list(taken_apart(ast.parse(text)))) == is_found

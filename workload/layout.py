@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NORMAL, RESIDUAL, ONES, ZEROS = "normal", "residual", "ones", "zeros"
+# Drawn from a normal distribution; likewise, divided where it leads back into the residual stream;
+# or constant.
+STARTS = (NORMAL, RESIDUAL, ONES, ZEROS)
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -15,6 +20,7 @@ class Layout:
     without any, the dimension is one band.
     With `flat` the tile is flattened, `tail` zeros are put behind it so that its parts are equal,
     and it is split once more over those axes (as a dimension is).
+    `starts` says how its values begin: as one of `STARTS`.
     """
 
     shape: tuple[int, ...]
@@ -23,3 +29,4 @@ class Layout:
     bands: tuple[int, ...] = ()
     flat: tuple[str, ...] = ()
     tail: int = 0
+    starts: str = NORMAL

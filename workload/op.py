@@ -14,6 +14,7 @@ COMPUTE = "compute"
 NONE = -1  # no micro-batch, layer or chunk
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 MESSAGES = ("send", "recv")
+ATTENTIONS = ("attention", "attention_grad")
 FORMS = ("NN", "NT", "TN")
 ITEM_BYTES = {"bf16": 2, "fp32": 4, "fp64": 8, "int64": 8, "uint8": 1}
 ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "workspace", "host")

@@ -42,7 +42,7 @@ def round_of(op: Op, grid: Grid) -> Round:
         return ("", *op.axes)
     link = op.attributes["link"]
     last_of_odd = grid.pipe % 2 and link == grid.pipe - 1
-    return (op.stream.partition(".")[2], "last" if last_of_odd else f"{link % 2}")
+    return (op.direction, "last" if last_of_odd else f"{link % 2}")
 
 
 def members_of(op: Op, grid: Grid, rank: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from simulator.costs.analytic import ComputeCosts
 from simulator.engine.simulate import rank_tasks, simulate_tasks
 from simulator.engine.streams import OpTicks
 from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
-from workload.op import STEP, Op
+from workload.op import ATTENTIONS, STEP, Op
 from workload.program import Program
 
 OpPlace = tuple[int, int]  # a rank class, and an op of its program
@@ -65,7 +65,7 @@ def cause_of(op: Op) -> Cause:
         return Cause("", "optimizer")
     if op.kind == "matmul":
         return Cause("", "matmuls")
-    if op.kind.startswith("attention"):
+    if op.kind in ATTENTIONS:
         return Cause("", "attention")
     return Cause("", "elementwise kernels")
 

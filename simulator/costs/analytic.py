@@ -12,7 +12,7 @@ from simulator.costs.stack import DEFAULT_STACK, SoftwareStack
 from topologies.errors import MachineError
 from topologies.hardware.device import Device
 from topologies.machine import Machine
-from workload.op import Op
+from workload.op import ATTENTIONS, Op
 
 PRODUCTS = ("matmul", "batched_matmul")
 SHAPE = ("form", "m", "n", "k")
@@ -88,7 +88,7 @@ class AnalyticCosts:
             if kernels.fp8 and is_linear(op):
                 return fp8_matmul_s(device, self._sustained("fp8"), op)
             return matmul_s(device, self._sustained(op.dtype), op)
-        if op.kind in ("attention", "attention_grad"):
+        if op.kind in ATTENTIONS:
             rates = kernels.attention or (device.attention.forward, device.attention.backward)
             seconds = attention_s(device, self._peak(op.dtype), op, rates)
             return seconds * kernels.attention_work

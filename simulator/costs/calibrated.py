@@ -14,9 +14,8 @@ from math import exp, log, prod
 
 from topologies.errors import MachineError
 from topologies.hardware.profile import MeasuredTable, Profile
-from workload.op import FORMS, Op
+from workload.op import ATTENTIONS, FORMS, Op
 
-ATTENTIONS = ("attention", "attention_grad")
 FALLBACK = "pointwise"
 COPIES = ("to_device", "to_host")
 Point = tuple[float, float, float]

@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from simulator.search.bounds.batched_programs import BatchedProgram, sized
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.bounds.peak_memory import pipeline_bytes
+from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, Slots
 from simulator.search.bounds.stream_bound import (
     SCHEDULES,
     BusiestStream,
     Entries,
-    alone_bytes,
     ledger,
     step_ticks,
 )

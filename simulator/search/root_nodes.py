@@ -12,14 +12,8 @@ from simulator.costs.analytic import ComputeCosts
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram, kinds, sized
 from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.bounds.stream_bound import (
-    SCHEDULES,
-    Entries,
-    Ledger,
-    device_bytes,
-    ledger,
-    memory,
-)
+from simulator.search.bounds.peak_memory import device_bytes, memory
+from simulator.search.bounds.stream_bound import SCHEDULES, Entries, Ledger, ledger
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.problem import schedules
 from simulator.search.space import Space

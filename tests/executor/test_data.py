@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from executor.rank_context import RankContext
 from executor.weights import cut, initial_value, join
 from workload.gpt import find_model
 from workload.grid import Grid
-from workload.layout import Layout
+from workload.layout import RESIDUAL, Layout
 from workload.lowering import lower
 from workload.plan import Plan
 from workload.plan_text import parse_plan
@@ -153,6 +154,6 @@ def test_initial_values_depend_on_name_and_seed_and_shrink_with_depth() -> None:
     assert torch.equal(up, again)
     assert not torch.equal(up, initial_value("l1.up.w", layout, TINY, 0))
     assert not torch.equal(up, initial_value("l0.up.w", layout, TINY, 1))
-    down = initial_value("l0.down.w", layout, TINY, 0)
+    down = initial_value("l0.down.w", replace(layout, starts=RESIDUAL), TINY, 0)
     assert float(up.std()) == pytest.approx(0.02, rel=0.02)
     assert float(down.std()) == pytest.approx(0.02 / (2 * TINY.layers) ** 0.5, rel=0.02)

@@ -100,17 +100,8 @@ class Builder:
         """Whole numbers of a micro-batch that are there when the step begins, in `copies` equal
         copies over the whole grid."""
         m = self.block.micro_batch
-        return self.add(
-            Buffer(
-                op_name(m, MODEL, label),
-                shape,
-                "int64",
-                "workspace",
-                persistent=True,
-                replicas=copies,
-                micro_batch=m,
-            )
-        )
+        name = op_name(m, MODEL, label)
+        return self.add(Buffer(name, shape, "int64", "workspace", True, copies, micro_batch=m))
 
     def add(self, buffer: Buffer) -> str:
         """Keep a buffer; returns its name."""
@@ -200,13 +191,13 @@ class Builder:
         direction = FORWARD if (peer > 0) == (kind == "send") else BACKWARD
         moved = self.buffers[(reads or writes)[0]]
         link = (self.stage + min(peer, 0)) % self.grid.pipe
+        operands = {"reads": tuple(reads), "writes": tuple(writes)}
         self._append(
             label,
             None,
             None,
             kind=kind,
-            reads=tuple(reads),
-            writes=tuple(writes),
+            **operands,
             stream=f"{kind}.{direction}",
             axes=("pipe",),
             nbytes=moved.nbytes,

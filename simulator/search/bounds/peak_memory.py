@@ -1,15 +1,32 @@
-"""What a plan has in memory, to the byte, before anything is known of its time."""
+"""What a plan has in memory before anything is known of its time: to the byte, or at least."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simulator.engine.folding import step_bytes
 from simulator.pipeline.pipeline_step import StageOrders
 from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.steady_rounds import folded_plan
+from simulator.search.bounds.batched_programs import BatchedProgram
 from workload.gpt import GPT
+from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, layer_part
 from workload.passes.matmul_forms import PLAIN
 from workload.plan import Plan
+
+Ints = NDArray[np.int64]
+PARTS = ("layer", "embed", "head")
+FIRST = layer_part(0)
+WHILE_SAVED = (
+    Block(0, HEAD, FORWARD),
+    Block(0, HEAD, BACKWARD),
+    Block(0, FIRST, RECOMPUTE),
+    Block(0, FIRST, BACKWARD),
+)
 
 
 def plan_bytes(gpt: GPT, plan: Plan) -> int:
@@ -31,3 +48,65 @@ def pipeline_bytes(gpt: GPT, plan: Plan) -> int:
         stage_peak(kind, pipe, stage, plan.micro_batches) for stage, kind in enumerate(lines.kinds)
     )
     return max(use.total_bytes for use in peaks)
+
+
+def device_bytes(
+    held: Mapping[str, Ints], saved: Ints, pipe: Ints, micro_batches: Ints, layers: int
+) -> Ints:
+    """What the first stage has in memory at least, when its backward passes begin, and any stage at
+    any time, whatever the schedule: `layers` of the model, in chunks of any size."""
+    stage = layers // pipe * held["layer"]
+    apart = np.maximum(held["embed"], held["head"])
+    ends = np.where(pipe > 1, apart, held["embed"] + held["head"])
+    flight = np.minimum(pipe, micro_batches) * (layers // pipe) * saved
+    return np.asarray(stage + np.maximum(ends, held["embed"] + flight))
+
+
+def alone_bytes(some: BatchedProgram, layers: int) -> Ints:
+    """What a device without a pipeline has in memory at its worst at least, given the overlaps.
+
+    While the last layer's backward pass runs, all others hold what they saved; additions that wait
+    for the end of the pass, and collectives, may come later and are left out. Source: the live
+    ranges of `workload/memory.py`, with one layer's bytes for each further one.
+    """
+    program, level = some.program, some.values(0)
+    held, saved = memory(some)
+    for buffer in program.buffers.values():
+        if buffer.persistent and buffer.role != HOST:
+            level = level + some.values(buffer.nbytes)
+    peak, live = level, set[str]()
+    for op, gone in zip(program.ops, program.releases, strict=True):
+        for name in op.writes:
+            if name not in live and not program.buffers[name].persistent:
+                live.add(name)
+                level = level + _on_device(some, name)
+        if op.block in WHILE_SAVED and op.kind != "accumulate" and not op.is_collective:
+            peak = np.maximum(peak, level)
+        for name in gone:
+            live.discard(name)
+            level = level - _on_device(some, name)
+    return np.asarray(peak + (layers - 1) * (held["layer"] + saved))
+
+
+def _on_device(some: BatchedProgram, name: str) -> Ints:
+    buffer = some.program.buffers[name]
+    return some.values(0 if buffer.role == HOST else buffer.nbytes)
+
+
+def memory(some: BatchedProgram) -> tuple[dict[str, Ints], Ints]:
+    """Bytes on the device that each part holds, and that a layer saves for its backward pass."""
+    program = some.program
+    held = {part: some.values(0) for part in PARTS}
+    for buffer in program.buffers.values():
+        part = buffer.part.kind
+        if buffer.persistent and buffer.role != HOST and part in held:
+            held[part] = held[part] + some.values(buffer.nbytes)
+    born: set[str] = set()
+    saved = some.values(0)
+    for op, gone in zip(program.ops, program.releases, strict=True):
+        if op.block == Block(0, FIRST, FORWARD):
+            born |= {name for name in op.writes if not program.buffers[name].persistent}
+        elif op.block != Block(0, HEAD, FORWARD):
+            for name in born.intersection(gone):
+                saved = saved + some.values(program.buffers[name].nbytes)
+    return held, saved

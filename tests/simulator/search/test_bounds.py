@@ -17,17 +17,9 @@ from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import placed, sized
 from simulator.search.bounds.isolated import IsolatedBlocks, isolated_times
 from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.bounds.peak_memory import pipeline_bytes
+from simulator.search.bounds.peak_memory import alone_bytes, device_bytes, memory, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, overlapped
-from simulator.search.bounds.stream_bound import (
-    SCHEDULES,
-    BusiestStream,
-    alone_bytes,
-    device_bytes,
-    ledger,
-    memory,
-    step_ticks,
-)
+from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, ledger, step_ticks
 from simulator.search.bounds.unsupported import RefusalTimes
 from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.problem import SearchProblem

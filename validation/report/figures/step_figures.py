@@ -12,7 +12,7 @@ from topologies.files.units import format_quantity
 from validation.report.figures.drawn_step import MemoryCurve, Scene, Track
 from validation.report.figures.scaling_figures import seconds, time_unit
 from validation.report.figures.style import BLUE, GREY, INK, ORANGE, RED, ROLES, canvas, look_of
-from workload.op import COMPUTE, HOST, STEP, Op
+from workload.op import ATTENTIONS, COMPUTE, HOST, STEP, Op
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ def sort_of(op: Op) -> str:
         return "optimizer"
     if op.kind == "matmul":
         return "matmul"
-    return "attention" if op.kind.startswith("attention") else "elementwise"
+    return "attention" if op.kind in ATTENTIONS else "elementwise"
 
 
 def timeline(scene: Scene) -> Figure:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from workload.layout import Layout
+from workload.layout import NORMAL, RESIDUAL, ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import sequence_parallel as rows
 from workload.op import (
@@ -55,10 +55,12 @@ def declare(b: Builder, linear: Linear, owner: Part) -> None:
     """Declare the weight (split over x and y, then sharded) and, if any, the bias."""
     shape = (linear.k, linear.n)
     split = ((linear.k_axis,), (linear.n_axis,))
-    weight = Layout(shape, shape, split, linear.bands)
+    starts = RESIDUAL if linear.transposed else NORMAL
+    weight = Layout(shape, shape, split, linear.bands, starts=starts)
     b.parameter(f"{owner}.{linear.name}.w", owner, weight, sharded=True)
     if b.gpt.biases:
-        bias = Layout((linear.n,), (linear.n,), ((linear.n_axis,),), linear.bands)
+        width = (linear.n,)
+        bias = Layout(width, width, ((linear.n_axis,),), linear.bands, starts=ZEROS)
         b.parameter(f"{owner}.{linear.name}.b", owner, bias, sharded=False)
 
 

@@ -7,7 +7,7 @@ rank on y both fuse.
 
 from __future__ import annotations
 
-from workload.layout import Layout
+from workload.layout import ONES, ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.op import Part
 
@@ -16,8 +16,9 @@ SUMS = {"layernorm": 2, "rmsnorm": 1}
 
 def declare(b: Builder, name: str, owner: Part) -> None:
     """Declare gain and, if any, bias, split over y as the residual stream is."""
-    layout = Layout((b.gpt.hidden,), (b.gpt.hidden,), (("y",),))
-    for parameter in _parameters(b, name):
+    shape = (b.gpt.hidden,)
+    for parameter, starts in zip(_parameters(b, name), (ONES, ZEROS), strict=False):
+        layout = Layout(shape, shape, (("y",),), starts=starts)
         b.parameter(parameter, owner, layout, sharded=False)
 
 
