@@ -7,8 +7,8 @@ from typing import Any
 
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, USUAL, Grid, check_order
+from workload.passes.table import OVERLAPS
 
-OVERLAPS = ("oar", "ors", "oag", "dp", "pp")
 CHOICES = {
     "schedule": ("1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p"),
     "attention": ("flash", "unfused"),
@@ -40,11 +40,8 @@ class Plan:
     pass nothing, the attention core ("selective"), or layers whole: "full", or "full:N" for the
     first N layers of a chunk. With `matmul_forms` "tuned" each matmul runs in the form that is
     fastest on the machine, on operands transposed for it if need be.
-    `overlap` names AxoNN's switches: `oar` input-gradient all-reduce beside the weight-gradient
-    matmul, `ors` reduce-scatters awaited at the end of the backward pass, `oag` weight gathers one
-    linear ahead, `dp` gradient collectives bucket by bucket beside the backward pass and gathers of
-    updated parameters beside AdamW; and `pp`, sends between stages beside the next micro-batch's
-    compute. Copies between host and device always run beside AdamW.
+    `overlap` names what runs beside compute; `workload/passes/table.py` says what each does. Copies
+    between host and device always run beside AdamW.
     `order` places ranks on the axes: the first one's neighbours have neighbouring ranks.
     """
 

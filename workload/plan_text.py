@@ -9,7 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from workload.errors import PlanCannotRunError, PlanError
-from workload.plan import MOST, OVERLAPS, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import MOST, Plan
 
 REST = "rest"
 _LISTS = {"overlap": "oar+ors", "stage_layers": "6+6+5"}

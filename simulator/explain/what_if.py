@@ -14,7 +14,8 @@ from topologies.errors import SimgptError
 from topologies.machine import Machine
 from workload.gpt import GPT
 from workload.lowering import check
-from workload.plan import OVERLAPS, RECOMPUTES, Plan
+from workload.passes.table import OVERLAPS, WITHIN_SLOTS
+from workload.plan import RECOMPUTES, Plan
 
 TENSOR_AXES = ("x", "y", "z", "data")
 
@@ -113,7 +114,7 @@ def _changes(plan: Plan) -> Iterator[dict[str, Any]]:
             yield {"zero": zero}
     for recompute in RECOMPUTES:
         yield {"recompute": recompute}
-    for overlap in (OVERLAPS, ("oar", "ors", "oag")):
+    for overlap in (OVERLAPS, WITHIN_SLOTS):
         yield {"overlap": overlap}
     if plan.x > 1:
         yield {"sequence_parallel": not plan.sequence_parallel}

@@ -37,7 +37,8 @@ from simulator.search.root_nodes import NEVER, Bounded, Family, Machinery, bound
 from simulator.search.space import Space, overlaps
 from simulator.search.tree_nodes import Draft, PlanGroup, Queue, in_every_order
 from workload.grid import USUAL
-from workload.plan import OVERLAPS, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import Plan
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -31,7 +31,8 @@ from simulator.search.rank_orders import ANY, ORDERS, rank_orders
 from workload.errors import PlanCannotRunError
 from workload.grid import AXES, USUAL
 from workload.lowering import check
-from workload.plan import OVERLAPS, Plan
+from workload.passes.table import OVERLAPS, PASSES
+from workload.plan import Plan
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -143,15 +144,8 @@ def overlaps(question: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[st
 def _matters(question: SearchProblem, columns: Mapping[str, Ints]) -> dict[str, Flags]:
     """For each switch of `overlap` which shapes have something that it overlaps."""
     shard = question.fixed.get("shard", 0) or columns["data"]
-    zero = np.where(shard > 1, columns["zero"], 0)
-    spread, copies = columns["data"] > 1, columns["data"] > shard
-    return {
-        "oar": (columns["x"] > 1) | (columns["y"] > 1),
-        "ors": (columns["z"] > 1) | ((zero >= 2) & spread),
-        "oag": (columns["z"] > 1) | ((zero == 3) & spread),
-        "dp": spread & ((zero < 3) | copies),
-        "pp": columns["pipe"] > 1,
-    }
+    sizes = {**columns, "shard": shard, "zero": np.where(shard > 1, columns["zero"], 0)}
+    return {each.name: each.matters(sizes) for each in PASSES}
 
 
 def space_of(question: SearchProblem) -> Space:

@@ -12,7 +12,7 @@ from simulator.search.space import Space, space_of
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
 from workload.grid import USUAL
-from workload.plan import OVERLAPS
+from workload.passes.table import OVERLAPS
 
 ORDERED = {"schedule": "1f1b", "overlap": OVERLAPS, "order": USUAL}
 MOST = 2000  # shapes

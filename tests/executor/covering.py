@@ -15,7 +15,8 @@ from tests.executor.test_parity_models import TOGETHER
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.lowering import check
-from workload.plan import OVERLAPS, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import Plan
 
 Row = dict[str, Any]
 Pair = tuple[tuple[str, Any], tuple[str, Any]]

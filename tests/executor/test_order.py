@@ -26,7 +26,8 @@ from workload.gpt import GPT
 from workload.grid import Grid
 from workload.lowering import lower
 from workload.op import Op
-from workload.plan import OVERLAPS, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import Plan
 from workload.program import Program
 
 DEEP = replace(TINY, layers=6)

@@ -19,7 +19,8 @@ from tests.forms import swapped
 from tests.reference import Family, initial_weights, train
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.plan import OVERLAPS, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import Plan
 
 STEPS, BATCH, LR, TOLERANCE = 3, 16, 1e-2, 1e-9
 # All gradients of all steps here are longer, so every one of them is scaled.

@@ -8,7 +8,8 @@ import pytest
 
 from tests.executor.test_parity import BATCH, TINY, check
 from workload.gpt import find_model
-from workload.plan import CHOICES, OVERLAPS, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import CHOICES, Plan
 
 DEEP = replace(TINY, layers=8)
 

@@ -11,7 +11,8 @@ from executor.nccl.issue_order import Call, Communicator, calls_of, issue_order
 from executor.nccl.rendezvous import Calls, among, hang_of, message_rounds
 from workload.gpt import find_model
 from workload.lowering import lower
-from workload.plan import CHOICES, OVERLAPS, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import CHOICES, Plan
 
 TINY = find_model("tiny-30k")
 FIRST: Communicator = (("forward", "0"), (0, 1))

@@ -24,7 +24,8 @@ from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import Op
 from workload.passes.matmul_forms import PLAIN
-from workload.plan import CHOICES, OVERLAPS, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import CHOICES, Plan
 
 SCHEDULES = CHOICES["schedule"]
 SHARES = (0.0, 0.3)  # of compute, that collectives beside it take

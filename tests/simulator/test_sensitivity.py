@@ -22,7 +22,8 @@ from topologies.machine_files import load_machine, with_settings
 from topologies.placement import contiguous
 from workload.gpt import find_model
 from workload.lowering import check
-from workload.plan import OVERLAPS, RECOMPUTES, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import RECOMPUTES, Plan
 from workload.plan_text import parse_plan
 
 FRONTIER = load_machine("frontier")

@@ -13,7 +13,8 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.lowering import lower, lower_again
-from workload.plan import OVERLAPS, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import Plan
 from workload.sizes.symbolic import Formulas, evaluated
 
 

@@ -12,7 +12,8 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
 from workload.grid import AXES, Grid
 from workload.lowering import lower
-from workload.plan import CHOICES, OVERLAPS, PRECISIONS, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import CHOICES, PRECISIONS, Plan
 from workload.plan_text import parse_plan
 
 

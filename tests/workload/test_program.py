@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import COMPUTE, Op
-from workload.plan import OVERLAPS, RECOMPUTES, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import RECOMPUTES, Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 

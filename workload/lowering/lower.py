@@ -13,7 +13,7 @@ from workload.lowering.layers import layer, vocabulary
 from workload.lowering.messages import Messages
 from workload.op import Block, Buffer, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
-from workload.passes.overlap import overlap_slot, overlap_step
+from workload.passes.table import overlap_slot, overlap_step
 from workload.plan import Plan
 from workload.program import Program
 from workload.schedule import Slot, slots
@@ -45,14 +45,14 @@ def lower_slots(
     for number, slot in enumerate(order):
         before = messages.before(number)
         following = order[number + 1] if number + 1 < len(order) else None
-        own = overlap_slot(chunks.emit(slot, following, messages.source(number)), plan)
+        own = overlap_slot(chunks.emit(slot, following, messages.source(number)), plan.overlap)
         own, copies = with_forms(own, b.buffers, forms)
         b.buffers |= copies
         ops += [*before, *own, *messages.after(number)]
         slot_of |= {op.block: slot for op in own}
     b.ops = []
     optimizer.finish(b)
-    every = overlap_step([*ops, *b.ops], plan, b.buffers, slot_of)
+    every = overlap_step([*ops, *b.ops], plan.overlap, b.buffers, slot_of)
     return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)
 
 

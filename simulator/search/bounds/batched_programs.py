@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from simulator.search.space import Space
 from workload.lowering import lower
 from workload.op import EMBED, Op
-from workload.plan import OVERLAPS, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.vectorized import Lanes, UnequalLanesError, lanes
 

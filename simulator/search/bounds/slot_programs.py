@@ -13,7 +13,7 @@ from simulator.search.bounds.stream_bound import ModelEnds
 from workload.dataflow import Waits, waits
 from workload.lowering import lower
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, NONE, STEP, Op
-from workload.passes.overlap import overlap_slot, overlap_step
+from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
 from workload.program import Program
 
 SIZES = ("x", "y", "z", "data", "micro_batch", "batch")
@@ -69,13 +69,10 @@ class SlotProgram:
 
     def _marks(self, micro_batch: int, works: tuple[str, ...]) -> tuple[object, ...]:
         """Programs that agree in these run the same in some slots, whatever their sizes and however
-        many layers: the ops of one layer, and the overlaps. Forward passes have weights to gather,
-        and nothing else that an overlap moves."""
+        many layers: the ops of one layer, and the overlaps that move any."""
         if (micro_batch, works) not in self._marked:
             program = self.some.program
-            switches = self._switches(micro_batch)
-            if works == ("forward",):
-                switches = tuple(switch for switch in switches if switch == "oag")
+            switches = concerning(self.overlap, works, last=self._is_last(micro_batch))
             ops = (
                 op
                 for op in program.ops
@@ -104,11 +101,8 @@ class SlotProgram:
         ]
         return ops, waits(ops)
 
-    def _switches(self, micro_batch: int) -> tuple[str, ...]:
-        """The overlaps that concern a micro-batch: the last one alone sums gradients over data."""
-        if micro_batch == self.some.micro_batches - 1:
-            return self.overlap
-        return tuple(switch for switch in self.overlap if switch != "dp")
+    def _is_last(self, micro_batch: int) -> bool:
+        return micro_batch == self.some.micro_batches - 1
 
     def _ops(self, micro_batch: int, layers: int) -> Mapping[str, list[Op]]:
         """A micro-batch's ops of the first row's program of so many layers, by work."""
@@ -116,7 +110,8 @@ class SlotProgram:
             program = self.lowered.few(layers)
             own = tuple(op for op in program.ops if op.block.micro_batch in (micro_batch, NONE))
             found: dict[str, list[Op]] = {}
-            for op in overlapped(replace(program, ops=own), self._switches(micro_batch)).ops:
+            switches = concerning(self.overlap, WORKS, last=self._is_last(micro_batch))
+            for op in overlapped(replace(program, ops=own), switches).ops:
                 if op.block != STEP:
                     found.setdefault(op.block.work, []).append(op)
             self._known[micro_batch, layers] = found
@@ -133,8 +128,8 @@ def overlapped(program: Program, overlap: tuple[str, ...]) -> Program:
     ops: list[Op] = []
     for slot, own in groupby(program.ops, lambda op: program.slot_of.get(op.block)):
         some = list(own)
-        ops += overlap_slot(some, plan) if slot is not None else some
-    ops = overlap_step(ops, plan, program.buffers, program.slot_of)
+        ops += overlap_slot(some, overlap) if slot is not None else some
+    ops = overlap_step(ops, overlap, program.buffers, program.slot_of)
     return replace(program, plan=plan, ops=tuple(ops))
 
 

@@ -26,7 +26,7 @@ from workload.op import (
     STEP,
     Op,
 )
-from workload.passes.overlap import switch_of
+from workload.passes.table import switch_of
 from workload.plan import CHOICES
 
 Ints = NDArray[np.int64]

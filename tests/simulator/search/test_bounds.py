@@ -35,7 +35,7 @@ from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.lowering import lower
 from workload.op import COMPUTE
-from workload.plan import OVERLAPS
+from workload.passes.table import OVERLAPS
 from workload.plan_text import parse_plan
 
 HUGE = 10**18

@@ -14,7 +14,8 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL
 from workload.lowering import check, lower
-from workload.plan import CHOICES, OVERLAPS, Plan
+from workload.passes.table import OVERLAPS
+from workload.plan import CHOICES, Plan
 
 GPT_4 = GPT(name="four", layers=4, hidden=64, heads=4, ffn=256, sequence=64, vocab=100)
 

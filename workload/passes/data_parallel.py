@@ -1,0 +1,102 @@
+"""dp: gradients are summed over data bucket by bucket, and parameters gathered owner by owner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from workload.naming import op_name
+from workload.op import (
+    BUCKET_REDUCE,
+    BUCKET_SCATTER,
+    COMPUTE,
+    GRAD_SCATTER,
+    NONE,
+    PARAMETER_GATHER,
+    STEP,
+    Block,
+    Buffer,
+    Op,
+)
+from workload.passes.moving import follow_up_later, on_own_stream
+from workload.schedule import Slot
+
+MOVED = (BUCKET_SCATTER, BUCKET_REDUCE, PARAMETER_GATHER)
+
+
+def overlap_data_parallelism(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], slot_of: Mapping[Block, Slot]
+) -> list[Op]:
+    """Sums of gradients run beside the last backward pass, gathers of updated parameters beside
+    AdamW."""
+    result = overlap_parameter_gathers(bucket_gradient_reduces(ops, buffers, slot_of))
+    return _where_issued(follow_up_later(result, _is_bucket_reduce))
+
+
+def _is_bucket_reduce(op: Op) -> bool:
+    """Whether an op sums the gradients of one part of the model."""
+    return op.purpose == BUCKET_REDUCE and bool(op.part.kind)
+
+
+def _where_issued(ops: Sequence[Op]) -> list[Op]:
+    """A bucket's all-reduce belongs to the block behind whose ops it is issued."""
+    result: list[Op] = []
+    block = STEP
+    for op in ops:
+        if _is_bucket_reduce(op):
+            result.append(replace(op, block=block))
+        else:
+            result.append(op)
+            block = block if op.is_message or op.kind == "fence" else op.block
+    return result
+
+
+def bucket_gradient_reduces(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], slot_of: Mapping[Block, Slot]
+) -> list[Op]:
+    """In the last micro-batch each block's gradients are summed over data once they are final.
+
+    Where reduce-scatters are deferred, a block's additions and its bucket come one block of its
+    slot later, so that the scatters have that long to finish without holding up the compute stream.
+    """
+    whole = [op for op in ops if op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE)]
+    if not whole:
+        return list(ops)
+    last = next(op for op in reversed(ops) if op.block != STEP).block.micro_batch
+    final = [op for op in ops if op.kind == "accumulate" and op.block.micro_batch == last]
+    chain = list(dict.fromkeys(op.block for op in final))
+    deferred = any(op.purpose == GRAD_SCATTER and op.stream != COMPUTE for op in ops)
+    final_block = {op.writes[0]: op.block for op in final}
+    after: dict[Block, list[Op]] = {block: [] for block in chain}
+    for block, following in zip(chain, [*chain[1:], chain[-1]], strict=True):
+        later = deferred and slot_of[block] == slot_of[following]
+        place = following if later else block
+        target = after[place]
+        if deferred:
+            target += [op for op in final if op.block == block]
+        grads = [grad for grad, owner in final_block.items() if owner == block]
+        if grads:
+            target += [replace(_bucket(op, grads, buffers), block=place) for op in whole]
+    gone = {op.name for op in whole} | ({op.name for op in final} if deferred else set())
+    rest = [op for op in ops if op.name not in gone]
+    ends = {op.block: index for index, op in enumerate(rest)}
+    closing = {ends[block]: added for block, added in after.items()}
+    return [new for index, op in enumerate(rest) for new in (op, *closing.get(index, ()))]
+
+
+def _bucket(whole: Op, grads: Sequence[str], buffers: Mapping[str, Buffer]) -> Op:
+    """The part of a collective on all gradients, or on the shards of all, that is on these."""
+    part = buffers[grads[0]].part
+    place = {buffers[name].parameter: at for at, name in enumerate(whole.reads)}
+    chosen = [place[buffers[grad].parameter] for grad in grads]
+    reads = tuple(whole.reads[at] for at in chosen)
+    writes = tuple(whole.writes[at] for at in chosen)
+    nbytes = sum(buffers[name].nbytes for name in reads)
+    name = op_name(NONE, part, whole.label)
+    own = replace(whole, name=name, part=part, reads=reads, writes=writes, nbytes=nbytes)
+    return on_own_stream(own)
+
+
+def overlap_parameter_gathers(ops: Sequence[Op]) -> list[Op]:
+    """An owner's updated parameters are gathered beside the next owner's AdamW."""
+    return [on_own_stream(op) if op.purpose == PARAMETER_GATHER else op for op in ops]

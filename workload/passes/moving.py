@@ -1,0 +1,46 @@
+"""What passes do to ops: give a collective a stream of its own, and issue it later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from workload.op import COMPUTE, Op
+
+
+def on_own_stream(op: Op) -> Op:
+    """The collective on the stream of its axes, beside compute."""
+    return replace(op, stream="+".join(op.axes))
+
+
+def follow_up_later(ops: Sequence[Op], is_second: Callable[[Op], bool]) -> list[Op]:
+    """A gradient's second collective is issued behind the next gradient's first one.
+
+    `is_second` says which ops may be such. By then its input has had time to come, so that issuing
+    it holds up nobody. It is issued sooner where somebody needs what it makes.
+    """
+    result: list[Op] = []
+    stream_of: dict[str, str] = {}
+    held: list[Op] = []
+    for op in ops:
+        if _concern(held, op):
+            result += held
+            held.clear()
+        second = op.stream != COMPUTE and is_second(op)
+        first = stream_of.get(op.reads[0], COMPUTE) if second else COMPUTE
+        if first not in (COMPUTE, op.stream):
+            held.append(op)
+            continue
+        result.append(op)
+        stream_of.update(dict.fromkeys(op.writes, op.stream))
+        if held and op.kind == "reduce_scatter" and op.stream == stream_of[held[0].reads[0]]:
+            result += held
+            held.clear()
+    return result + held
+
+
+def _concern(held: Sequence[Op], op: Op) -> bool:
+    if not held:
+        return False
+    touched = {*op.reads, *op.writes}
+    return any(touched & {*each.reads, *each.writes} for each in held)
