@@ -15,6 +15,8 @@ from topologies.machine import Machine, known_keys, machine_from_dict, machine_f
 from topologies.variants import as_variant, variants_in
 
 _SHIPPED = Path(__file__).parent / "machines"
+# What a profile's tables say nothing of.
+UNMEASURED = ("device.memory", "device.reserve", "device.name", "software.compute_share")
 _FILE = UserFile("machine", MachineError)
 _SETTING = UserFile("value", MachineError)
 
@@ -96,16 +98,8 @@ def _setting(base: Machine, given: str, value: object) -> Fact:
 
 def _measured(machine: Machine, key: str) -> bool:
     """Whether a profile's tables stand in for what a key says."""
-    profile, free = (
-        machine.profile,
-        (
-            "device.memory",
-            "device.reserve",
-            "device.name",
-            "software.compute_share",
-        ),
-    )
-    if profile is None or key in free or key.startswith("device.power."):
+    profile = machine.profile
+    if profile is None or key in UNMEASURED or key.startswith("device.power."):
         return False
     kernels = key.startswith("device.") and bool(profile.kernels)
     return kernels or (key.startswith(("software.", "node.links.")) and bool(profile.collectives))

@@ -176,7 +176,8 @@ def _timed(device: torch.device, count: int) -> Iterator[list[float]]:
     """The seconds that `count` ops take, by the device's own clock.
 
     A GPU sleeps first, so long that the host has issued all of them before it comes to them: it is
-    the time of kernels in a step whose host runs ahead.
+    the time of kernels in a step whose host runs ahead. Not modelled: a host that takes longer than
+    `AHEAD_CYCLES` for an op; the GPU's waits for it are then in the time.
     """
     seconds: list[float] = []
     if device.type != "cuda":

@@ -13,6 +13,7 @@ import importlib.util
 import logging
 import os
 import shutil
+import signal
 import subprocess
 from asyncio import CancelledError
 from collections.abc import Iterator
@@ -214,9 +215,7 @@ def _check_job(script: str) -> None:
 
 def slurm_jobs(slurm: Slurm, folder: Path) -> Any:
     """The description of such jobs, with the certificate in a folder; nothing is submitted yet."""
-    from dask_jobqueue import SLURMCluster
-
-    return SLURMCluster(
+    return _jobqueue().SLURMCluster(
         queue=slurm.partition,
         account=slurm.account,
         walltime=slurm.time,
@@ -231,6 +230,16 @@ def slurm_jobs(slurm: Slurm, folder: Path) -> Any:
         # A worker's page of figures cannot be left out: it is for its own node alone.
         worker_extra_args=["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
     )
+
+
+def _jobqueue() -> Any:
+    """dask-jobqueue. Imported, it makes Ctrl-C end the process in silence, with status 0: what was
+    to happen then is set again."""
+    before = signal.getsignal(signal.SIGINT)
+    import dask_jobqueue
+
+    signal.signal(signal.SIGINT, before)
+    return dask_jobqueue
 
 
 def _certificate(folder: Path) -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.executor.ranks import on_ranks
+from executor.groups import Groups
+from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.test_parity import (
     TINY,
     TOLERANCE,
@@ -80,7 +81,8 @@ def every_case(ranks: int) -> list[Case]:
 
 
 def errors_of(rank: int, cases: Iterable[Case]) -> list[tuple[float, float]]:
-    return [differences(rank, gpt, [plan])[0] for gpt, plan in cases]
+    groups = Groups(rank, TIMEOUT_S)
+    return [differences(rank, gpt, [plan], groups=groups)[0] for gpt, plan in cases]
 
 
 def check(ranks: int, cases: list[Case]) -> None:

@@ -403,6 +403,16 @@ def test_slurm_without_slurm_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (said.status, "there is no sbatch here" in said.sentence) == (5, True)
 
 
+@wants_dask
+def test_ctrl_c_keeps_its_meaning_though_dask_jobqueue_is_imported() -> None:
+    script = (
+        "import signal; from simgpt.studies.cluster import _jobqueue; "
+        "before = signal.getsignal(signal.SIGINT); _jobqueue(); "
+        "assert signal.getsignal(signal.SIGINT) is before"
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=120, check=True)
+
+
 @pytest.mark.parametrize("words", [("--scheduler", "127.0.0.1:1"), ("--slurm",)])
 def test_missing_dask_is_said_with_what_brings_it(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
