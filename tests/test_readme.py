@@ -1,4 +1,4 @@
-"""The README shows what its commands print: `SIMGPT_REWRITE=1` writes their output anew.
+"""README and docs show what their commands print: `SIMGPT_REWRITE=1` writes their output anew.
 
 A block `<!-- output: COMMAND -->` is followed by the command and its output, and compared;
 `<!-- slow: COMMAND -->` likewise, but only among the slow tests; `<!-- measured: COMMAND -->`
@@ -20,14 +20,18 @@ from simgpt.tables import percent
 from validation.published import validate_published
 
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+ACCURACY = ROOT / "docs" / "accuracy.md"
+PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 BLOCK = re.compile(
     r"<!-- (output|slow|measured): (simgpt .*?) -->\n(?:```text\n.*?```\n)?", re.DOTALL
 )
+LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 
 def shown(command: str) -> str:
-    """A command and what it prints, as the README shows it."""
+    """A command and what it prints, as the pages show it."""
     words = [sys.executable, *shlex.split(f"-m {command}")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr
@@ -36,32 +40,43 @@ def shown(command: str) -> str:
 
 
 def blocks(kind: str) -> list[str]:
-    found = BLOCK.finditer(README.read_text(encoding="utf-8"))
-    return [match[2] for match in found if match[1] == kind]
+    """The commands of one kind of block, each once."""
+    found = (match for page in PAGES for match in BLOCK.finditer(page.read_text(encoding="utf-8")))
+    return list(dict.fromkeys(match[2] for match in found if match[1] == kind))
+
+
+def having(command: str) -> list[str]:
+    """The texts of the pages that show a command."""
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    return [text for text in texts if any(match[2] == command for match in BLOCK.finditer(text))]
 
 
 def rewrite(command: str) -> None:
+    output = shown(command)
+
     def replacement(match: re.Match[str]) -> str:
         head = match[0].split("\n", 1)[0]
-        return f"{head}\n{shown(command)}" if match[2] == command else match[0]
+        return f"{head}\n{output}" if match[2] == command else match[0]
 
-    README.write_text(BLOCK.sub(replacement, README.read_text(encoding="utf-8")), "utf-8")
+    for page in PAGES:
+        page.write_text(BLOCK.sub(replacement, page.read_text(encoding="utf-8")), "utf-8")
 
 
 @pytest.mark.parametrize(
     "command",
     [*blocks("output"), *(pytest.param(name, marks=SLOW) for name in blocks("slow"))],
 )
-def test_the_readme_shows_what_the_command_prints(command: str) -> None:
+def test_the_pages_show_what_the_command_prints(command: str) -> None:
     if os.environ.get("SIMGPT_REWRITE"):
         rewrite(command)
-    assert shown(command) in README.read_text(encoding="utf-8")
+    output = shown(command)
+    assert all(output in text for text in having(command))
 
 
-def test_two_sources_of_the_readme_are_as_predicted_now() -> None:
+def test_two_published_sources_are_as_predicted_now() -> None:
     """What the slow test above compares whole, for the sources that share one machine."""
     report = validate_published(None, ["2205.05198", "2104.04473"])
-    rows = [" ".join(line.split()) for line in README.read_text(encoding="utf-8").splitlines()]
+    rows = [" ".join(line.split()) for line in ACCURACY.read_text(encoding="utf-8").splitlines()]
     for name, found in report.by("source").items():
         assert found.mape is not None and found.bias is not None
         mape, bias = percent(found.mape), percent(found.bias, sign=True)
@@ -70,7 +85,30 @@ def test_two_sources_of_the_readme_are_as_predicted_now() -> None:
 
 
 @pytest.mark.parametrize("command", blocks("measured"))
-def test_the_readme_shows_what_was_measured(command: str) -> None:
+def test_the_pages_show_what_was_measured(command: str) -> None:
     if os.environ.get("SIMGPT_REWRITE") == "measured":
         rewrite(command)
-    assert f"$ {command}\n" in README.read_text(encoding="utf-8")
+    assert all(f"$ {command}\n" in text for text in having(command))
+
+
+def test_the_readme_sums_up_the_accuracy_that_the_docs_show() -> None:
+    text = README.read_text(encoding="utf-8")
+    rows = re.findall(r"^\|[^|]*\| `(simgpt validate \w+)` \| (\d+) \| ([\d.]+ %) \|$", text, re.M)
+    assert len(rows) == 3
+    page = ACCURACY.read_text(encoding="utf-8")
+    outputs = {match[2]: match[0] for match in BLOCK.finditer(page)}
+    for command, cases, error in rows:
+        lines = outputs[command].splitlines()
+        sums = [line for line in lines if line.startswith(("mean absolute", "all "))]
+        assert any(cases in line.split() and error in line for line in sums), command
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 170
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
