@@ -199,6 +199,12 @@ class Op:
         return FORWARD if forward else BACKWARD
 
     @property
+    def time_key(self) -> str:
+        """How the time that compute waits for it is reported: by its axes ("x", "z+data"), else by
+        its stream."""
+        return "+".join(self.axes) or self.stream
+
+    @property
     def group(self) -> tuple[str, ...]:
         """Whom it concerns, as `Grid.groups` understands it."""
         return (f"link{self.attributes['link']}",) if self.is_message else self.axes

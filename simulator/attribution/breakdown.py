@@ -10,26 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.engine.fold_proof import FoldedTimes, key_of
+from simulator.engine.fold_proof import FoldedTimes
 from workload.dataflow import Waits
 from workload.op import COMPUTE, STEP, Op
 
 ACROSS_STAGES = frozenset(("pipe", "ends"))
 
 
-def last_to_end(guess: FoldedTimes) -> int:
+def last_to_end(folded: FoldedTimes) -> int:
     """The rank class whose last op ends last; the first of them if several do."""
-    return int(guess.end.max(axis=1).argmax())
+    return int(folded.end.max(axis=1).argmax())
 
 
-def breakdown(guess: FoldedTimes, number: int, copies: Sequence[int]) -> dict[str, int]:
+def breakdown(folded: FoldedTimes, number: int, copies: Sequence[int]) -> dict[str, int]:
     """Ticks of a rank class's step by what they went to, where op i stands for `copies[i]` ops.
 
     Without folding the parts sum to the class's step; with it, if the ops' waits are even too.
     """
-    program, follows = guess.program, guess.predecessors
-    start, end = guess.start[number].tolist(), guess.end[number].tolist()
-    earlier_end = guess.earlier_end[number].tolist()
+    program, follows = folded.program, folded.predecessors
+    start, end = folded.start[number].tolist(), folded.end[number].tolist()
+    earlier_end = folded.earlier_end[number].tolist()
     bounds = [*follows.first.tolist(), len(earlier_end)]
     parts = {"compute": 0, "optimizer": 0}
     for index, op in enumerate(program.ops):
@@ -40,10 +40,10 @@ def breakdown(guess: FoldedTimes, number: int, copies: Sequence[int]) -> dict[st
         ready = max(earlier_end[latest], 0)
         waited = ready - earlier_end[bounds[index]]
         if waited:
-            key = key_of(program.ops[int(follows.earlier[latest])])
+            key = program.ops[int(follows.earlier[latest])].time_key
             parts[key] = parts.get(key, 0) + copies[index] * waited
         if op.is_collective:
-            key = key_of(op)
+            key = op.time_key
             parts[key] = parts.get(key, 0) + copies[index] * (end[index] - ready)
         else:
             key = "optimizer" if op.block == STEP else "compute"
@@ -51,7 +51,7 @@ def breakdown(guess: FoldedTimes, number: int, copies: Sequence[int]) -> dict[st
     last = max(e for e, op in zip(end, program.ops, strict=True) if op.stream == COMPUTE)
     parts["idle"] = 0
     if max(end) > last:
-        key = key_of(program.ops[end.index(max(end))])
+        key = program.ops[end.index(max(end))].time_key
         parts[key] = parts.get(key, 0) + max(end) - last
     return parts
 
@@ -74,10 +74,10 @@ def parts_of(
             continue
         latest = max(waits[index], key=lambda other: end[other], default=None)
         if latest is not None and end[latest] > clock:
-            key = key_of(ops[latest])
+            key = ops[latest].time_key
             parts[key] = parts.get(key, 0) + end[latest] - clock
             clock = end[latest]
-        own = key_of(op) if op.is_collective else "optimizer" if op.block == STEP else "compute"
+        own = op.time_key if op.is_collective else "optimizer" if op.block == STEP else "compute"
         within = op.is_collective and not ACROSS_STAGES.intersection(op.axes)
         before = own if within else "pipe"
         for key, ticks in ((before, start[index] - clock), (own, end[index] - start[index])):

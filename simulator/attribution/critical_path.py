@@ -110,8 +110,8 @@ class SimulatedStep:
         yield from self._program(number).waits[index]
 
     def _others(self, place: OpPlace) -> list[OpPlace]:
-        meeting = self._meeting(*place)
-        return [] if meeting is None else [p for p in self._members[meeting] if p != place]
+        of_class = self._meeting(*place)
+        return [] if of_class is None else [p for p in self._members[of_class] if p != place]
 
     def _program(self, number: int) -> Program:
         return self.programs[self.network.stages[number]]
@@ -121,15 +121,15 @@ class SimulatedStep:
         if not op.communicates:
             return None
         name = op.attributes["tag"] if op.is_message else op.name
-        return name, op.group, self.network.meetings[op.group].meeting[number]
+        return name, op.group, self.network.class_groups[op.group].of_class[number]
 
     @cached_property
     def _members(self) -> Mapping[RendezvousKey, list[OpPlace]]:
         found: dict[RendezvousKey, list[OpPlace]] = {}
         for number in range(len(self.times)):
             for index in range(len(self._program(number).ops)):
-                if (meeting := self._meeting(number, index)) is not None:
-                    found.setdefault(meeting, []).append((number, index))
+                if (of_class := self._meeting(number, index)) is not None:
+                    found.setdefault(of_class, []).append((number, index))
         return found
 
     @cached_property
@@ -152,7 +152,7 @@ def simulated_step(
 ) -> SimulatedStep:
     """Simulate a step op by op, given each pipeline stage's program."""
     return until_consistent(
-        lambda crowds: classes_of(programs, fabric, crowds=crowds),
+        lambda contended: classes_of(programs, fabric, contended=contended),
         lambda network: SimulatedStep(
             programs, network, simulate_tasks(rank_tasks(programs, network), costs, network)
         ),

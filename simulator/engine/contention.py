@@ -1,15 +1,20 @@
-"""Collectives in flight at once: each goes at the pace that the others leave it.
+"""Contention: collectives in flight on the same ranks slow each other where they share links.
 
-A rank's `InFlight` names what it has in flight. A collective that would last T ticks if its ranks
-had the same in flight all the time does 1/T of itself per tick; where its ranks differ the slowest
-counts, since a ring is as slow as its slowest member. When a collective begins or ends on a rank,
-the paces of the others there change.
+Rate. `InFlight` names the axes of the collectives that a rank has in flight. A collective that
+would last T ticks if this stayed so from its begin to its end proceeds at the rate 1/T; where its
+ranks differ, the largest T counts, since a ring is as slow as its slowest member. Rates change when
+a collective begins or ends on one of these ranks.
 
-What is left of a collective is counted in whole ticks of its time alone: t ticks at pace 1/T do
-floor(t * alone / T) of them, and its end is the first tick at which none are left. Paces change at
-the end of a tick, after everything that happens in it, and only if they differ then: so neither the
-order of events within a tick nor a change that is taken back leaves a trace, and timings depend on
-relative times alone.
+Rounding. The rest of a collective is counted in whole ticks of its isolated duration A: t ticks at
+the rate 1/T complete floor(t * A / T) of them, and the collective ends at the first tick with none
+left.
+
+Invariant: timings depend on relative times alone, not on the order of events within a tick. Rates
+are set once per tick, after all other events of that tick, and a rate that comes out unchanged is
+not touched (its rest is not rounded again). Shifting all begins by the same time therefore shifts
+all ends by it, which the proofs of repetition build on.
+
+Cost: one SimPy event per change of a rate.
 """
 
 from __future__ import annotations
@@ -41,9 +46,11 @@ class _TickEnd(simpy.Event):
 
 @dataclass(eq=False, slots=True)
 class Transfer(Generic[Goal]):
-    """One collective of one meeting on its way: what is left of it, and its pace since when.
+    """One collective in flight between some rank classes.
 
-    `lasts` is T of the pace, 0 before it has one; `changes` counts the paces it had.
+    `alone` is its isolated duration, `left` the part of it that was left at `since`; `lasts` is T
+    of its rate since then (0: none yet) and `changes` counts its rates. `lasts_in` has T of every
+    class for what it may have in flight; `goal` is handed back at the end.
     """
 
     op: Op
@@ -51,7 +58,7 @@ class Transfer(Generic[Goal]):
     alone: int
     left: int
     goal: Goal
-    paces: dict[InFlight, list[int]]
+    lasts_in: dict[InFlight, list[int]]
     since: int = 0
     lasts: int = 0
     changes: int = 0
@@ -59,70 +66,70 @@ class Transfer(Generic[Goal]):
 
 
 class Contention(Generic[Goal]):
-    """What is in flight on each rank class."""
+    """The collectives in flight on each rank class, on SimPy's clock."""
 
     def __init__(
-        self, env: simpy.Environment, network: RankClasses, landed: Callable[[Goal], None]
+        self, env: simpy.Environment, network: RankClasses, ended: Callable[[Goal], None]
     ) -> None:
-        self._env, self._landed = env, landed
+        self._env, self._ended = env, ended
         self._network = network
-        self._flying: list[dict[Transfer[Goal], None]] = [{} for _ in network.ranks]
-        self._crowds: list[InFlight] = [()] * len(network.ranks)
-        self._paces: dict[tuple[object, ...], dict[InFlight, list[int]]] = {}
+        self._transfers: list[dict[Transfer[Goal], None]] = [{} for _ in network.ranks]
+        self._in_flight: list[InFlight] = [()] * len(network.ranks)
+        self._lasts_in: dict[tuple[object, ...], dict[InFlight, list[int]]] = {}
         self._disturbed: dict[Transfer[Goal], None] = {}
 
     def begin(self, op: Op, classes: Sequence[int], goal: Goal) -> None:
-        """Send a collective of these classes, which takes any time, on its way; once it is over,
-        its goal is told so."""
+        """Start a collective of these classes, which takes time; `ended` is called with its
+        goal."""
         alone = self._network.ticks(op)[classes[0]]
-        paces = self._paces.setdefault((op.kind, op.axes, op.nbytes), {})
-        flight = Transfer(op, classes, alone, alone, goal, paces)
+        lasts_in = self._lasts_in.setdefault((op.kind, op.axes, op.nbytes), {})
+        transfer = Transfer(op, classes, alone, alone, goal, lasts_in)
         for number in classes:
-            self._flying[number][flight] = None
-            self._crowds[number] = self._crowd(number)
+            self._transfers[number][transfer] = None
+            self._in_flight[number] = self._axes_in_flight(number)
         self._disturb(classes)
 
     def _disturb(self, classes: Sequence[int]) -> None:
         is_set = bool(self._disturbed)
         for number in classes:
-            self._disturbed.update(self._flying[number])
+            self._disturbed.update(self._transfers[number])
         if self._disturbed and not is_set:
             _TickEnd(self._env, self._settle)
 
     def _settle(self, _: simpy.Event) -> None:
-        """Change the paces at the end of a tick in which collectives began or ended."""
+        """Set the rates anew at the end of a tick in which collectives began or ended."""
         now = int(self._env.now)
-        for flight in self._disturbed:
-            if flight.is_over or (lasts := self._lasts(flight)) == flight.lasts:
+        for transfer in self._disturbed:
+            if transfer.is_over or (lasts := self._lasts(transfer)) == transfer.lasts:
                 continue
-            if flight.lasts:
-                flight.left -= (now - flight.since) * flight.alone // flight.lasts
-            flight.since, flight.lasts = now, lasts
-            flight.changes += 1
-            ends_in = -(-flight.left * lasts // flight.alone)
-            landing = self._env.timeout(ends_in)
-            landing.callbacks = [partial(self._land, flight, flight.changes)]
+            if transfer.lasts:
+                transfer.left -= (now - transfer.since) * transfer.alone // transfer.lasts
+            transfer.since, transfer.lasts = now, lasts
+            transfer.changes += 1
+            ends_in = -(-transfer.left * lasts // transfer.alone)
+            timeout = self._env.timeout(ends_in)
+            timeout.callbacks = [partial(self._end_transfer, transfer, transfer.changes)]
         self._disturbed = {}
 
-    def _lasts(self, flight: Transfer[Goal]) -> int:
-        """How long it would last in the crowd that it is in; the slowest of its classes counts."""
+    def _lasts(self, transfer: Transfer[Goal]) -> int:
+        """T of the present rate: the largest of its classes."""
         longest = 0
-        for number in flight.classes:
-            crowd = self._crowds[number]
-            if crowd not in flight.paces:
-                flight.paces[crowd] = self._network.ticks(flight.op, crowd)
-            longest = max(longest, flight.paces[crowd][number])
+        for number in transfer.classes:
+            in_flight = self._in_flight[number]
+            if in_flight not in transfer.lasts_in:
+                transfer.lasts_in[in_flight] = self._network.ticks(transfer.op, in_flight)
+            longest = max(longest, transfer.lasts_in[in_flight][number])
         return longest
 
-    def _crowd(self, number: int) -> InFlight:
-        return tuple(sorted(flight.op.axes for flight in self._flying[number]))
+    def _axes_in_flight(self, number: int) -> InFlight:
+        return tuple(sorted(transfer.op.axes for transfer in self._transfers[number]))
 
-    def _land(self, flight: Transfer[Goal], changes: int, _: simpy.Event) -> None:
-        if changes != flight.changes:
+    def _end_transfer(self, transfer: Transfer[Goal], changes: int, _: simpy.Event) -> None:
+        if changes != transfer.changes:
             return
-        flight.is_over = True
-        for number in flight.classes:
-            del self._flying[number][flight]
-            self._crowds[number] = self._crowd(number)
-        self._disturb(flight.classes)
-        self._landed(flight.goal)
+        transfer.is_over = True
+        for number in transfer.classes:
+            del self._transfers[number][transfer]
+            self._in_flight[number] = self._axes_in_flight(number)
+        self._disturb(transfer.classes)
+        self._ended(transfer.goal)

@@ -1,11 +1,16 @@
 """The proof that a folded step is exact.
 
-A program has exactly one timing: every op starts when the latest of those it follows ends. So a
-guessed timing of the whole program is the right one if it satisfies that rule at every op. The
-guess: layers (and micro-batches) that the folded program leaves out lie evenly between the two at
-the cut, op by op. Then every op's slack behind each op it follows is linear along the omitted
-parts, and it is enough to check the rule at the two ends of that line: no slack may be negative at
-either, and one must be zero at both.
+Invariant. A program has exactly one timing: every op starts when the latest of its predecessors
+ends. So an extrapolated timing of the whole program is its own timing if and only if it satisfies
+this rule at every op.
+
+Why few checks suffice. Extrapolation places the omitted layers (and micro-batches) evenly between
+the two parts at the cut, op by op. The slack of an op behind a predecessor (its start less the
+predecessor's end) is then linear along the omitted parts, and a linear function is non-negative
+everywhere if it is at both ends, and zero everywhere if it is zero at both ends. So the rule is
+checked at the two ends alone: no slack is negative, and some predecessor has none.
+
+Cost: arrays with one entry per rank class and pair of op and predecessor of the folded program.
 
 Letters: n and m count the omitted layers and micro-batches; all times are ticks, exact.
 """
@@ -20,7 +25,7 @@ from numpy.typing import NDArray
 
 from simulator.engine.op_position import Cut, positions_of
 from simulator.ranks.classes import Ints, RankClasses
-from workload.op import NONE, Op
+from workload.op import NONE
 from workload.program import Program
 from workload.structure import Structure, memoized_on
 
@@ -29,7 +34,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Predecessors:
-    """Which op follows which: one entry per pair, grouped by the later op.
+    """Predecessors of ops: one entry per pair, grouped by the later op.
 
     The first entry of each op is the one before it on its stream (-1: the step's begin), the rest
     are its waits. `first` has the place of each op's first entry.
@@ -58,57 +63,58 @@ def predecessors(outline: Structure) -> Predecessors:
 
 @dataclass(frozen=True)
 class RepeatAxis:
-    """One dimension's omitted parts: where ops stand in it, and their twins beside the cut.
+    """The parts (layers, or micro-batches) of a program along one dimension, some of them omitted.
 
-    `twins[j]` has for each op that of the same name in part back+j. `reach` is how many parts away
-    an op may follow another: two layers, since the deferred additions to a layer's gradients come
-    after the backward pass of the next.
+    `at` has the part of every op. `counterparts[j]` has for each op the index of the same op in
+    part back+j. `reach` is the largest distance in parts between an op and its predecessor: two
+    layers, since the deferred additions to a layer's gradients come after the backward pass of the
+    next.
     """
 
     cut: Cut
     at: Ints
     reach: int
-    twins: dict[int, Ints]
+    counterparts: dict[int, Ints]
 
     @property
     def inside(self) -> Flags:
-        """Which ops belong to a part at all."""
+        """Which ops belong to a part."""
         return np.asarray(self.at != NONE)
 
     def growth(self, times: Ints) -> Ints:
         """By how much an op's time grows from one part to the next; zero for ops of no part."""
-        gap = times[:, self.twins[0]] - times[:, self.twins[-1]]
+        gap = times[:, self.counterparts[0]] - times[:, self.counterparts[-1]]
         return np.where(self.inside, gap // (self.cut.omitted + 1), 0)
 
     def is_even(self, times: Ints) -> bool:
-        """Whether omitted parts fit evenly, and in step with the parts beside them."""
+        """Whether the parts beside the cut move from one to the next as the omitted ones do."""
         growth = self.growth(times)
-        base = times[:, self.twins[-1]]
-        for part, twin in self.twins.items():
+        base = times[:, self.counterparts[-1]]
+        for part, counterpart in self.counterparts.items():
             distance = part + 1 + (self.cut.omitted if part >= 0 else 0)
-            if not (times[:, twin] - base == growth * distance)[:, self.inside].all():
+            if not (times[:, counterpart] - base == growth * distance)[:, self.inside].all():
                 return False
         return True
 
 
 def layer_axis(cut: Cut, outline: Structure) -> RepeatAxis:
-    """The omitted layers. Those on either side must keep step with them, as far as ops reach: the
+    """The layers. Those on either side of the cut must grow alike as far as predecessors reach: the
     forward pass comes from one side, the backward pass from the other."""
     return _repeat_axis(cut, outline, "layer", 2, (-3, -2, -1, 0, 1, 2))
 
 
 def micro_batch_axis(cut: Cut, outline: Structure) -> RepeatAxis:
-    """The omitted micro-batches; those one further from the cut may be unlike them."""
+    """The micro-batches; those further from the cut may grow otherwise."""
     return _repeat_axis(cut, outline, "micro_batch", 1, (-1, 0))
 
 
 def _repeat_axis(
-    cut: Cut, outline: Structure, axis: str, reach: int, beside: tuple[int, ...]
+    cut: Cut, outline: Structure, axis: str, reach: int, near_cut: tuple[int, ...]
 ) -> RepeatAxis:
     at = _parts(outline, axis)
     if cut.omitted:
-        return RepeatAxis(cut, at, reach, _twins(outline, axis, cut.back, beside))
-    return RepeatAxis(cut, at, reach, dict.fromkeys(beside, np.arange(len(at), dtype=np.int64)))
+        return RepeatAxis(cut, at, reach, _counterparts(outline, axis, cut.back, near_cut))
+    return RepeatAxis(cut, at, reach, dict.fromkeys(near_cut, np.arange(len(at), dtype=np.int64)))
 
 
 @memoized_on
@@ -119,21 +125,23 @@ def _parts(outline: Structure, axis: str) -> Ints:
 
 
 @memoized_on
-def _twins(outline: Structure, axis: str, back: int, beside: tuple[int, ...]) -> dict[int, Ints]:
-    """For some parts beside the cut the place of each op's twin there."""
+def _counterparts(
+    outline: Structure, axis: str, back: int, near_cut: tuple[int, ...]
+) -> dict[int, Ints]:
+    """For some parts beside the cut the index of each op's counterpart there."""
     positions = positions_of(outline)
     index = {where: number for number, where in enumerate(positions)}
-    twins = {part: np.arange(len(positions), dtype=np.int64) for part in beside}
+    counterparts = {part: np.arange(len(positions), dtype=np.int64) for part in near_cut}
     for number, where in enumerate(positions):
         if getattr(where, axis) != NONE:
-            for part in beside:
-                twins[part][number] = index[where.twin(axis, back + part)]
-    return twins
+            for part in near_cut:
+                counterparts[part][number] = index[where.counterpart(axis, back + part)]
+    return counterparts
 
 
 @dataclass(frozen=True)
 class FoldedTimes:
-    """A guessed timing of a whole program, given at the ops of the folded one."""
+    """The extrapolated timing of a whole program, given at the ops of the folded one."""
 
     program: Program
     network: RankClasses
@@ -151,8 +159,8 @@ class FoldedTimes:
     def earlier_end(self) -> Ints:
         """For each pair the end of the earlier op, (classes, pairs).
 
-        Where a pair straddles a cut, the earlier op is one of those left out, that many parts away
-        from its twin in the folded program.
+        Where a pair straddles a cut, the earlier op is an omitted one, so many parts away from its
+        counterpart in the folded program.
         """
         ends = np.hstack([self.end, np.zeros((len(self.end), 1), dtype=np.int64)])
         result = ends[:, self.predecessors.earlier]
@@ -162,17 +170,17 @@ class FoldedTimes:
 
     def is_exact(self) -> bool:
         """Whether this is the timing of the whole program."""
-        lines = [self.layers, self.micro_batches]
-        if any(self._leaps(of).any() for of in lines):
+        axes = [self.layers, self.micro_batches]
+        if any(self._leaps(of).any() for of in axes):
             return False
-        if not all(of.is_even(times) for of in lines for times in (self.start, self.end)):
+        if not all(of.is_even(times) for of in axes for times in (self.start, self.end)):
             return False
         steps = self.layers.growth(self.start)
-        sides = [steps[:, twin] for twin in self.micro_batches.twins.values()]
+        sides = [steps[:, counterpart] for counterpart in self.micro_batches.counterparts.values()]
         if not (sides[0] == sides[1]).all():
             return False
         slack = self.start[:, self.predecessors.op] - self.earlier_end
-        n, m = (self._slack_change(of) for of in lines)
+        n, m = (self._slack_change(of) for of in axes)
         extremes = [slack, slack + n, slack + m, slack + n + m]
         if any((extreme < 0).any() for extreme in extremes):
             return False
@@ -189,8 +197,8 @@ class FoldedTimes:
         return np.where(self.predecessors.earlier >= 0, sides, 0)
 
     def _leaps(self, of: RepeatAxis) -> Flags:
-        """Pairs over the cut that neither move along nor join the first parts to the last, as a
-        micro-batch's end does to the next one's begin: nothing is known of those."""
+        """Pairs over the cut of which nothing is known: they neither keep their distance nor join
+        the first parts to the last, as a micro-batch's end does to the next one's begin."""
         op, earlier = self.predecessors.op, self.predecessors.earlier
         ends = np.abs(of.at[op] - of.at[earlier]) >= of.cut.kept - of.reach
         over = (self._sides(of) != 0) & of.inside[op] & of.inside[earlier]
@@ -223,20 +231,16 @@ class FoldedTimes:
         """Whether each op starts as soon as it can: without slack behind some op it follows, its
         own or, in a collective, another member's."""
         least = np.minimum.reduceat(slack, self.predecessors.first, axis=1)
-        for axes, meetings in self.network.meetings.items():
+        for axes, class_groups in self.network.class_groups.items():
             chosen = np.array([op.axes == axes for op in self.program.ops])
-            which = np.array(meetings.meeting)
+            which = np.array(class_groups.of_class)
             for times, keep in ((least, True), (self.start, False)):
-                lowest = np.full((len(meetings.sizes), int(chosen.sum())), np.iinfo(np.int64).max)
+                lowest = np.full(
+                    (len(class_groups.sizes), int(chosen.sum())), np.iinfo(np.int64).max
+                )
                 np.minimum.at(lowest, which, times[:, chosen])
                 if keep:
                     least[:, chosen] = lowest[which]
                 elif not (self.start[:, chosen] == lowest[which]).all():
                     return False
         return bool((least == 0).all())
-
-
-def key_of(op: Op) -> str:
-    """How the time of what is no compute is filed: by its axes, as in `x` or `z+data`, or else by
-    its stream."""
-    return "+".join(op.axes) or op.stream

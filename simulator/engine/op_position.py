@@ -24,7 +24,7 @@ class OpPosition:
     layer: int
     rest: tuple[Part, bool, str]
 
-    def twin(self, axis: str, part: int) -> OpPosition:
+    def counterpart(self, axis: str, part: int) -> OpPosition:
         """The same op in another layer or, as `axis` says, another micro-batch."""
         if axis == "layer":
             return OpPosition(self.micro_batch, part, self.rest)

@@ -1,4 +1,4 @@
-"""Playing a program: every rank class performs its ops, stream by stream."""
+"""Simulating ops: their durations, and the engine that executes them on every rank class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from simulator.costs.analytic import ComputeCosts
 from simulator.costs.kernel_launch import launch_bound
 from simulator.engine.interference import FENCE, Interference
-from simulator.engine.stream_graph import graph_of
+from simulator.engine.stream_graph import StreamGraph, graph_of
 from simulator.engine.streams import Engine, OpTicks, RankTask
 from simulator.engine.ticks import to_seconds, to_ticks
 from simulator.ranks.classes import Fabric, Ints, RankClasses, classes_of, until_consistent
@@ -36,7 +36,7 @@ def simulate_timeline(
     """The predicted timeline of a step, given each pipeline stage's program; `unfold` simulates
     every rank instead of every class."""
     return until_consistent(
-        lambda crowds: classes_of(programs, fabric, unfold=unfold, crowds=crowds),
+        lambda contended: classes_of(programs, fabric, unfold=unfold, contended=contended),
         lambda network: timeline(
             programs, network, simulate_tasks(rank_tasks(programs, network), costs, network)
         ),
@@ -59,7 +59,7 @@ def simulate_unfolded(
 ) -> SimulatedOps:
     """Simulate one step of a pipeline of one stage with as many rank classes as it takes."""
     return until_consistent(
-        lambda crowds: classes_of([program], fabric, unfold=unfold, crowds=crowds),
+        lambda contended: classes_of([program], fabric, unfold=unfold, contended=contended),
         lambda network: simulate_ops(program, costs, network),
     )
 
@@ -70,10 +70,10 @@ def simulate_ops(
     """Simulate one step of a pipeline of one stage. `ops` may replace the program's ops by ones of
     other sizes."""
     timed = program.ops if ops is None else ops
-    score = graph_of(program.outline)
-    cast = [RankTask(number, score, timed) for number in range(len(network.ranks))]
+    graph = graph_of(program.outline)
+    tasks = [RankTask(number, graph, timed) for number in range(len(network.ranks))]
     try:
-        times = np.array(simulate_tasks(cast, costs, network), dtype=np.int64)
+        times = np.array(simulate_tasks(tasks, costs, network), dtype=np.int64)
     except OverflowError as error:
         raise PlanCannotRunError("such a step takes more than 106 days: too long a time") from error
     return SimulatedOps(program, network, times[:, 0], times[:, 1])
@@ -88,68 +88,71 @@ def rank_tasks(programs: Sequence[Program], network: RankClasses) -> list[RankTa
 
 
 def simulate_tasks(
-    cast: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
+    tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
 ) -> list[OpTicks]:
-    """When each op of each role starts and ends, in ticks; the roles meet in their collectives."""
-    overlaps = any(role.score.can_overlap for role in cast)
-    return Engine(network, overlaps=overlaps).performed(cast, durations_of(cast, costs, network))
+    """When each op of each task starts and ends, in ticks."""
+    overlaps = any(task.graph.can_overlap for task in tasks)
+    return Engine(network, overlaps=overlaps).play(tasks, durations_of(tasks, costs, network))
 
 
 def durations_of(
-    cast: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
+    tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
 ) -> list[tuple[int, ...]]:
-    """Ticks of every op for each role, as if nothing else were under way.
+    """Isolated ticks of every op for each task, and what interference adds to compute.
 
-    Collectives in flight take from the compute beside them (`simulator/engine/interference.py`): a
-    share of the time that they take alone, since one that others slow moves no more bytes through
-    the device's memory than it would alone. Messages between stages take nothing, and neither slow
-    collectives nor are slowed.
+    Interference is a share of a collective's isolated duration: one that is slowed by contention
+    moves no more bytes through the device's memory than it would alone. Messages between stages
+    neither interfere nor contend.
     """
-    known: dict[tuple[int, tuple[str, ...]], _Durations] = {}
+    known: dict[tuple[StreamGraph, tuple[str, ...]], list[tuple[Sequence[Op], _Durations]]] = {}
     result = []
-    for role in cast:
-        key = id(role.ops), tuple(role.due)
-        if key not in known:
-            known[key] = _durations(role, costs, network)
-        alike = known[key]
+    for task in tasks:
+        same_graph = known.setdefault((task.graph, tuple(task.carry_in)), [])
+        shared = next((found for ops, found in same_graph if ops is task.ops), None)
+        if shared is None:
+            shared = _durations(task, costs, network)
+            same_graph.append((task.ops, shared))
         ticks = [
-            own if times is None else times[role.number]
-            for own, times in zip(alike.computed, alike.communicated, strict=True)
+            own if times is None else times[task.number]
+            for own, times in zip(shared.computed, shared.communicated, strict=True)
         ]
-        if any(alike.issued):
-            ticks = launch_bound(role.ops, ticks, alike.issued)
+        if any(shared.issued):
+            ticks = launch_bound(task.ops, ticks, shared.issued)
         share = network.fabric.compute_share
-        result.append(tuple(alike.beside.charged(ticks, share, min, round, role.due)))
+        result.append(tuple(shared.interference.slowed(ticks, share, min, round, task.carry_in)))
     return result
 
 
-def carried_out(
-    cast: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
+def carry_outs(
+    tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
 ) -> list[dict[str, int]]:
-    """What each role leaves under way on its streams, beside no compute of its own."""
+    """By task and stream: ticks of the collectives that have no compute behind them."""
     result = []
-    for role, ticks in zip(cast, durations_of(cast, costs, network), strict=True):
-        result.append(role.score.beside(tuple(role.due)).left_of(ticks, role.due))
+    for task, ticks in zip(tasks, durations_of(tasks, costs, network), strict=True):
+        result.append(task.graph.interference(tuple(task.carry_in)).carry_out(ticks, task.carry_in))
     return result
 
 
 @dataclass(frozen=True)
 class _Durations:
-    """What roles with the same ops have in common, op by op: the ticks of compute, those of
-    communication for each class, those that the host takes; and what flies beside what."""
+    """Durations that tasks with the same ops have in common, op by op.
+
+    `computed` has ticks of compute, `communicated` those of communication for each rank class
+    (None: not communication), `issued` those that the host takes to issue the op.
+    """
 
     computed: list[int]
     communicated: list[list[int] | None]
     issued: list[int]
-    beside: Interference
+    interference: Interference
 
 
-def _durations(role: RankTask, costs: ComputeCosts, network: RankClasses) -> _Durations:
+def _durations(task: RankTask, costs: ComputeCosts, network: RankClasses) -> _Durations:
     return _Durations(
-        [_compute_ticks(op, costs) for op in role.ops],
-        [network.ticks(op) if op.communicates else None for op in role.ops],
-        [to_ticks(costs.host_s(op)) for op in role.ops],
-        role.score.beside(tuple(role.due)),
+        [_compute_ticks(op, costs) for op in task.ops],
+        [network.ticks(op) if op.communicates else None for op in task.ops],
+        [to_ticks(costs.host_s(op)) for op in task.ops],
+        task.graph.interference(tuple(task.carry_in)),
     )
 
 

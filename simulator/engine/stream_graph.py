@@ -1,4 +1,4 @@
-"""What is performed, whatever its sizes: ops in issue order, on which streams, beside what."""
+"""The stream graph of a program: its streams and waits, without sizes."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ class StreamGraph:
         """Whether a rank may have several collectives in flight at once."""
         return len({op.stream for op in self.ops if op.is_collective}) > 1
 
-    def beside(self, due: tuple[str, ...]) -> Interference:
-        """What runs beside what, with collectives under way at the begin on the streams `due`."""
-        if due not in self._known:
-            self._known[due] = interference_of(self.ops, self.waits, due)
-        return self._known[due]
+    def interference(self, carry_in: tuple[str, ...]) -> Interference:
+        """Which compute runs beside which collectives; on the streams `carry_in` some are in flight
+        at the begin."""
+        if carry_in not in self._known:
+            self._known[carry_in] = interference_of(self.ops, self.waits, carry_in)
+        return self._known[carry_in]
 
 
 @memoized_on

@@ -1,11 +1,18 @@
-"""The rank classes at work: one generator per class and stream walks its ops in issue order.
+"""The engine: when each op of each rank class starts and ends.
 
-An op starts when the op before it on its stream and the ops it waits for on other streams are done;
-a collective moreover when every class of its group has come to it. A stream keeps its own clock and
-runs ahead of the simulation's: it stops only for what nobody knows yet, the end of an op that has
-not begun, or a member of its group that has not come. Where collectives of several streams may be
-in flight at once, `Contention` plays them in SimPy's time, and a stream stops until its own has
-landed; else they last as long as alone.
+The recurrence. An op starts when the op before it on its stream and the ops it waits for on other
+streams have ended; a collective starts when this holds on every rank class of its group. It ends
+after its duration. Start times therefore follow from ends by maxima alone, and the order in which
+streams are advanced does not change them.
+
+One Python generator per rank class and stream walks the stream's ops in issue order with a clock of
+its own. It is suspended only where a time is not yet known: the end of an op that has not started,
+or a rank class that has not arrived at a collective. SimPy's clock carries what depends on
+simulated time: where a rank may have collectives of several streams in flight at once, `Contention`
+slows them while they share links, and a stream is suspended until its collective ends. Otherwise a
+collective takes its isolated duration and no SimPy event is made.
+
+Cost: linear in the number of ops of all rank classes, with one event per collective in flight.
 """
 
 from __future__ import annotations
@@ -24,168 +31,174 @@ from workload.op import Op
 
 Waiters = list["StreamRun"]
 StreamRun = Generator[Waiters, None, None]
-OpTicks = tuple[list[int], list[int]]  # starts and ends of a role's ops
+OpTicks = tuple[list[int], list[int]]  # starts and ends of a task's ops
 UNKNOWN = -1
 
 
 @dataclass(frozen=True)
 class RankTask:
-    """What one rank class performs: the ops of a score, in their sizes. `floors` has the ticks
-    before which some of them, by their places, cannot start, `due` by stream how long collectives
-    take that are under way at the begin."""
+    """What one rank class executes: a stream graph with the ops in their sizes.
+
+    `number` is the rank class. `floors` has, by index of the op, ticks before which it cannot
+    start; `carry_in`, by stream, the ticks that collectives in flight at the begin take.
+    """
 
     number: int
-    score: StreamGraph
+    graph: StreamGraph
     ops: Sequence[Op]
     floors: Mapping[int, int] = field(default_factory=dict)
-    due: Mapping[str, int] = field(default_factory=dict)
+    carry_in: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Rendezvous:
-    """Classes that come to a collective or a message: how many are missing, when the latest of the
-    others came, whether `Contention` tells the end, and who waits for the rest, or for that."""
+    """Rank classes that arrive at one collective or message.
+
+    `missing` of them have not arrived; `begin` is the latest arrival. With `is_contended` the `end`
+    is set by `Contention`; the streams in `waiting` are resumed once all have arrived, or once it
+    has ended.
+    """
 
     missing: int
     begin: int = 0
-    flies: bool = False
+    is_contended: bool = False
     end: int = UNKNOWN
     waiting: Waiters = field(default_factory=list)
 
 
 class Engine:
-    """What all actors share: the network, the collectives in flight, and the meetings that some are
-    already at. With `overlaps` a rank may have several collectives in flight at once."""
+    """Executes the tasks of all rank classes: open rendezvous, and collectives in flight.
+
+    With `overlaps` a rank may have several collectives in flight at once.
+    """
 
     def __init__(self, network: RankClasses, *, overlaps: bool) -> None:
         self.network = network
         self.ready: deque[StreamRun] = deque()
         self._env = simpy.Environment()
-        self._traffic = Contention(self._env, network, self._land) if overlaps else None
+        self._contention = Contention(self._env, network, self._end_transfer) if overlaps else None
         self._open: dict[tuple[object, ...], Rendezvous] = {}
 
-    def performed(
-        self, cast: Sequence[RankTask], durations: Sequence[Sequence[int]]
-    ) -> list[OpTicks]:
-        """When each op of each role starts and ends, given what each lasts alone, in ticks."""
-        actors = [_RankRun(self, role, own) for role, own in zip(cast, durations, strict=True)]
-        for actor in actors:
-            self.ready += [actor.stream(indices) for indices in actor.role.score.streams]
-        self._go_on()
+    def play(self, tasks: Sequence[RankTask], durations: Sequence[Sequence[int]]) -> list[OpTicks]:
+        """When each op of each task starts and ends, given isolated durations, in ticks."""
+        runs = [_RankRun(self, task, own) for task, own in zip(tasks, durations, strict=True)]
+        for run in runs:
+            self.ready += [run.stream(indices) for indices in run.task.graph.streams]
+        self._advance()
         self._env.run()
-        ends = [actor.end for actor in actors]
+        ends = [run.end for run in runs]
         assert all(min(end, default=0) >= 0 for end in ends), "a stream never came to its end"
-        return [(actor.start, actor.end) for actor in actors]
+        return [(run.start, run.end) for run in runs]
 
-    def gathering(self, op: Op, actor: int, clock: int, *, takes_time: bool) -> Rendezvous | None:
-        """The meeting of an op to which a class comes now; none if nobody else is concerned.
+    def arrive(self, op: Op, number: int, clock: int, *, takes_time: bool) -> Rendezvous | None:
+        """The rendezvous of an op at which a rank class arrives; none if it meets no other class.
 
-        The last to come sends what takes time on its way.
+        The last class to arrive starts the transfer if it takes time.
         """
-        meetings = self.network.meetings[op.group]
-        number = meetings.meeting[actor]
-        missing = meetings.sizes[number]
-        flies = self._traffic is not None and op.is_collective
+        groups = self.network.class_groups[op.group]
+        group = groups.of_class[number]
+        missing = groups.sizes[group]
+        is_contended = self._contention is not None and op.is_collective
         if missing == 1:
-            if not flies:
+            if not is_contended:
                 return None
-            gathering = Rendezvous(0, clock)
+            rendezvous = Rendezvous(0, clock)
         else:
-            gathering = self._gathered(op, number, clock, missing)
-        if not gathering.missing:
-            gathering.flies = flies and takes_time
-            if gathering.flies:
-                self._send(op, meetings.members[number], gathering)
+            rendezvous = self._joined(op, group, clock, missing)
+        if not rendezvous.missing:
+            rendezvous.is_contended = is_contended and takes_time
+            if rendezvous.is_contended:
+                self._send(op, groups.members[group], rendezvous)
             else:
-                self._release(gathering.waiting)
-        return gathering
+                self._release(rendezvous.waiting)
+        return rendezvous
 
-    def _gathered(self, op: Op, number: int, clock: int, missing: int) -> Rendezvous:
-        key = op.attributes["tag"] if op.is_message else op.name, op.group, number
-        gathering = self._open.pop(key, None) or Rendezvous(missing)
-        gathering.missing -= 1
-        gathering.begin = max(gathering.begin, clock)
-        if gathering.missing:
-            self._open[key] = gathering
-        return gathering
+    def _joined(self, op: Op, group: int, clock: int, missing: int) -> Rendezvous:
+        key = op.attributes["tag"] if op.is_message else op.name, op.group, group
+        rendezvous = self._open.pop(key, None) or Rendezvous(missing)
+        rendezvous.missing -= 1
+        rendezvous.begin = max(rendezvous.begin, clock)
+        if rendezvous.missing:
+            self._open[key] = rendezvous
+        return rendezvous
 
-    def _send(self, op: Op, classes: Sequence[int], gathering: Rendezvous) -> None:
-        assert self._traffic is not None
-        ahead = gathering.begin - int(self._env.now)
+    def _send(self, op: Op, classes: Sequence[int], rendezvous: Rendezvous) -> None:
+        assert self._contention is not None
+        ahead = rendezvous.begin - int(self._env.now)
         if ahead:
             timeout = self._env.timeout(ahead)
-            timeout.callbacks = [partial(self._take_off, op, classes, gathering)]
+            timeout.callbacks = [partial(self._begin_transfer, op, classes, rendezvous)]
         else:
-            self._traffic.begin(op, classes, gathering)
+            self._contention.begin(op, classes, rendezvous)
 
-    def _take_off(
-        self, op: Op, classes: Sequence[int], gathering: Rendezvous, _: simpy.Event
+    def _begin_transfer(
+        self, op: Op, classes: Sequence[int], rendezvous: Rendezvous, _: simpy.Event
     ) -> None:
-        assert self._traffic is not None
-        self._traffic.begin(op, classes, gathering)
+        assert self._contention is not None
+        self._contention.begin(op, classes, rendezvous)
 
-    def _land(self, gathering: Rendezvous) -> None:
-        gathering.end = int(self._env.now)
-        self._release(gathering.waiting)
-        self._go_on()
+    def _end_transfer(self, rendezvous: Rendezvous) -> None:
+        rendezvous.end = int(self._env.now)
+        self._release(rendezvous.waiting)
+        self._advance()
 
     def _release(self, waiting: Waiters) -> None:
         self.ready += waiting
         waiting.clear()
 
-    def _go_on(self) -> None:
-        """Let all go on that can, as far as they can."""
+    def _advance(self) -> None:
+        """Resume every stream that is ready, until none is."""
         while self.ready:
-            life = self.ready.popleft()
-            waiting = next(life, None)
+            stream_run = self.ready.popleft()
+            waiting = next(stream_run, None)
             if waiting is not None:
-                waiting.append(life)
+                waiting.append(stream_run)
 
 
 class _RankRun:
-    """One rank class: its streams tell each other when awaited ops are over."""
+    """The streams of one rank class, which resume each other when an awaited op has ended."""
 
-    def __init__(self, stage: Engine, role: RankTask, durations: Sequence[int]) -> None:
-        self.stage = stage
-        self.role = role
+    def __init__(self, engine: Engine, task: RankTask, durations: Sequence[int]) -> None:
+        self.engine = engine
+        self.task = task
         self.durations = durations
-        self.start = [UNKNOWN] * len(role.ops)
-        self.end = [UNKNOWN] * len(role.ops)
-        self.heralds: dict[int, Waiters] = {}
+        self.start = [UNKNOWN] * len(task.ops)
+        self.end = [UNKNOWN] * len(task.ops)
+        self.waiters: dict[int, Waiters] = {}
 
     def stream(self, indices: Sequence[int]) -> StreamRun:
-        """The life of one stream."""
-        role, end, heralds = self.role, self.end, self.heralds
-        waits, communicates = role.score.waits, role.score.communicates
-        floors, durations = role.floors, self.durations
+        """Walk one stream, given by the indices of its ops."""
+        task, end, waiters = self.task, self.end, self.waiters
+        waits, communicates = task.graph.waits, task.graph.communicates
+        floors, durations = task.floors, self.durations
         clock = 0
         for index in indices:
             for awaited in waits[index]:
                 if end[awaited] < 0:
-                    yield heralds.setdefault(awaited, [])
+                    yield waiters.setdefault(awaited, [])
                 clock = max(clock, end[awaited])
             if floors:
                 clock = max(clock, floors.get(index, 0))
             self.start[index] = clock
             begin, clock = clock, clock + durations[index]
             if communicates[index]:
-                gathering = self._come(index, begin)
-                if gathering is not None:
-                    if gathering.missing:
-                        yield gathering.waiting
-                    self.start[index] = gathering.begin
-                    clock = gathering.begin + durations[index]
-                    if gathering.flies:
-                        if gathering.end < 0:
-                            yield gathering.waiting
-                        clock = gathering.end
+                rendezvous = self._arrive(index, begin)
+                if rendezvous is not None:
+                    if rendezvous.missing:
+                        yield rendezvous.waiting
+                    self.start[index] = rendezvous.begin
+                    clock = rendezvous.begin + durations[index]
+                    if rendezvous.is_contended:
+                        if rendezvous.end < 0:
+                            yield rendezvous.waiting
+                        clock = rendezvous.end
             end[index] = clock
-            if index in heralds:
-                self.stage.ready += heralds.pop(index)
+            if index in waiters:
+                self.engine.ready += waiters.pop(index)
 
-    def _come(self, index: int, clock: int) -> Rendezvous | None:
-        """Come to a collective or a message, unless it concerns nobody else."""
+    def _arrive(self, index: int, clock: int) -> Rendezvous | None:
+        """Arrive at a collective or message, unless it meets no other rank class."""
         takes_time = self.durations[index] > 0
-        return self.stage.gathering(
-            self.role.ops[index], self.role.number, clock, takes_time=takes_time
+        return self.engine.arrive(
+            self.task.ops[index], self.task.number, clock, takes_time=takes_time
         )

@@ -1,11 +1,13 @@
-"""A pipelined step: slots timed op by op, the schedule played slot by slot, then the step's end.
+"""A pipelined step: slots simulated op by op, the schedule slot by slot, then the step's end.
 
-Each distinct slot of each kind of stage is simulated once, by itself: slots are closed, since every
-stream but those of gradients in the last micro-batch is idle at their ends. What these take from
-compute is charged to the slot that follows. The last slot of every stage and what follows it
-(gradients, norm, optimizer) are simulated op by op for all stages at once. Not modelled: that the
-sums of gradients slow collectives of later slots with which they share links, and these them. Where
-rank classes of a stage differ, a slot takes as long as in the slowest of them.
+Every distinct slot of every kind of stage is simulated once, alone. That is exact because slots are
+closed: at the end of a slot every stream is idle, except those of gradients in the last
+micro-batch, whose interference with compute is carried into the next slot (`carry_ins`). The
+schedule is then simulated with one duration per slot. The last slot of every stage and what follows
+it (sums of gradients, norm, optimizer) are simulated op by op for all stages at once.
+
+Not modelled: contention between sums of gradients and collectives of later slots. Where rank
+classes of a stage differ, a slot takes as long as in the slowest of them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from types import MappingProxyType
 
 from simulator.attribution.breakdown import parts_of
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.simulate import carried_out, durations_of, simulate_tasks
+from simulator.engine.simulate import carry_outs, durations_of, simulate_tasks
 from simulator.engine.streams import RankTask
 from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule, SlotTimes, simulate_schedule
 from simulator.pipeline.slot_cost import SlotCost, ends_of_all, floors_of, slot_cost, with_tail
@@ -62,10 +64,10 @@ def simulate_slots(
     return step if step.rank_classes == 1 else None
 
 
-def _attempt(lines: StageOrders, costs: ComputeCosts, fabric: Fabric) -> StepResult | None:
+def _attempt(stage_orders: StageOrders, costs: ComputeCosts, fabric: Fabric) -> StepResult | None:
     return until_consistent(
-        lambda crowds: lines.network(fabric, crowds),
-        lambda network: PipelineRun(lines, costs, network).step(),
+        lambda contended: stage_orders.network(fabric, contended),
+        lambda network: PipelineRun(stage_orders, costs, network).step(),
     )
 
 
@@ -97,62 +99,71 @@ class StageOrders:
         }
         return [known[stage] for stage in first]
 
-    def network(self, fabric: Fabric, crowds: Sequence[InFlight]) -> RankClasses:
+    def network(self, fabric: Fabric, contended: Sequence[InFlight]) -> RankClasses:
         """The network as the stages use it."""
         programs = [kind.program for kind in self.kinds]
         links = [(f"link{stage}",) for stage in range(self.plan.pipe - (self.plan.interleave == 1))]
-        return classes_of(programs, fabric, crowds=crowds, also=links)
+        return classes_of(programs, fabric, contended=contended, also=links)
 
 
-CarryIns = tuple[tuple[tuple[str, int], ...], ...]  # what is due by each class of a stage
+CarryIns = tuple[
+    tuple[tuple[str, int], ...], ...
+]  # by rank class of a stage, then by stream: ticks in flight at a slot's begin
 
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """The stages on a network. `blocks` keeps what is known of slots."""
+    """The stages of a step on a machine. `known_costs` keeps the cost of slots simulated so far."""
 
-    lines: StageOrders
+    stage_orders: StageOrders
     costs: ComputeCosts
     network: RankClasses
-    blocks: dict[tuple[object, ...], SlotCost] = field(default_factory=dict, repr=False)
+    known_costs: dict[tuple[object, ...], SlotCost] = field(default_factory=dict, repr=False)
 
     def step(self) -> StepResult | None:
-        """The whole step, or nothing if it is not yet in its steady state."""
-        lines, plan = self.lines, self.lines.plan
-        pipe = SlotSchedule(
-            orders=lines.orders,
+        """The whole step; None if it is not yet in its steady state."""
+        stage_orders, plan = self.stage_orders, self.stage_orders.plan
+        schedule = SlotSchedule(
+            orders=stage_orders.orders,
             ticks=[self.slot_ticks(stage) for stage in range(plan.pipe)],
             links=[self.link_ticks(stage) for stage in range(plan.pipe)],
             overlapped="pp" in plan.overlap,
-            micro_batches=lines.small.micro_batches,
+            micro_batches=stage_orders.small.micro_batches,
         )
-        times = simulate_schedule(pipe)
-        folded = FoldedSchedule(plan, lines.small, pipe, times)
+        times = simulate_schedule(schedule)
+        folded = FoldedSchedule(plan, stage_orders.small, schedule, times)
         if not folded.is_steady:
             return None
-        return self._step(pipe, times, folded.shift_ticks)
+        return self._step(schedule, times, folded.shift_ticks)
 
-    def _step(self, pipe: SlotSchedule, times: Sequence[SlotTimes], shift: int) -> StepResult:
-        lines, count = self.lines, self.lines.plan.micro_batches
-        cast = [role for stage in range(pipe.stages) for role in self.ending(stage, pipe, times)]
-        played = simulate_tasks(cast, self.costs, self.network)
+    def _step(self, schedule: SlotSchedule, times: Sequence[SlotTimes], shift: int) -> StepResult:
+        stage_orders, count = self.stage_orders, self.stage_orders.plan.micro_batches
+        tasks = [
+            task for stage in range(schedule.stages) for task in self.ending(stage, schedule, times)
+        ]
+        played = simulate_tasks(tasks, self.costs, self.network)
         over = max(max(ends) for _, ends in played)
-        stage = max(range(pipe.stages), key=lambda number: (sum(pipe.ticks[number]), -number))
-        mine = [n for n, role in enumerate(cast) if self.network.stages[role.number] == stage]
+        stage = max(
+            range(schedule.stages), key=lambda number: (sum(schedule.ticks[number]), -number)
+        )
+        mine = [n for n, task in enumerate(tasks) if self.network.stages[task.number] == stage]
         latest = max(mine, key=lambda n: max(played[n][1]))
         begin = times[stage].start[-1]
-        parts = parts_of(cast[latest].ops, cast[latest].score.waits, *played[latest], begin)
-        parts = with_tail(parts, cast[latest], played[latest][1], begin)
+        parts = parts_of(tasks[latest].ops, tasks[latest].graph.waits, *played[latest], begin)
+        parts = with_tail(parts, tasks[latest], played[latest][1], begin)
         last = sum(parts.values()) + begin
-        parts = self._with_slots(parts, stage, pipe.orders[stage][-1], begin + shift)
+        parts = self._with_slots(parts, stage, schedule.orders[stage][-1], begin + shift)
         parts["idle"] = over - last
-        kind = lines.kinds[stage]
-        peaks = [stage_peak(each, pipe, number, count) for number, each in enumerate(lines.kinds)]
-        ends = [*pipe.arrivals[stage], *pipe.departures[stage]]
+        kind = stage_orders.kinds[stage]
+        peaks = [
+            stage_peak(each, schedule, number, count)
+            for number, each in enumerate(stage_orders.kinds)
+        ]
+        ends = [*schedule.arrivals[stage], *schedule.departures[stage]]
         messages = sum(message != NO_MESSAGE for message in ends)
-        messages = messages * count // lines.small.micro_batches
+        messages = messages * count // stage_orders.small.micro_batches
         ops, volume = kind.volume(count)
-        flops = [each.flops(count) for each in lines.kinds]
+        flops = [each.flops(count) for each in stage_orders.kinds]
         return StepResult(
             parts_ticks=parts,
             memory=max(peaks, key=lambda use: use.total_bytes),
@@ -161,8 +172,8 @@ class PipelineRun:
             model_flops=sum(model for model, _ in flops),
             hardware_flops=sum(hardware for _, hardware in flops),
             rank_classes=len(self.network.ranks),
-            layers=lines.gpt.layers,
-            micro_batches=lines.small.micro_batches,
+            layers=stage_orders.gpt.layers,
+            micro_batches=stage_orders.small.micro_batches,
         )
 
     def _with_slots(
@@ -170,104 +181,113 @@ class PipelineRun:
     ) -> dict[str, int]:
         """Where a stage's time goes: `ending`, which starts with the `last` slot at `begin`, and
         before it the other slots and the pipeline's waits between them."""
-        kind = self.lines.kinds[stage]
+        kind = self.stage_orders.kinds[stage]
         parts, busy = dict(ending), 0
-        for (slot, owed), count in self._counts(stage).items():
-            block = self.block(stage, kind.part(slot), owed)
+        for (slot, carry_ins), count in self._copies(stage).items():
+            cost = self.cost_of(stage, kind.part(slot), carry_ins)
             times = count - (kind.part(slot) is kind.part(last))
-            busy += times * block.ticks
-            for key, ticks in block.parts.items():
+            busy += times * cost.ticks
+            for key, ticks in cost.parts.items():
                 parts[key] = parts.get(key, 0) + times * ticks
         if waited := parts.get("pipe", 0) + begin - busy:
             parts["pipe"] = waited
         return parts
 
-    def _counts(self, stage: int) -> Counter[tuple[Slot, CarryIns]]:
-        """How many slots of the whole step each sampled one stands for, by what is under way
-        then; in micro-batches left out that is what it is in most of their likes."""
-        kind, found = self.lines.kinds[stage], Counter[tuple[Slot, CarryIns]]()
-        for slot, owed in zip(self.lines.orders[stage], self.owed[stage], strict=True):
-            found[replace(slot, micro_batch=kind.like(slot)), owed] += 1
-        for slot, copies in kind.counts(self.lines.plan.micro_batches).items():
-            alike = {owed: n for (other, owed), n in found.items() if other == slot}
+    def _copies(self, stage: int) -> Counter[tuple[Slot, CarryIns]]:
+        """How many slots of the whole step each sampled one stands for, by carry-in.
+
+        Omitted micro-batches take the most frequent carry-in.
+        """
+        kind, found = self.stage_orders.kinds[stage], Counter[tuple[Slot, CarryIns]]()
+        for slot, carry_ins in zip(
+            self.stage_orders.orders[stage], self.carry_ins[stage], strict=True
+        ):
+            found[replace(slot, micro_batch=kind.like(slot)), carry_ins] += 1
+        for slot, copies in kind.counts(self.stage_orders.plan.micro_batches).items():
+            alike = {carry_ins: n for (other, carry_ins), n in found.items() if other == slot}
             if alike:
-                found[slot, max(alike, key=lambda owed: alike[owed])] += copies - sum(
+                found[slot, max(alike, key=lambda carry_ins: alike[carry_ins])] += copies - sum(
                     alike.values()
                 )
         return found
 
-    def ending(self, stage: int, pipe: SlotSchedule, times: Sequence[SlotTimes]) -> list[RankTask]:
+    def ending(
+        self, stage: int, schedule: SlotSchedule, times: Sequence[SlotTimes]
+    ) -> list[RankTask]:
         """The stage's last slot, and what comes after all slots."""
-        kind, order, own = self.lines.kinds[stage], pipe.orders[stage], times[stage]
+        kind, order, own = self.stage_orders.kinds[stage], schedule.orders[stage], times[stage]
         known: dict[str, int] = {}
-        owed = self.owed[stage]
-        for slot, begin, due in zip(order[:-1], own.start, owed, strict=False):
+        carry_ins = self.carry_ins[stage]
+        for slot, begin, carry_in in zip(order[:-1], own.start, carry_ins, strict=False):
             part = kind.part(slot)
-            if self.block(stage, part, due).has_tails:
+            if self.cost_of(stage, part, carry_in).has_tails:
                 floors = floors_of(kind, part.ops, begin, known)
-                cast = self._cast(stage, part, due, floors)
-                known |= ends_of_all(cast, simulate_tasks(cast, self.costs, self.network))
+                tasks = self._tasks(stage, part, carry_in, floors)
+                known |= ends_of_all(tasks, simulate_tasks(tasks, self.costs, self.network))
         end, count = kind.ending(order[-1]), len(kind.part(order[-1]).ops)
         floors = {**floors_of(kind, end.ops, own.start[-1], known), count: own.free[-1]}
-        return self._cast(stage, end, owed[-1], floors)
+        return self._tasks(stage, end, carry_ins[-1], floors)
 
-    def _cast(
+    def _tasks(
         self,
         stage: int,
         part: SlotOps,
-        owed: CarryIns,
+        carry_ins: CarryIns,
         floors: Mapping[int, int] = MappingProxyType({}),
     ) -> list[RankTask]:
-        pairs = zip(self._classes(stage), owed, strict=True)
-        return [RankTask(number, part.score, part.ops, floors, dict(due)) for number, due in pairs]
+        pairs = zip(self._classes(stage), carry_ins, strict=True)
+        return [
+            RankTask(number, part.graph, part.ops, floors, dict(carry_in))
+            for number, carry_in in pairs
+        ]
 
     @cached_property
-    def owed(self) -> list[list[CarryIns]]:
-        """What is under way as each slot of each stage begins."""
-        return [self._owed(stage) for stage in range(self.lines.plan.pipe)]
+    def carry_ins(self) -> list[list[CarryIns]]:
+        """Collectives in flight at the begin of each slot of each stage."""
+        return [self._carry_ins(stage) for stage in range(self.stage_orders.plan.pipe)]
 
-    def _owed(self, stage: int) -> list[CarryIns]:
-        due: CarryIns = ((),) * len(self._classes(stage))
-        known, result = dict[tuple[int, CarryIns], CarryIns](), list[CarryIns]()
-        for slot in self.lines.orders[stage]:
-            result.append(due)
-            part = self.lines.kinds[stage].part(slot)
-            key = id(part), due
+    def _carry_ins(self, stage: int) -> list[CarryIns]:
+        carry_in: CarryIns = ((),) * len(self._classes(stage))
+        known, result = dict[tuple[SlotOps, CarryIns], CarryIns](), list[CarryIns]()
+        for slot in self.stage_orders.orders[stage]:
+            result.append(carry_in)
+            part = self.stage_orders.kinds[stage].part(slot)
+            key = part, carry_in
             if key not in known:
-                cast = self._cast(stage, part, due)
-                left = carried_out(cast, self.costs, self.network)
+                tasks = self._tasks(stage, part, carry_in)
+                left = carry_outs(tasks, self.costs, self.network)
                 known[key] = tuple(tuple(streams.items()) for streams in left)
-            due = known[key]
+            carry_in = known[key]
         return result
 
     def slot_ticks(self, stage: int) -> list[int]:
         """How long each of a stage's slots takes."""
-        kind = self.lines.kinds[stage]
-        pairs = zip(self.lines.orders[stage], self.owed[stage], strict=True)
-        return [self.block(stage, kind.part(slot), owed).ticks for slot, owed in pairs]
+        kind = self.stage_orders.kinds[stage]
+        pairs = zip(self.stage_orders.orders[stage], self.carry_ins[stage], strict=True)
+        return [self.cost_of(stage, kind.part(slot), carry_ins).ticks for slot, carry_ins in pairs]
 
-    def block(self, stage: int, part: SlotOps, owed: CarryIns) -> SlotCost:
+    def cost_of(self, stage: int, part: SlotOps, carry_ins: CarryIns) -> SlotCost:
         """A slot as this stage runs it."""
-        near = stage, id(part), owed
-        if near not in self.blocks:
-            cast = self._cast(stage, part, owed)
-            same = id(part), *durations_of(cast, self.costs, self.network)
-            if same not in self.blocks:
-                self.blocks[same] = slot_cost(cast, self.costs, self.network)
-            self.blocks[near] = self.blocks[same]
-        return self.blocks[near]
+        near = stage, part, carry_ins
+        if near not in self.known_costs:
+            tasks = self._tasks(stage, part, carry_ins)
+            same = part, *durations_of(tasks, self.costs, self.network)
+            if same not in self.known_costs:
+                self.known_costs[same] = slot_cost(tasks, self.costs, self.network)
+            self.known_costs[near] = self.known_costs[same]
+        return self.known_costs[near]
 
     def _classes(self, stage: int) -> list[int]:
         return [number for number, own in enumerate(self.network.stages) if own == stage]
 
     def link_ticks(self, stage: int) -> int:
         """A message's time from this stage to the next in the ring of stages, or back."""
-        ops = self.lines.kinds[stage].program.ops
+        ops = self.stage_orders.kinds[stage].program.ops
         message = next((op for op in ops if op.is_message), None)
         if message is None:
             return 0
         there = replace(message, attributes={**message.attributes, "link": stage})
-        if there.group not in self.network.meetings:
+        if there.group not in self.network.class_groups:
             return 0
         ticks = self.network.ticks(there)
         return max(ticks[number] for number in self._classes(stage))

@@ -1,4 +1,4 @@
-"""A schedule played slot by slot: when each slot of each stage starts, and when it is over.
+"""A schedule simulated slot by slot: when each slot of each stage starts and ends.
 
 A slot starts when the slot before it on its stage is over and what it receives has arrived. A
 message leaves when its sender's slot is over and its receiver has posted the receive, as
@@ -28,9 +28,11 @@ class SlotTimes:
 
 @dataclass(frozen=True)
 class SlotSchedule:
-    """What is played: the stages' slots and their ticks, and the ticks of a message over each link
-    (`links[s]` from stage s to the next one, or back). `overlapped` says that a send has the next
-    slot's time to finish."""
+    """A schedule with durations: ticks of each stage's slots, and of a message over each link.
+
+    `links[s]` is the link from stage s to the next one, or back. With `overlapped` a send runs
+    beside the next slot.
+    """
 
     orders: Sequence[Sequence[Slot]]
     ticks: Sequence[Sequence[int]]
@@ -70,8 +72,8 @@ class SlotSchedule:
 
     def link(self, message: int) -> int:
         """The earlier of the two stages, in the ring of stages, that a message goes between."""
-        way, number = divmod(message // self.micro_batches, self.chunks)
-        return (number if way else number - 1) % self.stages
+        backward, number = divmod(message // self.micro_batches, self.chunks)
+        return (number if backward else number - 1) % self.stages
 
     def _message(self, slot: Slot, number: int, further: int) -> int:
         """The message that arrives for a slot of chunk `number`, or for the same pass one chunk
@@ -88,41 +90,41 @@ class SlotSchedule:
         return place if known else NO_MESSAGE
 
 
-def simulate_schedule(pipe: SlotSchedule) -> list[SlotTimes]:
+def simulate_schedule(schedule: SlotSchedule) -> list[SlotTimes]:
     """The times of all slots of all stages."""
-    return _ScheduleRun(pipe).run()
+    return _ScheduleRun(schedule).run()
 
 
 class _ScheduleRun:
-    """Stages that run until they need a message whose end nobody knows yet."""
+    """Stages, each of which runs until it needs a message whose end is not yet known."""
 
-    def __init__(self, pipe: SlotSchedule) -> None:
-        self._pipe = pipe
-        count = 2 * pipe.chunks * pipe.micro_batches
+    def __init__(self, schedule: SlotSchedule) -> None:
+        self._schedule = schedule
+        count = 2 * schedule.chunks * schedule.micro_batches
         self._half = [-1] * count
         self._over = [-1] * count
         self._waiting: dict[int, int] = {}
-        self._ready = list(range(pipe.stages))
-        self._times = [SlotTimes([], [], []) for _ in range(pipe.stages)]
+        self._ready = list(range(schedule.stages))
+        self._times = [SlotTimes([], [], []) for _ in range(schedule.stages)]
 
     def run(self) -> list[SlotTimes]:
-        lives = [self._life(stage) for stage in range(self._pipe.stages)]
+        runs = [self._stage(stage) for stage in range(self._schedule.stages)]
         while self._ready:
             stage = self._ready.pop()
-            message = next(lives[stage], NO_MESSAGE)
+            message = next(runs[stage], NO_MESSAGE)
             if message != NO_MESSAGE:
                 self._waiting[message] = stage
-        for order, times in zip(self._pipe.orders, self._times, strict=True):
+        for order, times in zip(self._schedule.orders, self._times, strict=True):
             assert len(times.end) == len(order), "a stage waits for a message that never comes"
         return self._times
 
-    def _life(self, stage: int) -> Generator[int, None, None]:
-        """One stage's slots; it yields a message whenever it must wait for that."""
-        pipe, over, times = self._pipe, self._over, self._times[stage]
-        arrivals, departures = pipe.arrivals[stage], pipe.departures[stage]
+    def _stage(self, stage: int) -> Generator[int, None, None]:
+        """Run one stage's slots; yields each message that it has to wait for."""
+        schedule, over, times = self._schedule, self._over, self._times[stage]
+        arrivals, departures = schedule.arrivals[stage], schedule.departures[stage]
         posts = self._posts(arrivals)
         free, sent = 0, NO_MESSAGE
-        for number, ticks in enumerate(pipe.ticks[stage]):
+        for number, ticks in enumerate(schedule.ticks[stage]):
             start = free
             if (arrival := arrivals[number]) != NO_MESSAGE:
                 if over[arrival] < 0:
@@ -136,7 +138,7 @@ class _ScheduleRun:
                 free = max(free, over[sent])
             if (sent := departures[number]) != NO_MESSAGE:
                 self._post(sent, free)
-                if not pipe.overlapped or number + 1 == len(arrivals):
+                if not schedule.overlapped or number + 1 == len(arrivals):
                     if over[sent] < 0:
                         yield sent
                     free, sent = max(free, over[sent]), NO_MESSAGE
@@ -145,23 +147,23 @@ class _ScheduleRun:
             times.free.append(free)
 
     def _posts(self, arrivals: Sequence[int]) -> dict[int, int]:
-        """For each message that arrives the next one of its direction, which is posted then. The
-        first of either direction is posted at once."""
+        """For each message that arrives the next receive of its direction, which is posted then.
+        The first receive of either direction is posted at the begin."""
         following: dict[int, int] = {}
         for backward in (False, True):
-            line = [m for m in arrivals if m >= 0 and self._pipe.is_backward(m) == backward]
+            line = [m for m in arrivals if m >= 0 and self._schedule.is_backward(m) == backward]
             following.update(zip(line, [*line[1:], NO_MESSAGE], strict=False))
             self._post(line[0] if line else NO_MESSAGE, 0)
         return following
 
     def _post(self, message: int, ready: int) -> None:
-        """One side of a message is ready; once both are, it is on its way."""
+        """Note that one side of a message is ready; once both are, it is sent."""
         if message == NO_MESSAGE:
             return
         if self._half[message] < 0:
             self._half[message] = ready
             return
-        ticks = self._pipe.links[self._pipe.link(message)]
+        ticks = self._schedule.links[self._schedule.link(message)]
         self._over[message] = max(self._half[message], ready) + ticks
         if message in self._waiting:
             self._ready.append(self._waiting.pop(message))

@@ -1,4 +1,4 @@
-"""Slots by themselves: each played once for all its rank classes, and what later ones wait for."""
+"""The cost of a slot simulated alone, and the ends of its ops for which later slots wait."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from simulator.attribution.breakdown import parts_of
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.fold_proof import key_of
 from simulator.engine.simulate import simulate_tasks
 from simulator.engine.streams import OpTicks, RankTask
 from simulator.pipeline.slot_ops import StageKind
@@ -25,30 +24,30 @@ class SlotCost:
 
 
 def with_tail(
-    parts: dict[str, int], role: RankTask, ends: Sequence[int], begin: int
+    parts: dict[str, int], task: RankTask, ends: Sequence[int], begin: int
 ) -> dict[str, int]:
     """With the time from the compute stream's end to that of the last op on any stream."""
     tail = max(ends) - begin - sum(parts.values())
     if tail <= 0:
         return parts
-    key = key_of(role.ops[ends.index(max(ends))])
+    key = task.ops[ends.index(max(ends))].time_key
     return {**parts, key: parts.get(key, 0) + tail}
 
 
-def slot_cost(cast: Sequence[RankTask], costs: ComputeCosts, network: RankClasses) -> SlotCost:
-    """Play a slot by itself: it lasts until the last rank class's compute stream is through."""
-    times = simulate_tasks(cast, costs, network)
-    ends = ends_of_all(cast, times)
-    slowest = max(range(len(cast)), key=lambda n: ends_of_all([cast[n]], [times[n]])[COMPUTE])
-    parts = parts_of(cast[slowest].ops, cast[slowest].score.waits, *times[slowest], 0)
+def slot_cost(tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses) -> SlotCost:
+    """Simulate a slot alone: it ends with the last rank class's compute stream."""
+    times = simulate_tasks(tasks, costs, network)
+    ends = ends_of_all(tasks, times)
+    slowest = max(range(len(tasks)), key=lambda n: ends_of_all([tasks[n]], [times[n]])[COMPUTE])
+    parts = parts_of(tasks[slowest].ops, tasks[slowest].graph.waits, *times[slowest], 0)
     return SlotCost(ends[COMPUTE], max(ends.values()) > ends[COMPUTE], parts)
 
 
-def ends_of_all(cast: Sequence[RankTask], times: Sequence[OpTicks]) -> dict[str, int]:
+def ends_of_all(tasks: Sequence[RankTask], times: Sequence[OpTicks]) -> dict[str, int]:
     """When each stream is through on all of these, and each op; some slots have no ops."""
     ends = {COMPUTE: 0}
-    for role, (_, own) in zip(cast, times, strict=True):
-        for op, end in zip(role.ops, own, strict=True):
+    for task, (_, own) in zip(tasks, times, strict=True):
+        for op, end in zip(task.ops, own, strict=True):
             for key in (op.stream, op.name):
                 ends[key] = max(end, ends.get(key, 0))
     return ends

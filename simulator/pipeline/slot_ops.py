@@ -1,7 +1,7 @@
-"""What the slots of a stage take: time, memory, FLOPs and payload, from a few of its micro-batches.
+"""Memory, FLOPs and payload of a stage's slots, from a few of its micro-batches.
 
 The first micro-batch, one in the middle and the last stand for all: the first overwrites gradients
-where others add to them, the last sends them on their way.
+to which the others add, and after the last the gradients are summed over ranks.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from workload.stages import samples
 from workload.structure import Structure, memoized_on
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SlotOps:
-    """The ops of a slot, or of the step's end, by themselves: their `places` in the program.
+    """The ops of a slot, or of the step's end: their `places` in the program.
 
-    `born` and `gone` are the bytes by role, (roles, ops of the program), that come with each op and
-    that nobody needs after it.
+    `born` and `gone` are the bytes by role, (roles, ops of the program), that each op allocates and
+    frees.
     """
 
     program: Program
@@ -44,8 +44,8 @@ class SlotOps:
         return [self.program.ops[place] for place in self.places]
 
     @property
-    def score(self) -> StreamGraph:
-        """What of them is the same in any sizes."""
+    def graph(self) -> StreamGraph:
+        """Their stream graph."""
         return graph_among(self.program.outline, self.places)
 
     @cached_property
@@ -68,8 +68,8 @@ class SlotOps:
 
     @cached_property
     def memory(self) -> tuple[Ints, Ints, Op | None]:
-        """Bytes by role on top of those before, at the op where most are in use and after the last
-        op, and the former op. What a message brings is counted where it arrives."""
+        """Bytes by role beyond those in use before: at the op with the most and after the last op;
+        and the former op. Buffers of messages are counted by `stage_memory`."""
         if not self.places:
             nothing = np.zeros(len(ROLES), dtype=np.int64)
             return nothing, nothing, None

@@ -1,10 +1,10 @@
 """The critical path of a pipelined step, slot by slot, for schedules too long to walk op by op.
 
-From the end of the last slot of the stage that ends the step one walks back: through a slot to its
-begin, from there to the slot before it or, where the slot waited for a message, over the link to
-the stage that sent it. What comes after all slots counts as the stage sees it. In a slot time goes
-where the compute stream of the stage's slowest rank has it. Not followed: what a send waits for at
-its receiver; that time counts as messages.
+The path is walked back from the last slot of the stage that ends the step: through a slot to its
+begin, then to the slot before it or, where the slot waited for a message, over the link to the
+stage that sent it. Ops after all slots count as in that stage's breakdown. Within a slot the
+breakdown of the stage's slowest rank is taken. Not followed: a send that waits for its receiver;
+that time counts as messages.
 """
 
 from __future__ import annotations
@@ -76,29 +76,29 @@ class SlotPath:
 
 def path_parts(gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms) -> Parts:
     """Ticks along the path by what they go to, as in a breakdown; they sum to the step's."""
-    lines = StageOrders(gpt, plan, plan, forms)
+    stage_orders = StageOrders(gpt, plan, plan, forms)
     return until_consistent(
-        lambda crowds: lines.network(fabric, crowds),
-        lambda network: _parts(PipelineRun(lines, costs, network)),
+        lambda contended: stage_orders.network(fabric, contended),
+        lambda network: _parts(PipelineRun(stage_orders, costs, network)),
     )
 
 
 def _parts(stages: PipelineRun) -> Parts:
-    lines = stages.lines
+    stage_orders = stages.stage_orders
     pipe = SlotSchedule(
-        orders=lines.orders,
-        ticks=[stages.slot_ticks(stage) for stage in range(lines.plan.pipe)],
-        links=[stages.link_ticks(stage) for stage in range(lines.plan.pipe)],
-        overlapped="pp" in lines.plan.overlap,
-        micro_batches=lines.small.micro_batches,
+        orders=stage_orders.orders,
+        ticks=[stages.slot_ticks(stage) for stage in range(stage_orders.plan.pipe)],
+        links=[stages.link_ticks(stage) for stage in range(stage_orders.plan.pipe)],
+        overlapped="pp" in stage_orders.plan.overlap,
+        micro_batches=stage_orders.small.micro_batches,
     )
     times = simulate_schedule(pipe)
-    cast = [role for stage in range(pipe.stages) for role in stages.ending(stage, pipe, times)]
-    played = simulate_tasks(cast, stages.costs, stages.network)
-    last = max(range(len(cast)), key=lambda number: max(played[number][1]))
-    stage = stages.network.stages[cast[last].number]
+    tasks = [task for stage in range(pipe.stages) for task in stages.ending(stage, pipe, times)]
+    played = simulate_tasks(tasks, stages.costs, stages.network)
+    last = max(range(len(tasks)), key=lambda number: max(played[number][1]))
+    stage = stages.network.stages[tasks[last].number]
     begin = times[stage].start[-1]
-    parts = parts_of(cast[last].ops, cast[last].score.waits, *played[last], begin)
+    parts = parts_of(tasks[last].ops, tasks[last].graph.waits, *played[last], begin)
     over = max(played[last][1])
     parts["idle"] = over - begin - sum(parts.values())
     last_place = len(pipe.orders[stage]) - 1
@@ -106,8 +106,8 @@ def _parts(stages: PipelineRun) -> Parts:
         if what == MESSAGES:
             parts[MESSAGES] = parts.get(MESSAGES, 0) + ticks
             continue
-        part = lines.kinds[where].part(pipe.orders[where][place])
-        block = stages.block(where, part, stages.owed[where][place])
-        for key, own in block.parts.items():
+        part = stage_orders.kinds[where].part(pipe.orders[where][place])
+        cost = stages.cost_of(where, part, stages.carry_ins[where][place])
+        for key, own in cost.parts.items():
             parts[key] = parts.get(key, 0) + own
     return parts

@@ -17,18 +17,20 @@ from workload.schedule import Slot
 from workload.stages import chunk_layers
 
 
-def stage_peak(kind: StageKind, pipe: SlotSchedule, stage: int, micro_batches: int) -> MemoryUse:
+def stage_peak(
+    kind: StageKind, schedule: SlotSchedule, stage: int, micro_batches: int
+) -> MemoryUse:
     """The most memory that a stage of this kind ever uses in a step of so many micro-batches.
 
     On top of its slots' own buffers there are those of messages: the next receive of either
     direction is always posted, and what is sent stays until the wait for it.
     """
-    order = pipe.orders[stage]
+    order = schedule.orders[stage]
     parts, which = _parts(kind, order)
     most, after = (np.array([part.memory[at] for part in parts])[which] for at in (0, 1))
-    stream, posted = _activations(kind.message_bytes), _posted(pipe, stage)
-    sent = np.array(pipe.departures[stage]) != NO_MESSAGE
-    over = _over(sent, overlapped=pipe.overlapped)
+    stream, posted = _activations(kind.message_bytes), _posted(schedule, stage)
+    sent = np.array(schedule.departures[stage]) != NO_MESSAGE
+    over = _over(sent, overlapped=schedule.overlapped)
     steps = after - stream * over[:, None]
     before = np.cumsum(steps, axis=0) - steps
     start = kind.persistent(micro_batches)
@@ -58,10 +60,10 @@ def _parts(kind: StageKind, order: Sequence[Slot]) -> tuple[list[SlotOps], Ints]
     return parts, np.array(which)
 
 
-def _posted(pipe: SlotSchedule, stage: int) -> Ints:
+def _posted(schedule: SlotSchedule, stage: int) -> Ints:
     """How many receives' buffers have been posted at first, and when each slot begins."""
-    arrivals = np.array(pipe.arrivals[stage])
-    backward = arrivals >= pipe.chunks * pipe.micro_batches
+    arrivals = np.array(schedule.arrivals[stage])
+    backward = arrivals >= schedule.chunks * schedule.micro_batches
     posted = np.zeros(len(arrivals) + 1, dtype=np.int64)
     for coming in ((arrivals != NO_MESSAGE) & ~backward, backward):
         posted[0] += coming.any()
@@ -86,11 +88,11 @@ def _named(kind: StageKind, stage: int, slot: Slot, op: Op | None, micro_batches
         return ""
     is_last = slot.micro_batch == kind.plan.micro_batches - 1
     number = micro_batches - 1 if is_last else slot.micro_batch
-    at = position(op).twin("micro_batch", number)
+    at = position(op).counterpart("micro_batch", number)
     if at.layer >= 0:
         chunks = chunk_layers(kind.program.gpt, kind.plan)
         first, own = (chunks[slot.chunk * kind.plan.pipe + s] for s in (kind.program.stage, stage))
-        at = at.twin("layer", at.layer + own.start - first.start)
+        at = at.counterpart("layer", at.layer + own.start - first.start)
     return str(at)
 
 

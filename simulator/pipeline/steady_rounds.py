@@ -1,9 +1,11 @@
-"""Leaving out micro-batches of a schedule's steady state, exactly.
+"""Omitting micro-batches of a schedule's steady state, exactly.
 
 Times of slots follow from each other by maxima and sums alone. So if over some rounds of the
-schedule every slot of every stage comes just as much later as the same slot of the round before,
-each further round shifts all that follows by as much again. A round is one micro-batch, or as many
-as there are stages where chunks take turns.
+schedule every slot of every stage is later by the same time than the same slot of the round before,
+each further round shifts all that follows by that time again. A round is one micro-batch, or as
+many as there are stages where chunks alternate.
+
+Cost: a schedule of at least `2 * lead + ROUNDS` rounds instead of all of them.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class FoldedSchedule:
 
     plan: Plan
     small: Plan
-    pipe: SlotSchedule
+    schedule: SlotSchedule
     times: Sequence[SlotTimes]
 
     @property
@@ -80,7 +82,7 @@ class FoldedSchedule:
         last = count - 1 - lead * each
         first = last - (ROUNDS - 1) * each + 1
         shifts = set()
-        for order, times in zip(self.pipe.orders, self.times, strict=True):
+        for order, times in zip(self.schedule.orders, self.times, strict=True):
             for (work, _), line in _lines(order, times).items():
                 ahead = lead * each if work == FORWARD else 0
                 for m in range(first, last + 1 + ahead):

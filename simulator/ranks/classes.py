@@ -1,15 +1,14 @@
-"""Which ranks meet in a collective, over which ring, and which ranks behave alike.
+"""Rank classes: ranks that provably behave alike, one of which is simulated for all.
 
-Two ranks are of one class if for every group they are in, the ring is the same and so are the
-classes of the members. The classes are the coarsest such partition, found by colour refinement; one
-rank of each class is then simulated for all.
+Two ranks are of one class if in every group they belong to, the ring is the same and so are the
+classes of the members. The classes are the coarsest such partition, found by colour refinement.
 
-Groups of one axis share their links all the time, and a `Ring` says what each gets of them. While a
-rank has collectives of several axes in flight, a `InFlight` names them, and each has another ring:
-the one it would have if all ranks had all of those in flight.
+All groups of one axis run at once and share links; a `Ring` says what bandwidth each group gets
+then. `InFlight` names the axes of all collectives that a rank has in flight. Each of these then has
+another ring: the one that results if all ranks have all of them in flight.
 
-Where a placement makes more classes than can be simulated, all ranks count as one class, and every
-collective takes as long as its slowest group: an upper bound, for only the slowest ranks would.
+Where a placement makes more classes than can be simulated, all ranks of a stage count as one class,
+and every collective takes as long as in its slowest group: an upper bound of the step.
 """
 
 from __future__ import annotations
@@ -34,7 +33,9 @@ InFlight = tuple[Axes, ...]  # the axes of the collectives in flight on a rank, 
 Candidates = tuple[
     Hashable, ...
 ]  # rings, the slowest of which counts: one, where classes are exact
-Rings = Mapping[Axes, Sequence[tuple[Candidates, ...]]]  # by axes, each time it flies, and by class
+Rings = Mapping[
+    Axes, Sequence[tuple[Candidates, ...]]
+]  # by axes, as often as they are in flight, and by class
 Answer = TypeVar("Answer")
 MOST_CLASSES = 64  # a second of simulation or so
 
@@ -66,100 +67,108 @@ class Fabric(Hashable, Protocol):
 
 @dataclass(frozen=True)
 class ClassGroups:
-    """Who meets over one set of axes: for each class its ring and its meeting, for each meeting
-    the number of classes in it."""
+    """Which rank classes form a group over one set of axes.
+
+    By class its `rings` and the number of its group (`of_class`); `sizes` has the classes of each
+    group.
+    """
 
     rings: tuple[Candidates, ...]
-    meeting: tuple[int, ...]
+    of_class: tuple[int, ...]
     sizes: tuple[int, ...]
 
     @cached_property
     def members(self) -> list[list[int]]:
-        """For each meeting its classes."""
+        """The classes of each group."""
         classes: list[list[int]] = [[] for _ in self.sizes]
-        for number, meeting in enumerate(self.meeting):
-            classes[meeting].append(number)
+        for number, group in enumerate(self.of_class):
+            classes[group].append(number)
         return classes
 
 
 class UnlikeRanksError(Exception):
     """Ranks of one class turn out to differ, namely while these collectives are in flight."""
 
-    def __init__(self, flying: InFlight) -> None:
-        super().__init__(f"ranks of one class differ with {flying} in flight")
-        self.flying = flying
+    def __init__(self, in_flight: InFlight) -> None:
+        super().__init__(f"ranks of one class differ with {in_flight} in flight")
+        self.in_flight = in_flight
 
 
 @dataclass(frozen=True)
 class RankGroups:
-    """All ranks of a program: `members` has every group by axes, `of` each rank's group, and
-    `classes` each rank's class; `alike` if those of a class are so indeed."""
+    """The groups of all ranks: `members` by axes, `of` each rank's group, `classes` each rank's
+    class.
+
+    `exact`: whether the members of a class are truly alike.
+    """
 
     members: Mapping[Axes, Ints]
     of: Mapping[Axes, Ints]
     classes: Ints
-    alike: bool
+    exact: bool
 
 
 @dataclass(frozen=True)
 class RankClasses:
-    """The rank classes of a program: `ranks` has one rank of each, `meetings` whom it meets.
+    """The rank classes of a program: `ranks` has one rank of each, `class_groups` its groups.
 
-    `stages` has the pipeline stage of each class. `known` keeps the times that were asked for,
-    `crowds` the rings.
+    `stages` has the pipeline stage of each class. `known` keeps durations that were asked for,
+    `contended` the rings under contention.
     """
 
     fabric: Fabric
     ranks: tuple[int, ...]
     stages: tuple[int, ...]
-    meetings: Mapping[Axes, ClassGroups]
+    class_groups: Mapping[Axes, ClassGroups]
     groups: RankGroups
     known: dict[tuple[object, ...], list[int]] = field(default_factory=dict, repr=False)
-    crowds: dict[InFlight, Rings] = field(default_factory=dict, repr=False)
+    contended: dict[InFlight, Rings] = field(default_factory=dict, repr=False)
 
-    def ticks(self, op: Op, flying: InFlight = ()) -> list[int]:
-        """How long a collective lasts once everyone is there, for each class.
+    def ticks(self, op: Op, in_flight: InFlight = ()) -> list[int]:
+        """How long a collective lasts once all have arrived, for each class.
 
-        That is alone, or with all of `flying` in flight from its begin to its end, itself among
-        them; others never make it faster.
+        Isolated, or with all of `in_flight`, itself among them, in flight from its begin to its
+        end: contention never makes it faster.
         """
-        key = (op.kind, op.group, op.nbytes, flying)
+        key = (op.kind, op.group, op.nbytes, in_flight)
         if key not in self.known:
-            alone = self._ticks(op, self.meetings[op.group].rings)
-            if len(flying) > 1:
-                if flying not in self.crowds:
-                    self.crowds[flying] = self._rings(flying)
-                crowded = [self._ticks(op, rings) for rings in self.crowds[flying][op.axes]]
+            alone = self._ticks(op, self.class_groups[op.group].rings)
+            if len(in_flight) > 1:
+                if in_flight not in self.contended:
+                    self.contended[in_flight] = self._rings(in_flight)
+                crowded = [self._ticks(op, rings) for rings in self.contended[in_flight][op.axes]]
                 alone = [max(ticks) for ticks in zip(alone, *crowded, strict=True)]
             self.known[key] = alone
         return self.known[key]
 
     def _ticks(self, op: Op, rings: Sequence[Candidates]) -> list[int]:
         last = {
-            rivals: max(to_ticks(self.fabric.seconds(op.kind, op.nbytes, ring)) for ring in rivals)
-            for rivals in dict.fromkeys(rings)
+            candidates: max(
+                to_ticks(self.fabric.seconds(op.kind, op.nbytes, ring)) for ring in candidates
+            )
+            for candidates in dict.fromkeys(rings)
         }
-        return [last[rivals] for rivals in rings]
+        return [last[candidates] for candidates in rings]
 
-    def _rings(self, flying: InFlight) -> Rings:
+    def _rings(self, in_flight: InFlight) -> Rings:
         """Each class's rings with these in flight; an UnlikeRanksError if that splits a class."""
         groups, ranks = self.groups, np.array(self.ranks)
         result: dict[Axes, list[tuple[Candidates, ...]]] = {}
-        found = self.fabric.rings([groups.members[axes] for axes in flying])
-        for axes, (rings, index) in zip(flying, found, strict=True):
+        found = self.fabric.rings([groups.members[axes] for axes in in_flight])
+        for axes, (rings, index) in zip(in_flight, found, strict=True):
             own = of_rank(index, groups.of[axes])
-            if groups.alike and not (own == own[ranks][groups.classes]).all():
-                raise UnlikeRanksError(flying)
+            if groups.exact and not (own == own[ranks][groups.classes]).all():
+                raise UnlikeRanksError(in_flight)
             result.setdefault(axes, []).append(
-                _candidates(self.fabric, rings, own[ranks], alike=groups.alike)
+                _candidates(self.fabric, rings, own[ranks], exact=groups.exact)
             )
         return result
 
 
 def _candidates(
-    fabric: Fabric, rings: Sequence[Hashable], index: Ints, *, alike: bool
+    fabric: Fabric, rings: Sequence[Hashable], index: Ints, *, exact: bool
 ) -> tuple[Candidates, ...]:
-    if not alike:
+    if not exact:
         return (tuple(fabric.slowest(rings)),)
     return tuple((rings[at],) for at in index.tolist())
 
@@ -169,58 +178,67 @@ def classes_of(
     fabric: Fabric,
     *,
     unfold: bool = False,
-    crowds: Sequence[InFlight] = (),
+    contended: Sequence[InFlight] = (),
     also: Sequence[Axes] = (),
 ) -> RankClasses:
-    """The network as the programs of the pipeline's stages use it; with `unfold`, every rank is a
-    class of its own.
+    """The rank classes of the programs of a pipeline's stages; with `unfold` each rank is a class.
 
-    Ranks of a class are of one stage, and alike with any of `crowds` in flight too. `also` names
-    groups beyond those that the programs' ops name.
+    Ranks of a class are of one stage, and alike with any of `contended` in flight too. `also` names
+    groups beyond those of the programs' ops.
     """
     used = dict.fromkeys(op.group for p in programs for op in p.ops if op.communicates)
     used |= dict.fromkeys(also)
-    return _classes_of(fabric, programs[0].plan.grid, tuple(used), tuple(crowds), unfold)
+    return _classes_of(fabric, programs[0].plan.grid, tuple(used), tuple(contended), unfold)
 
 
 @lru_cache(maxsize=16)
 def _classes_of(
-    fabric: Fabric, grid: Grid, used: tuple[Axes, ...], crowds: tuple[InFlight, ...], unfold: bool
+    fabric: Fabric,
+    grid: Grid,
+    used: tuple[Axes, ...],
+    contended: tuple[InFlight, ...],
+    unfold: bool,
 ) -> RankClasses:
     groups = {axes: grid.groups(*axes) for axes in used}
     group_of = {axes: _group_of(members, grid.ranks) for axes, members in groups.items()}
     found = {axes: fabric.rings([members])[0] for axes, members in groups.items()}
     rings_of = [of_rank(found[axes][1], group_of[axes]) for axes in used]
-    for flying in () if unfold else crowds:
-        crowded = fabric.rings([groups[axes] for axes in flying])
-        pairs = zip(flying, crowded, strict=True)
+    for in_flight in () if unfold else contended:
+        crowded = fabric.rings([groups[axes] for axes in in_flight])
+        pairs = zip(in_flight, crowded, strict=True)
         rings_of += [of_rank(index, group_of[axes]) for axes, (_, index) in pairs]
     stage_of = grid.stages()
     colours = np.arange(grid.ranks, dtype=np.int64)
     if not unfold:
         colours = refined(stage_of, rings_of, list(groups.values()), list(group_of.values()))
-    alike = unfold or int(colours.max()) < MOST_CLASSES * grid.pipe
-    colours = colours if alike else stage_of
+    exact = unfold or int(colours.max()) < MOST_CLASSES * grid.pipe
+    colours = colours if exact else stage_of
     ranks = np.sort(first_of_each(colours))
     classes = np.empty(len(ranks), dtype=np.int64)
     classes[colours[ranks]] = np.arange(len(ranks), dtype=np.int64)
-    everyone = RankGroups(groups, group_of, classes[colours], alike)
-    meetings = {axes: _class_groups(everyone, axes, ranks, fabric, found[axes]) for axes in used}
+    everyone = RankGroups(groups, group_of, classes[colours], exact)
+    class_groups = {
+        axes: _class_groups(everyone, axes, ranks, fabric, found[axes]) for axes in used
+    }
     stages = tuple(stage_of[ranks].tolist())
-    return RankClasses(fabric, tuple(ranks.tolist()), stages, meetings, everyone)
+    return RankClasses(fabric, tuple(ranks.tolist()), stages, class_groups, everyone)
 
 
 def until_consistent(
-    network: Callable[[Sequence[InFlight]], RankClasses], play: Callable[[RankClasses], Answer]
+    classes: Callable[[Sequence[InFlight]], RankClasses],
+    simulated: Callable[[RankClasses], Answer],
 ) -> Answer:
-    """What is played on the network with as many rank classes as it takes: where ranks of a class
-    turn out to differ, they are told apart and it is played again."""
-    crowds: list[InFlight] = []
+    """Simulate with as many rank classes as it takes.
+
+    Where ranks of a class turn out to differ under contention, the classes are refined and the
+    simulation starts again.
+    """
+    contended: list[InFlight] = []
     while True:
         try:
-            return play(network(crowds))
+            return simulated(classes(contended))
         except UnlikeRanksError as error:
-            crowds.append(error.flying)
+            contended.append(error.in_flight)
 
 
 def _group_of(groups: Ints, ranks: int) -> Ints:
@@ -237,17 +255,17 @@ def _class_groups(
     fabric: Fabric,
     found: tuple[Sequence[Hashable], Ints],
 ) -> ClassGroups:
-    """Classes meet if they stand together in a representative's group.
+    """Classes are in one group if they stand together in a representative's group.
 
-    A group's classes are the same for each of its members, so the lowest of them names the meeting.
+    A group's classes are the same for each of its members, so the lowest of them identifies it.
     """
     chosen = groups.of[axes][ranks]
     members = groups.members[axes][chosen]
     lowest = groups.classes[np.where(chosen[:, None] >= 0, members, ranks[:, None])].min(axis=1)
-    meeting = numbered(lowest)
+    group = numbered(lowest)
     rings, ring_of_group = found
     return ClassGroups(
-        _candidates(fabric, rings, ring_of_group[chosen], alike=groups.alike),
-        tuple(meeting.tolist()),
-        tuple(np.bincount(meeting).tolist()),
+        _candidates(fabric, rings, ring_of_group[chosen], exact=groups.exact),
+        tuple(group.tolist()),
+        tuple(np.bincount(group).tolist()),
     )

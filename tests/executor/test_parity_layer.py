@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from executor.groups import Groups
+from executor.groups import ProcessGroups
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.test_parity import (
     TINY,
@@ -81,7 +81,7 @@ def every_case(ranks: int) -> list[Case]:
 
 
 def errors_of(rank: int, cases: Iterable[Case]) -> list[tuple[float, float]]:
-    groups = Groups(rank, TIMEOUT_S)
+    groups = ProcessGroups(rank, TIMEOUT_S)
     return [differences(rank, gpt, [plan], groups=groups)[0] for gpt, plan in cases]
 
 

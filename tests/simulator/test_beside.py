@@ -12,9 +12,9 @@ from workload.op import BACKWARD, Block, Op, layer_part
 HALF = 0.5
 
 
-def beside(*ops: Op, due: tuple[str, ...] = ()) -> Interference:
+def interference(*ops: Op, carry_in: tuple[str, ...] = ()) -> Interference:
     program = by_hand("x=2", *ops)
-    return interference_of(program.ops, program.waits, due)
+    return interference_of(program.ops, program.waits, carry_in)
 
 
 def sums(name: str, buffer: str) -> Op:
@@ -26,72 +26,74 @@ def in_slot(block: Block, *ops: Op) -> list[Op]:
 
 
 def test_a_short_collective_takes_its_share_of_its_own_time() -> None:
-    found = beside(compute("a", writes="a"), sums("s", "a"), compute("b", writes="b"))
-    assert found.charged([10, 4, 100], HALF, min, round) == [10, 4, 102]
+    found = interference(compute("a", writes="a"), sums("s", "a"), compute("b", writes="b"))
+    assert found.slowed([10, 4, 100], HALF, min, round) == [10, 4, 102]
 
 
 def test_a_long_collective_takes_of_the_time_for_which_there_is_compute_beside_it() -> None:
     """Compute of 10 that loses half of the time takes 20."""
-    found = beside(compute("a", writes="a"), sums("s", "a"), compute("b", writes="b"))
-    assert found.charged([10, 400, 10], HALF, min, round) == [10, 400, 20]
+    found = interference(compute("a", writes="a"), sums("s", "a"), compute("b", writes="b"))
+    assert found.slowed([10, 400, 10], HALF, min, round) == [10, 400, 20]
 
 
 def test_several_compute_ops_may_run_beside_one_collective() -> None:
-    found = beside(
+    found = interference(
         compute("a", writes="a"), sums("s", "a"), compute("b", writes="b"), compute("c", writes="c")
     )
-    assert found.charged([10, 30, 10, 5], HALF, min, round) == [10, 30, 25, 5]
+    assert found.slowed([10, 30, 10, 5], HALF, min, round) == [10, 30, 25, 5]
 
 
 def test_the_next_collective_of_a_stream_ends_the_time_of_the_one_before() -> None:
-    found = beside(
+    found = interference(
         compute("a", writes="a"),
         sums("s", "a"),
         compute("b", writes="b"),
         sums("t", "b"),
         compute("c", writes="c"),
     )
-    assert found.charged([10, 400, 10, 4, 10], HALF, min, round) == [10, 400, 20, 4, 12]
+    assert found.slowed([10, 400, 10, 4, 10], HALF, min, round) == [10, 400, 20, 4, 12]
 
 
 def test_what_compute_waits_for_takes_nothing_from_it() -> None:
-    found = beside(compute("a", writes="a"), sums("s", "a"), compute("b", reads="a", writes="b"))
-    assert found.charged([10, 400, 10], HALF, min, round) == [10, 400, 10]
+    found = interference(
+        compute("a", writes="a"), sums("s", "a"), compute("b", reads="a", writes="b")
+    )
+    assert found.slowed([10, 400, 10], HALF, min, round) == [10, 400, 10]
 
 
 def test_a_collective_behind_a_slot_runs_beside_the_next_one_and_no_further() -> None:
-    found = beside(
+    found = interference(
         *in_slot(Block(0, layer_part(0), BACKWARD), compute("a", writes="a"), sums("s", "a")),
         *in_slot(Block(1, layer_part(0), BACKWARD), compute("b", writes="b")),
         *in_slot(Block(2, layer_part(0), BACKWARD), compute("c", writes="c")),
     )
-    assert found.charged([10, 400, 10, 10], HALF, min, round) == [10, 400, 20, 10]
+    assert found.slowed([10, 400, 10, 10], HALF, min, round) == [10, 400, 20, 10]
 
 
 def test_slots_by_themselves_hand_on_what_is_under_way() -> None:
-    first = beside(compute("a", writes="a"), sums("s", "a"), sums("t", "a"))
-    due = first.left_of([10, 40, 2], {})
-    assert due == {"x": 42}
-    then = beside(compute("b", writes="b"), due=("x",))
-    assert then.charged([100], HALF, min, round, due) == [121]
-    assert then.left_of([121], due) == {}
+    first = interference(compute("a", writes="a"), sums("s", "a"), sums("t", "a"))
+    carry_in = first.carry_out([10, 40, 2], {})
+    assert carry_in == {"x": 42}
+    then = interference(compute("b", writes="b"), carry_in=("x",))
+    assert then.slowed([100], HALF, min, round, carry_in) == [121]
+    assert then.carry_out([121], carry_in) == {}
 
 
 def test_blocking_collectives_are_no_compute_beside_which_another_runs() -> None:
     """Beside are the two compute ops of 10, which last 40 if they lose half of the time."""
-    found = beside(
+    found = interference(
         compute("a", writes="a"),
         sums("s", "a"),
         compute("b", writes="b"),
         reduce("blocking", "c", "x", 1),
         compute("d", writes="d"),
     )
-    assert found.charged([10, 400, 10, 50, 10], HALF, min, round) == [10, 400, 30, 50, 10]
+    assert found.slowed([10, 400, 10, 50, 10], HALF, min, round) == [10, 400, 30, 50, 10]
 
 
 def test_what_follows_the_collective_that_is_waited_for_goes_on_beside_compute() -> None:
     """Two that take 44 together: the wait for the first of them does not end the second."""
-    found = beside(
+    found = interference(
         compute("a", writes="a"),
         sums("s", "a"),
         sums("t", "e"),
@@ -99,30 +101,30 @@ def test_what_follows_the_collective_that_is_waited_for_goes_on_beside_compute()
         compute("c", reads="a", writes="c"),
         compute("d", writes="d"),
     )
-    assert found.charged([10, 4, 40, 10, 10, 10], HALF, min, round) == [10, 4, 40, 32, 10, 10]
+    assert found.slowed([10, 4, 40, 10, 10, 10], HALF, min, round) == [10, 4, 40, 32, 10, 10]
 
 
 def test_what_was_under_way_is_over_once_a_later_one_of_its_stream_is_waited_for() -> None:
     """Of 100 ticks due and sums of 4 and 4 only the last, of 4, is left beside compute."""
-    found = beside(
+    found = interference(
         sums("s", "a"),
         sums("t", "e"),
         compute("b", reads="a", writes="b"),
-        due=("x",),
+        carry_in=("x",),
     )
-    assert found.charged([4, 4, 100], HALF, min, round, {"x": 100}) == [4, 4, 102]
+    assert found.slowed([4, 4, 100], HALF, min, round, {"x": 100}) == [4, 4, 102]
 
 
 def test_the_two_halves_of_a_split_backward_pass_are_slots_of_their_own() -> None:
-    found = beside(
+    found = interference(
         *in_slot(Block(0, layer_part(0), BACKWARD), compute("a", writes="a"), sums("s", "a")),
         *in_slot(Block(0, layer_part(0), BACKWARD), compute("b", writes="b")),
         *in_slot(Block(0, layer_part(0), BACKWARD, deferred=True), compute("c", writes="c")),
     )
-    assert found.charged([10, 400, 10, 10], HALF, min, round) == [10, 400, 20, 10]
+    assert found.slowed([10, 400, 10, 10], HALF, min, round) == [10, 400, 20, 10]
 
 
 def test_a_fence_takes_no_time_that_could_grow() -> None:
     fence = Op("f", FENCE, (), (), BLOCK)
-    found = beside(compute("a", writes="a"), sums("s", "a"), fence, compute("b", writes="b"))
-    assert found.charged([10, 4, 0, 100], HALF, min, round) == [10, 4, 0, 102]
+    found = interference(compute("a", writes="a"), sums("s", "a"), fence, compute("b", writes="b"))
+    assert found.slowed([10, 4, 0, 100], HALF, min, round) == [10, 4, 0, 102]

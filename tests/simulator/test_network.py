@@ -25,21 +25,21 @@ def meeting_over(*axes: str) -> list[Op]:
 def test_ranks_that_fill_nodes_evenly_are_all_alike() -> None:
     network = classes_of([lowered(TINY, "x=4,z=2,data=2")], SmallFabric())
     assert network.ranks == (0,)
-    assert all(meetings.sizes == (1,) for meetings in network.meetings.values())
+    assert all(class_groups.sizes == (1,) for class_groups in network.class_groups.values())
 
 
 def test_groups_that_straddle_nodes_unevenly_make_classes_of_their_own() -> None:
     """x=3 on nodes of 4: ranks 0-2 and 9-11 lie within a node, 3-5 and 6-8 across two."""
     network = classes_of([by_hand("x=3,data=4", *meeting_over("x"))], SmallFabric())
     assert network.ranks == (0, 3)
-    assert network.meetings["x",].sizes == (1, 1)
+    assert network.class_groups["x",].sizes == (1, 1)
 
 
 def test_a_class_splits_where_its_members_meet_different_classes() -> None:
     """x=3, y=2 on nodes of 4: ranks 0-2 lie in one node and meet, over y, 3-5, which lie in two."""
     network = classes_of([by_hand("x=3,y=2,z=2", *meeting_over("x", "y"))], SmallFabric())
     assert len(network.ranks) > 1
-    over_y = network.meetings["y",]
+    over_y = network.class_groups["y",]
     assert max(over_y.sizes) == 2
     assert sum(over_y.sizes) == len(network.ranks)
 
@@ -69,7 +69,7 @@ def test_ranks_on_like_rings_are_told_apart_by_whom_they_meet() -> None:
     network = classes_of([program], Pairs())
     assert network.ranks == (0, 2, 4)
     assert network.groups.classes.tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
-    assert network.meetings["y",].members == [[0, 1], [2]]
+    assert network.class_groups["y",].members == [[0, 1], [2]]
 
 
 def test_ranks_are_told_apart_by_rings_that_differ_only_while_two_axes_are_in_flight() -> None:
@@ -79,7 +79,7 @@ def test_ranks_are_told_apart_by_rings_that_differ_only_while_two_axes_are_in_fl
     assert network.ranks == (0,)
     with pytest.raises(UnlikeRanksError):
         network.ticks(over_x, both)
-    apart = classes_of([program], Pairs(slow_with=2), crowds=[both])
+    apart = classes_of([program], Pairs(slow_with=2), contended=[both])
     assert apart.ranks == (0, 2, 4)
     assert apart.ticks(over_x) == [3 * TICKS_PER_S] * 3
     assert apart.ticks(over_x, both) == [5 * TICKS_PER_S, 3 * TICKS_PER_S, 3 * TICKS_PER_S]
@@ -92,10 +92,10 @@ def test_members_of_a_class_meet_the_same_classes_over_the_same_rings(plan: str)
     )
     folded = classes_of([program], SmallFabric())
     every = classes_of([program], SmallFabric(), unfold=True)
-    for axes, meetings in folded.meetings.items():
+    for axes, class_groups in folded.class_groups.items():
         for number, rank in enumerate(folded.ranks):
-            assert meetings.rings[number] == every.meetings[axes].rings[rank]
-        assert set(meetings.rings) == set(every.meetings[axes].rings)
+            assert class_groups.rings[number] == every.class_groups[axes].rings[rank]
+        assert set(class_groups.rings) == set(every.class_groups[axes].rings)
 
 
 def test_thirty_thousand_ranks_are_sorted_into_classes_in_a_moment() -> None:

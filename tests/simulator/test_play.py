@@ -89,8 +89,8 @@ def test_oar_hides_the_smaller_of_all_reduce_and_weight_gradient(bytes_per_s: fl
         span.op.name: span.duration_s for span in simulate_timeline([blocking], costs, fabric).spans
     }
     reduces = [name for name in spans if name.endswith(".grad.reduce")]
-    twins = [name.replace(".grad.reduce", ".grad.weight") for name in reduces]
-    hidden = sum(min(spans[a], spans[b]) for a, b in zip(reduces, twins, strict=True))
+    counterparts = [name.replace(".grad.reduce", ".grad.weight") for name in reduces]
+    hidden = sum(min(spans[a], spans[b]) for a, b in zip(reduces, counterparts, strict=True))
     overlapped = simulate_timeline([lowered(TINY, "x=2,overlap=oar")], costs, fabric)
     whole = sum(spans.values())
     assert overlapped.step_s == pytest.approx(whole - hidden, rel=1e-9)
@@ -179,7 +179,7 @@ def halved_s(program: Program, **seconds: float) -> float:
 
 
 def test_an_overlapped_collective_takes_its_share_from_the_compute_beside_it() -> None:
-    beside = by_hand(
+    interference = by_hand(
         "x=2",
         compute("first", writes="a"),
         reduce("reduce", "a", "x", 1_000_000, "x"),
@@ -187,17 +187,17 @@ def test_an_overlapped_collective_takes_its_share_from_the_compute_beside_it() -
         compute("last", reads="a b", writes="c"),
     )
     # the all-reduce lasts 1 s, and takes half of it
-    assert halved_s(beside, first=1.0, second=2.0, last=0.5) == pytest.approx(1.0 + 2.5 + 0.5)
+    assert halved_s(interference, first=1.0, second=2.0, last=0.5) == pytest.approx(1.0 + 2.5 + 0.5)
 
 
 def test_a_copy_of_another_stream_takes_nothing_from_the_compute_beside_it() -> None:
-    beside = by_hand(
+    interference = by_hand(
         "x=1",
         compute("copy", writes="a", stream="to_device"),
         compute("work", writes="b"),
         compute("last", reads="a b", writes="c"),
     )
-    assert halved_s(beside, copy=2.0, work=1.0, last=0.5) == pytest.approx(2.0 + 0.5)
+    assert halved_s(interference, copy=2.0, work=1.0, last=0.5) == pytest.approx(2.0 + 0.5)
 
 
 def test_a_collective_that_compute_waits_for_takes_nothing_from_it() -> None:

@@ -122,8 +122,8 @@ def test_every_collective_does_exactly_the_work_that_it_was_asked_for(
     flights = [index for index, op in enumerate(run.program.ops) if op.is_collective]
     for flight in flights:
         op = run.program.ops[flight]
-        meetings = run.network.meetings[op.axes]
-        members = meetings.members[meetings.meeting[0]]
+        class_groups = run.network.class_groups[op.axes]
+        members = class_groups.members[class_groups.of_class[0]]
         begin, end = int(run.start[0, flight]), int(run.end[0, flight])
         edges = {begin, end}
         for number in members:

@@ -201,9 +201,9 @@ class IsolatedBlocks:
             ops, following = self.script.slots(micro_batch, works, ends, layers)
             durations = [self._ticks[_in_first_layer(op)] for op in ops]
             if share := self.clock.fabric.compute_share:
-                due = self._left(after, layers) if after is not None else {}
-                beside = interference_of(ops, following, tuple(due))
-                durations = beside.charged(durations, share, np.minimum, _rounded, due)
+                carry_in = self._left(after, layers) if after is not None else {}
+                interference = interference_of(ops, following, tuple(carry_in))
+                durations = interference.slowed(durations, share, np.minimum, _rounded, carry_in)
             self._known[key] = isolated_times(ops, following, durations, len(self.some.rows))
         return self._known[key]
 
@@ -212,7 +212,7 @@ class IsolatedBlocks:
         work, ends = before
         ops, following = self.script.slots(self._last, (work,), ends, layers)
         durations = [self._ticks[_in_first_layer(op)] for op in ops]
-        return interference_of(ops, following).left_of(durations, {})
+        return interference_of(ops, following).carry_out(durations, {})
 
     @cached_property
     def _known(
