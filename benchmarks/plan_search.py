@@ -27,8 +27,8 @@ def main() -> None:
         machine = load_machine(name)
         placed = scheduler(machine, devices)
         begun = time.perf_counter()
-        question = SearchProblem(find_model(model), devices, batch)
-        *_, state = search(question, machine, placement=placed, workers=workers)
+        problem = SearchProblem(find_model(model), devices, batch)
+        *_, state = search(problem, machine, placement=placed, workers=workers)
         seconds = time.perf_counter() - begun
         own, theirs = (
             resource.getrusage(who).ru_maxrss

@@ -86,13 +86,13 @@ def _fits(prediction: Prediction, change: Change) -> bool:
         return False
 
 
-def none_fits(question: SearchProblem, machine: Machine, state: Progress) -> str:
+def none_fits(problem: SearchProblem, machine: Machine, state: Progress) -> str:
     """By how much every plan misses the device's memory, and how many devices may be enough."""
     from simulator.search.warm_start import enough_devices
 
     over = state.least_bytes - machine.device.usable_bytes
     if over <= 0:
         return ""
-    devices = enough_devices(question, machine)
+    devices = enough_devices(problem, machine)
     on = "" if devices is None else f"; on {devices:,} devices one may fit"
     return f", each misses the device's memory by {tables.gib(over)} or more{on}"

@@ -21,7 +21,7 @@ class Found:
     """What a search for the best plans in an `objective` found, and what those along its fronts
     did; the search was to end where the best may miss the optimum by a share `enough` at most."""
 
-    question: SearchProblem
+    problem: SearchProblem
     machine: Machine
     state: Progress
     objective: str
@@ -36,11 +36,11 @@ class Found:
         """
         state = self.state
         return {
-            "model": self.question.gpt.name,
+            "model": self.problem.gpt.name,
             "machine": self.machine.name,
             "software": self.machine.variant or None,
-            "devices": self.question.devices,
-            "batch": self.question.batch,
+            "devices": self.problem.devices,
+            "batch": self.problem.batch,
             "objective": self.objective,
             "plans_considered": state.considered,
             "plans_fitting": state.fitting,
@@ -56,10 +56,10 @@ class Found:
 
     def describe(self) -> str:
         """The answer as a person reads it."""
-        question = self.question
+        problem = self.problem
         head = (
-            f"{question.gpt.name} on {tables.several(question.devices, 'device')} of "
-            f"{self.machine.name}, {tables.several(question.batch, 'sequence')} a step"
+            f"{problem.gpt.name} on {tables.several(problem.devices, 'device')} of "
+            f"{self.machine.name}, {tables.several(problem.batch, 'sequence')} a step"
         )
         parts = [head, self.certificate()]
         titles = {"memory_front": "less and less memory", "devices_front": "time or node-hours"}
@@ -91,7 +91,7 @@ class Found:
         if not state.found:
             if not state.is_optimal:
                 return "none found yet"
-            return f"no {those} fits{none_fits(self.question, self.machine, state)}"
+            return f"no {those} fits{none_fits(self.problem, self.machine, state)}"
         if state.is_optimal:
             return f"no other {those} is better than these"
         if not state.bound:

@@ -38,29 +38,29 @@ class Searches:
     exhaustive: bool
     gap: float
 
-    def answer(self, question: SearchProblem, *, alone: bool = True) -> Progress | None:
+    def answer(self, problem: SearchProblem, *, alone: bool = True) -> Progress | None:
         """How far a search came: to its end, or as far as somebody waited; None if nowhere. One of
         a front, and so not `alone`, that loses a process ends in its error: what is not certain is
         left out there."""
         from simulator.search import checked
 
-        last = self._watched(self._states(question), alone=alone)
+        last = self._watched(self._states(problem), alone=alone)
         return last if last is None else checked(last)
 
     def _states(
-        self, question: SearchProblem, capacity_bytes: int | None = None
+        self, problem: SearchProblem, capacity_bytes: int | None = None
     ) -> Iterator[Progress]:
         from simulator.search import search
         from simulator.search.baselines import exhaustive
         from topologies.placement_names import parse_placement
 
-        placed = parse_placement(self.policy, self.machine, question.devices)
+        placed = parse_placement(self.policy, self.machine, problem.devices)
         if self.exhaustive and capacity_bytes is None:
             return exhaustive(
-                question, self.machine, placement=placed, top=self.top, objective=self.objective
+                problem, self.machine, placement=placed, top=self.top, objective=self.objective
             )
         return search(
-            question,
+            problem,
             self.machine,
             placement=placed,
             top=self.top,
@@ -94,7 +94,7 @@ class Searches:
     def _is_certain(self, state: Progress | None) -> bool:
         return state is not None and (state.is_optimal or self._is_good(state))
 
-    def memory_front(self, question: SearchProblem, state: Progress) -> list[Prediction]:
+    def memory_front(self, problem: SearchProblem, state: Progress) -> list[Prediction]:
         """The best plan, then ever again the best that needs a tenth less memory or still less."""
         from simulator.search import SearchError
 
@@ -103,7 +103,7 @@ class Searches:
         while front and len(front) <= FRONT:
             room = front[-1].memory.peak_bytes * 9 // 10
             try:
-                found = once._watched(once._states(question, room), alone=False)
+                found = once._watched(once._states(problem, room), alone=False)
             except SearchError as error:
                 options.note(f"{error}")
                 found = None
@@ -116,16 +116,16 @@ class Searches:
         return front
 
     def devices_front(
-        self, question: SearchProblem, state: Progress, others: tuple[int, ...]
+        self, problem: SearchProblem, state: Progress, others: tuple[int, ...]
     ) -> list[Prediction]:
         """The best plan of each number of devices that is faster, or cheaper in node-hours, than
         those of all others."""
         fastest = replace(self, top=1, objective="time")
         found = list(state.found[:1]) if self.objective == "time" else []
         known = {prediction.devices for prediction in found}
-        for devices in sorted({*others, question.devices} - known):
+        for devices in sorted({*others, problem.devices} - known):
             try:
-                last = fastest.answer(replace(question, devices=devices), alone=False)
+                last = fastest.answer(replace(problem, devices=devices), alone=False)
             except SimgptError as error:
                 options.note(f"{devices:,} devices are left out: {error}")
                 continue

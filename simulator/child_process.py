@@ -1,10 +1,9 @@
-"""What processes that work for another one have in common: their end, and a sign of life.
+"""Child processes: ending with their parent, and heartbeats.
 
-A process beats: a thread of it sends a byte again and again for as long as the process runs at all,
-whatever it computes. One that was stopped, or that a machine does not let run any more, falls
-silent, and whoever waits for it need not wait for ever. A busy machine makes beats late and nothing
-else: only time in which the one who listens ran itself counts as silence, and a process that took
-any time of a processor meanwhile runs, beats or not.
+A thread of the child sends a byte at a fixed interval for as long as the process runs, whatever it
+computes. A child that was stopped sends none, so that its parent need not wait for ever. On a busy
+machine heartbeats are late; so only time in which the parent itself ran counts as silence, and a
+child that used any processor time meanwhile counts as running.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class Watch:
 
 
 @contextmanager
-def unheard(signals: Iterable[signal.Signals]) -> Iterator[None]:
+def signals_ignored(signals: Iterable[signal.Signals]) -> Iterator[None]:
     """Processes started meanwhile do not hear of some signals, from their first moment on.
 
     This process hears of them afterwards: in the middle of a start, an interruption would leave a

@@ -1,4 +1,5 @@
-"""Python's search for cycles of objects, which simulating hardly makes and pays a quarter for."""
+"""Pausing the garbage collector: a quarter of a simulation's time otherwise, for hardly any
+cycles."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Meanwhile nobody looks for cycles: predicting makes few of them, and no end of objects."""
+    """Pause the cyclic garbage collector: predictions allocate many objects and few cycles."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -14,13 +14,12 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import Indices
 from topologies.errors import MachineError, TooFewDevicesError
 from topologies.files.hostlist import node_numbers
 from topologies.hardware.interconnect import Dragonfly
 from topologies.machine import Machine
 from topologies.routing.wiring import wiring
-
-Ints = NDArray[np.int64]
 
 ORDERS = ("sorted", "shuffled")
 _FRAGMENTS = 38.2  # pieces of free space that a 64-node job of Frontier got
@@ -34,8 +33,8 @@ class Placement:
     The arrays must not change: placements with equal ones are equal, for caches.
     """
 
-    node: Ints
-    device: Ints
+    node: Indices
+    device: Indices
 
     def __hash__(self) -> int:
         return hash(self._digest)
@@ -91,7 +90,7 @@ def scattered(
     return on_nodes(machine, _ordered(np.concatenate(drawn), order, generator), ranks)
 
 
-def _shares(room: Ints, count: int) -> Ints:
+def _shares(room: Indices, count: int) -> Indices:
     """As even shares of `count` as the room of each group allows, the first ones larger by one."""
     level = int(np.searchsorted([np.minimum(room, n).sum() for n in range(room.max() + 1)], count))
     shares = np.minimum(room, level)
@@ -172,6 +171,6 @@ def check_order(order: str) -> None:
         raise MachineError(f'node order "{order}" is not known; try {" or ".join(ORDERS)}')
 
 
-def _ordered(nodes: NDArray[np.integer], order: str, generator: np.random.Generator) -> Ints:
+def _ordered(nodes: NDArray[np.integer], order: str, generator: np.random.Generator) -> Indices:
     check_order(order)
     return np.sort(nodes) if order == "sorted" else generator.permutation(nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workload.op import HOST, ROLES
-from workload.structure import Ints
+from workload.sizes.arrays import Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class MemoryUse:
     parts: dict[str, int]
 
 
-def use_of(level: Ints, where: str) -> MemoryUse:
+def use_of(level: Bytes, where: str) -> MemoryUse:
     """Bytes by role, (roles,), as a report of memory."""
     parts = dict(zip(ROLES, level.tolist(), strict=True))
     return MemoryUse(where, sum(parts.values()) - parts[HOST], parts)

@@ -13,7 +13,8 @@ from workload.memory import MemoryUse, use_of
 from workload.op import Block, Buffer, Op
 from workload.plan import Plan
 from workload.schedule import Slot
-from workload.structure import Ints, Structure
+from workload.sizes.arrays import Bytes
+from workload.structure import Structure
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Program:
         return self.outline.releases
 
     @cached_property
-    def levels(self) -> Ints:
+    def levels(self) -> Bytes:
         """Bytes in use during each op by role, (roles, ops)."""
         return self.outline.levels(self.nbytes)
 

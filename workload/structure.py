@@ -8,13 +8,12 @@ from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workload.dataflow import Waits, retired_at, waits
 from workload.op import ROLES, Block, Buffer, Op
 from workload.schedule import Slot
+from workload.sizes.arrays import Bytes, Indices
 
-Ints = NDArray[np.int64]
 Others = ParamSpec("Others")
 Found = TypeVar("Found")
 
@@ -53,7 +52,7 @@ class Structure:
                 freed[index].append(name)
         return freed
 
-    def levels(self, nbytes: Sequence[int]) -> Ints:
+    def levels(self, nbytes: Sequence[int]) -> Bytes:
         """Bytes in use during each op by role, (roles, ops), given the sizes of all buffers.
 
         Persistent buffers count throughout, any other from the op that first writes it.
@@ -63,7 +62,7 @@ class Structure:
             self.persistent(nbytes)[:, None] + (born - gone).cumsum(axis=1) + gone, dtype=np.int64
         )
 
-    def persistent(self, nbytes: Sequence[int]) -> Ints:
+    def persistent(self, nbytes: Sequence[int]) -> Bytes:
         """Bytes by role that are there all the time, (roles,)."""
         level = np.zeros(len(ROLES), dtype=np.int64)
         for buffer, size in zip(self.buffers.values(), nbytes, strict=True):
@@ -71,7 +70,7 @@ class Structure:
                 level[ROLES.index(buffer.role)] += size
         return level
 
-    def changes(self, nbytes: Sequence[int]) -> tuple[Ints, Ints]:
+    def changes(self, nbytes: Sequence[int]) -> tuple[Bytes, Bytes]:
         """Bytes by role, (roles, ops), that come with each op, and that are free after it; without
         those that are there all the time."""
         sizes = np.array(nbytes, dtype=np.int64)
@@ -83,7 +82,7 @@ class Structure:
         return found[0], found[1]
 
     @cached_property
-    def _lives(self) -> tuple[Ints, Ints]:
+    def _lives(self) -> tuple[Indices, Indices]:
         """Which op, which role, which buffer: where buffers come, and where they go."""
         number = {name: at for at, name in enumerate(self.buffers)}
         role = {name: ROLES.index(buffer.role) for name, buffer in self.buffers.items()}

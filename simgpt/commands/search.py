@@ -133,19 +133,19 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from topologies.placement_names import parse_placement
 
     gpt = options.model_of(model)
-    question = SearchProblem(gpt, how["devices"], _batch(gpt, how), options.fixed_of(how["plan"]))
+    problem = SearchProblem(gpt, how["devices"], _batch(gpt, how), options.fixed_of(how["plan"]))
     built = options.machine_of(machine, how["settings"])
     if how["rank_by"] == "axonn":
         _alone(how)
         placed = parse_placement(how["placement"], built, how["devices"])
-        text, record = _ranked_by_axonn(question, built, placed, how["top"])
+        text, record = _ranked_by_axonn(problem, built, placed, how["top"])
         options.answer(text, record | asked(model, machine, how), as_json=as_json, output=output)
         return
     if how["exhaustive"] and how["workers"] is not None:
         raise click.UsageError("--exhaustive goes without --workers")
     with Patience(how["limit_s"] or math.inf) as patience:
-        state, fronts = _answered(question, built, patience, how)
-    found = Found(question, built, state, how["objective"], how["gap"], fronts)
+        state, fronts = _answered(problem, built, patience, how)
+    found = Found(problem, built, state, how["objective"], how["gap"], fronts)
     record = found.as_record() | asked(model, machine, how)
     text = found.describe()
     options.answer(text, record, as_json=as_json, output=output)
@@ -154,18 +154,18 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
 
 def _answered(
-    question: SearchProblem, machine: Machine, patience: Patience, how: dict[str, Any]
+    problem: SearchProblem, machine: Machine, patience: Patience, how: dict[str, Any]
 ) -> tuple[Progress, dict[str, list[Prediction]]]:
     """How far the search came, and those along its fronts."""
     same = ("objective", "top", "workers", "exhaustive", "gap")
     searches = Searches(machine, how["placement"], patience, **{key: how[key] for key in same})
-    state = searches.answer(question)
+    state = searches.answer(problem)
     if state is None:
         options.note("simgpt: interrupted" if patience.status else "simgpt: the time is too short")
         raise SystemExit(patience.status or 3)
     others = how["also_devices"]
-    memory = searches.memory_front(question, state) if how["memory_front"] else []
-    devices = searches.devices_front(question, state, others) if others else []
+    memory = searches.memory_front(problem, state) if how["memory_front"] else []
+    devices = searches.devices_front(problem, state, others) if others else []
     return state, {"memory_front": memory, "devices_front": devices}
 
 
@@ -187,21 +187,21 @@ def _alone(how: dict[str, Any]) -> None:
 
 
 def _ranked_by_axonn(
-    question: SearchProblem, machine: Machine, placement: Placement, top: int
+    problem: SearchProblem, machine: Machine, placement: Placement, top: int
 ) -> tuple[str, dict[str, Any]]:
     from simulator.search.baselines import by_axonn, kendall_tau
 
-    ranked = by_axonn(question, machine, placement=placement, top=top)
+    ranked = by_axonn(problem, machine, placement=placement, top=top)
     tau = kendall_tau(ranked) if len(ranked) > 1 else None
     said = (
         "" if tau is None else f"Rank correlation of AxoNN's model with the simulator: {tau:.2f}."
     )
     record = {
-        "model": question.gpt.name,
+        "model": problem.gpt.name,
         "machine": machine.name,
         "software": machine.variant or None,
-        "devices": question.devices,
-        "batch": question.batch,
+        "devices": problem.devices,
+        "batch": problem.batch,
         "kendall_tau": tau,
         "correlation": said,
         "plans": [

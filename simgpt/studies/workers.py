@@ -18,7 +18,7 @@ from typing import Protocol
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Batch, Row, rows_of
 from simgpt.studies.inputs import Inputs
-from simulator.child_process import Pulse, Watch, beat, end_with_the_parent, unheard
+from simulator.child_process import Pulse, Watch, beat, end_with_the_parent, signals_ignored
 
 AHEAD = 4  # batches begun per worker, so that a slow one holds up few others
 TRIES = 3
@@ -213,7 +213,9 @@ class _Worker:
         self._process: SpawnProcess = context.Process(
             target=serve, args=(theirs, beats, frozen_s, inputs), daemon=True, name="simgpt-worker"
         )
-        with unheard({signal.SIGINT}):  # a terminal's Ctrl-C is for the sweep, which ends them
+        with signals_ignored(
+            {signal.SIGINT}
+        ):  # a terminal's Ctrl-C is for the sweep, which ends them
             self._process.start()
         theirs.close()
         beats.close()

@@ -21,15 +21,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.engine.op_position import Cut, positions_of
-from simulator.ranks.classes import Ints, RankClasses
+from simulator.ranks.classes import RankClasses
 from workload.op import NONE
 from workload.program import Program
+from workload.sizes.arrays import Flags, Indices, Ticks
 from workload.structure import Structure, memoized_on
-
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,9 @@ class Predecessors:
     are its waits. `first` has the place of each op's first entry.
     """
 
-    op: Ints
-    earlier: Ints
-    first: Ints
+    op: Indices
+    earlier: Indices
+    first: Indices
 
 
 @memoized_on
@@ -72,21 +70,21 @@ class RepeatAxis:
     """
 
     cut: Cut
-    at: Ints
+    at: Indices
     reach: int
-    counterparts: dict[int, Ints]
+    counterparts: dict[int, Indices]
 
     @property
     def inside(self) -> Flags:
         """Which ops belong to a part."""
         return np.asarray(self.at != NONE)
 
-    def growth(self, times: Ints) -> Ints:
+    def growth(self, times: Ticks) -> Ticks:
         """By how much an op's time grows from one part to the next; zero for ops of no part."""
         gap = times[:, self.counterparts[0]] - times[:, self.counterparts[-1]]
         return np.where(self.inside, gap // (self.cut.omitted + 1), 0)
 
-    def is_even(self, times: Ints) -> bool:
+    def is_even(self, times: Ticks) -> bool:
         """Whether the parts beside the cut move from one to the next as the omitted ones do."""
         growth = self.growth(times)
         base = times[:, self.counterparts[-1]]
@@ -118,7 +116,7 @@ def _repeat_axis(
 
 
 @memoized_on
-def _parts(outline: Structure, axis: str) -> Ints:
+def _parts(outline: Structure, axis: str) -> Indices:
     """Each op's layer or micro-batch."""
     positions = positions_of(outline)
     return np.array([getattr(where, axis) for where in positions], dtype=np.int64)
@@ -127,7 +125,7 @@ def _parts(outline: Structure, axis: str) -> Ints:
 @memoized_on
 def _counterparts(
     outline: Structure, axis: str, back: int, near_cut: tuple[int, ...]
-) -> dict[int, Ints]:
+) -> dict[int, Indices]:
     """For some parts beside the cut the index of each op's counterpart there."""
     positions = positions_of(outline)
     index = {where: number for number, where in enumerate(positions)}
@@ -147,8 +145,8 @@ class FoldedTimes:
     network: RankClasses
     layers: RepeatAxis
     micro_batches: RepeatAxis
-    start: Ints
-    end: Ints
+    start: Ticks
+    end: Ticks
 
     @cached_property
     def predecessors(self) -> Predecessors:
@@ -156,7 +154,7 @@ class FoldedTimes:
         return predecessors(self.program.outline)
 
     @cached_property
-    def earlier_end(self) -> Ints:
+    def earlier_end(self) -> Ticks:
         """For each pair the end of the earlier op, (classes, pairs).
 
         Where a pair straddles a cut, the earlier op is an omitted one, so many parts away from its
@@ -186,12 +184,12 @@ class FoldedTimes:
             return False
         return self._everyone_starts(np.sum(extremes, axis=0))
 
-    def _straddles(self, of: RepeatAxis) -> Ints:
+    def _straddles(self, of: RepeatAxis) -> Indices:
         """1 where the earlier op of a pair stands before the cut and the later behind, -1 the other
         way round, 0 elsewhere and where the pair does not move along."""
         return self._sides(of) * self._moves_along(of)
 
-    def _sides(self, of: RepeatAxis) -> Ints:
+    def _sides(self, of: RepeatAxis) -> Indices:
         behind = (of.at >= of.cut.back).astype(np.int64)
         sides = behind[self.predecessors.op] - behind[self.predecessors.earlier]
         return np.where(self.predecessors.earlier >= 0, sides, 0)
@@ -214,10 +212,10 @@ class FoldedTimes:
             near = near & ~unlike
         return np.asarray(near & (earlier >= 0))
 
-    def _earlier_growth(self, of: RepeatAxis) -> Ints:
+    def _earlier_growth(self, of: RepeatAxis) -> Ticks:
         return of.growth(self.end)[:, self.predecessors.earlier] * self._moves_along(of)
 
-    def _slack_change(self, of: RepeatAxis) -> Ints:
+    def _slack_change(self, of: RepeatAxis) -> Ticks:
         """How a pair's slack differs at the far end of the omitted parts, beside the cut."""
         op = self.predecessors.op
         at = of.at[op]
@@ -227,7 +225,7 @@ class FoldedTimes:
         change = of.growth(self.start)[:, op] - self._earlier_growth(of)
         return np.asarray(outward * of.cut.omitted * change, dtype=np.int64)
 
-    def _everyone_starts(self, slack: Ints) -> bool:
+    def _everyone_starts(self, slack: Ticks) -> bool:
         """Whether each op starts as soon as it can: without slack behind some op it follows, its
         own or, in a collective, another member's."""
         least = np.minimum.reduceat(slack, self.predecessors.first, axis=1)

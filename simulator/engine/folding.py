@@ -30,7 +30,7 @@ from simulator.engine.op_position import Cut, Fold, copies_in, places_in, positi
 from simulator.engine.overlap_proof import OpTimes, overlaps_repeat
 from simulator.engine.simulate import SimulatedOps, simulate_ops
 from simulator.engine.stream_graph import graph_of
-from simulator.ranks.classes import Fabric, Ints, RankClasses, classes_of, until_consistent
+from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
 from simulator.result import StepResult
 from workload.gpt import GPT
 from workload.lowering import lower, lower_again
@@ -40,6 +40,7 @@ from workload.op import HOST, ROLES, Op
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.plan import Plan
 from workload.program import Program
+from workload.sizes.arrays import Indices, Values
 from workload.structure import Structure
 
 LAYERS, MICRO_BATCHES = 12, 4  # the fewest whose ends may be unlike the parts beside the cut
@@ -185,7 +186,7 @@ class _Corners:
         return micro_batch_axis(self.fold.micro_batches, self.outline)
 
     @cached_property
-    def places(self) -> list[Ints]:
+    def places(self) -> list[Indices]:
         """For each corner the places of the folded program's ops in it."""
         own = np.arange(len(self.programs[0].ops), dtype=np.int64)
         others = zip(self.more[1:], self.programs[1:], strict=True)
@@ -206,7 +207,7 @@ class _Corners:
                 corner[place] = replace(corner[place], nbytes=int(whole[index]))
         return ops
 
-    def extrapolated(self, values: Sequence[Ints], *, deep_only: bool = False) -> Ints:
+    def extrapolated(self, values: Sequence[Values], *, deep_only: bool = False) -> Values:
         """Values at the corners' ops, (anything, ops), to the folded ops of the whole program, or
         of the one with all layers, but with the folded one's micro-batches."""
         at = {

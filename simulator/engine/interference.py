@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from simulator.ranks.classes import Ints
 from workload.dataflow import Waits
 from workload.op import COMPUTE, NONE, Op
+from workload.sizes.arrays import Ticks
 
 FENCE = "fence"
-Ticks = TypeVar("Ticks", int, Ints)
+TicksLike = TypeVar("TicksLike", int, Ticks)
 CarryIn = Mapping[str, Any]  # by stream, ticks of the collectives in flight at the begin
 
 
@@ -57,12 +57,12 @@ class Interference:
 
     def slowed(
         self,
-        alone: Sequence[Ticks],
+        alone: Sequence[TicksLike],
         share: float,
         least: Callable[[Any, Any], Any],
-        rounded: Callable[[Any], Ticks],
+        rounded: Callable[[Any], TicksLike],
         carry_in: CarryIn | None = None,
-    ) -> list[Ticks]:
+    ) -> list[TicksLike]:
         """The ops' ticks, lengthened by what collectives in flight take from them.
 
         `alone` has isolated ticks: numbers, or arrays with one for each of many plans.
@@ -79,11 +79,11 @@ class Interference:
             result[window.first] = result[window.first] + rounded(share * least(lasts, compute))
         return result
 
-    def carry_out(self, alone: Sequence[Ticks], carry_in: CarryIn) -> dict[str, Ticks]:
+    def carry_out(self, alone: Sequence[TicksLike], carry_in: CarryIn) -> dict[str, TicksLike]:
         """Ticks of the collectives on each stream that have no compute behind them."""
         return {window.stream: self._lasts(window, alone, carry_in) for window in self.unmatched}
 
-    def _lasts(self, window: OverlapWindow, alone: Sequence[Ticks], carry_in: CarryIn) -> Any:
+    def _lasts(self, window: OverlapWindow, alone: Sequence[TicksLike], carry_in: CarryIn) -> Any:
         before = carry_in.get(window.stream, 0) if window.carry_in else 0
         return sum((alone[index] for index in window.members), before)
 

@@ -28,35 +28,32 @@ from functools import cached_property
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.engine.fold_proof import RepeatAxis
-from simulator.ranks.classes import Ints
 from workload.op import Op
-
-Flags = NDArray[np.bool_]
+from workload.sizes.arrays import Flags, Indices, Ticks
 
 
 @dataclass(frozen=True)
 class OpTimes:
     """When ops start and end: arrays (classes, ops)."""
 
-    start: Ints
-    end: Ints
+    start: Ticks
+    end: Ticks
 
     @property
-    def last(self) -> Ints:
+    def last(self) -> Ticks:
         """How long ops last."""
         return self.end - self.start
 
-    def hull(self, ops: Ints) -> tuple[Ints, Ints]:
+    def hull(self, ops: Indices) -> tuple[Ticks, Ticks]:
         """The first start and the last end of some ops, for each class."""
         return (
             self.start[:, ops].min(axis=1, keepdims=True),
             self.end[:, ops].max(axis=1, keepdims=True),
         )
 
-    def overlaps(self, first: Ints, last: Ints) -> Flags:
+    def overlaps(self, first: Ticks, last: Ticks) -> Flags:
         """Which ops overlap a span of time, for each class."""
         return np.asarray((self.start < last) & (self.end > first))
 
@@ -70,7 +67,7 @@ class Insertion:
 
     ops: Sequence[Op]
     axis: RepeatAxis
-    group: Ints
+    group: Indices
     before: OpTimes
     after: OpTimes
 
@@ -97,7 +94,7 @@ class Insertion:
         return np.asarray(collective & (self.before.end > self.before.start).any(axis=0))
 
     @property
-    def _part(self) -> Ints:
+    def _part(self) -> Indices:
         return self.axis.at - self.axis.cut.back
 
     @cached_property
@@ -108,7 +105,7 @@ class Insertion:
         return np.asarray(self._collectives & self.axis.inside & near)
 
     @cached_property
-    def _steps(self) -> Ints:
+    def _steps(self) -> Ticks:
         """By how much ops move from one part to the next."""
         return self.axis.growth(self.after.start)
 
@@ -125,7 +122,7 @@ class Insertion:
                     return False
         return True
 
-    def _series(self) -> Ints:
+    def _series(self) -> Indices:
         """For each collective beside the cut the number of its series, -1 for all others."""
         series = np.full(len(self.ops), -1, dtype=np.int64)
         keys = np.stack([self._steps[0], self.group])[:, self._window]
@@ -148,7 +145,7 @@ class Insertion:
         first, last = first + min(nearest, furthest), last + max(nearest, furthest)
         return not self.after.overlaps(first, last)[:, strangers].any()
 
-    def _moves_alike(self, series: Ints, times: OpTimes) -> bool:
+    def _moves_alike(self, series: Indices, times: OpTimes) -> bool:
         """Step 4."""
         shift = self.after.start - self.before.start
         if not _one_by_one(self.ops, times, self._collectives):
@@ -160,7 +157,7 @@ class Insertion:
         return True
 
 
-def _queues(ops: Sequence[Op], start: Ints, collectives: Flags) -> list[Ints]:
+def _queues(ops: Sequence[Op], start: Ticks, collectives: Flags) -> list[Indices]:
     """The collectives of each stream, by their start. At the cut that is not issue order: what
     is issued ahead for the next part changes places with what others were put in behind."""
     streams: dict[str, list[int]] = {}
@@ -181,7 +178,7 @@ def _one_by_one(ops: Sequence[Op], times: OpTimes, collectives: Flags) -> bool:
 
 def _overlapping(
     ops: Sequence[Op], times: OpTimes, collectives: Flags
-) -> Iterator[tuple[int, Ints, Ints]]:
+) -> Iterator[tuple[int, Indices, Indices]]:
     """For each class the pairs of collectives that overlap, stream by stream."""
     for number, (start, end) in enumerate(zip(times.start, times.end, strict=True)):
         for one, other in combinations(_queues(ops, start, collectives), 2):

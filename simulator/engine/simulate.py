@@ -13,10 +13,11 @@ from simulator.engine.interference import FENCE, Interference
 from simulator.engine.stream_graph import StreamGraph, graph_of
 from simulator.engine.streams import Engine, OpTicks, RankTask
 from simulator.engine.ticks import to_seconds, to_ticks
-from simulator.ranks.classes import Fabric, Ints, RankClasses, classes_of, until_consistent
+from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
 from workload.errors import PlanCannotRunError
 from workload.op import Op
 from workload.program import Program
+from workload.sizes.arrays import Ticks
 from workload.timeline import Span, Timeline
 
 
@@ -26,8 +27,8 @@ class SimulatedOps:
 
     program: Program
     network: RankClasses
-    start: Ints
-    end: Ints
+    start: Ticks
+    end: Ticks
 
 
 def simulate_timeline(

@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 
 from simulator.engine.stream_graph import StreamGraph, graph_among
-from simulator.ranks.classes import Ints
 from workload.gpt import GPT
 from workload.lowering import lower_slots, lower_slots_again
 from workload.op import ROLES, STEP, Op
@@ -21,6 +20,7 @@ from workload.passes.matmul_forms import Forms
 from workload.plan import Plan
 from workload.program import Program
 from workload.schedule import Slot
+from workload.sizes.arrays import Bytes
 from workload.stages import samples
 from workload.structure import Structure, memoized_on
 
@@ -35,8 +35,8 @@ class SlotOps:
 
     program: Program
     places: tuple[int, ...]
-    born: Ints
-    gone: Ints
+    born: Bytes
+    gone: Bytes
 
     @cached_property
     def ops(self) -> Sequence[Op]:
@@ -67,7 +67,7 @@ class SlotOps:
         return model, sum(each)
 
     @cached_property
-    def memory(self) -> tuple[Ints, Ints, Op | None]:
+    def memory(self) -> tuple[Bytes, Bytes, Op | None]:
         """Bytes by role beyond those in use before: at the op with the most and after the last op;
         and the former op. Buffers of messages are counted by `stage_memory`."""
         if not self.places:
@@ -99,7 +99,7 @@ class StageKind:
         return SlotOps(self.program, places, *self._changes)
 
     @cached_property
-    def _changes(self) -> tuple[Ints, Ints]:
+    def _changes(self) -> tuple[Bytes, Bytes]:
         return self.program.outline.changes(self.program.nbytes)
 
     def part(self, slot: Slot) -> SlotOps:
@@ -163,7 +163,7 @@ class StageKind:
         """Bytes of the residual stream between two chunks."""
         return next((op.nbytes for op in self.program.ops if op.is_message), 0)
 
-    def persistent(self, micro_batches: int) -> Ints:
+    def persistent(self, micro_batches: int) -> Bytes:
         """Bytes by role that are there all the time, with the tokens of so many micro-batches."""
         outline, nbytes = self.program.outline, self.program.nbytes
         level = outline.persistent(nbytes)

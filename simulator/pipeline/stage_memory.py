@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from simulator.engine.op_position import position
 from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule
 from simulator.pipeline.slot_ops import SlotOps, StageKind
-from simulator.ranks.classes import Ints
 from workload.memory import MemoryUse, use_of
 from workload.op import ROLES, Op
 from workload.schedule import Slot
+from workload.sizes.arrays import Bytes, Counts, Indices
 from workload.stages import chunk_layers
 
 
@@ -46,7 +46,7 @@ def stage_peak(
     return use_of(*max(found, key=lambda use: int(use[0].sum())))
 
 
-def _parts(kind: StageKind, order: Sequence[Slot]) -> tuple[list[SlotOps], Ints]:
+def _parts(kind: StageKind, order: Sequence[Slot]) -> tuple[list[SlotOps], Indices]:
     """The different parts that stand for slots, and for each slot which one."""
     numbers: dict[tuple[str, int, int], int] = {}
     parts: list[SlotOps] = []
@@ -60,7 +60,7 @@ def _parts(kind: StageKind, order: Sequence[Slot]) -> tuple[list[SlotOps], Ints]
     return parts, np.array(which)
 
 
-def _posted(schedule: SlotSchedule, stage: int) -> Ints:
+def _posted(schedule: SlotSchedule, stage: int) -> Counts:
     """How many receives' buffers have been posted at first, and when each slot begins."""
     arrivals = np.array(schedule.arrivals[stage])
     backward = arrivals >= schedule.chunks * schedule.micro_batches
@@ -72,7 +72,7 @@ def _posted(schedule: SlotSchedule, stage: int) -> Ints:
     return posted.cumsum()
 
 
-def _over(sent: NDArray[np.bool_], *, overlapped: bool) -> Ints:
+def _over(sent: NDArray[np.bool_], *, overlapped: bool) -> Counts:
     """How many sends' buffers are free once each slot is through and its sends are awaited."""
     over = sent.astype(np.int64)
     if overlapped:
@@ -96,7 +96,7 @@ def _named(kind: StageKind, stage: int, slot: Slot, op: Op | None, micro_batches
     return str(at)
 
 
-def _activations(nbytes: int) -> Ints:
+def _activations(nbytes: int) -> Bytes:
     level = np.zeros(len(ROLES), dtype=np.int64)
     level[ROLES.index("activations")] = nbytes
     return level

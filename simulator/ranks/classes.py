@@ -19,15 +19,14 @@ from functools import cached_property, lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.engine.ticks import to_ticks
 from simulator.ranks.color_refinement import first_of_each, numbered, of_rank, refined
 from workload.grid import Grid
 from workload.op import Op
 from workload.program import Program
+from workload.sizes.arrays import Indices
 
-Ints = NDArray[np.int64]
 Axes = tuple[str, ...]
 InFlight = tuple[Axes, ...]  # the axes of the collectives in flight on a rank, sorted; some twice
 Candidates = tuple[
@@ -51,7 +50,7 @@ class Fabric(Hashable, Protocol):
         """See above; between 0 and 1."""
         ...
 
-    def rings(self, together: Sequence[Ints]) -> Sequence[tuple[Sequence[Hashable], Ints]]:
+    def rings(self, together: Sequence[Indices]) -> Sequence[tuple[Sequence[Hashable], Indices]]:
         """For each of some axes, given by its groups, (groups, members), the different rings and
         each group's index, while all groups of all of them are active at once."""
         ...
@@ -102,9 +101,9 @@ class RankGroups:
     `exact`: whether the members of a class are truly alike.
     """
 
-    members: Mapping[Axes, Ints]
-    of: Mapping[Axes, Ints]
-    classes: Ints
+    members: Mapping[Axes, Indices]
+    of: Mapping[Axes, Indices]
+    classes: Indices
     exact: bool
 
 
@@ -166,7 +165,7 @@ class RankClasses:
 
 
 def _candidates(
-    fabric: Fabric, rings: Sequence[Hashable], index: Ints, *, exact: bool
+    fabric: Fabric, rings: Sequence[Hashable], index: Indices, *, exact: bool
 ) -> tuple[Candidates, ...]:
     if not exact:
         return (tuple(fabric.slowest(rings)),)
@@ -241,7 +240,7 @@ def until_consistent(
             contended.append(error.in_flight)
 
 
-def _group_of(groups: Ints, ranks: int) -> Ints:
+def _group_of(groups: Indices, ranks: int) -> Indices:
     """For each rank the index of its group, -1 for a rank in none."""
     index = np.full(ranks, -1, dtype=np.int64)
     index[groups] = np.arange(len(groups), dtype=np.int64)[:, None]
@@ -251,9 +250,9 @@ def _group_of(groups: Ints, ranks: int) -> Ints:
 def _class_groups(
     groups: RankGroups,
     axes: Axes,
-    ranks: Ints,
+    ranks: Indices,
     fabric: Fabric,
-    found: tuple[Sequence[Hashable], Ints],
+    found: tuple[Sequence[Hashable], Indices],
 ) -> ClassGroups:
     """Classes are in one group if they stand together in a representative's group.
 

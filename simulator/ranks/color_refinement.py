@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from workload.sizes.arrays import Indices
 
 
-def refined(colours: Ints, rings_of: list[Ints], groups: list[Ints], group_of: list[Ints]) -> Ints:
+def refined(
+    colours: Indices, rings_of: list[Indices], groups: list[Indices], group_of: list[Indices]
+) -> Indices:
     """Split ranks by their rings, then by their groups' colours, until nothing splits further."""
     for rings in rings_of:
         colours = _combined(colours, rings + 1)
@@ -26,17 +28,17 @@ def refined(colours: Ints, rings_of: list[Ints], groups: list[Ints], group_of: l
     return colours
 
 
-def of_rank(of_group: Ints, group_of: Ints) -> Ints:
+def of_rank(of_group: Indices, group_of: Indices) -> Indices:
     """What holds for each rank's group, -1 for a rank in none."""
     return np.where(group_of >= 0, of_group[group_of], -1)
 
 
-def _combined(colours: Ints, other: Ints) -> Ints:
+def _combined(colours: Indices, other: Indices) -> Indices:
     pairs = colours * (int(other.max(initial=0)) + 1) + other
     return numbered(pairs)
 
 
-def numbered(keys: Ints) -> Ints:
+def numbered(keys: Indices) -> Indices:
     """The keys as numbers from 0 on, in the same order."""
     span = int(keys.max()) + 1
     if span > 8 * len(keys):
@@ -46,14 +48,14 @@ def numbered(keys: Ints) -> Ints:
     return np.asarray((present.cumsum() - 1)[keys], dtype=np.int64)
 
 
-def first_of_each(numbers: Ints) -> Ints:
+def first_of_each(numbers: Indices) -> Indices:
     """Where each of the numbers from 0 on stands first."""
     first = np.empty(int(numbers.max()) + 1, dtype=np.int64)
     first[numbers[::-1]] = np.arange(len(numbers), dtype=np.int64)[::-1]
     return first
 
 
-def _hashed(colours: Ints) -> NDArray[np.uint64]:
+def _hashed(colours: Indices) -> NDArray[np.uint64]:
     """A 64-bit mark per colour whose sum over a group stands for the group's multiset of colours.
 
     Source: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).

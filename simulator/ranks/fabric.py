@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from simulator.ranks.classes import Ints
 from topologies.collectives.collective_time import Kind, collective_seconds
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement, contiguous
 from topologies.routing.rings import Ring, rings_together
 from workload.op import MESSAGES
+from workload.sizes.arrays import Indices
 
 
 class MachineFabric:
@@ -50,7 +50,7 @@ class MachineFabric:
         """The share of an overlapped collective's time that its device's compute loses."""
         return self._machine.software.compute_share
 
-    def rings(self, together: Sequence[Ints]) -> list[tuple[Sequence[Ring], Ints]]:
+    def rings(self, together: Sequence[Indices]) -> list[tuple[Sequence[Ring], Indices]]:
         """For each of some axes, given by its groups, (groups, members), the different rings and
         each group's index, while all groups of all of them are active at once."""
         every = rings_together(self._machine, self._placement, together)

@@ -29,7 +29,7 @@ __all__ = ["Progress", "SearchError", "SearchProblem", "best_plan", "checked", "
 
 
 def search(
-    question: SearchProblem,
+    problem: SearchProblem,
     machine: Machine,
     *,
     placement: Placement | None = None,
@@ -44,16 +44,16 @@ def search(
     With several `workers` as many processes bound and simulate. `capacity_bytes` stands for the
     device's memory if given. A PlanCannotRunError says why there is no legal plan.
     """
-    space = space_of(question)
-    fabric = MachineFabric(machine, question.devices, placement)
-    costs = compute_costs(machine, fabric.ranks_per_node, question.devices)
+    space = space_of(problem)
+    fabric = MachineFabric(machine, problem.devices, placement)
+    costs = compute_costs(machine, fabric.ranks_per_node, problem.devices)
     room = machine.device.usable_bytes if capacity_bytes is None else capacity_bytes
     machinery = Machinery(costs, fabric, room)
-    goal = Objective(objective, machine, question.devices)
-    simulate = partial(_simulated, question.gpt, machine, placement)
-    setup = WorkerSetup(question, machinery, goal, simulate)
-    with ProcessPool(workers) as crew, gc_paused():
-        yield from BranchAndBound(space, setup, crew if workers > 1 else None, top).run()
+    goal = Objective(objective, machine, problem.devices)
+    simulate = partial(_simulated, problem.gpt, machine, placement)
+    setup = WorkerSetup(problem, machinery, goal, simulate)
+    with ProcessPool(workers) as pool, gc_paused():
+        yield from BranchAndBound(space, setup, pool if workers > 1 else None, top).run()
 
 
 def best_plan(
@@ -66,8 +66,8 @@ def best_plan(
     placement: Placement | None = None,
 ) -> Prediction:
     """The fastest plan of all that fit, as predicted; a PlanCannotRunError where none fits."""
-    question = SearchProblem(gpt, devices, batch, fixed or {})
-    *_, answer = search(question, machine, placement=placement)
+    problem = SearchProblem(gpt, devices, batch, fixed or {})
+    *_, answer = search(problem, machine, placement=placement)
     checked(answer)
     if not answer.found:
         least = f"{answer.least_bytes / 2**30:,.2f} GiB"

@@ -28,15 +28,15 @@ def every_plan(space: Space) -> Iterator[Plan]:
     """All plans of a space."""
     for at in range(len(space)):
         orders = schedules(
-            space.question, int(space.columns["pipe"][at]), int(space.micro_batches[at])
+            space.problem, int(space.columns["pipe"][at]), int(space.micro_batches[at])
         )
-        switches = overlaps(space.question, space.shape(at))
+        switches = overlaps(space.problem, space.shape(at))
         for order, overlap, ranks in product(orders, switches, space.rank_orders(at)):
             yield space.plan(at, Order(*order, overlap, ranks))
 
 
 def exhaustive(
-    question: SearchProblem,
+    problem: SearchProblem,
     machine: Machine,
     *,
     placement: Placement | None = None,
@@ -44,13 +44,13 @@ def exhaustive(
     objective: str = "time",
 ) -> Iterator[Progress]:
     """Simulate every plan: what a search must find too, but slower."""
-    space = space_of(question)
-    goal = Objective(objective, machine, question.devices)
+    space = space_of(problem)
+    goal = Objective(objective, machine, problem.devices)
     found: list[Prediction] = []
     state = Progress(space.plans, 0, 0, 0.0, math.inf, (), False)
     for number, plan in enumerate(every_plan(space), start=1):
         try:
-            prediction = predict(question.gpt, plan, machine, placement=placement)
+            prediction = predict(problem.gpt, plan, machine, placement=placement)
         except MachineError as error:
             fitting, refused = state.fitting + 1, state.unpredicted + 1
             reason = state.reason or str(error)
@@ -76,7 +76,7 @@ class Ranked:
 
 
 def by_axonn(
-    question: SearchProblem, machine: Machine, *, placement: Placement | None = None, top: int = 20
+    problem: SearchProblem, machine: Machine, *, placement: Placement | None = None, top: int = 20
 ) -> list[Ranked]:
     """The `top` grids by AxoNN's model that fit, each simulated with all overlaps.
 
@@ -84,18 +84,18 @@ def by_axonn(
     largest micro-batch with which it fits.
     """
     for key, value in UNKNOWN.items():
-        if (wanted := question.fixed.get(key, value)) != value:
+        if (wanted := problem.fixed.get(key, value)) != value:
             said = str(wanted).lower()
             raise PlanError(f"AxoNN's model knows x, y, z and data alone, so not {key}={said}")
-    own = {**UNKNOWN, "recompute": "full", **question.fixed}
-    space = space_of(SearchProblem(question.gpt, question.devices, question.batch, own))
-    fabric = MachineFabric(machine, question.devices, placement)
+    own = {**UNKNOWN, "recompute": "full", **problem.fixed}
+    space = space_of(SearchProblem(problem.gpt, problem.devices, problem.batch, own))
+    fabric = MachineFabric(machine, problem.devices, placement)
     rates: dict[Grid, dict[str, float]] = {}
     timed: list[tuple[float, int, Plan]] = []
     for plan in _plans(space):
         rates.setdefault(plan.grid, rates_of(fabric, plan.grid))
         timed.append(
-            (communication_s(question.gpt, plan, rates[plan.grid]), -plan.micro_batch, plan)
+            (communication_s(problem.gpt, plan, rates[plan.grid]), -plan.micro_batch, plan)
         )
     ranked: list[Ranked] = []
     seen: set[Grid] = set()
@@ -104,20 +104,20 @@ def by_axonn(
             break
         if plan.grid in seen:
             continue
-        prediction = predict(question.gpt, plan, machine, placement=placement)
+        prediction = predict(problem.gpt, plan, machine, placement=placement)
         if prediction.memory.fits:
             seen.add(plan.grid)
             ranked.append(Ranked(seconds, prediction))
     if not ranked:
         raise PlanCannotRunError(
-            f"no grid of AxoNN's model fits into {question.devices} devices of {machine.full_name}"
+            f"no grid of AxoNN's model fits into {problem.devices} devices of {machine.full_name}"
         )
     return ranked
 
 
 def _plans(space: Space) -> Iterator[Plan]:
     for at in range(len(space)):
-        overlap = overlaps(space.question, space.shape(at))[0]
+        overlap = overlaps(space.problem, space.shape(at))[0]
         yield space.plan(at, Order("1f1b", 1, overlap, space.rank_orders(at)[0]))
 
 

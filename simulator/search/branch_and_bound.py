@@ -1,5 +1,18 @@
-"""Best first: bounds are refined and plans simulated, always those that may be fastest, until no
-plan that is left can be faster than those found."""
+"""Branch and bound over all legal plans.
+
+Objective: the least step time, or the least energy. A node of the tree is a set of plans with a
+lower bound of the objective over all of them; a leaf is one plan, which is simulated. The open node
+with the lowest bound is refined first (`frontier.py`), and the search ends when no open node has a
+bound below the last of the plans found.
+
+Invariant: the bound of a node is never above the simulated value of any plan in it, and refining a
+node does not lose a plan. So when the search ends, no plan that was not simulated is better than
+those found; stopped earlier, the lowest bound of the open nodes says by how much they may be
+missed. Ties are kept open (a plan must be worse to be discarded), so the answer does not depend on
+the order in which plans are simulated.
+
+Cost: bounds of millions of plans as arrays, and a simulation for each leaf that is reached.
+"""
 
 from __future__ import annotations
 
@@ -23,34 +36,34 @@ Place = tuple[int, int, str]
 
 
 class OpenNodes(Protocol):
-    """What is left of a space."""
+    """The nodes of a search tree that are still open."""
 
     @property
     def tally(self) -> Tally:
-        """What came up."""
+        """Counts of what was bounded."""
         ...
 
     @property
     def lowest(self) -> int:
-        """The least value that any plan can have that was not simulated."""
+        """A lower bound of all plans that were not simulated."""
         ...
 
     def exceed(self, plan: Plan, peak_bytes: int) -> None:
-        """Note that a plan has no room."""
+        """Note that a plan needs more memory than there is."""
         ...
 
     def step(self, threshold: int) -> list[Outcome]:
-        """Refine what may undercut a value, or simulate plans that may: what became of them."""
+        """Refine nodes that may undercut a threshold, or simulate plans: returns these."""
         ...
 
 
 class SingleProcess:
-    """A whole space whose bounds are refined in this process; a crew, if any, simulates."""
+    """A whole space whose bounds are refined in this process; a pool, if any, simulates."""
 
-    def __init__(self, space: Space, setup: WorkerSetup, crew: ProcessPool | None) -> None:
+    def __init__(self, space: Space, setup: WorkerSetup, pool: ProcessPool | None) -> None:
         (rows,) = shares(space, 1)
         self._frontier = Frontier(space, setup.machinery, setup.objective, rows)
-        self._simulate, self._crew = setup.simulate, crew
+        self._simulate, self._pool = setup.simulate, pool
 
     @property
     def tally(self) -> Tally:
@@ -69,43 +82,43 @@ class SingleProcess:
     def step(self, threshold: int) -> list[Outcome]:
         """See `OpenNodes`."""
         self._frontier.threshold = threshold
-        found = self._frontier.advance(1 if self._crew is None else self._crew.count)
+        found = self._frontier.advance(1 if self._pool is None else self._pool.count)
         plans = [plan for _, plan in found]
-        if self._crew is None or len(plans) <= 1:
+        if self._pool is None or len(plans) <= 1:
             return list(zip(found, map(self._simulate, plans), strict=True))
-        return list(zip(found, self._crew.map(self._simulate, plans), strict=True))
+        return list(zip(found, self._pool.map(self._simulate, plans), strict=True))
 
 
 class BranchAndBound:
     """The search of a space for the `top` best plans that fit."""
 
     def __init__(
-        self, space: Space, setup: WorkerSetup, crew: ProcessPool | None = None, top: int = 1
+        self, space: Space, setup: WorkerSetup, pool: ProcessPool | None = None, top: int = 1
     ) -> None:
-        self._space, self._setup, self._crew, self._top = space, setup, crew, top
+        self._space, self._setup, self._pool, self._top = space, setup, pool, top
         self._found: list[tuple[Place, Prediction]] = []
-        self._guessed: set[Plan] = set()
+        self._warm_plans: set[Plan] = set()
         self._tally, self._simulated = Tally(), 0
 
     def run(self) -> Iterator[Progress]:
         """Search step by step; the last state is the answer."""
-        left: OpenNodes
-        if self._crew is None or len(self._space) < WORTH:
-            left = SingleProcess(self._space, self._setup, self._crew)
-            yield self._state(left)
+        nodes: OpenNodes
+        if self._pool is None or len(self._space) < WORTH:
+            nodes = SingleProcess(self._space, self._setup, self._pool)
+            yield self._state(nodes)
         else:
-            left = team = Workers(self._crew)
-            yield self._state(left)
-            team.settle(self._setup)
-        self._guess()
-        yield self._state(left)
-        while left.lowest < self._threshold:
-            for candidate, result in left.step(self._threshold):
-                self._record(candidate, result, left)
-            yield self._state(left)
+            nodes = workers = Workers(self._pool)
+            yield self._state(nodes)
+            workers.settle(self._setup)
+        self._warm_start()
+        yield self._state(nodes)
+        while nodes.lowest < self._threshold:
+            for candidate, result in nodes.step(self._threshold):
+                self._record(candidate, result, nodes)
+            yield self._state(nodes)
 
-    def _guess(self) -> None:
-        """Find any good plan before the space is bounded, which may take long."""
+    def _warm_start(self) -> None:
+        """Find a good plan before the space is bounded, which may take long: a first incumbent."""
         if (some := likely(self._space)) is None:
             return
         for state in BranchAndBound(some, self._setup).run():
@@ -113,17 +126,16 @@ class BranchAndBound:
                 break
         self._simulated += state.simulated
         for prediction in state.found:
-            self._guessed.add(prediction.plan)
+            self._warm_plans.add(prediction.plan)
             self._insert(prediction)
 
     @property
     def _threshold(self) -> int:
-        """What a plan must undercut to be among the best. Plans as good as the last of these are
-        looked at too: then the answer does not depend on which was found first."""
+        """What a plan must undercut to be among the best, ties with the last of these included."""
         return self._found[self._top - 1][0][0] + 1 if len(self._found) >= self._top else NEVER
 
     def _record(
-        self, candidate: Candidate, result: Prediction | MachineError, left: OpenNodes
+        self, candidate: Candidate, result: Prediction | MachineError, nodes: OpenNodes
     ) -> None:
         _, plan = candidate
         if isinstance(result, MachineError):
@@ -131,17 +143,17 @@ class BranchAndBound:
             return
         self._simulated += 1
         if result.memory.peak_bytes > self._setup.machinery.capacity_bytes:
-            left.exceed(plan, result.memory.peak_bytes)
-        elif plan not in self._guessed:
+            nodes.exceed(plan, result.memory.peak_bytes)
+        elif plan not in self._warm_plans:
             self._insert(result)
 
     def _insert(self, prediction: Prediction) -> None:
         place = self._setup.objective.place(prediction)
         insort(self._found, (place, prediction), key=itemgetter(0))
 
-    def _state(self, left: OpenNodes) -> Progress:
+    def _state(self, nodes: OpenNodes) -> Progress:
         """How far the search is."""
-        tally = self._tally + left.tally
+        tally = self._tally + nodes.tally
         found = self._found[: self._top]
         best = found[0][0][0] if found else NEVER
         is_whole = tally.shapes == len(self._space)
@@ -150,10 +162,10 @@ class BranchAndBound:
             self._space.plans,
             tally.fitting,
             self._simulated,
-            show(min(left.lowest, best) if is_whole else 0),
+            show(min(nodes.lowest, best) if is_whole else 0),
             show(best),
             tuple(prediction for _, prediction in found),
-            is_whole and left.lowest >= self._threshold,
+            is_whole and nodes.lowest >= self._threshold,
             tally.unpredicted,
             tally.reason,
             tally.shapes / len(self._space),

@@ -1,10 +1,13 @@
-"""What is left of a share of the space, best first: bounds are refined until a plan comes out.
+"""The open nodes of a share of the space, refined in the order of their lower bounds.
 
-A family is all shapes with the same program, bounded by their busiest streams; it opens into
-groups, one for each set of overlaps, bounded likewise. Until then collectives last as long as on
-the fastest ring of all rank orders; in a group each plan has its order, and its rings. A group
-becomes a queue of plans, bounded by playing their slots alone; from a queue the next one becomes a
-draft or, without a pipeline, a plan; and a draft becomes a plan, bounded by playing its schedule.
+Levels of the tree, each with a closer bound than the one before:
+
+1. Family: all shapes with the same program. Bound: the busiest stream of each slot, collectives on
+   the fastest ring of any rank order.
+2. Group: one set of overlaps of a family, every rank order. Bound: the same, on each plan's rings.
+3. Queue: the plans of a group in the order of their bounds: slots simulated without contention.
+4. Pipeline node: a pipelined plan. Bound: its schedule, simulated with these slots and messages.
+5. Plan: to be simulated.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.search.bounds.batched_programs import BatchedProgram, sized
 from simulator.search.bounds.isolated import IsolatedBlocks
@@ -28,31 +30,30 @@ from simulator.search.bounds.stream_bound import (
     SCHEDULES,
     BusiestStream,
     Entries,
-    ledger,
+    part_times,
     step_ticks,
 )
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.objective import Objective
 from simulator.search.root_nodes import NEVER, Bounded, Family, Machinery, bounded
 from simulator.search.space import Space, overlaps
-from simulator.search.tree_nodes import Draft, PlanGroup, Queue, in_every_order
+from simulator.search.tree_nodes import PipelineNode, PlanGroup, Queue, in_every_order
 from workload.grid import USUAL
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
+from workload.sizes.arrays import Flags, Indices, Values
 
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-Item = Family | PlanGroup | Queue | Draft | Plan
+Item = Family | PlanGroup | Queue | PipelineNode | Plan
 Candidate = tuple[int, Plan]  # with its bound
-NEAR = 1.25  # times the best bound of a family: what is placed together, in every rank order
-DIVES = 3  # families that are opened for one plan of theirs, if that is enough for a first one
-SOONEST = (Plan, Queue, PlanGroup)  # what is nearest to a plan, as long as none is found
+NEAR = 1.25  # times the best bound of a family: entries opened together, in every rank order
+DIVES = 3  # families that are opened depth-first
+SOONEST = (Plan, Queue, PlanGroup)  # the order of a depth-first search
 
 
 @dataclass
 class Tally:
-    """What came up: how many shapes were bounded, how many plans of them may fit and cannot be
-    predicted, one of them for that reason, and what those without room need at least."""
+    """Counts: shapes that were bounded, plans of these that may fit, plans that cannot be predicted
+    (one of them for `reason`), and the least memory that a plan needs which does not fit."""
 
     shapes: int = 0
     fitting: int = 0
@@ -75,30 +76,30 @@ class Tally:
         self.reason = _first(self.reason, reason)
 
     def needs(self, least_bytes: int) -> None:
-        """Note what a plan without room needs."""
+        """Note what a plan needs that does not fit."""
         self.least_bytes = min(self.least_bytes, least_bytes)
 
 
 def _first(*reasons: str) -> str:
-    """The first of some reasons in the alphabet, whichever process came upon it."""
+    """The alphabetically first reason, whichever process found it."""
     return min(filter(None, reasons), default="")
 
 
 class Frontier:
-    """The plans of some rows of a space that may still be among the best.
+    """The open nodes of some rows of a space.
 
-    `threshold` is the value that a plan must undercut; whoever simulates plans sets it. As long as
-    it is NEVER, and in the first families until a plan came out of one, whatever leads to some plan
-    soon comes first.
+    `threshold` is the value that a plan must undercut; the caller sets it. Until enough plans are
+    found (NEVER), and in the first families, nodes nearest to a plan are refined first: depth-first
+    until the first incumbent, which prunes the rest.
     """
 
     def __init__(
-        self, space: Space, machinery: Machinery, objective: Objective, rows: Iterable[Ints]
+        self, space: Space, machinery: Machinery, objective: Objective, rows: Iterable[Indices]
     ) -> None:
         self.threshold = NEVER
         self.tally = Tally()
         self._space, self._machinery, self._objective = space, machinery, objective
-        self._clock = OpBounds(space, machinery.costs, machinery.fabric)
+        self._op_bounds = OpBounds(space, machinery.costs, machinery.fabric)
         self._times = RefusalTimes(machinery.costs, machinery.fabric)
         self._unbounded = deque(rows)
         self._heap: list[tuple[int, int, Item]] = []
@@ -118,11 +119,11 @@ class Frontier:
         return least if least < self.threshold else NEVER
 
     def advance(self, most: int = 1) -> list[Candidate]:
-        """Refine one bound, the one that matters most; or take the next plans of whose bounds there
-        is nothing left to refine, those that have room as far as that is known before they are
-        simulated."""
+        """Refine one node, or return up to `most` next plans to simulate that may fit."""
         if self._unbounded:
-            self._take(bounded(self._clock, self._times, self._room, self._unbounded.popleft()))
+            self._take(
+                bounded(self._op_bounds, self._times, self._capacity, self._unbounded.popleft())
+            )
             return []
         found: list[Candidate] = []
         while self.lowest < NEVER and len(found) < most:
@@ -139,7 +140,7 @@ class Frontier:
         return found
 
     def exceed(self, plan: Plan, peak_bytes: int) -> None:
-        """Note that a plan has no room; rank orders change nothing about it."""
+        """Note that a plan does not fit, in any rank order."""
         self._larger[replace(plan, order=USUAL)] = True
         self.tally.needs(peak_bytes)
 
@@ -148,12 +149,12 @@ class Frontier:
         return self.threshold == NEVER or (not self._had_plan and self._opened <= DIVES)
 
     @property
-    def _room(self) -> int:
+    def _capacity(self) -> int:
         return self._machinery.capacity_bytes
 
     @property
     def _nearest(self) -> list[Any]:
-        """The heap whose first item is looked at next."""
+        """The heap whose first item is refined next."""
         if self._soon and not self._dives:
             for _, bound, number, item in self._soon:
                 heapq.heappush(self._heap, (bound, number, item))
@@ -172,7 +173,7 @@ class Frontier:
                 plans = int(self._space.orders[family.rows].sum())
                 self.tally.refuse(plans, family.reason)
                 continue
-            bounds = self._bounds(BusiestStream(family.ledger, family.entries, None))
+            bounds = self._bounds(BusiestStream(family.part_times, family.entries, None))
             self._push(int(bounds.min()), family)
 
     def _push(self, bound: int, item: Item) -> None:
@@ -180,14 +181,14 @@ class Frontier:
             heapq.heappush(self._heap, (bound, next(self._counter), item))
 
     def _push_soon(self, bound: int, item: PlanGroup | Queue | Plan) -> None:
-        """Open it next as long as nothing is found: what it takes may spare all the others."""
+        """Depth-first until the first incumbent; it prunes the rest."""
         if self._dives:
             level = SOONEST.index(type(item))
             heapq.heappush(self._soon, (level, bound, next(self._counter), item))
         else:
             self._push(bound, item)
 
-    def _open(self, bound: int, item: Family | PlanGroup | Queue | Draft) -> None:
+    def _open(self, bound: int, item: Family | PlanGroup | Queue | PipelineNode) -> None:
         if isinstance(item, Family):
             self._open_family(item)
         elif isinstance(item, PlanGroup):
@@ -200,7 +201,7 @@ class Frontier:
 
     def _open_family(self, family: Family) -> None:
         self._opened += 1
-        bounds = self._bounds(busiest := BusiestStream(family.ledger, family.entries, None))
+        bounds = self._bounds(busiest := BusiestStream(family.part_times, family.entries, None))
         at = np.argsort(bounds, kind="stable")[: int((bounds < self.threshold).sum())]
         near = int(np.searchsorted(bounds[at], bounds[at[0]] * NEAR, "right"))
         count = 1 if self._dives else near
@@ -217,11 +218,11 @@ class Frontier:
     def _push_groups(self, lowered: LoweredSlots, entries: Entries) -> None:
         """Push some rows with each set of overlaps."""
         some, entries = in_every_order(self._space, SlotProgram(lowered, OVERLAPS).some, entries)
-        known = ledger(self._clock, some)
+        known = part_times(self._op_bounds, some)
         fresh = self._bounds(BusiestStream(known, entries, None)) < self.threshold
         entries = entries.only(fresh, entries.lane[fresh])
         shape = self._space.shape(int(some.rows[0])) | {"pipe": 1}
-        for overlap in overlaps(self._space.question, shape) if fresh.any() else ():
+        for overlap in overlaps(self._space.problem, shape) if fresh.any() else ():
             busiest = BusiestStream(known, entries, overlap)
             ticks, busy = step_ticks(busiest), busiest.busy()
             bounds = self._objective.bound(ticks, busy)
@@ -230,16 +231,16 @@ class Frontier:
                 group = PlanGroup(some, SlotProgram(lowered, overlap), entries, ticks, busy)
                 self._push_soon(int(bounds.min()), group.only(keep))
 
-    def _bounds(self, busiest: BusiestStream) -> Ints:
+    def _bounds(self, busiest: BusiestStream) -> Values:
         return self._objective.bound(step_ticks(busiest), busiest.busy())
 
     def _open_group(self, group: PlanGroup) -> None:
         keep = self._objective.bound(group.ticks, group.busy) < self.threshold
-        keep &= self._have_room(group.script.some)[group.some.lane[group.entries.lane]]
+        keep &= self._may_fit(group.slot_program.some)[group.some.lane[group.entries.lane]]
         if not keep.any():
             return
         group = group.only(keep)
-        slots = IsolatedBlocks(self._clock, group.some, group.entries, group.script)
+        slots = IsolatedBlocks(self._op_bounds, group.some, group.entries, group.slot_program)
         bounds = self._objective.bound(np.maximum(step_ticks(slots), group.ticks), group.busy)
         at = np.argsort(bounds, kind="stable")[: int((bounds < self.threshold).sum())]
         if len(at):
@@ -251,26 +252,26 @@ class Frontier:
             if plan.pipe == 1 or self._dives:
                 self._push_soon(bound, plan)
             else:
-                self._push(bound, Draft(plan, queue.slots, at, int(queue.busy[at])))
+                self._push(bound, PipelineNode(plan, queue.slots, at, int(queue.busy[at])))
         if len(queue.at) > 1:
             self._push(int(queue.bounds[1]), queue.later())
 
-    def _have_room(self, some: BatchedProgram) -> Flags:
-        """Which rows may fit; what is known of pipelines' memory was weighed before."""
+    def _may_fit(self, some: BatchedProgram) -> Flags:
+        """Which rows may fit; the memory of pipelines was bounded before."""
         pipelines = self._space.columns["pipe"][some.rows] > 1
         if pipelines.all():
             return pipelines
-        least = alone_bytes(some, self._space.question.gpt.layers)
-        large = ~pipelines & (least > self._room)
+        least = alone_bytes(some, self._space.problem.gpt.layers)
+        large = ~pipelines & (least > self._capacity)
         self.tally.needs(int(least[large].min(initial=NEVER)))
         return np.asarray(~large)
 
     def _is_too_large(self, plan: Plan) -> bool:
-        """Whether a pipeline has no room, which is known sooner than its time."""
+        """Whether a pipeline does not fit, which costs less to find than its time."""
         usual = replace(plan, order=USUAL)
         if usual not in self._larger:
-            nbytes = pipeline_bytes(self._space.question.gpt, usual) if plan.pipe > 1 else 0
-            self._larger[usual] = nbytes > self._room
+            nbytes = pipeline_bytes(self._space.problem.gpt, usual) if plan.pipe > 1 else 0
+            self._larger[usual] = nbytes > self._capacity
             if self._larger[usual]:
                 self.tally.needs(nbytes)
         return self._larger[usual]

@@ -1,4 +1,4 @@
-"""What the best plan is best in: a step's time, its node-hours or its energy."""
+"""The objective of a search: a step's time, its node-hours or its energy."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.economics import power_w
 from simulator.engine.ticks import TICKS_PER_S, to_ticks
 from simulator.predict import Prediction
 from topologies.errors import MachineError
 from topologies.machine import Machine
+from workload.sizes.arrays import Ticks, Values
 
-Ints = NDArray[np.int64]
 OBJECTIVES = ("time", "node-hours", "energy")
 UNITS_PER_J = 10**6
 ROUNDING = 1e-12  # by which sums of floats may differ
@@ -22,7 +21,7 @@ ROUNDING = 1e-12  # by which sums of floats may differ
 
 @dataclass(frozen=True)
 class Objective:
-    """Values to be made small, in whole numbers: ticks, or for the energy millionths of a joule.
+    """Values to be minimised, in whole numbers: ticks, or for the energy millionths of a joule.
 
     On so many devices a plan's node-hours are its time. Energy grows with a step's time and with
     how long devices compute in it, so that bounds of both give a bound of it.
@@ -38,7 +37,7 @@ class Objective:
                 f"{self.machine.full_name} has no facts on power; give power and device.power"
             )
 
-    def bound(self, step_ticks: Ints, busy_ticks: Ints) -> Ints:
+    def bound(self, step_ticks: Ticks, busy_ticks: Ticks) -> Values:
         """The least value of plans whose steps, and compute in them, take at least so long."""
         if self.name != "energy":
             return step_ticks

@@ -1,4 +1,4 @@
-"""What a search is asked, and which values it leaves to single fields of the plan."""
+"""The search problem, and the values that it leaves to single fields of the plan."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SearchProblem:
             raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")
 
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
-        """Those of some values of a field that the question leaves."""
+        """Those of some values of a field that the problem leaves."""
         if key not in self.fixed:
             return list(values)
         return [self.fixed[key]]
@@ -63,32 +63,32 @@ class SearchProblem:
         return {key: value for key, value in self.fixed.items() if key not in SEARCHED}
 
 
-def schedules(question: SearchProblem, pipe: int, micro_batches: int) -> list[tuple[str, int]]:
+def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tuple[str, int]]:
     """The legal pairs of schedule and interleave; a pipeline of one stage has but one order."""
-    schedules = question.choices("schedule", CHOICES["schedule"] if pipe > 1 else ["1f1b"])
+    schedules = problem.choices("schedule", CHOICES["schedule"] if pipe > 1 else ["1f1b"])
     found = []
     for schedule in schedules:
-        chunks = divisors(question.gpt.layers) if schedule == "1f1b" and pipe > 1 else [1]
-        for interleave in question.choices("interleave", chunks):
+        chunks = divisors(problem.gpt.layers) if schedule == "1f1b" and pipe > 1 else [1]
+        for interleave in problem.choices("interleave", chunks):
             legal = interleave == 1 or (
                 pipe > 1
                 and schedule == "1f1b"
                 and micro_batches % pipe == 0
-                and chunks_fit(question, pipe * interleave)
+                and chunks_fit(problem, pipe * interleave)
             )
             if legal:
                 found.append((schedule, interleave))
     return found
 
 
-def chunks_fit(question: SearchProblem, chunks: int) -> bool:
+def chunks_fit(problem: SearchProblem, chunks: int) -> bool:
     """Whether the layers split evenly over so many chunks."""
-    return question.gpt.layers % chunks == 0
+    return problem.gpt.layers % chunks == 0
 
 
-def recomputes(question: SearchProblem) -> list[str]:
-    """The kinds of recomputation that a question leaves."""
-    return question.choices("recompute", RECOMPUTES)
+def recomputes(problem: SearchProblem) -> list[str]:
+    """The kinds of recomputation that the problem leaves."""
+    return problem.choices("recompute", RECOMPUTES)
 
 
 def divisors(number: int) -> list[int]:

@@ -1,7 +1,7 @@
-"""Processes that work for a search, and end with it at once, whatever they are at.
+"""A pool of worker processes that end with the search.
 
-A signal that a terminal or a scheduler sends to all processes is for the one that searches: it says
-what was found. So these do not hear of it, and nothing is lost of what they are just handing over.
+Workers ignore the signals that a terminal or a scheduler sends to a whole process group: the
+searching process handles them and still reads what workers are sending.
 """
 
 from __future__ import annotations
@@ -18,13 +18,20 @@ from multiprocessing.reduction import ForkingPickler
 from threading import Thread
 from typing import Any
 
-from simulator.child_process import FROZEN_S, Pulse, Watch, beat, end_with_the_parent, unheard
+from simulator.child_process import (
+    FROZEN_S,
+    Pulse,
+    Watch,
+    beat,
+    end_with_the_parent,
+    signals_ignored,
+)
 from topologies.errors import SimgptError
 
 LONGEST_S = 600.0
 GONE_S = 10.0
 # The last one ends a time limit.
-UNHEARD = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGURG}
+IGNORED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGURG}
 
 
 class SearchError(SimgptError):
@@ -33,13 +40,13 @@ class SearchError(SimgptError):
     exit_code = 5
 
 
-WorkerState = dict[str, Any]  # what a process keeps from one task to the next
+WorkerState = dict[str, Any]  # kept by a worker from one task to the next
 Function = Callable[[WorkerState, Any], Any]
 
 
 class ProcessPool:
-    """`count` processes, started when there is first something for them to do. One that ended, or
-    has not run for `frozen_s`, is a SearchError that names it."""
+    """`count` processes, started with the first task. One that ended, or has not run for
+    `frozen_s`, raises a SearchError that names it."""
 
     def __init__(self, count: int, frozen_s: float = FROZEN_S) -> None:
         self.count = count
@@ -67,12 +74,12 @@ class ProcessPool:
 
     @property
     def free(self) -> list[int]:
-        """The numbers of those that have nothing to do."""
+        """The numbers of idle processes."""
         self._start()
         return [number for number, pipe in enumerate(self._pipes) if pipe not in self._busy]
 
     def ask(self, number: int, function: Function, task: object) -> None:
-        """Have a free process run a function on a task; nobody waits until it has heard of it."""
+        """Have an idle process run a function on a task, without waiting until the task is sent."""
         self._start()
         pipe = self._pipes[number]
         message = ForkingPickler.dumps((function, task))
@@ -81,7 +88,7 @@ class ProcessPool:
         self._busy[pipe] = None
 
     def answer(self) -> tuple[int, Any]:
-        """What a process that was asked made of its task, and its number: any that is through."""
+        """Wait for any process to finish its task: its number, and the result."""
         pulses = {pipe: self._pulses[pipe] for pipe in self._busy}
         answered, frozen = self._watch.wait(pulses, LONGEST_S)
         if frozen:
@@ -100,7 +107,7 @@ class ProcessPool:
         return self._pipes.index(pipe), answer
 
     def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
-        """What the function makes of each task, in order."""
+        """The function's results for all tasks, in order."""
         waiting = deque(enumerate(tasks))
         asked: dict[int, int] = {}
         done: dict[int, Any] = {}
@@ -114,7 +121,7 @@ class ProcessPool:
             yield done.pop(place)
 
     def _lost(self, pipe: Connection, what: str) -> SearchError:
-        """What to say of a process that does not answer any more."""
+        """The error for a process that does not answer any more."""
         process = self._processes[self._pipes.index(pipe)]
         if what == "ended":
             process.join(GONE_S)
@@ -126,7 +133,7 @@ class ProcessPool:
         if self._processes:
             return
         context = multiprocessing.get_context("spawn")
-        with unheard(UNHEARD):
+        with signals_ignored(IGNORED):
             for _ in range(self.count):
                 ours, theirs = context.Pipe()
                 heard, beats = context.Pipe(duplex=False)
@@ -153,17 +160,17 @@ def _mapped(_: WorkerState, call: tuple[Callable[[Any], Any], Any]) -> Any:
 
 
 def _serve(pipe: Connection, beats: Connection, frozen_s: float) -> None:
-    """A process' life: answers to tasks, until nobody asks any more."""
+    """Run tasks until the parent closes the pipe."""
     beat(beats, frozen_s)
     end_with_the_parent()
-    own: WorkerState = {}
+    state: WorkerState = {}
     while True:
         try:
             function, task = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            pipe.send((function(own, task), None))
+            pipe.send((function(state, task), None))
         except Exception as error:
             error.add_note(traceback.format_exc())
             pipe.send((None, error))

@@ -8,15 +8,14 @@ from itertools import combinations, permutations
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workload.grid import AXES
+from workload.sizes.arrays import Indices
 
 ORDERS = tuple("-".join(axes) for axes in permutations(AXES))
 ANY = len(ORDERS)  # in place of an order's number
 Span = tuple[int, int]  # a stride and a size
 Strides = tuple[Span, ...]
-Ints = NDArray[np.int64]
 
 
 def rank_orders(sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -82,7 +81,7 @@ def strides_in_any_order(spans: Mapping[str, Span], axes: tuple[str, ...]) -> fr
     return frozenset({((inner * prod(some), size),) for some in ways})
 
 
-def members(way: Strides, ranks: int) -> Ints:
+def members(way: Strides, ranks: int) -> Indices:
     """The groups along some lines, (groups, members), of so many ranks."""
     shape, outer, places = list[int](), ranks, list[int]()
     for stride, size in reversed(way):

@@ -1,4 +1,4 @@
-"""Families: all shapes with the same program, bounded together by their busiest streams."""
+"""The roots of the search tree, families: shapes with the same program, bounded together."""
 
 from __future__ import annotations
 
@@ -6,36 +6,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.costs.analytic import ComputeCosts
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram, kinds, sized
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.peak_memory import device_bytes, memory
-from simulator.search.bounds.stream_bound import SCHEDULES, Entries, Ledger, ledger
+from simulator.search.bounds.stream_bound import SCHEDULES, Entries, PartTimes, part_times
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.problem import schedules
 from simulator.search.space import Space
+from workload.sizes.arrays import Bytes, Indices
 
-Ints = NDArray[np.int64]
 WORTH = 20_000  # shapes, fewer of which one process bounds sooner than several are started
 NEVER = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
 class Family:
-    """Shapes with the same program: rows of the space, what their parts need, their orders."""
+    """Shapes with the same program: rows of the space, ticks of the model's parts, and entries."""
 
-    rows: Ints
-    ledger: Ledger
+    rows: Indices
+    part_times: PartTimes
     entries: Entries
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """What is known of so many shapes: the families of those that may fit, those of them that
-    cannot be predicted, and how much memory each of the others needs at least."""
+    """So many shapes: families of those that may fit, those that cannot be predicted, and the least
+    memory that a shape needs which does not fit."""
 
     shapes: int
     found: list[Family | Refused]
@@ -44,44 +43,46 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Machinery:
-    """What decides which plans fit into a machine and how long they take."""
+    """The machine's costs, fabric and memory."""
 
     costs: ComputeCosts
     fabric: MachineFabric
     capacity_bytes: int
 
 
-def shares(space: Space, count: int) -> list[list[Ints]]:
+def shares(space: Space, count: int) -> list[list[Indices]]:
     """The rows of a space in `count` shares of about as many, each in parts that are bounded
     together."""
     every = sorted(kinds(space, np.arange(len(space), dtype=np.int64)), key=len, reverse=True)
     return [every[at::count] for at in range(count)]
 
 
-def bounded(clock: OpBounds, times: RefusalTimes, capacity_bytes: int, rows: Ints) -> Bounded:
-    """What is known of some rows before any of them is looked at alone."""
-    space, least_bytes = clock.space, NEVER
+def bounded(
+    op_bounds: OpBounds, times: RefusalTimes, capacity_bytes: int, rows: Indices
+) -> Bounded:
+    """Bound some rows of the space together."""
+    space, least_bytes = op_bounds.space, NEVER
     found: list[Family | Refused] = []
     for some in sized(space, rows):
         needed = _least_bytes(space, some)
         room = needed <= capacity_bytes
         least_bytes = min(least_bytes, int(needed[~room].min(initial=NEVER)))
         if room.any():
-            found += _families(clock, times, some.only(room))
+            found += _families(op_bounds, times, some.only(room))
     return Bounded(len(rows), found, least_bytes)
 
 
 def _families(
-    clock: OpBounds, times: RefusalTimes, fitting: BatchedProgram
+    op_bounds: OpBounds, times: RefusalTimes, fitting: BatchedProgram
 ) -> Iterator[Family | Refused]:
-    space = clock.space
+    space = op_bounds.space
     if refused := times.against(space, fitting):
         yield from refused
         others = ~np.isin(fitting.rows, np.concatenate([each.rows for each in refused]))
         if not others.any():
             return
         fitting = fitting.only(others)
-    known = ledger(clock, fitting)
+    known = part_times(op_bounds, fitting)
     for entries in entries_of(space, fitting.rows):
         yield Family(fitting.rows, known, entries)
 
@@ -93,22 +94,22 @@ def least_bytes(space: Space) -> int:
     return min(int(_least_bytes(space, some).min()) for some in each)
 
 
-def _least_bytes(space: Space, some: BatchedProgram) -> Ints:
+def _least_bytes(space: Space, some: BatchedProgram) -> Bytes:
     rows = some.rows
     pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
     held, saved = memory(some)
-    return device_bytes(held, saved, pipe, micro_batches, space.question.gpt.layers)
+    return device_bytes(held, saved, pipe, micro_batches, space.problem.gpt.layers)
 
 
-def entries_of(space: Space, rows: Ints) -> Iterator[Entries]:
+def entries_of(space: Space, rows: Indices) -> Iterator[Entries]:
     """The orders of some rows: those without a pipeline, then pipelines of either kind."""
     pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
     pairs, which = np.unique(np.stack([pipe, micro_batches]), axis=1, return_inverse=True)
-    found: dict[tuple[bool, bool], list[Ints]] = {}
+    found: dict[tuple[bool, bool], list[Indices]] = {}
     for number, (stages, each) in enumerate(pairs.T.tolist()):
         lane = np.flatnonzero(which.ravel() == number)
-        for schedule, interleave in schedules(space.question, stages, each):
-            chunk = space.question.gpt.layers // (stages * interleave)
+        for schedule, interleave in schedules(space.problem, stages, each):
+            chunk = space.problem.gpt.layers // (stages * interleave)
             fields = (stages, each, SCHEDULES.index(schedule), interleave, chunk)
             table = np.array([np.full(len(lane), value) for value in fields])
             kind = stages > 1, schedule.startswith("zb")

@@ -1,42 +1,41 @@
-"""What a search opens, from many plans to one: groups, queues, drafts."""
+"""Nodes of the search tree between families and plans: groups, queues, pipeline nodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, placed
-from simulator.search.bounds.isolated import Before, IsolatedBlocks
-from simulator.search.bounds.schedule_bound import Place, paced_ticks
+from simulator.search.bounds.isolated import IsolatedBlocks, PrecedingSlot
+from simulator.search.bounds.schedule_bound import Place, schedule_ticks
 from simulator.search.bounds.slot_programs import SlotProgram
 from simulator.search.bounds.stream_bound import SCHEDULES, Entries, ModelEnds
 from simulator.search.rank_orders import ORDERS
 from simulator.search.space import Order, Space
 from workload.plan import Plan
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from workload.sizes.arrays import Flags, Indices, Ticks, Values
 
 
 @dataclass(frozen=True)
 class PlanGroup:
-    """Some rows of the space with the same overlaps, and in each rank order: entries that may win,
-    and the bounds of each, on a step's time and on how long devices compute in it."""
+    """Rows of the space with the same overlaps, in each rank order.
+
+    By entry: lower bounds of the step's `ticks`, and of the ticks for which devices are `busy`.
+    """
 
     some: PlacedProgram
-    script: SlotProgram
+    slot_program: SlotProgram
     entries: Entries
-    ticks: Ints
-    busy: Ints
+    ticks: Ticks
+    busy: Ticks
 
     def only(self, keep: Flags) -> PlanGroup:
         """Some of the entries, of the lanes that they need."""
         lanes, which = np.unique(self.entries.lane[keep], return_inverse=True)
-        some = placed(self.script.some, self.some.lane[lanes], self.some.orders[lanes])
+        some = placed(self.slot_program.some, self.some.lane[lanes], self.some.orders[lanes])
         own = self.entries.only(keep, which)
-        return PlanGroup(some, self.script, own, self.ticks[keep], self.busy[keep])
+        return PlanGroup(some, self.slot_program, own, self.ticks[keep], self.busy[keep])
 
 
 def in_every_order(
@@ -55,26 +54,26 @@ def in_every_order(
 
 @dataclass(frozen=True)
 class Queue:
-    """Entries `at` of some slots that wait to be drafted one by one, those with the lowest bounds
-    first, and how long devices compute in all entries."""
+    """Entries `at` of some slots in the order of their `bounds`; `busy` ticks are those of all
+    entries."""
 
     slots: IsolatedBlocks
-    at: Ints
-    bounds: Ints
-    busy: Ints
+    at: Indices
+    bounds: Values
+    busy: Ticks
 
     def later(self) -> Queue:
         """All but the first."""
         return replace(self, at=self.at[1:], bounds=self.bounds[1:])
 
     def plans(self, space: Space) -> list[Plan]:
-        """The first of them with and, in a pipeline, without overlapped messages: bounds leave
-        these out."""
+        """The first entry as plans: with and, in a pipeline, without overlapped messages, which
+        bounds of slots leave out."""
         at, entries, some = int(self.at[0]), self.slots.entries, self.slots.some
         lane, pipe = int(entries.lane[at]), int(entries.pipe[at])
         schedule, interleave = SCHEDULES[int(entries.schedule[at])], int(entries.interleave[at])
-        overlaps = [self.slots.script.overlap]
-        if pipe > 1 and "overlap" not in space.question.fixed:
+        overlaps = [self.slots.slot_program.overlap]
+        if pipe > 1 and "overlap" not in space.problem.fixed:
             overlaps.append(tuple(switch for switch in overlaps[0] if switch != "pp"))
         ranks = ORDERS[int(some.orders[lane])]
         return [
@@ -84,8 +83,8 @@ class Queue:
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A plan of a pipeline, and what its slots take at least."""
+class PipelineNode:
+    """A pipelined plan, and lower bounds of its slots."""
 
     plan: Plan
     slots: IsolatedBlocks
@@ -93,15 +92,15 @@ class Draft:
     busy: int
 
     def ticks(self) -> int:
-        """What its step takes at least."""
+        """A lower bound of its step."""
         entries = self.slots.entries
         nbytes = self.slots.message_bytes(self.at)
-        links = self.slots.clock.link_ticks(self.plan.grid, nbytes)
-        over = paced_ticks(self.plan, self._slot_ticks, links)
+        links = self.slots.op_bounds.link_ticks(self.plan.grid, nbytes)
+        over = schedule_ticks(self.plan, self._slot_ticks, links)
         return over + sum(
             int(part[self.at]) for part in self.slots.step(entries.interleave, ModelEnds())
         )
 
-    def _slot_ticks(self, place: Place, before: Before | None) -> int:
+    def _slot_ticks(self, place: Place, before: PrecedingSlot | None) -> int:
         work, ends, last = place
         return int(self.slots.slot(work, ends, last=last, after=before)[self.at])

@@ -1,4 +1,4 @@
-"""A small part of a space with good plans in it: for a first answer, before all is bounded."""
+"""The warm start: a small part of a space with good plans, searched for a first incumbent."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NODE = 8  # devices, which most nodes do not exceed
 
 
 def likely(space: Space) -> Space | None:
-    """The shapes of a large space that have fields as most good plans have them; None of a small
-    one, which is bounded as soon."""
+    """The shapes of a large space whose fields are as in most good plans; None for a small space,
+    which is bounded as fast."""
     if len(space) < WORTH:
         return None
     c = space.columns
@@ -36,17 +36,17 @@ def likely(space: Space) -> Space | None:
     ):
         keep = keep & good if (keep & good).any() else keep
     rows = np.flatnonzero(keep)
-    question = replace(space.question, fixed=ORDERED | dict(space.question.fixed))
-    return Space(question, space.only(rows[:: len(rows) // MOST + 1]).columns)
+    problem = replace(space.problem, fixed=ORDERED | dict(space.problem.fixed))
+    return Space(problem, space.only(rows[:: len(rows) // MOST + 1]).columns)
 
 
-def enough_devices(question: SearchProblem, machine: Machine) -> int | None:
-    """Of twice as many devices, and twice as many again, the first on which some plan may fit."""
-    devices = 2 * question.devices
+def enough_devices(problem: SearchProblem, machine: Machine) -> int | None:
+    """The least power of two times the problem's devices on which some plan may fit."""
+    devices = 2 * problem.devices
     while devices <= machine.devices:
-        fixed = FRUGAL | dict(question.fixed)
+        fixed = FRUGAL | dict(problem.fixed)
         try:
-            space = space_of(replace(question, devices=devices, fixed=fixed))
+            space = space_of(replace(problem, devices=devices, fixed=fixed))
         except PlanCannotRunError:
             space = None
         if space is not None and least_bytes(space) <= machine.device.usable_bytes:

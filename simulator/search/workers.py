@@ -26,9 +26,10 @@ Outcome = tuple[Candidate, Simulated]
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What a process needs to know of a search, and which of how many shares is its own."""
+    """What a worker process needs: the problem, the machine, and which share of how many is its
+    own."""
 
-    question: SearchProblem
+    problem: SearchProblem
     machinery: Machinery
     objective: Objective
     simulate: Callable[[Plan], Simulated]
@@ -37,8 +38,8 @@ class WorkerSetup:
 
 @dataclass(frozen=True)
 class Update:
-    """What a plan must undercut by now, and plans that turned out to have no room, each with its
-    peak in bytes."""
+    """What changed since a worker last ran: the threshold, and plans that do not fit, with their
+    peak bytes."""
 
     threshold: int
     too_large: Sequence[tuple[Plan, int]]
@@ -46,28 +47,28 @@ class Update:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """How far a process is with its share: all that came up, the least value of what is left, and
-    the plans to be simulated since the last report."""
+    """A worker's share: its counts, the lowest bound of its open nodes, and plans to simulate that
+    came up since the last report."""
 
     tally: Tally
     lowest: int
     candidates: list[Candidate]
 
 
-def settle(own: WorkerState, setup: WorkerSetup) -> None:
-    """Take a share of the space."""
+def settle(state: WorkerState, setup: WorkerSetup) -> None:
+    """Give a worker its share of the space."""
     number, count = setup.share
-    space = space_of(setup.question)
+    space = space_of(setup.problem)
     rows = shares(space, count)[number]
-    own["frontier"] = Frontier(space, setup.machinery, setup.objective, rows)
-    own["simulate"] = setup.simulate
+    state["frontier"] = Frontier(space, setup.machinery, setup.objective, rows)
+    state["simulate"] = setup.simulate
 
 
-def work(own: WorkerState, news: Update) -> WorkerReport:
-    """Refine bounds for a while, or until there is a plan."""
-    frontier: Frontier = own["frontier"]
-    frontier.threshold = news.threshold
-    for plan, peak_bytes in news.too_large:
+def work(state: WorkerState, update: Update) -> WorkerReport:
+    """Refine bounds for `WORK_S`, or until there is a plan to simulate."""
+    frontier: Frontier = state["frontier"]
+    frontier.threshold = update.threshold
+    for plan, peak_bytes in update.too_large:
         frontier.exceed(plan, peak_bytes)
     found: list[Candidate] = []
     until = time.monotonic() + WORK_S
@@ -79,60 +80,60 @@ def work(own: WorkerState, news: Update) -> WorkerReport:
     return WorkerReport(frontier.tally, frontier.lowest, found)
 
 
-def simulated(own: WorkerState, plan: Plan) -> Simulated:
+def simulated(state: WorkerState, plan: Plan) -> Simulated:
     """Simulate a plan."""
     with gc_paused():
-        prediction: Simulated = own["simulate"](plan)
+        prediction: Simulated = state["simulate"](plan)
     return prediction
 
 
 class Workers:
-    """The processes of a crew, each with a share of a space.
+    """The processes of a pool, each with a share of a space.
 
-    Best first: a process simulates the plan with the lowest bound of all that wait, unless it has
-    something in its own share that is bounded lower still, and refines that. But it simulates what
-    there is as long as too few plans are found, and the first one at once.
+    A free process simulates the waiting plan with the lowest bound, unless its own share has an
+    open node with a lower one, which it then refines. Until enough plans are found it simulates
+    any.
     """
 
-    def __init__(self, crew: ProcessPool) -> None:
-        self._crew = crew
+    def __init__(self, pool: ProcessPool) -> None:
+        self._pool = pool
         self._waiting: list[tuple[int, int, Plan]] = []
         self._reports: dict[int, WorkerReport] = {}
         self._simulating: dict[int, Candidate] = {}
         self._too_large: list[tuple[Plan, int]] = []
-        self._told = [0] * crew.count
+        self._told = [0] * pool.count
         self._counter = count()
         self._has_begun = False
 
     def settle(self, setup: WorkerSetup) -> None:
-        """Hand out the shares."""
-        for number in range(self._crew.count):
-            self._crew.ask(number, settle, replace(setup, share=(number, self._crew.count)))
+        """Give every worker its share."""
+        for number in range(self._pool.count):
+            self._pool.ask(number, settle, replace(setup, share=(number, self._pool.count)))
 
     @property
     def tally(self) -> Tally:
-        """What came up in all shares."""
+        """Counts of all shares."""
         return sum((report.tally for report in self._reports.values()), Tally())
 
     @property
     def lowest(self) -> int:
-        """The least value that any plan can have that was not simulated."""
-        if len(self._reports) < self._crew.count:
+        """A lower bound of all plans that were not simulated."""
+        if len(self._reports) < self._pool.count:
             return 0
         bounds = [report.lowest for report in self._reports.values()]
         bounds += [bound for bound, _ in self._simulating.values()]
         return min([*bounds, self._waiting[0][0] if self._waiting else NEVER])
 
     def exceed(self, plan: Plan, peak_bytes: int) -> None:
-        """Let all know that a plan has no room."""
+        """Tell all workers that a plan does not fit."""
         self._too_large.append((plan, peak_bytes))
 
     def step(self, threshold: int) -> list[Outcome]:
-        """See to it that all have something to do that may undercut the threshold, and wait until
-        one of them is through with it: what became of a plan, if it was one."""
-        for number in sorted(self._crew.free, key=self._lowest_of, reverse=True):
-            self._employ(number, threshold)
-        number, answer = self._crew.answer()
+        """Give each idle worker a task, then wait for one result: a simulated plan, if it was
+        one."""
+        for number in sorted(self._pool.free, key=self._lowest_of, reverse=True):
+            self._assign(number, threshold)
+        number, answer = self._pool.answer()
         if isinstance(answer, WorkerReport):
             self._reports[number] = answer
             for bound, plan in answer.candidates:
@@ -144,7 +145,7 @@ class Workers:
     def _lowest_of(self, number: int) -> int:
         return self._reports[number].lowest if number in self._reports else 0
 
-    def _employ(self, number: int, threshold: int) -> None:
+    def _assign(self, number: int, threshold: int) -> None:
         lowest = self._lowest_of(number)
         soonest = self._waiting[0][0] if self._waiting else NEVER
         is_first = threshold == NEVER or not self._has_begun  # until enough are found, any will do
@@ -152,8 +153,8 @@ class Workers:
             self._has_begun = True
             bound, _, plan = heapq.heappop(self._waiting)
             self._simulating[number] = bound, plan
-            self._crew.ask(number, simulated, plan)
+            self._pool.ask(number, simulated, plan)
         elif lowest < threshold:
             fresh = self._too_large[self._told[number] :]
             self._told[number] = len(self._too_large)
-            self._crew.ask(number, work, Update(threshold, fresh))
+            self._pool.ask(number, work, Update(threshold, fresh))

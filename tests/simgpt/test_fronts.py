@@ -52,7 +52,7 @@ def test_each_plan_of_less_memory_has_a_tenth_less_than_the_one_before(
     """Of 100, 80 and 60 bytes: there must be one in 90, then one in 72, and there is none in 54."""
     rooms: list[int] = []
 
-    def states(self: Searches, question: SearchProblem, room: int) -> Iterator[Progress]:
+    def states(self: Searches, problem: SearchProblem, room: int) -> Iterator[Progress]:
         rooms.append(room)
         fitting = [taking(200.0 - n, peak_bytes=n) for n in (80, 60) if n <= room]
         yield state(*fitting[:1], is_optimal=True)
@@ -69,8 +69,8 @@ def test_along_the_front_of_devices_no_plan_is_beaten_in_both_time_and_node_hour
     """1 node 8 s; 2 nodes 5 s, faster for 10; 4 nodes 5 s for 20 is not; 8 nodes 2 s for 16."""
     steps = {8: 8.0, 16: 5.0, 32: 5.0, 64: 2.0}
 
-    def answer(self: Searches, question: SearchProblem, *, alone: bool) -> Progress:
-        found = taking(steps[question.devices], question.devices // 8)
+    def answer(self: Searches, problem: SearchProblem, *, alone: bool) -> Progress:
+        found = taking(steps[problem.devices], problem.devices // 8)
         return state(found, is_optimal=True)
 
     monkeypatch.setattr(Searches, "answer", answer)

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from simulator.child_process import BEATS, STARTING, Pulse, Watch, beat, ran_ticks, unheard
+from simulator.child_process import BEATS, STARTING, Pulse, Watch, beat, ran_ticks, signals_ignored
 
 FROZEN_S = 30.0
 LOOKS = BEATS // 2 + 1  # of twice the time between beats, which is the most that one may count
@@ -114,7 +114,7 @@ def test_nobody_answers_and_nobody_is_frozen_until_the_time_is_over() -> None:
 
 def test_what_is_started_meanwhile_does_not_hear_of_a_signal() -> None:
     code = "import time; print(flush=True); time.sleep(600)"
-    with unheard({signal.SIGINT}):
+    with signals_ignored({signal.SIGINT}):
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with child:
@@ -137,7 +137,7 @@ def test_an_interruption_that_another_thread_takes_is_heard_when_the_start_is_ov
 
     taker = threading.Thread(target=take)
     taker.start()
-    with pytest.raises(KeyboardInterrupt), unheard({signal.SIGINT}):
+    with pytest.raises(KeyboardInterrupt), signals_ignored({signal.SIGINT}):
         now.set()
         taker.join()
         time.sleep(0.05)

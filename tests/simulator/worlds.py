@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.ranks.classes import Ints
 from tests.blocks import BLOCK
 from workload.gpt import GPT
 from workload.lowering import lower
@@ -16,6 +15,7 @@ from workload.op import COMPUTE, NO_ATTRIBUTES, Op
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
+from workload.sizes.arrays import Indices
 
 TINY = GPT(name="tiny", layers=2, hidden=32, heads=8, ffn=64, sequence=16, vocab=64)
 
@@ -44,12 +44,12 @@ class SmallFabric:
     axes_share: bool = True
     node_of: tuple[int, ...] = ()
 
-    def rings(self, together: Sequence[Ints]) -> list[tuple[Sequence[Ring], Ints]]:
+    def rings(self, together: Sequence[Indices]) -> list[tuple[Sequence[Ring], Indices]]:
         if not self.axes_share and len(together) > 1:
             return [self.rings([groups])[0] for groups in together]
         touching = [[set(row) for row in self.nodes(groups).tolist()] for groups in together]
         busy = Counter(node for axis in touching for touched in axis for node in touched)
-        found: list[tuple[Sequence[Ring], Ints]] = []
+        found: list[tuple[Sequence[Ring], Indices]] = []
         for groups, axis in zip(together, touching, strict=True):
             ranks = groups.shape[1]
             every = [Ring(ranks, len(nodes), max(busy[node] for node in nodes)) for nodes in axis]
@@ -58,7 +58,7 @@ class SmallFabric:
             found.append((unique, index))
         return found
 
-    def nodes(self, ranks: Ints) -> Ints:
+    def nodes(self, ranks: Indices) -> Indices:
         return np.array(self.node_of)[ranks] if self.node_of else ranks // self.devices_per_node
 
     def slowest(self, rings: Sequence[Ring]) -> Sequence[Ring]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import Indices
 from topologies.machine import Machine
-from topologies.routing.group_nodes import Ints, Visits, devices_in
+from topologies.routing.group_nodes import Visits, devices_in
 from topologies.routing.routes import Crossings, Hops, fair_rates
 from topologies.routing.wiring import wiring
 
@@ -22,10 +23,10 @@ from topologies.routing.wiring import wiring
 class _Channels:
     """One row per visit and channel: its row of visits, the flow it belongs to, its NIC."""
 
-    visit: Ints
-    flow: Ints
-    nic: Ints
-    group_of_flow: Ints
+    visit: Indices
+    flow: Indices
+    nic: Indices
+    group_of_flow: Indices
 
 
 def ring_rates_across(machine: Machine, visits: Visits) -> NDArray[np.float64]:

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import Indices
 from topologies.placement import Placement
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,19 +20,19 @@ class Visits:
     """
 
     groups: int
-    group: Ints
-    node: Ints
-    devices: Ints
-    local: Ints
-    following: Ints
+    group: Indices
+    node: Indices
+    devices: Indices
+    local: Indices
+    following: Indices
 
     @property
-    def nodes_of_group(self) -> Ints:
+    def nodes_of_group(self) -> Indices:
         """How many nodes each group visits."""
         return np.bincount(self.group, minlength=self.groups)
 
 
-def visits_of(placement: Placement, members: Ints) -> Visits:
+def visits_of(placement: Placement, members: Indices) -> Visits:
     """The visits of groups given as an array of ranks, (groups, p), each row in ring order.
 
     A node is visited once, where the ring first comes to it, however its ranks are scattered.

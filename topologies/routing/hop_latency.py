@@ -17,12 +17,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import Indices
 from topologies.hardware.interconnect import Dragonfly, FatTree, Interconnect
 from topologies.machine import Machine
 from topologies.routing.group_nodes import Visits
 from topologies.routing.wiring import wiring
-
-Ints = NDArray[np.int64]
 
 
 def further_seconds(machine: Machine, visits: Visits) -> float:
@@ -43,7 +42,7 @@ def further_seconds(machine: Machine, visits: Visits) -> float:
     return float(mean.max()) * fabric.switch_latency_s
 
 
-def switches_between(machine: Machine, node: Ints, to: Ints) -> NDArray[np.float64]:
+def switches_between(machine: Machine, node: Indices, to: Indices) -> NDArray[np.float64]:
     """The switches that a minimal route passes between NICs of one index on different nodes.
 
     One, where they hang on the same switch; two in a dragonfly group, three in a fat tree. From

@@ -15,6 +15,7 @@ from itertools import pairwise, permutations
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import Indices
 from topologies.hardware.interconnect import Dragonfly, FatTree
 from topologies.hardware.node import Node
 from topologies.machine import Machine
@@ -23,7 +24,6 @@ from topologies.routing.group_nodes import Visits, devices_in, visits_of
 from topologies.routing.ring_packing import shortest_paths
 from topologies.routing.wiring import wiring
 
-Ints = NDArray[np.int64]
 Link = tuple[int, int]
 SWITCH = -1  # stands for the switch inside a node, where there is one
 MOST_ORDERS = 8  # members up to which every order of a ring is tried
@@ -34,7 +34,7 @@ class RingTraffic:
     """Groups over some axes, (groups, p) ranks in ring order, and what each member sends on."""
 
     axes: str
-    members: Ints
+    members: Indices
     hop_bytes: float
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import Indices
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.routing.wiring import wiring
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Locality:
         )
 
 
-def locality(machine: Machine, placement: Placement, members: Ints) -> Locality:
+def locality(machine: Machine, placement: Placement, members: Indices) -> Locality:
     """The reach of an axis's groups, given as (groups, p) ranks."""
     wires = wiring(machine)
     node = placement.node[members]
@@ -55,7 +53,7 @@ def locality(machine: Machine, placement: Placement, members: Ints) -> Locality:
     return Locality(nodes == 1, switches == 1, groups == 1, nodes, switches, groups)
 
 
-def _most_different(values: Ints) -> int:
+def _most_different(values: Indices) -> int:
     """The most different values that any row has."""
     ordered = np.sort(values, axis=1)
     return int((np.diff(ordered, axis=1) != 0).sum(axis=1).max(initial=0)) + 1

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import Indices
 from topologies.hardware.node import Node
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -15,11 +16,10 @@ from topologies.routing.ring_packing import Paths, shortest_paths
 from topologies.routing.routes import Crossings, Hops, fair_rates
 from topologies.routing.wiring import wiring
 
-Ints = NDArray[np.int64]
 Rates = NDArray[np.float64]
 
 
-def flow_rates(machine: Machine, placement: Placement, source: Ints, target: Ints) -> Rates:
+def flow_rates(machine: Machine, placement: Placement, source: Indices, target: Indices) -> Rates:
     """Bytes/s of a flow from each rank of `source` to that of `target`, all at once.
 
     Max-min fair over the links inside nodes, NICs (either direction has its own rate) and the
@@ -58,7 +58,7 @@ def _ends(machine: Machine, hops: Hops) -> Crossings:
     return Crossings(np.append(hops.flow, hops.flow), np.append(out, into), capacity)
 
 
-def _inside(machine: Machine, node: Ints, device: Ints, to: Ints) -> Crossings:
+def _inside(machine: Machine, node: Indices, device: Indices, to: Indices) -> Crossings:
     """The links inside nodes that flows between two devices of one node cross."""
     arcs, used, capacity = _arcs(machine.node)
     first, count = used[0][device, to], used[1][device, to]
@@ -69,7 +69,7 @@ def _inside(machine: Machine, node: Ints, device: Ints, to: Ints) -> Crossings:
 
 
 @lru_cache(maxsize=16)
-def _arcs(node: Node) -> tuple[Ints, tuple[Ints, Ints], Rates]:
+def _arcs(node: Node) -> tuple[Indices, tuple[Indices, Indices], Rates]:
     """All paths' arcs one after another, each pair's first and number, and what arcs carry."""
     n = node.devices
     capacity = np.zeros((n + 1, n + 1))

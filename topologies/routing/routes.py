@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import Indices
 from topologies.hardware.interconnect import Dragonfly, FatTree
 from topologies.machine import Machine
 from topologies.routing.adaptive_routing import granted
 from topologies.routing.max_min import max_min_rates
 from topologies.routing.wiring import Wiring, wiring
 
-Ints = NDArray[np.int64]
 Rates = NDArray[np.float64]
 
 
@@ -24,19 +24,19 @@ class Hops:
     A ring's flow has many hops and its slowest one is its rate.
     """
 
-    flow: Ints
-    node: Ints
-    nic: Ints
-    next_node: Ints
-    next_nic: Ints
+    flow: Indices
+    node: Indices
+    nic: Indices
+    next_node: Indices
+    next_nic: Indices
 
 
 @dataclass(frozen=True, eq=False)
 class Crossings:
     """Entry e says that flow[e] crosses link[e]; `capacity` is per link, in bytes/s."""
 
-    flow: Ints
-    link: Ints
+    flow: Indices
+    link: Indices
     capacity: Rates
 
     def joined(self, other: Crossings) -> Crossings:

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import Indices
 from topologies.hardware.interconnect import Dragonfly, FatTree, Interconnect
 from topologies.machine import Machine
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +18,8 @@ class Wiring:
     its NIC k, counted through the machine; `nic_bytes_per_s` is what other jobs leave of a NIC.
     """
 
-    group: Ints
-    switch: Ints
+    group: Indices
+    switch: Indices
     switches: int
     nic_bytes_per_s: float
 
@@ -30,7 +28,7 @@ class Wiring:
         """NICs in one node."""
         return int(self.switch.shape[1])
 
-    def nic_link(self, node: Ints, nic: Ints) -> Ints:
+    def nic_link(self, node: Indices, nic: Indices) -> Indices:
         """The number of a NIC's link; those of all nodes come first among the links."""
         return np.asarray(node * self.nics + nic)
 
@@ -56,7 +54,7 @@ def wiring(machine: Machine) -> Wiring:
     return Wiring(group=group, switch=switch, switches=switches, nic_bytes_per_s=left)
 
 
-def _plugs(fabric: Interconnect, node: Ints, nic: Ints) -> tuple[Ints, Ints, int]:
+def _plugs(fabric: Interconnect, node: Indices, nic: Indices) -> tuple[Indices, Indices, int]:
     if isinstance(fabric, Dragonfly):
         group = np.minimum(node // fabric.nodes_per_group, fabric.groups - 1)
         block = (node - group * fabric.nodes_per_group) // fabric.endpoints_per_switch

@@ -11,12 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from workload.sizes.arrays import Counts, Flags
 from workload.sizes.int_like import Calculation, IntLike
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 class UnequalLanesError(Exception):
@@ -27,7 +24,7 @@ class UnequalLanesError(Exception):
         self.aside = aside
 
 
-def lanes(values: Ints) -> Any:
+def lanes(values: Counts) -> Any:
     """The numbers as lanes; a plain int where all are the same, so that most work stays cheap.
 
     >>> lanes(np.array([4, 8])) // 2 + 1
@@ -54,7 +51,7 @@ class Lanes(IntLike):
 
     __slots__ = ("values",)
 
-    def __init__(self, values: Ints) -> None:
+    def __init__(self, values: Counts) -> None:
         self.values = values
 
     def calculated(self, calculation: Calculation, one: Any, other: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The programs of many shapes at once: lowered together as far as they are the same."""
+"""The programs of many shapes, lowered once for all whose ops are the same."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from workload.op import EMBED, Op
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
+from workload.sizes.arrays import Counts, Indices, Ticks
 from workload.sizes.vectorized import Lanes, UnequalLanesError, lanes
 
-Ints = NDArray[np.int64]
 SIZES = ("x", "y", "z", "data", "micro_batch")
 KINDS = ("zero", "recompute", "sequence_parallel")
 MOST = 2  # micro-batches: the first overwrites gradients, the others add to them
@@ -28,22 +28,22 @@ class BatchedProgram:
     """One program of a stage with one layer and at most two micro-batches, with sizes for each of
     `rows` of a space.
 
-    `orders` has the number of each row's rank order, or ANY. `rings` keeps what is known of the
-    rows' groups by axes, `timed` what is known of their ops.
+    `orders` has the number of each row's rank order, or ANY. `rings` caches the rows' groups by
+    axes, `timed` the bounds of their ops.
     """
 
-    rows: Ints
+    rows: Indices
     program: Program
-    orders: Ints
-    rings: dict[tuple[object, ...], Ints] = field(default_factory=dict)
-    timed: dict[tuple[object, ...], Ints] = field(default_factory=dict)
+    orders: Indices
+    rings: dict[tuple[object, ...], Indices] = field(default_factory=dict)
+    timed: dict[tuple[object, ...], Ticks] = field(default_factory=dict)
 
     @property
     def micro_batches(self) -> int:
         """How many micro-batches the program has."""
         return self.program.plan.micro_batches
 
-    def values(self, number: Any) -> Ints:
+    def values(self, number: Any) -> Counts:
         """A size of the program as an array with an entry for each row."""
         if isinstance(number, Lanes):
             return number.values
@@ -63,19 +63,19 @@ class PlacedProgram(BatchedProgram):
     """Rows of `base`, each with its ranks in one order: `lane` says which row of it each one is."""
 
     base: BatchedProgram
-    lane: Ints
+    lane: Indices
 
-    def values(self, number: Any) -> Ints:
+    def values(self, number: Any) -> Counts:
         """See `BatchedProgram`; the program is that of `base`."""
         return self.base.values(number)[self.lane]
 
 
-def placed(base: BatchedProgram, lane: Ints, orders: Ints) -> PlacedProgram:
+def placed(base: BatchedProgram, lane: Indices, orders: Indices) -> PlacedProgram:
     """Some rows of `base` with their ranks in these orders."""
     return PlacedProgram(base.rows[lane], base.program, orders, base=base, lane=lane)
 
 
-def kinds(space: Space, rows: Ints) -> list[Ints]:
+def kinds(space: Space, rows: Indices) -> list[Indices]:
     """The rows in parts whose programs are mostly alike."""
     columns = [space.columns[key][rows] for key in KINDS]
     columns += [np.minimum(space.columns[key][rows], 2) for key in ("x", "y", "z", "data")]
@@ -84,7 +84,7 @@ def kinds(space: Space, rows: Ints) -> list[Ints]:
     return [rows[which.ravel() == kind] for kind in range(found.shape[1])]
 
 
-def sized(space: Space, rows: Ints, **how: Any) -> Iterator[BatchedProgram]:
+def sized(space: Space, rows: Indices, **how: Any) -> Iterator[BatchedProgram]:
     """The programs of these rows, each of them in one of the answers; `how` has fields of the plan
     in place of the usual ones."""
     waiting = kinds(space, rows)[::-1]
@@ -97,15 +97,15 @@ def sized(space: Space, rows: Ints, **how: Any) -> Iterator[BatchedProgram]:
 
 
 def _lowered(
-    space: Space, rows: Ints, overlap: tuple[str, ...] = OVERLAPS, schedule: str = "1f1b"
+    space: Space, rows: Indices, overlap: tuple[str, ...] = OVERLAPS, schedule: str = "1f1b"
 ) -> Program:
     """A stage's program is that of a pipeline of one stage, but for its ends."""
     fields = space.shape(int(rows[0])) | {"pipe": 1, "overlap": overlap, "schedule": schedule}
     fields |= {key: lanes(space.columns[key][rows]) for key in SIZES}
     micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
     batch = micro_batches * fields["z"] * fields["data"] * fields["micro_batch"]
-    gpt = replace(space.question.gpt, layers=1)
-    return lower(gpt, Plan(**fields, **space.question.others, batch=batch))
+    gpt = replace(space.problem.gpt, layers=1)
+    return lower(gpt, Plan(**fields, **space.problem.others, batch=batch))
 
 
 def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:

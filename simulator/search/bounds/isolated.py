@@ -1,12 +1,18 @@
-"""How long the slots of many plans take when no collective disturbs another: in all else exact.
+"""Lower bounds of slots: simulated without contention, for many plans at once.
 
-All plans whose programs are the same op by op go through one program together. Links that several
-collectives share make slots longer, never shorter: each collective lasts as long or longer, and
-what follows it starts as late or later. So these times are bounds, and close ones.
+Why a bound: contention makes collectives longer, never shorter, and an op starts when the last of
+its predecessors ends, so every op ends as late or later with contention. In all else the times are
+exact.
 
-A chunk of many layers is played with a few. Once two layers one after the other come as much later
-as the one before them, op by op, all further ones do too: an op follows those of its own layer and
-of the two before it.
+All plans whose programs are equal op by op share one pass over the program, whose times are arrays
+with one entry per plan.
+
+A chunk of many layers is simulated with `FEW`. Once every op of two consecutive layers is later
+than in the layer before by the same time, all further layers are too, since an op waits for ops of
+its own layer and of the two before it. Where layers differ, the least growth 0 is taken, which
+keeps a bound.
+
+Cost: one array operation per op and wait of the slots of a few layers, for a whole group of plans.
 """
 
 from __future__ import annotations
@@ -37,9 +43,11 @@ from workload.op import (
     Op,
     layer_part,
 )
+from workload.sizes.arrays import Bytes, Counts, Indices, Ticks
 
-Ints = NDArray[np.int64]
-Before = tuple[str, ModelEnds]  # the work of a slot of the last micro-batch, and its chunk's ends
+PrecedingSlot = tuple[
+    str, ModelEnds
+]  # the work of a slot of the last micro-batch, and its chunk's ends
 NORM = "norm.squares"
 TABLE = "embed.w"
 PLACE_OF = {"embed": "first", "head": "last"}
@@ -48,21 +56,21 @@ FEW = 8  # layers, the middle ones of which are mostly alike
 
 @dataclass(frozen=True)
 class IsolatedTimes:
-    """Slots played with a few layers, an entry for each lane.
+    """Ends of slots simulated with a few layers, an entry for each lane.
 
-    `compute` is the end of the compute stream's last op, `every` that of all ops. With each further
-    layer `compute` comes `growth` later at least; so does `plain`, the end of the compute stream if
-    it never waited for what it adds to gradients at its end, and `added` more for that. Other
-    streams may be behind, and catch up in further layers: they end no sooner, but not later either.
+    `compute` is the end of the compute stream, `every` that of all streams; each further layer adds
+    at least `growth` to `compute`. `plain` is the end of the compute stream if it never waited for
+    what it adds to gradients at its end; each further layer adds `growth + added` to it. Other
+    streams end no sooner with further layers.
     """
 
-    compute: Ints
-    every: Ints
-    growth: Ints
-    plain: Ints
-    added: Ints
+    compute: Ticks
+    every: Ticks
+    growth: Ticks
+    plain: Ticks
+    added: Ticks
 
-    def ends(self, lane: Ints, more: Ints) -> tuple[Ints, Ints]:
+    def ends(self, lane: Indices, more: Counts) -> tuple[Ticks, Ticks]:
         """`compute` and `every` of some lanes with so many more layers."""
         plain = self.plain[lane] + more * (self.growth + self.added)[lane]
         compute = np.maximum(self.compute[lane] + more * self.growth[lane], plain)
@@ -73,16 +81,16 @@ class IsolatedTimes:
 class IsolatedBlocks:
     """Slots of `some` rows, each with all the streams that its plan gives it."""
 
-    clock: OpBounds
+    op_bounds: OpBounds
     some: BatchedProgram
     entries: Entries
-    script: SlotProgram
+    slot_program: SlotProgram
 
     def slot(
-        self, work: str, ends: ModelEnds, *, last: bool = False, after: Before | None = None
-    ) -> Ints:
-        """See `simulator.search.bounds.stream_bound.Slots`; the last micro-batch's if so asked, and
-        with what is under way after a slot of the last micro-batch right before it."""
+        self, work: str, ends: ModelEnds, *, last: bool = False, after: PrecedingSlot | None = None
+    ) -> Ticks:
+        """See `stream_bound.Slots`; with `last` of the last micro-batch, and with the collectives
+        in flight after a slot of the last micro-batch right before it."""
         key = work, ends, last, after
         if key not in self._slots:
             number = self._last if last else 0
@@ -90,12 +98,11 @@ class IsolatedBlocks:
         return self._slots[key]
 
     @cached_property
-    def _slots(self) -> dict[tuple[str, ModelEnds, bool, Before | None], Ints]:
+    def _slots(self) -> dict[tuple[str, ModelEnds, bool, PrecedingSlot | None], Ticks]:
         return {}
 
-    def ending(self, chunks: Ints, ends: ModelEnds, behind: Ints) -> Ints:
-        """See `simulator.search.bounds.stream_bound.Slots`; chunks but the one with the ends run
-        their slots before it."""
+    def ending(self, chunks: Counts, ends: ModelEnds, behind: Ticks) -> Ticks:
+        """See `stream_bound.Slots`; the chunk with the model's ends runs its slots last."""
         works = tuple(self.entries.works)
         several = bool((chunks > 1).any())
         plain = sum(self._chunk(self._last, (work,), ModelEnds())[0] for work in works if several)
@@ -109,18 +116,18 @@ class IsolatedBlocks:
         return np.asarray((chunks - 1) * plain + forward + over + after)
 
     def message_bytes(self, at: int) -> int:
-        """What a stage of an entry sends to the next one: the residual stream."""
+        """Bytes that a stage of an entry sends to the next one: the residual stream."""
         program = self.some.program
         stream = next(op for op in program.ops if op.label == "down.add").writes[0]
         return int(self.some.values(program.buffers[stream].nbytes)[self.entries.lane[at]])
 
-    def step(self, chunks: Ints, ends: ModelEnds) -> tuple[Ints, Ints]:
-        """What follows all slots: sums of gradients, which others may still be under way beside,
-        and from the norm on what waits for all of them."""
+    def step(self, chunks: Counts, ends: ModelEnds) -> tuple[Ticks, Ticks]:
+        """What follows all slots: sums of gradients, beside which collectives may be in flight; and
+        from the norm on what waits for all of them."""
         e, layers = self.entries, chunks * self.entries.chunk
         alone = ends.alone
         before = np.zeros(len(e.lane), dtype=np.int64)
-        total: dict[str, Ints] = {COMPUTE: before}
+        total: dict[str, Ticks] = {COMPUTE: before}
         for op in self.some.program.ops:
             if op.block != STEP or (op.part in (EMBED, HEAD) and op.part.kind not in ends.parts):
                 continue
@@ -128,7 +135,7 @@ class IsolatedBlocks:
                 ticks = layers * self._ticks[op.identity][e.lane]
             elif op.label in ACROSS_STAGES and not alone:
                 wide = replace(op, axes=(*op.axes, "pipe"))  # more ranks may be faster than few
-                ticks = self.clock.ticks(self.some, wide)[e.lane]
+                ticks = self.op_bounds.ticks(self.some, wide)[e.lane]
             else:
                 ticks = self._whole(op, layers, alone)
             if op.label == NORM:
@@ -136,10 +143,10 @@ class IsolatedBlocks:
             total[op.stream] = total.get(op.stream, 0) + ticks
         return before, np.asarray(np.maximum.reduce(list(total.values())))
 
-    def _whole(self, op: Op, layers: Ints, alone: bool) -> Ints:
-        """An op on all the layers' parameters, and if `alone` on those of the model's ends; else on
-        those of one end or of none, whichever is the fastest: a collective on more bytes may be
-        faster than one on less, where its library changes the algorithm between them."""
+    def _whole(self, op: Op, layers: Counts, alone: bool) -> Ticks:
+        """An op on the parameters of all layers, and with `alone` on those of the model's ends;
+        else the fastest of one end, the other and none, since a collective on more bytes may be
+        faster than on fewer where the library changes its algorithm between them."""
         held = self._operands(op)
         if "layer" not in held:
             return self._ticks[op.identity][self.entries.lane]
@@ -150,18 +157,20 @@ class IsolatedBlocks:
         ends = [first + last] if alone else [nothing, first, last_apart]
         result = np.zeros(len(layers), dtype=np.int64)
         for count in np.unique(layers).tolist():
-            those = layers == count
-            ways = [self.clock.of_bytes(self.some, op, rest + count * each + end) for end in ends]
-            result[those] = np.minimum.reduce(ways)[self.entries.lane[those]]
+            chosen = layers == count
+            ways = [
+                self.op_bounds.of_bytes(self.some, op, rest + count * each + end) for end in ends
+            ]
+            result[chosen] = np.minimum.reduce(ways)[self.entries.lane[chosen]]
         return result
 
-    def _operands(self, op: Op) -> dict[str, Ints]:
-        """The bytes of an op's operands by where they belong: to the one `layer`, or to what comes
-        first or last in the model; "shared" of the former is what the last stage has too."""
+    def _operands(self, op: Op) -> dict[str, Bytes]:
+        """Bytes of an op's operands by part of the model: "layer", "first" or "last"; and "shared"
+        for the tied table, which the last stage holds too."""
         names = (*op.reads, *op.writes)
         if op.is_collective:
             names = op.writes if op.kind == "all_gather" else op.reads
-        held: dict[str, Ints] = {}
+        held: dict[str, Bytes] = {}
         for name in names:
             buffer = self.some.program.buffers[name]
             part = PLACE_OF.get(buffer.part.kind, buffer.part.kind)
@@ -176,75 +185,79 @@ class IsolatedBlocks:
         return self.some.micro_batches - 1
 
     def _chunk(
-        self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, after: Before | None = None
-    ) -> tuple[Ints, Ints]:
-        """When the compute stream is through with some slots of each entry's chunk, and when every
-        stream is."""
+        self,
+        micro_batch: int,
+        works: tuple[str, ...],
+        ends: ModelEnds,
+        after: PrecedingSlot | None = None,
+    ) -> tuple[Ticks, Ticks]:
+        """The end of the compute stream, and of all streams, after some slots of each entry's
+        chunk."""
         chunk, lane = self.entries.chunk, self.entries.lane
         found = np.zeros((2, len(lane)), dtype=np.int64)
         for count in np.unique(np.minimum(chunk, FEW)).tolist():
-            those = np.minimum(chunk, FEW) == count
-            played_few = self._played(micro_batch, works, ends, count, after)
-            found[:, those] = played_few.ends(lane[those], chunk[those] - count)
+            chosen = np.minimum(chunk, FEW) == count
+            few = self._few_layers(micro_batch, works, ends, count, after)
+            found[:, chosen] = few.ends(lane[chosen], chunk[chosen] - count)
         return found[0], found[1]
 
-    def _played(
+    def _few_layers(
         self,
         micro_batch: int,
         works: tuple[str, ...],
         ends: ModelEnds,
         layers: int,
-        after: Before | None,
+        after: PrecedingSlot | None,
     ) -> IsolatedTimes:
         key = micro_batch, works, ends, layers, after
         if key not in self._known:
-            ops, following = self.script.slots(micro_batch, works, ends, layers)
+            ops, following = self.slot_program.slots(micro_batch, works, ends, layers)
             durations = [self._ticks[_in_first_layer(op)] for op in ops]
-            if share := self.clock.fabric.compute_share:
-                carry_in = self._left(after, layers) if after is not None else {}
+            if share := self.op_bounds.fabric.compute_share:
+                carry_in = self._carry_in(after, layers) if after is not None else {}
                 interference = interference_of(ops, following, tuple(carry_in))
                 durations = interference.slowed(durations, share, np.minimum, _rounded, carry_in)
             self._known[key] = isolated_times(ops, following, durations, len(self.some.rows))
         return self._known[key]
 
-    def _left(self, before: Before, layers: int) -> dict[str, Ints]:
-        """What is under way on each stream behind a slot of the last micro-batch."""
+    def _carry_in(self, before: PrecedingSlot, layers: int) -> dict[str, Ticks]:
+        """Ticks of the collectives in flight after a slot of the last micro-batch, by stream."""
         work, ends = before
-        ops, following = self.script.slots(self._last, (work,), ends, layers)
+        ops, following = self.slot_program.slots(self._last, (work,), ends, layers)
         durations = [self._ticks[_in_first_layer(op)] for op in ops]
         return interference_of(ops, following).carry_out(durations, {})
 
     @cached_property
     def _known(
         self,
-    ) -> dict[tuple[int, tuple[str, ...], ModelEnds, int, Before | None], IsolatedTimes]:
+    ) -> dict[tuple[int, tuple[str, ...], ModelEnds, int, PrecedingSlot | None], IsolatedTimes]:
         return {}
 
     @cached_property
-    def _ticks(self) -> Mapping[Identity, Ints]:
+    def _ticks(self) -> Mapping[Identity, Ticks]:
         # A pipeline's stages meet in more ranks than those of one, which may have no time.
         others = ACROSS_STAGES if bool((self.entries.pipe > 1).any()) else ()
         every = (op for op in self.some.program.ops if op.label not in others)
-        return {op.identity: self.clock.ticks(self.some, op) for op in every}
+        return {op.identity: self.op_bounds.ticks(self.some, op) for op in every}
 
 
 def _in_first_layer(op: Op) -> Identity:
-    """What an op takes in any layer is what it takes in the first."""
+    """The identity of an op's counterpart in the first layer, which takes as long."""
     m, part, again, label = op.identity
     return m, layer_part(0) if part.is_layer else part, again, label
 
 
-def _rounded(ticks: NDArray[np.float64]) -> Ints:
+def _rounded(ticks: NDArray[np.float64]) -> Ticks:
     return np.rint(ticks).astype(np.int64)
 
 
 def isolated_times(
-    ops: Sequence[Op], following: Sequence[Waits], durations: Sequence[Ints], lanes: int
+    ops: Sequence[Op], following: Sequence[Waits], durations: Sequence[Ticks], lanes: int
 ) -> IsolatedTimes:
-    """Play some slots, each op when its stream and what it waits for are done."""
+    """Simulate slots: an op starts when the op before it on its stream and its waits have ended."""
     zero = np.zeros(lanes, dtype=np.int64)
-    clocks: dict[str, Ints] = {COMPUTE: zero}
-    ends: list[Ints] = []
+    clocks: dict[str, Ticks] = {COMPUTE: zero}
+    ends: list[Ticks] = []
     for op, awaited, ticks in zip(ops, following, durations, strict=True):
         start = clocks.get(op.stream, zero)
         for index in awaited:
@@ -261,12 +274,12 @@ def isolated_times(
     return IsolatedTimes(clocks[COMPUTE], every, _growth(ops, ends, zero), before + added, own)
 
 
-def _of_layer(ops: Sequence[Op], durations: Sequence[Ints], tail: int, zero: Ints) -> Ints:
-    """What the ops at the end take at least that belong to one layer, if they were put off for all.
+def _of_layer(ops: Sequence[Op], durations: Sequence[Ticks], tail: int, zero: Ticks) -> Ticks:
+    """The least ticks of one layer's deferred ops at the end, if all layers have some.
 
-    What collectives in flight take from compute is charged to one of them, but not to others.
+    Interference lengthens one of them, but not the others, so the least is taken.
     """
-    ticks: dict[int, Ints] = {}
+    ticks: dict[int, Ticks] = {}
     for op, own in zip(ops[tail:], durations[tail:], strict=True):
         layer = op.part.layer
         ticks[layer] = ticks.get(layer, zero) + own
@@ -274,16 +287,16 @@ def _of_layer(ops: Sequence[Op], durations: Sequence[Ints], tail: int, zero: Int
     return zero if len(ticks) < FEW else np.minimum.reduce(list(ticks.values()))
 
 
-def _growth(ops: Sequence[Op], ends: Sequence[Ints], zero: Ints) -> Ints:
-    """By how much the layers in the middle come one after the other, where all their ops agree."""
-    at: dict[int, dict[Identity, Ints]] = {}
+def _growth(ops: Sequence[Op], ends: Sequence[Ticks], zero: Ticks) -> Ticks:
+    """By how much ops are later from one middle layer to the next; 0 where they disagree."""
+    at: dict[int, dict[Identity, Ticks]] = {}
     for op, end in zip(ops, ends, strict=True):
         sums = op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE)
         if op.part.is_layer and op.kind != "accumulate" and not sums:
             at.setdefault(op.part.layer, {})[_in_first_layer(op)] = end
     if len(at) < FEW:
         return zero
-    order = list(at)  # as they come: backward passes from the last layer to the first
+    order = list(at)  # in issue order: backward passes go from the last layer to the first
     a, b, c, d = (at[order[number]] for number in (3, 4, 5, 6))
     shifts = [late[name] - early[name] for early, late in ((a, b), (b, c), (c, d)) for name in b]
     least = np.minimum.reduce(shifts)

@@ -1,7 +1,7 @@
-"""How long the ops of many plans take at least: each distinct size is asked for once.
+"""Lower bounds of ops for many plans: each distinct size is computed once.
 
-A collective lasts as long as on the fastest of its axes' rings, alone: no rank's is shorter. Where
-ranks may be in any order, that is the fastest ring of all orders.
+A collective takes as long as on the fastest of its axes' rings, without contention: no rank's is
+shorter. Where ranks may be in any order, that is the fastest ring of all orders.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.costs.analytic import ComputeCosts
 from simulator.engine.ticks import to_ticks
@@ -31,9 +30,9 @@ from simulator.search.space import Space
 from topologies.routing.rings import Ring
 from workload.grid import Grid
 from workload.op import Op
+from workload.sizes.arrays import Bytes, Indices, Ticks
 from workload.sizes.vectorized import Lanes
 
-Ints = NDArray[np.int64]
 NONE = -1
 MIX = np.int64(0x9E3779B97F4A7C15 - 2**64)
 
@@ -47,12 +46,12 @@ class OpBounds:
     fabric: MachineFabric
     _rings: list[Sequence[Ring]] = field(default_factory=list)
     _numbers: dict[object, int] = field(default_factory=dict)
-    _places: dict[tuple[object, ...], Ints] = field(default_factory=dict)
+    _places: dict[tuple[object, ...], Indices] = field(default_factory=dict)
     _ways: dict[Strides, Sequence[Ring]] = field(default_factory=dict)
     _links: dict[tuple[int, int, int], Sequence[Ring]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], int] = field(default_factory=dict)
 
-    def ticks(self, some: BatchedProgram, op: Op) -> Ints:
+    def ticks(self, some: BatchedProgram, op: Op) -> Ticks:
         """The least ticks of an op for each row."""
         if isinstance(some, PlacedProgram) and not op.communicates:
             return self.ticks(some.base, op)[some.lane]
@@ -61,13 +60,13 @@ class OpBounds:
             some.timed[asked] = self.of_bytes(some, op, some.values(op.nbytes))
         return some.timed[asked]
 
-    def of_bytes(self, some: BatchedProgram, op: Op, nbytes: Ints) -> Ints:
+    def of_bytes(self, some: BatchedProgram, op: Op, nbytes: Ticks) -> Bytes:
         """The same for an op on so many bytes in each row."""
         if op.communicates:
             return self._communicated(some, op, nbytes)
         return self._computed(some, op, nbytes)
 
-    def _computed(self, some: BatchedProgram, op: Op, nbytes: Ints) -> Ints:
+    def _computed(self, some: BatchedProgram, op: Op, nbytes: Ticks) -> Bytes:
         names = [key for key, value in op.attributes.items() if isinstance(value, Lanes)]
         sizes = [nbytes, *map(some.values, (op.flops, *(op.attributes[key] for key in names)))]
         first, which = _distinct(sizes)
@@ -83,7 +82,7 @@ class OpBounds:
             found.append(self._known[asked])
         return np.array(found, dtype=np.int64)[which]
 
-    def _communicated(self, some: BatchedProgram, op: Op, nbytes: Ints) -> Ints:
+    def _communicated(self, some: BatchedProgram, op: Op, nbytes: Ticks) -> Bytes:
         sizes = [nbytes, self._rings_of(some, op)]
         first, which = _distinct(sizes)
         pairs = zip(*(size[first].tolist() for size in sizes), strict=True)
@@ -114,7 +113,7 @@ class OpBounds:
             found.append(min(self._on("send", nbytes, ring) for ring in self._links[key]))
         return found
 
-    def _rings_of(self, some: BatchedProgram, op: Op) -> Ints:
+    def _rings_of(self, some: BatchedProgram, op: Op) -> Indices:
         """For each row the number of the rings, one of which its groups have."""
         key = op.axes, op.kind == "all_reduce"
         if key not in some.rings:
@@ -150,14 +149,14 @@ class OpBounds:
 
     def _rings_along(self, way: Strides) -> Sequence[Ring]:
         if way not in self._ways:
-            groups = members(way, self.space.question.devices)
+            groups = members(way, self.space.problem.devices)
             self._ways[way] = self.fabric.rings([groups])[0][0]
         return self._ways[way]
 
     @property
     def shard(self) -> int:
         """The part of data that shards, as the question fixes it."""
-        return int(self.space.question.fixed.get("shard", 0))
+        return int(self.space.problem.fixed.get("shard", 0))
 
 
 def _asked(op: Op) -> tuple[object, ...]:
@@ -173,7 +172,7 @@ def _bare(value: object) -> object:
     return value.values.tobytes() if isinstance(value, Lanes) else value
 
 
-def _distinct(columns: Sequence[Ints]) -> tuple[list[int], Ints]:
+def _distinct(columns: Sequence[Indices]) -> tuple[list[int], Indices]:
     """The first rows of all different ones, and for each row which of them it is."""
     varied = [column for column in columns if not (column == column[0]).all()]
     if not varied:

@@ -1,11 +1,10 @@
-"""What a plan has in memory before anything is known of its time: to the byte, or at least."""
+"""Peak memory of plans without simulating them: exact for one plan, a lower bound for many."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.engine.folding import step_bytes
 from simulator.pipeline.pipeline_step import StageOrders
@@ -17,8 +16,8 @@ from workload.gpt import GPT
 from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, layer_part
 from workload.passes.matmul_forms import PLAIN
 from workload.plan import Plan
+from workload.sizes.arrays import Bytes, Counts
 
-Ints = NDArray[np.int64]
 PARTS = ("layer", "embed", "head")
 FIRST = layer_part(0)
 WHILE_SAVED = (
@@ -36,23 +35,24 @@ def plan_bytes(gpt: GPT, plan: Plan) -> int:
 
 def pipeline_bytes(gpt: GPT, plan: Plan) -> int:
     """The peak of a pipeline's worst stage: that follows from the order of slots alone."""
-    lines = StageOrders(gpt, plan, folded_plan(plan), PLAIN)
+    stage_orders = StageOrders(gpt, plan, folded_plan(plan), PLAIN)
     pipe = SlotSchedule(
-        orders=lines.orders,
-        ticks=[[0] * len(order) for order in lines.orders],
+        orders=stage_orders.orders,
+        ticks=[[0] * len(order) for order in stage_orders.orders],
         links=[0] * plan.pipe,
         overlapped="pp" in plan.overlap,
-        micro_batches=lines.small.micro_batches,
+        micro_batches=stage_orders.small.micro_batches,
     )
     peaks = (
-        stage_peak(kind, pipe, stage, plan.micro_batches) for stage, kind in enumerate(lines.kinds)
+        stage_peak(kind, pipe, stage, plan.micro_batches)
+        for stage, kind in enumerate(stage_orders.kinds)
     )
     return max(use.total_bytes for use in peaks)
 
 
 def device_bytes(
-    held: Mapping[str, Ints], saved: Ints, pipe: Ints, micro_batches: Ints, layers: int
-) -> Ints:
+    held: Mapping[str, Bytes], saved: Bytes, pipe: Counts, micro_batches: Counts, layers: int
+) -> Bytes:
     """What the first stage has in memory at least, when its backward passes begin, and any stage at
     any time, whatever the schedule: `layers` of the model, in chunks of any size."""
     stage = layers // pipe * held["layer"]
@@ -62,7 +62,7 @@ def device_bytes(
     return np.asarray(stage + np.maximum(ends, held["embed"] + flight))
 
 
-def alone_bytes(some: BatchedProgram, layers: int) -> Ints:
+def alone_bytes(some: BatchedProgram, layers: int) -> Bytes:
     """What a device without a pipeline has in memory at its worst at least, given the overlaps.
 
     While the last layer's backward pass runs, all others hold what they saved; additions that wait
@@ -88,12 +88,12 @@ def alone_bytes(some: BatchedProgram, layers: int) -> Ints:
     return np.asarray(peak + (layers - 1) * (held["layer"] + saved))
 
 
-def _on_device(some: BatchedProgram, name: str) -> Ints:
+def _on_device(some: BatchedProgram, name: str) -> Bytes:
     buffer = some.program.buffers[name]
     return some.values(0 if buffer.role == HOST else buffer.nbytes)
 
 
-def memory(some: BatchedProgram) -> tuple[dict[str, Ints], Ints]:
+def memory(some: BatchedProgram) -> tuple[dict[str, Bytes], Bytes]:
     """Bytes on the device that each part holds, and that a layer saves for its backward pass."""
     program = some.program
     held = {part: some.values(0) for part in PARTS}

@@ -1,8 +1,9 @@
-"""What a pipeline takes at least when its schedule is played slot by slot, messages included.
+"""A lower bound of a pipeline: its schedule simulated slot by slot, messages included.
 
-Slots are as long as alone, those of all micro-batches but the last as the first one's, which adds
-to no gradients; what slots of the last one leave under way takes from the slot that follows. What
-slots and messages wait for is exact. Links carry each message as fast as their fastest ring.
+Slots have their bounds without contention (`isolated.py`); all micro-batches but the last count as
+the first, which adds to no gradients. Interference that slots of the last micro-batch carry into
+the next slot is included. Waits between slots and messages are exact; a link takes as long as its
+fastest ring.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import lru_cache
 
 from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
 from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
-from simulator.search.bounds.isolated import Before
+from simulator.search.bounds.isolated import PrecedingSlot
 from simulator.search.bounds.stream_bound import ModelEnds
 from workload.plan import Plan
 from workload.schedule import INPUT, Slot, slots
@@ -21,13 +22,16 @@ Orders = tuple[tuple[Slot, ...], ...]
 Place = tuple[str, ModelEnds, bool]  # a work, a chunk's ends, whether it is the last micro-batch's
 
 
-def paced_ticks(
-    plan: Plan, slot_ticks: Callable[[Place, Before | None], int], links: Sequence[int]
+def schedule_ticks(
+    plan: Plan, slot_ticks: Callable[[Place, PrecedingSlot | None], int], links: Sequence[int]
 ) -> int:
-    """The end of the last slot of all stages; `slot_ticks` is asked for a slot, and for what came
-    right before it if that was one of the last micro-batch."""
+    """A lower bound of the end of the last slot of all stages.
+
+    `slot_ticks` gives the bound of a slot, and takes the slot right before it if that is one of the
+    last micro-batch.
+    """
     small = folded_plan(plan)
-    known: dict[tuple[Place, Before | None], int] = {}
+    known: dict[tuple[Place, PrecedingSlot | None], int] = {}
 
     def stage_ticks(stage: int, order: Sequence[Slot]) -> list[int]:
         before, row = None, []

@@ -1,4 +1,4 @@
-"""What the slots of some plans with the same program run, op by op, and what each op waits for."""
+"""The ops of slots of plans with the same program, and their waits."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Slots = tuple[Sequence[Op], Sequence[Waits]]
 
 @dataclass(frozen=True)
 class LoweredSlots:
-    """Rows whose program, without overlaps, is lowered once for all overlaps. `known` keeps slots
-    for other programs that run the same in them."""
+    """Rows whose program is lowered once for all overlaps. `known` keeps slots for other programs
+    with the same ops."""
 
     plain: BatchedProgram
     known: dict[tuple[object, ...], Slots] = field(default_factory=dict)

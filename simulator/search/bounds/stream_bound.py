@@ -1,8 +1,8 @@
-"""What a plan takes at least, from what its slots take at least.
+"""Lower bounds of a step from lower bounds of its slots, and of slots from their busiest stream.
 
 A stage takes at least the sum of its slots and of what follows them. Before its first slot the
-stages ahead of it run theirs, and after its last backward pass they run theirs again. Left out, so
-that a bound stays one: messages, and what else stages wait for each other.
+stages ahead of it run one forward slot each, and after its last backward pass they run one backward
+slot each. Messages and all other waits between stages are left out, which keeps a bound.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from workload.op import (
 )
 from workload.passes.table import switch_of
 from workload.plan import CHOICES
+from workload.sizes.arrays import Counts, Indices, Ticks
 
-Ints = NDArray[np.int64]
 SCHEDULES = CHOICES["schedule"]
 WORK = ("forward", "backward", "weight")
-HELD = "held"
-Ledger = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ints]]
+BLOCKING = "blocking"
+PartTimes = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ticks]]
 
 
 @dataclass(frozen=True)
 class ModelEnds:
-    """Whether the model begins or ends in a chunk."""
+    """Which ends of the model a chunk has: the embedding (`first`), the head (`last`)."""
 
     first: bool = False
     last: bool = False
@@ -56,53 +56,56 @@ class ModelEnds:
 
 @dataclass(frozen=True)
 class Entries:
-    """Plans to be bounded: `lane` says which row of some each one is, `schedule` its place among
-    the schedules, `chunk` how many layers each of its `interleave` chunks has. Either all or none
-    have a pipeline, and either all or none of them split backward passes."""
+    """Plans to be bounded, as arrays.
 
-    lane: Ints
-    pipe: Ints
-    micro_batches: Ints
-    schedule: Ints
-    interleave: Ints
-    chunk: Ints
+    `lane` is the row of a batched program, `schedule` an index of SCHEDULES, `chunk` the layers of
+    each of its `interleave` chunks. Either all or none have a pipeline, and either all or none
+    split backward passes.
+    """
+
+    lane: Indices
+    pipe: Counts
+    micro_batches: Counts
+    schedule: Indices
+    interleave: Counts
+    chunk: Counts
 
     @property
     def works(self) -> Sequence[str]:
-        """What slots there are."""
+        """The works of their slots."""
         return WORK if SCHEDULES[int(self.schedule[0])].startswith("zb") else WORK[:2]
 
-    def only(self, keep: NDArray[np.bool_] | Ints, lane: Ints) -> Entries:
+    def only(self, keep: NDArray[np.bool_] | Indices, lane: Indices) -> Entries:
         """Some of them, for rows that are in other places."""
         columns = (self.pipe, self.micro_batches, self.schedule, self.interleave, self.chunk)
         return Entries(lane, *(column[keep] for column in columns))
 
 
 class Slots(Protocol):
-    """What slots take at least, in ticks, for each of some entries."""
+    """Lower bounds of slots in ticks, one for each entry."""
 
     @property
     def entries(self) -> Entries:
-        """Whose slots these are."""
+        """The plans."""
         ...
 
-    def slot(self, work: str, ends: ModelEnds) -> Ints:
+    def slot(self, work: str, ends: ModelEnds) -> Ticks:
         """A chunk's slot of any micro-batch but the last."""
         ...
 
-    def ending(self, chunks: Ints, ends: ModelEnds, behind: Ints) -> Ints:
-        """The slots of the last micro-batch through all of a stage's chunks, the sums of gradients
-        that can begin only with its backward pass, and what follows all slots. Other stages have
-        `behind` to do after those slots, while gradients are summed."""
+    def ending(self, chunks: Counts, ends: ModelEnds, behind: Ticks) -> Ticks:
+        """The last micro-batch's slots of all of a stage's chunks, the sums of gradients, which
+        begin with its backward pass at the earliest, and what follows all slots. Other stages take
+        `behind` ticks after these slots, while gradients are summed."""
         ...
 
 
-def step_ticks(slots: Slots) -> Ints:
-    """What a step takes at least, for each entry."""
+def step_ticks(slots: Slots) -> Ticks:
+    """A lower bound of the step, for each entry."""
     e = slots.entries
     none = np.zeros(len(e.pipe), dtype=np.int64)
 
-    def stage(ends: ModelEnds, behind: Ints) -> Ints:
+    def stage(ends: ModelEnds, behind: Counts) -> Ticks:
         ending = slots.ending(e.interleave, ends, behind)
         if bool((e.micro_batches == 1).all()):
             return ending
@@ -112,7 +115,7 @@ def step_ticks(slots: Slots) -> Ints:
             each = each + (e.interleave - 1) * inside
         return np.asarray((e.micro_batches - 1) * each + ending)
 
-    def others(work: str) -> Ints:
+    def others(work: str) -> Ticks:
         first, inside = slots.slot(work, ModelEnds(first=True)), slots.slot(work, ModelEnds())
         return np.asarray((e.pipe - 2) * inside + first)
 
@@ -126,18 +129,21 @@ def step_ticks(slots: Slots) -> Ints:
 
 @dataclass(frozen=True)
 class BusiestStream:
-    """Slots as long as their busiest stream, with these overlaps switched on, or with any: what
-    may have a stream of its own then has one, even apart from others of that stream."""
+    """Slots that take as long as their busiest stream, with these overlaps switched on.
 
-    ledger: Ledger
+    With None the bound holds for any set of overlaps: whatever an overlap may move has a stream of
+    its own, apart even from others of that overlap.
+    """
+
+    part_times: PartTimes
     entries: Entries
     overlap: tuple[str, ...] | None
 
-    def slot(self, work: str, ends: ModelEnds) -> Ints:
+    def slot(self, work: str, ends: ModelEnds) -> Ticks:
         """See `Slots`."""
         return self._sum(work, self.entries.chunk, ends, last=False)
 
-    def ending(self, chunks: Ints, ends: ModelEnds, behind: Ints) -> Ints:
+    def ending(self, chunks: Counts, ends: ModelEnds, behind: Ticks) -> Ticks:
         """See `Slots`."""
         layers = chunks * self.entries.chunk
         ways = [self._sum(work, layers, ends, last=True) for work in self.entries.works]
@@ -151,9 +157,11 @@ class BusiestStream:
             whole = np.where(chunks > 1, self._several(chunks, ends, ways, behind), whole)
         return np.asarray(whole + step)
 
-    def _several(self, chunks: Ints, ends: ModelEnds, ways: Sequence[Ints], behind: Ints) -> Ints:
-        """Before the step's end. The last micro-batch is through with some chunks before others are
-        with earlier ones; only the first chunk's gradients come behind all slots."""
+    def _several(
+        self, chunks: Counts, ends: ModelEnds, ways: Sequence[Ticks], behind: Ticks
+    ) -> Ticks:
+        """What precedes the step's end, with several chunks: the gradients of all chunks but the
+        first may be summed while slots of earlier chunks still run."""
         if not ends.first:
             return np.asarray(sum(ways) + behind)
         rest, own = (chunks - 1) * self.entries.chunk, self.entries.chunk
@@ -161,17 +169,17 @@ class BusiestStream:
         last = self._sum("gradients", own, ends, last=True)
         return np.asarray(np.maximum(sum(ways) + behind, ways[0] + back + last))
 
-    def _sum(self, work: str, layers: Ints, ends: ModelEnds, *, last: bool) -> Ints:
-        weights: dict[str, Ints | int] = {"layer": layers, **dict.fromkeys(ends.parts, 1)}
+    def _sum(self, work: str, layers: Counts, ends: ModelEnds, *, last: bool) -> Ticks:
+        weights: dict[str, Counts | int] = {"layer": layers, **dict.fromkeys(ends.parts, 1)}
         lane, total = self.entries.lane, {COMPUTE: np.zeros(len(layers), dtype=np.int64)}
         for part, weight in weights.items():
-            for (switch, stream), ticks in self.ledger.get((part, work, last), {}).items():
+            for (switch, stream), ticks in self.part_times.get((part, work, last), {}).items():
                 own = self._stream(switch, stream)
                 total[own] = total.get(own, 0) + weight * ticks[lane]
         return np.asarray(np.maximum.reduce(list(total.values())))
 
-    def _computed(self, part: str, work: str, last: bool) -> Ints:
-        own = self.ledger.get((part, work, last), {}).get(("", COMPUTE))
+    def _computed(self, part: str, work: str, last: bool) -> Ticks:
+        own = self.part_times.get((part, work, last), {}).get(("", COMPUTE))
         lane = self.entries.lane
         return np.zeros(len(lane), dtype=np.int64) if own is None else own[lane]
 
@@ -182,11 +190,11 @@ class BusiestStream:
             return f"{switch}:{stream}"
         return stream if switch in self.overlap else COMPUTE
 
-    def busy(self) -> Ints:
-        """For how long a device of any stage computes in a step at least."""
+    def busy(self) -> Ticks:
+        """A lower bound of the ticks for which a device of any stage computes in a step."""
         e = self.entries
         ends = ModelEnds(first=True, last=True) if bool((e.pipe == 1).all()) else ModelEnds()
-        weights: dict[str, Ints | int] = {"layer": e.chunk * e.interleave}
+        weights: dict[str, Counts | int] = {"layer": e.chunk * e.interleave}
         weights |= dict.fromkeys(ends.parts, 1)
         found = np.zeros(len(e.lane), dtype=np.int64)
         for part, weight in weights.items():
@@ -198,29 +206,30 @@ class BusiestStream:
         return np.asarray(found)
 
 
-def ledger(clock: OpBounds, some: BatchedProgram) -> Ledger:
-    """What each part of the model needs, an entry for each row.
+def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
+    """Ticks of the model's parts, an entry for each row.
 
-    The entry (part, work, last) has the sums of ops by the switch that put them on a stream of
-    their own ("" if none did, HELD for a collective on the compute stream) and that stream; `work`
-    is one of WORK, or "gradients" for sums over data and "step" for what follows all slots; `last`
-    tells the last micro-batch's.
+    The key (part, work, last) has sums of ops by the overlap that gave them a stream of their own
+    ("" if none did, BLOCKING for a collective on the compute stream) and that stream. `work` is one
+    of WORK, "gradients" for sums over data or "step" for what follows all slots; `last` is true for
+    the last micro-batch.
     """
-    ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ints]] = defaultdict(dict)
+    ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ticks]] = defaultdict(dict)
     for op in some.program.ops:
         where = [] if adds_to_tied(op, some) else _where(op, some.micro_batches - 1)
         for entry in where:
-            streams, own = ticks[entry], clock.ticks(some, op)
+            streams, own = ticks[entry], op_bounds.ticks(some, op)
             held = op.is_collective and op.stream == COMPUTE
-            key = HELD if held else switch_of(op), op.stream
+            key = BLOCKING if held else switch_of(op), op.stream
             streams[key] = streams[key] + own if key in streams else own
     return ticks
 
 
 def _where(op: Op, last: int) -> list[tuple[str, str, bool]]:
-    """Which entries of a ledger an op belongs to; none for what grows with the model, or is tiny.
+    """The keys of `part_times` that an op counts for; none for ops that grow with the model, or are
+    tiny.
 
-    The first micro-batch's slots stand for those of all but the last: they add to no gradients.
+    The first micro-batch, which adds to no gradients, stands for all but the last.
     """
     if op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE) and op.part != MODEL:
         return [(op.part.kind, "gradients", True)]

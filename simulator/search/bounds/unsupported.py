@@ -1,7 +1,7 @@
-"""Which plans a machine has no times for: it may know collectives in groups of some sizes alone.
+"""Plans that a machine cannot time: it may know collectives in groups of some sizes alone.
 
-Whether there is a time depends on an op's kind and on how many ranks meet in it, not on which ranks
-these are. So whatever has none in one rank order, overlap or schedule of a shape has none in any.
+Whether an op has a time depends on its kind and on how many ranks meet in it, not on which ranks.
+So a shape whose op has none in one rank order, overlap or schedule has none in any.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.space import Space
 from topologies.errors import MachineError
 from workload.op import Op
+from workload.sizes.arrays import Counts, Indices
 from workload.sizes.vectorized import Lanes
 
-Ints = NDArray[np.int64]
-Meeting = tuple[str, Ints]  # a collective's kind, and for each row how many ranks meet
+Meeting = tuple[str, Counts]  # a collective's kind, and for each row how many ranks meet
 ACROSS_STAGES = ("norm.reduce", "loss.reduce")
 FORM = "form"
 
@@ -31,7 +31,7 @@ FORM = "form"
 class Refused:
     """Rows that may fit, but of which no plan can be predicted, and why."""
 
-    rows: Ints
+    rows: Indices
     reason: str
 
 
@@ -110,9 +110,9 @@ def _meetings(space: Space, some: BatchedProgram) -> Iterator[Meeting]:
             yield "all_reduce", np.where(apart, 2, 1)
 
 
-def _ranks(space: Space, rows: Ints, axes: tuple[str, ...]) -> Ints:
+def _ranks(space: Space, rows: Indices, axes: tuple[str, ...]) -> Counts:
     """How many ranks there are in a group over some axes, for each row."""
-    data, shard = space.columns["data"][rows], int(space.question.fixed.get("shard", 0))
+    data, shard = space.columns["data"][rows], int(space.problem.fixed.get("shard", 0))
     run = np.full_like(data, shard) if shard else data
     sizes = {"shard": run, "replica": data // run}
     every = [sizes[axis] if axis in sizes else space.columns[axis][rows] for axis in axes]

@@ -60,9 +60,9 @@ def spaces(draw: st.DrawFn, devices: tuple[int, ...] = (4, 6, 8, 12, 16, 24, 32,
     if fixed.get("precision") == "fp32":
         fixed.pop("gradients", None)
     gpt, batch = draw(models()), draw(st.sampled_from([8, 24, 64, 128]))
-    question = SearchProblem(gpt, draw(st.sampled_from(devices)), batch, fixed)
+    problem = SearchProblem(gpt, draw(st.sampled_from(devices)), batch, fixed)
     try:
-        return space_of(question)
+        return space_of(problem)
     except PlanCannotRunError:
         reject()
 
@@ -86,10 +86,10 @@ def few_plans(draw: st.DrawFn, most: int = 60) -> SearchProblem:
     for key in ("none yet", *order):
         if key in values:
             fixed[key] = draw(st.sampled_from(values[key]))
-        question = SearchProblem(gpt, devices, draw(st.sampled_from([4, 8])), fixed)
+        problem = SearchProblem(gpt, devices, draw(st.sampled_from([4, 8])), fixed)
         try:
-            if 1 < space_of(question).plans <= most:
-                return question
+            if 1 < space_of(problem).plans <= most:
+                return problem
         except PlanCannotRunError:
             break
     return SearchProblem(gpt, 2, 4, {"pipe": 1, "overlap": (), "recompute": "none"})

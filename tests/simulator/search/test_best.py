@@ -36,14 +36,14 @@ def last(states: Iterator[Progress]) -> Progress:
     return list(states)[-1]
 
 
-def same_answer(question: SearchProblem, name: str, top: int, objective: str = "time") -> None:
+def same_answer(problem: SearchProblem, name: str, top: int, objective: str = "time") -> None:
     machine = MACHINES[name]
-    found = last(search(question, machine, top=top, objective=objective))
-    every = last(exhaustive(question, machine, top=top, objective=objective))
+    found = last(search(problem, machine, top=top, objective=objective))
+    every = last(exhaustive(problem, machine, top=top, objective=objective))
     assert found.is_optimal
     assert found.considered == every.considered
     assert found.simulated <= every.simulated
-    goal = Objective(objective, machine, question.devices)
+    goal = Objective(objective, machine, problem.devices)
     assert [each.plan for each in found.found] == [each.plan for each in every.found]
     assert [goal.of(each) for each in found.found] == [goal.of(each) for each in every.found]
     assert found.best == goal.shown(goal.of(found.found[0]))
@@ -51,30 +51,30 @@ def same_answer(question: SearchProblem, name: str, top: int, objective: str = "
 
 @settings(max_examples=10, deadline=None, phases=UNSHRUNK)
 @given(
-    question=few_plans(),
+    problem=few_plans(),
     name=st.sampled_from(sorted(MACHINES)),
     top=st.integers(1, 4),
     objective=st.sampled_from(OBJECTIVES),
 )
 def test_a_search_finds_what_trying_all_plans_finds(
-    question: SearchProblem, name: str, top: int, objective: str
+    problem: SearchProblem, name: str, top: int, objective: str
 ) -> None:
-    same_answer(question, name, top, objective)
+    same_answer(problem, name, top, objective)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @settings(max_examples=200, deadline=None, phases=UNSHRUNK)
 @given(
-    question=few_plans(),
+    problem=few_plans(),
     name=st.sampled_from(sorted(MACHINES)),
     top=st.integers(1, 4),
     objective=st.sampled_from(OBJECTIVES),
 )
 def test_two_hundred_searches_find_what_trying_all_plans_finds(
-    question: SearchProblem, name: str, top: int, objective: str
+    problem: SearchProblem, name: str, top: int, objective: str
 ) -> None:
-    same_answer(question, name, top, objective)
+    same_answer(problem, name, top, objective)
 
 
 def test_a_sum_of_more_gradients_may_be_faster_than_one_of_less() -> None:
@@ -82,13 +82,13 @@ def test_a_sum_of_more_gradients_may_be_faster_than_one_of_less() -> None:
     fixed = {"x": 1, "y": 1, "z": 1, "overlap": (), "zero": 0, "recompute": "none"}
     gpt = replace(SMALL, layers=2, hidden=64, ffn=128, sequence=8192, vocab=3500, tied=False)
     for positions in ("rope", "learned"):
-        question = SearchProblem(replace(gpt, positions=positions), 32, 32, fixed)
-        same_answer(question, "kestrel", top=2)
+        problem = SearchProblem(replace(gpt, positions=positions), 32, 32, fixed)
+        same_answer(problem, "kestrel", top=2)
 
 
 def test_bounds_only_rise_and_the_best_only_falls() -> None:
-    question = SearchProblem(SMALL, 8, 16, {"recompute": "none"})
-    states = list(search(question, MACHINES["perlmutter"]))
+    problem = SearchProblem(SMALL, 8, 16, {"recompute": "none"})
+    states = list(search(problem, MACHINES["perlmutter"]))
     bounds = [state.bound for state in states]
     assert bounds == sorted(bounds)
     best = [state.found[0].step_s for state in states if state.found]
@@ -99,14 +99,14 @@ def test_bounds_only_rise_and_the_best_only_falls() -> None:
 
 
 def test_a_smaller_device_gets_the_fastest_plan_that_fits_it() -> None:
-    question = SearchProblem(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b"})
+    problem = SearchProblem(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b"})
     machine = MACHINES["frontier"]
-    everything = last(exhaustive(question, machine, top=10**6)).found
+    everything = last(exhaustive(problem, machine, top=10**6)).found
     room = sorted(each.memory.peak_bytes for each in everything)[len(everything) // 3]
-    answer = last(search(question, machine, capacity_bytes=room))
+    answer = last(search(problem, machine, capacity_bytes=room))
     fits = [each.step_s for each in everything if each.memory.peak_bytes <= room]
     assert answer.found[0].step_s == min(fits)
-    assert answer.fitting <= answer.considered == space_of(question).plans
+    assert answer.fitting <= answer.considered == space_of(problem).plans
     assert len(fits) <= answer.fitting
 
 
@@ -115,47 +115,47 @@ def test_a_plan_that_only_its_simulation_shows_to_be_a_byte_too_large_is_not_fou
     machine = MACHINES["frontier"]
     plan = parse_plan("z=4,recompute=full,overlap=oag+ors", batch=8)
     fixed = {key: getattr(plan, key) for key in (*AXES, "recompute", "overlap", "micro_batch")}
-    question = SearchProblem(SMALL, 4, 8, {**fixed, "zero": 0, "sequence_parallel": False})
+    problem = SearchProblem(SMALL, 4, 8, {**fixed, "zero": 0, "sequence_parallel": False})
     peak = predict(SMALL, plan, machine).memory.peak_bytes
-    fits = last(search(question, machine, capacity_bytes=peak))
+    fits = last(search(problem, machine, capacity_bytes=peak))
     assert [each.plan for each in fits.found] == [plan]
-    larger = last(search(question, machine, capacity_bytes=peak - 1))
+    larger = last(search(problem, machine, capacity_bytes=peak - 1))
     assert (larger.considered, larger.simulated, len(larger.found)) == (1, 1, 0)
 
 
 def test_of_plans_that_take_equally_long_the_one_with_the_shortest_text_comes_first() -> None:
     """Of one micro-batch gpipe makes what 1f1b, the default, makes; and so do all zero bubbles."""
     fixed = {"x": 1, "y": 1, "z": 1, "pipe": 2, "micro_batch": 2, "overlap": (), "zero": 0}
-    question = SearchProblem(SMALL, 2, 2, {**fixed, "recompute": "none"})
-    found = last(search(question, MACHINES["frontier"], top=5)).found
+    problem = SearchProblem(SMALL, 2, 2, {**fixed, "recompute": "none"})
+    found = last(search(problem, MACHINES["frontier"], top=5)).found
     schedules = [each.plan.schedule for each in found]
     assert schedules == ["zb-1p", "zb-2p", "zb-h1", "1f1b", "gpipe"]
     assert [each.step_s for each in found] == [found[0].step_s] * 3 + [found[3].step_s] * 2
 
 
 def test_where_nothing_fits_nothing_is_found() -> None:
-    question = SearchProblem(SMALL, 4, 8)
-    answer = last(search(question, MACHINES["frontier"], capacity_bytes=1000))
+    problem = SearchProblem(SMALL, 4, 8)
+    answer = last(search(problem, MACHINES["frontier"], capacity_bytes=1000))
     assert (answer.found, answer.fitting, answer.simulated, answer.is_optimal) == ((), 0, 0, True)
     with pytest.raises(PlanCannotRunError, match=r"none of .* plans of gpt-640b fits"):
         best_plan(find_model("gpt-640b"), MACHINES["perlmutter"], 4, 4)
 
 
 def test_pipelines_that_miss_by_memory_alone_are_not_simulated() -> None:
-    question = SearchProblem(SMALL, 4, 8, {"pipe": 2, "overlap": (), "schedule": "1f1b", "zero": 0})
+    problem = SearchProblem(SMALL, 4, 8, {"pipe": 2, "overlap": (), "schedule": "1f1b", "zero": 0})
     machine = MACHINES["frontier"]
-    everything = last(exhaustive(question, machine, top=10**6)).found
+    everything = last(exhaustive(problem, machine, top=10**6)).found
     least = min(each.memory.peak_bytes for each in everything)
-    answer = last(search(question, machine, capacity_bytes=least - 1))
+    answer = last(search(problem, machine, capacity_bytes=least - 1))
     assert (answer.found, answer.simulated, answer.is_optimal) == ((), 0, True)
-    assert last(search(question, machine, capacity_bytes=least)).found
+    assert last(search(problem, machine, capacity_bytes=least)).found
 
 
 def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulator.search.branch_and_bound.WORTH", 1)
-    question = SearchProblem(SMALL, 8, 16, {"recompute": "none", "schedule": "1f1b"})
+    problem = SearchProblem(SMALL, 8, 16, {"recompute": "none", "schedule": "1f1b"})
     one, two = (
-        last(search(question, MACHINES["alps"], top=3, workers=workers)) for workers in (1, 2)
+        last(search(problem, MACHINES["alps"], top=3, workers=workers)) for workers in (1, 2)
     )
     assert [each.step_s for each in one.found] == [each.step_s for each in two.found]
     assert (one.considered, one.fitting) == (two.considered, two.fitting)
@@ -164,10 +164,10 @@ def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_first_plan_is_found_before_a_large_space_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    question = SearchProblem(SMALL, 8, 16, {"overlap": (), "schedule": "1f1b"})
-    plain = last(search(question, MACHINES["perlmutter"], top=3))
+    problem = SearchProblem(SMALL, 8, 16, {"overlap": (), "schedule": "1f1b"})
+    plain = last(search(problem, MACHINES["perlmutter"], top=3))
     monkeypatch.setattr("simulator.search.warm_start.WORTH", 300)
-    states = list(search(question, MACHINES["perlmutter"], top=3))
+    states = list(search(problem, MACHINES["perlmutter"], top=3))
     assert (states[0].bounded, states[0].found) == (0, ())
     assert (states[1].bounded, states[1].bound, len(states[1].found)) == (0, 0, 1)
     assert [state.bounded for state in states] == sorted(state.bounded for state in states)
@@ -176,12 +176,12 @@ def test_a_first_plan_is_found_before_a_large_space_is_bounded(
 
 
 def test_a_process_that_ends_is_said_in_one_sentence() -> None:
-    with ProcessPool(1) as crew:
-        assert list(crew.map(abs, [-1, -2, -3])) == [1, 2, 3]
+    with ProcessPool(1) as pool:
+        assert list(pool.map(abs, [-1, -2, -3])) == [1, 2, 3]
         with pytest.raises(TypeError):
-            list(crew.map(abs, ["-1"]))
+            list(pool.map(abs, ["-1"]))
         with pytest.raises(SearchError, match=r"process \d+ of the search ended \(1\)"):
-            list(crew.map(os._exit, [1]))
+            list(pool.map(os._exit, [1]))
 
 
 def test_a_process_that_is_killed_or_stopped_is_named() -> None:
@@ -189,15 +189,15 @@ def test_a_process_that_is_killed_or_stopped_is_named() -> None:
         (signal.SIGKILL, "was ended by signal 9"),
         (signal.SIGSTOP, "has not run"),
     ):
-        with ProcessPool(2, frozen_s=2.0) as crew:
-            pids = [crew._processes[each].pid for each in crew.free]
-            crew.ask(0, busy, 600)
-            crew.ask(1, busy, 0)
-            assert crew.answer() == (1, None)
+        with ProcessPool(2, frozen_s=2.0) as pool:
+            pids = [pool._processes[each].pid for each in pool.free]
+            pool.ask(0, busy, 600)
+            pool.ask(1, busy, 0)
+            assert pool.answer() == (1, None)
             assert pids[0] is not None
             os.kill(pids[0], number)
             with pytest.raises(SearchError, match=f"process {pids[0]} of the search {what}"):
-                crew.answer()
+                pool.answer()
         assert multiprocessing.active_children() == []
 
 
@@ -210,10 +210,10 @@ def busy(_: WorkerState, seconds: float) -> None:
 
 def test_a_crew_that_is_left_while_it_is_told_something_ends_at_once() -> None:
     before = threading.active_count()
-    with ProcessPool(2) as crew:
-        for number in crew.free:
-            crew.ask(number, operator.is_, bytes(10**7))  # more than a pipe holds
-        assert threading.active_count() == before + crew.count
+    with ProcessPool(2) as pool:
+        for number in pool.free:
+            pool.ask(number, operator.is_, bytes(10**7))  # more than a pipe holds
+        assert threading.active_count() == before + pool.count
     assert threading.active_count() == before
 
 

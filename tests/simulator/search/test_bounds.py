@@ -19,14 +19,14 @@ from simulator.search.bounds.isolated import IsolatedBlocks, isolated_times
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.peak_memory import alone_bytes, device_bytes, memory, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, overlapped
-from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, ledger, step_ticks
+from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, part_times, step_ticks
 from simulator.search.bounds.unsupported import RefusalTimes
 from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.problem import SearchProblem
 from simulator.search.rank_orders import ORDERS
 from simulator.search.root_nodes import Family, bounded, entries_of
 from simulator.search.space import Order, Space, overlaps, space_of
-from simulator.search.tree_nodes import Draft
+from simulator.search.tree_nodes import PipelineNode
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, spaces
 from tests.simulator.worlds import compute
 from topologies.placement import scheduler
@@ -43,50 +43,50 @@ GPT_12 = GPT(name="one", layers=12, hidden=512, heads=8, ffn=2048, sequence=512,
 
 
 def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
-    question, machine = space.question, MACHINES[name]
-    where = scheduler(machine, question.devices)
-    fabric = MachineFabric(machine, question.devices, where)
-    costs = compute_costs(machine, fabric.ranks_per_node, question.devices)
-    clock = OpBounds(space, costs, fabric)
+    problem, machine = space.problem, MACHINES[name]
+    where = scheduler(machine, problem.devices)
+    fabric = MachineFabric(machine, problem.devices, where)
+    costs = compute_costs(machine, fabric.ranks_per_node, problem.devices)
+    op_bounds = OpBounds(space, costs, fabric)
     row = data.draw(st.integers(0, len(space) - 1))
     rows = np.array([row])
-    known = ledger(clock, next(sized(space, rows)))
+    known = part_times(op_bounds, next(sized(space, rows)))
     entries = data.draw(st.sampled_from(list(entries_of(space, rows))))
     at = data.draw(st.integers(0, len(entries.lane) - 1))
     entries = entries.only(np.arange(len(entries.lane)) == at, np.zeros(1, dtype=np.int64))
     schedule = SCHEDULES[int(entries.schedule[0])]
-    overlap = data.draw(st.sampled_from(overlaps(question, space.shape(row))))
+    overlap = data.draw(st.sampled_from(overlaps(problem, space.shape(row))))
     ranks = data.draw(st.sampled_from(space.rank_orders(row)))
     plan = space.plan(row, Order(schedule, int(entries.interleave[0]), overlap, ranks))
-    script = SlotProgram(
+    slot_program = SlotProgram(
         LoweredSlots(next(sized(space, rows, overlap=(), schedule=schedule))), overlap
     )
-    some = script.some
+    some = slot_program.some
     in_order = placed(some, np.zeros(1, dtype=np.int64), np.array([ORDERS.index(ranks)]))
-    anywhere = IsolatedBlocks(clock, some, entries, script)
-    slots = IsolatedBlocks(clock, in_order, entries, script)
-    prediction = predict(question.gpt, plan, machine, placement=where)
+    anywhere = IsolatedBlocks(op_bounds, some, entries, slot_program)
+    slots = IsolatedBlocks(op_bounds, in_order, entries, slot_program)
+    prediction = predict(problem.gpt, plan, machine, placement=where)
     step = to_ticks(prediction.step_s)
     loosest = step_ticks(BusiestStream(known, entries, None))[0]
     assert loosest <= step_ticks(BusiestStream(known, entries, overlap))[0] <= step
-    exact = BusiestStream(ledger(clock, in_order), entries, overlap)
+    exact = BusiestStream(part_times(op_bounds, in_order), entries, overlap)
     assert step_ticks(BusiestStream(known, entries, overlap))[0] <= step_ticks(exact)[0] <= step
     # Of slower collectives the middle layers may not keep step, and then less is known of them.
     assert max(step_ticks(anywhere)[0], step_ticks(slots)[0]) <= step
     busy_s = prediction.breakdown_s["compute"] + prediction.breakdown_s["optimizer"]
     assert BusiestStream(known, entries, overlap).busy()[0] <= to_ticks(busy_s) + 1
     for objective in OBJECTIVES:
-        goal = Objective(objective, machine, question.devices)
+        goal = Objective(objective, machine, problem.devices)
         bound = goal.bound(step_ticks(slots), BusiestStream(known, entries, overlap).busy())
         assert bound[0] <= goal.of(prediction)
     if plan.pipe > 1:
-        assert Draft(plan, slots, 0, 0).ticks() <= step
-        assert pipeline_bytes(question.gpt, plan) == prediction.memory.peak_bytes
+        assert PipelineNode(plan, slots, 0, 0).ticks() <= step
+        assert pipeline_bytes(problem.gpt, plan) == prediction.memory.peak_bytes
     pipe, count = space.columns["pipe"][rows], space.micro_batches[rows]
-    least = device_bytes(*memory(some), pipe, count, question.gpt.layers)
+    least = device_bytes(*memory(some), pipe, count, problem.gpt.layers)
     assert least[0] <= prediction.memory.peak_bytes
     if plan.pipe == 1:
-        assert alone_bytes(some, question.gpt.layers)[0] <= prediction.memory.peak_bytes
+        assert alone_bytes(some, problem.gpt.layers)[0] <= prediction.memory.peak_bytes
 
 
 @settings(max_examples=30, deadline=None, phases=UNSHRUNK)
@@ -109,16 +109,20 @@ def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
     for fixed in cases:
         space = _space_of_one(fixed)
         machine = MACHINES["perlmutter"]
-        fabric = MachineFabric(machine, space.question.devices)
-        costs = compute_costs(machine, fabric.ranks_per_node, space.question.devices)
-        clock = OpBounds(space, costs, fabric)
-        (family,) = bounded(clock, RefusalTimes(costs, fabric), HUGE, np.arange(len(space))).found
+        fabric = MachineFabric(machine, space.problem.devices)
+        costs = compute_costs(machine, fabric.ranks_per_node, space.problem.devices)
+        op_bounds = OpBounds(space, costs, fabric)
+        (family,) = bounded(
+            op_bounds, RefusalTimes(costs, fabric), HUGE, np.arange(len(space))
+        ).found
         assert isinstance(family, Family)
-        script = SlotProgram(LoweredSlots(next(sized(space, family.rows, overlap=()))), ())
-        bound = step_ticks(IsolatedBlocks(clock, script.some, family.entries, script))
+        slot_program = SlotProgram(LoweredSlots(next(sized(space, family.rows, overlap=()))), ())
+        bound = step_ticks(
+            IsolatedBlocks(op_bounds, slot_program.some, family.entries, slot_program)
+        )
         for at, row in enumerate(family.rows[family.entries.lane]):
             plan = space.plan(int(row), Order("1f1b", 1, ()))
-            step = predict(space.question.gpt, plan, machine).step_s
+            step = predict(space.problem.gpt, plan, machine).step_s
             assert bound[at] == to_ticks(step)
 
 
@@ -132,21 +136,21 @@ def test_a_stage_may_sum_more_gradients_in_less_time_than_another_its_fewer(
     gpt = replace(GPT_12, layers=2, hidden=64, ffn=128, sequence=8192, vocab=3500, tied=False)
     shape = {"x": 1, "y": 1, "z": 1, "data": 16, "pipe": 2, "micro_batch": 2, "interleave": 1}
     order = {"schedule": schedule, "overlap": (), "recompute": "none", "zero": 0, "order": USUAL}
-    question = SearchProblem(
+    problem = SearchProblem(
         replace(gpt, positions=positions), 32, 64, {**shape, **order, "sequence_parallel": False}
     )
-    space, machine = space_of(question), MACHINES["kestrel"]
+    space, machine = space_of(problem), MACHINES["kestrel"]
     assert space.plans == 1
     (entries,) = entries_of(space, np.array([0]))
     plan = space.plan(0, Order(schedule, 1, (), USUAL))
     fabric = MachineFabric(machine, 32)
-    clock = OpBounds(space, compute_costs(machine, fabric.ranks_per_node, 32), fabric)
-    script = SlotProgram(
+    op_bounds = OpBounds(space, compute_costs(machine, fabric.ranks_per_node, 32), fabric)
+    slot_program = SlotProgram(
         LoweredSlots(next(sized(space, np.array([0]), overlap=(), schedule=schedule))), ()
     )
-    some = placed(script.some, np.zeros(1, dtype=np.int64), np.array([ORDERS.index(USUAL)]))
-    draft = Draft(plan, IsolatedBlocks(clock, some, entries, script), 0, 0)
-    step = to_ticks(predict(question.gpt, plan, machine).step_s)
+    some = placed(slot_program.some, np.zeros(1, dtype=np.int64), np.array([ORDERS.index(USUAL)]))
+    draft = PipelineNode(plan, IsolatedBlocks(op_bounds, some, entries, slot_program), 0, 0)
+    step = to_ticks(predict(problem.gpt, plan, machine).step_s)
     assert 0.7 * step < draft.ticks() <= step
 
 

@@ -55,9 +55,9 @@ def is_text_of_another(plan: Plan) -> bool:
 
 @pytest.mark.parametrize(("devices", "batch"), [(1, 2), (4, 4), (8, 12), (6, 6)])
 def test_a_space_has_every_legal_plan_once(devices: int, batch: int) -> None:
-    question = SearchProblem(GPT_4, devices, batch, {"overlap": OVERLAPS, "order": USUAL})
-    plans = list(every_plan(space_of(question)))
-    assert len(set(plans)) == len(plans) == space_of(question).plans
+    problem = SearchProblem(GPT_4, devices, batch, {"overlap": OVERLAPS, "order": USUAL})
+    plans = list(every_plan(space_of(problem)))
+    assert len(set(plans)) == len(plans) == space_of(problem).plans
     wanted = {plan for plan in all_texts(GPT_4, devices, batch) if not is_text_of_another(plan)}
     assert set(plans) == wanted
 

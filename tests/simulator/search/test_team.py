@@ -53,27 +53,27 @@ class InTurn(ProcessPool):
         return number, answer
 
 
-def by_team(question: SearchProblem, name: str, crew: ProcessPool, **how: Any) -> list[Progress]:
+def by_team(problem: SearchProblem, name: str, pool: ProcessPool, **how: Any) -> list[Progress]:
     """The states of a search by a crew."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("simulator.search.branch_and_bound.WORTH", 1)
         patch.setattr("simulator.search.workers.WORK_S", 0)
-        patch.setattr("simulator.search.Crew", lambda _: crew)
-        return list(search(question, MACHINES[name], workers=2, **how))
+        patch.setattr("simulator.search.Crew", lambda _: pool)
+        return list(search(problem, MACHINES[name], workers=2, **how))
 
 
-def holds_for_a_team(question: SearchProblem, name: str, data: st.DataObject) -> None:
+def holds_for_a_team(problem: SearchProblem, name: str, data: st.DataObject) -> None:
     how: dict[str, Any] = {
         "top": data.draw(st.integers(1, 3)),
         "objective": data.draw(st.sampled_from(OBJECTIVES)),
     }
     if data.draw(st.booleans()):
-        *_, roomy = search(question, MACHINES[name], top=10**6)
+        *_, roomy = search(problem, MACHINES[name], top=10**6)
         peaks = [each.memory.peak_bytes for each in roomy.found]
         how["capacity_bytes"] = data.draw(st.sampled_from(peaks))
-    *_, alone = search(question, MACHINES[name], **how)
-    crew = InTurn(data.draw(st.integers(2, 4)), data.draw(st.integers(0, 10**6)))
-    states = by_team(question, name, crew, **how)
+    *_, alone = search(problem, MACHINES[name], **how)
+    pool = InTurn(data.draw(st.integers(2, 4)), data.draw(st.integers(0, 10**6)))
+    states = by_team(problem, name, pool, **how)
     answer = states[-1]
     assert answer.is_optimal
     assert [each.as_dict() for each in answer.found] == [each.as_dict() for each in alone.found]
@@ -85,27 +85,27 @@ def holds_for_a_team(question: SearchProblem, name: str, data: st.DataObject) ->
 
 
 @settings(max_examples=15, deadline=None, phases=UNSHRUNK)
-@given(question=few_plans(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+@given(problem=few_plans(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
 def test_a_team_finds_what_one_finds(
-    question: SearchProblem, name: str, data: st.DataObject
+    problem: SearchProblem, name: str, data: st.DataObject
 ) -> None:
-    holds_for_a_team(question, name, data)
+    holds_for_a_team(problem, name, data)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @settings(max_examples=100, deadline=None, phases=UNSHRUNK)
-@given(question=few_plans(most=200), name=st.sampled_from(sorted(MACHINES)), data=st.data())
-def test_a_hundred_teams_do(question: SearchProblem, name: str, data: st.DataObject) -> None:
-    holds_for_a_team(question, name, data)
+@given(problem=few_plans(most=200), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_a_hundred_teams_do(problem: SearchProblem, name: str, data: st.DataObject) -> None:
+    holds_for_a_team(problem, name, data)
 
 
 def test_as_long_as_too_few_are_found_any_plan_is_simulated_at_once() -> None:
-    crew = InTurn(1, 0)
-    question = SearchProblem(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b", "y": 1, "zero": 0})
-    *_, answer = by_team(question, "perlmutter", crew, top=10**6)
+    pool = InTurn(1, 0)
+    problem = SearchProblem(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b", "y": 1, "zero": 0})
+    *_, answer = by_team(problem, "perlmutter", pool, top=10**6)
     assert answer.simulated == answer.considered
-    follow = zip(crew.answered, crew.asked[1:], strict=False)
+    follow = zip(pool.answered, pool.asked[1:], strict=False)
     after = [asked for done, asked in follow if isinstance(done, WorkerReport) and done.candidates]
     assert len(after) == answer.simulated
     assert set(after) == {"simulated"}

@@ -48,10 +48,10 @@ def measured(**sizes: tuple[int, ...]) -> Machine:
 def test_the_best_of_those_that_can_be_predicted_is_found_and_the_others_are_counted(
     sizes: dict[str, tuple[int, ...]], fixed: dict[str, Any]
 ) -> None:
-    question = SearchProblem(SMALL, 8, 16, {**FEW, "zero": 0, "y": 1, "interleave": 1, **fixed})
+    problem = SearchProblem(SMALL, 8, 16, {**FEW, "zero": 0, "y": 1, "interleave": 1, **fixed})
     machine = measured(**sizes)
-    *_, found = search(question, machine, top=2)
-    *_, every = exhaustive(question, machine, top=2)
+    *_, found = search(problem, machine, top=2)
+    *_, every = exhaustive(problem, machine, top=2)
     assert 0 < found.unpredicted == every.unpredicted
     assert "was not measured in groups of" in found.reason
     goal = Objective("time", machine, 8)
@@ -63,9 +63,9 @@ def test_the_best_of_those_that_can_be_predicted_is_found_and_the_others_are_cou
 def test_a_plan_whose_prediction_alone_finds_no_time_is_counted_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    question = SearchProblem(SMALL, 4, 8, {**FEW, "zero": 0})
+    problem = SearchProblem(SMALL, 4, 8, {**FEW, "zero": 0})
     machine = MACHINES["perlmutter"]
-    *_, best = search(question, machine)
+    *_, best = search(problem, machine)
     unlucky = best.found[0].plan
 
     def predicted(gpt: GPT, plan: Plan, *others: Any, **how: Any) -> Prediction:
@@ -74,18 +74,18 @@ def test_a_plan_whose_prediction_alone_finds_no_time_is_counted_too(
         return predict(gpt, plan, *others, **how)
 
     monkeypatch.setattr("simulator.search.predict", predicted)
-    *_, second = search(question, machine)
+    *_, second = search(problem, machine)
     assert (second.unpredicted, second.reason, second.is_optimal) == (1, "nobody knows", True)
     assert second.found[0].plan != unlucky
     assert second.found[0].step_s >= best.found[0].step_s
 
 
 def test_where_no_plan_can_be_predicted_one_sentence_says_why() -> None:
-    question = SearchProblem(SMALL, 8, 16, {**FEW, "data": 8})
+    problem = SearchProblem(SMALL, 8, 16, {**FEW, "data": 8})
     machine = measured(all_reduce=(2, 4))
-    *_, state = search(question, machine)
+    *_, state = search(problem, machine)
     assert (state.found, state.unpredicted, state.reason) == ((), state.fitting, NO_EIGHT)
     with pytest.raises(MachineError, match=f"none of .* can be predicted: {NO_EIGHT}"):
         checked(state)
     with pytest.raises(MachineError, match=f"none of .* can be predicted: {NO_EIGHT}"):
-        best_plan(SMALL, machine, 8, 16, fixed=question.fixed)
+        best_plan(SMALL, machine, 8, 16, fixed=problem.fixed)
