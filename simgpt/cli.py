@@ -13,6 +13,7 @@ from click.exceptions import NoArgsIsHelpError
 from simgpt.stderr import tell
 from topologies.errors import DiskError, SimgptError
 from topologies.files.printable import sentence
+from topologies.session import Session
 
 COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
@@ -55,13 +56,15 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="simgpt")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """How long will one training step of this GPT take, split this way, on this machine?
 
     \b
     simgpt predict gpt-80b -m frontier -n 8192 --plan z=64,data=rest,recompute=full --batch 8192
     simgpt run tiny-2m --plan data=2 --ranks 2 --steps 20
     """
+    context.with_resource(Session())
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from simulator.ranks.fabric import fabric_of
 from simulator.result import StepResult
 from topologies.machine import Machine
 from topologies.placement import Placement
+from topologies.session import in_session
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import lower
@@ -136,6 +137,7 @@ class Prediction:
         }
 
 
+@in_session
 def predict(
     gpt: GPT,
     plan: Plan,

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import Phase, settings
+
+from topologies.session import Session
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
@@ -36,3 +39,10 @@ def pytest_configure() -> None:
             signal.signal(ignored, usual)
     if os.environ.get("CI") and os.environ.get("SIMGPT_REWRITE"):
         raise pytest.UsageError("SIMGPT_REWRITE rewrites what tests compare, and CI is set")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def session() -> Iterator[None]:
+    """One session for the tests of a process: they predict on the same few machines."""
+    with Session():
+        yield

@@ -20,6 +20,7 @@ ALLOWED = {
         "topologies.files.printable",
         "topologies.files.reading",
         "topologies.files.units",
+        "topologies.session",
     ],
     "simulator": ["topologies", "workload"],
     "executor": ["topologies", "workload"],

@@ -7,7 +7,6 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
 from topologies.hardware.measured_matmuls import Shape
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
+from topologies.session import session_cached
 from workload.op import Op
 
 NEEDED = ("device", "op", "M", "N", "K", "batch", "heads", "seq", "head_dim", "seconds")
@@ -203,7 +203,7 @@ def machine_of(device: str, place: str) -> Machine:
     raise MachineError(f"{place}: device {device!r} is none of {', '.join(MACHINES)}")
 
 
-_loaded = lru_cache(maxsize=8)(load_machine)
+_loaded = session_cached(8)(load_machine)
 
 
 def _whole(row: Mapping[str, str], column: str, place: str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def measured(
     return Measured(name, variant, kind, _rows(name, table, per_node[machine]))
 
 
-@lru_cache(maxsize=1)
+@cache
 def _mapping() -> dict[str, Any]:
     text = shipped_text("validation", "data/network_rules.json")
     mapping: dict[str, Any] = _FILE.parsed(text, "network_rules.json")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from topologies.machine import Machine
 from topologies.machine_files import load_machine, machine_names
 from topologies.placement import Placement
 from topologies.routing.rings import Ring
+from topologies.session import session_cached
 from validation.network_tables import (
     Measured,
     MeasuredRow,
@@ -218,7 +218,7 @@ def ring_of(machine: Machine, row: MeasuredRow) -> Ring:
     return full_ring(machine, row.devices, row.nodes)
 
 
-@lru_cache(maxsize=4096)
+@session_cached(4096)
 def full_ring(machine: Machine, devices: int, nodes: int) -> Ring:
     """The ring over the first devices of the first nodes."""
     per_node = -(-devices // nodes)

@@ -10,6 +10,7 @@ from typing import Any
 from simulator.costs.analytic import peak_flops_per_s
 from topologies.files.reading import shipped_toml
 from topologies.machine_files import load_machine
+from topologies.session import session_cached
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan_text import parse_plan
@@ -57,12 +58,12 @@ def _runs() -> tuple[dict[str, Any], ...]:
     return tuple(shipped_toml("validation", "data/axonn.toml")["run"])
 
 
-@cache
+@session_cached(64)
 def _full_name(machine: str) -> str:
     return load_machine(machine).full_name
 
 
-@cache
+@session_cached(64)
 def _step_s(name: str) -> float:
     """t = hardware FLOPs / (devices * peak * HFU): papers publish the share, all layers recomputed.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.session import session_cached
 from workload.errors import PlanError
 
 AXES = ("x", "y", "z", "data", "pipe")
@@ -107,7 +107,7 @@ class Grid:
         return np.arange(self.ranks, dtype=np.int64) // self.stride("pipe") % self.pipe
 
 
-@lru_cache(maxsize=256)
+@session_cached(256)
 def _dimensions(order: str) -> tuple[str, ...]:
     """The axes of an order, with data as its two parts."""
     return tuple(part for axis in order.split("-") for part in _PARTS.get(axis, (axis,)))

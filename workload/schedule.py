@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+
+from topologies.session import session_cached
 
 FORWARD, BACKWARD, INPUT, WEIGHT = "forward", "backward", "input", "weight"
 
@@ -111,7 +112,7 @@ def _zero_bubble(stage: int, stages: int, micro_batches: int, limit: int) -> Ite
     return iter(_played(stages, micro_batches, limit)[stage])
 
 
-@cache
+@session_cached(64)
 def _played(stages: int, micro_batches: int, limit: int) -> list[list[Slot]]:
     order: list[list[Slot]] = [[] for _ in range(stages)]
     # done[work][s] is how many micro-batches stage s has through that work, as of the last tick

@@ -91,7 +91,7 @@ def command(study: Path, output: Path | None, as_json: bool, **how: Any) -> None
 def _workers(how: dict[str, Any]) -> Any:
     """Who predicts, from the options; those that do not go together are refused."""
     from simgpt.studies.cluster import Slurm
-    from simgpt.studies.sweep_rows import Workers
+    from simgpt.studies.sweep_rows import SweepResources
 
     if how["slurm"] and how["scheduler"]:
         raise click.UsageError("give --slurm or --scheduler, not both")
@@ -99,7 +99,7 @@ def _workers(how: dict[str, Any]) -> Any:
     if jobs and not how["slurm"]:
         raise click.UsageError(f"--{next(iter(jobs))} needs --slurm")
     slurm = Slurm(workers=how["workers"], **jobs) if how["slurm"] else None
-    return Workers(how["workers"], how["scheduler"], slurm, how["timeout_s"])
+    return SweepResources(how["workers"], how["scheduler"], slurm, how["timeout_s"])
 
 
 def swept(study: Study, order: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A Dask cluster as the crew: one that runs already, or one that Slurm starts for the sweep.
+"""Workers of a Dask cluster: one that runs already, or one that Slurm starts for the sweep.
 
 Dask comes with the extra `cluster`. It hands a dead worker's batches to the others by itself.
 
@@ -29,6 +29,7 @@ from simgpt.studies.inputs import Inputs
 from simgpt.studies.workers import AHEAD
 from topologies.files.printable import path_shown
 from topologies.files.reading import ANSWER_BYTES, UserFile
+from topologies.session import Session
 
 _SCHEDULER = UserFile("scheduler file", WorkersError, ANSWER_BYTES)  # it lists all workers
 CONNECT_S = 30.0
@@ -53,7 +54,7 @@ class Slurm:
         return -(-self.workers // self.cores)
 
 
-class DaskCrew:
+class DaskWorkers:
     """The workers of a Dask cluster; `timeout_s` without any finished batch is the end."""
 
     def __init__(self, client: Any, inputs: Inputs, workers: int, timeout_s: float) -> None:
@@ -71,7 +72,7 @@ class DaskCrew:
     def start(self, number: int, batch: Batch) -> None:
         """Hand the batch to the scheduler."""
         with _in_a_sentence():
-            future = self._client.submit(rows_of, self._inputs, batch, pure=False)
+            future = self._client.submit(rows_on_worker, self._inputs, batch, pure=False)
         self._under_way[future] = number
 
     def finished(self) -> tuple[int, list[Row]]:
@@ -91,6 +92,15 @@ class DaskCrew:
             future = min(done, key=self._under_way.__getitem__)
             rows: list[Row] = future.result(timeout=CONNECT_S)
             return self._under_way.pop(future), rows
+
+
+def rows_on_worker(inputs: Inputs, batch: Batch) -> list[Row]:
+    """The rows of some points, in the session of the Dask worker that runs this."""
+    import distributed
+
+    worker = distributed.get_worker()
+    with vars(worker).setdefault("simgpt_session", Session()):
+        return rows_of(inputs, batch)
 
 
 @contextmanager
@@ -118,8 +128,10 @@ def _in_a_sentence() -> Iterator[None]:
 
 
 @contextmanager
-def dask_cluster(where: str, inputs: Inputs, workers: int, timeout_s: float) -> Iterator[DaskCrew]:
-    """The crew of the scheduler at an address, or of the one that wrote a scheduler file."""
+def dask_cluster(
+    where: str, inputs: Inputs, workers: int, timeout_s: float
+) -> Iterator[DaskWorkers]:
+    """The workers of the scheduler at an address, or of the one that wrote a scheduler file."""
     _require("distributed")
     from distributed import Client
     from distributed.comm import resolve_address
@@ -134,7 +146,7 @@ def dask_cluster(where: str, inputs: Inputs, workers: int, timeout_s: float) -> 
         raise WorkersError(f"cannot reach a Dask scheduler at {address}: {why}") from None
     with _silent(), client:
         threads = sum(client.nthreads().values()) or 1
-        yield DaskCrew(client, inputs, max(threads, workers), timeout_s)
+        yield DaskWorkers(client, inputs, max(threads, workers), timeout_s)
 
 
 def _address(where: str) -> str:
@@ -148,8 +160,8 @@ def _address(where: str) -> str:
 
 
 @contextmanager
-def slurm_cluster(slurm: Slurm, inputs: Inputs, timeout_s: float) -> Iterator[DaskCrew]:
-    """A crew in jobs of Slurm, which end with the sweep."""
+def slurm_cluster(slurm: Slurm, inputs: Inputs, timeout_s: float) -> Iterator[DaskWorkers]:
+    """Workers in jobs of Slurm, which end with the sweep."""
     for module in ("dask_jobqueue", "cryptography"):
         _require(module)
     if shutil.which("sbatch") is None:
@@ -165,7 +177,7 @@ def slurm_cluster(slurm: Slurm, inputs: Inputs, timeout_s: float) -> Iterator[Da
                 jobs.scale(jobs=slurm.jobs)
                 client = Client(jobs, timeout=CONNECT_S, set_as_default=False)
             with client:
-                yield DaskCrew(client, inputs, slurm.workers, timeout_s)
+                yield DaskWorkers(client, inputs, slurm.workers, timeout_s)
         finally:
             with suppress(Exception):  # jobs that Slurm refused after all do not close in order
                 jobs.close(timeout=CONNECT_S)

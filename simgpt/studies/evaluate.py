@@ -21,6 +21,7 @@ from topologies.machine import Machine
 from topologies.machine_files import with_settings
 from topologies.placement import Placement, check_ranks
 from topologies.placement_names import parse_placement
+from topologies.session import current_session
 from workload.gpt import with_fields
 from workload.plan_text import parse_plan
 
@@ -33,14 +34,9 @@ def rows_of(inputs: Inputs, batch: Batch) -> list[Row]:
     """The rows of some points; what workers on this machine and on others run."""
     if inputs.code != code_digest():
         raise WorkersError("the workers run another version of simgpt; install the same everywhere")
-    evaluator = _evaluator(inputs)
+    evaluator = current_session().cache_of(Evaluator, 2)(inputs)
     with gc_paused():
         return [evaluator.row(number, point) for number, point in batch]
-
-
-@lru_cache(maxsize=2)
-def _evaluator(inputs: Inputs) -> Evaluator:
-    return Evaluator(inputs)
 
 
 class Evaluator:

@@ -1,4 +1,4 @@
-"""A sweep: the points of a study through a crew into their rows."""
+"""A sweep: the points of a study, given to workers, and their rows."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ MOST_IN_A_BATCH = 16
 
 
 @dataclass(frozen=True)
-class Workers:
-    """How a sweep is worked on: by `count` processes here, or by a Dask cluster at `scheduler`, or
-    in jobs of `slurm`; `timeout_s` is how long the next row may take, and a process here that has
-    not run for `frozen_s` is replaced. `note` hears of what went wrong and was mended."""
+class SweepResources:
+    """What a sweep runs on: `count` processes here, a Dask cluster at `scheduler`, or `slurm` jobs.
+
+    The next row may take `timeout_s`; a process here that has not run for `frozen_s` is replaced.
+    `note` is called with a sentence about what went wrong and was repaired.
+    """
 
     count: int = 1
     scheduler: str | None = None
@@ -35,8 +37,8 @@ class Workers:
     frozen_s: float = FROZEN_S
     note: Callable[[str], None] = options.note
 
-    def crew(self, inputs: Inputs, rows: int) -> AbstractContextManager[RowWorkers]:
-        """The crew for so many rows, ready to work until the context ends."""
+    def workers(self, inputs: Inputs, rows: int) -> AbstractContextManager[RowWorkers]:
+        """The workers for so many rows, ready to work until the context ends."""
         if self.slurm is not None:
             return slurm_cluster(self.slurm, inputs, self.timeout_s)
         if self.scheduler is not None:
@@ -48,12 +50,12 @@ class Workers:
 
     @property
     def remote(self) -> bool:
-        """Whether each hand-over costs a way over the network."""
+        """Whether batches go over a network."""
         return self.scheduler is not None or self.slurm is not None
 
 
 def sweep_into(
-    folder: Path, study: Study, inputs: Inputs, workers: Workers, progress: Progress
+    folder: Path, study: Study, inputs: Inputs, resources: SweepResources, progress: Progress
 ) -> None:
     """Bring all rows of a study into a folder, which may have some of them already.
 
@@ -61,11 +63,13 @@ def sweep_into(
     """
     with Journal(folder, study, inputs) as journal:
         if journal.damage:
-            workers.note(journal.damage)
+            resources.note(journal.damage)
         progress(journal.done)
         if journal.done < len(study):
             earlier = rows_in(folder)
-            rest = _rest(study, inputs, workers, journal.done, earlier, journal.kept, journal.sync)
+            rest = _rest(
+                study, inputs, resources, journal.done, earlier, journal.kept, journal.sync
+            )
             for row in rest:
                 journal.append(row)
                 progress(journal.done)
@@ -75,7 +79,7 @@ def sweep_into(
 def sweep(study: Study, inputs: Inputs, progress: Progress) -> Iterator[Row]:
     """All rows of a study, one after another, kept nowhere."""
     progress(0)
-    for row in _rest(study, inputs, Workers(), 0, iter(()), {}):
+    for row in _rest(study, inputs, SweepResources(), 0, iter(()), {}):
         progress(row["id"] + 1)
         yield row
 
@@ -83,7 +87,7 @@ def sweep(study: Study, inputs: Inputs, progress: Progress) -> Iterator[Row]:
 def _rest(
     study: Study,
     inputs: Inputs,
-    workers: Workers,
+    resources: SweepResources,
     first: int,
     earlier: Iterator[Row],
     kept: dict[int, Row],
@@ -97,12 +101,15 @@ def _rest(
         if each[0] not in kept
     ]
     numbers = range(first, len(study))
-    with workers.crew(inputs, len(points)) if points else nullcontext(InProcess(inputs)) as crew:
-        # Over a network a batch is worth its way if all have several to do all the same.
-        size = min(len(points) // (2 * crew.room) + 1, MOST_IN_A_BATCH) if workers.remote else 1
+    ready = resources.workers(inputs, len(points)) if points else nullcontext(InProcess(inputs))
+    with ready as workers:
+        # Over a network a batch pays if each worker still gets several.
+        size = (
+            min(len(points) // (2 * workers.room) + 1, MOST_IN_A_BATCH) if resources.remote else 1
+        )
         waiting = iter(points)
         batches: Iterator[Batch] = iter(lambda: list(itertools.islice(waiting, size)), [])
-        made = in_order(crew, batches, before_a_wait)
+        made = in_order(workers, batches, before_a_wait)
         rows = (kept.pop(number) if number in kept else next(made) for number in numbers)
         yield from _scaled(study, rows, earlier)
 

@@ -1,6 +1,6 @@
-"""Who works on the rows: this process alone, or processes of this machine that it watches.
+"""Workers that compute rows: this process alone, or processes of this machine that it watches.
 
-A crew is given batches by number and hands back their rows in any order. A worker process that
+Workers are given batches by number and hand back their rows in any order. A worker process that
 dies or freezes is replaced and its batch given out again; workers end with the process that started
 them.
 """
@@ -19,6 +19,7 @@ from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Batch, Row, rows_of
 from simgpt.studies.inputs import Inputs
 from simulator.child_process import Pulse, Watch, beat, end_with_the_parent, signals_ignored
+from topologies.session import Session
 
 AHEAD = 4  # batches begun per worker, so that a slow one holds up few others
 TRIES = 3
@@ -40,20 +41,20 @@ class RowWorkers(Protocol):
 
 
 def in_order(
-    crew: RowWorkers, batches: Iterable[Batch], before_a_wait: Callable[[], None] = lambda: None
+    workers: RowWorkers, batches: Iterable[Batch], before_a_wait: Callable[[], None] = lambda: None
 ) -> Iterator[Row]:
     """The rows of all batches in their order, whichever is finished first."""
     ahead: dict[int, list[Row]] = {}
     waiting = enumerate(batches)
     begun = given = 0
     while True:
-        while begun - given < crew.room and (following := next(waiting, None)) is not None:
-            crew.start(*following)
+        while begun - given < workers.room and (following := next(waiting, None)) is not None:
+            workers.start(*following)
             begun += 1
         if begun == given:
             return
         before_a_wait()
-        number, rows = crew.finished()
+        number, rows = workers.finished()
         ahead[number] = rows
         while given in ahead:
             yield from ahead.pop(given)
@@ -253,13 +254,16 @@ class _Worker:
 
 
 def serve(pipe: Connection, beats: Connection, frozen_s: float, inputs: Inputs) -> None:
-    """A worker's life: rows for batches, until nobody asks any more."""
+    """Send rows for batches, in one session, until the parent closes the pipe."""
     beat(beats, frozen_s)
     end_with_the_parent()
+    session = Session()
     while True:
         try:
             batch: Batch = pipe.recv()
-            pipe.send(rows_of(inputs, batch))
+            with session:
+                rows = rows_of(inputs, batch)
+            pipe.send(rows)
         except WorkersError as error:
             pipe.send(error)
         except (EOFError, OSError):

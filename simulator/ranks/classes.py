@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from simulator.engine.ticks import to_ticks
 from simulator.ranks.color_refinement import first_of_each, numbered, of_rank, refined
+from topologies.session import session_cached
 from workload.grid import Grid
 from workload.op import Op
 from workload.program import Program
@@ -190,7 +191,7 @@ def classes_of(
     return _classes_of(fabric, programs[0].plan.grid, tuple(used), tuple(contended), unfold)
 
 
-@lru_cache(maxsize=16)
+@session_cached(16)
 def _classes_of(
     fabric: Fabric,
     grid: Grid,

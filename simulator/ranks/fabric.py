@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement, contiguous
 from topologies.routing.rings import Ring, rings_together
+from topologies.session import session_cached
 from workload.op import MESSAGES
 from workload.sizes.arrays import Indices
 
@@ -92,7 +92,7 @@ def _alike_but_for_rate(rings: Sequence[Ring]) -> Iterable[Sequence[Ring]]:
     return found.values()
 
 
-@lru_cache(maxsize=8)
+@session_cached(8)
 def fabric_of(
     machine: Machine,
     ranks: int,

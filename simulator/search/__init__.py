@@ -21,6 +21,7 @@ from simulator.search.workers import WorkerSetup
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
+from topologies.session import steps_in_session
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan import Plan
@@ -28,6 +29,7 @@ from workload.plan import Plan
 __all__ = ["Progress", "SearchError", "SearchProblem", "best_plan", "checked", "search"]
 
 
+@steps_in_session
 def search(
     problem: SearchProblem,
     machine: Machine,

@@ -27,6 +27,7 @@ from simulator.child_process import (
     signals_ignored,
 )
 from topologies.errors import SimgptError
+from topologies.session import Session
 
 LONGEST_S = 600.0
 GONE_S = 10.0
@@ -164,13 +165,16 @@ def _serve(pipe: Connection, beats: Connection, frozen_s: float) -> None:
     beat(beats, frozen_s)
     end_with_the_parent()
     state: WorkerState = {}
+    session = Session()
     while True:
         try:
             function, task = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            pipe.send((function(state, task), None))
+            with session:
+                result = function(state, task)
+            pipe.send((result, None))
         except Exception as error:
             error.add_note(traceback.format_exc())
             pipe.send((None, error))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from itertools import combinations, permutations
 from math import prod
 
 import numpy as np
 
+from topologies.session import session_cached
 from workload.grid import AXES
 from workload.sizes.arrays import Indices
 
@@ -28,7 +28,7 @@ def rank_orders(sizes: Mapping[str, int]) -> tuple[str, ...]:
     return _orders_of(tuple(axis for axis in AXES if sizes[axis] > 1))
 
 
-@lru_cache(maxsize=64)
+@session_cached(64)
 def _orders_of(wide: tuple[str, ...]) -> tuple[str, ...]:
     found = []
     for order in permutations(wide):
@@ -37,7 +37,7 @@ def _orders_of(wide: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=4096)
+@session_cached(4096)
 def spans_of(sizes: tuple[int, ...], shard: int, order: str) -> Mapping[str, Span]:
     """The stride and size of every axis, and of the parts of data, given the sizes of AXES."""
     named = dict(zip(AXES, sizes, strict=True))

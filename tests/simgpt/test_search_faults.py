@@ -24,7 +24,7 @@ SEARCH = (
 
 
 class Ailing(ProcessPool):
-    """A crew one of whose processes is hit by a signal once a plan is found."""
+    """Workers one of whose processes is hit by a signal once a plan is found."""
 
     number: signal.Signals
 

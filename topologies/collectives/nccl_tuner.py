@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from topologies.errors import MachineError
 from topologies.files.reading import shipped_toml
 from topologies.files.units import quantity
+from topologies.session import session_cached
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 TUNED = ("ring", "tree", "nvls")
@@ -120,7 +121,7 @@ def check_tuner(name: str) -> None:
         raise MachineError(f'software.tuner = "{name}" is not known; try {", ".join(known)}')
 
 
-@lru_cache(maxsize=128)
+@session_cached(128)
 def _constants(tuner: str, name: str, nodes: int) -> Constants:
     table = _tuner(tuner)[name]
     own = {**table, **table.get({1: "one", 2: "two", 3: "more"}[nodes], {})}
@@ -148,12 +149,12 @@ def _triple(values: Any) -> Triple:
     return first, second, third
 
 
-@lru_cache(maxsize=1)
+@cache
 def _tuners() -> dict[str, dict[str, Any]]:
     return shipped_toml("topologies", "tuners.toml")
 
 
-@lru_cache(maxsize=16)
+@session_cached(16)
 def _tuner(name: str) -> dict[str, Any]:
     own = _tuners()[name]
     return _merged(_tuner(own["like"]), own) if "like" in own else own

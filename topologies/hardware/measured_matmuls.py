@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from topologies.files.reading import shipped_text, shipped_toml
+from topologies.session import session_cached
 
 FOLDER = "measured"
 Shape = tuple[int, int, int]
@@ -41,7 +42,7 @@ def _tables() -> list[dict[str, str]]:
     return found
 
 
-@cache
+@session_cached(64)
 def _read(file: str, source: str) -> Matmuls:
     rows = list(csv.DictReader(shipped_text("topologies", f"{FOLDER}/{file}").splitlines()))
     seconds = {(int(r["m"]), int(r["n"]), int(r["k"])): float(r["seconds"]) for r in rows}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +14,7 @@ from topologies.placement import Placement
 from topologies.routing.ring_packing import Paths, shortest_paths
 from topologies.routing.routes import Crossings, Hops, fair_rates
 from topologies.routing.wiring import wiring
+from topologies.session import session_cached
 
 Rates = NDArray[np.float64]
 
@@ -68,7 +68,7 @@ def _inside(machine: Machine, node: Indices, device: Indices, to: Indices) -> Cr
     return Crossings(flow, link, np.tile(capacity, machine.nodes))
 
 
-@lru_cache(maxsize=16)
+@session_cached(16)
 def _arcs(node: Node) -> tuple[Indices, tuple[Indices, Indices], Rates]:
     """All paths' arcs one after another, each pair's first and number, and what arcs carry."""
     n = node.devices

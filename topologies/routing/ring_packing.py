@@ -8,7 +8,6 @@ one that leaves the scarcest links free; groups take turns.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import pairwise, permutations
 from math import gcd
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from topologies.hardware.node import Node
 from topologies.routing.max_min import max_min_rates
+from topologies.session import session_cached
 
 _EXHAUSTIVE = 8  # members up to which every order is tried: 5,040 orders
 _ATTEMPTS = 64  # orders tried before a ring is given up, when its hops share a routed link
@@ -25,7 +25,7 @@ Path = tuple[int, ...]
 Paths = dict[tuple[int, int], list[Path]]
 
 
-@lru_cache(maxsize=4096)
+@session_cached(4096)
 def packed_rings(node: Node, groups: tuple[tuple[int, ...], ...]) -> tuple[float, ...]:
     """Unit rings that each group of devices gets, all groups together; one ring is one link wide.
 
@@ -61,7 +61,7 @@ def _arcs(node: Node) -> NDArray[np.int64]:
     return free
 
 
-@lru_cache(maxsize=64)
+@session_cached(64)
 def shortest_paths(node: Node) -> Paths:
     """All shortest paths between any two devices; a pair with a link has that link alone."""
     near: dict[int, list[int]] = {device: [] for device in range(node.devices)}
@@ -94,7 +94,7 @@ def _shortest_orders(group: tuple[int, ...], paths: Paths) -> NDArray[np.int64]:
     return np.asarray(devices[(arcs == arcs.min()) & np.isfinite(arcs)])
 
 
-@lru_cache(maxsize=16)
+@session_cached(16)
 def _orders(members: int) -> tuple[tuple[int, ...], ...]:
     """Cyclic orders to try: all of them for small groups, else the even strides."""
     if members <= _EXHAUSTIVE:

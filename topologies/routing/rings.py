@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
@@ -18,6 +18,7 @@ from topologies.routing.flows import ring_rates_across
 from topologies.routing.group_nodes import Visits, devices_in, together, visits_of
 from topologies.routing.hop_latency import further_seconds
 from topologies.routing.ring_packing import packed_rings
+from topologies.session import session_cached
 
 _STEP_BYTES_PER_S = 1e3  # rates closer than this are one ring
 Rates = NDArray[np.float64]
@@ -85,7 +86,7 @@ def rings_together(
     return list(_rings_together(machine, placement, tuple(_Axis(groups) for groups in members)))
 
 
-@lru_cache(maxsize=64)
+@session_cached(64)
 def _rings_together(
     machine: Machine, placement: Placement, axes: tuple[_Axis, ...]
 ) -> list[tuple[NDArray[np.int64], list[Ring]]]:
@@ -125,12 +126,12 @@ def _different_rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], ND
     return different, np.asarray(index.reshape(-1)[np.cumsum(begins) - 1], dtype=np.int64)
 
 
-@lru_cache(maxsize=64)
+@session_cached(64)
 def _visits(placement: Placement, axis: _Axis) -> Visits:
     return visits_of(placement, axis.members)
 
 
-@lru_cache(maxsize=256)
+@session_cached(256)
 def _least_rates(
     machine: Machine, placement: Placement, axes: tuple[_Axis, ...]
 ) -> tuple[Rates, ...]:
@@ -149,7 +150,7 @@ def _least_rates(
     return tuple(rates)
 
 
-@lru_cache(maxsize=256)
+@session_cached(256)
 def _rates_across(
     machine: Machine, placement: Placement, axes: tuple[_Axis, ...]
 ) -> tuple[Rates, ...]:
@@ -161,7 +162,7 @@ def _rates_across(
     return tuple(np.split(rates, np.cumsum([part.groups for part in visits])[:-1]))
 
 
-@lru_cache(maxsize=256)
+@session_cached(256)
 def _all_rates_within(
     node: Node, placement: Placement, axes: tuple[_Axis, ...]
 ) -> tuple[Rates, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from topologies.arrays import Indices
 from topologies.hardware.interconnect import Dragonfly, FatTree, Interconnect
 from topologies.machine import Machine
+from topologies.session import session_cached
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Wiring:
         return int(self.switch.size)
 
 
-@lru_cache(maxsize=16)
+@session_cached(16)
 def wiring(machine: Machine) -> Wiring:
     """The wiring of all nodes of a machine.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import lru_cache
 
 from topologies.build import Parts, build_machine
 from topologies.machine import Machine
+from topologies.session import session_cached
 from validation.published.runs import PublishedRun
 
 
@@ -28,12 +28,12 @@ def machine_of(run: PublishedRun) -> Machine:
     )
 
 
-@lru_cache(maxsize=256)
+@session_cached(256)
 def _built(parts: Parts) -> Machine:
     return build_machine(parts)
 
 
-@lru_cache(maxsize=256)
+@session_cached(256)
 def scattering(machine: Machine, x: int) -> Machine:
     """The machine whose messages between nodes go in x parts over as many NICs, and are gathered
     behind them inside the node.

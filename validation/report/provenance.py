@@ -7,12 +7,12 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from topologies.files.reading import UserFile
 from topologies.machine_files import machine_names, variant_names
+from topologies.session import session_cached
 from validation.report.answer_files import Reader, ReportError
 
 FILES = (".toml", ".json")
@@ -112,7 +112,7 @@ def without_usual_variant(machine: str) -> str:
     return name if variant and variant == _usual_variant(name) else machine
 
 
-@cache
+@session_cached(64)
 def _usual_variant(name: str) -> str:
     return next(iter(variant_names(name)), "") if name in machine_names() else ""
 

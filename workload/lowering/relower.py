@@ -1,9 +1,9 @@
-"""Lowering what was lowered before in other sizes: only the numbers are calculated anew.
+"""Lowering a program again in other sizes: only its numbers are calculated anew.
 
-A program is written once with formulas in place of a plan's and a model's sizes
-(`workload/sizes/symbolic.py`). Whatever meets the conditions noted on the way has the same program,
-op by op. In sweeps and folded steps, which lower the same few programs all the time, that spares
-most of the work: writing names, and working out who waits for whom and who frees what.
+A program is lowered once with formulas in place of the sizes of plan and model
+(`workload/sizes/symbolic.py`), noting every condition on sizes that lowering meets. All plans that
+meet the same conditions have the same program op by op. Sweeps and folded steps lower the same few
+programs all the time; this saves most of that work: names, waits and live ranges.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from topologies.session import current_session
 from workload.gpt import GPT
 from workload.lowering.lower import lower_slots
 from workload.lowering.sharding import sharding_of
@@ -41,14 +42,15 @@ def lower_slots_again(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot]) -
     """The program that `lower_slots` writes, in plain matmul forms."""
     sizes = [*(getattr(plan, key) for key in PLAN_SIZES), *(getattr(gpt, key) for key in GPT_SIZES)]
     key = _key(gpt, plan), stage, tuple(order)
-    for written in _SHELF.of(key):
+    programs = current_session().the(ProgramCache)
+    for written in programs.of(key):
         values = written.formulas.values(sizes)
         if values is not None:
             return written.program(gpt, plan, values)
-    if _SHELF.is_new(key):
+    if programs.is_new(key):
         return lower_slots(gpt, plan, stage, order)
     written = _written(gpt, plan, stage, order)
-    _SHELF.put(key, written)
+    programs.put(key, written)
     values = written.formulas.values(sizes)
     assert values is not None, "a program meets its own conditions"
     return written.program(gpt, plan, values)
@@ -183,10 +185,11 @@ def _written(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot]) -> _Writte
     return _Written(formulas, pattern, nbytes)
 
 
-class _Shelf:
-    """Programs written so far, the least used of which make room.
+class ProgramCache:
+    """Programs lowered to formulas, the least recently used of which are dropped.
 
-    Formulas take twice the time of numbers, so a program is worth them when it comes again.
+    Formulas take twice the time of numbers, so a program is lowered to them when it is asked for
+    again.
     """
 
     def __init__(self) -> None:
@@ -216,6 +219,3 @@ class _Shelf:
         while self._ops > MOST_OPS and len(self._all) > 1:
             oldest = self._all.pop(next(iter(self._all)))
             self._ops -= sum(len(each.pattern.ops) for each in oldest)
-
-
-_SHELF = _Shelf()

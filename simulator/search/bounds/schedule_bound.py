@@ -9,12 +9,12 @@ fastest ring.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
 from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
 from simulator.search.bounds.isolated import PrecedingSlot
 from simulator.search.bounds.stream_bound import ModelEnds
+from topologies.session import session_cached
 from workload.plan import Plan
 from workload.schedule import INPUT, Slot, slots
 
@@ -70,6 +70,6 @@ def _orders(plan: Plan) -> Orders:
     return _known_orders(plan.schedule, plan.pipe, plan.micro_batches, plan.interleave)
 
 
-@lru_cache(maxsize=64)
+@session_cached(64)
 def _known_orders(schedule: str, stages: int, micro_batches: int, chunks: int) -> Orders:
     return tuple(slots(schedule, stage, stages, micro_batches, chunks) for stage in range(stages))

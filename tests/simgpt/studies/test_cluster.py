@@ -22,7 +22,7 @@ from simgpt.studies.cluster import Slurm, slurm_jobs
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import RESULTS
-from simgpt.studies.sweep_rows import Workers, sweep_into
+from simgpt.studies.sweep_rows import SweepResources, sweep_into
 from tests.simgpt.face import assert_golden, simgpt
 from tests.simgpt.studies.processes import (
     PATIENCE_S,
@@ -67,7 +67,7 @@ def pids(cluster: Any) -> list[int]:
 def test_two_dask_workers_one_killed_midway_make_the_same_bytes(tmp_path: Path) -> None:
     asked = study(SMALL, sweep={"layers": list(range(1, 21)), "x": [1, 2, 3]})
     inputs = inputs_of(asked)
-    sweep_into(tmp_path / "alone", asked, inputs, Workers(), lambda _: None)
+    sweep_into(tmp_path / "alone", asked, inputs, SweepResources(), lambda _: None)
     killed: list[int] = []
     with local_cluster(2) as cluster:
 
@@ -76,7 +76,7 @@ def test_two_dask_workers_one_killed_midway_make_the_same_bytes(tmp_path: Path) 
                 killed.append(pids(cluster)[0])
                 os.kill(killed[0], signal.SIGKILL)
 
-        workers = Workers(2, cluster.scheduler_address, timeout_s=PATIENCE_S)
+        workers = SweepResources(2, cluster.scheduler_address, timeout_s=PATIENCE_S)
         sweep_into(tmp_path / "dask", asked, inputs, workers, progress)
     assert len(killed) == 1
     files = [tmp_path / name / RESULTS for name in ("alone", "dask")]
@@ -148,7 +148,7 @@ def test_dask_workers_of_another_version_are_refused(tmp_path: Path) -> None:
     inputs = inputs_of(asked)
     other = Inputs(inputs.models, inputs.machines, inputs.digests, "another")
     with local_cluster(1) as cluster:
-        workers = Workers(1, cluster.scheduler_address, timeout_s=PATIENCE_S)
+        workers = SweepResources(1, cluster.scheduler_address, timeout_s=PATIENCE_S)
         with pytest.raises(WorkersError, match="another version of simgpt"):
             sweep_into(tmp_path, asked, other, workers, lambda _: None)
 
@@ -159,7 +159,7 @@ def test_dask_workers_of_another_version_are_refused(tmp_path: Path) -> None:
 def test_a_cluster_without_workers_is_not_waited_for_without_end(tmp_path: Path) -> None:
     asked = study(SMALL, sweep={"x": [1, 2]})
     with local_cluster(0) as cluster:
-        workers = Workers(1, cluster.scheduler_address, timeout_s=1.0)
+        workers = SweepResources(1, cluster.scheduler_address, timeout_s=1.0)
         with pytest.raises(WorkersError, match="are there any workers"):
             sweep_into(tmp_path, asked, inputs_of(asked), workers, lambda _: None)
 
@@ -369,8 +369,8 @@ def test_jobs_of_a_slurm_that_starts_them_here_make_the_same_bytes_and_end_with_
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
     asked = study(SMALL, sweep={"layers": [1, 2], "x": [1, 2, 3]})
     inputs = inputs_of(asked)
-    sweep_into(tmp_path / "alone", asked, inputs, Workers(), lambda _: None)
-    slurm = Workers(1, slurm=Slurm(workers=1), timeout_s=PATIENCE_S)
+    sweep_into(tmp_path / "alone", asked, inputs, SweepResources(), lambda _: None)
+    slurm = SweepResources(1, slurm=Slurm(workers=1), timeout_s=PATIENCE_S)
     sweep_into(tmp_path / "slurm", asked, inputs, slurm, lambda _: None)
     files = [tmp_path / name / RESULTS for name in ("alone", "slurm")]
     assert files[0].read_bytes() == files[1].read_bytes()

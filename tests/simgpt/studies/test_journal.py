@@ -23,7 +23,7 @@ from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import RESULTS, STUDY, Journal, rows_in
 from simgpt.studies.rows import line_of
 from simgpt.studies.study import Study
-from simgpt.studies.sweep_rows import Workers, sweep_into
+from simgpt.studies.sweep_rows import SweepResources, sweep_into
 from tests.simgpt.studies.processes import begin, count, finish, write_study
 from tests.simgpt.studies.worlds import GRID, SMALL, study
 from topologies.errors import DiskError, OutputError
@@ -44,7 +44,7 @@ def swept(
 ) -> list[int]:
     """Sweep into the folder; how many rows were there before each step of progress."""
     done: list[int] = []
-    sweep_into(folder, asked, inputs, Workers(note=note), done.append)
+    sweep_into(folder, asked, inputs, SweepResources(note=note), done.append)
     return done
 
 
@@ -191,7 +191,7 @@ def test_rows_are_on_the_disk_before_the_next_are_waited_for(
 
     monkeypatch.setattr(os, "fsync", counted)
     seen: list[int] = []
-    sweep_into(tmp_path, asked, inputs, Workers(), lambda _: seen.append(len(synced)))
+    sweep_into(tmp_path, asked, inputs, SweepResources(), lambda _: seen.append(len(synced)))
     assert synced == list(range(1, 10))
     assert seen == [0, 0, *range(1, 9)]
 
@@ -234,7 +234,7 @@ def test_a_row_is_in_the_file_before_the_next_is_predicted(tmp_path: Path) -> No
     def count(done: int) -> None:
         seen.append((tmp_path / RESULTS).read_bytes().count(b"\n") - done)
 
-    sweep_into(tmp_path, asked, inputs, Workers(), count)
+    sweep_into(tmp_path, asked, inputs, SweepResources(), count)
     assert seen == [0] * 10
 
 

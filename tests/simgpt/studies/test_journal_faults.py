@@ -14,7 +14,7 @@ from simgpt.studies import evaluate
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.journal import RESULTS, STUDY
 from simgpt.studies.study import Study
-from simgpt.studies.sweep_rows import Workers, sweep_into
+from simgpt.studies.sweep_rows import SweepResources, sweep_into
 from simulator.predict import Prediction, predict
 from tests.simgpt.studies.processes import write_study
 from tests.simgpt.studies.worlds import SMALL, study
@@ -42,7 +42,7 @@ def four_rows() -> Study:
 
 def swept(folder: Path) -> bytes:
     asked = four_rows()
-    sweep_into(folder, asked, inputs_of(asked), Workers(), lambda rows: None)
+    sweep_into(folder, asked, inputs_of(asked), SweepResources(), lambda rows: None)
     return (folder / RESULTS).read_bytes()
 
 

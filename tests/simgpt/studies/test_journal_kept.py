@@ -14,15 +14,14 @@ from typing import Any, NoReturn
 
 import pytest
 
-from simgpt.studies import rows
-from simgpt.studies import workers as crews
+from simgpt.studies import rows, workers
 from simgpt.studies.errors import ResultsError, StudyError
 from simgpt.studies.evaluate import Batch, Row, rows_of
 from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import KEPT, RESULTS, STUDY, Journal
 from simgpt.studies.rows import line_of
 from simgpt.studies.study import Study
-from simgpt.studies.sweep_rows import Workers, sweep_into
+from simgpt.studies.sweep_rows import SweepResources, sweep_into
 from tests.simgpt.face import simgpt
 from tests.simgpt.studies.processes import write_study
 from tests.simgpt.studies.worlds import GRID, study
@@ -46,7 +45,7 @@ def _world(scaled: bool) -> World:
     asked = study(SCALED if scaled else {**GRID, "tokens": "1M"})
     inputs = inputs_of(asked)
     with TemporaryDirectory() as folder:
-        sweep_into(Path(folder), asked, inputs, Workers(), lambda _: None)
+        sweep_into(Path(folder), asked, inputs, SweepResources(), lambda _: None)
         lines = (Path(folder) / RESULTS).read_bytes().splitlines(keepends=True)
     return asked, inputs, tuple(lines)
 
@@ -61,7 +60,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         numbers.extend(number for number, _ in batch)
         return rows_of(inputs, batch)
 
-    monkeypatch.setattr(crews, "rows_of", counted)
+    monkeypatch.setattr(workers, "rows_of", counted)
     return numbers
 
 
@@ -74,7 +73,7 @@ def left_with(folder: Path, lines: Lines, scaled: bool = False) -> Callable[[], 
 
     def swept() -> list[str]:
         said: list[str] = []
-        sweep_into(folder, asked, inputs, Workers(note=said.append), lambda _: None)
+        sweep_into(folder, asked, inputs, SweepResources(note=said.append), lambda _: None)
         return said
 
     return swept
@@ -123,7 +122,7 @@ def test_rows_that_were_kept_outlast_a_sweep_that_is_interrupted(
     """Rows 1 and 5 are damaged, and the sweep that mends them ends at 5; then 1 is again."""
     lines = list(world()[2])
     swept = left_with(tmp_path, [lines[0], b"{\n", *lines[2:5], b"{\n", *lines[6:]])
-    counted: Callable[[Inputs, Batch], list[Row]] = vars(crews)["rows_of"]
+    counted: Callable[[Inputs, Batch], list[Row]] = vars(workers)["rows_of"]
 
     def ends_at_five(inputs: Inputs, batch: Batch) -> list[Row]:
         if batch[0][0] == 5:
@@ -131,7 +130,7 @@ def test_rows_that_were_kept_outlast_a_sweep_that_is_interrupted(
         return counted(inputs, batch)
 
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(crews, "rows_of", ends_at_five)
+        patch.setattr(workers, "rows_of", ends_at_five)
         swept()
     assert (tmp_path / RESULTS).read_bytes() == b"".join(lines[:5])
     assert set(lines[6:]) <= set((tmp_path / KEPT).read_bytes().splitlines(keepends=True))

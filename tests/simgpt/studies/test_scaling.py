@@ -12,7 +12,7 @@ from simgpt.studies.inputs import inputs_of
 from simgpt.studies.journal import RESULTS, rows_in
 from simgpt.studies.scaling import with_published
 from simgpt.studies.study_table import describe
-from simgpt.studies.sweep_rows import Workers, sweep_into
+from simgpt.studies.sweep_rows import SweepResources, sweep_into
 from tests.simgpt.studies.worlds import study
 
 BASE = {"model": "tiny-1m", "machine": "frontier", "batch": 16, "plan": "data=rest"}
@@ -21,7 +21,7 @@ LADDER = [["tiny-1m", 8, 16], ["tiny-2m", 16, 32], ["tiny-10m", 32, 64]]
 
 def rows(scaling: dict[str, Any], folder: Path, **more: Any) -> list[dict[str, Any]]:
     asked = study(BASE, scaling=scaling, **more)
-    sweep_into(folder, asked, inputs_of(asked), Workers(), lambda _: None)
+    sweep_into(folder, asked, inputs_of(asked), SweepResources(), lambda _: None)
     return list(rows_in(folder))
 
 
@@ -103,10 +103,10 @@ def test_a_rung_that_cannot_run_has_no_efficiency_nor_has_any_after_a_first_one(
 def test_efficiency_is_the_same_after_an_interruption(kept: int, tmp_path: Path) -> None:
     asked = study(BASE, scaling={"kind": "strong", "devices": [4, 8, 16]}, sweep={"z": [1, 2]})
     inputs = inputs_of(asked)
-    sweep_into(tmp_path, asked, inputs, Workers(), lambda _: None)
+    sweep_into(tmp_path, asked, inputs, SweepResources(), lambda _: None)
     whole = (tmp_path / RESULTS).read_bytes()
     (tmp_path / RESULTS).write_bytes(b"".join(whole.splitlines(keepends=True)[:kept]))
-    sweep_into(tmp_path, asked, inputs, Workers(), lambda _: None)
+    sweep_into(tmp_path, asked, inputs, SweepResources(), lambda _: None)
     assert (tmp_path / RESULTS).read_bytes() == whole
 
 
@@ -138,7 +138,7 @@ def test_published_steps_stand_beside_the_rungs_that_have_one(tmp_path: Path) ->
     ladder = [["gpt-5b", 512, 8192, "z=4,data=rest,micro_batch=4,recompute=full"],
               ["tiny-1m", 8, 16, "data=rest"]]  # fmt: skip
     asked = study({"machine": "frontier"}, scaling={"kind": "weak", "ladder": ladder})
-    sweep_into(tmp_path, asked, inputs_of(asked), Workers(), lambda _: None)
+    sweep_into(tmp_path, asked, inputs_of(asked), SweepResources(), lambda _: None)
     found = [with_published(row) for row in rows_in(tmp_path)]
     assert found[0]["published"]["hfu"] == 0.411
     step_s = found[0]["prediction"]["step_s"]

@@ -25,7 +25,7 @@ SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512,
 
 
 class InTurn(ProcessPool):
-    """The processes of a crew played one after the other, in any order: what goes over pipes is
+    """The processes of a pool run one after the other, in any order: what goes over pipes is
     pickled, and what each one keeps is its own."""
 
     def __init__(self, count: int, seed: int) -> None:
@@ -54,11 +54,11 @@ class InTurn(ProcessPool):
 
 
 def by_team(problem: SearchProblem, name: str, pool: ProcessPool, **how: Any) -> list[Progress]:
-    """The states of a search by a crew."""
+    """The states of a search by a pool."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("simulator.search.branch_and_bound.WORTH", 1)
         patch.setattr("simulator.search.workers.WORK_S", 0)
-        patch.setattr("simulator.search.Crew", lambda _: pool)
+        patch.setattr("simulator.search.ProcessPool", lambda _: pool)
         return list(search(problem, MACHINES[name], workers=2, **how))
 
 

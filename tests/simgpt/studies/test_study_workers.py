@@ -1,4 +1,4 @@
-"""Workers may die and sweeps may be killed: no row is lost, none is there twice."""
+"""SweepResources may die and sweeps may be killed: no row is lost, none is there twice."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from simgpt.studies import workers as crews
+from simgpt.studies import workers
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Batch, Row
 from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import RESULTS
 from simgpt.studies.study import Study
-from simgpt.studies.sweep_rows import Workers, sweep_into
+from simgpt.studies.sweep_rows import SweepResources, sweep_into
 from simgpt.studies.workers import Processes, in_order
 from tests.simgpt.studies.processes import (
     PATIENCE_S,
@@ -43,7 +43,7 @@ LAYERS = 40  # 6 rows each
 
 
 class Shuffled:
-    """A crew that finishes what it was given in any order."""
+    """SweepResources that finishes what it was given in any order."""
 
     room = 5
 
@@ -64,20 +64,22 @@ class Shuffled:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_rows_come_in_order_whichever_is_finished_first(seed: int) -> None:
-    crew = Shuffled(seed)
+    workers = Shuffled(seed)
     batches: list[Batch] = [[(2 * n, {}), (2 * n + 1, {})] for n in range(17)]
-    assert [row["id"] for row in in_order(crew, batches)] == list(range(34))
-    assert crew.most == crew.room
+    assert [row["id"] for row in in_order(workers, batches)] == list(range(34))
+    assert workers.most == workers.room
 
 
 @cache
 def world() -> tuple[Study, Inputs, bytes]:
     asked = study(SMALL, sweep={"layers": [1, 2, 3], "x": [1, 2, 3], "zero": [0, 1]})
     inputs = inputs_of(asked)
-    return asked, inputs, swept(asked, inputs, Workers(), lambda _: None)
+    return asked, inputs, swept(asked, inputs, SweepResources(), lambda _: None)
 
 
-def swept(asked: Study, inputs: Inputs, workers: Workers, progress: Callable[[int], None]) -> bytes:
+def swept(
+    asked: Study, inputs: Inputs, workers: SweepResources, progress: Callable[[int], None]
+) -> bytes:
     with TemporaryDirectory() as folder:
         sweep_into(Path(folder), asked, inputs, workers, progress)
         return (Path(folder) / RESULTS).read_bytes()
@@ -99,7 +101,7 @@ def test_two_workers_make_the_same_bytes_though_each_is_killed() -> None:
             kill_a_worker()
             killed.append(done)
 
-    assert swept(asked, inputs, Workers(2), progress) == whole
+    assert swept(asked, inputs, SweepResources(2), progress) == whole
     assert killed == [0, 1, 4, 9]
     assert multiprocessing.active_children() == []
 
@@ -117,7 +119,7 @@ def test_rows_that_end_every_worker_end_the_sweep_with_a_sentence(tmp_path: Path
     killer.start()
     try:
         with pytest.raises(WorkersError, match=r"row [01] ended 3 workers \(signal 9\)"):
-            sweep_into(tmp_path, asked, inputs, Workers(2), lambda _: None)
+            sweep_into(tmp_path, asked, inputs, SweepResources(2), lambda _: None)
     finally:
         over.set()
         killer.join(PATIENCE_S)
@@ -127,7 +129,7 @@ def test_rows_that_end_every_worker_end_the_sweep_with_a_sentence(tmp_path: Path
 def test_workers_that_say_nothing_are_not_waited_for_without_end(tmp_path: Path) -> None:
     asked, inputs, _ = world()
     with pytest.raises(WorkersError, match="no row was finished within 0 s"):
-        sweep_into(tmp_path, asked, inputs, Workers(2, timeout_s=1e-3), lambda _: None)
+        sweep_into(tmp_path, asked, inputs, SweepResources(2, timeout_s=1e-3), lambda _: None)
     assert multiprocessing.active_children() == []
 
 
@@ -149,7 +151,9 @@ def test_a_worker_that_is_stopped_is_named_and_replaced_and_the_bytes_are_the_sa
         if done == 4:
             stop_a_worker(stopped)
 
-    assert swept(asked, inputs, Workers(2, frozen_s=3.0, note=said.append), progress) == whole
+    assert (
+        swept(asked, inputs, SweepResources(2, frozen_s=3.0, note=said.append), progress) == whole
+    )
     (pid,) = stopped
     assert any(
         re.fullmatch(
@@ -164,14 +168,14 @@ def test_a_worker_that_is_stopped_is_named_and_replaced_and_the_bytes_are_the_sa
 
 def test_a_row_whose_workers_all_freeze_is_not_said_to_need_memory(tmp_path: Path) -> None:
     asked, inputs, _ = world()
-    crew = Processes(inputs, 1, 60.0, 3.0, lambda _: None)
-    with crew, pytest.raises(WorkersError) as error:
-        worker, batch = crew._workers[0], [(7, next(asked.points()))]
-        for _ in range(crews.TRIES):
+    processes = Processes(inputs, 1, 60.0, 3.0, lambda _: None)
+    with processes, pytest.raises(WorkersError) as error:
+        worker, batch = processes._workers[0], [(7, next(asked.points()))]
+        for _ in range(workers.TRIES):
             worker.task = (0, batch)
-            crew._workers = [worker]
-            crew._thaw(worker)
-            worker = crew._workers[0]
+            processes._workers = [worker]
+            processes._thaw(worker)
+            worker = processes._workers[0]
     assert str(error.value) == (
         "row 7 was begun by 3 workers and finished by none, of which the last had not run for 3 s; "
         "the rows before are kept"
@@ -205,7 +209,7 @@ def test_workers_of_another_version_are_refused(tmp_path: Path) -> None:
     asked, inputs, _ = world()
     other = Inputs(inputs.models, inputs.machines, inputs.digests, "another")
     with pytest.raises(WorkersError, match="another version of simgpt"):
-        sweep_into(tmp_path, asked, other, Workers(2), lambda _: None)
+        sweep_into(tmp_path, asked, other, SweepResources(2), lambda _: None)
 
 
 def test_workers_end_with_a_sweep_that_is_killed(tmp_path: Path) -> None:
@@ -312,6 +316,6 @@ def test_a_worker_that_cannot_start_ends_the_sweep_with_a_sentence(
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     asked, inputs, _ = world()
-    monkeypatch.setattr(crews, "_Worker", refused)
+    monkeypatch.setattr(workers, "_Worker", refused)
     with pytest.raises(WorkersError, match="cannot start a worker: Resource temporarily"):
-        sweep_into(tmp_path, asked, inputs, Workers(2), lambda _: None)
+        sweep_into(tmp_path, asked, inputs, SweepResources(2), lambda _: None)

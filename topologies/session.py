@@ -1,0 +1,106 @@
+"""Sessions: whatever is kept from one call to the next belongs to one, and ends with it.
+
+A command enters a session, and so does a worker process for its life; `predict` enters one of its
+own where there is none. `with Session():` keeps rings, networks and lowered programs from one
+prediction to the next in a script. Without a session, cached functions compute anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from functools import lru_cache, wraps
+from threading import get_ident
+from typing import Any, ParamSpec, TypeVar, cast
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+
+
+class Session:
+    """The owner of caches, each bounded, for as long as it is referred to.
+
+    A session may be entered again, also inside itself and by several threads.
+    """
+
+    def __init__(self) -> None:
+        self._caches: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._owned: dict[tuple[type, int], Any] = {}
+
+    def __enter__(self) -> Session:
+        _ENTERED.set((*_ENTERED.get(), self))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _ENTERED.set(_ENTERED.get()[:-1])
+
+    def cache_of(self, function: Callable[Given, Found], maxsize: int) -> Callable[Given, Found]:
+        """The function with a cache of so many results, the same one every time."""
+        if function not in self._caches:
+            self._caches[function] = lru_cache(maxsize)(function)
+        return self._caches[function]
+
+    def the(self, kind: type[Found]) -> Found:
+        """The session's one instance of a class in this thread, made without arguments."""
+        key = kind, get_ident()
+        if key not in self._owned:
+            self._owned[key] = kind()
+        return cast(Found, self._owned[key])
+
+
+_ENTERED: ContextVar[tuple[Session, ...]] = ContextVar("sessions", default=())
+
+
+def current_session() -> Session:
+    """The session that was entered last, or else a new one that nobody keeps."""
+    entered = _ENTERED.get()
+    return entered[-1] if entered else Session()
+
+
+def session_cached(maxsize: int) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
+    """Decorate a function of hashable arguments: the current session keeps its results."""
+
+    def decorated(function: Callable[Given, Found]) -> Callable[Given, Found]:
+        @wraps(function)
+        def found(*args: Given.args, **named: Given.kwargs) -> Found:
+            entered = _ENTERED.get()
+            if not entered:
+                return function(*args, **named)
+            return entered[-1].cache_of(function, maxsize)(*args, **named)
+
+        return found
+
+    return decorated
+
+
+def in_session(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """Decorate a function: where there is no session it runs in one of its own."""
+
+    @wraps(function)
+    def inside(*args: Given.args, **named: Given.kwargs) -> Found:
+        if _ENTERED.get():
+            return function(*args, **named)
+        with Session():
+            return function(*args, **named)
+
+    return inside
+
+
+def steps_in_session(
+    function: Callable[Given, Iterator[Found]],
+) -> Callable[Given, Iterator[Found]]:
+    """Decorate a generator function: as `in_session`, with the session entered for each step."""
+
+    @wraps(function)
+    def inside(*args: Given.args, **named: Given.kwargs) -> Iterator[Found]:
+        session = current_session()
+        steps = function(*args, **named)
+        while True:
+            with session:
+                try:
+                    step = next(steps)
+                except StopIteration:
+                    return
+            yield step
+
+    return inside
