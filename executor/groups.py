@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,14 +17,24 @@ from workload.op import Op
 from workload.program import Program
 
 
+class Use(NamedTuple):
+    """What groups are made for: a grid, whether its chunks are interleaved (messages then close the
+    ring of stages), and the rounds of each rank. A stage without layers has none of its own, so
+    that the same grid may need other groups."""
+
+    grid: Grid
+    interleaved: bool
+    rounds: tuple[tuple[Round, ...], ...]
+
+
 class ProcessGroups:
-    """The process groups of one rank, made once for each grid and use."""
+    """The process groups of one rank, made once for each grid and each use of it."""
 
     def __init__(self, rank: int, timeout_s: float) -> None:
         self._rank = rank
         self._timeout = timedelta(seconds=timeout_s)
-        self._made: dict[tuple[tuple[Grid, bool], Round], dist.ProcessGroup] = {}
-        self._grid, self._scope = Grid(), (Grid(), False)
+        self._made: dict[tuple[Use, Round], dist.ProcessGroup] = {}
+        self._grid, self._use = Grid(), Use(Grid(), False, ())
 
     def prepare(self, program: Program) -> None:
         """Make every group that a program's collectives and messages run in, ready for use.
@@ -34,16 +44,16 @@ class ProcessGroups:
         where a GPU is bound to the job, making a group splits the communicator of all ranks.
         """
         self._grid = program.plan.grid
-        # Interleaved chunks close the ring of stages: of one grid, messages then go further.
-        self._scope = (self._grid, program.plan.interleave > 1)
         mine = {round_of(op, self._grid): op for op in program.ops if op.communicates}
         everyone: list[Any] = [None] * dist.get_world_size()  # a sample's grid may be another
         dist.all_gather_object(everyone, sorted(mine))
-        for key in sorted({tuple(key) for keys in everyone for key in keys}):
-            if (self._scope, key) not in self._made:
+        rounds = tuple(tuple(map(tuple, keys)) for keys in everyone)
+        self._use = Use(self._grid, program.plan.interleave > 1, rounds)
+        for key in sorted({key for keys in rounds for key in keys}):
+            if (self._use, key) not in self._made:
                 op = mine.get(key)
                 members = members_of(op, self._grid, self._rank) if op else (self._rank,)
-                self._made[self._scope, key] = self._group(members)
+                self._made[self._use, key] = self._group(members)
                 if op is not None and op.is_message:
                     self._meet(op, members)
 
@@ -68,7 +78,7 @@ class ProcessGroups:
 
     def of(self, op: Op) -> dist.ProcessGroup:
         """The group in which a collective or message of the prepared program runs."""
-        return self._made[self._scope, round_of(op, self._grid)]
+        return self._made[self._use, round_of(op, self._grid)]
 
     def _group(self, members: Sequence[int]) -> dist.ProcessGroup:
         options = None
@@ -97,7 +107,7 @@ class ProcessGroups:
         start = dist.isend if op.kind == "send" else dist.irecv
         (other,) = (member for member in members if member != self._rank)
         work = start(
-            torch.zeros(1, device=device), other, self._made[self._scope, round_of(op, self._grid)]
+            torch.zeros(1, device=device), other, self._made[self._use, round_of(op, self._grid)]
         )
         assert work is not None, "the rank is a member"
         work.wait()
