@@ -51,15 +51,22 @@ class RankContext:
         """This rank's coordinate on an axis."""
         return self.grid.coordinates(self.rank)[axis]
 
+    def part_of(self, what: str) -> int:
+        """Which part of something this rank holds; the first axis of its shards varies fastest."""
+        part = 0
+        for axis in reversed(self.grid.shards_of(what)):
+            part = part * self.grid.size(axis) + self.index(axis)
+        return part
+
     def first_sequence(self, micro_batch: int, sequences: int) -> int:
         """Where in the step's batch the sequences of a micro-batch begin; so do rows, by rows."""
-        cell = self.index("z") + self.grid.z * self.index("data")
-        return (micro_batch * self.grid.size("z", "data") + cell) * sequences
+        cells = self.grid.parts_of("sequences")
+        return (micro_batch * cells + self.part_of("sequences")) * sequences
 
     @property
     def vocabulary_part(self) -> int:
-        """Which part of the vocabulary this rank holds: x varies faster than y."""
-        return self.index("x") + self.grid.x * self.index("y")
+        """Which part of the vocabulary this rank holds."""
+        return self.part_of("vocabulary")
 
     def stage_peer(self, further: int) -> int:
         """The rank at this place so many stages further, around the ring of stages."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -11,7 +12,21 @@ from numpy.typing import NDArray
 from topologies.session import session_cached
 from workload.errors import PlanError
 
+Axes = tuple[str, ...]
 AXES = ("x", "y", "z", "data", "pipe")
+# The role of axes, by which groups are asked for: of what their ranks hold different parts.
+SHARDS: Mapping[str, Axes] = {
+    "sequences": ("z", "data"),  # of a step's batch
+    "tokens": ("z", "data"),  # of a step, and so the terms of the loss and of gradients
+    "rows": ("x",),  # of the residual stream, with sequence parallelism
+    "heads": ("x",),
+    "width": ("y",),  # of the residual stream
+    "vocabulary": ("x", "y"),
+    "weights": ("x", "y", "z"),
+    "layers": ("pipe",),
+}
+REPLICAS: Mapping[str, Axes] = {"weights": ("data",)}  # the same, unless `zero` shards them
+WITHIN_STAGE = tuple(axis for axis in AXES if axis not in SHARDS["layers"])
 USUAL = "x-y-z-data-pipe"
 _PARTS = {"data": ("shard", "replica")}
 ENDS = "ends"
@@ -38,6 +53,20 @@ class Grid:
     _known: dict[tuple[str, ...], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    @staticmethod
+    def shards_of(what: str) -> Axes:
+        """The axes whose ranks hold different parts of something (`SHARDS`)."""
+        return SHARDS[what]
+
+    @staticmethod
+    def replicas_of(what: str) -> Axes:
+        """The axes whose ranks hold the same of something (`REPLICAS`)."""
+        return REPLICAS[what]
+
+    def parts_of(self, what: str) -> int:
+        """Into how many parts something is split."""
+        return self.size(*SHARDS[what])
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
+from math import prod
 from typing import Any
 
 from workload.errors import PlanCannotRunError, PlanError
-from workload.grid import AXES, USUAL, Grid, check_order
+from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid, check_order
 from workload.passes.table import OVERLAPS
 
 CHOICES = {
@@ -144,22 +145,27 @@ class Plan:
         return Grid(self.x, self.y, self.z, self.data, self.pipe, self.shard, self.order)
 
     @property
+    def cells(self) -> int:
+        """Into how many parts a step's sequences are split."""
+        return prod(getattr(self, axis) for axis in SHARDS["sequences"])
+
+    @property
     def micro_batches(self) -> int:
         """How many micro-batches a rank runs in one step."""
-        return self.batch // (self.z * self.data * self.micro_batch)
+        return self.batch // (self.cells * self.micro_batch)
 
     def with_micro_batches(self, count: int) -> Plan:
         """The same plan for a step of `count` micro-batches."""
-        return replace(self, batch=count * self.z * self.data * self.micro_batch)
+        return replace(self, batch=count * self.cells * self.micro_batch)
 
     def __str__(self) -> str:
         """The plan in the one grammar, without the batch and without what stands at its default."""
-        words = [f"{axis}={getattr(self, axis)}" for axis in AXES[:4]]
+        words = [f"{axis}={getattr(self, axis)}" for axis in WITHIN_STAGE]
         for key, default in _DEFAULTS.items():
             value = getattr(self, key)
             if key == "micro_batch" and self.micro_batches > 1:
                 words.append(f"micro_batch={value}")
-            elif key not in (*AXES[:4], "micro_batch") and value != default:
+            elif key not in (*WITHIN_STAGE, "micro_batch") and value != default:
                 words.append(f"{key}={_text(value)}")
         return ",".join(words)
 

@@ -6,9 +6,11 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from math import prod
 from typing import Any
 
 from workload.errors import PlanCannotRunError, PlanError
+from workload.grid import AXES, SHARDS
 from workload.passes.table import OVERLAPS
 from workload.plan import MOST, Plan
 
@@ -32,7 +34,7 @@ def parse_plan(
     _fill_rest(values, devices)
     if batch is not None and values.setdefault("batch", batch) != batch:
         raise PlanError(f"the plan says batch={values['batch']}, the command batch={batch}")
-    cells = values.get("z", 1) * values.get("data", 1)
+    cells = prod(values.get(axis, 1) for axis in SHARDS["sequences"])
     if "batch" not in values:
         values["batch"] = cells * values.get("micro_batch", 1)
     if "micro_batch" not in values:
@@ -125,11 +127,11 @@ def _fill_rest(values: dict[str, Any], devices: int | None) -> None:
         return
     if devices is None:
         raise PlanError("data=rest fills a number of devices: give it (-n), or say data=8")
-    inner = 1
-    for axis in ("x", "y", "z", "pipe"):
-        inner *= max(values.get(axis, 1), 1)
+    others = [axis for axis in AXES if axis != "data"]
+    inner = prod(max(values.get(axis, 1), 1) for axis in others)
     if devices % inner:
         raise PlanCannotRunError(
-            f"x*y*z*pipe={inner} does not divide {devices} devices, so data=rest cannot fill"
+            f"{'*'.join(others)}={inner} does not divide {devices} devices, so data=rest cannot "
+            "fill"
         )
     values["data"] = devices // inner

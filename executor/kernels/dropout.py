@@ -109,16 +109,16 @@ def block_of(op: Op, shape: Sequence[int], at: RankContext) -> Block:
         return _scores_block(op, tuple(shape), at)
     rows, columns = shape
     first = at.first_sequence(op.micro_batch, op.attributes["rows"])
-    first += at.index("x") * rows if rows < op.attributes["rows"] else 0
+    first += at.part_of("rows") * rows if rows < op.attributes["rows"] else 0
     whole = (0, at.grid.y * columns)
-    return Block(whole, (first, at.index("y") * columns), (rows, columns))
+    return Block(whole, (first, at.part_of("width") * columns), (rows, columns))
 
 
 def _scores_block(op: Op, shape: tuple[int, ...], at: RankContext) -> Block:
     count, heads, *square = shape
     first = at.first_sequence(op.micro_batch, count)
     whole = (0, at.grid.x * heads, *square)
-    return Block(whole, (first, at.index("x") * heads, 0, 0), shape)
+    return Block(whole, (first, at.part_of("heads") * heads, 0, 0), shape)
 
 
 def _hashed(places: torch.Tensor, salt: int) -> torch.Tensor:

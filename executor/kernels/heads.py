@@ -58,7 +58,9 @@ def rank_slopes(op: Op, like: torch.Tensor, at: RankContext) -> torch.Tensor | N
     if not op.attributes["alibi"]:
         return None
     heads = op.attributes["heads"]
-    own = alibi_slopes(heads * at.grid.x, like.device)[at.index("x") * heads :][:heads]
+    own = alibi_slopes(heads * at.grid.parts_of("heads"), like.device)[
+        at.part_of("heads") * heads :
+    ][:heads]
     return own.to(wide_dtype(like))
 
 

@@ -85,7 +85,7 @@ def merge_columns(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> N
 def take_columns(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """This rank's columns of whole rows."""
     width = writes[0].shape[1]
-    start = at.index("y") * width
+    start = at.part_of("width") * width
     writes[0].copy_(reads[0][:, start : start + width])
 
 

@@ -52,7 +52,7 @@ def position(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """This rank's columns of the embedding, plus the learned positions of its rows."""
     whole, table = reads
     sequence, width = table.shape
-    start = at.index("y") * width
+    start = at.part_of("width") * width
     columns = whole[:, start : start + width]
     if op.attributes["row_parts"] > 1:
         for part in row_slices(len(columns), 2 * width * table.itemsize, at):
@@ -78,7 +78,7 @@ def position_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> N
 
 def _positions(op: Op, part: slice, rows: torch.Tensor, at: RankContext) -> torch.Tensor:
     """Where in its sequence each row of a slice is, of which x has so many parts."""
-    first = at.index("x") * rows.shape[0]
+    first = at.part_of("rows") * rows.shape[0]
     places = torch.arange(first + part.start, first + part.stop, device=rows.device)
     return places % int(op.attributes["sequence"])
 

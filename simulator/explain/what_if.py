@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from simulator.explain.algorithm_switches import Switch
@@ -13,11 +13,10 @@ from simulator.explain.sensitivity import MachineParameter
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from workload.gpt import GPT
+from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import check
 from workload.passes.table import OVERLAPS, WITHIN_SLOTS
 from workload.plan import RECOMPUTES, Plan
-
-TENSOR_AXES = ("x", "y", "z", "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def neighbours(gpt: GPT, plan: Plan) -> list[tuple[str, Plan]]:
 
 
 def _changes(plan: Plan) -> Iterator[dict[str, Any]]:
-    axes = TENSOR_AXES if plan.stage_layers or plan.interleave > 1 else (*TENSOR_AXES, "pipe")
+    axes = WITHIN_STAGE if plan.stage_layers or plan.interleave > 1 else (*WITHIN_STAGE, "pipe")
     for less, more in permutations(axes, 2):
         if getattr(plan, less) % 2 == 0:
             yield {less: getattr(plan, less) // 2, more: getattr(plan, more) * 2}
@@ -124,8 +123,8 @@ def _changes(plan: Plan) -> Iterator[dict[str, Any]]:
 
 def _with(plan: Plan, changes: dict[str, Any]) -> Plan:
     """The plan with these changes; its micro-batch shrinks if a rank has fewer sequences."""
-    ranks = changes.get("z", plan.z) * changes.get("data", plan.data)
-    per_rank = plan.batch // ranks
+    cells = prod(changes.get(axis, getattr(plan, axis)) for axis in SHARDS["sequences"])
+    per_rank = plan.batch // cells
     wanted = changes.get("micro_batch", plan.micro_batch)
     if "micro_batch" not in changes:
         wanted = gcd(wanted, per_rank) or 1

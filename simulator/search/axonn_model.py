@@ -13,11 +13,9 @@ from typing import Any
 
 from simulator.ranks.classes import Fabric
 from workload.gpt import GPT
-from workload.grid import Grid
+from workload.grid import WITHIN_STAGE, Grid
 from workload.op import ITEM_BYTES
 from workload.plan import Plan
-
-AXES = ("x", "y", "z", "data")
 
 
 def communication_s(gpt: GPT, plan: Plan, rates: Mapping[str, float]) -> float:
@@ -56,7 +54,7 @@ def _linears(gpt: GPT) -> list[tuple[int, int, bool]]:
 def rates_of(fabric: Fabric, grid: Grid) -> dict[str, float]:
     """Each axis' bytes/s while all its groups are active: that of its slowest."""
     found = {}
-    for axis in AXES:
+    for axis in WITHIN_STAGE:
         rings: Sequence[Any] = fabric.rings([grid.groups(axis)])[0][0]
         found[axis] = min(ring.bytes_per_s for ring in rings)
     return found

@@ -12,7 +12,7 @@ from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
 from workload.plan import CHOICES
 
-SHAPE = ("x", "y", "z", "data", "pipe", "micro_batch", "zero", "recompute", "sequence_parallel")
+SHAPE = (*AXES, "micro_batch", "zero", "recompute", "sequence_parallel")
 SEARCHED = (*SHAPE, "interleave", "schedule", "overlap", "order")
 REFUSED = {
     "stage_layers": "it splits layers evenly",

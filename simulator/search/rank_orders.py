@@ -53,7 +53,7 @@ def spans_of(sizes: tuple[int, ...], shard: int, order: str) -> Mapping[str, Spa
 def strides(spans: Mapping[str, Span], axes: tuple[str, ...]) -> Strides:
     """What tells the groups of some axes apart from others on as many ranks: strides and sizes.
 
-    >>> lines({"z": (2, 4), "data": (8, 8)}, ("z", "data"))
+    >>> strides({"z": (2, 4), "data": (8, 8)}, ("z", "data"))
     ((2, 32),)
     """
     found: list[Span] = []

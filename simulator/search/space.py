@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
-from math import factorial
+from math import factorial, prod
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,13 @@ from simulator.search.problem import (
 )
 from simulator.search.rank_orders import ANY, ORDERS, rank_orders
 from workload.errors import PlanCannotRunError
-from workload.grid import AXES, USUAL
+from workload.grid import AXES, SHARDS, USUAL
 from workload.lowering import check
 from workload.passes.table import OVERLAPS, PASSES
 from workload.plan import Plan
 from workload.sizes.arrays import Counts, Flags, Indices
 
-SIZES = SHAPE[:7]  # of these keys the values are numbers
+SIZES = (*AXES, "micro_batch", "zero")  # of these keys the values are numbers
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ class Space:
     def micro_batches(self) -> Counts:
         """How many micro-batches a rank of each shape runs."""
         c = self.columns
-        return np.asarray(self.problem.batch // (c["z"] * c["data"] * c["micro_batch"]))
+        return np.asarray(
+            self.problem.batch // (c["micro_batch"] * prod(c[axis] for axis in SHARDS["sequences"]))
+        )
 
     def shape(self, at: int) -> dict[str, Any]:
         """One shape's fields of the plan."""
@@ -133,7 +135,7 @@ def overlaps(problem: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[str
     """The overlaps that tell plans of a shape apart, all of them first."""
     if "overlap" in problem.fixed:
         return [problem.fixed["overlap"]]
-    columns = {key: np.array([shape[key]]) for key in ("x", "y", "z", "data", "pipe", "zero")}
+    columns = {key: np.array([shape[key]]) for key in (*AXES, "zero")}
     switches = [key for key, flags in _matters(problem, columns).items() if flags[0]]
     offs = [off for count in range(len(switches) + 1) for off in combinations(switches, count)]
     return [tuple(switch for switch in OVERLAPS if switch not in off) for off in offs]

@@ -1,4 +1,4 @@
-"""The pen that every part of the lowering writes with: it collects ops, buffers and parameters."""
+"""The builder of a program: the lowering adds its ops, buffers and parameters here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from workload.gpt import GPT
+from workload.grid import Axes
 from workload.layout import Layout
 from workload.lowering.sharding import sharding_of
 from workload.naming import op_name
@@ -237,7 +238,7 @@ class Builder:
         self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
         states = [f"{name}.{each}" for each in (("m", "v", "master") if master else ("m", "v"))]
         self._held(mine, states, kept, self.wide, self.kept)
-        norm = self.grid.size("x", "y", "z", *how.over) * stages
+        norm = self.grid.size(*self.grid.shards_of("weights"), *how.over) * stages
         self.parameters[name] = Parameter(
             name,
             owner,
@@ -288,6 +289,10 @@ class Builder:
         """How an op adds to a parameter's gradient: (reads, writes); the first one overwrites."""
         grad = f"{name}.grad"
         return ([grad] if micro_batch else []), [grad]
+
+    def shards_of(self, what: str) -> Axes:
+        """The axes whose ranks hold different parts of something (`workload/grid.py`)."""
+        return self.grid.shards_of(what)
 
     def item_bytes(self) -> int:
         """Bytes of one element in the compute precision."""

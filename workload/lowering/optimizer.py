@@ -10,17 +10,17 @@ from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, STEP
 
 def finish(b: Builder) -> None:
     """Emit everything between the last backward and the next step."""
-    b.block = STEP
+    b.block, tokens = STEP, b.shards_of("tokens")
     _sum_gradients(b)
     if b.stage < b.grid.pipe - 1:
         b.op("loss.zero", "zero", [], ["loss"])
-    b.all_reduce("loss.reduce", "loss", "z", "data", "pipe")
+    b.all_reduce("loss.reduce", "loss", *tokens, *b.shards_of("layers"))
     _clip(b)
     update(b)
 
 
 def _sum_gradients(b: Builder) -> None:
-    """What is left to sum: over S (zero=1) and over the copies; small ones over z and data."""
+    """What is left to sum: over S (zero=1) and over the copies; small ones over all tokens."""
     sharded = [p for p in b.parameters.values() if p.sharded]
     if sharded:
         _sum_sharded(b, sharded)
@@ -45,17 +45,19 @@ def _sum_sharded(b: Builder, sharded: list[Parameter]) -> None:
 
 def _sum_small(b: Builder) -> None:
     small = [f"{p.name}.grad" for p in b.parameters.values() if not p.sharded]
-    partial = [name for name in small if rows.parts(b) > 1 and not _is_split_over_x(b, name)]
+    partial = [name for name in small if rows.parts(b) > 1 and not _is_split_over_rows(b, name)]
     small = [name for name in small if name not in partial]
+    rows_of_x, tokens = b.shards_of("rows"), b.shards_of("tokens")
     if partial:
-        b.collective("rows.reduce", "all_reduce", partial, partial, "x", "z", "data")
-    if small and b.grid.size("z", "data") > 1:
-        b.collective("small.reduce", "all_reduce", small, small, "z", "data")
+        b.collective("rows.reduce", "all_reduce", partial, partial, *rows_of_x, *tokens)
+    if small and b.grid.size(*tokens) > 1:
+        b.collective("small.reduce", "all_reduce", small, small, *tokens)
 
 
-def _is_split_over_x(b: Builder, grad: str) -> bool:
-    """Whether ranks of x hold different parts; otherwise each has summed but its own rows."""
-    return any("x" in axes for axes in b.layouts[b.buffers[grad].parameter].split)
+def _is_split_over_rows(b: Builder, grad: str) -> bool:
+    """Whether ranks with other rows hold other parts; otherwise each has summed its own rows."""
+    rows_of_x = set(b.shards_of("rows"))
+    return any(rows_of_x & set(axes) for axes in b.layouts[b.buffers[grad].parameter].split)
 
 
 def _clip(b: Builder) -> None:
@@ -68,6 +70,7 @@ def _clip(b: Builder) -> None:
         b.op("norm.squares", "square_sum", [p.reduced for p in parameters], [norm], shares=shares)
     else:
         b.op("norm.squares", "zero", [], [norm])
-    b.all_reduce("norm.reduce", norm, "x", "y", "z", *b.sharding.over, "pipe")
+    whole = *b.shards_of("weights"), *b.sharding.over
+    b.all_reduce("norm.reduce", norm, *whole, *b.shards_of("layers"))
     scale = b.tensor("clip.scale", (1,), b.wide, role="workspace")
     b.op("clip", "clip_scale", [norm], [scale])

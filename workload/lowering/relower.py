@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from topologies.session import current_session
 from workload.gpt import GPT
+from workload.grid import WITHIN_STAGE
 from workload.lowering.lower import lower_slots
 from workload.lowering.sharding import sharding_of
 from workload.op import Op
@@ -23,7 +24,7 @@ from workload.schedule import Slot, slots
 from workload.sizes.symbolic import Formula, Formulas, Quotient, evaluated, has_formulas
 from workload.structure import Structure
 
-PLAN_SIZES = ("x", "y", "z", "data", "batch", "micro_batch")
+PLAN_SIZES = (*WITHIN_STAGE, "batch", "micro_batch")
 GPT_SIZES = ("hidden", "heads", "ffn", "sequence", "vocab", "kv_heads", "head_width")
 NAMES = ("name", "source")
 MOST_OPS = 100_000  # kept, of all programs together: some 150 MB
@@ -69,7 +70,7 @@ def _key(gpt: GPT, plan: Plan) -> Key:
     """
     other = (field.name for field in fields(plan) if field.name not in {*PLAN_SIZES, "order"})
     own = [*(getattr(plan, name) for name in other), sharding_of(plan)]
-    wide = [getattr(plan, axis) > 1 for axis in PLAN_SIZES[:4]]
+    wide = [getattr(plan, axis) > 1 for axis in WITHIN_STAGE]
     known = {*GPT_SIZES, *NAMES}
     rest = (getattr(gpt, field.name) for field in fields(gpt) if field.name not in known)
     return (*own, *wide, *rest)

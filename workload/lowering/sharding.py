@@ -40,7 +40,7 @@ def sharding_of(plan: Plan) -> Sharding:
     z = ("z",)
     part = "shard" if 0 < plan.shard < plan.data else "data"
     if not plan.zero or plan.grid.size(part) == 1:
-        return Sharding(z, z, z, (), ("data",))
+        return Sharding(z, z, z, (), plan.grid.replicas_of("weights"))
     copies = ("replica",) if part == "shard" else ()
     data_first = plan.order.index("data") < plan.order.index("z")
     if plan.zero == 3:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.search.space import Space
+from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import lower
 from workload.op import EMBED, Op
 from workload.passes.table import OVERLAPS
@@ -18,7 +20,7 @@ from workload.program import Program
 from workload.sizes.arrays import Counts, Indices, Ticks
 from workload.sizes.vectorized import Lanes, UnequalLanesError, lanes
 
-SIZES = ("x", "y", "z", "data", "micro_batch")
+SIZES = (*WITHIN_STAGE, "micro_batch")
 KINDS = ("zero", "recompute", "sequence_parallel")
 MOST = 2  # micro-batches: the first overwrites gradients, the others add to them
 
@@ -78,7 +80,7 @@ def placed(base: BatchedProgram, lane: Indices, orders: Indices) -> PlacedProgra
 def kinds(space: Space, rows: Indices) -> list[Indices]:
     """The rows in parts whose programs are mostly alike."""
     columns = [space.columns[key][rows] for key in KINDS]
-    columns += [np.minimum(space.columns[key][rows], 2) for key in ("x", "y", "z", "data")]
+    columns += [np.minimum(space.columns[key][rows], 2) for key in WITHIN_STAGE]
     columns.append(np.minimum(space.micro_batches[rows], MOST))
     found, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
     return [rows[which.ravel() == kind] for kind in range(found.shape[1])]
@@ -103,7 +105,7 @@ def _lowered(
     fields = space.shape(int(rows[0])) | {"pipe": 1, "overlap": overlap, "schedule": schedule}
     fields |= {key: lanes(space.columns[key][rows]) for key in SIZES}
     micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
-    batch = micro_batches * fields["z"] * fields["data"] * fields["micro_batch"]
+    batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])
     gpt = replace(space.problem.gpt, layers=1)
     return lower(gpt, Plan(**fields, **space.problem.others, batch=batch))
 

@@ -11,12 +11,13 @@ from typing import Any
 from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
 from simulator.search.bounds.stream_bound import ModelEnds
 from workload.dataflow import Waits, waits
+from workload.grid import WITHIN_STAGE
 from workload.lowering import lower
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, NONE, STEP, Op
 from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
 from workload.program import Program
 
-SIZES = ("x", "y", "z", "data", "micro_batch", "batch")
+SIZES = (*WITHIN_STAGE, "micro_batch", "batch")
 Slots = tuple[Sequence[Op], Sequence[Waits]]
 
 

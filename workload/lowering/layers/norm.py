@@ -18,7 +18,7 @@ def declare(b: Builder, name: str, owner: Part) -> None:
     """Declare gain and, if any, bias, split over y as the residual stream is."""
     shape = (b.gpt.hidden,)
     for parameter, starts in zip(_parameters(b, name), (ONES, ZEROS), strict=False):
-        layout = Layout(shape, shape, (("y",),), starts=starts)
+        layout = Layout(shape, shape, (b.shards_of("width"),), starts=starts)
         b.parameter(parameter, owner, layout, sharded=False)
 
 
@@ -32,7 +32,7 @@ def forward(b: Builder, name: str, parameter: str, source: str) -> tuple[str, st
         b.op(name, kind, [source, *weights], [out, stats])
         return out, stats
     b.op(f"{name}.sums", f"{kind}_sums", [source], [stats])
-    b.all_reduce(f"{name}.reduce", stats, "y")
+    b.all_reduce(f"{name}.reduce", stats, *b.shards_of("width"))
     reads = [source, stats, *weights]
     b.op(name, f"{kind}_apply", reads, [out, stats], width=b.gpt.hidden)
     return out, stats
@@ -52,7 +52,7 @@ def backward(b: Builder, name: str, parameter: str, saved: tuple[str, str], grad
         return
     sums = b.tensor(f"{label}.sums", (SUMS[kind], b.rows), b.wide, role="workspace")
     b.op(f"{label}.sums", f"{kind}_grad_sums", reads + old, [sums, *new], first=m == 0)
-    b.all_reduce(f"{label}.sums.reduce", sums, "y")
+    b.all_reduce(f"{label}.sums.reduce", sums, *b.shards_of("width"))
     b.op(label, f"{kind}_grad_apply", [*reads, sums], [grad], width=b.gpt.hidden)
 
 

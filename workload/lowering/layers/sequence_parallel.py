@@ -14,7 +14,7 @@ from workload.lowering.builder import Builder
 
 def parts(b: Builder) -> int:
     """Over how many ranks the rows of the residual stream are split."""
-    return b.grid.x if b.plan.sequence_parallel else 1
+    return b.grid.parts_of("rows") if b.plan.sequence_parallel else 1
 
 
 def gather(b: Builder, name: str, part: str, purpose: str = "") -> str:
@@ -22,7 +22,9 @@ def gather(b: Builder, name: str, part: str, purpose: str = "") -> str:
     if parts(b) == 1:
         return part
     whole = b.tensor(f"{name}.o", (b.rows, *b.buffers[part].shape[1:]), role="gathered")
-    b.collective(f"{name}.gather", "all_gather", [part], [whole], "x", purpose=purpose)
+    b.collective(
+        f"{name}.gather", "all_gather", [part], [whole], *b.shards_of("rows"), purpose=purpose
+    )
     return whole
 
 
@@ -31,10 +33,11 @@ def reduce(b: Builder, name: str, whole: str, *axes: str, purpose: str = "") -> 
 
     Over x and with the stream's rows split, that is its part alone, by a reduce-scatter.
     """
-    if "x" not in axes or parts(b) == 1:
+    over = b.shards_of("rows")
+    if not set(over) & set(axes) or parts(b) == 1:
         b.all_reduce(name, whole, *axes, purpose=purpose)
         return whole
     rows, *width = b.buffers[whole].shape
     part = b.tensor(f"{name}.o", (rows // parts(b), *width))
-    b.collective(name, "reduce_scatter", [whole], [part], "x", purpose=purpose)
+    b.collective(name, "reduce_scatter", [whole], [part], *over, purpose=purpose)
     return part

@@ -22,7 +22,7 @@ Kept = tuple[tuple[str, str] | None, str]
 
 def padded_vocabulary(b: Builder) -> int:
     """The smallest vocabulary of at least V rows that x, y and the shards split evenly."""
-    parts = b.grid.size("x", "y")
+    parts = b.grid.parts_of("vocabulary")
     count = -(-b.gpt.vocab // parts)
     while count * b.gpt.hidden % b.grid.size(*b.sharding.optimizer):
         count += 1
@@ -35,7 +35,12 @@ def declare_embedding(b: Builder) -> None:
     _declare_table(b, "embed.w", EMBED)
     if gpt.positions == "learned":
         shape = (gpt.sequence, gpt.hidden)
-        b.parameter("position.w", EMBED, Layout(shape, shape, ((), ("y",))), sharded=False)
+        b.parameter(
+            "position.w",
+            EMBED,
+            Layout(shape, shape, ((), b.shards_of("width"))),
+            sharded=False,
+        )
     if gpt.embedding_norm:
         norm.declare(b, "embed.norm", EMBED)
 
@@ -49,7 +54,7 @@ def declare_head(b: Builder) -> None:
 
 def _declare_table(b: Builder, name: str, owner: Part) -> None:
     shape, padded = (b.gpt.vocab, b.gpt.hidden), (padded_vocabulary(b), b.gpt.hidden)
-    layout = Layout(shape, padded, (("x", "y"), ()))
+    layout = Layout(shape, padded, (b.shards_of("vocabulary"), ()))
     stages = b.grid.size("ends") if b.gpt.tied else 1
     b.parameter(name, owner, layout, sharded=True, stages=stages)
 
@@ -61,7 +66,7 @@ def _table(b: Builder) -> str:
 
 def inputs(b: Builder, name: str) -> None:
     """Declare a micro-batch's tokens or targets, which are there when the step begins."""
-    b.inputs(name, (b.rows,), b.grid.size("x", "y"))
+    b.inputs(name, (b.rows,), b.grid.parts_of("vocabulary"))
 
 
 def embed(b: Builder) -> tuple[str, Kept]:
@@ -74,7 +79,7 @@ def embed(b: Builder) -> tuple[str, Kept]:
     full = b.tensor("embed.o", (b.rows, h))
     traffic = 2 * b.rows * h * b.item_bytes()
     b.op("embed.lookup", "embedding", [b.name("tokens"), weight], [full], nbytes=traffic)
-    full = rows.reduce(b, "embed.reduce", full, "x", "y")
+    full = rows.reduce(b, "embed.reduce", full, *b.shards_of("vocabulary"))
     if b.gpt.positions == "learned":
         out = b.tensor("position.o", (b.buffers[full].shape[0], h // b.grid.y))
         how: dict[str, Any] = {"sequence": b.gpt.sequence, "row_parts": rows.parts(b)}
@@ -147,7 +152,7 @@ def head_backward(b: Builder, kept: Head, *, gathered: bool) -> str:
     d = b.tensor("head.di", (b.rows, b.gpt.hidden))
     shape = (b.rows, b.gpt.hidden, vocab)
     matmul(b, "head.grad.input", [kept.d_logits, weight], d, "NN", shape, INPUT_GRAD)
-    d = rows.reduce(b, "head.grad.reduce", d, "x", "y", purpose=INPUT_GRAD_REDUCE)
+    d = rows.reduce(b, "head.grad.reduce", d, *b.shards_of("vocabulary"), purpose=INPUT_GRAD_REDUCE)
     weight_gradient(b, "head", _table(b), (kept.d_logits, source), _tile(b))
     d = _take_columns(b, "head.grad.columns", d, "head.di.part")
     norm.backward(b, "norm", "norm", (kept.source, kept.stats), d)
@@ -168,11 +173,11 @@ def _loss(b: Builder, logits: str) -> str:
         logits = wide
     top = b.tensor("loss.max", (b.rows,), b.wide, role="workspace")
     b.op("loss.maximum", "loss_maximum", [logits], [top], **vocab)
-    b.all_reduce("loss.maximum.reduce", top, "x", "y", reduction="max")
+    b.all_reduce("loss.maximum.reduce", top, *b.shards_of("vocabulary"), reduction="max")
     sums = b.tensor("loss.sums", (2, b.rows), b.wide, role="workspace")
     reads = [logits, top, targets]
     b.op("loss.exponentials", "loss_sums", reads, [sums, logits], **vocab)
-    b.all_reduce("loss.exponentials.reduce", sums, "x", "y")
+    b.all_reduce("loss.exponentials.reduce", sums, *b.shards_of("vocabulary"))
     tokens = b.plan.batch * b.gpt.sequence
     total = ["loss"] if m else []
     b.op("loss.mean", "loss_mean", [sums, *total], ["loss"], tokens=tokens, first=m == 0)
@@ -188,7 +193,7 @@ def _merge_columns(b: Builder, label: str, part: str) -> str:
         return part
     height, width = b.buffers[part].shape
     stacked = b.tensor(f"{label}.stacked", (b.grid.y, height, width))
-    b.collective(f"{label}.columns.gather", "all_gather", [part], [stacked], "y")
+    b.collective(f"{label}.columns.gather", "all_gather", [part], [stacked], *b.shards_of("width"))
     whole = b.tensor(f"{label}.columns.o", (height, b.grid.y * width))
     b.op(f"{label}.columns", "merge_columns", [stacked], [whole])
     return whole
@@ -205,4 +210,4 @@ def _take_columns(b: Builder, label: str, whole: str, part: str) -> str:
 
 
 def _tile(b: Builder) -> tuple[int, int]:
-    return padded_vocabulary(b) // b.grid.size("x", "y"), b.gpt.hidden
+    return padded_vocabulary(b) // b.grid.parts_of("vocabulary"), b.gpt.hidden
