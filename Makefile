@@ -12,7 +12,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 DEMO_PLAN := z=64,data=rest,recompute=full,overlap=oar+ors+oag
 
-.PHONY: demo test test-all test-gpu mutants fuzz lint format clean
+.PHONY: demo test test-all test-gpu mutants fuzz bench lint format clean
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
@@ -35,6 +35,10 @@ mutants: $(VENV)/.installed-test
 
 fuzz: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.simgpt.fuzz --inputs 10000 --seeds 11,12,13
+
+# On a quiet machine; ratios to benchmarks/baseline.json.
+bench: $(VENV)/.installed-run
+	$(BIN)/python -m benchmarks.bench
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -1,0 +1,106 @@
+"""Overlaps move ops and change their streams; they lose none, and nothing reads another value."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.op import COMPUTE, Op
+from workload.passes.table import OVERLAPS, PASSES, SLOT, Overlap, overlap_slot, switch_of
+from workload.plan import Plan
+
+TINY = GPT(name="tiny", layers=3, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
+GRIDS = [(2, 2, 2, 1), (1, 2, 2, 2), (2, 1, 2, 2), (1, 1, 1, 2), (1, 1, 4, 1)]
+WITHIN = [each.name for each in PASSES if each.scope == SLOT]
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    x, y, z, data = draw(st.sampled_from(GRIDS))
+    return Plan(
+        x=x,
+        y=y,
+        z=z,
+        data=data,
+        zero=draw(st.integers(0, 3)) if data > 1 else 0,
+        recompute=draw(st.sampled_from(["none", "selective", "full"])),
+        sequence_parallel=y == 1 and draw(st.booleans()),
+        batch=2 * z * data,
+        micro_batch=1,
+        overlap=(),
+    )
+
+
+def slots_of(plan: Plan) -> list[list[Op]]:
+    """The ops of each slot of a program without overlaps."""
+    program = lower(TINY, plan)
+    slots: dict[object, list[Op]] = {}
+    for op in program.ops:
+        if (slot := program.slot_of.get(op.block)) is not None:
+            slots.setdefault(slot, []).append(op)
+    return list(slots.values())
+
+
+def values_read(ops: Sequence[Op]) -> dict[str, list[str]]:
+    """For each op which op wrote each of its operands last, and what it overwrites."""
+    last: dict[str, str] = {}
+    found = {}
+    for op in ops:
+        found[op.name] = [last.get(name, "") for name in (*op.reads, *op.writes)]
+        last.update(dict.fromkeys(op.writes, op.name))
+    return found
+
+
+@given(plans(), st.sets(st.sampled_from(WITHIN), min_size=1))
+def test_a_pass_within_slots_keeps_every_op_and_the_values_it_reads(
+    plan: Plan, overlap: set[str]
+) -> None:
+    for ops in slots_of(plan):
+        moved = overlap_slot(ops, overlap)
+        assert Counter(op.name for op in moved) == Counter(op.name for op in ops)
+        assert values_read(moved) == values_read(ops)
+
+
+@given(plans(), st.sets(st.sampled_from(WITHIN), min_size=1))
+def test_a_pass_moves_nothing_that_is_read_behind_what_overwrites_it(
+    plan: Plan, overlap: set[str]
+) -> None:
+    for ops in slots_of(plan):
+        read_by: dict[str, list[str]] = {}
+        for op in ops:
+            for name in op.writes:
+                read_by[f"{op.name} {name}"] = list(read_by.get(name, []))
+            for name in op.reads:
+                read_by.setdefault(name, []).append(op.name)
+        seen: set[str] = set()
+        for op in overlap_slot(ops, overlap):
+            seen.add(op.name)
+            for name in op.writes:
+                assert set(read_by[f"{op.name} {name}"]) <= seen
+
+
+@given(plans())
+def test_the_overlap_of_a_collective_is_the_one_that_gave_it_a_stream(plan: Plan) -> None:
+    for ops in slots_of(plan):
+        for name in WITHIN:
+            for op in overlap_slot(ops, [name]):
+                assert switch_of(op) == ("" if op.stream == COMPUTE else name)
+
+
+def test_every_overlap_is_one_row_with_a_source() -> None:
+    assert len(set(OVERLAPS)) == len(PASSES)
+    purposes = [purpose for each in PASSES for purpose in each.purposes]
+    assert len(purposes) == len(set(purposes))
+    assert all(each.words and each.source for each in PASSES)
+
+
+@pytest.mark.parametrize("each", PASSES, ids=lambda each: each.name)
+def test_no_overlap_matters_on_one_rank(each: Overlap) -> None:
+    sizes = {"x": 1, "y": 1, "z": 1, "data": 1, "pipe": 1, "zero": 0, "shard": 1}
+    assert not each.matters(sizes)
