@@ -28,6 +28,7 @@ from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import HOST
 from workload.passes.matmul_forms import PLAIN, Forms
+from workload.passes.stack import Habits
 from workload.plan import Plan
 from workload.timeline import Timeline
 
@@ -157,9 +158,9 @@ def predict(
     machine's own costs, `kernels` says what the software makes of the ops.
     """
     _check_slots(plan)
-    fabric = fabric_of(machine, plan.grid.ranks, placement, kernels.payloads)
+    fabric = fabric_of(machine, plan.grid.ranks, placement)
     costs = _costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
-    simulated = partial(_simulated, gpt, plan, costs, fabric, fold)
+    simulated = partial(_simulated, gpt, plan, costs, fabric, fold, kernels.habits)
     forms = _forms(gpt, plan, costs)
     step = simulated(forms)
     prediction = _prediction(gpt, plan, machine, step)
@@ -168,20 +169,29 @@ def predict(
         prediction = replace(prediction, tuning=_tuning(forms, plain, step))
     if timeline:
         _check_timeline(plan, step)
-        return replace(prediction, timeline=_timeline(gpt, plan, costs, fabric, forms))
+        return replace(
+            prediction, timeline=_timeline(gpt, plan, costs, fabric, forms, kernels.habits)
+        )
     return prediction
 
 
 def _simulated(
-    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, fold: bool, forms: Forms
+    gpt: GPT,
+    plan: Plan,
+    costs: ComputeCosts,
+    fabric: Fabric,
+    fold: bool,
+    habits: Habits,
+    forms: Forms,
 ) -> StepResult:
+    how: dict[str, Any] = {"forms": forms, "habits": habits}
     if plan.pipe > 1:
-        return simulate_pipeline(gpt, plan, costs, fabric, fold=fold, forms=forms)
+        return simulate_pipeline(gpt, plan, costs, fabric, fold=fold, **how)
     if fold and plan.micro_batches >= WORTH_SLOTS:
-        step = simulate_slots(gpt, plan, costs, fabric, forms=forms)
+        step = simulate_slots(gpt, plan, costs, fabric, **how)
         if step is not None:
             return step
-    return simulate_step(gpt, plan, costs, fabric, fold=fold, forms=forms)
+    return simulate_step(gpt, plan, costs, fabric, fold=fold, **how)
 
 
 def _costs(
@@ -239,8 +249,10 @@ def _tuning(forms: Forms, plain: StepResult, tuned: StepResult) -> Tuning:
     return Tuning(forms, to_seconds(compute), to_seconds(step))
 
 
-def _timeline(gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms) -> Timeline:
-    stages = [lower(gpt, plan, stage, forms=forms) for stage in range(plan.pipe)]
+def _timeline(
+    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms, habits: Habits
+) -> Timeline:
+    stages = [lower(gpt, plan, stage, forms=forms, habits=habits) for stage in range(plan.pipe)]
     return simulate_timeline(stages, costs, fabric)
 
 

@@ -16,7 +16,7 @@ COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 MESSAGES = ("send", "recv")
 ATTENTIONS = ("attention", "attention_grad")
 FORMS = ("NN", "NT", "TN")
-ITEM_BYTES = {"bf16": 2, "fp32": 4, "fp64": 8, "int64": 8, "uint8": 1}
+ITEM_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4, "fp64": 8, "int64": 8, "uint8": 1}
 ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "workspace", "host")
 HOST = ROLES[-1]
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
@@ -142,7 +142,8 @@ class Op:
 
     What it works for is said by `micro_batch` and `part` (which differ from its block's where it
     was moved, and at the step's end), what it is by `label` and, where that matters to others, by
-    `purpose`. `name` is printed from these (`workload/naming.py`).
+    `purpose`. `name` is printed from these (`workload/naming.py`). `launches` is how many kernels
+    the host issues for it; 0: it runs inside a neighbour's kernel.
     """
 
     name: str
@@ -161,6 +162,7 @@ class Op:
     part: Part = MODEL
     label: str = ""
     purpose: str = ""
+    launches: int = 1
 
     @property
     def is_collective(self) -> bool:

@@ -18,6 +18,7 @@ PRODUCTS = ("matmul", "batched_matmul")
 SHAPE = ("form", "m", "n", "k")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
 CAUSAL = 0.5
+LAUNCHES = "launches"  # kernels whose bytes are those of another op
 BACKWARD_OVER_FORWARD = 2.5
 HEAD = 128
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
@@ -67,17 +68,15 @@ class AnalyticCosts:
         self._machine = machine
         self._kernels = kernels
         self._slowest = machine.device.slowest_of(devices)
-        self._launches = dict(kernels.launches)
         self._known: dict[tuple[object, ...], float] = {}
 
     def seconds(self, op: Op) -> float:
         """Seconds that the op takes; ops of the same kind, dtype and size are worked out once."""
         shape = tuple(op.attributes[key] for key in SHAPE) if op.kind in PRODUCTS else ()
-        if op.kind in self._kernels.fused or op.label in self._kernels.fused:
+        if not op.launches and not op.nbytes:
             return 0.0
-        linear = self._kernels.fp8 and is_linear(op)
-        width = op.attributes.get("width", HEAD)
-        key = (op.kind, op.dtype, shape, op.nbytes, op.flops, linear, width)
+        count, width = op.attributes.get("count", 1), op.attributes.get("width", HEAD)
+        key = (op.kind, op.dtype, shape, op.nbytes, op.flops, bool(op.launches), count, width)
         if key not in self._known:
             self._known[key] = self._seconds(op) / self._kernels.pace
         return self._known[key]
@@ -85,20 +84,21 @@ class AnalyticCosts:
     def _seconds(self, op: Op) -> float:
         device, kernels = self._machine.device, self._kernels
         if op.kind in PRODUCTS:
-            if kernels.fp8 and is_linear(op):
-                return fp8_matmul_s(device, self._sustained("fp8"), op)
-            return matmul_s(device, self._sustained(op.dtype), op)
+            share = device.matmul.fp8 if op.dtype == "fp8" else 1.0
+            return matmul_s(device, self._sustained(op.dtype) * share, op)
+        if op.kind == LAUNCHES:
+            return float(op.attributes["count"]) * device.launch_s
         if op.kind in ATTENTIONS:
             rates = kernels.attention or (device.attention.forward, device.attention.backward)
             seconds = attention_s(device, self._peak(op.dtype), op, rates)
             return seconds * kernels.attention_work
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
-        return memory_bound_s(self._machine.device, op, dict(kernels.passes).get(op.kind, 1.0))
+        return memory_bound_s(self._machine.device, op)
 
     def host_s(self, op: Op) -> float:
-        """As the kernels say, for each of those that the op is made of."""
-        return self._kernels.host_s * self._launches.get(op.kind, 1)
+        """As the stack says, for each kernel that the op is made of."""
+        return self._kernels.host_s * op.launches
 
     def _peak(self, dtype: str) -> float:
         return peak_flops_per_s(self._machine, dtype) * self._slowest
@@ -140,30 +140,13 @@ def aligned(device: Device, op: Op) -> float:
     multiples of 16 bytes. The rows are those of both operands and the product, as the form stores
     them. Not modelled: bands of a fused tensor, whose rows are longer.
     """
-    rows = ROWS[op.attributes["form"]] if op.dtype in ("bf16", "fp16") else ""
+    rows = ROWS[op.attributes["form"]] if op.dtype in ("fp8", "bf16", "fp16") else ""
     lengths = {int(op.attributes[key]) for key in rows}
     if any(length % 2 for length in lengths):
         return device.matmul.unaligned.get("odd", 1.0)
     if any(length % 8 for length in lengths):
         return device.matmul.unaligned.get("even", 1.0)
     return 1.0
-
-
-def is_linear(op: Op) -> bool:
-    """Whether a matmul is a linear of a layer, which fp8 training runs in fp8; the classifier and
-    attention stay in bf16."""
-    return op.kind == "matmul" and op.part.is_layer
-
-
-def fp8_matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
-    """A matmul at the fp8 rate, and the cast of its first operand from bf16: read, written once.
-
-    Source: NVIDIA Transformer Engine casts activations and gradients as they come; weights are cast
-    once in a step, which is left out, as are scaling factors.
-    """
-    m, k = (float(op.attributes[key]) for key in "mk")
-    cast_s = 3 * m * k / (device.memory_efficiency * device.memory_bytes_per_s)
-    return matmul_s(device, peak_flops_per_s * device.matmul.fp8, op) + cast_s
 
 
 def attention_s(
@@ -196,13 +179,14 @@ def padded(width: int) -> float:
     return next((size for size in kernels if size >= width), width) / width
 
 
-def memory_bound_s(device: Device, op: Op, passes: float = 1.0) -> float:
+def memory_bound_s(device: Device, op: Op) -> float:
     """t = launch + bytes / achieved memory bandwidth, for everything that multiplies no matrices.
 
-    `passes` times the bytes go through memory where several kernels do one's work. Norms and GELU
-    reach shares of their own where a machine gives them. Source: topologies/hardware/device.py,
-    class Device. Not modelled: operands still in a cache, atomics of the embedding's gradient, the
-    several kernels that some kinds take.
+    Norms and GELU reach shares of their own where a machine gives them. An op inside a neighbour's
+    kernel has no launch. Source: topologies/hardware/device.py, class Device. Not modelled:
+    operands still in a cache, atomics of the embedding's gradient, launches of the second and
+    further kernels of an op.
     """
     share = device.efficiency_of.get(FAMILY.get(op.kind, op.kind), device.memory_efficiency)
-    return device.launch_s + passes * op.nbytes / (share * device.memory_bytes_per_s)
+    launch_s = device.launch_s if op.launches else 0.0
+    return launch_s + op.nbytes / (share * device.memory_bytes_per_s)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.costs.analytic import AnalyticCosts, is_linear, matmul_s, peak_flops_per_s
+from simulator.costs.analytic import AnalyticCosts, matmul_s, peak_flops_per_s
 from simulator.costs.stack import DEFAULT_STACK, SoftwareStack
 from topologies.errors import MachineError
 from topologies.hardware.measured_matmuls import Shape, matmuls_of
@@ -78,7 +78,6 @@ class PublishedCosts:
             )
         self._analytic = AnalyticCosts(machine, devices, kernels)
         self._table = MatmulTable(machine, table.seconds)
-        self._fp8 = kernels.fp8
         self._known: dict[tuple[float, float, float], float] = {}
 
     def host_s(self, op: Op) -> float:
@@ -89,7 +88,7 @@ class PublishedCosts:
         """Seconds that the op takes."""
         seconds = self._analytic.seconds(op)
         tabled = op.kind == "matmul" and op.dtype in ("bf16", "fp16")
-        if not seconds or not tabled or (self._fp8 and is_linear(op)):
+        if not seconds or not tabled:
             return seconds
         shape = op.attributes["m"], op.attributes["n"], op.attributes["k"]
         if shape not in self._known:

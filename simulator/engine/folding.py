@@ -38,6 +38,7 @@ from workload.lowering.recompute import layers_are_alike
 from workload.memory import MemoryUse, use_of
 from workload.op import HOST, ROLES, Op
 from workload.passes.matmul_forms import PLAIN, Forms
+from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.arrays import Indices, Values
@@ -55,9 +56,10 @@ def simulate_step(
     *,
     fold: bool = True,
     forms: Forms = PLAIN,
+    habits: Habits = NO_HABITS,
 ) -> StepResult:
     """Simulate a step, folded as far as that is exact, or without folding at all."""
-    whole = _WholeStep(gpt, plan, forms)
+    whole = _WholeStep(gpt, plan, forms, habits)
     smallest = whole.program(1, 1)
     return until_consistent(
         lambda contended: classes_of([smallest], fabric, contended=contended),
@@ -81,6 +83,7 @@ class _WholeStep:
     gpt: GPT
     plan: Plan
     forms: Forms
+    habits: Habits = NO_HABITS
     known: dict[tuple[int, int], Program] = field(default_factory=dict, compare=False, repr=False)
 
     def fold(self, layers: int, micro_batches: int) -> Fold:
@@ -92,8 +95,10 @@ class _WholeStep:
         if (layers, micro_batches) not in self.known:
             plan = self.plan.with_micro_batches(micro_batches)
             gpt = replace(self.gpt, layers=layers)
-            again = not self.forms
-            program = lower_again(gpt, plan) if again else lower(gpt, plan, forms=self.forms)
+            if self.forms:
+                program = lower(gpt, plan, forms=self.forms, habits=self.habits)
+            else:
+                program = lower_again(gpt, plan, habits=self.habits)
             self.known[layers, micro_batches] = program
         return self.known[layers, micro_batches]
 

@@ -32,6 +32,7 @@ from simulator.result import StepResult
 from workload.gpt import GPT
 from workload.lowering import check
 from workload.passes.matmul_forms import PLAIN, Forms
+from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 from workload.schedule import Slot, slots
 from workload.stages import like_stages
@@ -45,22 +46,29 @@ def simulate_pipeline(
     *,
     fold: bool = True,
     forms: Forms = PLAIN,
+    habits: Habits = NO_HABITS,
 ) -> StepResult:
     """Simulate a step of several stages; `fold` leaves out micro-batches of the steady state."""
     check(gpt, plan)
     small = folded_plan(plan) if fold else plan
-    while (step := _attempt(StageOrders(gpt, plan, small, forms), costs, fabric)) is None:
+    while (step := _attempt(StageOrders(gpt, plan, small, forms, habits), costs, fabric)) is None:
         small = grown(plan, small)
     return step
 
 
 def simulate_slots(
-    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, *, forms: Forms = PLAIN
+    gpt: GPT,
+    plan: Plan,
+    costs: ComputeCosts,
+    fabric: Fabric,
+    *,
+    forms: Forms = PLAIN,
+    habits: Habits = NO_HABITS,
 ) -> StepResult | None:
     """Simulate a step of one stage slot by slot: exact, and faster than op by op where there are
     many micro-batches. Nothing where ranks differ, since their slots need not end together.
     """
-    step = simulate_pipeline(gpt, plan, costs, fabric, forms=forms)
+    step = simulate_pipeline(gpt, plan, costs, fabric, forms=forms, habits=habits)
     return step if step.rank_classes == 1 else None
 
 
@@ -79,6 +87,7 @@ class StageOrders:
     plan: Plan
     small: Plan
     forms: Forms
+    habits: Habits = NO_HABITS
 
     @cached_property
     def orders(self) -> list[tuple[Slot, ...]]:
@@ -94,7 +103,7 @@ class StageOrders:
         """Each stage's kind."""
         first = like_stages(self.gpt, self.small)
         known = {
-            stage: kind_of(self.gpt, self.small, stage, self.orders[stage], self.forms)
+            stage: kind_of(self.gpt, self.small, stage, self.orders[stage], self.forms, self.habits)
             for stage in sorted(set(first))
         }
         return [known[stage] for stage in first]

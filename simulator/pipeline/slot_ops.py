@@ -17,6 +17,7 @@ from workload.gpt import GPT
 from workload.lowering import lower_slots, lower_slots_again
 from workload.op import ROLES, STEP, Op
 from workload.passes.matmul_forms import Forms
+from workload.passes.stack import Habits
 from workload.plan import Plan
 from workload.program import Program
 from workload.schedule import Slot
@@ -173,12 +174,14 @@ class StageKind:
         return level
 
 
-def kind_of(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], forms: Forms) -> StageKind:
+def kind_of(
+    gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], forms: Forms, habits: Habits
+) -> StageKind:
     """The kind of a stage that runs these slots."""
     chosen = [slot for slot in order if slot.micro_batch in samples(plan)]
     if forms:
-        return StageKind(plan, lower_slots(gpt, plan, stage, chosen, forms), chosen)
-    return StageKind(plan, lower_slots_again(gpt, plan, stage, chosen), chosen)
+        return StageKind(plan, lower_slots(gpt, plan, stage, chosen, forms, habits), chosen)
+    return StageKind(plan, lower_slots_again(gpt, plan, stage, chosen, habits), chosen)
 
 
 @memoized_on

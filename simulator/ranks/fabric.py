@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,20 +20,10 @@ from workload.sizes.arrays import Indices
 
 
 class MachineFabric:
-    """The rings of ranks on a machine; without a placement they fill node after node.
+    """The rings of ranks on a machine; without a placement they fill node after node."""
 
-    `payloads` has how many bytes a stack sends for each of the program's, by kind of collective.
-    """
-
-    def __init__(
-        self,
-        machine: Machine,
-        ranks: int,
-        placement: Placement | None = None,
-        payloads: Mapping[str, float] | None = None,
-    ) -> None:
+    def __init__(self, machine: Machine, ranks: int, placement: Placement | None = None) -> None:
         self._machine = machine
-        self._payloads = payloads or {}
         self._placement = contiguous(machine, ranks) if placement is None else placement
         if self._placement.ranks != ranks:
             raise MachineError(
@@ -77,8 +67,7 @@ class MachineFabric:
     def seconds(self, kind: Any, payload_bytes: int, ring: Ring) -> float:
         """How long a collective of that kind and payload takes on that ring."""
         known: Kind = "send_recv" if kind in MESSAGES else kind
-        sent_bytes = round(payload_bytes * self._payloads.get(kind, 1.0))
-        return collective_seconds(self._machine, known, sent_bytes, ring)
+        return collective_seconds(self._machine, known, payload_bytes, ring)
 
 
 def _rate(ring: Ring) -> float:
@@ -93,12 +82,7 @@ def _alike_but_for_rate(rings: Sequence[Ring]) -> Iterable[Sequence[Ring]]:
 
 
 @session_cached(8)
-def fabric_of(
-    machine: Machine,
-    ranks: int,
-    placement: Placement | None = None,
-    payloads: tuple[tuple[str, float], ...] = (),
-) -> MachineFabric:
+def fabric_of(machine: Machine, ranks: int, placement: Placement | None = None) -> MachineFabric:
     """The fabric of these ranks, the same one for as long as others want few else: what was found
     out about its networks is kept with it."""
-    return MachineFabric(machine, ranks, placement, dict(payloads))
+    return MachineFabric(machine, ranks, placement)

@@ -32,19 +32,6 @@ def test_the_fullest_node_says_how_many_ranks_share_one() -> None:
     assert MachineFabric(FRONTIER, 4, placement).ranks_per_node == 3
 
 
-def test_a_stack_may_send_more_bytes_as_messages_between_stages_and_no_more_as_collectives() -> (
-    None
-):
-    usual, twice = (
-        MachineFabric(FRONTIER, 16, payloads=payloads)
-        for payloads in ({}, {"send": 2.0, "recv": 2.0})
-    )
-    ((ring, *_), _), *_ = usual.rings([np.array([[0, 8]])])
-    for kind in ("send", "recv"):
-        assert twice.seconds(kind, 10**6, ring) == usual.seconds(kind, 2 * 10**6, ring)
-    assert twice.seconds("all_reduce", 10**6, ring) == usual.seconds("all_reduce", 10**6, ring)
-
-
 def test_what_the_machine_says_of_interference_is_taken_from_compute_beside_collectives() -> None:
     """Without overlap there is nothing beside collectives, so nothing is taken."""
     gpt = find_model("gpt-5b")

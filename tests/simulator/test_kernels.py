@@ -1,48 +1,45 @@
-"""What a software stack makes of ops: fused, in fp8, at another pace, or issued too slowly."""
+"""The time of ops as a software stack has them: fused, in fp8, at another pace, issued slowly."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from simulator.costs.analytic import AnalyticCosts, matmul_s, padded
 from simulator.costs.kernel_launch import launch_bound
 from simulator.costs.stack import SoftwareStack
-from simulator.ranks.fabric import MachineFabric
 from tests.blocks import BLOCK
 from topologies.machine_files import load_machine
 from workload.op import BACKWARD, FORWARD, STEP, Block, Op, layer_part
+from workload.passes.stack import Habits, with_habits
 
 SHAPE = {"m": 4096, "n": 4096, "k": 4096, "form": "NN"}
 IN_LAYER = Block(0, layer_part(3), FORWARD)
-LINEAR = Op("up", "matmul", (), (), IN_LAYER, nbytes=6 * 4096**2, flops=2 * 4096**3,
+LINEAR = Op("up", "matmul", ("a", "w"), ("o",), IN_LAYER, nbytes=6 * 4096**2, flops=2 * 4096**3,
             attributes=SHAPE, part=layer_part(3), label="up.matmul")  # fmt: skip
 ADD = Op(
     "down", "dropout", (), (), IN_LAYER, nbytes=10**8, part=layer_part(3), label="down.dropout"
 )
 
 
-def test_a_fused_op_takes_no_time_whether_named_by_its_kind_or_by_its_name() -> None:
+def test_a_fused_op_takes_no_time() -> None:
     machine = load_machine("dgx-a100")
-    assert AnalyticCosts(machine, 1, SoftwareStack(fused=("dropout",))).seconds(ADD) == 0
-    by_name = AnalyticCosts(machine, 1, SoftwareStack(fused=("down.dropout",)))
-    assert by_name.seconds(ADD) == 0
-    assert by_name.seconds(replace(ADD, name="m0.l3.attention.dropout")) > 0
+    (fused,), _ = with_habits([ADD], {}, Habits(fused=("down.dropout",)))
+    assert AnalyticCosts(machine).seconds(fused) == 0
+    assert AnalyticCosts(machine).seconds(ADD) > 0
 
 
 def test_fp8_runs_a_layers_linear_at_its_rate_and_casts_its_input_but_not_the_classifier() -> None:
     machine = load_machine("dgx-h100")
-    device = machine.device
-    plain, fp8 = AnalyticCosts(machine), AnalyticCosts(machine, 1, SoftwareStack(fp8=True))
+    device, costs = machine.device, AnalyticCosts(machine)
+    (cast, fp8), _ = with_habits([LINEAR], {}, Habits(fp8=True))
     cast_s = 3 * 4096 * 4096 / (device.memory_efficiency * device.memory_bytes_per_s)
+    assert costs.seconds(cast) == pytest.approx(cast_s)
     gain = device.peak_flops_per_s["fp8"] / device.peak_flops_per_s["bf16"] * device.matmul.fp8
     launch_s = device.matmul.launch_s
-    expected = launch_s + (plain.seconds(LINEAR) - launch_s) / gain + cast_s
-    assert fp8.seconds(LINEAR) == pytest.approx(expected)
-    classifier = replace(LINEAR, name="m0.head.matmul")
-    assert fp8.seconds(classifier) == plain.seconds(classifier)
+    expected = launch_s + (costs.seconds(LINEAR) - launch_s) / gain
+    assert costs.seconds(fp8) == pytest.approx(expected)
 
 
 def test_a_pace_of_four_fifths_makes_every_op_last_five_fourths() -> None:
@@ -55,16 +52,22 @@ def test_a_norm_of_several_kernels_goes_through_memory_more_often() -> None:
     machine = load_machine("dgx-a100")
     norm = replace(ADD, kind="rmsnorm")
     one = AnalyticCosts(machine).seconds(norm) - machine.device.launch_s
-    eager = AnalyticCosts(machine, 1, SoftwareStack(passes=(("rmsnorm", 9.0),)))
-    assert eager.seconds(norm) == pytest.approx(machine.device.launch_s + 9 * one)
-    assert eager.seconds(ADD) == AnalyticCosts(machine).seconds(ADD)
+    (eager,), _ = with_habits([norm], {}, Habits(passes=(("rmsnorm", 9.0),)))
+    assert AnalyticCosts(machine).seconds(eager) == pytest.approx(machine.device.launch_s + 9 * one)
 
 
 def test_a_host_issues_each_of_the_kernels_that_an_op_is_made_of() -> None:
-    kernels = SoftwareStack(host_s=7e-5, launches=(("softmax", 5),))
-    costs = AnalyticCosts(load_machine("dgx-a100"), 1, kernels)
+    costs = AnalyticCosts(load_machine("dgx-a100"), 1, SoftwareStack(host_s=7e-5))
     assert costs.host_s(ADD) == 7e-5
-    assert costs.host_s(replace(ADD, kind="softmax")) == pytest.approx(35e-5)
+    assert costs.host_s(replace(ADD, kind="softmax", launches=5)) == pytest.approx(35e-5)
+    assert costs.host_s(replace(ADD, launches=0)) == 0
+
+
+def test_kernels_whose_bytes_are_counted_elsewhere_take_their_launches() -> None:
+    machine = load_machine("dgx-a100")
+    slices = Op("s", "launches", (), (), attributes={"count": 96})
+    expected = 96 * machine.device.launch_s
+    assert AnalyticCosts(machine).seconds(slices) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -87,19 +90,6 @@ def test_a_matmul_with_rows_that_begin_at_odd_places_keeps_a_share_of_its_rate(
     kernel_s = matmul_s(smooth, 312e12, op) - device.matmul.launch_s
     expected = device.matmul.launch_s + kernel_s / share
     assert matmul_s(device, 312e12, op) == pytest.approx(expected)
-
-
-def test_a_stack_that_gathers_in_twice_the_bytes_takes_as_long_as_for_a_gather_twice_as_large() -> (
-    None
-):
-    fabric, double = (
-        MachineFabric(load_machine("dgx-a100"), 8, payloads=payloads)
-        for payloads in ({}, {"all_gather": 2.0})
-    )
-    ((ring, *_),) = (rings for rings, _ in fabric.rings([np.arange(8).reshape(1, 8)]))
-    twice = fabric.seconds("all_gather", 2_000_000, ring)
-    assert double.seconds("all_gather", 1_000_000, ring) == twice
-    assert double.seconds("all_reduce", 1, ring) == fabric.seconds("all_reduce", 1, ring)
 
 
 def test_a_block_lasts_at_least_as_long_as_the_host_takes_to_issue_its_ops() -> None:

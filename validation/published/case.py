@@ -18,10 +18,10 @@ from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
 from workload.gpt import GPT
 from workload.grid import USUAL
+from workload.passes.stack import Habits
 from workload.plan import Plan
 
 NO_PLAN, UNSUPPORTED = "no plan", "unsupported"
-WEIGHTS = 6  # tensors of a Llama layer: qkv, out, up with gate, down and two norms
 # From a model, a machine, a number of devices, a batch, and the keys of a plan that the framework
 # or the row fixes, the best plan: what stands for a row that says no more.
 FindPlan = Callable[[GPT, Machine, int, int, Mapping[str, Any]], Plan]
@@ -29,20 +29,16 @@ FindPlan = Callable[[GPT, Machine, int, int, Mapping[str, Any]], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What stands for a row. `scatter_gather` says that a message goes over all NICs of
-    the ranks of x. `scale` is the row's batch over that of the plan, where they differ,
-    `remarks` say what was taken for what, and `searched` that the plan is the best one found.
-    `launches` is how many kernels more than ours the framework launches behind each step."""
+    """What stands for a row. `scale` is the row's batch over that of the plan, where they differ,
+    `remarks` say what was taken for what, and `searched` that the plan is the best one found."""
 
     gpt: GPT
     plan: Plan
     kernels: SoftwareStack
     dialect: str
-    scatter_gather: bool
     scale: float
     remarks: tuple[str, ...]
     searched: bool = False
-    launches: int = 0
 
     @property
     def whole(self) -> GPT:
@@ -78,7 +74,7 @@ def _case_searched(run: PublishedRun, find_plan: FindPlan, why: str) -> Case:
     fixed = _fixed(run, dialect, gpt)
     plan = find_plan(gpt, machine_of(run), devices, batch, fixed)
     kernels = _kernels(dialect, run.text("gpu"), fp8=run.text("precision") == "fp8", cp=1)
-    return Case(gpt, plan, kernels, dialect.name, False, 1.0, tuple(remarks), searched=True)
+    return Case(gpt, plan, kernels, dialect.name, 1.0, tuple(remarks), searched=True)
 
 
 def _fixed(run: PublishedRun, dialect: Dialect, gpt: GPT) -> dict[str, Any]:
@@ -106,18 +102,9 @@ def _case_as_published(run: PublishedRun) -> Case:
     if cp > 1:
         gpt = replace(gpt, sequence=gpt.sequence // cp)
         remarks.append(f"cp={cp} as data parallelism over parts of sequences; key exchange hidden")
-    scattered = bool(dialect.plan["scatter_gather"]) and not plan.sequence_parallel
     if plan.attention == "unfused":
         kernels = _with_softmax(kernels, dialect.kernels["softmax"], gpt, plan)
-    found = Case(gpt, plan, kernels, dialect.name, scattered, scale, tuple(remarks))
-    return replace(found, launches=_launches(dialect, found))
-
-
-def _launches(dialect: Dialect, case: Case) -> int:
-    """Launches for the slices, one for each rank of data, into which a stage's weights are cut."""
-    per_slice = int(dialect.kernels.get("launches_of_slice", 0))
-    weights = WEIGHTS * math.ceil(case.gpt.layers / case.plan.pipe)
-    return per_slice * weights * case.plan.data if case.plan.data > 1 else 0
+    return Case(gpt, plan, kernels, dialect.name, scale, tuple(remarks))
 
 
 def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> SoftwareStack:
@@ -129,15 +116,19 @@ def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> SoftwareStack
 
     shares, host = of_gpu("attention"), of_gpu("host")
     return SoftwareStack(
-        fused=tuple(dialect.kernels["fused"]),
         host_s=0.0 if host is None else quantity(host, "s"),
-        fp8=fp8,
         attention=None if shares is None else (shares[0], shares[1]),
         attention_work=float(cp),
         pace=of_gpu("pace") or dialect.kernels["usual_pace"],
-        passes=tuple(dialect.kernels.get("passes", {}).items()),
-        payloads=tuple(dialect.kernels.get("fp8_payloads" if fp8 else "payloads", {}).items()),
-        launches=tuple(dialect.kernels.get("launches", {}).items()),
+        habits=Habits(
+            fused=tuple(dialect.kernels["fused"]),
+            fp8=fp8,
+            passes=tuple(dialect.kernels.get("passes", {}).items()),
+            payloads=tuple(dialect.kernels.get("fp8_payloads" if fp8 else "payloads", {}).items()),
+            launches=tuple(dialect.kernels.get("launches", {}).items()),
+            scatter_gather=bool(dialect.plan["scatter_gather"]),
+            launches_of_slice=int(dialect.kernels.get("launches_of_slice", 0)),
+        ),
     )
 
 
@@ -147,14 +138,17 @@ def _with_softmax(
     """The kernels with the fused softmax of causal squares, or with one in steps where that does
     not serve: it wants heads in multiples, those of all sequences of a micro-batch together, and
     short sequences."""
-    heads = plan.micro_batch * gpt.heads // plan.x
+    heads, habits = plan.micro_batch * gpt.heads // plan.x, kernels.habits
     if not heads % softmax["multiple"] and gpt.sequence <= softmax["longest"]:
-        return replace(kernels, passes=(*kernels.passes, *softmax["fused"].items()))
-    return replace(
-        kernels,
-        passes=(*kernels.passes, *softmax["steps"].items()),
-        launches=(*kernels.launches, *softmax["launches"].items()),
+        passes, launches = softmax["fused"], {}
+    else:
+        passes, launches = softmax["steps"], softmax["launches"]
+    habits = replace(
+        habits,
+        passes=(*habits.passes, *passes.items()),
+        launches=(*habits.launches, *launches.items()),
     )
+    return replace(kernels, habits=habits)
 
 
 def _gpt(run: PublishedRun, dialect: Dialect, remarks: list[str]) -> GPT:

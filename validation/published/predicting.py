@@ -17,7 +17,7 @@ from topologies.placement import scheduler
 from validation.published.case import UNSUPPORTED, Case, FindPlan, NoCaseError, case_of
 from validation.published.measured_step import measured_s, unscored
 from validation.published.outcome import BEST_PLAN, NO_MEASUREMENT, PREDICTED, Outcome
-from validation.published.run_machine import machine_of, scattering
+from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
 from workload.gpt import GPT
 from workload.lowering import structure
@@ -65,8 +65,6 @@ def predict_runs(
     for run in runs:
         try:
             case, machine = case_of(run, find_plan), machine_of(run)
-            if case.scatter_gather:
-                machine = scattering(machine, case.plan.x)
             ready[run.id] = (run, case, machine)
         except NoCaseError as error:
             found[run.id] = _failed(run, error.status, str(error))
@@ -88,8 +86,6 @@ def _outcome(run: PublishedRun, case: Case, machine: Machine, answer: PredictedR
         return _failed(run, UNSUPPORTED, answer.refusal)
     measured = measured_s(run, case.whole, machine)
     parts = {name: seconds * case.scale for name, seconds in answer.breakdown_s}
-    if case.launches:
-        parts["optimizer"] += case.launches * machine.device.launch_s
     return Outcome(
         run=run,
         status=_status(case, measured),
@@ -97,7 +93,7 @@ def _outcome(run: PublishedRun, case: Case, machine: Machine, answer: PredictedR
         plan=str(case.plan),
         dialect=case.dialect,
         measured_s=measured,
-        predicted_s=answer.step_s * case.scale + case.launches * machine.device.launch_s,
+        predicted_s=answer.step_s * case.scale,
         unscored=unscored(run),
         fits=answer.fits,
         breakdown_s=parts,

@@ -13,25 +13,38 @@ from workload.lowering.layers import layer, vocabulary
 from workload.lowering.messages import Messages
 from workload.op import Block, Buffer, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
+from workload.passes.stack import NO_HABITS, Habits, with_habits
 from workload.passes.table import overlap_slot, overlap_step
 from workload.plan import Plan
 from workload.program import Program
 from workload.schedule import Slot, slots
 
 
-def lower(gpt: GPT, plan: Plan, stage: int = 0, *, forms: Forms = PLAIN) -> Program:
+def lower(
+    gpt: GPT,
+    plan: Plan,
+    stage: int = 0,
+    *,
+    forms: Forms = PLAIN,
+    habits: Habits = NO_HABITS,
+) -> Program:
     """The program of a rank of one pipeline stage for one step of `gpt` under `plan`.
 
     Every rank of a stage performs the same ops on buffers of the same shapes. A PlanCannotRunError
     says which width the plan does not divide. `forms` is the choice that `matmul_forms=tuned` asks
-    for; a machine makes it.
+    for; a machine makes it. `habits` are those of the software stack.
     """
     order = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
-    return lower_slots(gpt, plan, stage, order, forms)
+    return lower_slots(gpt, plan, stage, order, forms, habits)
 
 
 def lower_slots(
-    gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], forms: Forms = PLAIN
+    gpt: GPT,
+    plan: Plan,
+    stage: int,
+    order: Sequence[Slot],
+    forms: Forms = PLAIN,
+    habits: Habits = NO_HABITS,
 ) -> Program:
     """The program of a stage that runs these slots alone, then the optimizer."""
     assert not forms or plan.matmul_forms == "tuned", "a plan of plain matmuls leaves no choice"
@@ -39,20 +52,24 @@ def lower_slots(
     b = Builder(gpt, plan, stage)
     chunks = Chunks(b)
     _declare(b, chunks)
-    messages = Messages(b, chunks, order)
+    messages = Messages(b, chunks, order, scattered=habits.scatter_gather)
     ops: list[Op] = []
     slot_of: dict[Block, Slot] = {}
     for number, slot in enumerate(order):
         before = messages.before(number)
         following = order[number + 1] if number + 1 < len(order) else None
-        own = overlap_slot(chunks.emit(slot, following, messages.source(number)), plan.overlap)
+        gathered, source = messages.gathered(number)
+        emitted = [*gathered, *chunks.emit(slot, following, source), *messages.scattered(number)]
+        own = overlap_slot(emitted, plan.overlap)
         own, copies = with_forms(own, b.buffers, forms)
         b.buffers |= copies
         ops += [*before, *own, *messages.after(number)]
         slot_of |= {op.block: slot for op in own}
     b.ops = []
-    optimizer.finish(b)
+    optimizer.finish(b, habits.launches_of_slice)
     every = overlap_step([*ops, *b.ops], plan.overlap, b.buffers, slot_of)
+    every, casts = with_habits(every, b.buffers, habits)
+    b.buffers |= casts
     return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)
 
 

@@ -3,6 +3,10 @@
 The next receive of either direction is always posted: so no stage waits for a send that another,
 itself waiting, will not receive. A send has the next slot's time to finish; without the overlap
 "pp" the compute stream waits for it at once.
+
+With `scattered` each rank of x sends its part of the rows, over a NIC of its own where there are
+several, and the parts are gathered over x where they arrive.
+Source: Narayanan et al. (SC21), section 4.1.
 """
 
 from __future__ import annotations
@@ -20,8 +24,12 @@ from workload.schedule import BACKWARD, FORWARD, WEIGHT, Slot
 class Messages:
     """The messages around the slots of one stage, asked for in the order of the schedule."""
 
-    def __init__(self, b: Builder, chunks: Chunks, order: Sequence[Slot]) -> None:
+    def __init__(
+        self, b: Builder, chunks: Chunks, order: Sequence[Slot], *, scattered: bool = False
+    ) -> None:
         self._b = b
+        self._parts = b.grid.x if scattered and rows.parts(b) == 1 else rows.parts(b)
+        self._scattered = self._parts > rows.parts(b)
         self._chunks = chunks
         self._order = order
         self._overlapped = "pp" in b.plan.overlap
@@ -34,9 +42,30 @@ class Messages:
     def source(self, number: int) -> str:
         """The buffer in which a slot's input arrives, "" for one that needs none."""
         slot = self._order[number]
-        if not self._receives(slot):
-            return ""
-        return _stream(self._b, slot, self._arrival(slot))
+        return self._stream(slot, self._arrival(slot)) if self._receives(slot) else ""
+
+    def gathered(self, number: int) -> tuple[list[Op], str]:
+        """The ops that make a slot's input whole, and the buffer that then holds it."""
+        b, slot = self._b, self._order[number]
+        b.ops, source = [], self.source(number)
+        if not (source and self._scattered):
+            return [], source
+        b.block, label = self._block(slot), self._arrival(slot)
+        whole = b.tensor(f"{label}.whole", (b.rows, b.gpt.hidden // b.grid.y))
+        b.collective(f"{label}.gather", "all_gather", [source], [whole], "x")
+        return b.ops, whole
+
+    def scattered(self, number: int) -> list[Op]:
+        """The op that cuts this rank's part out of a slot's output, behind the slot's own ops."""
+        b, slot = self._b, self._order[number]
+        b.ops = []
+        if not (self._sends(slot) and self._scattered):
+            return []
+        b.block, output = self._block(slot), self._chunks.outputs[slot]
+        part = b.tensor(f"{self._departure(slot)}.part", self._shape())
+        b.op(f"{self._departure(slot)}.cut", "slice", [output], [part], nbytes=2 * b.nbytes(part))
+        self._chunks.outputs[slot] = part
+        return b.ops
 
     def before(self, number: int) -> list[Op]:
         """What stands before a slot's own ops."""
@@ -70,7 +99,7 @@ class Messages:
             label = self._arrival(slot)
             self._b.block = self._block(slot)
             peer = -1 if direction == FORWARD else 1
-            arrives = _stream(self._b, slot, label)
+            arrives = self._stream(slot, label)
             self._b.message(f"{label}.recv", "recv", _tag(slot, label), [], [arrives], peer)
             return
 
@@ -79,7 +108,7 @@ class Messages:
         chunk's output gradient."""
         forward, number = slot.work == FORWARD, self._chunks.number(slot.chunk)
         there = _label(number + 1, "input") if forward else _label(number - 1, "grad")
-        label = _label(number, "output" if forward else "input.grad")
+        label = self._departure(slot)
         token, tag = self._b.tensor(f"{label}.sent", (0,), role="workspace"), _tag(slot, there)
         peer = 1 if forward else -1
         self._b.message(f"{label}.send", "send", tag, [self._chunks.outputs[slot]], [token], peer)
@@ -103,6 +132,17 @@ class Messages:
         what = "input" if slot.work == FORWARD else "grad"
         return _label(self._chunks.number(slot.chunk), what)
 
+    def _departure(self, slot: Slot) -> str:
+        what = "output" if slot.work == FORWARD else "input.grad"
+        return _label(self._chunks.number(slot.chunk), what)
+
+    def _shape(self) -> tuple[int, int]:
+        return self._b.rows // self._parts, self._b.gpt.hidden // self._b.grid.y
+
+    def _stream(self, slot: Slot, label: str) -> str:
+        """What arrives of the residual stream between two chunks, or of its gradient."""
+        return self._b.add(Buffer(_tag(slot, label), self._shape(), self._b.dtype, "activations"))
+
     def _block(self, slot: Slot) -> Block:
         return Block(slot.micro_batch, MODEL, slot.work, chunk=self._chunks.number(slot.chunk))
 
@@ -119,9 +159,3 @@ def _label(number: int, what: str) -> str:
 def _tag(slot: Slot, label: str) -> str:
     """What both sides of a message call it."""
     return op_name(slot.micro_batch, MODEL, label)
-
-
-def _stream(b: Builder, slot: Slot, label: str) -> str:
-    """The residual stream between two chunks, or its gradient, under this label."""
-    shape = (b.rows // rows.parts(b), b.gpt.hidden // b.grid.y)
-    return b.add(Buffer(_tag(slot, label), shape, b.dtype, "activations"))

@@ -5,11 +5,15 @@ from __future__ import annotations
 from workload.lowering.builder import Builder, Parameter
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.update import update
-from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, STEP
+from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, STEP, Part
 
 
-def finish(b: Builder) -> None:
-    """Emit everything between the last backward and the next step."""
+def finish(b: Builder, launches_of_slice: int = 0) -> None:
+    """Emit everything between the last backward and the next step.
+
+    A stack that handles the slices of weights one by one launches `launches_of_slice` kernels for
+    each: as many slices of each weight as there are ranks of data.
+    """
     b.block, tokens = STEP, b.shards_of("tokens")
     _sum_gradients(b)
     if b.stage < b.grid.pipe - 1:
@@ -17,6 +21,8 @@ def finish(b: Builder) -> None:
     b.all_reduce("loss.reduce", "loss", *tokens, *b.shards_of("layers"))
     _clip(b)
     update(b)
+    if launches_of_slice and b.grid.data > 1:
+        _handle_slices(b, launches_of_slice * b.grid.data)
 
 
 def _sum_gradients(b: Builder) -> None:
@@ -52,6 +58,14 @@ def _sum_small(b: Builder) -> None:
         b.collective("rows.reduce", "all_reduce", partial, partial, *rows_of_x, *tokens)
     if small and b.grid.size(*tokens) > 1:
         b.collective("small.reduce", "all_reduce", small, small, *tokens)
+
+
+def _handle_slices(b: Builder, count: int) -> None:
+    """Kernels for the slices of each weight, whose bytes the update has."""
+    numbers: dict[Part, int] = {}
+    for p in b.parameters.values():
+        numbers[p.owner] = number = numbers.get(p.owner, 0) + 1
+        b.op(f"slices.{number}", "launches", [], [], nbytes=0, part=p.owner, count=count)
 
 
 def _is_split_over_rows(b: Builder, grad: str) -> bool:

@@ -18,6 +18,7 @@ from workload.grid import WITHIN_STAGE
 from workload.lowering.lower import lower_slots
 from workload.lowering.sharding import sharding_of
 from workload.op import Op
+from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 from workload.program import Program
 from workload.schedule import Slot, slots
@@ -33,24 +34,26 @@ Thing = TypeVar("Thing")
 Key = tuple[Any, ...]
 
 
-def lower_again(gpt: GPT, plan: Plan, stage: int = 0) -> Program:
+def lower_again(gpt: GPT, plan: Plan, stage: int = 0, *, habits: Habits = NO_HABITS) -> Program:
     """The program that `lower` writes."""
     order = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
-    return lower_slots_again(gpt, plan, stage, order)
+    return lower_slots_again(gpt, plan, stage, order, habits)
 
 
-def lower_slots_again(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot]) -> Program:
+def lower_slots_again(
+    gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], habits: Habits = NO_HABITS
+) -> Program:
     """The program that `lower_slots` writes, in plain matmul forms."""
     sizes = [*(getattr(plan, key) for key in PLAN_SIZES), *(getattr(gpt, key) for key in GPT_SIZES)]
-    key = _key(gpt, plan), stage, tuple(order)
+    key = _key(gpt, plan), stage, tuple(order), habits
     programs = current_session().the(ProgramCache)
     for written in programs.of(key):
         values = written.formulas.values(sizes)
         if values is not None:
             return written.program(gpt, plan, values)
     if programs.is_new(key):
-        return lower_slots(gpt, plan, stage, order)
-    written = _written(gpt, plan, stage, order)
+        return lower_slots(gpt, plan, stage, order, habits=habits)
+    written = _written(gpt, plan, stage, order, habits)
     programs.put(key, written)
     values = written.formulas.values(sizes)
     assert values is not None, "a program meets its own conditions"
@@ -173,14 +176,17 @@ def _op(recipe: Recipe, values: Sequence[int], attributes: Sequence[Mapping[str,
         op.part,
         op.label,
         op.purpose,
+        op.launches,
     )
 
 
-def _written(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot]) -> _Written:
+def _written(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], habits: Habits) -> _Written:
     formulas = Formulas()
     of_plan = {key: formulas.input(getattr(plan, key)) for key in PLAN_SIZES}
     of_gpt = {key: formulas.input(getattr(gpt, key)) for key in GPT_SIZES}
-    pattern = lower_slots(replace(gpt, **of_gpt), replace(plan, **of_plan), stage, order)
+    pattern = lower_slots(
+        replace(gpt, **of_gpt), replace(plan, **of_plan), stage, order, habits=habits
+    )
     nbytes = tuple(buffer.nbytes for buffer in pattern.buffers.values())
     formulas.close()
     return _Written(formulas, pattern, nbytes)

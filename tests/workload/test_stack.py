@@ -1,0 +1,118 @@
+"""Habits of software stacks, by hand: each rewrites the ops that it is about, and no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from workload.gpt import GPT
+from workload.lowering import lower, lower_again
+from workload.op import Op
+from workload.passes.stack import NO_HABITS, Habits, scaled, with_habits
+from workload.plan import Plan
+from workload.program import Program
+
+TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
+PLAN = Plan(x=2, data=2, batch=4, micro_batch=1)
+PIPELINE = Plan(x=2, pipe=2, batch=2, micro_batch=1)
+STREAM_BYTES = 32 * 64 * 2  # rows, width, bf16
+
+
+def program(habits: Habits, plan: Plan = PLAN, stage: int = 0) -> Program:
+    return lower(TINY, plan, stage, habits=habits)
+
+
+def by_name(habits: Habits) -> dict[str, Op]:
+    return {op.name: op for op in program(habits).ops}
+
+
+def test_without_habits_nothing_is_changed() -> None:
+    ops = program(NO_HABITS).ops
+    assert with_habits(ops, {}, NO_HABITS) == (list(ops), {})
+
+
+def test_an_op_is_fused_by_its_kind_or_by_its_label_and_then_no_bytes_are_its_own() -> None:
+    before, after = by_name(NO_HABITS), by_name(Habits(fused=("gelu", "down.add")))
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {
+        f"m{m}.l{n}.{op}" for m in (0, 1) for n in (0, 1) for op in ("gelu", "down.add")
+    }
+    assert all((after[name].launches, after[name].nbytes) == (0, 0) for name in changed)
+
+
+def test_fp8_casts_the_first_operand_of_each_linear_of_a_layer_into_a_byte_an_element() -> None:
+    found = program(Habits(fp8=True))
+    linears = [op for op in found.ops if op.kind == "matmul" and op.part.is_layer]
+    casts = {op.writes[0]: op for op in found.ops if op.kind == "cast" and op.part.is_layer}
+    assert len(linears) == len(casts) == 2 * 2 * 4 * 3  # micro-batches, layers, linears, products
+    for op in linears:
+        cast, (m, k) = casts[op.reads[0]], (op.attributes["m"], op.attributes["k"])
+        assert (op.dtype, cast.dtype, cast.nbytes) == ("fp8", "bf16", 3 * m * k)
+        copy = found.buffers[op.reads[0]]
+        assert (copy.nbytes, copy.role) == (m * k, "workspace")
+    assert all(op.dtype == "bf16" for op in found.ops if op.kind == "matmul" and op not in linears)
+
+
+def test_an_op_in_steps_goes_through_memory_and_is_launched_as_often_as_said() -> None:
+    habits = Habits(passes=(("gelu", 2.5),), launches=(("gelu", 3),))
+    before, after = by_name(NO_HABITS), by_name(habits)
+    name = "m0.l0.gelu"
+    assert (after[name].nbytes, after[name].launches) == (5 * before[name].nbytes // 2, 3)
+    assert {n for n in before if before[n] != after[n]} == {
+        n for n in before if n.endswith(".gelu")
+    }
+
+
+def test_what_a_stack_sends_is_in_the_programs_volume() -> None:
+    before = program(NO_HABITS).comm_bytes
+    after = program(Habits(payloads=(("all_reduce", 2.0),))).comm_bytes
+    assert after == {axes: 2 * nbytes for axes, nbytes in before.items()}
+
+
+def test_ranks_of_x_send_a_part_of_a_message_each_and_gather_it_where_it_arrives() -> None:
+    first, last = (program(Habits(scatter_gather=True), PIPELINE, stage) for stage in (0, 1))
+    assert {op.nbytes for op in (*first.ops, *last.ops) if op.is_message} == {STREAM_BYTES // 2}
+    (gather, *_) = [op for op in last.ops if op.label == "c1.input.gather"]
+    assert (gather.kind, gather.axes, gather.nbytes) == ("all_gather", ("x",), STREAM_BYTES)
+    (cut, *_) = [op for op in first.ops if op.label == "c0.output.cut"]
+    assert cut.nbytes == STREAM_BYTES
+    usual = program(NO_HABITS, PIPELINE)
+    assert {op.nbytes for op in usual.ops if op.is_message} == {STREAM_BYTES}
+
+
+def test_with_sequence_parallelism_messages_are_parts_already() -> None:
+    plan = replace(PIPELINE, sequence_parallel=True)
+    assert program(Habits(scatter_gather=True), plan).ops == program(NO_HABITS, plan).ops
+
+
+def test_slices_of_weights_are_launched_one_by_one_behind_the_update() -> None:
+    ops = [op for op in program(Habits(launches_of_slice=3)).ops if op.kind == "launches"]
+    assert len(ops) == len(program(NO_HABITS).layouts)
+    assert {op.attributes["count"] for op in ops} == {3 * 2}  # for each rank of data
+    alone = lower(TINY, replace(PLAN, data=1), habits=Habits(launches_of_slice=3))
+    assert not [op for op in alone.ops if op.kind == "launches"]
+
+
+EVERY = Habits(
+    fused=("gelu",),
+    fp8=True,
+    passes=(("layernorm", 2.33),),
+    payloads=(("all_reduce", 0.5),),
+    launches=(("layernorm", 2),),
+    scatter_gather=True,
+    launches_of_slice=2,
+)
+
+
+@pytest.mark.parametrize("plan", [PLAN, PIPELINE])
+def test_lowering_again_has_the_same_habits(plan: Plan) -> None:
+    for hidden in (64, 64, 128, 256):
+        gpt = replace(TINY, hidden=hidden, ffn=4 * hidden)
+        again, plain = lower_again(gpt, plan, habits=EVERY), lower(gpt, plan, habits=EVERY)
+        assert (again.ops, dict(again.buffers)) == (plain.ops, dict(plain.buffers))
+
+
+def test_a_factor_is_taken_as_it_is_written() -> None:
+    assert [scaled(100, factor) for factor in (2.33, 0.5, 1.0)] == [233, 50, 100]
+    assert [scaled(number, 0.5) for number in (1, 2, 3)] == [1, 1, 2]  # half up

@@ -1,0 +1,152 @@
+"""Habits of software stacks as passes: what a framework makes of the ops of a slot or a step.
+
+Each habit rewrites ops of the program, so that volumes, memory and the list of ops are those of the
+stack. Our executor has none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from workload.naming import op_name
+from workload.op import Buffer, Op
+
+Shares = tuple[tuple[str, float], ...]
+Buffers = dict[str, Buffer]
+Habit = Callable[[Sequence[Op], Mapping[str, Buffer], "Habits"], tuple[list[Op], Buffers]]
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What a stack does unlike one kernel for every op of the program.
+
+    `fused` names kinds or labels of ops that run inside a neighbour's kernel. With `fp8` the
+    linears of the layers multiply in fp8. `passes` has, for a kind of op made of several kernels,
+    how often as many bytes go through memory as through one kernel, `launches` how many kernels the
+    host issues. `payloads` has, for a kind of collective, how many bytes the stack sends for each
+    of the program's: another data type, or sent more often. With `scatter_gather` each rank of x
+    sends its part of a message between stages, and the parts are gathered where they arrive.
+    `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
+    weight, one for each rank of data.
+    """
+
+    fused: tuple[str, ...] = ()
+    fp8: bool = False
+    passes: Shares = ()
+    payloads: Shares = ()
+    launches: tuple[tuple[str, int], ...] = ()
+    scatter_gather: bool = False
+    launches_of_slice: int = 0
+
+
+NO_HABITS = Habits()
+
+
+def fuse(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> tuple[list[Op], Buffers]:
+    """A fused op is no kernel, and none of its bytes go through memory on their own."""
+
+    def fused(op: Op) -> Op:
+        inside = op.kind in habits.fused or op.label in habits.fused
+        return replace(op, nbytes=0, launches=0) if inside else op
+
+    return [fused(op) for op in ops], {}
+
+
+def multiply_in_fp8(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits
+) -> tuple[list[Op], Buffers]:
+    """The linears of layers in fp8, each behind an op that casts its first operand.
+
+    Source: NVIDIA Transformer Engine casts activations and gradients as they come, mostly inside
+    the kernel before, so that a cast launches no kernel of its own. Weights are cast once in a
+    step, which is left out, as are scaling factors; the classifier and attention stay in 16 bits.
+    """
+    if not habits.fp8:
+        return list(ops), {}
+    result: list[Op] = []
+    added: Buffers = {}
+    for op in ops:
+        if not is_linear(op):
+            result.append(op)
+            continue
+        source, label = op.reads[0], f"{op.label}.cast"
+        name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
+        m, k = op.attributes["m"], op.attributes["k"]
+        copy = Buffer(f"{name}.o", (m, k), "fp8", "workspace")
+        added[copy.name] = copy
+        cast = replace(
+            op,
+            name=name,
+            kind="cast",
+            reads=(source,),
+            writes=(copy.name,),
+            nbytes=3 * m * k,
+            flops=0,
+            attributes={},
+            label=label,
+            purpose="",
+            launches=0,
+        )
+        result += [cast, replace(op, reads=(copy.name, *op.reads[1:]), dtype="fp8")]
+    return result, added
+
+
+def is_linear(op: Op) -> bool:
+    """Whether a matmul is a linear of a layer, which fp8 training runs in fp8."""
+    return op.kind == "matmul" and op.part.is_layer
+
+
+def in_steps(
+    ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits
+) -> tuple[list[Op], Buffers]:
+    """Ops that are several kernels: what goes through memory, and what the host issues."""
+    passes, launches = dict(habits.passes), dict(habits.launches)
+
+    def whole(op: Op) -> Op:
+        if op.launches and op.kind in launches:
+            op = replace(op, launches=launches[op.kind])
+        return replace(op, nbytes=scaled(op.nbytes, passes[op.kind])) if op.kind in passes else op
+
+    return [whole(op) for op in ops], {}
+
+
+def on_the_wire(
+    ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits
+) -> tuple[list[Op], Buffers]:
+    """Collectives with the bytes that the stack sends."""
+    sent = dict(habits.payloads)
+
+    def whole(op: Op) -> Op:
+        if not op.is_collective or op.kind not in sent:
+            return op
+        return replace(op, nbytes=scaled(op.nbytes, sent[op.kind]))
+
+    return [whole(op) for op in ops], {}
+
+
+def scaled(number: int, factor: float) -> int:
+    """A whole number times a factor as it is written, rounded half up.
+
+    >>> scaled(3, 2.33), scaled(10, 0.25)
+    (7, 3)
+    """
+    share = Fraction(str(factor))
+    return (number * 2 * share.numerator + share.denominator) // (2 * share.denominator)
+
+
+HABITS: tuple[Habit, ...] = (fuse, multiply_in_fp8, in_steps, on_the_wire)
+
+
+def with_habits(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits
+) -> tuple[list[Op], Buffers]:
+    """The ops as a stack performs them, and the buffers that this takes."""
+    result, added = list(ops), dict[str, Buffer]()
+    if habits == NO_HABITS:
+        return result, added
+    for habit in HABITS:
+        result, more = habit(result, buffers, habits)
+        added |= more
+    return result, added
