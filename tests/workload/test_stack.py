@@ -9,7 +9,7 @@ import pytest
 from workload.gpt import GPT
 from workload.lowering import lower, lower_again
 from workload.op import Op
-from workload.passes.stack import NO_HABITS, Habits, scaled, with_habits
+from workload.passes.stack import HABITS, NO_HABITS, Habits, scaled, with_habits
 from workload.plan import Plan
 from workload.program import Program
 
@@ -111,6 +111,12 @@ def test_lowering_again_has_the_same_habits(plan: Plan) -> None:
         gpt = replace(TINY, hidden=hidden, ffn=4 * hidden)
         again, plain = lower_again(gpt, plan, habits=EVERY), lower(gpt, plan, habits=EVERY)
         assert (again.ops, dict(again.buffers)) == (plain.ops, dict(plain.buffers))
+
+
+def test_every_habit_is_one_row_with_a_source() -> None:
+    assert not [each.name for each in HABITS if each.matters(NO_HABITS)]
+    assert all(each.matters(EVERY) and each.words and each.source for each in HABITS)
+    assert len({each.name for each in HABITS}) == len(HABITS)
 
 
 def test_a_factor_is_taken_as_it_is_written() -> None:

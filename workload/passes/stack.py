@@ -15,7 +15,7 @@ from workload.op import Buffer, Op
 
 Shares = tuple[tuple[str, float], ...]
 Buffers = dict[str, Buffer]
-Habit = Callable[[Sequence[Op], Mapping[str, Buffer], "Habits"], tuple[list[Op], Buffers]]
+Rewritten = tuple[list[Op], Buffers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Habits:
 NO_HABITS = Habits()
 
 
-def fuse(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> tuple[list[Op], Buffers]:
+def fuse(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
     """A fused op is no kernel, and none of its bytes go through memory on their own."""
 
     def fused(op: Op) -> Op:
@@ -54,17 +54,13 @@ def fuse(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> tuple[li
     return [fused(op) for op in ops], {}
 
 
-def multiply_in_fp8(
-    ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits
-) -> tuple[list[Op], Buffers]:
+def multiply_in_fp8(ops: Sequence[Op], _: Mapping[str, Buffer], __: Habits) -> Rewritten:
     """The linears of layers in fp8, each behind an op that casts its first operand.
 
     Source: NVIDIA Transformer Engine casts activations and gradients as they come, mostly inside
     the kernel before, so that a cast launches no kernel of its own. Weights are cast once in a
     step, which is left out, as are scaling factors; the classifier and attention stay in 16 bits.
     """
-    if not habits.fp8:
-        return list(ops), {}
     result: list[Op] = []
     added: Buffers = {}
     for op in ops:
@@ -98,9 +94,7 @@ def is_linear(op: Op) -> bool:
     return op.kind == "matmul" and op.part.is_layer
 
 
-def in_steps(
-    ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits
-) -> tuple[list[Op], Buffers]:
+def in_steps(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
     """Ops that are several kernels: what goes through memory, and what the host issues."""
     passes, launches = dict(habits.passes), dict(habits.launches)
 
@@ -112,9 +106,7 @@ def in_steps(
     return [whole(op) for op in ops], {}
 
 
-def on_the_wire(
-    ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits
-) -> tuple[list[Op], Buffers]:
+def on_the_wire(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
     """Collectives with the bytes that the stack sends."""
     sent = dict(habits.payloads)
 
@@ -136,17 +128,77 @@ def scaled(number: int, factor: float) -> int:
     return (number * 2 * share.numerator + share.denominator) // (2 * share.denominator)
 
 
-HABITS: tuple[Habit, ...] = (fuse, multiply_in_fp8, in_steps, on_the_wire)
+@dataclass(frozen=True, slots=True)
+class HabitPass:
+    """One habit: `matters` says of the habits of a stack whether it has this one.
+
+    `scope` is what the pass goes over: the "ops" of a program (`rewrites`), or "messages" and the
+    "step", whose lowering does it itself.
+    """
+
+    name: str
+    words: str
+    source: str
+    scope: str
+    matters: Callable[[Habits], bool]
+    rewrites: Callable[[Sequence[Op], Mapping[str, Buffer], Habits], Rewritten] | None = None
 
 
-def with_habits(
-    ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits
-) -> tuple[list[Op], Buffers]:
+HABITS = (
+    HabitPass(
+        name="fusion",
+        words="ops that run inside a neighbour's kernel",
+        source="validation/data/dialects.toml, for each framework",
+        scope="ops",
+        matters=lambda habits: bool(habits.fused),
+        rewrites=fuse,
+    ),
+    HabitPass(
+        name="fp8",
+        words="linears of layers in fp8, their first operands cast before",
+        source="NVIDIA Transformer Engine, user guide, FP8 primer",
+        scope="ops",
+        matters=lambda habits: habits.fp8,
+        rewrites=multiply_in_fp8,
+    ),
+    HabitPass(
+        name="steps",
+        words="ops that are several kernels",
+        source="validation/data/dialects.toml, for each framework",
+        scope="ops",
+        matters=lambda habits: bool(habits.passes or habits.launches),
+        rewrites=in_steps,
+    ),
+    HabitPass(
+        name="wire",
+        words="collectives in another data type, or sent more often",
+        source="validation/data/dialects.toml, for each framework",
+        scope="ops",
+        matters=lambda habits: bool(habits.payloads),
+        rewrites=on_the_wire,
+    ),
+    HabitPass(
+        name="scatter_gather",
+        words="messages between stages in parts over several NICs",
+        source="Narayanan et al. (SC21), section 4.1",
+        scope="messages",
+        matters=lambda habits: habits.scatter_gather,
+    ),
+    HabitPass(
+        name="slices",
+        words="kernels for the slices of weights one by one",
+        source="github.com/huggingface/nanotron, ZeroDistributedOptimizer",
+        scope="step",
+        matters=lambda habits: bool(habits.launches_of_slice),
+    ),
+)
+
+
+def with_habits(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
     """The ops as a stack performs them, and the buffers that this takes."""
     result, added = list(ops), dict[str, Buffer]()
-    if habits == NO_HABITS:
-        return result, added
-    for habit in HABITS:
-        result, more = habit(result, buffers, habits)
-        added |= more
+    for each in HABITS:
+        if each.rewrites is not None and each.matters(habits):
+            result, more = each.rewrites(result, buffers, habits)
+            added |= more
     return result, added
