@@ -46,7 +46,7 @@ class AsyncWork:
             self._recorder.track(index, op.stream, work)
             self._queues.setdefault(op.stream, deque()).append((index, work))
 
-    def land(self, stream: str, index: int) -> None:
+    def wait_for(self, stream: str, index: int) -> None:
         """Wait for a stream's ops up to op `index`, in the order in which they were issued."""
         queue = self._queues.get(stream)
         while queue and queue[0][0] <= index:
@@ -54,11 +54,11 @@ class AsyncWork:
             work.wait()
             self._recorder.awaited(issued)
 
-    def land_all(self) -> None:
+    def wait_for_all(self) -> None:
         """Wait for everything."""
         for stream, queue in self._queues.items():
             if queue:
-                self.land(stream, queue[-1][0])
+                self.wait_for(stream, queue[-1][0])
 
 
 class SideWork:

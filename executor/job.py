@@ -30,7 +30,7 @@ from workload.program import Program
 _LOST = re.compile(r"gloo|connection|timed? ?out|ncclRemoteError|ncclSystemError|abort", re.I)
 
 
-def perform(job: Job, seat: RankInfo, report: Report) -> dict[str, Any]:
+def perform(job: Job, info: RankInfo, report: Report) -> dict[str, Any]:
     """Connect to the other ranks, train, and return what rank 0 has to say; other ranks nothing.
 
     `report` gets a dict per step. The result holds losses, step times, the largest peak of all
@@ -39,13 +39,13 @@ def perform(job: Job, seat: RankInfo, report: Report) -> dict[str, Any]:
     """
     text = read_text(job.text)
     check_text(text, job.gpt)
-    with connected(seat, job.threads, job.timeout_s, job.device) as device:
-        stage = job.plan.grid.coordinates(seat.rank)["pipe"]
+    with connected(info, job.threads, job.timeout_s, job.device) as device:
+        stage = job.plan.grid.coordinates(info.rank)["pipe"]
         program = lower(job.gpt, job.plan, stage, forms=dict(job.forms))
-        _check_memory(program, seat, device)
-        groups = ProcessGroups(seat.rank, job.timeout_s)
+        _check_memory(program, info, device)
+        groups = ProcessGroups(info.rank, job.timeout_s)
         adamw, seed = job.adamw, job.seed
-        trainer = Trainer(program, groups, rank=seat.rank, device=device, adamw=adamw, seed=seed)
+        trainer = Trainer(program, groups, rank=info.rank, device=device, adamw=adamw, seed=seed)
         trainer.start_afresh(job.seed)
         batches = (
             batch_of(text, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
@@ -55,20 +55,20 @@ def perform(job: Job, seat: RankInfo, report: Report) -> dict[str, Any]:
             report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
 
         run = trainer.run(batches, each, recorded=job.steps)
-        result = _gather(run, seat)
+        result = _gather(run, info)
         return {**result, "device": device.type} if result else {}
 
 
-def _check_memory(program: Program, seat: RankInfo, device: torch.device) -> None:
+def _check_memory(program: Program, info: RankInfo, device: torch.device) -> None:
     if device.type == "cpu":
-        check_memory(program, seat.local_ranks)
+        check_memory(program, info.local_ranks)
     else:
-        check_device_memory(program, seat.rank, torch.cuda.mem_get_info(device)[0])
+        check_device_memory(program, info.rank, torch.cuda.mem_get_info(device)[0])
 
 
 @contextmanager
 def connected(
-    seat: RankInfo, threads: int, timeout_s: float, wanted: str = "auto"
+    info: RankInfo, threads: int, timeout_s: float, wanted: str = "auto"
 ) -> Iterator[torch.device]:
     """Join the job's process group for as long as the with statement lasts; gives the device.
 
@@ -76,61 +76,61 @@ def connected(
     wait for ranks that are gone or stand in a collective.
     """
     torch.set_num_threads(threads)
-    device = _device(seat, wanted)
+    device = _device(info, wanted)
     try:
-        _join(seat, device, timeout_s)
+        _join(info, device, timeout_s)
     except (dist.DistError, RuntimeError, ValueError) as error:
-        message = f"rank {seat.rank} cannot join the others: {first_sentence(str(error))}"
+        message = f"rank {info.rank} cannot join the others: {first_sentence(str(error))}"
         raise PeersLostError(message) from None
     try:
         yield device
     except torch.OutOfMemoryError as error:
-        message = f"rank {seat.rank} does not fit: {first_sentence(str(error))}"
+        message = f"rank {info.rank} does not fit: {first_sentence(str(error))}"
         raise PlanCannotRunError(message) from None
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         reason = first_sentence(str(error))
         if _LOST.search(str(error)):
-            raise PeersLostError(f"rank {seat.rank} lost the others: {reason}") from None
-        raise LaunchError(f"rank {seat.rank} cannot communicate: {reason}") from None
+            raise PeersLostError(f"rank {info.rank} lost the others: {reason}") from None
+        raise LaunchError(f"rank {info.rank} cannot communicate: {reason}") from None
     dist.destroy_process_group()
 
 
-def _join(seat: RankInfo, device: torch.device, timeout_s: float) -> None:
-    file = seat.meeting_file
-    store = None if file is None else FileStore(file, seat.ranks)
+def _join(info: RankInfo, device: torch.device, timeout_s: float) -> None:
+    file = info.store_file
+    store = None if file is None else FileStore(file, info.ranks)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=seat.meeting if store is None else None,
+        init_method=info.init_method if store is None else None,
         store=store,
-        rank=seat.rank,
-        world_size=seat.ranks,
+        rank=info.rank,
+        world_size=info.ranks,
         timeout=timedelta(seconds=timeout_s),
         device_id=device if device.type == "cuda" else None,  # communicators are formed at once
     )
 
 
-def _device(seat: RankInfo, wanted: str) -> torch.device:
+def _device(info: RankInfo, wanted: str) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
-    device = torch.device("cuda", seat.gpu(torch.cuda.device_count()))
+    device = torch.device("cuda", info.gpu(torch.cuda.device_count()))
     torch.cuda.set_device(device)
     return device
 
 
-def _gather(run: TrainingRun, seat: RankInfo) -> dict[str, Any]:
+def _gather(run: TrainingRun, info: RankInfo) -> dict[str, Any]:
     mine = {
-        "rank": seat.rank,
+        "rank": info.rank,
         "peak_bytes": run.peak_bytes,
         "carried": run.carried,
         "ops": [span.op.name for span in run.timeline.spans],
         "start_s": [span.start_s for span in run.timeline.spans],
         "end_s": [span.end_s for span in run.timeline.spans],
     }
-    everyone: list[Any] = [None] * seat.ranks if seat.rank == 0 else []
-    dist.gather_object(mine, everyone if seat.rank == 0 else None)
-    if seat.rank:
+    everyone: list[Any] = [None] * info.ranks if info.rank == 0 else []
+    dist.gather_object(mine, everyone if info.rank == 0 else None)
+    if info.rank:
         return {}
     last = run.steps[-1]
     return {

@@ -32,21 +32,21 @@ def play(
     Ops are issued in the given order of their indices, or as the program lists them. Waits fall
     where its data flow says, and a buffer is freed where its live range ends.
     """
-    flying = AsyncWork(recorder, at)
+    in_flight = AsyncWork(recorder, at)
     carried: dict[str, int] = {}
     order = order or range(len(program.ops))
     for index in order:
         op = program.ops[index]
         for awaited in program.waits[index]:
-            flying.land(program.ops[awaited].stream, awaited)
+            in_flight.wait_for(program.ops[awaited].stream, awaited)
         recorder.begin(index)
         if op.communicates:
             work = _communicate(op, table, groups, at, carried)
         else:
-            work = _compute(op, table, flying, at)
-        flying.started(index, op, work)
+            work = _compute(op, table, in_flight, at)
+        in_flight.started(index, op, work)
         if index == order[-1]:
-            flying.land_all()  # before the buffers of what nobody waited for are freed
+            in_flight.wait_for_all()  # before the buffers of what nobody waited for are freed
         for name in program.releases[index]:
             table.free(name)
     return carried
@@ -62,7 +62,7 @@ def _communicate(
     return issue(op, pairs, groups.of(op), at)
 
 
-def _compute(op: Op, table: BufferTable, flying: AsyncWork, at: RankContext) -> Waitable | None:
+def _compute(op: Op, table: BufferTable, in_flight: AsyncWork, at: RankContext) -> Waitable | None:
     reads = [table[name] for name in op.reads]
     writes = [table.output(name) for name in op.writes]
-    return flying.perform(op, partial(KERNELS[op.kind], op, reads, writes, at))
+    return in_flight.perform(op, partial(KERNELS[op.kind], op, reads, writes, at))

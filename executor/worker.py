@@ -45,18 +45,18 @@ def main() -> int:
     return 0
 
 
-def _perform(task: str, description: str, seat: RankInfo, say: Report) -> dict[str, Any]:
+def _perform(task: str, description: str, info: RankInfo, say: Report) -> dict[str, Any]:
     if task == "calibrate":
         from executor.calibrating.calibrate_worker import measure
 
-        return measure(Calibration.from_json(description), seat, say)
+        return measure(Calibration.from_json(description), info, say)
     if task == "measure":
         from executor.calibrating.measure_ops import measure as measure_ops
 
-        return measure_ops(Measurement.from_json(description), seat, say)
+        return measure_ops(Measurement.from_json(description), info, say)
     from executor.job import perform
 
-    return perform(Job.from_json(description), seat, say)
+    return perform(Job.from_json(description), info, say)
 
 
 def _failure(error: Exception) -> dict[str, Any]:

@@ -28,15 +28,17 @@ from workload.plan import Plan
 Progress = Callable[[str], None]
 
 
-def calibrate(task: Calibration, ranks: int, progress: Progress, *, solo: bool) -> dict[str, Any]:
+def calibrate(
+    task: Calibration, ranks: int, progress: Progress, *, one_rank: bool
+) -> dict[str, Any]:
     """The machine document of this machine with `ranks` devices.
 
-    With `solo`, kernels are measured a second time with one rank alone, for predictions of fewer
-    ranks than the machine has.
+    With `one_rank`, kernels are measured a second time with one rank alone, for predictions of
+    fewer ranks than the machine has.
     """
     runs = [
         _measure(task, count, progress)
-        for count in ((1, ranks) if solo and ranks > 1 else (ranks,))
+        for count in ((1, ranks) if one_rank and ranks > 1 else (ranks,))
     ]
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     measured = f"{when}, torch {runs[-1].torch}, {task.threads} thread(s) a rank"
@@ -69,7 +71,7 @@ def cached(
     with alone(path):
         if why := _lacking(path, ranks):
             announce(why)
-            keep(path, calibrate(task, ranks, progress, solo=False))
+            keep(path, calibrate(task, ranks, progress, one_rank=False))
             announce(f"kept in {path}")
     return path
 

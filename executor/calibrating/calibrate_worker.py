@@ -42,16 +42,16 @@ MOST_SHARE = 0.99  # of compute's time lost beside a collective: with all of it 
 BELOW = {"int64": 200, "uint8": 2}  # tokens, and masks of ones and zeros
 
 
-def measure(task: Calibration, seat: RankInfo, report: Report) -> dict[str, Any]:
+def measure(task: Calibration, info: RankInfo, report: Report) -> dict[str, Any]:
     """Time everything on all ranks at once: the fields of `Calibrated`, for rank 0 to say."""
-    with connected(seat, task.threads, task.timeout_s, task.device) as device:
+    with connected(info, task.threads, task.timeout_s, task.device) as device:
         place = RankContext(
-            grid=Grid(data=seat.ranks), rank=seat.rank, device=device, adamw=AdamW()
+            grid=Grid(data=info.ranks), rank=info.rank, device=device, adamw=AdamW()
         )
-        groups = ProcessGroups(seat.rank, task.timeout_s)
+        groups = ProcessGroups(info.rank, task.timeout_s)
         tables: dict[str, Tables] = {"kernels": {}, "collectives": {}}
         issued: dict[str, list[float]] = {}
-        samples = list(_samples(task, seat))
+        samples = list(_samples(task, info))
         sample_s = task.sample_s / 2 if task.quick else task.sample_s
         for done, (table, key, features, sample) in enumerate(samples, start=1):
             row = {**features, "seconds": seconds_of(sample, place, groups, sample_s)}
@@ -64,7 +64,7 @@ def measure(task: Calibration, seat: RankInfo, report: Report) -> dict[str, Any]
             collectives=tables["collectives"],
             overlap=_compute_share(task, place, groups),
             device=device_name(device),
-            memory_bytes=memory_bytes(device, seat.local_ranks),
+            memory_bytes=memory_bytes(device, info.local_ranks),
             torch=str(torch.__version__),
             reserve_bytes=reserve_bytes(device),
             host={key: statistics.median(seconds) for key, seconds in issued.items()},
@@ -90,16 +90,16 @@ def _compute_share(task: Calibration, place: RankContext, groups: ProcessGroups)
 
 
 def _samples(
-    task: Calibration, seat: RankInfo
+    task: Calibration, info: RankInfo
 ) -> Iterator[tuple[str, str, dict[str, float], Sample]]:
-    ranks = seat.ranks
+    ranks = info.ranks
     for precision in task.precisions:
         for sample in kernels(precision, quick=task.quick):
             features = {"ranks": float(ranks), **sample.features}
             yield "kernels", f"{sample.key}@{precision}", features, sample
     for sample in collectives(ranks, quick=task.quick):
         yield "collectives", sample.key, sample.features, sample
-    for sample in messages(seat.rank, ranks, quick=task.quick):
+    for sample in messages(info.rank, ranks, quick=task.quick):
         yield "collectives", sample.key, sample.features, sample
 
 

@@ -9,14 +9,15 @@ from executor.launching.task_specs import Calibrated, Tables
 
 
 def machine_document(
-    solo: Calibrated | None, crowd: Calibrated, ranks: int, measured: str
+    one_rank: Calibrated | None, all_ranks: Calibrated, ranks: int, measured: str
 ) -> dict[str, Any]:
     """A machine of one node with `ranks` devices, as `topologies` reads it from JSON.
 
-    `crowd` was measured with all ranks busy at once, `solo` with one. Peaks are the best rates that
-    were measured, so that FLOP utilisation relates to them. `measured` says when and with what.
+    `all_ranks` was measured with all ranks busy at once, `one_rank` with one. Peaks are the best
+    rates that were measured, so that FLOP utilisation relates to them. `measured` says when and
+    with what.
     """
-    kernels = _merged([run.kernels for run in (solo, crowd) if run is not None])
+    kernels = _merged([run.kernels for run in (one_rank, all_ranks) if run is not None])
     source = f"simgpt calibrate: {measured}"
     copy_rate = f"{max(_rates(kernels, 'add'), default=1e9):.4g} B/s"
 
@@ -25,12 +26,12 @@ def machine_document(
 
     return {
         "name": "host",
-        "description": f"{crowd.device}, {ranks} ranks, calibrated",
+        "description": f"{all_ranks.device}, {ranks} ranks, calibrated",
         "nodes": fact(1),
         "device": {
-            "name": crowd.device,
-            "memory": fact(f"{crowd.memory_bytes} B"),
-            "reserve": fact(f"{crowd.reserve_bytes} B"),
+            "name": all_ranks.device,
+            "memory": fact(f"{all_ranks.memory_bytes} B"),
+            "reserve": fact(f"{all_ranks.reserve_bytes} B"),
             "memory_bandwidth": fact(copy_rate),
             "memory_efficiency": fact(1.0),
             "launch": fact("0 s"),
@@ -43,8 +44,8 @@ def machine_document(
             "host": {"bandwidth": fact(copy_rate)},
         },
         "interconnect": {"kind": "none"},
-        "software": {"name": f"torch {crowd.torch}", "compute_share": fact(crowd.overlap)},
-        "profile": _profile(kernels, crowd, measured),
+        "software": {"name": f"torch {all_ranks.torch}", "compute_share": fact(all_ranks.overlap)},
+        "profile": _profile(kernels, all_ranks, measured),
     }
 
 
@@ -61,12 +62,12 @@ def _matmul_facts(kernels: Tables, fact: Callable[[Any], dict[str, Any]]) -> dic
     }
 
 
-def _profile(kernels: Tables, crowd: Calibrated, measured: str) -> dict[str, Any]:
+def _profile(kernels: Tables, all_ranks: Calibrated, measured: str) -> dict[str, Any]:
     return {
         "kernels": {key: _table(rows) for key, rows in kernels.items()},
-        "collectives": {key: _table(rows) for key, rows in crowd.collectives.items()},
-        "host": crowd.host,
-        "provenance": {"measured": measured, "device": crowd.device},
+        "collectives": {key: _table(rows) for key, rows in all_ranks.collectives.items()},
+        "host": all_ranks.host,
+        "provenance": {"measured": measured, "device": all_ranks.device},
     }
 
 

@@ -30,7 +30,7 @@ KEEP_EVERY = 8  # ops between two writes of the file
 COPIES = ("to_device", "to_host")
 
 
-def measure(task: Measurement, seat: RankInfo, report: Report) -> dict[str, Any]:
+def measure(task: Measurement, info: RankInfo, report: Report) -> dict[str, Any]:
     """The seconds of every distinct op of the task's plan, by signature."""
     every = {
         key: found
@@ -38,7 +38,7 @@ def measure(task: Measurement, seat: RankInfo, report: Report) -> dict[str, Any]
         if found[0].kind not in COPIES
     }
     peaks = _peaks(task, {program.stage for _, program in every.values()})
-    with connected(seat, task.threads, task.timeout_s, task.device) as device:
+    with connected(info, task.threads, task.timeout_s, task.device) as device:
         path = _file(Path(task.folder), device, task.threads)
         known = _known(path, report)
         slices = {stage: scratch_of(peak, device) for stage, peak in peaks.items()}
@@ -48,7 +48,7 @@ def measure(task: Measurement, seat: RankInfo, report: Report) -> dict[str, Any]
         for done, key in enumerate(new, start=1):
             op, program = every[key]
             sample = Sample(op.kind, {}, repeats(op, program), peak_bytes=peaks[program.stage])
-            known[under[key]] = _op_s(op, sample, device, task, seat)
+            known[under[key]] = _op_s(op, sample, device, task, info)
             report({"done": done, "of": len(new), "measuring": op.kind})
             if done % KEEP_EVERY == 0 or done == len(new):
                 keep(path, known)
@@ -61,9 +61,9 @@ def _peaks(task: Measurement, stages: Iterable[int]) -> dict[int, int]:
     return {stage: lower(task.gpt, task.plan, stage).peak.total_bytes for stage in stages}
 
 
-def _op_s(op: Op, sample: Sample, device: torch.device, task: Measurement, seat: RankInfo) -> float:
+def _op_s(op: Op, sample: Sample, device: torch.device, task: Measurement, info: RankInfo) -> float:
     place = RankContext(grid=task.plan.grid, rank=0, device=device, adamw=AdamW())
-    groups = ProcessGroups(seat.rank, task.timeout_s)
+    groups = ProcessGroups(info.rank, task.timeout_s)
     try:
         seconds = seconds_of(sample, place, groups, task.sample_s)
         # One number an op: the slower of a GPU and its host counts, as if it stood alone.

@@ -19,16 +19,16 @@ MOST_DIGITS = 19
 class RankInfo:
     """Which rank this process is, of how many, and which device of its node it takes.
 
-    `local_ranks` share its node (1 where the launcher does not say); `meeting` is where torch finds
-    the other ranks: a URL, or a file on this machine. `bound` says that the launcher shows each
-    task one GPU of its own, as srun does with --gpus-per-task or --gpu-bind.
+    `local_ranks` share its node (1 where the launcher does not say); `init_method` is where torch
+    finds the other ranks: a URL, or a file on this machine. `bound` says that the launcher shows
+    each task one GPU of its own, as srun does with --gpus-per-task or --gpu-bind.
     """
 
     rank: int
     ranks: int
     local_rank: int
     local_ranks: int = 1
-    meeting: str = ENVIRONMENT
+    init_method: str = ENVIRONMENT
     bound: bool = False
 
     @staticmethod
@@ -38,7 +38,7 @@ class RankInfo:
 
     @staticmethod
     def from_environment(environment: Mapping[str, str]) -> RankInfo | None:
-        """The seat that torchrun or srun gave this process; None when nobody did."""
+        """What torchrun or srun told this process; None when nobody did."""
         if "RANK" in environment or "WORLD_SIZE" in environment:
             return _of_torchrun(environment)
         if "SLURM_PROCID" in environment and "SLURM_NTASKS" in environment:
@@ -46,9 +46,9 @@ class RankInfo:
         return None
 
     @property
-    def meeting_file(self) -> str | None:
+    def store_file(self) -> str | None:
         """The file in which the ranks meet, where they do not meet at an address."""
-        return self.meeting.removeprefix(FILE) if self.meeting.startswith(FILE) else None
+        return self.init_method.removeprefix(FILE) if self.init_method.startswith(FILE) else None
 
     def gpu(self, gpus: int) -> int:
         """Which of the `gpus` GPUs that this process sees is its own; refused if none is."""
@@ -73,27 +73,29 @@ def _of_torchrun(environment: Mapping[str, str]) -> RankInfo:
             )
     _whole(environment, "MASTER_PORT", 1)
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    return _seat(environment, names, ENVIRONMENT)
+    return _rank_info(environment, names, ENVIRONMENT)
 
 
 def _of_srun(environment: Mapping[str, str]) -> RankInfo | None:
     """None inside a batch script or a shell of one task: there, nobody started other ranks."""
     names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
     told = "MASTER_ADDR" in environment and "MASTER_PORT" in environment
-    seat = _seat(environment, names, ENVIRONMENT if told else _meeting(environment))
-    local_ranks = _most_tasks(environment) or seat.local_ranks
-    seat = replace(seat, local_ranks=local_ranks, bound=_is_bound(environment, local_ranks))
+    info = _rank_info(environment, names, ENVIRONMENT if told else _init_method(environment))
+    local_ranks = _most_tasks(environment) or info.local_ranks
+    info = replace(info, local_ranks=local_ranks, bound=_is_bound(environment, local_ranks))
     started = told or "SLURM_STEP_ID" in environment
-    return seat if started and seat.ranks > 1 else None
+    return info if started and info.ranks > 1 else None
 
 
-def _seat(environment: Mapping[str, str], names: tuple[str, ...], meeting: str) -> RankInfo:
+def _rank_info(
+    environment: Mapping[str, str], names: tuple[str, ...], init_method: str
+) -> RankInfo:
     rank, ranks, local_rank, local_ranks = (
         _whole(environment, name, least) for name, least in zip(names, (0, 1, 0, 1), strict=True)
     )
     if rank >= ranks:
         raise LaunchError(f"{names[0]}={rank} must be below {names[1]}={ranks}")
-    return RankInfo(rank, ranks, local_rank, local_ranks, meeting)
+    return RankInfo(rank, ranks, local_rank, local_ranks, init_method)
 
 
 def _most_tasks(environment: Mapping[str, str]) -> int:
@@ -115,7 +117,7 @@ def _is_bound(environment: Mapping[str, str], local_ranks: int) -> bool:
     return len(gpus.split(",")) >= max(local_ranks, 2)
 
 
-def _meeting(environment: Mapping[str, str]) -> str:
+def _init_method(environment: Mapping[str, str]) -> str:
     """The first node of the step, and a port that other jobs on it are unlikely to choose."""
     nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST", "127.0.0.1"))
     first = re.match(r"([^\[,]+)(?:\[(\d+))?", nodes)

@@ -66,7 +66,7 @@ def command(
         timeout_s=timeout_s,
     )
     with Ticker() as ticker:
-        document = calibrate(task, count, ticker, solo=True)
+        document = calibrate(task, count, ticker, one_rank=True)
     machine = options.check_machine(document)
     if output is None:
         options.say(json.dumps(document))

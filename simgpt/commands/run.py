@@ -78,15 +78,15 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
 
     options.check_apart(output, how["trace"])
     require_torch()
-    seat = RankInfo.from_environment(os.environ)
-    job = _job(model, text, seat, how)
+    info = RankInfo.from_environment(os.environ)
+    job = _job(model, text, info, how)
     check_text(read_text(text), job.gpt)
-    built = _machine(job, how["machine"], seat, predicts=not how["no_predict"])
+    built = _machine(job, how["machine"], info, predicts=not how["no_predict"])
     job = _with_forms(job, built)
-    prediction = None if how["no_predict"] else _predict(job, built, seat)
+    prediction = None if how["no_predict"] else _predict(job, built, info)
     report = _reporter(job, prediction, quiet=as_json)
-    result = _perform(job, seat, report)
-    if seat is not None and seat.rank:
+    result = _perform(job, info, report)
+    if info is not None and info.rank:
         return
     if how["trace"] is not None:
         write_trace(how["trace"], job, result, prediction)
@@ -95,24 +95,24 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     check_converged(record, job)
 
 
-def _job(model: str, text: str | None, seat: RankInfo | None, how: dict[str, Any]) -> Job:
+def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any]) -> Job:
     """What every rank is told, once the plan is known to suit the model and the ranks."""
     from executor.launching.devices import device_for
     from executor.launching.launch import check_ranks
     from executor.launching.task_specs import AdamW, Job
     from workload.lowering import check
 
-    ranks = _ranks(how["ranks"], seat)
+    ranks = _ranks(how["ranks"], info)
     gpt = options.model_of(model)
     if how["plan"] is None:
         plan = options.plan_of("data=rest", devices=ranks or 1, batch=how["batch"])
     else:
         plan = options.plan_of(how["plan"], devices=ranks, batch=how["batch"])
-    if seat is None:
+    if info is None:
         check_ranks(plan.grid.ranks)
     check(gpt, plan)
     device = how["device"]
-    if seat is None:
+    if info is None:
         device = device_for(device, plan.grid.ranks, options.note)
     return Job(
         gpt=gpt,
@@ -127,28 +127,28 @@ def _job(model: str, text: str | None, seat: RankInfo | None, how: dict[str, Any
     )
 
 
-def _ranks(wanted: int | None, seat: RankInfo | None) -> int | None:
-    if seat is None:
+def _ranks(wanted: int | None, info: RankInfo | None) -> int | None:
+    if info is None:
         return wanted
-    if wanted is not None and wanted != seat.ranks:
+    if wanted is not None and wanted != info.ranks:
         raise click.UsageError(
-            f"--ranks {wanted}, but this process is one of {seat.ranks} that a launcher started; "
+            f"--ranks {wanted}, but this process is one of {info.ranks} that a launcher started; "
             "leave --ranks out"
         )
-    return seat.ranks
+    return info.ranks
 
 
 def _machine(
-    job: Job, machine: str | None, seat: RankInfo | None, *, predicts: bool
+    job: Job, machine: str | None, info: RankInfo | None, *, predicts: bool
 ) -> Machine | None:
     """The given machine, or this one as it was measured once, where something is to be known of it.
 
     To choose matmul forms every rank must know it, to predict only the first.
     """
     tunes = job.plan.matmul_forms == "tuned"
-    if not tunes and not (predicts and (seat is None or not seat.rank)):
+    if not tunes and not (predicts and (info is None or not info.rank)):
         return None
-    if machine is None and seat is not None:
+    if machine is None and info is not None:
         if tunes:
             raise click.UsageError(
                 "matmul_forms=tuned on ranks that a launcher started needs -m FILE, from which all "
@@ -168,11 +168,11 @@ def _with_forms(job: Job, built: Machine | None) -> Job:
     return replace(job, forms=tuple(forms_on(job.gpt, job.plan, built).items()))
 
 
-def _predict(job: Job, built: Machine | None, seat: RankInfo | None) -> Prediction | None:
+def _predict(job: Job, built: Machine | None, info: RankInfo | None) -> Prediction | None:
     """The prediction beside the first rank's measurement, if the machine is known."""
     from simulator.predict import predict
 
-    if built is None or (seat is not None and seat.rank):
+    if built is None or (info is not None and info.rank):
         return None
     prediction = predict(job.gpt, job.plan, built, timeline=True)
     if not prediction.memory.fits:
@@ -208,10 +208,10 @@ def _reporter(
 
 
 def _perform(
-    job: Job, seat: RankInfo | None, report: Callable[[dict[str, Any]], None]
+    job: Job, info: RankInfo | None, report: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    if seat is not None:
-        return _join(job, seat, report if seat.rank == 0 else lambda _: None)
+    if info is not None:
+        return _join(job, info, report if info.rank == 0 else lambda _: None)
     from executor.launching.launch import launch
 
     return launch(
@@ -223,7 +223,7 @@ def _perform(
     )
 
 
-def _join(job: Job, seat: RankInfo, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _join(job: Job, info: RankInfo, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Be the rank that a launcher started this process as."""
     # Torch's own account of a lost connection is a page; ours is a sentence.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
@@ -235,14 +235,14 @@ def _join(job: Job, seat: RankInfo, report: Callable[[dict[str, Any]], None]) ->
     from executor.launching.sentences import sentence_of
 
     try:
-        return perform(job, seat, report)
+        return perform(job, info, report)
     except SimgptError as error:
         options.note(f"simgpt: {error}")
         status = error.exit_code
     except BrokenPipeError:  # nobody reads on: `| head`
         status = 1
     except Exception as error:
-        options.note(f"simgpt: rank {seat.rank} stopped: {sentence_of(error)}")
+        options.note(f"simgpt: rank {info.rank} stopped: {sentence_of(error)}")
         status = 1
     # At once: torch's groups, if they were taken down, may wait for ranks that are gone.
     with suppress(BrokenPipeError):

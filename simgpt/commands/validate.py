@@ -183,4 +183,4 @@ def _calibrated(ranks: int, about: dict[str, Any], ticker: Ticker) -> Machine:
     from executor.launching.task_specs import Calibration
 
     task = Calibration(precisions=("fp32",), **about)
-    return options.check_machine(calibrate(task, ranks, ticker, solo=True))
+    return options.check_machine(calibrate(task, ranks, ticker, one_rank=True))

@@ -114,4 +114,4 @@ def _calibrated(precisions: set[str], threads: int, timeout_s: float, ticker: Ti
 
     chosen = tuple(sorted(precisions))
     task = Calibration(precisions=chosen, threads=threads, timeout_s=timeout_s)
-    return options.check_machine(calibrate(task, 1, ticker, solo=False))
+    return options.check_machine(calibrate(task, 1, ticker, one_rank=False))

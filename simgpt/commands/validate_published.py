@@ -60,21 +60,23 @@ def command(
 def _scores(report: Comparison, column: str) -> str:
     columns = [column, "rows", "ours", "bias", "worst", "worst row", "calibrated", "formula"]
     rows = [
-        (name[:NAME], *_figures(score)) for name, score in report.by(column).items() if score.rows
+        (name[:NAME], *_figures(error_score))
+        for name, error_score in report.by(column).items()
+        if error_score.rows
     ]
     rows.append(("all", *_figures(report.all)))
     return tables.table(columns, rows)
 
 
-def _figures(score: ErrorScore) -> tuple[str, ...]:
+def _figures(error_score: ErrorScore) -> tuple[str, ...]:
     return (
-        f"{score.rows}",
-        _percent(score.mape),
-        _percent(score.bias, sign=True),
-        _percent(score.worst.error if score.worst else None, sign=True),
-        score.worst.run.id if score.worst else "-",
-        _percent(score.calibrated_mape),
-        _percent(score.formula_mape),
+        f"{error_score.rows}",
+        _percent(error_score.mape),
+        _percent(error_score.bias, sign=True),
+        _percent(error_score.worst.error if error_score.worst else None, sign=True),
+        error_score.worst.run.id if error_score.worst else "-",
+        _percent(error_score.calibrated_mape),
+        _percent(error_score.formula_mape),
     )
 
 

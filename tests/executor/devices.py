@@ -45,8 +45,8 @@ def on_devices(count: int, function: Callable[..., Any], *args: Any) -> Any:
 def _rank(
     rank: int, count: int, folder: str, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
-    seat = RankInfo(rank, count, rank, count, f"file://{folder}/store")
-    with connected(seat, 1, TIMEOUT_S) as device:
+    info = RankInfo(rank, count, rank, count, f"file://{folder}/store")
+    with connected(info, 1, TIMEOUT_S) as device:
         answer = function(rank, device, *args)
         if rank == 0:
             torch.save(answer, Path(folder) / "answer")

@@ -163,8 +163,8 @@ def test_compute_that_stands_still_beside_collectives_makes_a_machine_that_loads
     monkeypatch.setattr(timing, "_mean", lambda value: value)
     place = SimpleNamespace(grid=SimpleNamespace(ranks=2))
     share = timing._compute_share(TASK, place, None)
-    crowd = replace(made_up(2), overlap=share)
-    machine = machine_from_dict(machine_document(made_up(1), crowd, 2, "today"), "made up")
+    all_ranks = replace(made_up(2), overlap=share)
+    machine = machine_from_dict(machine_document(made_up(1), all_ranks, 2, "today"), "made up")
     assert machine.software.compute_share == 0.99
 
 
@@ -300,7 +300,7 @@ def test_of_two_that_start_at_once_only_one_measures(
 @pytest.mark.distributed
 def test_a_quick_calibration_of_this_machine_predicts_every_tiny_model() -> None:
     said: list[str] = []
-    machine = machine_from_dict(calibrate(TASK, 1, said.append, solo=True), "calibration")
+    machine = machine_from_dict(calibrate(TASK, 1, said.append, one_rank=True), "calibration")
     plan = parse_plan("data=1,precision=fp32", batch=2)
     times = [predict(find_model(f"tiny-{size}"), plan, machine).step_s for size in ("1m", "25m")]
     assert 0 < times[0] < times[1]

@@ -26,24 +26,24 @@ def test_torchrun_says_where_this_process_sits() -> None:
 
 
 def test_srun_says_it_too_and_ranks_meet_on_the_first_node() -> None:
-    seat = RankInfo(5, 16, 1, 1, "tcp://nid001004:23458")
-    assert RankInfo.from_environment({**STEP, **JOB}) == seat
+    info = RankInfo(5, 16, 1, 1, "tcp://nid001004:23458")
+    assert RankInfo.from_environment({**STEP, **JOB}) == info
 
 
 @pytest.mark.parametrize(
     ("text", "most"), [("4", 4), ("4(x2)", 4), ("2(x12),16", 16), ("1(x3),2,1", 2), ("", 1)]
 )
 def test_srun_says_how_many_ranks_share_a_node(text: str, most: int) -> None:
-    seat = RankInfo.from_environment({**STEP, **JOB, "SLURM_STEP_TASKS_PER_NODE": text})
-    assert seat is not None
-    assert seat.local_ranks == most
+    info = RankInfo.from_environment({**STEP, **JOB, "SLURM_STEP_TASKS_PER_NODE": text})
+    assert info is not None
+    assert info.local_ranks == most
 
 
 def test_ranks_of_this_machine_meet_in_a_file() -> None:
-    seat = RankInfo.local(1, 2, Path("/private"))
-    assert (seat.local_rank, seat.local_ranks) == (1, 2)
-    assert seat.meeting_file == "/private/store"
-    assert RankInfo(5, 16, 1, 4, "tcp://host:1").meeting_file is None
+    info = RankInfo.local(1, 2, Path("/private"))
+    assert (info.local_rank, info.local_ranks) == (1, 2)
+    assert info.store_file == "/private/store"
+    assert RankInfo(5, 16, 1, 4, "tcp://host:1").store_file is None
 
 
 def test_each_rank_of_a_node_has_a_gpu_of_its_own_or_is_refused() -> None:
@@ -79,21 +79,21 @@ def test_the_one_gpu_that_srun_shows_a_rank_is_its_own() -> None:
 def test_two_tasks_of_srun_that_see_one_gpu_have_it_alone_only_if_slurm_bound_them(
     said: dict[str, str], bound: bool
 ) -> None:
-    seat = RankInfo.from_environment({**STEP, **JOB, "SLURM_STEP_TASKS_PER_NODE": "2(x8)", **said})
-    assert seat is not None
-    assert seat.bound == bound
+    info = RankInfo.from_environment({**STEP, **JOB, "SLURM_STEP_TASKS_PER_NODE": "2(x8)", **said})
+    assert info is not None
+    assert info.bound == bound
     if bound:
-        assert seat.gpu(1) == 0
+        assert info.gpu(1) == 0
     else:
         with pytest.raises(LaunchError, match="rank 5 is one of 2 on its node and sees 1 GPU"):
-            seat.gpu(1)
+            info.gpu(1)
 
 
 def test_a_meeting_point_that_was_given_is_kept() -> None:
     given = {"MASTER_ADDR": "host", "MASTER_PORT": "29500"}
-    seat = RankInfo.from_environment({**STEP, **JOB, **given})
-    assert seat is not None
-    assert seat.meeting == "env://"
+    info = RankInfo.from_environment({**STEP, **JOB, **given})
+    assert info is not None
+    assert info.init_method == "env://"
 
 
 def test_a_batch_script_is_not_a_rank() -> None:

@@ -39,12 +39,12 @@ def test_a_rank_on_a_gpu_asks_what_is_free_of_its_own(
     own = torch.device("cuda", 1)
     free_of = {own: (free, 80 << 30), torch.device("cuda", 0): (0, 80 << 30)}
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: free_of[device])
-    seat = RankInfo(1, 2, 1, 2)
+    info = RankInfo(1, 2, 1, 2)
     if fits:
-        job._check_memory(PROGRAM, seat, own)
+        job._check_memory(PROGRAM, info, own)
     else:
         with pytest.raises(PlanCannotRunError):
-            job._check_memory(PROGRAM, seat, own)
+            job._check_memory(PROGRAM, info, own)
 
 
 def test_all_ranks_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

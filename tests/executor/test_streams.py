@@ -88,9 +88,9 @@ def op(name: str, kind: str, writes: str, stream: str = "compute") -> Op:
 def test_a_side_stream_is_made_once_for_all_steps_and_uses() -> None:
     at = place(GPU)
     for _ in range(3):
-        flying = AsyncWork(NoRecorder(), at)
+        in_flight = AsyncWork(NoRecorder(), at)
         for stream in ("to_host", "to_device"):
-            flying.perform(op("copy", "to_host", "w", stream), lambda: None)
+            in_flight.perform(op("copy", "to_host", "w", stream), lambda: None)
     streams = [at.streams.named(name, GPU) for name in ("to_host", "to_device")]
     assert [Stand.made.index(stream) for stream in streams] == [1, 3]
     assert SideStreams().named("to_host", GPU) is not streams[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from validation.published.comparison import Comparison, score
+from validation.published.comparison import Comparison, error_score
 from validation.published.outcome import PREDICTED, Outcome, held_out
 from validation.published.runs import PublishedRun
 
@@ -22,7 +22,7 @@ def outcome(name: str, error: float, **cells: str) -> Outcome:
 
 
 def test_errors_of_both_signs_cancel_in_the_bias_alone() -> None:
-    found = score([outcome(f"{n}", error) for n, error in enumerate((0.1, -0.3, 0.2, 0.0))])
+    found = error_score([outcome(f"{n}", error) for n, error in enumerate((0.1, -0.3, 0.2, 0.0))])
     assert found.rows == 4
     assert found.mape == pytest.approx(0.6 / 4)
     assert found.median_error == pytest.approx(0.15)
@@ -59,6 +59,6 @@ def test_a_row_that_does_not_count_is_in_no_error_though_it_is_predicted() -> No
         unscored="half of a step",
     )
     missing = Outcome(PublishedRun({"id": "c"}), "unsupported", measured_s=1.0)
-    found = score([counted, strange, missing])
+    found = error_score([counted, strange, missing])
     assert (found.rows, found.unpredicted, found.worst) == (1, 1, counted)
     assert found.mape == pytest.approx(0.1)

@@ -71,24 +71,24 @@ class Comparison:
     @property
     def all(self) -> ErrorScore:
         """Over all scored rows."""
-        return score(self.outcomes)
+        return error_score(self.outcomes)
 
     @property
     def developed(self) -> ErrorScore:
         """Over those that may be looked at while developing."""
-        return score([each for each in self.outcomes if not each.held_out])
+        return error_score([each for each in self.outcomes if not each.held_out])
 
     @property
     def held_out(self) -> ErrorScore:
         """Over the tenth that may not."""
-        return score([each for each in self.outcomes if each.held_out])
+        return error_score([each for each in self.outcomes if each.held_out])
 
     def by(self, column: str) -> dict[str, ErrorScore]:
         """A score for each value of a column, in the file's order."""
         groups: dict[str, list[Outcome]] = {}
         for each in self.outcomes:
             groups.setdefault(each.run.text(column), []).append(each)
-        return {name: score(rows) for name, rows in groups.items()}
+        return {name: error_score(rows) for name, rows in groups.items()}
 
     def mean_of_sources(self, measure: str = "mape") -> float | None:
         """The mean of the sources' means, which weighs each source alike."""
@@ -115,7 +115,7 @@ class Comparison:
         }
 
 
-def score(outcomes: Sequence[Outcome]) -> ErrorScore:
+def error_score(outcomes: Sequence[Outcome]) -> ErrorScore:
     """The errors of these rows; those that do not count are left out but for `unpredicted`."""
     scored = [each for each in outcomes if each.scored]
     errors = [each.error for each in scored if each.error is not None]
