@@ -1,1 +1,1 @@
-"""Time: the program played by SimPy on a model of the machine."""
+"""Time: programs simulated on a model of the machine, and the search over plans."""

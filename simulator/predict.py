@@ -32,7 +32,7 @@ from workload.passes.stack import Habits
 from workload.plan import Plan
 from workload.timeline import Timeline
 
-WORTH_SLOTS = 3  # micro-batches: with fewer, each is played anyway
+WORTH_SLOTS = 3  # micro-batches: with fewer, each is simulated anyway
 MOST_SLOTS = 1_000_000  # some 200 MB and half a minute
 MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 

@@ -264,3 +264,40 @@ def test_structure_is_never_read_from_names(package: str) -> None:
 )
 def test_the_reader_of_names_taken_apart_sees_them(text: str, is_found: bool) -> None:
     assert bool(list(taken_apart(ast.parse(text)))) == is_found
+
+
+# Words of theatre, aviation and offices, for what the field has words of its own.
+FOREIGN = re.compile(
+    "actors?|crews?|flights?|flying|heralds?|seats?|shelf|take_off|twins?|guess|crowds?"
+)
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_names_are_the_fields_own_words(package: str) -> None:
+    found = [
+        f"{path.name}: {name}"
+        for path in sources(package)
+        for node in ast.walk(tree_of(path))
+        for name in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "arg", ""))
+        if name and FOREIGN.fullmatch(name)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_what_is_kept_between_calls_belongs_to_a_session(package: str) -> None:
+    """`cache` is for data that ships with the package and is read once; `id()` is no key."""
+    for path in sources(package):
+        tree = tree_of(path)
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        is_session = path.name == "session.py"
+        assert is_session or "lru_cache" not in names or path.name == "evaluate.py", path
+        assert "id" not in {
+            node.func.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }, path
+        for node in ast.walk(tree):
+            if isinstance(node, FUNCTIONS):
+                marks = {mark.id for mark in node.decorator_list if isinstance(mark, ast.Name)}
+                assert "cache" not in marks or not node.args.args, f"{path}: {node.name}"

@@ -93,7 +93,7 @@ def simulate_tasks(
 ) -> list[OpTicks]:
     """When each op of each task starts and ends, in ticks."""
     overlaps = any(task.graph.can_overlap for task in tasks)
-    return Engine(network, overlaps=overlaps).play(tasks, durations_of(tasks, costs, network))
+    return Engine(network, overlaps=overlaps).run(tasks, durations_of(tasks, costs, network))
 
 
 def durations_of(

@@ -79,7 +79,7 @@ class Engine:
         self._contention = Contention(self._env, network, self._end_transfer) if overlaps else None
         self._open: dict[tuple[object, ...], Rendezvous] = {}
 
-    def play(self, tasks: Sequence[RankTask], durations: Sequence[Sequence[int]]) -> list[OpTicks]:
+    def run(self, tasks: Sequence[RankTask], durations: Sequence[Sequence[int]]) -> list[OpTicks]:
         """When each op of each task starts and ends, given isolated durations, in ticks."""
         runs = [_RankRun(self, task, own) for task, own in zip(tasks, durations, strict=True)]
         for run in runs:

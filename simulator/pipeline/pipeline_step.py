@@ -24,18 +24,18 @@ from simulator.engine.simulate import carry_outs, durations_of, simulate_tasks
 from simulator.engine.streams import RankTask
 from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule, SlotTimes, simulate_schedule
 from simulator.pipeline.slot_cost import SlotCost, ends_of_all, floors_of, slot_cost, with_tail
-from simulator.pipeline.slot_ops import SlotOps, StageKind, kind_of
+from simulator.pipeline.slot_ops import SlotOps
 from simulator.pipeline.stage_memory import stage_peak
+from simulator.pipeline.stage_orders import StageOrders
 from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
-from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of, until_consistent
+from simulator.ranks.classes import Fabric, RankClasses, until_consistent
 from simulator.result import StepResult
 from workload.gpt import GPT
 from workload.lowering import check
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
-from workload.schedule import Slot, slots
-from workload.stages import like_stages
+from workload.schedule import Slot
 
 
 def simulate_pipeline(
@@ -79,42 +79,6 @@ def _attempt(stage_orders: StageOrders, costs: ComputeCosts, fabric: Fabric) -> 
     )
 
 
-@dataclass(frozen=True)
-class StageOrders:
-    """The stages' orders of slots, for `plan` shortened to the micro-batches of `small`."""
-
-    gpt: GPT
-    plan: Plan
-    small: Plan
-    forms: Forms
-    habits: Habits = NO_HABITS
-
-    @cached_property
-    def orders(self) -> list[tuple[Slot, ...]]:
-        """Each stage's slots."""
-        p = self.small
-        return [
-            slots(p.schedule, stage, p.pipe, p.micro_batches, p.interleave)
-            for stage in range(p.pipe)
-        ]
-
-    @cached_property
-    def kinds(self) -> list[StageKind]:
-        """Each stage's kind."""
-        first = like_stages(self.gpt, self.small)
-        known = {
-            stage: kind_of(self.gpt, self.small, stage, self.orders[stage], self.forms, self.habits)
-            for stage in sorted(set(first))
-        }
-        return [known[stage] for stage in first]
-
-    def network(self, fabric: Fabric, contended: Sequence[InFlight]) -> RankClasses:
-        """The network as the stages use it."""
-        programs = [kind.program for kind in self.kinds]
-        links = [(f"link{stage}",) for stage in range(self.plan.pipe - (self.plan.interleave == 1))]
-        return classes_of(programs, fabric, contended=contended, also=links)
-
-
 CarryIns = tuple[
     tuple[tuple[str, int], ...], ...
 ]  # by rank class of a stage, then by stream: ticks in flight at a slot's begin
@@ -150,16 +114,16 @@ class PipelineRun:
         tasks = [
             task for stage in range(schedule.stages) for task in self.ending(stage, schedule, times)
         ]
-        played = simulate_tasks(tasks, self.costs, self.network)
-        over = max(max(ends) for _, ends in played)
+        times_of = simulate_tasks(tasks, self.costs, self.network)
+        over = max(max(ends) for _, ends in times_of)
         stage = max(
             range(schedule.stages), key=lambda number: (sum(schedule.ticks[number]), -number)
         )
         mine = [n for n, task in enumerate(tasks) if self.network.stages[task.number] == stage]
-        latest = max(mine, key=lambda n: max(played[n][1]))
+        latest = max(mine, key=lambda n: max(times_of[n][1]))
         begin = times[stage].start[-1]
-        parts = parts_of(tasks[latest].ops, tasks[latest].graph.waits, *played[latest], begin)
-        parts = with_tail(parts, tasks[latest], played[latest][1], begin)
+        parts = parts_of(tasks[latest].ops, tasks[latest].graph.waits, *times_of[latest], begin)
+        parts = with_tail(parts, tasks[latest], times_of[latest][1], begin)
         last = sum(parts.values()) + begin
         parts = self._with_slots(parts, stage, schedule.orders[stage][-1], begin + shift)
         parts["idle"] = over - last

@@ -132,7 +132,7 @@ class StageKind:
         return model, hardware
 
     def volume(self, micro_batches: int) -> tuple[int, dict[str, int]]:
-        """How many ops a rank performs in a step, and the payload of its collectives by axes;
+        """How many ops a rank has in a step, and the payload of its collectives by axes;
         messages, and the waits for them, left out."""
         ops, volume = len(self.end.ops), dict(self.end.comm_bytes)
         for slot, count in self.counts(micro_batches).items():

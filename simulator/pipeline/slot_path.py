@@ -17,8 +17,9 @@ from functools import cached_property
 from simulator.attribution.breakdown import parts_of
 from simulator.costs.analytic import ComputeCosts
 from simulator.engine.simulate import simulate_tasks
-from simulator.pipeline.pipeline_step import PipelineRun, StageOrders
+from simulator.pipeline.pipeline_step import PipelineRun
 from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule, SlotTimes, simulate_schedule
+from simulator.pipeline.stage_orders import StageOrders
 from simulator.ranks.classes import Fabric, until_consistent
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Forms
@@ -94,12 +95,12 @@ def _parts(stages: PipelineRun) -> Parts:
     )
     times = simulate_schedule(pipe)
     tasks = [task for stage in range(pipe.stages) for task in stages.ending(stage, pipe, times)]
-    played = simulate_tasks(tasks, stages.costs, stages.network)
-    last = max(range(len(tasks)), key=lambda number: max(played[number][1]))
+    times_of = simulate_tasks(tasks, stages.costs, stages.network)
+    last = max(range(len(tasks)), key=lambda number: max(times_of[number][1]))
     stage = stages.network.stages[tasks[last].number]
     begin = times[stage].start[-1]
-    parts = parts_of(tasks[last].ops, tasks[last].graph.waits, *played[last], begin)
-    over = max(played[last][1])
+    parts = parts_of(tasks[last].ops, tasks[last].graph.waits, *times_of[last], begin)
+    over = max(times_of[last][1])
     parts["idle"] = over - begin - sum(parts.values())
     last_place = len(pipe.orders[stage]) - 1
     for what, where, place, ticks in SlotPath(pipe, times).back_from(stage, last_place):

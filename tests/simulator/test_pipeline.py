@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from simulator.engine.simulate import simulate_timeline
 from simulator.engine.ticks import TICKS_PER_S, to_seconds
 from simulator.pipeline import simulate_pipeline
-from simulator.pipeline.pipeline_step import PipelineRun, StageOrders
+from simulator.pipeline.pipeline_step import PipelineRun
+from simulator.pipeline.stage_orders import StageOrders
 from simulator.predict import predict
 from simulator.result import StepResult
 from tests.executor.covering import OPTIONS, Case, Row, case, is_legal, is_refused, ranks_of

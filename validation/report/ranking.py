@@ -16,11 +16,11 @@ def ranked(answers: Answers) -> list[Answer]:
     """All predictions, those that do not fit last. Each search and sweep is ranked by itself, and
     so are the predictions that belong to none."""
     groups = [_ranked(finding) for finding in answers.findings]
-    known = {id(answer) for group in groups for answer in group}
-    alone = [answer for answer in answers.predictions if id(answer) not in known]
+    known = {answer for group in groups for answer in group}
+    alone = [answer for answer in answers.predictions if answer not in known]
     groups += [sorted(alone, key=lambda answer: value_by(USUAL, answer))] if alone else []
-    places = {id(answer): place for place, answer in enumerate(answers.predictions)}
-    groups.sort(key=lambda group: min((places[id(answer)] for answer in group), default=0))
+    places = {answer: place for place, answer in enumerate(answers.predictions)}
+    groups.sort(key=lambda group: min((places[answer] for answer in group), default=0))
     every = [answer for group in groups for answer in group]
     return sorted(every, key=lambda answer: not answer.fits)
 
@@ -48,6 +48,6 @@ def chosen(
     """Of all in their order so many: what the page is about, the best of each search and sweep, and
     then the first."""
     best = [about, *(finding.best for finding in answers.findings)]
-    wanted = {id(answer): answer for answer in (*best, *every) if answer is not None}
+    wanted = dict.fromkeys(answer for answer in (*best, *every) if answer is not None)
     kept = set(list(wanted)[:most])
-    return [answer for answer in every if id(answer) in kept]
+    return [answer for answer in every if answer in kept]

@@ -20,7 +20,7 @@ NOT_KNOWN = ("energy_j_per_step", "power_w", "energy_j")  # null where no file s
 TRAINING = ("tokens", "steps", "time_s", "node_s")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Answer:
     """A prediction as it stands in a file.
 

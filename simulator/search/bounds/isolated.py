@@ -17,7 +17,7 @@ Cost: one array operation per op and wait of the slots of a few layers, for a wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -26,24 +26,25 @@ from numpy.typing import NDArray
 
 from simulator.engine.interference import interference_of
 from simulator.search.bounds.batched_programs import BatchedProgram
+from simulator.search.bounds.isolated_times import (
+    FEW,
+    IsolatedTimes,
+    in_first_layer,
+    isolated_times,
+)
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.slot_programs import SlotProgram
 from simulator.search.bounds.stream_bound import Entries, ModelEnds
 from simulator.search.bounds.unsupported import ACROSS_STAGES
-from workload.dataflow import Waits
 from workload.op import (
-    BUCKET_REDUCE,
-    BUCKET_SCATTER,
     COMPUTE,
     EMBED,
     HEAD,
-    NONE,
     STEP,
     Identity,
     Op,
-    layer_part,
 )
-from workload.sizes.arrays import Bytes, Counts, Indices, Ticks
+from workload.sizes.arrays import Bytes, Counts, Ticks
 
 PrecedingSlot = tuple[
     str, ModelEnds
@@ -51,30 +52,6 @@ PrecedingSlot = tuple[
 NORM = "norm.squares"
 TABLE = "embed.w"
 PLACE_OF = {"embed": "first", "head": "last"}
-FEW = 8  # layers, the middle ones of which are mostly alike
-
-
-@dataclass(frozen=True)
-class IsolatedTimes:
-    """Ends of slots simulated with a few layers, an entry for each lane.
-
-    `compute` is the end of the compute stream, `every` that of all streams; each further layer adds
-    at least `growth` to `compute`. `plain` is the end of the compute stream if it never waited for
-    what it adds to gradients at its end; each further layer adds `growth + added` to it. Other
-    streams end no sooner with further layers.
-    """
-
-    compute: Ticks
-    every: Ticks
-    growth: Ticks
-    plain: Ticks
-    added: Ticks
-
-    def ends(self, lane: Indices, more: Counts) -> tuple[Ticks, Ticks]:
-        """`compute` and `every` of some lanes with so many more layers."""
-        plain = self.plain[lane] + more * (self.growth + self.added)[lane]
-        compute = np.maximum(self.compute[lane] + more * self.growth[lane], plain)
-        return compute, np.maximum(self.every[lane], compute)
 
 
 @dataclass(frozen=True)
@@ -212,7 +189,7 @@ class IsolatedBlocks:
         key = micro_batch, works, ends, layers, after
         if key not in self._known:
             ops, following = self.slot_program.slots(micro_batch, works, ends, layers)
-            durations = [self._ticks[_in_first_layer(op)] for op in ops]
+            durations = [self._ticks[in_first_layer(op)] for op in ops]
             if share := self.op_bounds.fabric.compute_share:
                 carry_in = self._carry_in(after, layers) if after is not None else {}
                 interference = interference_of(ops, following, tuple(carry_in))
@@ -224,7 +201,7 @@ class IsolatedBlocks:
         """Ticks of the collectives in flight after a slot of the last micro-batch, by stream."""
         work, ends = before
         ops, following = self.slot_program.slots(self._last, (work,), ends, layers)
-        durations = [self._ticks[_in_first_layer(op)] for op in ops]
+        durations = [self._ticks[in_first_layer(op)] for op in ops]
         return interference_of(ops, following).carry_out(durations, {})
 
     @cached_property
@@ -241,63 +218,5 @@ class IsolatedBlocks:
         return {op.identity: self.op_bounds.ticks(self.some, op) for op in every}
 
 
-def _in_first_layer(op: Op) -> Identity:
-    """The identity of an op's counterpart in the first layer, which takes as long."""
-    m, part, again, label = op.identity
-    return m, layer_part(0) if part.is_layer else part, again, label
-
-
 def _rounded(ticks: NDArray[np.float64]) -> Ticks:
     return np.rint(ticks).astype(np.int64)
-
-
-def isolated_times(
-    ops: Sequence[Op], following: Sequence[Waits], durations: Sequence[Ticks], lanes: int
-) -> IsolatedTimes:
-    """Simulate slots: an op starts when the op before it on its stream and its waits have ended."""
-    zero = np.zeros(lanes, dtype=np.int64)
-    clocks: dict[str, Ticks] = {COMPUTE: zero}
-    ends: list[Ticks] = []
-    for op, awaited, ticks in zip(ops, following, durations, strict=True):
-        start = clocks.get(op.stream, zero)
-        for index in awaited:
-            start = np.maximum(start, ends[index])
-        clocks[op.stream] = end = start + ticks
-        ends.append(end)
-    tail = len(ops)
-    while tail and ops[tail - 1].kind == "accumulate":
-        tail -= 1
-    added = sum((durations[at] for at in range(tail, len(ops))), zero)
-    own = _of_layer(ops, durations, tail, zero)
-    before = next((ends[at] for at in range(tail - 1, -1, -1) if ops[at].stream == COMPUTE), zero)
-    every = np.maximum.reduce(list(clocks.values()))
-    return IsolatedTimes(clocks[COMPUTE], every, _growth(ops, ends, zero), before + added, own)
-
-
-def _of_layer(ops: Sequence[Op], durations: Sequence[Ticks], tail: int, zero: Ticks) -> Ticks:
-    """The least ticks of one layer's deferred ops at the end, if all layers have some.
-
-    Interference lengthens one of them, but not the others, so the least is taken.
-    """
-    ticks: dict[int, Ticks] = {}
-    for op, own in zip(ops[tail:], durations[tail:], strict=True):
-        layer = op.part.layer
-        ticks[layer] = ticks.get(layer, zero) + own
-    ticks.pop(NONE, None)
-    return zero if len(ticks) < FEW else np.minimum.reduce(list(ticks.values()))
-
-
-def _growth(ops: Sequence[Op], ends: Sequence[Ticks], zero: Ticks) -> Ticks:
-    """By how much ops are later from one middle layer to the next; 0 where they disagree."""
-    at: dict[int, dict[Identity, Ticks]] = {}
-    for op, end in zip(ops, ends, strict=True):
-        sums = op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE)
-        if op.part.is_layer and op.kind != "accumulate" and not sums:
-            at.setdefault(op.part.layer, {})[_in_first_layer(op)] = end
-    if len(at) < FEW:
-        return zero
-    order = list(at)  # in issue order: backward passes go from the last layer to the first
-    a, b, c, d = (at[order[number]] for number in (3, 4, 5, 6))
-    shifts = [late[name] - early[name] for early, late in ((a, b), (b, c), (c, d)) for name in b]
-    least = np.minimum.reduce(shifts)
-    return np.where(np.maximum.reduce(shifts) == least, least, zero)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from simulator.engine.folding import step_bytes
-from simulator.pipeline.pipeline_step import StageOrders
 from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.pipeline.stage_memory import stage_peak
+from simulator.pipeline.stage_orders import StageOrders
 from simulator.pipeline.steady_rounds import folded_plan
 from simulator.search.bounds.batched_programs import BatchedProgram
 from workload.gpt import GPT
@@ -58,8 +58,8 @@ def device_bytes(
     stage = layers // pipe * held["layer"]
     apart = np.maximum(held["embed"], held["head"])
     ends = np.where(pipe > 1, apart, held["embed"] + held["head"])
-    flight = np.minimum(pipe, micro_batches) * (layers // pipe) * saved
-    return np.asarray(stage + np.maximum(ends, held["embed"] + flight))
+    in_flight = np.minimum(pipe, micro_batches) * (layers // pipe) * saved
+    return np.asarray(stage + np.maximum(ends, held["embed"] + in_flight))
 
 
 def alone_bytes(some: BatchedProgram, layers: int) -> Bytes:

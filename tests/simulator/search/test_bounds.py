@@ -15,7 +15,8 @@ from simulator.engine.ticks import to_ticks
 from simulator.predict import predict
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import placed, sized
-from simulator.search.bounds.isolated import IsolatedBlocks, isolated_times
+from simulator.search.bounds.isolated import IsolatedBlocks
+from simulator.search.bounds.isolated_times import isolated_times
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.peak_memory import alone_bytes, device_bytes, memory, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, overlapped

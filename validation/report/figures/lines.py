@@ -18,8 +18,8 @@ def ladders_of(answers: Answers) -> dict[str, Ladder]:
     """The ladders of all scaling studies and the lines of the other answers, those of two rungs or
     more that fit, each by what tells it from the rest."""
     ladders = [ladder for finding in answers.findings for ladder in finding.ladders]
-    known = {id(rung) for ladder in ladders for rung in ladder.rungs}
-    ladders += _others([answer for answer in answers.predictions if id(answer) not in known])
+    known = {rung for ladder in ladders for rung in ladder.rungs}
+    ladders += _others([answer for answer in answers.predictions if answer not in known])
     climbing = [ladder for ladder in ladders if _climbs(ladder.rungs)]
     return dict(zip(_names([_traits(ladder) for ladder in climbing]), climbing, strict=True))
 

@@ -1,0 +1,52 @@
+"""The orders of slots of all stages, and the kinds of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from simulator.pipeline.slot_ops import StageKind, kind_of
+from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of
+from workload.gpt import GPT
+from workload.passes.matmul_forms import Forms
+from workload.passes.stack import NO_HABITS, Habits
+from workload.plan import Plan
+from workload.schedule import Slot, slots
+from workload.stages import like_stages
+
+
+@dataclass(frozen=True)
+class StageOrders:
+    """The stages' orders of slots, for `plan` shortened to the micro-batches of `small`."""
+
+    gpt: GPT
+    plan: Plan
+    small: Plan
+    forms: Forms
+    habits: Habits = NO_HABITS
+
+    @cached_property
+    def orders(self) -> list[tuple[Slot, ...]]:
+        """Each stage's slots."""
+        p = self.small
+        return [
+            slots(p.schedule, stage, p.pipe, p.micro_batches, p.interleave)
+            for stage in range(p.pipe)
+        ]
+
+    @cached_property
+    def kinds(self) -> list[StageKind]:
+        """Each stage's kind."""
+        first = like_stages(self.gpt, self.small)
+        known = {
+            stage: kind_of(self.gpt, self.small, stage, self.orders[stage], self.forms, self.habits)
+            for stage in sorted(set(first))
+        }
+        return [known[stage] for stage in first]
+
+    def network(self, fabric: Fabric, contended: Sequence[InFlight]) -> RankClasses:
+        """The network as the stages use it."""
+        programs = [kind.program for kind in self.kinds]
+        links = [(f"link{stage}",) for stage in range(self.plan.pipe - (self.plan.interleave == 1))]
+        return classes_of(programs, fabric, contended=contended, also=links)
