@@ -154,8 +154,8 @@ def predict(
 
     Without a `placement` ranks fill node after node. `fold` extrapolates from a few layers and
     micro-batches where that is exact; `timeline` adds the spans of the whole step, one rank of each
-    class. `op_seconds` has measured times by signature (`workload/distinct.py`) in place of the
-    machine's own costs, `kernels` says what the software makes of the ops.
+    class. `op_seconds` has measured times by signature (`workload/lowering/distinct.py`) in place
+    of the machine's own costs, `kernels` says what the software makes of the ops.
     """
     _check_slots(plan)
     fabric = fabric_of(machine, plan.grid.ranks, placement)

@@ -21,9 +21,9 @@ from executor.job import connected
 from executor.launching.launch_env import RankInfo
 from executor.launching.task_specs import AdamW, Measurement, Report
 from executor.rank_context import RankContext, scratch_of
-from workload.distinct import distinct_ops
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
+from workload.lowering.distinct import distinct_ops
 from workload.op import Op
 
 KEEP_EVERY = 8  # ops between two writes of the file

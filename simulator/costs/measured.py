@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from simulator.costs.calibrated import COPIES
 from topologies.errors import MachineError
-from workload.distinct import signature
+from workload.lowering.distinct import signature
 from workload.op import Op
 
 

@@ -13,9 +13,9 @@ from executor.calibrating.measurement_cache import keep
 from executor.calibrating.microbenchmarks import Sample
 from executor.launching.launch_env import RankInfo
 from executor.launching.task_specs import Measurement
-from workload.distinct import distinct_ops
 from workload.gpt import find_model
 from workload.lowering import lower
+from workload.lowering.distinct import distinct_ops
 from workload.plan_text import parse_plan
 
 TINY = find_model("tiny-30k")

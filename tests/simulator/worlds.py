@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tests.blocks import BLOCK
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import COMPUTE, NO_ATTRIBUTES, Op
+from workload.op import COMPUTE, MODEL, NO_ATTRIBUTES, NONE, Op, layer_part
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -98,15 +99,25 @@ class GivenSeconds:
         return self.by_name[op.name]
 
 
+def standing(op: Op) -> Op:
+    """The op where its name says that it stands, as in "m0.l3.work" or "l3.one"."""
+    found = re.fullmatch(r"(?:m(?P<m>\d+)\.)?(?:l(?P<layer>\d+)\.)?(?P<label>.+)", op.name)
+    assert found is not None
+    part = MODEL if found["layer"] is None else layer_part(int(found["layer"]))
+    micro_batch = NONE if found["m"] is None else int(found["m"])
+    return replace(op, micro_batch=micro_batch, part=part, label=found["label"])
+
+
 def compute(name: str, reads: str = "", writes: str = "", stream: str = COMPUTE) -> Op:
     """A compute op on buffers named by single words."""
-    return Op(name, "add", tuple(reads.split()), tuple(writes.split()), BLOCK, stream)
+    operands = tuple(reads.split()), tuple(writes.split())
+    return standing(Op(name, "add", *operands, BLOCK, stream))
 
 
 def reduce(name: str, buffer: str, axis: str, nbytes: int, stream: str = COMPUTE) -> Op:
     """An all-reduce in place."""
     names = (buffer,)
-    return Op(
+    op = Op(
         name,
         "all_reduce",
         names,
@@ -120,6 +131,7 @@ def reduce(name: str, buffer: str, axis: str, nbytes: int, stream: str = COMPUTE
         "fp32",
         NO_ATTRIBUTES,
     )
+    return standing(op)
 
 
 def by_hand(text: str, *ops: Op) -> Program:

@@ -10,8 +10,8 @@ import pytest
 import validation
 from topologies.machine_files import load_machine
 from validation.device_validation import DeviceCase, DeviceRow, matrix, repredicted
-from workload.distinct import distinct_ops
 from workload.lowering import lower
+from workload.lowering.distinct import distinct_ops
 
 KEPT = sorted((Path(validation.__file__).parent / "measured").glob("*.json"))
 

@@ -9,8 +9,8 @@ import pytest
 from simulator.costs.measured import MeasuredCosts
 from tests.simulator.worlds import TINY
 from topologies.errors import MachineError
-from workload.distinct import distinct_ops, signature
 from workload.lowering import lower
+from workload.lowering.distinct import distinct_ops, signature
 from workload.plan_text import parse_plan
 
 PLANS = [
