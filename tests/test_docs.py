@@ -54,3 +54,29 @@ def test_the_documented_points_can_be_listed(tmp_path: Path) -> None:
     path = tmp_path / "points.toml"
     path.write_text('machine = "frontier"\nbatch = 8192\n' + found[1], encoding="utf-8")
     assert [point["devices"] for point in read_study(path).points()] == [512, 8192]
+
+
+ROOT = DOCS.parent
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")))
+PACKAGES = "topologies|workload|simulator|executor|validation|simgpt|tests|docs|benchmarks"
+PATH = re.compile(rf"`((?:{PACKAGES})/[\w./*-]+)`")
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_in_the_repository_is_there(page: Path) -> None:
+    named = PATH.findall(prose(page))
+    assert [name for name in named if not list(ROOT.glob(name.rstrip("/")))] == []
+
+
+def test_the_tour_of_the_code_is_read_in_ten_minutes() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    tour = text[text.index("<!-- tour -->") : text.index("<!-- end of tour -->")]
+    files = [ROOT / name for name in PATH.findall(tour) if name.endswith(".py")]
+    assert len(files) >= 8
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+    assert lines <= 1500
