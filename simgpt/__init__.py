@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from topologies.session import Session
+
 if TYPE_CHECKING:
     from simulator.predict import Prediction
 
-__all__ = ["predict"]
+__all__ = ["Session", "predict"]
 
 
 def predict(
@@ -21,8 +23,8 @@ def predict(
 ) -> Prediction:
     """Predict one training step of a model on a machine under a plan, all given as on the CLI.
 
-    `devices` fills `data=rest`; `batch` counts sequences per step. Ranks land where a scheduler
-    would put them.
+    `devices` fills `data=rest`; `batch` counts sequences per step. Ranks are placed as a scheduler
+    would place them. Within `with simgpt.Session():` predictions share what they have in common.
     """
     from simulator.predict import predict as predict_step
     from topologies.machine_files import load_machine

@@ -38,7 +38,7 @@ def test_the_postcard_gives_the_same_step_time_as_the_command() -> None:
 
 
 def test_the_public_surface_is_one_function() -> None:
-    assert api.__all__ == ["predict"]
+    assert api.__all__ == ["Session", "predict"]
 
 
 def test_the_plan_string_gives_the_same_prediction_again() -> None:
