@@ -88,7 +88,7 @@ def _basis(prediction: Prediction, ticks: int) -> str:
 def extrapolated(
     few: Mapping[Cause, int], more: Mapping[Cause, int], further: int
 ) -> dict[Cause, int]:
-    """What `few` becomes if what `more` has beyond it is added so many times."""
+    """`few`, plus so many times the difference between `more` and it."""
     causes = dict.fromkeys([*few, *more])
     return {c: few.get(c, 0) + further * (more.get(c, 0) - few.get(c, 0)) for c in causes}
 
@@ -106,7 +106,7 @@ def _sorted(ticks: Mapping[Cause, int]) -> dict[Cause, float]:
 
 
 def _of_parts(parts: Mapping[str, int], messages: str) -> dict[Cause, float]:
-    """Time by what a breakdown knows: it does not tell kinds of compute or of collectives."""
+    """Time by the keys of a breakdown, which tells no kinds of compute or of collectives apart."""
     causes: dict[Cause, int] = {}
     for key, ticks in parts.items():
         cause = (

@@ -14,7 +14,7 @@ from workload.structure import Structure, memoized_on
 
 @dataclass(frozen=True, eq=False)
 class StreamGraph:
-    """Ops with what each of them waits for on other streams; their sizes are not looked at."""
+    """Ops, and the ops of other streams that each of them waits for, without their sizes."""
 
     ops: Sequence[Op]
     waits: Sequence[Waits]

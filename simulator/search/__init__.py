@@ -1,4 +1,4 @@
-"""The search for the best plan: the whole space bounded from below, and what may win simulated."""
+"""The search for the best plan: branch and bound over the whole space."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def exhaustive(
     top: int = 1,
     objective: str = "time",
 ) -> Iterator[Progress]:
-    """Simulate every plan: what a search must find too, but slower."""
+    """Simulate every plan: the reference of a search."""
     space = space_of(problem)
     goal = Objective(objective, machine, problem.devices)
     found: list[Prediction] = []

@@ -1,4 +1,4 @@
-"""In which orders ranks can stand on the axes of a grid, and what groups they make there."""
+"""Rank orders of a grid, and the groups of its axes under each of them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def strides(spans: Mapping[str, Span], axes: tuple[str, ...]) -> Strides:
 
 
 def strides_in_any_order(spans: Mapping[str, Span], axes: tuple[str, ...]) -> frozenset[Strides]:
-    """The lines of some axes in whatever order ranks are; none where they are too many to tell."""
+    """The strides of some axes under all rank orders; none where these are too many."""
     wide = [axis for axis in axes if spans[axis][1] > 1]
     ranks = prod(spans[axis][1] for axis in AXES)
     if len(wide) != 1:

@@ -160,7 +160,7 @@ class OpBounds:
 
 
 def _asked(op: Op) -> tuple[object, ...]:
-    """What an op's time depends on among those of a program: micro-batches repeat each other."""
+    """What the time of a program's op depends on: micro-batches repeat each other."""
     if op.communicates:
         return op.kind, op.axes, _bare(op.nbytes)
     how = tuple((key, _bare(value)) for key, value in op.attributes.items())

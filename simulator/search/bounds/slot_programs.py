@@ -124,7 +124,7 @@ class SlotProgram:
 
 
 def overlapped(program: Program, overlap: tuple[str, ...]) -> Program:
-    """The program of one stage, lowered without overlaps, with these: what lowering makes of it."""
+    """The program of one stage, lowered without overlaps, with these applied."""
     plan = replace(program.plan, overlap=overlap)
     ops: list[Op] = []
     for slot, own in groupby(program.ops, lambda op: program.slot_of.get(op.block)):
