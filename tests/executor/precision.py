@@ -25,7 +25,7 @@ from executor.groups import ProcessGroups
 from executor.launching.task_specs import AdamW
 from executor.train import Trainer
 from tests.executor.covering import Case
-from tests.executor.ranks import TIMEOUT_S, on_ranks
+from tests.executor.ranks import TIMEOUT_S, on_ranks_in_turn
 from tests.executor.test_parity import CLIP, batches, family, start
 from tests.executor.test_parity_all import rows_by_ranks
 from tests.executor.whole import wholes
@@ -172,7 +172,7 @@ def _bands(gpt: GPT, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
 def outcomes(ranks: int, cases: Sequence[Case], precision: str, head: float = 1.0) -> list[Outcome]:
     """What one step of each case gives in a precision on so many real ranks."""
     cases = [(gpt, replace(plan, precision=precision)) for gpt, plan in cases]
-    return [Outcome(**each) for each in on_ranks(ranks, played, cases, head)]
+    return [Outcome(**each) for each in on_ranks_in_turn(ranks, played, cases, head)]
 
 
 def main(most: int) -> None:

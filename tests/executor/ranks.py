@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
 TIMEOUT_S = 60.0
+CASES_AT_ONCE = 5
 # Ranks are forked from one server that has imported torch already: importing it takes each of
 # them longer than most tests.
 multiprocessing.set_forkserver_preload(["torch._dynamo", "tests.executor.test_parity"])
@@ -25,6 +26,18 @@ def on_ranks(count: int, function: Callable[..., Any], *args: Any) -> Any:
         ranks = (count, folder, function, args)
         start_processes(_rank, ranks, nprocs=count, start_method="forkserver")  # type: ignore[no-untyped-call]
         return torch.load(Path(folder) / "answer", weights_only=True)
+
+
+def on_ranks_in_turn(
+    count: int, function: Callable[..., list[Any]], cases: Sequence[Any], *args: Any
+) -> list[Any]:
+    """What `function(rank, cases, *args)` returns for all cases, a few at a time on new ranks.
+
+    Gloo has threads for each group of ranks, and those of hundreds of groups take most of the time.
+    """
+    starts = range(0, len(cases), CASES_AT_ONCE)
+    chunks = (cases[start : start + CASES_AT_ONCE] for start in starts)
+    return [each for chunk in chunks for each in on_ranks(count, function, chunk, *args)]
 
 
 def _rank(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from executor.groups import ProcessGroups
-from tests.executor.ranks import TIMEOUT_S, on_ranks
+from tests.executor.ranks import TIMEOUT_S, on_ranks_in_turn
 from tests.executor.test_parity import (
     TINY,
     TOLERANCE,
@@ -86,7 +86,7 @@ def errors_of(rank: int, cases: Iterable[Case]) -> list[tuple[float, float]]:
 
 
 def check(ranks: int, cases: list[Case]) -> None:
-    found = on_ranks(ranks, errors_of, cases)
+    found = on_ranks_in_turn(ranks, errors_of, cases)
     wrong = [
         (gpt.name, gpt.dropout, str(plan), errors)
         for (gpt, plan), errors in zip(cases, found, strict=True)
