@@ -18,12 +18,11 @@ from workload.program import Program
 
 
 class Use(NamedTuple):
-    """What groups are made for: a grid, whether its chunks are interleaved (messages then close the
-    ring of stages), and the rounds of each rank. A stage without layers has none of its own, so
-    that the same grid may need other groups."""
+    """What groups are made for: a grid, and the rounds of each rank. On one grid these differ where
+    chunks are interleaved, as messages then close the ring of stages, and where a stage has no
+    layers."""
 
     grid: Grid
-    interleaved: bool
     rounds: tuple[tuple[Round, ...], ...]
 
 
@@ -34,7 +33,7 @@ class ProcessGroups:
         self._rank = rank
         self._timeout = timedelta(seconds=timeout_s)
         self._made: dict[tuple[Use, Round], dist.ProcessGroup] = {}
-        self._grid, self._use = Grid(), Use(Grid(), False, ())
+        self._grid, self._use = Grid(), Use(Grid(), ())
 
     def prepare(self, program: Program) -> None:
         """Make every group that a program's collectives and messages run in, ready for use.
@@ -48,7 +47,7 @@ class ProcessGroups:
         everyone: list[Any] = [None] * dist.get_world_size()  # a sample's grid may be another
         dist.all_gather_object(everyone, sorted(mine))
         rounds = tuple(tuple(map(tuple, keys)) for keys in everyone)
-        self._use = Use(self._grid, program.plan.interleave > 1, rounds)
+        self._use = Use(self._grid, rounds)
         for key in sorted({key for keys in rounds for key in keys}):
             if (self._use, key) not in self._made:
                 op = mine.get(key)

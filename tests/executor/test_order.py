@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -220,53 +220,40 @@ def test_pipelines_whose_receives_come_late_train_as_the_plain_model_does() -> N
         assert losses == pytest.approx(expected, rel=1e-9)
 
 
-def messages_after_another_plan(rank: int) -> list[tuple[list[int], list[int]]]:
-    """Members of each message's group, and who should be: groups are kept from plan to plan."""
+def members_after(
+    rank: int, cases: Sequence[tuple[GPT, Plan]]
+) -> list[tuple[list[int], list[int]]]:
+    """Members of the groups of the last plan's ops on all ranks, and who should be: groups are kept
+    from plan to plan."""
     groups = ProcessGroups(rank, TIMEOUT_S)
-    for interleave in (1, 2):
-        plan = plan_of(4, interleave=interleave)
-        program = lower(replace(TINY, layers=8), plan, rank)
+    for gpt, plan in cases:
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
         groups.prepare(program)
-    messages = [op for op in program.ops if op.is_message]
-    return [
+    mine = [
         (dist.get_process_group_ranks(groups.of(op)), list(members_of(op, plan.grid, rank)))
-        for op in messages
+        for op in program.ops
+        if op.communicates
     ]
+    everyone: list[list[tuple[list[int], list[int]]]] = [[] for _ in range(plan.grid.ranks)]
+    dist.all_gather_object(everyone, mine)
+    return [pair for pairs in everyone for pair in pairs]
 
 
 @pytest.mark.distributed
 def test_plans_of_one_grid_whose_messages_go_further_have_groups_of_their_own() -> None:
-    pairs = on_ranks(4, messages_after_another_plan)
+    deep = replace(TINY, layers=8)
+    pairs = on_ranks(4, members_after, [(deep, plan_of(4, interleave=n)) for n in (1, 2)])
     assert any(expected == [0, 3] for _, expected in pairs)
     assert [found for found, _ in pairs] == [expected for _, expected in pairs]
 
 
-def of_all_six(rank: int, function: Callable[[int], list[Any]]) -> list[Any]:
-    """What all ranks find, on each of them."""
-    everyone: list[list[Any]] = [[] for _ in range(6)]
-    dist.all_gather_object(everyone, function(rank))
-    return [each for found in everyone for each in found]
-
-
-def groups_after_a_stage_without_layers(rank: int) -> list[tuple[list[int], list[int]]]:
-    """Members of each collective's group, and who should be."""
-    groups = ProcessGroups(rank, TIMEOUT_S)
-    for layers in ((1, 0, 1), (1, 1, 1)):
-        plan = replace(plan_of(3), x=2, stage_layers=layers)
-        program = lower(
-            replace(TINY, layers=sum(layers)), plan, plan.grid.coordinates(rank)["pipe"]
-        )
-        groups.prepare(program)
-    collectives = [op for op in program.ops if op.is_collective]
-    return [
-        (dist.get_process_group_ranks(groups.of(op)), list(members_of(op, plan.grid, rank)))
-        for op in collectives
-    ]
-
-
 @pytest.mark.distributed
 def test_a_stage_that_had_no_layers_in_another_plan_has_groups_for_those_it_has_now() -> None:
-    pairs = on_ranks(6, of_all_six, groups_after_a_stage_without_layers)
+    cases = [
+        (replace(TINY, layers=sum(layers)), replace(plan_of(3), x=2, stage_layers=layers))
+        for layers in ((1, 0, 1), (1, 1, 1))
+    ]
+    pairs = on_ranks(6, members_after, cases)
     assert any(expected == [2, 3] for _, expected in pairs)
     assert [found for found, _ in pairs] == [expected for _, expected in pairs]
 

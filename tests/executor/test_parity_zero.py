@@ -116,5 +116,5 @@ def test_shards_that_do_not_divide_a_weight_are_filled_up_with_zeros() -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("gpt", [TINY, UNTIED], ids=["tied", "untied"])
-def test_every_way_to_shard_trains_as_the_plain_model_does(gpt: GPT, ranks: int) -> None:
+def test_ways_to_shard_train_as_the_plain_model_does(gpt: GPT, ranks: int) -> None:
     check(ranks, gpt, some_plans(ranks))
