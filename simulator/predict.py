@@ -13,9 +13,9 @@ from simulator.costs.measured import MeasuredCosts
 from simulator.costs.published import PublishedCosts
 from simulator.costs.stack import DEFAULT_STACK, SoftwareStack
 from simulator.economics import Cost, cost_of
-from simulator.engine.folding import simulate_step
 from simulator.engine.simulate import simulate_timeline
 from simulator.engine.ticks import to_seconds
+from simulator.engine.whole_step import simulate_step
 from simulator.pipeline import simulate_pipeline, simulate_slots
 from simulator.ranks.classes import Fabric
 from simulator.ranks.fabric import fabric_of

@@ -13,8 +13,8 @@ class StepResult:
 
     `parts_ticks` sums to the step's time, as in `simulator/attribution/breakdown.py`. `ops` and
     `comm_bytes` are those of one rank: in a pipeline, of the stage whose time is broken down. FLOPs
-    are those of the whole job, memory the fullest rank's. `layers` and `micro_batches` say how many
-    were simulated.
+    are those of the whole job, memory the fullest rank's. `micro_batches` says how many were
+    simulated.
     """
 
     parts_ticks: dict[str, int]
@@ -24,5 +24,4 @@ class StepResult:
     model_flops: int
     hardware_flops: int
     rank_classes: int
-    layers: int
     micro_batches: int

@@ -10,49 +10,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.engine.fold_proof import FoldedTimes
+import numpy as np
+
+from simulator.engine.stream_graph import StreamGraph
 from workload.dataflow import Waits
 from workload.op import COMPUTE, STEP, Op
+from workload.sizes.arrays import Counts, Ticks
 
 ACROSS_STAGES = frozenset(("pipe", "ends"))
 
 
-def last_to_end(folded: FoldedTimes) -> int:
-    """The rank class whose last op ends last; the first of them if several do."""
-    return int(folded.end.max(axis=1).argmax())
+def last_to_end(end: Ticks) -> int:
+    """The rank class whose last op ends last, given (classes, ops); the first if several do."""
+    return int(end.max(axis=1).argmax())
 
 
-def breakdown(folded: FoldedTimes, number: int, copies: Sequence[int]) -> dict[str, int]:
-    """Ticks of a rank class's step by what they went to, where op i stands for `copies[i]` ops.
-
-    Without folding the parts sum to the class's step; with it, if the ops' waits are even too.
+def breakdown(graph: StreamGraph, start: Ticks, end: Ticks, copies: Counts) -> dict[str, int]:
+    """Ticks of a rank class's step by what they went to, where op i stands for `copies[i]` ops;
+    `start` and `end` have one entry per op. Those of a whole step sum to its time.
     """
-    program, follows = folded.program, folded.predecessors
-    start, end = folded.start[number].tolist(), folded.end[number].tolist()
-    earlier_end = folded.earlier_end[number].tolist()
-    bounds = [*follows.first.tolist(), len(earlier_end)]
+    at, awaited = graph.compute_ops, graph.compute_waits
+    over = np.append(end, 0)[awaited]
+    latest = awaited[np.arange(len(at)), over.argmax(axis=1)]
+    before = np.concatenate([[0], end[at[:-1]]])
+    ready = np.maximum(before, over.max(axis=1))
+    keys, key_of = graph.time_keys
+    own = end[at] - np.where(graph.collectives[at], ready, start[at])
+    ticks = np.stack([ready - before, own], axis=1) * copies[at][:, None]
+    key = np.stack([key_of[latest], key_of[at]], axis=1)
+    counts = (ticks != 0) | np.stack(
+        [np.zeros_like(at, dtype=np.bool_), graph.collectives[at]], axis=1
+    )
+    totals = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(totals, key[counts], ticks[counts])
     parts = {"compute": 0, "optimizer": 0}
-    for index, op in enumerate(program.ops):
-        if op.stream != COMPUTE:
-            continue
-        pairs = range(bounds[index], bounds[index + 1])
-        latest = max(pairs, key=lambda pair: (earlier_end[pair], -pair))
-        ready = max(earlier_end[latest], 0)
-        waited = ready - earlier_end[bounds[index]]
-        if waited:
-            key = program.ops[int(follows.earlier[latest])].time_key
-            parts[key] = parts.get(key, 0) + copies[index] * waited
-        if op.is_collective:
-            key = op.time_key
-            parts[key] = parts.get(key, 0) + copies[index] * (end[index] - ready)
-        else:
-            key = "optimizer" if op.block == STEP else "compute"
-            parts[key] += copies[index] * (end[index] - start[index])
-    last = max(e for e, op in zip(end, program.ops, strict=True) if op.stream == COMPUTE)
+    for number in dict.fromkeys(key[counts].tolist()):
+        parts[keys[number]] = int(totals[number])
     parts["idle"] = 0
-    if max(end) > last:
-        key = program.ops[end.index(max(end))].time_key
-        parts[key] = parts.get(key, 0) + max(end) - last
+    if len(at) == 0 or end.max() > end[at[-1]]:
+        name = keys[key_of[int(end.argmax())]]
+        parts[name] = parts.get(name, 0) + int(end.max() - (end[at[-1]] if len(at) else 0))
     return parts
 
 

@@ -65,19 +65,22 @@ def simulate_unfolded(
     )
 
 
-def simulate_ops(
-    program: Program, costs: ComputeCosts, network: RankClasses, ops: Sequence[Op] | None = None
-) -> SimulatedOps:
-    """Simulate one step of a pipeline of one stage. `ops` may replace the program's ops by ones of
-    other sizes."""
-    timed = program.ops if ops is None else ops
+def simulate_ops(program: Program, costs: ComputeCosts, network: RankClasses) -> SimulatedOps:
+    """Simulate one step of a pipeline of one stage."""
     graph = graph_of(program.outline)
-    tasks = [RankTask(number, graph, timed) for number in range(len(network.ranks))]
+    tasks = [RankTask(number, graph, program.ops) for number in range(len(network.ranks))]
+    return SimulatedOps(program, network, *times_of(tasks, costs, network))
+
+
+def times_of(
+    tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
+) -> tuple[Ticks, Ticks]:
+    """When each op of each task starts and ends: arrays (tasks, ops), of tasks of one program."""
     try:
         times = np.array(simulate_tasks(tasks, costs, network), dtype=np.int64)
     except OverflowError as error:
         raise PlanCannotRunError("such a step takes more than 106 days: too long a time") from error
-    return SimulatedOps(program, network, times[:, 0], times[:, 1])
+    return times[:, 0], times[:, 1]
 
 
 def rank_tasks(programs: Sequence[Program], network: RankClasses) -> list[RankTask]:
@@ -113,12 +116,13 @@ def durations_of(
         if shared is None:
             shared = _durations(task, costs, network)
             same_graph.append((task.ops, shared))
-        ticks = [
-            own if times is None else times[task.number]
-            for own, times in zip(shared.computed, shared.communicated, strict=True)
-        ]
+        own = list(shared.computed)
+        for at, times in shared.communicated.items():
+            own[at] = times[task.number]
+        ticks = [own[at] for at in task.graph.base]
         if any(shared.issued):
-            ticks = launch_bound(task.ops, ticks, shared.issued)
+            issued = [shared.issued[at] for at in task.graph.base]
+            ticks = launch_bound(task.graph.ops, ticks, issued)
         share = network.fabric.compute_share
         result.append(tuple(shared.interference.slowed(ticks, share, min, round, task.carry_in)))
     return result
@@ -138,12 +142,12 @@ def carry_outs(
 class _Durations:
     """Durations that tasks with the same ops have in common, op by op.
 
-    `computed` has ticks of compute, `communicated` those of communication for each rank class
-    (None: not communication), `issued` those that the host takes to issue the op.
+    `computed` has ticks of compute, `communicated`, by index, those of communication for each rank
+    class, `issued` those that the host takes to issue the op.
     """
 
     computed: list[int]
-    communicated: list[list[int] | None]
+    communicated: dict[int, list[int]]
     issued: list[int]
     interference: Interference
 
@@ -151,7 +155,7 @@ class _Durations:
 def _durations(task: RankTask, costs: ComputeCosts, network: RankClasses) -> _Durations:
     return _Durations(
         [_compute_ticks(op, costs) for op in task.ops],
-        [network.ticks(op) if op.communicates else None for op in task.ops],
+        {at: network.ticks(op) for at, op in enumerate(task.ops) if op.communicates},
         [to_ticks(costs.host_s(op)) for op in task.ops],
         task.graph.interference(tuple(task.carry_in)),
     )

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from simulator.engine.interference import Interference, interference_of
 from workload.dataflow import Waits, waits
-from workload.op import Op
+from workload.op import COMPUTE, NONE, STEP, Op
+from workload.sizes.arrays import Flags, Indices
 from workload.structure import Structure, memoized_on
 
 
 @dataclass(frozen=True, eq=False)
 class StreamGraph:
-    """Ops, and the ops of other streams that each of them waits for, without their sizes."""
+    """Ops, and the ops of other streams that each of them waits for, without their sizes.
+
+    `base` says of which op each is a copy, where only a few layers were written; its own place
+    where all were.
+    """
 
     ops: Sequence[Op]
     waits: Sequence[Waits]
+    base: Sequence[int]
     _known: dict[tuple[str, ...], Interference] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -34,6 +42,42 @@ class StreamGraph:
         return [op.communicates for op in self.ops]
 
     @cached_property
+    def collectives(self) -> Flags:
+        """Which ops are collectives."""
+        return np.array([op.is_collective for op in self.ops], dtype=np.bool_)
+
+    @cached_property
+    def compute_ops(self) -> Indices:
+        """The places of the ops of the compute stream."""
+        return np.array(
+            [at for at, op in enumerate(self.ops) if op.stream == COMPUTE], dtype=np.int64
+        )
+
+    @cached_property
+    def compute_waits(self) -> Indices:
+        """What each of these waits for, (compute ops, most waits); NONE behind the last."""
+        waits = [self.waits[at] for at in self.compute_ops.tolist()]
+        widest = 1 + max(map(len, waits), default=0)
+        rows = [[*own, *[NONE] * (widest - len(own))] for own in waits]
+        return np.array(rows, dtype=np.int64).reshape(-1, widest)
+
+    @cached_property
+    def time_keys(self) -> tuple[list[str], Indices]:
+        """What ops' time is reported as, and for each op which of these."""
+        known: dict[str, int] = {}
+        each = [known.setdefault(_time_key(op), len(known)) for op in self.ops]
+        return list(known), np.array(each, dtype=np.int64)
+
+    def meeting(self, index: int) -> Hashable:
+        """What members of its group know a collective or message by: a message by its tag, a copy
+        by its place, which is the same for all that issue the same ops, anything else by name."""
+        op = self.ops[index]
+        if op.is_message:
+            tag: Hashable = op.attributes["tag"]
+            return tag
+        return op.name if self.base[index] == index else index
+
+    @cached_property
     def can_overlap(self) -> bool:
         """Whether a rank may have several collectives in flight at once."""
         return len({op.stream for op in self.ops if op.is_collective}) > 1
@@ -46,14 +90,20 @@ class StreamGraph:
         return self._known[carry_in]
 
 
+def _time_key(op: Op) -> str:
+    if op.communicates or op.stream != COMPUTE:
+        return op.time_key
+    return "optimizer" if op.block == STEP else "compute"
+
+
 @memoized_on
 def graph_of(outline: Structure) -> StreamGraph:
     """All ops of a program."""
-    return StreamGraph(outline.ops, outline.waits)
+    return StreamGraph(outline.ops, outline.waits, range(len(outline.ops)))
 
 
 @memoized_on
 def graph_among(outline: Structure, places: tuple[int, ...]) -> StreamGraph:
     """Some ops of a program by themselves, with what they wait for among themselves."""
     ops = [outline.ops[place] for place in places]
-    return StreamGraph(ops, waits(ops))
+    return StreamGraph(ops, waits(ops), range(len(ops)))

@@ -37,7 +37,8 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class RankTask:
-    """What one rank class executes: a stream graph with the ops in their sizes.
+    """What one rank class executes: a stream graph with the ops in their sizes, those that
+    `graph.base` tells copies of.
 
     `number` is the rank class. `floors` has, by index of the op, ticks before which it cannot
     start; `carry_in`, by stream, the ticks that collectives in flight at the begin take.
@@ -48,6 +49,10 @@ class RankTask:
     ops: Sequence[Op]
     floors: Mapping[int, int] = field(default_factory=dict)
     carry_in: Mapping[str, int] = field(default_factory=dict)
+
+    def op(self, index: int) -> Op:
+        """One of the ops of its graph, in its size."""
+        return self.ops[self.graph.base[index]]
 
 
 @dataclass(slots=True)
@@ -90,13 +95,16 @@ class Engine:
         assert all(min(end, default=0) >= 0 for end in ends), "a stream never came to its end"
         return [(run.start, run.end) for run in runs]
 
-    def arrive(self, op: Op, number: int, clock: int, *, takes_time: bool) -> Rendezvous | None:
-        """The rendezvous of an op at which a rank class arrives; none if it meets no other class.
+    def arrive(
+        self, task: RankTask, index: int, clock: int, *, takes_time: bool
+    ) -> Rendezvous | None:
+        """The rendezvous of an op at which a task arrives; none if it meets no other class.
 
         The last class to arrive starts the transfer if it takes time.
         """
+        op = task.op(index)
         groups = self.network.class_groups[op.group]
-        group = groups.of_class[number]
+        group = groups.of_class[task.number]
         missing = groups.sizes[group]
         is_contended = self._contention is not None and op.is_collective
         if missing == 1:
@@ -104,7 +112,8 @@ class Engine:
                 return None
             rendezvous = Rendezvous(0, clock)
         else:
-            rendezvous = self._joined(op, group, clock, missing)
+            key = task.graph.meeting(index), op.group, group
+            rendezvous = self._joined(key, clock, missing)
         if not rendezvous.missing:
             rendezvous.is_contended = is_contended and takes_time
             if rendezvous.is_contended:
@@ -113,8 +122,7 @@ class Engine:
                 self._release(rendezvous.waiting)
         return rendezvous
 
-    def _joined(self, op: Op, group: int, clock: int, missing: int) -> Rendezvous:
-        key = op.attributes["tag"] if op.is_message else op.name, op.group, group
+    def _joined(self, key: tuple[object, ...], clock: int, missing: int) -> Rendezvous:
         rendezvous = self._open.pop(key, None) or Rendezvous(missing)
         rendezvous.missing -= 1
         rendezvous.begin = max(rendezvous.begin, clock)
@@ -162,8 +170,8 @@ class _RankRun:
         self.engine = engine
         self.task = task
         self.durations = durations
-        self.start = [UNKNOWN] * len(task.ops)
-        self.end = [UNKNOWN] * len(task.ops)
+        self.start = [UNKNOWN] * len(durations)
+        self.end = [UNKNOWN] * len(durations)
         self.waiters: dict[int, Waiters] = {}
 
     def stream(self, indices: Sequence[int]) -> StreamRun:
@@ -199,6 +207,4 @@ class _RankRun:
     def _arrive(self, index: int, clock: int) -> Rendezvous | None:
         """Arrive at a collective or message, unless it meets no other rank class."""
         takes_time = self.durations[index] > 0
-        return self.engine.arrive(
-            self.task.ops[index], self.task.number, clock, takes_time=takes_time
-        )
+        return self.engine.arrive(self.task, index, clock, takes_time=takes_time)

@@ -145,7 +145,6 @@ class PipelineRun:
             model_flops=sum(model for model, _ in flops),
             hardware_flops=sum(hardware for _, hardware in flops),
             rank_classes=len(self.network.ranks),
-            layers=stage_orders.gpt.layers,
             micro_batches=stage_orders.small.micro_batches,
         )
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.op_position import position
 from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule
 from simulator.pipeline.slot_ops import SlotOps, StageKind
 from workload.memory import MemoryUse, use_of
-from workload.op import ROLES, Op
+from workload.naming import op_name
+from workload.op import ROLES, Op, layer_part
 from workload.schedule import Slot
 from workload.sizes.arrays import Bytes, Counts, Indices
 from workload.stages import chunk_layers
@@ -88,12 +88,12 @@ def _named(kind: StageKind, stage: int, slot: Slot, op: Op | None, micro_batches
         return ""
     is_last = slot.micro_batch == kind.plan.micro_batches - 1
     number = micro_batches - 1 if is_last else slot.micro_batch
-    at = position(op).counterpart("micro_batch", number)
-    if at.layer >= 0:
+    part = op.part
+    if part.is_layer:
         chunks = chunk_layers(kind.program.gpt, kind.plan)
         first, own = (chunks[slot.chunk * kind.plan.pipe + s] for s in (kind.program.stage, stage))
-        at = at.counterpart("layer", at.layer + own.start - first.start)
-    return str(at)
+        part = layer_part(part.layer + own.start - first.start)
+    return op_name(number, part, op.label, recomputed=op.identity[2])
 
 
 def _activations(nbytes: int) -> Bytes:

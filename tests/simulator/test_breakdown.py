@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from simulator.attribution.breakdown import breakdown, last_to_end
-from simulator.engine.fold_proof import FoldedTimes, layer_axis, micro_batch_axis
-from simulator.engine.op_position import Cut
-from simulator.engine.simulate import simulate_ops
+from simulator.engine.simulate import SimulatedOps, simulate_ops
+from simulator.engine.stream_graph import graph_of
 from simulator.engine.ticks import to_seconds
 from simulator.ranks.classes import classes_of
 from tests.simulator.worlds import GivenSeconds, SmallFabric, by_hand, compute, reduce
@@ -15,22 +16,16 @@ from workload.program import Program
 
 FABRIC = SmallFabric(bytes_per_s=1e6, launch_s=0.0, axes_share=False)
 MB = 1_000_000
-WHOLE = Cut(1, 1)
 
 
-def guessed(program: Program, fabric: SmallFabric, **seconds: float) -> FoldedTimes:
-    """The program's own timing, with nothing left out."""
-    network = classes_of([program], fabric)
-    run = simulate_ops(program, GivenSeconds(**seconds), network)
-    layers, micro_batches = (
-        line(WHOLE, program.outline) for line in (layer_axis, micro_batch_axis)
-    )
-    return FoldedTimes(program, network, layers, micro_batches, run.start, run.end)
+def simulated(program: Program, fabric: SmallFabric, **seconds: float) -> SimulatedOps:
+    return simulate_ops(program, GivenSeconds(**seconds), classes_of([program], fabric))
 
 
-def parts(guess: FoldedTimes, copies: Sequence[int] = ()) -> dict[str, float]:
-    number = last_to_end(guess)
-    found = breakdown(guess, number, copies or [1] * len(guess.program.ops))
+def parts(run: SimulatedOps, copies: Sequence[int] = ()) -> dict[str, float]:
+    number, graph = last_to_end(run.end), graph_of(run.program.outline)
+    each = np.array(copies or [1] * len(run.program.ops), dtype=np.int64)
+    found = breakdown(graph, run.start[number], run.end[number], each)
     return {name: to_seconds(ticks) for name, ticks in found.items() if ticks}
 
 
@@ -44,8 +39,8 @@ def test_waiting_is_charged_to_what_was_over_last() -> None:
         compute("beside", writes="c"),
         compute("last", reads="a b c", writes="d"),
     )
-    guess = guessed(program, FABRIC, first=1.0, beside=1.5, last=0.5)
-    assert parts(guess) == {"compute": 3.0, "y": 4.5}
+    run = simulated(program, FABRIC, first=1.0, beside=1.5, last=0.5)
+    assert parts(run) == {"compute": 3.0, "y": 4.5}
 
 
 def test_a_collective_on_the_compute_stream_counts_whole_and_one_behind_all_compute_too() -> None:
@@ -57,9 +52,9 @@ def test_a_collective_on_the_compute_stream_counts_whole_and_one_behind_all_comp
         compute("last", reads="a", writes="c"),
     )
     fabric = SmallFabric(bytes_per_s=1e6, launch_s=0.0, devices_per_node=2)
-    guess = guessed(program, fabric, first=1.0, last=0.5)
-    over = to_seconds(int(guess.end.max()))
-    found = parts(guess)
+    run = simulated(program, fabric, first=1.0, last=0.5)
+    over = to_seconds(int(run.end.max()))
+    found = parts(run)
     assert found == {"compute": 1.5, "x": over - 1.5}
     assert found["x"] > 3.0
 
@@ -72,9 +67,9 @@ def test_an_op_that_stands_for_three_waits_three_times() -> None:
         compute("last", reads="a", writes="b"),
     )
     fabric = SmallFabric(bytes_per_s=1e6, launch_s=0.0, devices_per_node=2)
-    guess = guessed(program, fabric, first=1.0, last=0.5)
-    assert parts(guess) == {"compute": 1.5, "x": 1.0}
-    assert parts(guess, [1, 3, 3]) == {"compute": 2.5, "x": 3.0}
+    run = simulated(program, fabric, first=1.0, last=0.5)
+    assert parts(run) == {"compute": 1.5, "x": 1.0}
+    assert parts(run, [1, 3, 3]) == {"compute": 2.5, "x": 3.0}
 
 
 def test_the_step_is_that_of_the_ranks_that_are_over_last() -> None:
@@ -82,7 +77,7 @@ def test_the_step_is_that_of_the_ranks_that_are_over_last() -> None:
     program = by_hand(
         "x=3,data=4", reduce("inner", "a", "x", 0), compute("work", reads="a", writes="b")
     )
-    guess = guessed(program, SmallFabric(bytes_per_s=1e6, launch_s=1.0), work=1.0)
-    assert guess.end.max(axis=1).tolist() == [2 * 10**12, 3 * 10**12]
-    assert last_to_end(guess) == 1
-    assert parts(guess) == {"compute": 1.0, "x": 2.0}
+    run = simulated(program, SmallFabric(bytes_per_s=1e6, launch_s=1.0), work=1.0)
+    assert run.end.max(axis=1).tolist() == [2 * 10**12, 3 * 10**12]
+    assert last_to_end(run.end) == 1
+    assert parts(run) == {"compute": 1.0, "x": 2.0}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simulator.engine.folding import step_bytes
+from simulator.engine.whole_step import step_bytes
 from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders

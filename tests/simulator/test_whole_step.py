@@ -1,4 +1,4 @@
-"""Folding must be invisible: a folded step equals the whole one to the last tick and byte."""
+"""What is left out must be invisible: a step equals the whole one to the last tick and byte."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.folding import LAYERS, MICRO_BATCHES, simulate_step
 from simulator.engine.simulate import simulate_ops
+from simulator.engine.whole_step import MICRO_BATCHES, simulate_step, step_bytes
 from simulator.ranks.classes import classes_of
 from simulator.result import StepResult
 from tests.simulator.worlds import SmallCosts, SmallFabric, plan_of
@@ -63,8 +63,7 @@ def both(
 
 
 def assert_equal(folded: StepResult, whole: StepResult) -> None:
-    same = replace(folded, layers=whole.layers, micro_batches=whole.micro_batches)
-    assert same == whole
+    assert replace(folded, micro_batches=whole.micro_batches) == whole
 
 
 CASES = {
@@ -103,10 +102,9 @@ def test_a_deeply_folded_step_equals_the_whole_step_exactly(
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
-def test_most_steps_fold_to_the_fewest_micro_batches_and_layers(overlap: str) -> None:
+def test_of_many_micro_batches_a_few_are_simulated(overlap: str) -> None:
     plan = plan_of(f"x=2,y=2,z=2,data=2,recompute=full,overlap={overlap}", 10)
-    folded = folded_step(plan, 34, 1e9)
-    assert (folded.layers, folded.micro_batches) == (LAYERS, MICRO_BATCHES)
+    assert folded_step(plan, 34, 1e9).micro_batches == MICRO_BATCHES
 
 
 @pytest.mark.parametrize("overlap", ["none", "all"])
@@ -116,23 +114,18 @@ def test_counts_and_memory_are_those_of_the_whole_program(overlap: str, rest: st
     gpt = replace(SMALL, layers=36)
     folded = simulate_step(gpt, plan, SmallCosts(), SmallFabric(bytes_per_s=1e9))
     program = lower(gpt, plan)
-    # Shards' all-reduces drift against reduce-scatters here, so that all layers are simulated.
-    drifts = rest == "zero=1,shard=2" and overlap == "all"
-    assert (folded.layers == 36) == drifts
+    assert folded.micro_batches < plan.micro_batches
     assert folded.memory == program.peak
+    assert folded.memory.total_bytes == step_bytes(gpt, plan)
     assert folded.comm_bytes == program.comm_bytes
     assert folded.ops == len(program.ops)
     assert folded.model_flops == program.model_flops
     assert folded.hardware_flops == program.hardware_flops
 
 
-def test_layers_that_are_recomputed_unlike_each_other_are_all_simulated() -> None:
-    layers = {}
-    for recompute in ("full:3", "full:40", "selective"):
-        folded, whole = both(plan_of(f"x=2,z=2,recompute={recompute}", 10), 36, 1e9)
-        assert_equal(folded, whole)
-        layers[recompute] = folded.layers
-    assert layers == {"full:3": 36, "full:40": LAYERS, "selective": LAYERS}
+@pytest.mark.parametrize("recompute", ["full:3", "full:40", "selective"])
+def test_layers_that_are_recomputed_unlike_each_other_are_all_simulated(recompute: str) -> None:
+    assert_equal(*both(plan_of(f"x=2,z=2,recompute={recompute}", 10), 36, 1e9))
 
 
 @pytest.mark.parametrize("bytes_per_s", BANDWIDTHS)

@@ -1,0 +1,152 @@
+"""The skip-ahead rule: micro-batches that repeat are left out of the simulation, exactly.
+
+Rule. The ops of a step of many micro-batches are a beginning, a unit that recurs for every
+micro-batch (not its ops alone: gathers issued ahead for the next one stand in it), and an end. A
+step of a few micro-batches is simulated. Say that it has four units in a row, each of which starts
+and ends, op by op and on every rank class, P ticks later than the one before. Then a unit may be
+put in behind the second one as often as wanted, and all that follows is P later each time.
+
+Why that is exact. An op starts when the last of those it follows ends (`streams.py`), and how long
+a collective lasts depends on those in flight beside it, relative to its begin (`contention.py`);
+timings are the only ones that satisfy both. So it suffices that both hold in the longer step:
+
+1. What an op of a unit follows within the length of one unit is there for each copy, as much
+   earlier as for the original. What it follows further back must not make it wait: where that is
+   over no later than something nearer, in the few micro-batches, it is so with more of them too,
+   since nothing is put off by more than what comes behind it.
+2. Collectives further apart than one unit are never in flight at once: this is looked up around
+   the second and around the third unit, on every rank class. Those of the same unit, or of two in a
+   row, are so in the same way for every copy.
+
+Where one of these does not hold, more micro-batches are simulated, up to all of them.
+
+Cost: arrays with one entry per op, or per wait, of a few micro-batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from workload.op import NONE
+from workload.repetition import OpTable
+from workload.sizes.arrays import Flags, Indices, Ticks
+
+UNITS = 4  # in a row, that are alike
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Ops that recur from micro-batch to micro-batch: four times from op `first` on, `length` each.
+
+    A further unit is put in at `stop`, behind the second one, of which it is a copy.
+    """
+
+    first: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        """The op before which units are put in."""
+        return self.first + 2 * self.length
+
+    @property
+    def copied(self) -> slice:
+        """The ops that a further unit is a copy of."""
+        return slice(self.stop - self.length, self.stop)
+
+
+def recurring_unit(ops: OpTable) -> Unit | None:
+    """The ops that recur in the middle of a program; none if there are too few micro-batches."""
+    middle = int(ops.micro_batch.max(initial=NONE)) // 2
+    (here,) = np.nonzero(ops.micro_batch == middle)
+    if not len(here):
+        return None
+    at = int(here[0])
+    alike = (ops.kind == ops.kind[at]) & (ops.layer == ops.layer[at])
+    (there,) = np.nonzero(alike & (ops.micro_batch == middle + 1))
+    if len(there) != 1:
+        return None
+    length = int(there[0]) - at
+    first = at - 2 * length
+    unit = Unit(first, length)
+    ends = first + UNITS * length
+    return unit if first >= 0 and ends <= len(ops.kind) and _recurs(ops, unit) else None
+
+
+def _recurs(ops: OpTable, unit: Unit) -> bool:
+    """Whether each op of the second to fourth unit is what it is in the unit before, but for its
+    micro-batch, and waits for the same ops: those of a unit later, or the same ones."""
+    before = np.arange(unit.first, unit.first + (UNITS - 1) * unit.length)
+    after = before + unit.length
+    if not all((each[before] == each[after]).all() for each in (ops.kind, ops.layer)):
+        return False
+    later = ops.micro_batch[after] - ops.micro_batch[before]
+    if not (later == (ops.micro_batch[before] != NONE)).all():
+        return False
+    counts = np.diff(ops.wait_offsets)
+    if not (counts[before] == counts[after]).all():
+        return False
+    bounds = ops.wait_offsets[[before[0], before[-1] + 1, after[0], after[-1] + 1]].tolist()
+    one, other = ops.waits[bounds[0] : bounds[1]], ops.waits[bounds[2] : bounds[3]]
+    return bool(((other == one) | (other == one + unit.length)).all())
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The ops that ops follow, on their own streams and by waits, as pairs: `earlier` has those
+    before the op in `op`, in the order of `op`."""
+
+    op: Indices
+    earlier: Indices
+
+
+def followed(ops: OpTable, streams: list[list[int]]) -> Followed:
+    """What each op follows."""
+    own = [np.array(each, dtype=np.int64) for each in streams]
+    op = [np.repeat(np.arange(len(ops.kind)), np.diff(ops.wait_offsets)), *(s[1:] for s in own)]
+    earlier = np.concatenate([ops.waits, *(s[:-1] for s in own)])
+    order = np.argsort(np.concatenate(op), kind="stable")
+    return Followed(np.concatenate(op)[order], earlier[order])
+
+
+def period(unit: Unit, pairs: Followed, collectives: Flags, start: Ticks, end: Ticks) -> int | None:
+    """By how much each further unit puts off what follows; None if that is not the same for all.
+
+    `start` and `end` are arrays (classes, ops).
+    """
+    before = slice(unit.first, unit.first + (UNITS - 1) * unit.length)
+    after = slice(unit.first + unit.length, unit.first + UNITS * unit.length)
+    shift = int(start[0, after.start] - start[0, before.start])
+    for times in (start, end):
+        if not (times[:, after] - times[:, before] == shift).all():
+            return None
+    if _waits_far_back(unit, pairs, end):
+        return None
+    for place in (unit.stop, unit.stop + unit.length):
+        if _in_flight_across(place - unit.length, place, collectives, start, end):
+            return None
+    return shift
+
+
+def _waits_far_back(unit: Unit, pairs: Followed, end: Ticks) -> bool:
+    """Whether any op from the second unit on is made to wait by one more than a unit before it."""
+    later = pairs.op >= unit.stop - unit.length
+    op, earlier = pairs.op[later], pairs.earlier[later]
+    far = op - earlier > unit.length
+    if not far.any():
+        return False
+    near = np.zeros_like(end)
+    for number in range(len(end)):
+        np.maximum.at(near[number], op[~far], end[number, earlier[~far]])
+    return bool((end[:, earlier[far]] > near[:, op[far]]).any())
+
+
+def _in_flight_across(last: int, first: int, collectives: Flags, start: Ticks, end: Ticks) -> bool:
+    """Whether any collective before op `last` is in flight beside one from op `first` on."""
+    behind, ahead = collectives[:last], collectives[first:]
+    if not (behind.any() and ahead.any()):
+        return False
+    over = end[:, :last][:, behind].max(axis=1)
+    return bool((over > start[:, first:][:, ahead].min(axis=1)).any())

@@ -1,0 +1,84 @@
+"""Programs of many layers from those of a few: op by op what the lowering writes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tests.simulator.worlds import TINY, by_hand, compute, plan_of
+from workload.lowering import lower
+from workload.plan import Plan
+from workload.repetition import IrregularError, check_repeats, repeated, table_of
+from workload.structure import Structure
+
+FEW, WHOLE = 12, 21
+GRIDS = ("x=1", "z=4", "x=2,y=2,z=2,data=2", "x=4,sequence_parallel=true", "x=2,data=4,zero=1")
+RESTS = ("zero=0", "zero=2", "zero=3", "zero=3,reshard=false", "offload=optimizer", "reshard=false")
+RECOMPUTES = ("none", "full", "selective")
+OVERLAPS = ("none", "oar", "oag", "dp", "oar+ors+oag", "all")
+EVERY = 7  # of all combinations, so that each pair of values occurs
+
+
+def outline(layers: int, plan: Plan) -> Structure:
+    return lower(replace(TINY, layers=layers), plan).outline
+
+
+def plans() -> list[str]:
+    rows = [
+        f"{grid},{rest},recompute={recompute},overlap={overlap}"
+        for grid, rest, recompute, overlap in product(GRIDS, RESTS, RECOMPUTES, OVERLAPS)
+        if not ("zero=" in grid and "zero=" in rest)
+    ]
+    return rows[::EVERY]
+
+
+@pytest.mark.parametrize("text", plans())
+def test_a_repeated_program_is_the_one_that_is_lowered_whole(text: str) -> None:
+    plan = plan_of(text, 2)
+    few, whole = outline(FEW, plan), outline(WHOLE, plan)
+    check_repeats(few, outline(FEW + 1, plan))
+    found, expected = repeated(few, WHOLE), table_of(whole)
+    copied = [few.ops[base] for base in found.base.tolist()]
+    for name in ("kind", "stream", "axes", "label", "purpose", "dtype", "is_recomputed"):
+        assert [getattr(op, name) for op in copied] == [getattr(op, name) for op in whole.ops]
+    assert found.layer.tolist() == expected.layer.tolist()
+    assert found.micro_batch.tolist() == expected.micro_batch.tolist()
+    assert [sorted(own) for own in found.wait_lists] == [sorted(own) for own in whole.waits]
+
+
+def test_a_program_of_as_many_layers_is_itself() -> None:
+    few = outline(3, plan_of("z=2", 2))
+    assert repeated(few, 3) is table_of(few)
+    assert table_of(few).wait_lists == [tuple(own) for own in few.waits]
+
+
+def test_layers_that_are_recomputed_unlike_each_other_do_not_repeat() -> None:
+    few = outline(FEW, plan_of("z=2,recompute=full:9", 2))
+    with pytest.raises(IrregularError):
+        repeated(few, WHOLE)
+
+
+def test_one_layer_more_must_follow_from_the_few() -> None:
+    few = outline(FEW, plan_of("z=2,recompute=none", 2))
+    with pytest.raises(IrregularError, match="one layer more"):
+        check_repeats(few, outline(FEW + 1, plan_of("z=2,recompute=full", 2)))
+
+
+def test_waits_keep_their_distance_or_their_end_of_the_model() -> None:
+    """Work of layer n waits for the gather of layer n, and for one that all wait for."""
+    gathers = [compute(f"m0.l{n}.gather", writes=f"p{n}", stream="z") for n in range(5)]
+    works = [compute(f"m0.l{n}.work", reads=f"p{n} b", writes=f"q{n}") for n in range(5)]
+    begin = compute("m0.begin", writes="b", stream="y")
+    found = repeated(by_hand("x=1", begin, *gathers, *works).outline, 8)
+    assert found.layer.tolist() == [-1, *range(8), *range(8)]
+    assert found.wait_lists[-8:] == [(n + 1, 0) for n in range(8)]
+    assert np.array_equal(np.diff(found.wait_offsets), [0] * 9 + [2] * 8)
+
+
+def test_an_op_that_stands_twice_in_a_layer_is_refused() -> None:
+    ops = [compute(f"m0.l{n}.work", writes=f"q{n}") for n in (0, 1, 1, 2, 3, 4)]
+    with pytest.raises(IrregularError, match="told apart"):
+        repeated(by_hand("x=1", *ops).outline, 8)

@@ -1,0 +1,261 @@
+"""Repetition as data: the ops of a program of many layers, from a program of a few.
+
+From one layer to the next a program repeats: behind all passes of the lowering, the ops that stand
+between an op of one layer and the same op of the next form a unit, which recurs for every layer: in
+the forward passes, in the backward passes, and in whatever else goes through the layers, of every
+micro-batch. So the whole program is that of a few layers with each unit written once more for each
+layer that is left out. An op's waits are carried over by their distance in layers, or from the
+nearer end of the model.
+
+Whether the few layers do repeat is checked: the ops of a program with one layer more must follow
+from them. That the lowering writes all further layers like these is its own matter; tests compare
+with programs that were lowered whole.
+
+Cost: linear in the ops of the whole program, once for each structure and number of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from workload.op import NONE, Op
+from workload.sizes.arrays import Flags, Indices
+from workload.structure import Structure, memoized_on
+
+REACH = 2  # layers between an op and what it waits for, unless it waits across the whole model
+
+
+class IrregularError(Exception):
+    """A program whose layers do not repeat."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpTable:
+    """The ops of a program, as arrays.
+
+    `base` says of which op of the few layers each is a copy, `kind` is equal for ops that differ in
+    micro-batch and layer alone, `layer` and `micro_batch` are NONE where an op is of none. The
+    waits of all ops stand one after another, those of op i from `wait_offsets[i]` on.
+    """
+
+    base: Indices
+    kind: Indices
+    layer: Indices
+    micro_batch: Indices
+    wait_offsets: Indices
+    waits: Indices
+
+    @property
+    def wait_lists(self) -> list[tuple[int, ...]]:
+        """What each op waits for."""
+        flat, bounds = self.waits.tolist(), self.wait_offsets.tolist()
+        return [tuple(flat[a:b]) for a, b in pairwise(bounds)]
+
+
+@memoized_on
+def table_of(outline: Structure) -> OpTable:
+    """The ops of a program as they are."""
+    ops, waits = outline.ops, outline.waits
+    return OpTable(
+        np.arange(len(ops), dtype=np.int64),
+        _kinds(ops),
+        np.array([op.part.layer for op in ops], dtype=np.int64),
+        np.array([op.micro_batch for op in ops], dtype=np.int64),
+        np.cumsum([0, *map(len, waits)], dtype=np.int64),
+        np.array([each for own in waits for each in own], dtype=np.int64),
+    )
+
+
+def _kinds(ops: Sequence[Op]) -> Indices:
+    known: dict[object, int] = {}
+    return np.array([known.setdefault(_kind(op), len(known)) for op in ops], dtype=np.int64)
+
+
+def _kind(op: Op) -> object:
+    _, part, again, label = op.identity
+    return part.kind, again, label, op.kind, op.stream, op.axes, op.block.work
+
+
+@memoized_on
+def repeated(outline: Structure, layers: int) -> OpTable:
+    """The ops of a program with that many layers, given the outline of one with a few.
+
+    An IrregularError says that the few do not repeat.
+    """
+    table = table_of(outline)
+    kept = int(table.layer.max(initial=NONE)) + 1
+    return table if layers == kept else _Repetition(table, kept, layers).table()
+
+
+@memoized_on
+def check_repeats(few: Structure, more: Structure) -> OpTable:
+    """The ops of a program with one layer more, if they follow from those of the few layers; else
+    an IrregularError."""
+    whole = table_of(more)
+    found = repeated(few, int(whole.layer.max(initial=NONE)) + 1)
+    ops = [few.ops[base] for base in found.base.tolist()]
+    if list(map(_kind, ops)) != list(map(_kind, more.ops)) or not (
+        np.array_equal(found.layer, whole.layer)
+        and np.array_equal(found.micro_batch, whole.micro_batch)
+        and np.array_equal(found.wait_offsets, whole.wait_offsets)
+        and list(map(sorted, found.wait_lists)) == list(map(sorted, whole.wait_lists))
+    ):
+        raise IrregularError("a program of one layer more is another")
+    return found
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Stretches of ops that recur: from op `first` on, `length` ops; `step` is 1 where layers go up
+    from copy to copy, -1 where they go down."""
+
+    first: Indices
+    length: Indices
+    step: Indices
+
+
+class _Repetition:
+    """A program of `kept` layers on its way to one of `whole` layers.
+
+    A row has the ops that differ in their layer alone; an op of no layer has none.
+    """
+
+    def __init__(self, ops: OpTable, kept: int, whole: int) -> None:
+        self.ops, self.kept, self.whole = ops, kept, whole
+        self.more, self.middle = whole - kept, kept // 2
+        self.inside: Flags = ops.layer != NONE
+        keys = np.stack([ops.kind, ops.micro_batch])[:, self.inside]
+        self.rows = np.full(len(ops.layer), NONE, dtype=np.int64)
+        self.rows[self.inside] = np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1)
+
+    @cached_property
+    def places(self) -> Indices:
+        """Where the op of each row stands for each layer, (rows, layers); NONE: it has none there.
+
+        The first layer and the last one may have fewer ops than the others, or more.
+        """
+        count = int(self.rows.max(initial=NONE)) + 1
+        found = np.full((count, self.kept), NONE, dtype=np.int64)
+        found[self.rows[self.inside], self.ops.layer[self.inside]] = np.flatnonzero(self.inside)
+        if (found != NONE).sum() != self.inside.sum():
+            raise IrregularError("two ops are told apart by nothing")
+        return found
+
+    @cached_property
+    def recurring(self) -> Flags:
+        """The rows that have an op in all middle layers; others have it at an end alone."""
+        middle = self.places[:, 1:-1] != NONE
+        if (middle.any(axis=1) != middle.all(axis=1)).any():
+            raise IrregularError("layers in the middle have different ops")
+        return np.asarray(middle.all(axis=1))
+
+    @cached_property
+    def units(self) -> _Units:
+        """All units, in the order of the program."""
+        here, there = self.places[:, self.middle], self.places[:, self.middle + 1]
+        low, length, step = np.minimum(here, there), np.abs(there - here), np.sign(there - here)
+        found: list[tuple[int, int, int]] = []
+        placed = ~self.recurring
+        for row in np.argsort(low, kind="stable").tolist():
+            if placed[row]:
+                continue
+            first, count = int(low[row]), int(length[row])
+            own = self.rows[first : first + count]
+            if (own == NONE).any() or placed[own].any() or len(np.unique(own)) != count:
+                raise IrregularError("a unit has ops of no layer, or one of them twice")
+            placed[own] = True
+            self._check(first, count, int(step[row]))
+            found.append((first, count, int(step[row])))
+        return _Units(*np.array(sorted(found), dtype=np.int64).reshape(-1, 3).T)
+
+    def _check(self, first: int, count: int, step: int) -> None:
+        """That the layers on either side of a unit recur at its distance."""
+        stretch = slice(first, first + count)
+        rows, at = self.rows[stretch], self.ops.layer[stretch]
+        if (at < 1).any() or (at > self.kept - 2).any():
+            raise IrregularError("a unit reaches an end of the model")
+        near = self.places[rows[:, None], at[:, None] + np.array([-1, 0, 1])]
+        if (near == NONE).any() or (np.diff(near, axis=1) != step * count).any():
+            raise IrregularError("ops of a unit recur at different distances")
+
+    @cached_property
+    def unit_of(self) -> Indices:
+        """The unit of each op, NONE outside of them."""
+        found = np.full(len(self.rows), NONE, dtype=np.int64)
+        pairs = zip(self.units.first, self.units.length, strict=True)
+        for number, (first, count) in enumerate(pairs):
+            found[first : first + count] = number
+        return found
+
+    def moved(self, ops: Indices) -> Indices:
+        """Where ops stand in the whole program, those of units in their first copy."""
+        behind = np.concatenate([[0], np.cumsum(self.units.length)]) * self.more
+        ends = self.units.first + self.units.length
+        return np.asarray(ops + behind[np.searchsorted(ends, ops, side="right")])
+
+    @cached_property
+    def index(self) -> Indices:
+        """Where the op of each row stands for each layer of the whole program, (rows, layers)."""
+        places, more, units = self.places, self.more, self.units
+        found = np.full((len(places), self.whole), NONE, dtype=np.int64)
+        unit = np.where(places == NONE, NONE, self.unit_of[places])
+        rows, own = np.nonzero(unit != NONE)
+        if not (np.bincount(rows, minlength=len(places)) == self.recurring).all():
+            raise IrregularError("an op recurs in no unit, or in two")
+        number = unit[rows, own]
+        copies = np.arange(more + 1)
+        layer = own[:, None] + np.where(units.step[number][:, None] > 0, copies, more - copies)
+        first = self.moved(places[rows, own])
+        found[rows[:, None], layer] = first[:, None] + copies * units.length[number][:, None]
+        middle = np.full(len(places), self.middle, dtype=np.int64)
+        middle[rows] = own
+        each = np.arange(self.kept)
+        for shift, side in ((0, each < middle[:, None]), (more, each > middle[:, None])):
+            at, layers = np.nonzero(side & (places != NONE))
+            found[at, layers + shift] = self.moved(places[at, layers])
+        return found
+
+    def table(self) -> OpTable:
+        """The ops of the whole program."""
+        total = len(self.rows) + self.more * int(self.units.length.sum())
+        source, layer = (np.full(total, NONE, dtype=np.int64) for _ in range(2))
+        outside = np.flatnonzero(self.unit_of == NONE)
+        source[self.moved(outside)] = outside
+        copied = np.flatnonzero(self.unit_of != NONE)
+        lengths = self.units.length[self.unit_of[copied]]
+        copies = np.arange(self.more + 1)[:, None]
+        source[self.moved(copied) + copies * lengths] = copied
+        rows, layers = np.nonzero(self.index != NONE)
+        layer[self.index[rows, layers]] = layers
+        assert (source != NONE).all(), "every op of the whole program is a copy"
+        offsets, waits = self._waits(source, layer)
+        kinds, micro_batches = self.ops.kind[source], self.ops.micro_batch[source]
+        return OpTable(source, kinds, layer, micro_batches, offsets, waits)
+
+    def _waits(self, source: Indices, layer: Indices) -> tuple[Indices, Indices]:
+        counts = np.diff(self.ops.wait_offsets)[source]
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        owner = np.repeat(np.arange(len(source)), counts)
+        place = np.arange(offsets[-1]) - offsets[owner]
+        awaited = self.ops.waits[self.ops.wait_offsets[source[owner]] + place]
+        return offsets, self._awaited(source[owner], layer[owner], awaited)
+
+    def _awaited(self, source: Indices, layer: Indices, awaited: Indices) -> Indices:
+        """What copies wait for, given what their sources wait for."""
+        own, other = self.ops.layer[source], self.ops.layer[awaited]
+        near = (own != NONE) & (np.abs(other - own) <= REACH)
+        far = np.where(other <= self.middle, other, other + self.more)
+        which = np.where(near, layer + other - own, far)
+        found = self.moved(awaited)
+        inside = other != NONE
+        if ((which[inside] < 0) | (which[inside] >= self.whole)).any():
+            raise IrregularError("an op waits for a layer that is not there")
+        found[inside] = self.index[self.rows[awaited[inside]], which[inside]]
+        if (found == NONE).any():
+            raise IrregularError("an op waits for one that is not there")
+        return found
