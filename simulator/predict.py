@@ -16,7 +16,7 @@ from simulator.economics import Cost, cost_of
 from simulator.engine.simulate import simulate_timeline
 from simulator.engine.ticks import to_seconds
 from simulator.engine.whole_step import simulate_step
-from simulator.pipeline import simulate_pipeline, simulate_slots
+from simulator.pipeline import simulate_pipeline
 from simulator.ranks.classes import Fabric
 from simulator.ranks.fabric import fabric_of
 from simulator.result import StepResult
@@ -32,7 +32,6 @@ from workload.passes.stack import Habits
 from workload.plan import Plan
 from workload.timeline import Timeline
 
-WORTH_SLOTS = 3  # micro-batches: with fewer, each is simulated anyway
 MOST_SLOTS = 1_000_000  # some 200 MB and half a minute
 MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
@@ -152,10 +151,11 @@ def predict(
 ) -> Prediction:
     """Predict one training step of `gpt` under `plan` on `machine`.
 
-    Without a `placement` ranks fill node after node. `fold` extrapolates from a few layers and
-    micro-batches where that is exact; `timeline` adds the spans of the whole step, one rank of each
-    class. `op_seconds` has measured times by signature (`workload/lowering/distinct.py`) in place
-    of the machine's own costs, `kernels` says what the software makes of the ops.
+    Without a `placement` ranks fill node after node. Without `fold` every layer is lowered and
+    every micro-batch simulated, to the same answer; `timeline` adds the spans of the whole step,
+    one rank of each class. `op_seconds` has measured times by signature
+    (`workload/lowering/distinct.py`) in place of the machine's own costs, `kernels` says what the
+    software makes of the ops.
     """
     _check_slots(plan)
     fabric = fabric_of(machine, plan.grid.ranks, placement)
@@ -184,14 +184,8 @@ def _simulated(
     habits: Habits,
     forms: Forms,
 ) -> StepResult:
-    how: dict[str, Any] = {"forms": forms, "habits": habits}
-    if plan.pipe > 1:
-        return simulate_pipeline(gpt, plan, costs, fabric, fold=fold, **how)
-    if fold and plan.micro_batches >= WORTH_SLOTS:
-        step = simulate_slots(gpt, plan, costs, fabric, **how)
-        if step is not None:
-            return step
-    return simulate_step(gpt, plan, costs, fabric, fold=fold, **how)
+    simulate = simulate_pipeline if plan.pipe > 1 else simulate_step
+    return simulate(gpt, plan, costs, fabric, fold=fold, forms=forms, habits=habits)
 
 
 def _costs(

@@ -17,6 +17,7 @@ MESSAGES = ("send", "recv")
 ATTENTIONS = ("attention", "attention_grad")
 FORMS = ("NN", "NT", "TN")
 ITEM_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4, "fp64": 8, "int64": 8, "uint8": 1}
+ACROSS_STAGES = frozenset(("pipe", "ends"))  # axes of groups that have ranks of several stages
 ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "workspace", "host")
 HOST = ROLES[-1]
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})

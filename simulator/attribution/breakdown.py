@@ -14,10 +14,8 @@ import numpy as np
 
 from simulator.engine.stream_graph import StreamGraph
 from workload.dataflow import Waits
-from workload.op import COMPUTE, STEP, Op
+from workload.op import ACROSS_STAGES, COMPUTE, STEP, Op
 from workload.sizes.arrays import Counts, Ticks
-
-ACROSS_STAGES = frozenset(("pipe", "ends"))
 
 
 def last_to_end(end: Ticks) -> int:

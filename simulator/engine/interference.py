@@ -14,16 +14,18 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from workload.dataflow import Waits
 from workload.op import COMPUTE, NONE, Op
-from workload.sizes.arrays import Ticks
+from workload.sizes.arrays import Flags, Indices, Ticks
 
 FENCE = "fence"
-TicksLike = TypeVar("TicksLike", int, Ticks)
 CarryIn = Mapping[str, Any]  # by stream, ticks of the collectives in flight at the begin
 
 
@@ -55,37 +57,62 @@ class Interference:
     unmatched: Sequence[OverlapWindow]
     computes: Sequence[bool]
 
-    def slowed(
-        self,
-        alone: Sequence[TicksLike],
-        share: float,
-        least: Callable[[Any, Any], Any],
-        rounded: Callable[[Any], TicksLike],
-        carry_in: CarryIn | None = None,
-    ) -> list[TicksLike]:
+    def slowed(self, alone: Ticks, share: float, carry_in: CarryIn | None = None) -> Ticks:
         """The ops' ticks, lengthened by what collectives in flight take from them.
 
-        `alone` has isolated ticks: numbers, or arrays with one for each of many plans.
+        `alone` has isolated ticks: (ops,), or (ops, plans) for many plans at once.
         """
-        result = list(alone)
-        if not share:
-            return result
-        until: list[Any] = [0] * (len(alone) + 1)
-        for index, computes in enumerate(self.computes):
-            until[index + 1] = until[index] + (alone[index] if computes else 0)
-        for window in self.windows:
-            compute = (until[window.last + 1] - until[window.first]) / (1 - share)
-            lasts = self._lasts(window, alone, carry_in or {})
-            result[window.first] = result[window.first] + rounded(share * least(lasts, compute))
+        if not share or not self.windows:
+            return alone
+        until = _summed(np.where(self._computes.reshape(-1, *[1] * (alone.ndim - 1)), alone, 0))
+        compute = (until[self._last + 1] - until[self._first]) / (1 - share)
+        members, offsets = self._members
+        every = _summed(alone[members])
+        lasts = every[offsets[1:]] - every[offsets[:-1]]
+        for place, stream in self._carrying:
+            lasts[place] += (carry_in or {}).get(stream, 0)
+        lost = np.rint(share * np.minimum(lasts, compute)).astype(np.int64)
+        result = alone.copy()
+        np.add.at(result, self._first, lost)
         return result
 
-    def carry_out(self, alone: Sequence[TicksLike], carry_in: CarryIn) -> dict[str, TicksLike]:
+    def carry_out(self, alone: Ticks, carry_in: CarryIn) -> dict[str, Any]:
         """Ticks of the collectives on each stream that have no compute behind them."""
-        return {window.stream: self._lasts(window, alone, carry_in) for window in self.unmatched}
+        found: dict[str, Any] = {}
+        for window in self.unmatched:
+            before = carry_in.get(window.stream, 0) if window.carry_in else 0
+            found[window.stream] = alone[window.members].sum(axis=0) + before
+        return found
 
-    def _lasts(self, window: OverlapWindow, alone: Sequence[TicksLike], carry_in: CarryIn) -> Any:
-        before = carry_in.get(window.stream, 0) if window.carry_in else 0
-        return sum((alone[index] for index in window.members), before)
+    @cached_property
+    def _members(self) -> tuple[Indices, Indices]:
+        """The collectives of all windows, one after another, and where each window's begin."""
+        offsets = np.cumsum([0, *(len(window.members) for window in self.windows)], dtype=np.int64)
+        every = [index for window in self.windows for index in window.members]
+        return np.array(every, dtype=np.int64), offsets
+
+    @cached_property
+    def _carrying(self) -> list[tuple[int, str]]:
+        """The windows that collectives from before belong to, with their streams."""
+        return [(at, window.stream) for at, window in enumerate(self.windows) if window.carry_in]
+
+    @cached_property
+    def _computes(self) -> Flags:
+        return np.array(self.computes, dtype=np.bool_)
+
+    @cached_property
+    def _first(self) -> Indices:
+        return np.array([window.first for window in self.windows], dtype=np.int64)
+
+    @cached_property
+    def _last(self) -> Indices:
+        return np.array([window.last for window in self.windows], dtype=np.int64)
+
+
+def _summed(ticks: Ticks) -> Ticks:
+    """Sums of the first ops: of none, of one, and so on up to all of them."""
+    nothing = np.zeros((1, *ticks.shape[1:]), dtype=np.int64)
+    return np.concatenate([nothing, ticks.cumsum(axis=0)])
 
 
 def interference_of(

@@ -9,9 +9,10 @@ import numpy as np
 
 from simulator.costs.analytic import ComputeCosts
 from simulator.costs.kernel_launch import launch_bound
+from simulator.engine.engines import TOO_LONG, run
 from simulator.engine.interference import FENCE, Interference
 from simulator.engine.stream_graph import StreamGraph, graph_of
-from simulator.engine.streams import Engine, OpTicks, RankTask
+from simulator.engine.streams import OpTicks, RankTask
 from simulator.engine.ticks import to_seconds, to_ticks
 from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
 from workload.errors import PlanCannotRunError
@@ -76,11 +77,8 @@ def times_of(
     tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
 ) -> tuple[Ticks, Ticks]:
     """When each op of each task starts and ends: arrays (tasks, ops), of tasks of one program."""
-    try:
-        times = np.array(simulate_tasks(tasks, costs, network), dtype=np.int64)
-    except OverflowError as error:
-        raise PlanCannotRunError("such a step takes more than 106 days: too long a time") from error
-    return times[:, 0], times[:, 1]
+    times = arrays_of_tasks(tasks, costs, network)
+    return np.stack([start for start, _ in times]), np.stack([end for _, end in times])
 
 
 def rank_tasks(programs: Sequence[Program], network: RankClasses) -> list[RankTask]:
@@ -95,13 +93,21 @@ def simulate_tasks(
     tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
 ) -> list[OpTicks]:
     """When each op of each task starts and ends, in ticks."""
+    times = arrays_of_tasks(tasks, costs, network)
+    return [(start.tolist(), end.tolist()) for start, end in times]
+
+
+def arrays_of_tasks(
+    tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
+) -> list[tuple[Ticks, Ticks]]:
+    """The same as arrays."""
     overlaps = any(task.graph.can_overlap for task in tasks)
-    return Engine(network, overlaps=overlaps).run(tasks, durations_of(tasks, costs, network))
+    return run(network, tasks, durations_of(tasks, costs, network), overlaps=overlaps)
 
 
 def durations_of(
     tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
-) -> list[tuple[int, ...]]:
+) -> list[Ticks]:
     """Isolated ticks of every op for each task, and what interference adds to compute.
 
     Interference is a share of a collective's isolated duration: one that is slowed by contention
@@ -116,15 +122,14 @@ def durations_of(
         if shared is None:
             shared = _durations(task, costs, network)
             same_graph.append((task.ops, shared))
-        own = list(shared.computed)
-        for at, times in shared.communicated.items():
-            own[at] = times[task.number]
-        ticks = [own[at] for at in task.graph.base]
-        if any(shared.issued):
-            issued = [shared.issued[at] for at in task.graph.base]
-            ticks = launch_bound(task.graph.ops, ticks, issued)
+        own, base = shared.computed.copy(), task.graph.base
+        own[shared.places] = [times[task.number] for times in shared.communicated]
+        ticks = own[base]
+        if shared.issued.any():
+            issued = shared.issued[base].tolist()
+            ticks = _ticks(launch_bound(task.graph.ops, ticks.tolist(), issued))
         share = network.fabric.compute_share
-        result.append(tuple(shared.interference.slowed(ticks, share, min, round, task.carry_in)))
+        result.append(shared.interference.slowed(ticks, share, task.carry_in))
     return result
 
 
@@ -134,7 +139,8 @@ def carry_outs(
     """By task and stream: ticks of the collectives that have no compute behind them."""
     result = []
     for task, ticks in zip(tasks, durations_of(tasks, costs, network), strict=True):
-        result.append(task.graph.interference(tuple(task.carry_in)).carry_out(ticks, task.carry_in))
+        found = task.graph.interference(tuple(task.carry_in)).carry_out(ticks, task.carry_in)
+        result.append({stream: int(left) for stream, left in found.items()})
     return result
 
 
@@ -142,23 +148,33 @@ def carry_outs(
 class _Durations:
     """Durations that tasks with the same ops have in common, op by op.
 
-    `computed` has ticks of compute, `communicated`, by index, those of communication for each rank
-    class, `issued` those that the host takes to issue the op.
+    `computed` has ticks of compute, `communicated` those of the ops in `places`, communication, for
+    each rank class, `issued` those that the host takes to issue the op.
     """
 
-    computed: list[int]
-    communicated: dict[int, list[int]]
-    issued: list[int]
+    computed: Ticks
+    places: list[int]
+    communicated: list[list[int]]
+    issued: Ticks
     interference: Interference
 
 
 def _durations(task: RankTask, costs: ComputeCosts, network: RankClasses) -> _Durations:
+    places = [at for at, op in enumerate(task.ops) if op.communicates]
     return _Durations(
-        [_compute_ticks(op, costs) for op in task.ops],
-        {at: network.ticks(op) for at, op in enumerate(task.ops) if op.communicates},
-        [to_ticks(costs.host_s(op)) for op in task.ops],
+        _ticks([_compute_ticks(op, costs) for op in task.ops]),
+        places,
+        [network.ticks(task.ops[at]) for at in places],
+        _ticks([to_ticks(costs.host_s(op)) for op in task.ops]),
         task.graph.interference(tuple(task.carry_in)),
     )
+
+
+def _ticks(each: list[int]) -> Ticks:
+    try:
+        return np.array(each, dtype=np.int64)
+    except OverflowError as error:
+        raise PlanCannotRunError(TOO_LONG) from error
 
 
 def _compute_ticks(op: Op, costs: ComputeCosts) -> int:

@@ -3,8 +3,10 @@
 Rule. The ops of a step of many micro-batches are a beginning, a unit that recurs for every
 micro-batch (not its ops alone: gathers issued ahead for the next one stand in it), and an end. A
 step of a few micro-batches is simulated. Say that it has four units in a row, each of which starts
-and ends, op by op and on every rank class, P ticks later than the one before. Then a unit may be
-put in behind the second one as often as wanted, and all that follows is P later each time.
+and ends, op by op, P ticks later than the one before. Then a unit may be put in behind the second
+one as often as wanted, and all that follows is P later each time. Rank classes that do not meet in
+micro-batches may differ in P: where they meet in the end is found by simulating the few once more,
+with each class beginning as much later as it is put off.
 
 Why that is exact. An op starts when the last of those it follows ends (`streams.py`), and how long
 a collective lasts depends on those in flight beside it, relative to its begin (`contention.py`);
@@ -18,7 +20,8 @@ timings are the only ones that satisfy both. So it suffices that both hold in th
    the second and around the third unit, on every rank class. Those of the same unit, or of two in a
    row, are so in the same way for every copy.
 
-Where one of these does not hold, more micro-batches are simulated, up to all of them.
+Nothing from before the second unit may be what ends last. Where one of these does not hold, more
+micro-batches are simulated, up to all of them.
 
 Cost: arrays with one entry per op, or per wait, of a few micro-batches.
 """
@@ -52,6 +55,11 @@ class Unit:
         return self.first + 2 * self.length
 
     @property
+    def last(self) -> int:
+        """The op behind the four units."""
+        return self.first + UNITS * self.length
+
+    @property
     def copied(self) -> slice:
         """The ops that a further unit is a copy of."""
         return slice(self.stop - self.length, self.stop)
@@ -71,8 +79,17 @@ def recurring_unit(ops: OpTable) -> Unit | None:
     length = int(there[0]) - at
     first = at - 2 * length
     unit = Unit(first, length)
-    ends = first + UNITS * length
-    return unit if first >= 0 and ends <= len(ops.kind) and _recurs(ops, unit) else None
+    if first < 0 or unit.last > len(ops.kind) or not _is_whole(ops, unit, middle):
+        return None
+    return unit if _recurs(ops, unit) else None
+
+
+def _is_whole(ops: OpTable, unit: Unit, micro_batch: int) -> bool:
+    """Whether a unit has as many ops as a micro-batch has in all: where all forward passes come
+    before all backward passes, each is a unit of its own, and there is no such."""
+    return bool(
+        (ops.micro_batch[unit.copied] != NONE).sum() == (ops.micro_batch == micro_batch).sum()
+    )
 
 
 def _recurs(ops: OpTable, unit: Unit) -> bool:
@@ -111,23 +128,28 @@ def followed(ops: OpTable, streams: list[list[int]]) -> Followed:
     return Followed(np.concatenate(op)[order], earlier[order])
 
 
-def period(unit: Unit, pairs: Followed, collectives: Flags, start: Ticks, end: Ticks) -> int | None:
-    """By how much each further unit puts off what follows; None if that is not the same for all.
+def periods(
+    unit: Unit, pairs: Followed, collectives: Flags, start: Ticks, end: Ticks
+) -> Ticks | None:
+    """By how much each further unit puts off what follows, (classes, 1); None if that is not known.
 
     `start` and `end` are arrays (classes, ops).
     """
     before = slice(unit.first, unit.first + (UNITS - 1) * unit.length)
-    after = slice(unit.first + unit.length, unit.first + UNITS * unit.length)
-    shift = int(start[0, after.start] - start[0, before.start])
+    after = slice(unit.first + unit.length, unit.last)
+    shifts = start[:, [after.start]] - start[:, [before.start]]
     for times in (start, end):
-        if not (times[:, after] - times[:, before] == shift).all():
+        if not (times[:, after] - times[:, before] == shifts).all():
             return None
+    early, late = end[:, : unit.copied.start], end[:, unit.copied.start :]
+    if (early.max(axis=1, initial=0) > late.max(axis=1)).any():
+        return None
     if _waits_far_back(unit, pairs, end):
         return None
     for place in (unit.stop, unit.stop + unit.length):
         if _in_flight_across(place - unit.length, place, collectives, start, end):
             return None
-    return shift
+    return np.asarray(shifts)
 
 
 def _waits_far_back(unit: Unit, pairs: Followed, end: Ticks) -> bool:

@@ -5,14 +5,32 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from simulator.engine.interference import Interference, interference_of
 from workload.dataflow import Waits, waits
-from workload.op import COMPUTE, NONE, STEP, Op
+from workload.op import ACROSS_STAGES, COMPUTE, NONE, STEP, Op
 from workload.sizes.arrays import Flags, Indices
 from workload.structure import Structure, memoized_on
+
+Group = tuple[str, ...]
+
+
+class GraphArrays(NamedTuple):
+    """Waits of all ops, and the ops of all streams, one after another; those of op or stream i
+    from its offset on."""
+
+    wait_offsets: Indices
+    waits: Indices
+    stream_offsets: Indices
+    stream_ops: Indices
+
+
+def _flat(lists: Sequence[Sequence[int]]) -> tuple[Indices, Indices]:
+    offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+    return offsets, np.array([each for own in lists for each in own], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +43,7 @@ class StreamGraph:
 
     ops: Sequence[Op]
     waits: Sequence[Waits]
-    base: Sequence[int]
+    base: Indices
     _known: dict[tuple[str, ...], Interference] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -45,6 +63,42 @@ class StreamGraph:
     def collectives(self) -> Flags:
         """Which ops are collectives."""
         return np.array([op.is_collective for op in self.ops], dtype=np.bool_)
+
+    @cached_property
+    def arrays(self) -> GraphArrays:
+        """Waits and streams as arrays."""
+        return GraphArrays(*_flat(self.waits), *_flat(self.streams))
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Whom the ops of `meetings` concern: all different groups."""
+        return list(dict.fromkeys(self.ops[at].group for at in self.meetings_within))
+
+    @cached_property
+    def meetings(self) -> tuple[Indices, Indices]:
+        """The ops that meet ranks of the same stage alone, and the group of each, as its place
+        among `groups`."""
+        number = {group: at for at, group in enumerate(self.groups)}
+        which = [number[self.ops[at].group] for at in self.meetings_within]
+        return (
+            np.array(self.meetings_within, dtype=np.int64),
+            np.array(which, dtype=np.int64),
+        )
+
+    @cached_property
+    def meetings_within(self) -> list[int]:
+        """The ops that meet ranks of the same stage alone."""
+        across = set(self.meetings_across)
+        return [at for at, op in enumerate(self.ops) if op.communicates and at not in across]
+
+    @cached_property
+    def meetings_across(self) -> list[int]:
+        """The ops that meet ranks of other stages, which issue other ops."""
+        return [
+            at
+            for at, op in enumerate(self.ops)
+            if op.is_message or not ACROSS_STAGES.isdisjoint(op.axes)
+        ]
 
     @cached_property
     def compute_ops(self) -> Indices:
@@ -99,11 +153,11 @@ def _time_key(op: Op) -> str:
 @memoized_on
 def graph_of(outline: Structure) -> StreamGraph:
     """All ops of a program."""
-    return StreamGraph(outline.ops, outline.waits, range(len(outline.ops)))
+    return StreamGraph(outline.ops, outline.waits, np.arange(len(outline.ops)))
 
 
 @memoized_on
 def graph_among(outline: Structure, places: tuple[int, ...]) -> StreamGraph:
     """Some ops of a program by themselves, with what they wait for among themselves."""
     ops = [outline.ops[place] for place in places]
-    return StreamGraph(ops, waits(ops), range(len(ops)))
+    return StreamGraph(ops, waits(ops), np.arange(len(ops)))

@@ -52,7 +52,8 @@ class RankTask:
 
     def op(self, index: int) -> Op:
         """One of the ops of its graph, in its size."""
-        return self.ops[self.graph.base[index]]
+        op: Op = self.ops[self.graph.base[index]]
+        return op
 
 
 @dataclass(slots=True)

@@ -16,11 +16,12 @@ import numpy as np
 from simulator.attribution.breakdown import breakdown, last_to_end
 from simulator.costs.analytic import ComputeCosts
 from simulator.engine.simulate import times_of
-from simulator.engine.steady_state import Followed, Unit, followed, period, recurring_unit
+from simulator.engine.steady_state import Followed, Unit, followed, periods, recurring_unit
 from simulator.engine.stream_graph import StreamGraph
 from simulator.engine.streams import RankTask
 from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
 from simulator.result import StepResult
+from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import lower, lower_again
 from workload.lowering.recompute import layers_are_alike
@@ -36,6 +37,7 @@ from workload.sizes.arrays import Bytes, Counts, Ticks
 from workload.structure import Structure, memoized_on
 
 LAYERS = 12  # the fewest in which collectives that are issued ahead do not reach both ends
+MOST_OPS = 400_000  # lowered; some 400 MB and a quarter of a minute
 MICRO_BATCHES = 7  # four units, and an end on either side
 Lowered = Callable[[GPT, Plan], Program]
 
@@ -58,7 +60,22 @@ def simulate_step(
         step = _attempt(whole, plan.micro_batches, costs, fabric)
         if step is not None:
             return step
-        count = min(2 * count, plan.micro_batches)
+        count = _more(whole, plan.micro_batches)
+
+
+def _more(whole: WholeProgram, micro_batches: int) -> int:
+    """How many micro-batches to simulate next: twice as many, or all where nothing recurs."""
+    count = whole.program.plan.micro_batches
+    recurs = whole.unit is not None or count == MICRO_BATCHES
+    more = min(2 * count, micro_batches) if recurs else micro_batches
+    ops = len(whole.program.ops) * more // count
+    if ops > MOST_OPS:
+        raise PlanCannotRunError(
+            f"micro-batches do not come to repeat themselves here: some {ops:,} ops would be "
+            f"simulated, more than {MOST_OPS:,}, for the first {more:,} of {micro_batches:,} "
+            "micro-batches; give a larger micro_batch or a smaller batch"
+        )
+    return more
 
 
 def step_bytes(gpt: GPT, plan: Plan) -> int:
@@ -66,9 +83,10 @@ def step_bytes(gpt: GPT, plan: Plan) -> int:
     anything is known of its time."""
     count = min(MICRO_BATCHES, plan.micro_batches)
     few = _whole_program(_lowered, gpt, plan.with_micro_batches(count))
-    if few.unit is None and count < plan.micro_batches:
-        few = _whole_program(_lowered, gpt, plan)
-    return few.peak(plan.micro_batches - few.program.plan.micro_batches).total_bytes
+    while few.unit is None and count < plan.micro_batches:
+        count = _more(few, plan.micro_batches)
+        few = _whole_program(_lowered, gpt, plan.with_micro_batches(count))
+    return few.peak(plan.micro_batches - count).total_bytes
 
 
 def _lowered(gpt: GPT, plan: Plan, *, forms: Forms = PLAIN, habits: Habits = NO_HABITS) -> Program:
@@ -234,26 +252,40 @@ def _simulated(
     omitted = micro_batches - whole.program.plan.micro_batches
     tasks = [RankTask(number, whole.graph, whole.ops) for number in range(len(network.ranks))]
     start, end = times_of(tasks, costs, network)
-    late = end.copy()
+    delay = np.zeros((len(tasks), 1), dtype=np.int64)
     if omitted:
-        shift = _period(whole, start, end)
-        if shift is None:
+        each = _periods(whole, start, end)
+        if each is None:
             return None
-        late[:, whole.recurring.copied.start :] += omitted * shift
-    last, copies = last_to_end(late), whole.copies(omitted)
+        delay = omitted * each
+    if (delay != delay[0]).any():
+        late = times_of(_begun_later(tasks, delay), costs, network)
+        begun = slice(0, whole.recurring.last)
+        if not all(
+            (a + delay == b)[:, begun].all() for a, b in zip((start, end), late, strict=True)
+        ):
+            return None
+        start, end = (times - delay for times in late)
+    last, copies = last_to_end(end + delay), whole.copies(omitted)
     parts_ticks = breakdown(whole.graph, start[last], end[last], copies)
-    if sum(parts_ticks.values()) != late.max():
-        assert omitted, "every tick of a step goes to something"
-        return None
+    over = int((end + delay).max())
+    assert sum(parts_ticks.values()) == over, "every tick of a step goes to something"
     return _step(whole, copies, len(network.ranks), parts_ticks, whole.peak(omitted))
 
 
-def _period(whole: WholeProgram, start: Ticks, end: Ticks) -> int | None:
+def _begun_later(tasks: Sequence[RankTask], delay: Ticks) -> list[RankTask]:
+    return [
+        replace(task, floors={stream[0]: int(ticks) for stream in task.graph.streams})
+        for task, (ticks,) in zip(tasks, delay, strict=True)
+    ]
+
+
+def _periods(whole: WholeProgram, start: Ticks, end: Ticks) -> Ticks | None:
     if whole.unit is None:
         return None
     outline, layers = whole.program.outline, whole.layers
     pairs, collectives = pairs_of_layers(outline, layers), whole.graph.collectives
-    return period(whole.unit, pairs, collectives, start, end)
+    return periods(whole.unit, pairs, collectives, start, end)
 
 
 def _step(

@@ -56,22 +56,6 @@ def simulate_pipeline(
     return step
 
 
-def simulate_slots(
-    gpt: GPT,
-    plan: Plan,
-    costs: ComputeCosts,
-    fabric: Fabric,
-    *,
-    forms: Forms = PLAIN,
-    habits: Habits = NO_HABITS,
-) -> StepResult | None:
-    """Simulate a step of one stage slot by slot: exact, and faster than op by op where there are
-    many micro-batches. Nothing where ranks differ, since their slots need not end together.
-    """
-    step = simulate_pipeline(gpt, plan, costs, fabric, forms=forms, habits=habits)
-    return step if step.rank_classes == 1 else None
-
-
 def _attempt(stage_orders: StageOrders, costs: ComputeCosts, fabric: Fabric) -> StepResult | None:
     return until_consistent(
         lambda contended: stage_orders.network(fabric, contended),
@@ -243,7 +227,7 @@ class PipelineRun:
         near = stage, part, carry_ins
         if near not in self.known_costs:
             tasks = self._tasks(stage, part, carry_ins)
-            same = part, *durations_of(tasks, self.costs, self.network)
+            same = part, *map(bytes, durations_of(tasks, self.costs, self.network))
             if same not in self.known_costs:
                 self.known_costs[same] = slot_cost(tasks, self.costs, self.network)
             self.known_costs[near] = self.known_costs[same]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from simulator.engine.simulate import SimulatedOps, simulate_ops
-from simulator.engine.steady_state import Unit, followed, period, recurring_unit
+from simulator.engine.steady_state import Unit, followed, periods, recurring_unit
 from simulator.engine.stream_graph import graph_of
 from simulator.ranks.classes import classes_of
 from tests.simulator.worlds import GivenSeconds, SmallFabric, by_hand, compute, reduce
@@ -34,7 +34,11 @@ def further(run: SimulatedOps) -> int | None:
     """By how much a further micro-batch puts off what follows."""
     table, graph = table_of(run.program.outline), graph_of(run.program.outline)
     pairs = followed(table, graph.streams)
-    return period(unit_of(run), pairs, graph.collectives, run.start, run.end)
+    found = periods(unit_of(run), pairs, graph.collectives, run.start, run.end)
+    if found is None:
+        return None
+    (ticks,) = found[0]
+    return int(ticks)
 
 
 def assert_steady(

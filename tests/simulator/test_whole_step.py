@@ -12,7 +12,9 @@ from simulator.engine.simulate import simulate_ops
 from simulator.engine.whole_step import MICRO_BATCHES, simulate_step, step_bytes
 from simulator.ranks.classes import classes_of
 from simulator.result import StepResult
+from tests.simulator.drawn_steps import BANDWIDTHS, drawn_steps
 from tests.simulator.worlds import SmallCosts, SmallFabric, plan_of
+from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.plan import Plan
@@ -45,7 +47,6 @@ SHARDINGS = (
     "offload=optimizer",
     "zero=1,offload=optimizer",
 )
-BANDWIDTHS = (1e6, 3e7, 1e8, 3e8, 1e9, 1e10, 1e12)  # from bound by links to bound by compute
 
 
 def folded_step(plan: Plan, layers: int, bytes_per_s: float) -> StepResult:
@@ -126,6 +127,19 @@ def test_counts_and_memory_are_those_of_the_whole_program(overlap: str, rest: st
 @pytest.mark.parametrize("recompute", ["full:3", "full:40", "selective"])
 def test_layers_that_are_recomputed_unlike_each_other_are_all_simulated(recompute: str) -> None:
     assert_equal(*both(plan_of(f"x=2,z=2,recompute={recompute}", 10), 36, 1e9))
+
+
+def test_forward_passes_before_all_backward_passes_do_not_repeat() -> None:
+    plan = plan_of("x=2,schedule=gpipe", 12)
+    assert_equal(*both(plan, 4, 1e9))
+    for step in (simulate_step, lambda *given: step_bytes(*given[:2])):
+        with pytest.raises(PlanCannotRunError, match="do not come to repeat themselves"):
+            step(SMALL, plan.with_micro_batches(2**20), SmallCosts(), SmallFabric())
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_drawn_steps_of_all_options_are_exact(seed: int) -> None:
+    assert next(drawn_steps(seed)).is_exact()
 
 
 @pytest.mark.parametrize("bytes_per_s", BANDWIDTHS)

@@ -17,12 +17,11 @@ Cost: one array operation per op and wait of the slots of a few layers, for a wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.engine.interference import interference_of
 from simulator.search.bounds.batched_programs import BatchedProgram
@@ -35,7 +34,7 @@ from simulator.search.bounds.isolated_times import (
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.slot_programs import SlotProgram
 from simulator.search.bounds.stream_bound import Entries, ModelEnds
-from simulator.search.bounds.unsupported import ACROSS_STAGES
+from simulator.search.bounds.unsupported import REDUCED_ACROSS_STAGES
 from workload.op import (
     COMPUTE,
     EMBED,
@@ -110,7 +109,7 @@ class IsolatedBlocks:
                 continue
             if op.part.is_layer:
                 ticks = layers * self._ticks[op.identity][e.lane]
-            elif op.label in ACROSS_STAGES and not alone:
+            elif op.label in REDUCED_ACROSS_STAGES and not alone:
                 wide = replace(op, axes=(*op.axes, "pipe"))  # more ranks may be faster than few
                 ticks = self.op_bounds.ticks(self.some, wide)[e.lane]
             else:
@@ -189,11 +188,11 @@ class IsolatedBlocks:
         key = micro_batch, works, ends, layers, after
         if key not in self._known:
             ops, following = self.slot_program.slots(micro_batch, works, ends, layers)
-            durations = [self._ticks[in_first_layer(op)] for op in ops]
+            durations = self._durations(ops)
             if share := self.op_bounds.fabric.compute_share:
                 carry_in = self._carry_in(after, layers) if after is not None else {}
                 interference = interference_of(ops, following, tuple(carry_in))
-                durations = interference.slowed(durations, share, np.minimum, _rounded, carry_in)
+                durations = interference.slowed(durations, share, carry_in)
             self._known[key] = isolated_times(ops, following, durations, len(self.some.rows))
         return self._known[key]
 
@@ -201,8 +200,12 @@ class IsolatedBlocks:
         """Ticks of the collectives in flight after a slot of the last micro-batch, by stream."""
         work, ends = before
         ops, following = self.slot_program.slots(self._last, (work,), ends, layers)
-        durations = [self._ticks[in_first_layer(op)] for op in ops]
-        return interference_of(ops, following).carry_out(durations, {})
+        return interference_of(ops, following).carry_out(self._durations(ops), {})
+
+    def _durations(self, ops: Sequence[Op]) -> Ticks:
+        """Isolated ticks, (ops, lanes)."""
+        each = [self._ticks[in_first_layer(op)] for op in ops]
+        return np.array(each, dtype=np.int64).reshape(len(ops), len(self.some.rows))
 
     @cached_property
     def _known(
@@ -213,10 +216,6 @@ class IsolatedBlocks:
     @cached_property
     def _ticks(self) -> Mapping[Identity, Ticks]:
         # A pipeline's stages meet in more ranks than those of one, which may have no time.
-        others = ACROSS_STAGES if bool((self.entries.pipe > 1).any()) else ()
+        others = REDUCED_ACROSS_STAGES if bool((self.entries.pipe > 1).any()) else ()
         every = (op for op in self.some.program.ops if op.label not in others)
         return {op.identity: self.op_bounds.ticks(self.some, op) for op in every}
-
-
-def _rounded(ticks: NDArray[np.float64]) -> Ticks:
-    return np.rint(ticks).astype(np.int64)

@@ -47,9 +47,12 @@ def in_first_layer(op: Op) -> Identity:
 
 
 def isolated_times(
-    ops: Sequence[Op], following: Sequence[Waits], durations: Sequence[Ticks], lanes: int
+    ops: Sequence[Op], following: Sequence[Waits], durations: Ticks, lanes: int
 ) -> IsolatedTimes:
-    """Simulate slots: an op starts when the op before it on its stream and its waits have ended."""
+    """Simulate slots: an op starts when the op before it on its stream and its waits have ended.
+
+    `durations` are isolated ticks, (ops, lanes).
+    """
     zero = np.zeros(lanes, dtype=np.int64)
     clocks: dict[str, Ticks] = {COMPUTE: zero}
     ends: list[Ticks] = []
@@ -69,7 +72,7 @@ def isolated_times(
     return IsolatedTimes(clocks[COMPUTE], every, _growth(ops, ends, zero), before + added, own)
 
 
-def _of_layer(ops: Sequence[Op], durations: Sequence[Ticks], tail: int, zero: Ticks) -> Ticks:
+def _of_layer(ops: Sequence[Op], durations: Ticks, tail: int, zero: Ticks) -> Ticks:
     """The least ticks of one layer's deferred ops at the end, if all layers have some.
 
     Interference lengthens one of them, but not the others, so the least is taken.

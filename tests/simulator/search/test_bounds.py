@@ -167,7 +167,7 @@ def test_further_layers_count_only_where_all_streams_keep_step(beside: int, eigh
             compute(f"m0.l{layer}.beside", reads=f"p{layer}", writes=f"q{layer}", stream="z"),
         )
     ]
-    durations = [np.array([10 if op.stream == COMPUTE else beside]) for op in ops]
+    durations = np.array([[10 if op.stream == COMPUTE else beside] for op in ops])
     few = isolated_times(ops, waits(ops), durations, 1)
     assert few.compute.tolist() == [80]
     assert few.ends(np.array([0]), np.array([10]))[0].tolist() == [eighteen]

@@ -1,0 +1,83 @@
+"""Drawn steps, of all options: each simulated with what repeats left out, and without.
+
+`python -m tests.simulator.drawn_steps 2000` says how many of so many differ, if only by a tick.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from simulator.engine.whole_step import simulate_step
+from simulator.pipeline import simulate_pipeline
+from simulator.result import StepResult
+from tests.executor.covering import OPTIONS, Row, case, is_legal, is_refused, ranks_of
+from tests.simulator.worlds import SmallCosts, SmallFabric
+from topologies.session import Session
+from workload.gpt import GPT
+from workload.plan import Plan
+
+BANDWIDTHS = (1e6, 3e7, 1e8, 3e8, 1e9, 1e10, 1e12)  # from bound by links to bound by compute
+SHARES = (0.0, 0.2)  # of compute, that collectives beside it take
+LAYERS = (2, 6, 25, 26, 29, 34, 40)
+MICRO_BATCHES = (1, 2, 3, 4, 7, 8, 9, 12, 20, 24)
+MOST_RANKS = 64
+
+
+@dataclass(frozen=True)
+class DrawnStep:
+    """A step on a small machine."""
+
+    gpt: GPT
+    plan: Plan
+    bytes_per_s: float
+    share: float
+
+    def simulated(self, *, fold: bool) -> StepResult:
+        """The step, with what repeats left out or without."""
+        fabric = SmallFabric(bytes_per_s=self.bytes_per_s, compute_share=self.share)
+        simulate = simulate_pipeline if self.plan.pipe > 1 else simulate_step
+        return simulate(self.gpt, self.plan, SmallCosts(), fabric, fold=fold)
+
+    def is_exact(self) -> bool:
+        """Whether both are equal in all there is: every part of the time, bytes, FLOPs, memory."""
+        few, whole = (self.simulated(fold=fold) for fold in (True, False))
+        return replace(few, micro_batches=whole.micro_batches) == whole
+
+
+def drawn_steps(seed: int) -> Iterator[DrawnStep]:
+    """Steps without end, half of them pipelines."""
+    chance = random.Random(seed)
+    while True:
+        row: Row = {name: chance.choice(values) for name, values in OPTIONS.items()}
+        row["micro_batches"] = chance.choice(MICRO_BATCHES)
+        if chance.random() < 0.5:
+            row["pipe"] = 1
+        if ranks_of(row) > MOST_RANKS or is_refused(row) or not is_legal(row):
+            continue
+        gpt, plan = case(row)
+        if plan.pipe == 1 and not plan.stage_layers:
+            gpt = replace(gpt, layers=chance.choice(LAYERS))
+        yield DrawnStep(gpt, plan, chance.choice(BANDWIDTHS), chance.choice(SHARES))
+
+
+def main(count: int, seed: int = 0) -> int:
+    """Print how many steps were drawn, what they were, and those that differ."""
+    steps = [step for _, step in zip(range(count), drawn_steps(seed), strict=False)]
+    differ = []
+    with Session():
+        for step in steps:
+            if not step.is_exact():
+                differ.append(step)
+                print(f"differs: {step}")
+    stages = Counter("pipelines" if step.plan.pipe > 1 else "of one stage" for step in steps)
+    print(", ".join(f"{number} {kind}" for kind, number in sorted(stages.items())))
+    print(f"{len(differ)} of {count} differ")
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*map(int, sys.argv[1:])))

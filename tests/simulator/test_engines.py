@@ -1,0 +1,163 @@
+"""Both engines give the same starts and ends, to the tick, and refuse the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.engine import compiled
+from simulator.engine.engines import COMPILED, ENGINES, SIMPY, engine_name, using
+from simulator.engine.simulate import rank_tasks, simulate_tasks
+from simulator.engine.streams import OpTicks, RankTask
+from simulator.predict import predict
+from simulator.ranks.classes import classes_of, until_consistent
+from tests.simulator.drawn_steps import BANDWIDTHS
+from tests.simulator.test_whole_step import plans
+from tests.simulator.worlds import TINY, GivenSeconds, SmallCosts, SmallFabric, by_hand, compute
+from topologies.machine_files import load_machine
+from workload.errors import PlanCannotRunError
+from workload.gpt import find_model
+from workload.lowering import lower
+from workload.plan import Plan
+from workload.plan_text import parse_plan
+from workload.program import Program
+
+needs_compiled = pytest.mark.skipif(not compiled.is_built(), reason="built without a C compiler")
+SMALL = replace(TINY, hidden=48, heads=12, ffn=96)
+PIPELINES = (
+    "pipe=2,z=2",
+    "pipe=4,schedule=zb-h1",
+    "pipe=2,interleave=2,overlap=all",
+    "pipe=2,x=2,data=2,schedule=gpipe,overlap=pp+dp",
+)
+
+
+def times(programs: list[Program], fabric: SmallFabric) -> list[OpTicks]:
+    return until_consistent(
+        lambda contended: classes_of(programs, fabric, contended=contended),
+        lambda network: simulate_tasks(rank_tasks(programs, network), SmallCosts(), network),
+    )
+
+
+def assert_equal(plan: Plan, layers: int, fabric: SmallFabric) -> None:
+    gpt = replace(SMALL, layers=layers)
+    programs = [lower(gpt, plan, stage) for stage in range(plan.pipe)]
+    found = []
+    for engine in ENGINES:
+        with using(engine):
+            found.append(times(programs, fabric))
+    assert found[0] == found[1]
+
+
+@needs_compiled
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(
+    plan=plans(st.integers(1, 4)),
+    layers=st.integers(1, 6),
+    bytes_per_s=st.sampled_from(BANDWIDTHS),
+    share=st.sampled_from((0.0, 0.2)),
+)
+def test_starts_and_ends_are_equal(
+    plan: Plan, layers: int, bytes_per_s: float, share: float
+) -> None:
+    assert_equal(plan, layers, SmallFabric(bytes_per_s=bytes_per_s, compute_share=share))
+
+
+@needs_compiled
+@pytest.mark.parametrize("text", PIPELINES)
+@pytest.mark.parametrize("bytes_per_s", BANDWIDTHS[1::2])
+def test_stages_that_meet_by_messages_are_equal(text: str, bytes_per_s: float) -> None:
+    plan = parse_plan(
+        f"{text},micro_batch=1", batch=8 * (4 if "data" in text or "z" in text else 1)
+    )
+    assert_equal(plan, 8, SmallFabric(bytes_per_s=bytes_per_s))
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    ("machine", "devices", "text"),
+    [
+        ("frontier", 64, "x=2,y=2,z=4,data=rest,micro_batch=1"),
+        ("perlmutter", 64, "pipe=4,z=4,data=rest,micro_batch=1,overlap=all"),
+        ("alps", 64, "x=4,data=rest,zero=3,micro_batch=1,reshard=false"),
+    ],
+)
+def test_predictions_are_equal(machine: str, devices: int, text: str) -> None:
+    plan = parse_plan(text, devices=devices, batch=128)
+    found = []
+    for engine in ENGINES:
+        with using(engine):
+            found.append(predict(find_model("gpt-5b"), plan, load_machine(machine)))
+    assert found[0] == found[1]
+
+
+def task_of(**floors: int) -> tuple[list[RankTask], Program]:
+    """Two ops, which start no sooner than given."""
+    program = by_hand("x=1", compute("one", writes="a"), compute("two", writes="b"))
+    (task,) = rank_tasks([program], classes_of([program], SmallFabric()))
+    names = [op.name for op in program.ops]
+    return [replace(task, floors={names.index(name): t for name, t in floors.items()})], program
+
+
+@pytest.mark.parametrize("engine", [pytest.param(COMPILED, marks=needs_compiled), SIMPY])
+def test_an_op_starts_no_sooner_than_its_floor(engine: str) -> None:
+    tasks, program = task_of(one=5, two=7)
+    costs, network = GivenSeconds(one=1e-12, two=1e-12), classes_of([program], SmallFabric())
+    with using(engine):
+        assert simulate_tasks(tasks, costs, network) == [([5, 7], [6, 8])]
+
+
+@pytest.mark.parametrize("engine", [pytest.param(COMPILED, marks=needs_compiled), SIMPY])
+def test_a_step_of_more_than_63_bits_of_picoseconds_is_refused(engine: str) -> None:
+    tasks, program = task_of()
+    network = classes_of([program], SmallFabric())
+    with using(engine):
+        for seconds in (GivenSeconds(one=5e6, two=5e6), GivenSeconds(one=1e7, two=1.0)):
+            with pytest.raises(PlanCannotRunError, match="106 days"):
+                simulate_tasks(tasks, seconds, network)
+
+
+def test_an_engine_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with using("simula"), pytest.raises(PlanCannotRunError, match="no engine simula"):
+        engine_name()
+    monkeypatch.setattr(compiled, "_recurrence", None)
+    monkeypatch.delenv("SIMGPT_ENGINE", raising=False)
+    assert engine_name() == SIMPY
+    with using(COMPILED), pytest.raises(PlanCannotRunError, match="without a C compiler"):
+        engine_name()
+
+
+def test_the_environment_chooses_where_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMGPT_ENGINE", SIMPY)
+    assert engine_name() == SIMPY
+    if compiled.is_built():
+        with using(COMPILED):
+            assert engine_name() == COMPILED
+
+
+@needs_compiled
+def test_an_error_of_the_network_comes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Durations under contention are asked for by the compiled engine in the middle of its work."""
+    program = lower(SMALL, parse_plan("x=2,z=2,micro_batch=1,overlap=all").with_micro_batches(1))
+    network = classes_of([program], SmallFabric())
+    asked = type(network).ticks
+
+    def ticks(self: object, op: object, in_flight: tuple[object, ...] = ()) -> list[int]:
+        if len(in_flight) > 1:
+            raise ZeroDivisionError("asked for too much")
+        return asked(self, op, in_flight)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(network), "ticks", ticks)
+    with using(COMPILED), pytest.raises(ZeroDivisionError, match="asked for too much"):
+        simulate_tasks(rank_tasks([program], network), SmallCosts(), network)
+
+
+def test_times_are_arrays_of_whole_ticks() -> None:
+    tasks, program = task_of()
+    network = classes_of([program], SmallFabric())
+    (found,) = simulate_tasks(tasks, GivenSeconds(one=1.0, two=1.0), network)
+    assert np.array(found).tolist() == [[0, 10**12], [10**12, 2 * 10**12]]
