@@ -26,6 +26,7 @@ PARTS = {
     "pipe": "waiting for other stages",
 }
 NO_POWER = "not known: the machine's file says nothing of power"
+ENGINES = ("compiled", "simpy")
 LABELS = 30  # characters of the tables' first column
 
 
@@ -66,6 +67,11 @@ LABELS = 30  # characters of the tables' first column
     help="Predict every combination: z=16,64 devices=512,1024 device.launch='5 us,9 us'.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    help="What simulates: compiled (where there was a C compiler), or simpy, to the same tick.",
+)
+@click.option(
     "--trace",
     type=options.NewFile(),
     help="Write the step's timeline for ui.perfetto.dev.",
@@ -85,6 +91,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     A plan that does not fit into memory is answered in full, and then ends with status 3.
     """
+    from simulator.engine.engines import engine_name, using
     from simulator.predict import predict
     from topologies.placement_names import parse_placement
 
@@ -98,9 +105,11 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     policy, trace = how["placement"], how["trace"]
     placed = parse_placement(policy, built, plan.grid.ranks)
     costs = costs_of(how["compute"], gpt, plan)
-    prediction = predict(gpt, plan, built, placement=placed, timeline=trace is not None, **costs)
+    with using(how["engine"]):
+        given = {"placement": placed, "timeline": trace is not None, **costs}
+        prediction, engine = predict(gpt, plan, built, **given), engine_name()
     reach = reach_of(prediction, built, placed)
-    record = prediction.as_dict() | {"software": built.variant or None}
+    record = prediction.as_dict() | {"software": built.variant or None, "engine": engine}
     record |= asked(model, machine, how, axes=reach)
     text = describe(prediction, f"placement {policy}", reach)
     if how["tokens"] is not None:
@@ -134,6 +143,8 @@ def _sweep(
 
     if how["trace"] is not None or how["compute"] != "machine":
         raise click.UsageError("--sweep goes with neither --trace nor --compute")
+    if how["engine"] is not None:
+        raise click.UsageError("--sweep takes its engine from SIMGPT_ENGINE, as its workers do")
     study = study_of_words(model, machine, how)
     inputs = inputs_of(study)
     with Ticker() as ticker:

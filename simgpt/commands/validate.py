@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.commands import validate_device, validate_kernels, validate_network, validate_published
+from simgpt.commands import (
+    validate_device,
+    validate_engine,
+    validate_kernels,
+    validate_network,
+    validate_published,
+)
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
 from topologies.machine import Machine
@@ -35,6 +41,7 @@ command.add_command(validate_network.command)
 command.add_command(validate_device.command)
 command.add_command(validate_published.command)
 command.add_command(validate_kernels.command)
+command.add_command(validate_engine.command)
 
 
 @command.command("host")

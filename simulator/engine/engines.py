@@ -41,7 +41,7 @@ def engine_name() -> str:
 
 
 @contextmanager
-def using(engine: str) -> Iterator[None]:
+def using(engine: str | None) -> Iterator[None]:
     """Simulate with that engine; with none named, as it was."""
     token = _CHOSEN.set(engine or _CHOSEN.get())
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from simgpt.commands.validate_device import _record
+from simulator.engine import compiled
 from tests.simgpt.face import Said, simgpt
 from tests.validation.test_device import row_of
 from validation import host_validation as host
@@ -59,3 +60,30 @@ def test_the_device_validation_is_held_to_the_prediction_from_measured_ops() -> 
     record = _record([row, other, (row.case, "needs more memory")], {}, 1)
     assert (record["mape_ops"], record["mape_profile"]) == (0.25, 0.125)
     assert record["left_out"] == [{"case": row.case.gpt.name, "reason": "needs more memory"}]
+
+
+@pytest.mark.skipif(not compiled.is_built(), reason="built without a C compiler")
+def test_engines_that_differ_by_a_tick_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = simgpt("validate", "engine", "-m", "perlmutter", "--plans", "4", "--json")
+    rows = json.loads(said.out)["rows"]
+    assert said.status == 0
+    assert [row["equal"] for row in rows] == [True] * 4
+    assert all(row["spans"] > 0 for row in rows)
+    run = compiled.run
+
+    def slow(network: Any, tasks: Any, durations: Any, **named: Any) -> Any:
+        return run(network, tasks, [ticks + (ticks > 0) for ticks in durations], **named)
+
+    monkeypatch.setattr(compiled, "run", slow)
+    said = simgpt("validate", "engine", "-m", "perlmutter", "--plans", "4")
+    assert said.status == 4
+    assert said.out.count("differs: ") == 4
+
+
+def test_an_engine_that_was_not_built_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_recurrence", None)
+    asked = ("predict", "gpt-5b", "-m", "perlmutter", "-n", "8", "--batch", "8")
+    said = simgpt(*asked, "--engine", "compiled")
+    assert said.status == 3
+    assert "installed without a C compiler" in said.err
+    assert json.loads(simgpt(*asked, "--json").out)["engine"] == "simpy"
