@@ -105,11 +105,10 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     policy, trace = how["placement"], how["trace"]
     placed = parse_placement(policy, built, plan.grid.ranks)
     costs = costs_of(how["compute"], gpt, plan)
-    with using(how["engine"]):
-        given = {"placement": placed, "timeline": trace is not None, **costs}
-        prediction, engine = predict(gpt, plan, built, **given), engine_name()
+    click.get_current_context().with_resource(using(how["engine"]))
+    prediction = predict(gpt, plan, built, placement=placed, timeline=trace is not None, **costs)
     reach = reach_of(prediction, built, placed)
-    record = prediction.as_dict() | {"software": built.variant or None, "engine": engine}
+    record = prediction.as_dict() | {"software": built.variant or None, "engine": engine_name()}
     record |= asked(model, machine, how, axes=reach)
     text = describe(prediction, f"placement {policy}", reach)
     if how["tokens"] is not None:

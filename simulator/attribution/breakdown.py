@@ -28,26 +28,24 @@ def breakdown(graph: StreamGraph, start: Ticks, end: Ticks, copies: Counts) -> d
     `start` and `end` have one entry per op. Those of a whole step sum to its time.
     """
     at, awaited = graph.compute_ops, graph.compute_waits
+    keys, key_of = graph.time_keys
     over = np.append(end, 0)[awaited]
     latest = awaited[np.arange(len(at)), over.argmax(axis=1)]
     before = np.concatenate([[0], end[at[:-1]]])
     ready = np.maximum(before, over.max(axis=1))
-    keys, key_of = graph.time_keys
-    own = end[at] - np.where(graph.collectives[at], ready, start[at])
+    blocks = graph.collectives[at]
+    own = end[at] - np.where(blocks, ready, start[at])
     ticks = np.stack([ready - before, own], axis=1) * copies[at][:, None]
     key = np.stack([key_of[latest], key_of[at]], axis=1)
-    counts = (ticks != 0) | np.stack(
-        [np.zeros_like(at, dtype=np.bool_), graph.collectives[at]], axis=1
-    )
-    totals = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(totals, key[counts], ticks[counts])
+    takes = (ticks != 0) | np.stack([np.zeros_like(blocks), blocks], axis=1)
+    sums = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(sums, key[takes], ticks[takes])
     parts = {"compute": 0, "optimizer": 0}
-    for number in dict.fromkeys(key[counts].tolist()):
-        parts[keys[number]] = int(totals[number])
+    parts |= {keys[number]: int(sums[number]) for number in dict.fromkeys(key[takes].tolist())}
     parts["idle"] = 0
-    if len(at) == 0 or end.max() > end[at[-1]]:
+    if tail := int(end.max() - end[at[-1]]):
         name = keys[key_of[int(end.argmax())]]
-        parts[name] = parts.get(name, 0) + int(end.max() - (end[at[-1]] if len(at) else 0))
+        parts[name] = parts.get(name, 0) + tail
     return parts
 
 

@@ -33,42 +33,23 @@ def run(
     network: RankClasses, tasks: Sequence[RankTask], durations: Sequence[Ticks], *, overlaps: bool
 ) -> list[tuple[Ticks, Ticks]]:
     """As `simulator.engine.engines.run`."""
-    meetings = _Meetings(network, overlaps=overlaps)
-    signatures = _Signatures()
+    meetings, signatures = _Meetings(network, overlaps=overlaps), _Signatures()
     rows, results = [], []
     for task, own in zip(tasks, durations, strict=True):
-        start, end = (np.full(len(own), NONE, dtype=np.int64) for _ in range(2))
-        results.append((start, end))
-        known = task.graph.arrays
-        rows.append(
-            (
-                task.number,
-                known.wait_offsets,
-                known.waits,
-                own,
-                _floors(task, len(own)),
-                meetings.of(task),
-                signatures.of(task),
-                start,
-                end,
-                known.stream_offsets,
-                known.stream_ops,
-            )
-        )
+        times = tuple(np.full(len(own), NONE, dtype=np.int64) for _ in range(2))
+        known, floors = task.graph.arrays, _floors(task, len(own))
+        about = own, floors, meetings.of(task), signatures.of(task), *times
+        rows.append((task.number, *known[:2], *about, *known[2:]))
+        results.append((times[0], times[1]))
     axes = sorted({op.axes for op in signatures.ops})
     number = {each: place for place, each in enumerate(axes)}
 
     def lasts(signature: int, in_flight: tuple[int, ...]) -> list[int]:
         return network.ticks(signatures.ops[signature], tuple(axes[place] for place in in_flight))
 
-    _recurrence.run(
-        len(network.ranks),
-        rows,
-        meetings.table,
-        np.array(meetings.members, dtype=np.int64),
-        np.array([number[op.axes] for op in signatures.ops], dtype=np.int64),
-        lasts,
-    )
+    members = np.array(meetings.members, dtype=np.int64)
+    axes_of = np.array([number[op.axes] for op in signatures.ops], dtype=np.int64)
+    _recurrence.run(len(network.ranks), rows, meetings.table, members, axes_of, lasts)
     return results
 
 

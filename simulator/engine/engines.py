@@ -22,6 +22,7 @@ from workload.sizes.arrays import Ticks
 COMPILED, SIMPY = "compiled", "simpy"
 ENGINES = (COMPILED, SIMPY)
 VARIABLE = "SIMGPT_ENGINE"
+MOST_TICKS = 2**63 - 1
 TOO_LONG = "such a step takes more than 106 days: too long a time"
 
 _CHOSEN: ContextVar[str] = ContextVar("engine", default="")

@@ -1,0 +1,178 @@
+"""The program of a step of one stage: all its layers, from a program of a few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from simulator.engine.steady_state import Followed, Unit, followed, recurring_unit
+from simulator.engine.stream_graph import StreamGraph
+from workload.gpt import GPT
+from workload.lowering import lower, lower_again
+from workload.lowering.recompute import layers_are_alike
+from workload.memory import MemoryUse, use_of
+from workload.naming import op_name
+from workload.op import HOST, NONE, ROLES, Op, layer_part
+from workload.passes.matmul_forms import PLAIN, Forms
+from workload.passes.stack import NO_HABITS, Habits
+from workload.plan import Plan
+from workload.program import Program
+from workload.repetition import IrregularError, OpTable, check_repeats, repeated
+from workload.sizes.arrays import Bytes, Counts
+from workload.structure import Structure, memoized_on
+
+LAYERS = 12  # the fewest in which collectives that are issued ahead do not reach both ends
+Lowered = Callable[[GPT, Plan], Program]
+
+
+def lowered_again(
+    gpt: GPT, plan: Plan, *, forms: Forms = PLAIN, habits: Habits = NO_HABITS
+) -> Program:
+    """The program, in plain matmul forms or others."""
+    if forms:
+        return lower(gpt, plan, forms=forms, habits=habits)
+    return lower_again(gpt, plan, habits=habits)
+
+
+def whole_program(lowered: Lowered, gpt: GPT, plan: Plan, *, fold: bool = True) -> WholeProgram:
+    """The program of all layers, from one of a few layers where these repeat."""
+    kept = LAYERS
+    while fold and 2 * kept < gpt.layers and layers_are_alike(plan, gpt.layers):
+        few, more = (lowered(replace(gpt, layers=n), plan) for n in (kept, kept + 1))
+        try:
+            table = check_repeats(few.outline, more.outline)
+            repeated(few.outline, gpt.layers)
+        except IrregularError:
+            kept *= 2
+            continue
+        return _grown(few, more, table, gpt.layers)
+    program = lowered(gpt, plan)
+    changes = program.outline.changes(program.nbytes)
+    persistent = program.outline.persistent(program.nbytes)
+    return WholeProgram(program, gpt.layers, program.ops, *changes, persistent)
+
+
+def _grown(few: Program, more: Program, table: OpTable, layers: int) -> WholeProgram:
+    """The program of all layers. What is of no layer grows evenly from `few` to `more`, by one
+    layer: sums over all parameters, and what is freed behind them."""
+    further = layers - few.gpt.layers
+    (alone,) = np.nonzero(table.layer == NONE)
+    ops = list(few.ops)
+    born, gone = few.outline.changes(few.nbytes)
+    born_more, gone_more = more.outline.changes(more.nbytes)
+    base = table.base[alone]
+    for changes, longer in ((born, born_more), (gone, gone_more)):
+        changes[:, base] += further * (longer[:, alone] - changes[:, base])
+    for at, other in zip(base.tolist(), alone.tolist(), strict=True):
+        one, two = few.ops[at], more.ops[other]
+        if (one.nbytes, one.flops) != (two.nbytes, two.flops):
+            ops[at] = replace(
+                one,
+                nbytes=one.nbytes + further * (two.nbytes - one.nbytes),
+                flops=one.flops + further * (two.flops - one.flops),
+            )
+    persistent = few.outline.persistent(few.nbytes)
+    growth = more.outline.persistent(more.nbytes) - persistent
+    return WholeProgram(few, layers, ops, born, gone, persistent + further * growth)
+
+
+@dataclass(frozen=True)
+class WholeProgram:
+    """A program of many layers, given by one of a few, and the sizes that these ops have in it.
+
+    `born` and `gone` are the bytes by role, (roles, ops of the few), that come with each op and are
+    free after it; `persistent` those that are there all the time.
+    """
+
+    program: Program
+    layers: int
+    ops: Sequence[Op]
+    born: Bytes
+    gone: Bytes
+    persistent: Bytes
+
+    @property
+    def table(self) -> OpTable:
+        """All ops."""
+        return repeated(self.program.outline, self.layers)
+
+    @property
+    def graph(self) -> StreamGraph:
+        """Their stream graph."""
+        return graph_of_layers(self.program.outline, self.layers)
+
+    @property
+    def unit(self) -> Unit | None:
+        """The ops that recur from micro-batch to micro-batch."""
+        return unit_of_layers(self.program.outline, self.layers)
+
+    @property
+    def recurring(self) -> Unit:
+        """The same, where it is known that there are such."""
+        assert self.unit is not None, "micro-batches are left out where they recur"
+        return self.unit
+
+    def copies(self, omitted: int) -> Counts:
+        """How many ops each stands for, with so many micro-batches left out."""
+        copies = np.ones(len(self.table.base), dtype=np.int64)
+        if omitted:
+            copies[self.recurring.copied] += omitted
+        return copies
+
+    def peak(self, omitted: int) -> MemoryUse:
+        """The first op with the most memory in use, with so many micro-batches left out."""
+        base = self.table.base
+        born, gone = self.born[:, base], self.gone[:, base]
+        levels = (born - gone).cumsum(axis=1) + gone + self.persistent[:, None]
+        stop = levels.shape[1]
+        if omitted:
+            stop, own = self.recurring.stop, self.recurring.copied
+            levels[:, stop:] += omitted * (born - gone)[:, own].sum(axis=1, keepdims=True)
+            levels += omitted * self._inputs[:, None]
+        at = int((levels.sum(axis=0) - levels[ROLES.index(HOST)]).argmax())
+        return use_of(levels[:, at], self._name(at, omitted if at >= stop else 0))
+
+    @cached_property
+    def _inputs(self) -> Bytes:
+        """Bytes by role that are there all the time for each micro-batch: its tokens."""
+        level = np.zeros(len(ROLES), dtype=np.int64)
+        pairs = zip(self.program.outline.buffers.values(), self.program.nbytes, strict=True)
+        for buffer, nbytes in pairs:
+            if buffer.persistent and buffer.micro_batch == 0:
+                level[ROLES.index(buffer.role)] += nbytes
+        return level
+
+    def _name(self, at: int, later: int) -> str:
+        """The name of an op, so many micro-batches later."""
+        op = self.program.ops[int(self.table.base[at])]
+        micro_batch, part, again, label = op.identity
+        layer = int(self.table.layer[at])
+        return op_name(
+            micro_batch + later if micro_batch >= 0 else NONE,
+            layer_part(layer) if layer >= 0 else part,
+            label,
+            recomputed=again,
+        )
+
+
+@memoized_on
+def graph_of_layers(outline: Structure, layers: int) -> StreamGraph:
+    """The stream graph of a program of many layers, from the outline of one of a few."""
+    table = repeated(outline, layers)
+    base = table.base.tolist()
+    return StreamGraph([outline.ops[at] for at in base], table.wait_lists, base)
+
+
+@memoized_on
+def unit_of_layers(outline: Structure, layers: int) -> Unit | None:
+    """What recurs from micro-batch to micro-batch in such a program."""
+    return recurring_unit(repeated(outline, layers))
+
+
+@memoized_on
+def pairs_of_layers(outline: Structure, layers: int) -> Followed:
+    """What ops of such a program follow."""
+    return followed(repeated(outline, layers), graph_of_layers(outline, layers).streams)
