@@ -98,9 +98,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if how["swept"]:
         return _sweep(model, machine, as_json=as_json, output=output, how=how)
     options.check_apart(output, how["trace"])
-    gpt = options.model_of(model)
+    gpt, built = options.model_of(model), options.machine_of(machine, how["settings"])
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
-    built = options.machine_of(machine, how["settings"])
     plan = options.plan_on(built, how["plan"], devices=how["devices"], batch=sequences)
     policy, trace = how["placement"], how["trace"]
     placed = parse_placement(policy, built, plan.grid.ranks)
