@@ -35,6 +35,8 @@ GRAD_SCATTER = "grad_scatter"  # and its sum, each rank keeping a part
 ADD_SCATTERED = "add_scattered"  # the addition of that part to the gradient
 BUCKET_SCATTER = "bucket_scatter"  # gradients of many parameters, summed at the end over S
 BUCKET_REDUCE = "bucket_reduce"  # and over the copies
+LOSS_REDUCE = "loss_reduce"  # the sum of all ranks' losses
+NORM_REDUCE = "norm_reduce"  # and of what the gradient norm is the root of
 PARAMETER_GATHER = "parameter_gather"  # parameters whose parts were updated apart
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from workload.lowering.builder import Builder, Parameter
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.update import update
-from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, STEP, Part
+from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, LOSS_REDUCE, NORM_REDUCE, STEP, Part
 
 
 def finish(b: Builder, launches_of_slice: int = 0) -> None:
@@ -18,7 +18,7 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
     _sum_gradients(b)
     if b.stage < b.grid.pipe - 1:
         b.op("loss.zero", "zero", [], ["loss"])
-    b.all_reduce("loss.reduce", "loss", *tokens, *b.shards_of("layers"))
+    b.all_reduce("loss.reduce", "loss", *tokens, *b.shards_of("layers"), purpose=LOSS_REDUCE)
     _clip(b)
     update(b)
     if launches_of_slice and b.grid.data > 1:
@@ -85,6 +85,6 @@ def _clip(b: Builder) -> None:
     else:
         b.op("norm.squares", "zero", [], [norm])
     whole = *b.shards_of("weights"), *b.sharding.over
-    b.all_reduce("norm.reduce", norm, *whole, *b.shards_of("layers"))
+    b.all_reduce("norm.reduce", norm, *whole, *b.shards_of("layers"), purpose=NORM_REDUCE)
     scale = b.tensor("clip.scale", (1,), b.wide, role="workspace")
     b.op("clip", "clip_scale", [norm], [scale])

@@ -109,7 +109,7 @@ class IsolatedBlocks:
                 continue
             if op.part.is_layer:
                 ticks = layers * self._ticks[op.identity][e.lane]
-            elif op.label in REDUCED_ACROSS_STAGES and not alone:
+            elif op.purpose in REDUCED_ACROSS_STAGES and not alone:
                 wide = replace(op, axes=(*op.axes, "pipe"))  # more ranks may be faster than few
                 ticks = self.op_bounds.ticks(self.some, wide)[e.lane]
             else:
@@ -217,5 +217,5 @@ class IsolatedBlocks:
     def _ticks(self) -> Mapping[Identity, Ticks]:
         # A pipeline's stages meet in more ranks than those of one, which may have no time.
         others = REDUCED_ACROSS_STAGES if bool((self.entries.pipe > 1).any()) else ()
-        every = (op for op in self.some.program.ops if op.label not in others)
+        every = (op for op in self.some.program.ops if op.purpose not in others)
         return {op.identity: self.op_bounds.ticks(self.some, op) for op in every}

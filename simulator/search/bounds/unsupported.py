@@ -18,12 +18,12 @@ from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.space import Space
 from topologies.errors import MachineError
-from workload.op import Op
+from workload.op import LOSS_REDUCE, NORM_REDUCE, Op
 from workload.sizes.arrays import Counts, Indices
 from workload.sizes.vectorized import Lanes
 
 Meeting = tuple[str, Counts]  # a collective's kind, and for each row how many ranks meet
-REDUCED_ACROSS_STAGES = ("norm.reduce", "loss.reduce")
+REDUCED_ACROSS_STAGES = (NORM_REDUCE, LOSS_REDUCE)
 FORM = "form"
 
 
@@ -96,14 +96,14 @@ def _meetings(space: Space, some: BatchedProgram) -> Iterator[Meeting]:
     ops, stages = some.program.ops, space.columns["pipe"][some.rows]
     apart = stages > 1
     met = dict.fromkeys((op.kind, op.axes) for op in ops if op.communicates)
-    across = {op.label: op.axes for op in ops if op.label in REDUCED_ACROSS_STAGES}
+    across = {op.purpose: op.axes for op in ops if op.purpose in REDUCED_ACROSS_STAGES}
     for kind, axes in met:
-        alone = {own.label for own in ops if (own.kind, own.axes) == (kind, axes)}
+        alone = {own.purpose for own in ops if (own.kind, own.axes) == (kind, axes)}
         ranks = _ranks(space, some.rows, axes)
         yield kind, np.where(apart, 1, ranks) if alone <= set(REDUCED_ACROSS_STAGES) else ranks
     if apart.any():
-        for label in REDUCED_ACROSS_STAGES:
-            ranks = stages * _ranks(space, some.rows, across.get(label, ()))
+        for purpose in REDUCED_ACROSS_STAGES:
+            ranks = stages * _ranks(space, some.rows, across.get(purpose, ()))
             yield "all_reduce", np.where(apart, ranks, 1)
         yield "send", np.where(apart, 2, 1)
         if some.program.gpt.tied:
