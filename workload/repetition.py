@@ -7,9 +7,9 @@ micro-batch. So the whole program is that of a few layers with each unit written
 layer that is left out. An op's waits are carried over by their distance in layers, or from the
 nearer end of the model.
 
-Whether the few layers do repeat is checked: the ops of a program with one layer more must follow
-from them. That the lowering writes all further layers like these is its own matter; tests compare
-with programs that were lowered whole.
+That the few layers do repeat is looked up: beside the middle of the few, every op of a unit must
+recur at the same distance on both sides. That the lowering writes all further layers like these is
+its own matter; tests compare with programs that were lowered whole.
 
 Cost: linear in the ops of the whole program, once for each structure and number of layers.
 """
@@ -90,23 +90,6 @@ def repeated(outline: Structure, layers: int) -> OpTable:
     table = table_of(outline)
     kept = int(table.layer.max(initial=NONE)) + 1
     return table if layers == kept else _Repetition(table, kept, layers).table()
-
-
-@memoized_on
-def check_repeats(few: Structure, more: Structure) -> OpTable:
-    """The ops of a program with one layer more, if they follow from those of the few layers; else
-    an IrregularError."""
-    whole = table_of(more)
-    found = repeated(few, int(whole.layer.max(initial=NONE)) + 1)
-    ops = [few.ops[base] for base in found.base.tolist()]
-    if list(map(_kind, ops)) != list(map(_kind, more.ops)) or not (
-        np.array_equal(found.layer, whole.layer)
-        and np.array_equal(found.micro_batch, whole.micro_batch)
-        and np.array_equal(found.wait_offsets, whole.wait_offsets)
-        and list(map(sorted, found.wait_lists)) == list(map(sorted, whole.wait_lists))
-    ):
-        raise IrregularError("a program of one layer more is another")
-    return found
 
 
 @dataclass(frozen=True)

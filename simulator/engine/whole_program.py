@@ -20,8 +20,8 @@ from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 from workload.program import Program
-from workload.repetition import IrregularError, OpTable, check_repeats, repeated
-from workload.sizes.arrays import Bytes, Counts
+from workload.repetition import IrregularError, OpTable, repeated
+from workload.sizes.arrays import Bytes, Counts, Indices
 from workload.structure import Structure, memoized_on
 
 LAYERS = 12  # the fewest in which collectives that are issued ahead do not reach both ends
@@ -41,42 +41,92 @@ def whole_program(lowered: Lowered, gpt: GPT, plan: Plan, *, fold: bool = True) 
     """The program of all layers, from one of a few layers where these repeat."""
     kept = LAYERS
     while fold and 2 * kept < gpt.layers and layers_are_alike(plan, gpt.layers):
-        few, more = (lowered(replace(gpt, layers=n), plan) for n in (kept, kept + 1))
+        few, one, two = (lowered(replace(gpt, layers=n), plan) for n in (kept, 1, 2))
         try:
-            table = check_repeats(few.outline, more.outline)
             repeated(few.outline, gpt.layers)
+            return _grown(few, one, two, gpt.layers)
         except IrregularError:
             kept *= 2
-            continue
-        return _grown(few, more, table, gpt.layers)
     program = lowered(gpt, plan)
     changes = program.outline.changes(program.nbytes)
     persistent = program.outline.persistent(program.nbytes)
     return WholeProgram(program, gpt.layers, program.ops, *changes, persistent)
 
 
-def _grown(few: Program, more: Program, table: OpTable, layers: int) -> WholeProgram:
-    """The program of all layers. What is of no layer grows evenly from `few` to `more`, by one
-    layer: sums over all parameters, and what is freed behind them."""
-    further = layers - few.gpt.layers
-    (alone,) = np.nonzero(table.layer == NONE)
-    ops = list(few.ops)
+def _grown(few: Program, one: Program, two: Program, layers: int) -> WholeProgram:
+    """The program of all layers. What is of no layer, sums over all parameters and what is freed
+    behind them, grows by as much with each layer: from one to two, and from these to the few, else
+    an IrregularError says so."""
+    places = alone_in_all(few.outline, one.outline, two.outline)
+    sizes = [_Sizes.of(each, own) for each, own in zip((few, one, two), places, strict=True)]
+    growth = sizes[2] - sizes[1]
+    if not (sizes[0] - sizes[1]).is_same(growth.times(few.gpt.layers - 1)):
+        raise IrregularError("what is of no layer does not grow evenly with the layers")
+    further = growth.times(layers - few.gpt.layers)
+    ops, own = list(few.ops), places[0]
+    for at, nbytes, flops in zip(own.tolist(), *further.numbers.tolist(), strict=True):
+        if nbytes or flops:
+            op = ops[at]
+            ops[at] = replace(op, nbytes=op.nbytes + nbytes, flops=op.flops + flops)
     born, gone = few.outline.changes(few.nbytes)
-    born_more, gone_more = more.outline.changes(more.nbytes)
-    base = table.base[alone]
-    for changes, longer in ((born, born_more), (gone, gone_more)):
-        changes[:, base] += further * (longer[:, alone] - changes[:, base])
-    for at, other in zip(base.tolist(), alone.tolist(), strict=True):
-        one, two = few.ops[at], more.ops[other]
-        if (one.nbytes, one.flops) != (two.nbytes, two.flops):
-            ops[at] = replace(
-                one,
-                nbytes=one.nbytes + further * (two.nbytes - one.nbytes),
-                flops=one.flops + further * (two.flops - one.flops),
-            )
-    persistent = few.outline.persistent(few.nbytes)
-    growth = more.outline.persistent(more.nbytes) - persistent
-    return WholeProgram(few, layers, ops, born, gone, persistent + further * growth)
+    born[:, own] += further.born
+    gone[:, own] += further.gone
+    persistent = few.outline.persistent(few.nbytes) + further.persistent
+    return WholeProgram(few, layers, ops, born, gone, persistent)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What may grow with the layers: `numbers` has bytes and FLOPs of ops, `born` and `gone` what
+    comes and goes with them, `persistent` what is there all the time."""
+
+    numbers: Bytes
+    born: Bytes
+    gone: Bytes
+    persistent: Bytes
+
+    @classmethod
+    def of(cls, program: Program, places: Indices) -> _Sizes:
+        """The sizes of some ops. What is freed behind the last op of a step does not matter."""
+        born, gone = program.outline.changes(program.nbytes)
+        gone[:, -1] = 0
+        ops = [program.ops[at] for at in places.tolist()]
+        numbers = [[op.nbytes for op in ops], [op.flops for op in ops]]
+        persistent = program.outline.persistent(program.nbytes)
+        return cls(np.array(numbers, dtype=np.int64), born[:, places], gone[:, places], persistent)
+
+    def __sub__(self, other: _Sizes) -> _Sizes:
+        pairs = zip(self._all, other._all, strict=True)
+        return _Sizes(*(one - another for one, another in pairs))
+
+    def times(self, count: int) -> _Sizes:
+        """So many times as much."""
+        return _Sizes(*(count * each for each in self._all))
+
+    def is_same(self, other: _Sizes) -> bool:
+        """Whether it is as much."""
+        return all(map(np.array_equal, self._all, other._all))
+
+    @property
+    def _all(self) -> tuple[Bytes, ...]:
+        return self.numbers, self.born, self.gone, self.persistent
+
+
+@memoized_on
+def alone_in_all(
+    few: Structure, one: Structure, two: Structure
+) -> tuple[Indices, Indices, Indices]:
+    """The places of the ops of no layer, in the same order; an IrregularError where not all of the
+    programs have the same."""
+    found = [
+        {(op.kind, *op.identity): at for at, op in enumerate(each.ops) if not op.part.is_layer}
+        for each in (few, one, two)
+    ]
+    if not found[0].keys() == found[1].keys() == found[2].keys():
+        raise IrregularError("programs of one and two layers have other ops of no layer")
+    places = (np.array([each[key] for key in found[0]], dtype=np.int64) for each in found)
+    first, second, third = places
+    return first, second, third
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from tests.simulator.worlds import TINY, by_hand, compute, plan_of
 from workload.lowering import lower
 from workload.plan import Plan
-from workload.repetition import IrregularError, check_repeats, repeated, table_of
+from workload.repetition import IrregularError, repeated, table_of
 from workload.structure import Structure
 
 FEW, WHOLE = 12, 21
@@ -39,7 +39,6 @@ def plans() -> list[str]:
 def test_a_repeated_program_is_the_one_that_is_lowered_whole(text: str) -> None:
     plan = plan_of(text, 2)
     few, whole = outline(FEW, plan), outline(WHOLE, plan)
-    check_repeats(few, outline(FEW + 1, plan))
     found, expected = repeated(few, WHOLE), table_of(whole)
     copied = [few.ops[base] for base in found.base.tolist()]
     for name in ("kind", "stream", "axes", "label", "purpose", "dtype", "is_recomputed"):
@@ -61,10 +60,15 @@ def test_layers_that_are_recomputed_unlike_each_other_do_not_repeat() -> None:
         repeated(few, WHOLE)
 
 
-def test_one_layer_more_must_follow_from_the_few() -> None:
-    few = outline(FEW, plan_of("z=2,recompute=none", 2))
-    with pytest.raises(IrregularError, match="one layer more"):
-        check_repeats(few, outline(FEW + 1, plan_of("z=2,recompute=full", 2)))
+def test_a_layer_in_the_middle_that_is_another_does_not_repeat() -> None:
+    for other in (5, 6, 7):
+        ops = [
+            compute(f"m0.l{n}.{what}", writes=f"q{n}{what}")
+            for n in range(FEW)
+            for what in ("one", "other" if n == other else "two")
+        ]
+        with pytest.raises(IrregularError):
+            repeated(by_hand("x=1", *ops).outline, WHOLE)
 
 
 def test_waits_keep_their_distance_or_their_end_of_the_model() -> None:

@@ -1,0 +1,57 @@
+"""Programs of all layers: the sizes of what sums over all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulator.engine.whole_program import LAYERS, lowered_again, whole_program
+from tests.simulator.worlds import TINY, plan_of
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.op import NORM_REDUCE
+from workload.plan import Plan
+from workload.program import Program
+
+WHOLE = 2 * LAYERS + 5
+PLANS = (
+    "x=2,z=2,data=2",
+    "data=4,zero=1",
+    "z=2,data=2,zero=3,overlap=all",
+    "data=4,zero=2,shard=2",
+)
+
+
+@pytest.mark.parametrize("text", PLANS)
+def test_sizes_and_memory_are_those_of_the_program_that_is_lowered_whole(text: str) -> None:
+    gpt, plan = replace(TINY, layers=WHOLE), plan_of(text, 3)
+    found, expected = whole_program(lowered_again, gpt, plan), lower(gpt, plan)
+    assert found.program.gpt.layers == LAYERS
+    ops = [found.ops[at] for at in found.table.base.tolist()]
+    for name in ("kind", "nbytes", "flops", "replicas", "dtype"):
+        assert [getattr(op, name) for op in ops] == [getattr(op, name) for op in expected.ops]
+    born, gone = expected.outline.changes(expected.nbytes)
+    assert np.array_equal(found.born[:, found.table.base], born)
+    assert np.array_equal(found.gone[:, found.table.base][:, :-1], gone[:, :-1])
+    assert np.array_equal(found.persistent, expected.outline.persistent(expected.nbytes))
+    assert found.peak(0) == expected.peak
+
+
+def test_what_does_not_grow_evenly_with_the_layers_is_lowered_whole() -> None:
+    """A sum over all parameters that is padded to powers of two."""
+
+    def padded(gpt: GPT, plan: Plan) -> Program:
+        program = lower(gpt, plan)
+        ops = [
+            replace(op, nbytes=2 ** gpt.layers.bit_length()) if op.purpose == NORM_REDUCE else op
+            for op in program.ops
+        ]
+        return replace(program, ops=tuple(ops))
+
+    gpt, plan = replace(TINY, layers=WHOLE), plan_of("data=4,z=2")
+    assert whole_program(lower, gpt, plan).program.gpt.layers == LAYERS
+    found = whole_program(padded, gpt, plan)
+    assert found.program.gpt.layers == WHOLE
+    assert [op.nbytes for op in found.ops] == [op.nbytes for op in padded(gpt, plan).ops]
