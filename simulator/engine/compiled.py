@@ -37,9 +37,8 @@ def run(
     rows, results = [], []
     for task, own in zip(tasks, durations, strict=True):
         times = tuple(np.full(len(own), NONE, dtype=np.int64) for _ in range(2))
-        known, floors = task.graph.arrays, _floors(task, len(own))
-        about = own, floors, meetings.of(task), signatures.of(task), *times
-        rows.append((task.number, *known[:2], *about, *known[2:]))
+        about = own, _floors(task, len(own)), meetings.of(task), signatures.of(task), *times
+        rows.append((task.number, *task.graph.awaited, *about, *task.graph.stream_ops))
         results.append((times[0], times[1]))
     axes = sorted({op.axes for op in signatures.ops})
     number = {each: place for place, each in enumerate(axes)}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,109 +19,117 @@ from workload.structure import Structure, memoized_on
 Group = tuple[str, ...]
 
 
-class GraphArrays(NamedTuple):
-    """Waits of all ops, and the ops of all streams, one after another; those of op or stream i
-    from its offset on."""
+class Lists(NamedTuple):
+    """Lists of places one after another, that of number i from `offsets[i]` on."""
 
-    wait_offsets: Indices
-    waits: Indices
-    stream_offsets: Indices
-    stream_ops: Indices
+    offsets: Indices
+    places: Indices
 
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[int]]) -> Lists:
+        """The lists as arrays."""
+        offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+        return cls(offsets, np.array([each for own in lists for each in own], dtype=np.int64))
 
-def _flat(lists: Sequence[Sequence[int]]) -> tuple[Indices, Indices]:
-    offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-    return offsets, np.array([each for own in lists for each in own], dtype=np.int64)
+    @property
+    def lists(self) -> list[tuple[int, ...]]:
+        """The arrays as lists."""
+        flat, bounds = self.places.tolist(), self.offsets.tolist()
+        return [tuple(flat[a:b]) for a, b in pairwise(bounds)]
 
 
 @dataclass(frozen=True, eq=False)
 class StreamGraph:
     """Ops, and the ops of other streams that each of them waits for, without their sizes.
 
-    `base` says of which op each is a copy, where only a few layers were written; its own place
-    where all were.
+    Of the ops that are written, `written`, each may stand for several: `base` says for every op
+    which it is. `awaited` are what each op waits for.
     """
 
-    ops: Sequence[Op]
-    waits: Sequence[Waits]
+    written: Sequence[Op]
     base: Indices
+    awaited: Lists
     _known: dict[tuple[str, ...], Interference] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def ops(self) -> list[Op]:
+        """All ops, of which copies have the names of what they are copies of."""
+        return [self.written[at] for at in self.base.tolist()]
+
+    @cached_property
+    def waits(self) -> list[Waits]:
+        """For each op the ops that it waits for."""
+        return self.awaited.lists
+
+    def _of_each(self, number: Callable[[Op], int]) -> Indices:
+        """A number for every op."""
+        return np.array([number(op) for op in self.written], dtype=np.int64)[self.base]
 
     @cached_property
     def streams(self) -> list[list[int]]:
         """The ops of each stream, by their places."""
-        streams: dict[str, list[int]] = {}
-        for index, op in enumerate(self.ops):
-            streams.setdefault(op.stream, []).append(index)
-        return list(streams.values())
+        known: dict[str, int] = {}
+        stream = self._of_each(lambda op: known.setdefault(op.stream, len(known)))
+        return [np.flatnonzero(stream == number).tolist() for number in known.values()]
+
+    @cached_property
+    def stream_ops(self) -> Lists:
+        """The same as arrays."""
+        return Lists.of(self.streams)
 
     @cached_property
     def communicates(self) -> list[bool]:
         """Whether each op moves data between ranks."""
-        return [op.communicates for op in self.ops]
+        each: list[int] = self._of_each(lambda op: op.communicates).tolist()
+        return list(map(bool, each))
 
     @cached_property
     def collectives(self) -> Flags:
         """Which ops are collectives."""
-        return np.array([op.is_collective for op in self.ops], dtype=np.bool_)
-
-    @cached_property
-    def arrays(self) -> GraphArrays:
-        """Waits and streams as arrays."""
-        return GraphArrays(*_flat(self.waits), *_flat(self.streams))
+        return self._of_each(lambda op: op.is_collective).astype(np.bool_)
 
     @cached_property
     def groups(self) -> list[Group]:
         """Whom the ops of `meetings` concern: all different groups."""
-        return list(dict.fromkeys(self.ops[at].group for at in self.meetings_within))
+        return list(dict.fromkeys(op.group for op in self.written if _meets_within(op)))
 
     @cached_property
     def meetings(self) -> tuple[Indices, Indices]:
         """The ops that meet ranks of the same stage alone, and the group of each, as its place
         among `groups`."""
         number = {group: at for at, group in enumerate(self.groups)}
-        which = [number[self.ops[at].group] for at in self.meetings_within]
-        return (
-            np.array(self.meetings_within, dtype=np.int64),
-            np.array(which, dtype=np.int64),
-        )
-
-    @cached_property
-    def meetings_within(self) -> list[int]:
-        """The ops that meet ranks of the same stage alone."""
-        across = set(self.meetings_across)
-        return [at for at, op in enumerate(self.ops) if op.communicates and at not in across]
+        which = self._of_each(lambda op: number[op.group] if _meets_within(op) else NONE)
+        places = np.flatnonzero(which != NONE)
+        return places, which[places]
 
     @cached_property
     def meetings_across(self) -> list[int]:
         """The ops that meet ranks of other stages, which issue other ops."""
-        return [
-            at
-            for at, op in enumerate(self.ops)
-            if op.is_message or not ACROSS_STAGES.isdisjoint(op.axes)
-        ]
+        across = self._of_each(lambda op: op.communicates and not _meets_within(op))
+        return np.flatnonzero(across).tolist()
 
     @cached_property
     def compute_ops(self) -> Indices:
         """The places of the ops of the compute stream."""
-        return np.array(
-            [at for at, op in enumerate(self.ops) if op.stream == COMPUTE], dtype=np.int64
-        )
+        return np.flatnonzero(self._of_each(lambda op: op.stream == COMPUTE))
 
     @cached_property
     def compute_waits(self) -> Indices:
         """What each of these waits for, (compute ops, most waits); NONE behind the last."""
-        waits = [self.waits[at] for at in self.compute_ops.tolist()]
-        widest = 1 + max(map(len, waits), default=0)
-        rows = [[*own, *[NONE] * (widest - len(own))] for own in waits]
-        return np.array(rows, dtype=np.int64).reshape(-1, widest)
+        first = self.awaited.offsets[self.compute_ops]
+        counts = self.awaited.offsets[self.compute_ops + 1] - first
+        column = np.arange(1 + int(counts.max(initial=0)))
+        there = column < counts[:, None]
+        found = np.full(there.shape, NONE, dtype=np.int64)
+        found[there] = self.awaited.places[(first[:, None] + column)[there]]
+        return found
 
     @cached_property
     def time_keys(self) -> tuple[list[str], Indices]:
         """What ops' time is reported as, and for each op which of these."""
         known: dict[str, int] = {}
-        each = [known.setdefault(_time_key(op), len(known)) for op in self.ops]
-        return list(known), np.array(each, dtype=np.int64)
+        each = self._of_each(lambda op: known.setdefault(_time_key(op), len(known)))
+        return list(known), each
 
     def meeting(self, index: int) -> Hashable:
         """What members of its group know a collective or message by: a message by its tag, a copy
@@ -134,7 +143,7 @@ class StreamGraph:
     @cached_property
     def can_overlap(self) -> bool:
         """Whether a rank may have several collectives in flight at once."""
-        return len({op.stream for op in self.ops if op.is_collective}) > 1
+        return len({op.stream for op in self.written if op.is_collective}) > 1
 
     def interference(self, carry_in: tuple[str, ...]) -> Interference:
         """Which compute runs beside which collectives; on the streams `carry_in` some are in flight
@@ -142,6 +151,11 @@ class StreamGraph:
         if carry_in not in self._known:
             self._known[carry_in] = interference_of(self.ops, self.waits, carry_in)
         return self._known[carry_in]
+
+
+def _meets_within(op: Op) -> bool:
+    """Whether an op meets ranks of its own stage alone."""
+    return op.is_collective and ACROSS_STAGES.isdisjoint(op.axes)
 
 
 def _time_key(op: Op) -> str:
@@ -153,11 +167,16 @@ def _time_key(op: Op) -> str:
 @memoized_on
 def graph_of(outline: Structure) -> StreamGraph:
     """All ops of a program."""
-    return StreamGraph(outline.ops, outline.waits, np.arange(len(outline.ops)))
+    return _plain(outline.ops, outline.waits)
 
 
 @memoized_on
 def graph_among(outline: Structure, places: tuple[int, ...]) -> StreamGraph:
     """Some ops of a program by themselves, with what they wait for among themselves."""
     ops = [outline.ops[place] for place in places]
-    return StreamGraph(ops, waits(ops), np.arange(len(ops)))
+    return _plain(ops, waits(ops))
+
+
+def _plain(ops: Sequence[Op], waits_of: Sequence[Waits]) -> StreamGraph:
+    """A graph in which each op stands for itself."""
+    return StreamGraph(ops, np.arange(len(ops), dtype=np.int64), Lists.of(waits_of))

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from simulator.engine.steady_state import Followed, Unit, followed, recurring_unit
-from simulator.engine.stream_graph import StreamGraph
+from simulator.engine.stream_graph import Lists, StreamGraph
 from workload.gpt import GPT
 from workload.lowering import lower, lower_again
 from workload.lowering.recompute import layers_are_alike
@@ -212,8 +212,7 @@ class WholeProgram:
 def graph_of_layers(outline: Structure, layers: int) -> StreamGraph:
     """The stream graph of a program of many layers, from the outline of one of a few."""
     table = repeated(outline, layers)
-    base = table.base.tolist()
-    return StreamGraph([outline.ops[at] for at in base], table.wait_lists, base)
+    return StreamGraph(outline.ops, table.base, Lists(table.wait_offsets, table.waits))
 
 
 @memoized_on
