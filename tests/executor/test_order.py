@@ -260,7 +260,16 @@ def test_a_stage_that_had_no_layers_in_another_plan_has_groups_for_those_it_has_
 
 def test_the_ends_of_a_ring_of_odd_length_have_a_round_of_their_own() -> None:
     grid = Grid(pipe=3)
-    op = Op("m", "send", ("a",), ("b",), BLOCK, "send.forward", ("pipe",), attributes={"link": 2})
+    op = Op(
+        "m",
+        "send",
+        ("a",),
+        ("b",),
+        BLOCK,
+        "send.forward",
+        ("pipe",),
+        attributes={"link": 2, "peer": 1},
+    )
     assert round_of(op, grid) == ("forward", "last")
     assert members_of(op, grid, 0) == members_of(op, grid, 2) == (0, 2)
 
