@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -301,3 +302,9 @@ def test_what_is_kept_between_calls_belongs_to_a_session(package: str) -> None:
             if isinstance(node, FUNCTIONS):
                 marks = {mark.id for mark in node.decorator_list if isinstance(mark, ast.Name)}
                 assert "cache" not in marks or not node.args.args, f"{path}: {node.name}"
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_no_folder_has_more_than_fifteen_modules(package: str) -> None:
+    count = Counter(str(path.parent.relative_to(ROOT)) for path in sources(package))
+    assert {folder: modules for folder, modules in count.items() if modules > 15} == {}

@@ -11,8 +11,8 @@ from workload.gpt import GPT
 from workload.layout import Layout
 from workload.memory import MemoryUse, use_of
 from workload.op import Block, Buffer, Op
+from workload.pipeline.schedule import Slot
 from workload.plan import Plan
-from workload.schedule import Slot
 from workload.sizes.arrays import Bytes
 from workload.structure import Structure
 

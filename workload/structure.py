@@ -11,7 +11,7 @@ import numpy as np
 
 from workload.dataflow import Waits, retired_at, waits
 from workload.op import ROLES, Block, Buffer, Op
-from workload.schedule import Slot
+from workload.pipeline.schedule import Slot
 from workload.sizes.arrays import Bytes, Indices
 
 Others = ParamSpec("Others")

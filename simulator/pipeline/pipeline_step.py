@@ -34,8 +34,8 @@ from workload.gpt import GPT
 from workload.lowering import check
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
+from workload.pipeline.schedule import Slot
 from workload.plan import Plan
-from workload.schedule import Slot
 
 
 def simulate_pipeline(

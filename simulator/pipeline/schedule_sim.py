@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from workload.schedule import FORWARD, WEIGHT, Slot
+from workload.pipeline.schedule import FORWARD, WEIGHT, Slot
 
 NO_MESSAGE = -1
 

@@ -18,11 +18,11 @@ from workload.lowering import lower_slots, lower_slots_again
 from workload.op import ROLES, STEP, Op
 from workload.passes.matmul_forms import Forms
 from workload.passes.stack import Habits
+from workload.pipeline.schedule import Slot
+from workload.pipeline.stages import samples
 from workload.plan import Plan
 from workload.program import Program
-from workload.schedule import Slot
 from workload.sizes.arrays import Bytes
-from workload.stages import samples
 from workload.structure import Structure, memoized_on
 
 

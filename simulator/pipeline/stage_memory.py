@@ -12,9 +12,9 @@ from simulator.pipeline.slot_ops import SlotOps, StageKind
 from workload.memory import MemoryUse, use_of
 from workload.naming import op_name
 from workload.op import ROLES, Op, layer_part
-from workload.schedule import Slot
+from workload.pipeline.schedule import Slot
+from workload.pipeline.stages import chunk_layers
 from workload.sizes.arrays import Bytes, Counts, Indices
-from workload.stages import chunk_layers
 
 
 def stage_peak(

@@ -11,9 +11,9 @@ from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Forms
 from workload.passes.stack import NO_HABITS, Habits
+from workload.pipeline.schedule import Slot, slots
+from workload.pipeline.stages import like_stages
 from workload.plan import Plan
-from workload.schedule import Slot, slots
-from workload.stages import like_stages
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes
+from workload.pipeline.schedule import FORWARD, Slot
 from workload.plan import Plan
-from workload.schedule import FORWARD, Slot
 
 ROUNDS = 4  # so many must be alike
 SlotLine = dict[tuple[str, int], dict[int, tuple[int, int]]]

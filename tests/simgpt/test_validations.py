@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simgpt.commands.validate_device import _record
+from simgpt.commands.validate.device import _record
 from simulator.engine import compiled
 from tests.simgpt.face import Said, simgpt
 from tests.validation.test_device import row_of

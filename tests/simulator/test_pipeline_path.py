@@ -13,8 +13,8 @@ from simulator.ranks.fabric import MachineFabric
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.passes.matmul_forms import PLAIN
+from workload.pipeline.schedule import FORWARD, slots
 from workload.plan_text import parse_plan
-from workload.schedule import FORWARD, slots
 
 
 def test_the_path_of_two_stages_goes_over_and_back() -> None:

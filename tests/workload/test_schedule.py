@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
+from workload.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Slot, slots
+from workload.pipeline.stages import chunk_layers
 from workload.plan import CHOICES, Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
-from workload.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Slot, slots
-from workload.stages import chunk_layers
 
 TINY = find_model("tiny-30k")
 LETTERS = {FORWARD: "f", BACKWARD: "b", INPUT: "i", WEIGHT: "w"}

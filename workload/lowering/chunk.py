@@ -9,8 +9,8 @@ from workload.lowering.layers import layer, vocabulary
 from workload.lowering.recompute import recomputed
 from workload.lowering.zero_bubble import split
 from workload.op import EMBED, HEAD, RECOMPUTE, Block, Op, layer_part
-from workload.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Slot
-from workload.stages import chunk_layers
+from workload.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Slot
+from workload.pipeline.stages import chunk_layers
 
 Place = tuple[int, int]
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from workload.gpt import GPT
 from workload.lowering import lower_slots
 from workload.op import Op
+from workload.pipeline.schedule import slots
+from workload.pipeline.stages import like_stages, samples
 from workload.plan import Plan
 from workload.program import Program
-from workload.schedule import slots
-from workload.stages import like_stages, samples
 
 
 def signature(op: Op) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
+from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
-from workload.stages import chunk_layers
 
 
 def check(gpt: GPT, plan: Plan) -> None:

@@ -15,9 +15,9 @@ from workload.op import Block, Buffer, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
 from workload.passes.stack import NO_HABITS, Habits, with_habits
 from workload.passes.table import overlap_slot, overlap_step
+from workload.pipeline.schedule import Slot, slots
 from workload.plan import Plan
 from workload.program import Program
-from workload.schedule import Slot, slots
 
 
 def lower(

@@ -18,7 +18,7 @@ from workload.lowering.chunk import Chunks
 from workload.lowering.layers import sequence_parallel as rows
 from workload.naming import op_name
 from workload.op import MODEL, Block, Buffer, Op
-from workload.schedule import BACKWARD, FORWARD, WEIGHT, Slot
+from workload.pipeline.schedule import BACKWARD, FORWARD, WEIGHT, Slot
 
 
 class Messages:

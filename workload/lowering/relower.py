@@ -19,9 +19,9 @@ from workload.lowering.lower import lower_slots
 from workload.lowering.sharding import sharding_of
 from workload.op import Op
 from workload.passes.stack import NO_HABITS, Habits
+from workload.pipeline.schedule import Slot, slots
 from workload.plan import Plan
 from workload.program import Program
-from workload.schedule import Slot, slots
 from workload.sizes.symbolic import Formula, Formulas, Quotient, evaluated, has_formulas
 from workload.structure import Structure
 

@@ -19,7 +19,7 @@ from workload.op import (
     Op,
 )
 from workload.passes.moving import follow_up_later, on_own_stream
-from workload.schedule import Slot
+from workload.pipeline.schedule import Slot
 
 MOVED = (BUCKET_SCATTER, BUCKET_REDUCE, PARAMETER_GATHER)
 

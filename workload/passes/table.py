@@ -13,7 +13,7 @@ from typing import Any
 
 from workload.op import BACKWARD, COMPUTE, FORWARD, WEIGHT, Block, Buffer, Op
 from workload.passes import data_parallel, input_gradients, reduce_scatters, weight_gathers
-from workload.schedule import Slot
+from workload.pipeline.schedule import Slot
 
 SLOT, STEP, MESSAGES = "slot", "step", "messages"
 WORKS = (FORWARD, BACKWARD, WEIGHT)

@@ -15,8 +15,8 @@ from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
 from simulator.search.bounds.isolated import PrecedingSlot
 from simulator.search.bounds.stream_bound import ModelEnds
 from topologies.session import session_cached
+from workload.pipeline.schedule import INPUT, Slot, slots
 from workload.plan import Plan
-from workload.schedule import INPUT, Slot, slots
 
 Orders = tuple[tuple[Slot, ...], ...]
 Place = tuple[str, ModelEnds, bool]  # a work, a chunk's ends, whether it is the last micro-batch's

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.commands import (
-    validate_device,
-    validate_engine,
-    validate_kernels,
-    validate_network,
-    validate_published,
-)
+from simgpt.commands.validate import device, engine, kernels, network, published
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
 from topologies.machine import Machine
@@ -37,11 +31,11 @@ def command() -> None:
     """
 
 
-command.add_command(validate_network.command)
-command.add_command(validate_device.command)
-command.add_command(validate_published.command)
-command.add_command(validate_kernels.command)
-command.add_command(validate_engine.command)
+command.add_command(network.command)
+command.add_command(device.command)
+command.add_command(published.command)
+command.add_command(kernels.command)
+command.add_command(engine.command)
 
 
 @command.command("host")
