@@ -1,9 +1,8 @@
 """How the time of a prediction grows with devices, layers, micro-batches and stages.
 
-Run with `python -m benchmarks.growth`. Each row doubles one of them several times; `exponent` is the
-slope of the logarithms between the first prediction and the last. `cold` is the processor time of
-the first prediction of a session, with rings and programs to find; `warm` the least of those that
-follow.
+Run with `python -m benchmarks.growth`. `exponent` is the slope of the logarithms between the first
+row of each and the last. `cold` is the processor time of the first prediction of a session, with
+rings and programs to find; `warm` the least of those that follow.
 """
 
 from __future__ import annotations
