@@ -10,7 +10,7 @@ import numpy as np
 from simulator.costs.analytic import ComputeCosts
 from simulator.costs.kernel_launch import launch_bound
 from simulator.engine.engines import TOO_LONG, run
-from simulator.engine.interference import FENCE, Interference
+from simulator.engine.interference import FENCE
 from simulator.engine.stream_graph import StreamGraph, graph_of
 from simulator.engine.streams import OpTicks, RankTask
 from simulator.engine.ticks import to_seconds, to_ticks
@@ -90,34 +90,44 @@ def rank_tasks(programs: Sequence[Program], network: RankClasses) -> list[RankTa
 
 
 def simulate_tasks(
-    tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
+    tasks: Sequence[RankTask],
+    costs: ComputeCosts,
+    network: RankClasses,
+    known: KnownDurations | None = None,
 ) -> list[OpTicks]:
-    """When each op of each task starts and ends, in ticks."""
-    times = arrays_of_tasks(tasks, costs, network)
+    """When each op of each task starts and ends, in ticks; `known` as in `durations_of`."""
+    times = arrays_of_tasks(tasks, costs, network, known)
     return [(start.tolist(), end.tolist()) for start, end in times]
 
 
 def arrays_of_tasks(
-    tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
+    tasks: Sequence[RankTask],
+    costs: ComputeCosts,
+    network: RankClasses,
+    known: KnownDurations | None = None,
 ) -> list[tuple[Ticks, Ticks]]:
     """The same as arrays."""
     overlaps = any(task.graph.can_overlap for task in tasks)
-    return run(network, tasks, durations_of(tasks, costs, network), overlaps=overlaps)
+    return run(network, tasks, durations_of(tasks, costs, network, known), overlaps=overlaps)
 
 
 def durations_of(
-    tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
+    tasks: Sequence[RankTask],
+    costs: ComputeCosts,
+    network: RankClasses,
+    known: KnownDurations | None = None,
 ) -> list[Ticks]:
-    """Isolated ticks of every op for each task, and what interference adds to compute.
+    """Isolated ticks of every op for each task, and what interference adds to compute. `known` has
+    those found so far with the same costs on the same network, and takes up the others.
 
     Interference is a share of a collective's isolated duration: one that is slowed by contention
     moves no more bytes through the device's memory than it would alone. Messages between stages
     neither interfere nor contend.
     """
-    known: dict[tuple[StreamGraph, tuple[str, ...]], list[tuple[Sequence[Op], _Durations]]] = {}
+    known = {} if known is None else known
     result = []
     for task in tasks:
-        same_graph = known.setdefault((task.graph, tuple(task.carry_in)), [])
+        same_graph = known.setdefault(task.graph, [])
         shared = next((found for ops, found in same_graph if ops is task.ops), None)
         if shared is None:
             shared = _durations(task, costs, network)
@@ -128,17 +138,21 @@ def durations_of(
         if shared.issued.any():
             issued = shared.issued[base].tolist()
             ticks = _ticks(launch_bound(task.graph.ops, ticks.tolist(), issued))
-        share = network.fabric.compute_share
-        result.append(shared.interference.slowed(ticks, share, task.carry_in))
+        beside = task.graph.interference(tuple(task.carry_in))
+        result.append(beside.slowed(ticks, network.fabric.compute_share, task.carry_in))
     return result
 
 
 def carry_outs(
-    tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
+    tasks: Sequence[RankTask],
+    costs: ComputeCosts,
+    network: RankClasses,
+    known: KnownDurations | None = None,
 ) -> list[dict[str, int]]:
-    """By task and stream: ticks of the collectives that have no compute behind them."""
+    """By task and stream: ticks of the collectives that have no compute behind them; `known` as in
+    `durations_of`."""
     result = []
-    for task, ticks in zip(tasks, durations_of(tasks, costs, network), strict=True):
+    for task, ticks in zip(tasks, durations_of(tasks, costs, network, known), strict=True):
         found = task.graph.interference(tuple(task.carry_in)).carry_out(ticks, task.carry_in)
         result.append({stream: int(left) for stream, left in found.items()})
     return result
@@ -156,7 +170,9 @@ class _Durations:
     places: list[int]
     communicated: list[list[int]]
     issued: Ticks
-    interference: Interference
+
+
+KnownDurations = dict[StreamGraph, list[tuple[Sequence[Op], _Durations]]]
 
 
 def _durations(task: RankTask, costs: ComputeCosts, network: RankClasses) -> _Durations:
@@ -166,7 +182,6 @@ def _durations(task: RankTask, costs: ComputeCosts, network: RankClasses) -> _Du
         places,
         [network.ticks(task.ops[at]) for at in places],
         _ticks([to_ticks(costs.host_s(op)) for op in task.ops]),
-        task.graph.interference(tuple(task.carry_in)),
     )
 
 

@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from simulator.attribution.breakdown import parts_of
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.simulate import carry_outs, durations_of, simulate_tasks
+from simulator.engine.simulate import KnownDurations, carry_outs, durations_of, simulate_tasks
 from simulator.engine.streams import RankTask
 from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule, SlotTimes, simulate_schedule
 from simulator.pipeline.slot_cost import SlotCost, ends_of_all, floors_of, slot_cost, with_tail
@@ -70,12 +70,19 @@ CarryIns = tuple[
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """The stages of a step on a machine. `known_costs` keeps the cost of slots simulated so far."""
+    """The stages of a step on a machine. `known_costs` keeps the cost of slots simulated so far,
+    `known_durations` those of their ops."""
 
     stage_orders: StageOrders
     costs: ComputeCosts
     network: RankClasses
     known_costs: dict[tuple[object, ...], SlotCost] = field(default_factory=dict, repr=False)
+    known_durations: KnownDurations = field(default_factory=dict, repr=False)
+
+    @property
+    def _how(self) -> tuple[ComputeCosts, RankClasses, KnownDurations]:
+        """What the simulation of tasks takes besides these."""
+        return self.costs, self.network, self.known_durations
 
     def step(self) -> StepResult | None:
         """The whole step; None if it is not yet in its steady state."""
@@ -98,7 +105,7 @@ class PipelineRun:
         tasks = [
             task for stage in range(schedule.stages) for task in self.ending(stage, schedule, times)
         ]
-        times_of = simulate_tasks(tasks, self.costs, self.network)
+        times_of = simulate_tasks(tasks, *self._how)
         over = max(max(ends) for _, ends in times_of)
         stage = max(
             range(schedule.stages), key=lambda number: (sum(schedule.ticks[number]), -number)
@@ -173,13 +180,12 @@ class PipelineRun:
         """The stage's last slot, and what comes after all slots."""
         kind, order, own = self.stage_orders.kinds[stage], schedule.orders[stage], times[stage]
         known: dict[str, int] = {}
-        carry_ins = self.carry_ins[stage]
-        for slot, begin, carry_in in zip(order[:-1], own.start, carry_ins, strict=False):
-            part = kind.part(slot)
+        carry_ins, every = self.carry_ins[stage], self.stage_orders.parts[stage]
+        for part, begin, carry_in in zip(every[:-1], own.start, carry_ins, strict=False):
             if self.cost_of(stage, part, carry_in).has_tails:
                 floors = floors_of(kind, part.ops, begin, known)
                 tasks = self._tasks(stage, part, carry_in, floors)
-                known |= ends_of_all(tasks, simulate_tasks(tasks, self.costs, self.network))
+                known |= ends_of_all(tasks, simulate_tasks(tasks, *self._how))
         end, count = kind.ending(order[-1]), len(kind.part(order[-1]).ops)
         floors = {**floors_of(kind, end.ops, own.start[-1], known), count: own.free[-1]}
         return self._tasks(stage, end, carry_ins[-1], floors)
@@ -205,31 +211,29 @@ class PipelineRun:
     def _carry_ins(self, stage: int) -> list[CarryIns]:
         carry_in: CarryIns = ((),) * len(self._classes(stage))
         known, result = dict[tuple[SlotOps, CarryIns], CarryIns](), list[CarryIns]()
-        for slot in self.stage_orders.orders[stage]:
+        for part in self.stage_orders.parts[stage]:
             result.append(carry_in)
-            part = self.stage_orders.kinds[stage].part(slot)
             key = part, carry_in
             if key not in known:
                 tasks = self._tasks(stage, part, carry_in)
-                left = carry_outs(tasks, self.costs, self.network)
+                left = carry_outs(tasks, *self._how)
                 known[key] = tuple(tuple(streams.items()) for streams in left)
             carry_in = known[key]
         return result
 
     def slot_ticks(self, stage: int) -> list[int]:
         """How long each of a stage's slots takes."""
-        kind = self.stage_orders.kinds[stage]
-        pairs = zip(self.stage_orders.orders[stage], self.carry_ins[stage], strict=True)
-        return [self.cost_of(stage, kind.part(slot), carry_ins).ticks for slot, carry_ins in pairs]
+        pairs = zip(self.stage_orders.parts[stage], self.carry_ins[stage], strict=True)
+        return [self.cost_of(stage, part, carry_ins).ticks for part, carry_ins in pairs]
 
     def cost_of(self, stage: int, part: SlotOps, carry_ins: CarryIns) -> SlotCost:
         """A slot as this stage runs it."""
         near = stage, part, carry_ins
         if near not in self.known_costs:
             tasks = self._tasks(stage, part, carry_ins)
-            same = part, *map(bytes, durations_of(tasks, self.costs, self.network))
+            same = part, *map(bytes, durations_of(tasks, *self._how))
             if same not in self.known_costs:
-                self.known_costs[same] = slot_cost(tasks, self.costs, self.network)
+                self.known_costs[same] = slot_cost(tasks, *self._how)
             self.known_costs[near] = self.known_costs[same]
         return self.known_costs[near]
 

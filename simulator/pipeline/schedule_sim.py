@@ -40,7 +40,7 @@ class SlotSchedule:
     overlapped: bool
     micro_batches: int
 
-    @property
+    @cached_property
     def stages(self) -> int:
         """How many stages there are."""
         return len(self.orders)

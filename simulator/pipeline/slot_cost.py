@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from simulator.attribution.breakdown import parts_of
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.simulate import simulate_tasks
+from simulator.engine.simulate import KnownDurations, simulate_tasks
 from simulator.engine.streams import OpTicks, RankTask
 from simulator.pipeline.slot_ops import StageKind
 from simulator.ranks.classes import RankClasses
@@ -34,9 +34,11 @@ def with_tail(
     return {**parts, key: parts.get(key, 0) + tail}
 
 
-def slot_cost(tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses) -> SlotCost:
+def slot_cost(
+    tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses, known: KnownDurations
+) -> SlotCost:
     """Simulate a slot alone: it ends with the last rank class's compute stream."""
-    times = simulate_tasks(tasks, costs, network)
+    times = simulate_tasks(tasks, costs, network, known)
     ends = ends_of_all(tasks, times)
     slowest = max(range(len(tasks)), key=lambda n: ends_of_all([tasks[n]], [times[n]])[COMPUTE])
     parts = parts_of(tasks[slowest].ops, tasks[slowest].graph.waits, *times[slowest], 0)

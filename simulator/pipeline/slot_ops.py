@@ -107,6 +107,11 @@ class StageKind:
         """What stands for a slot of any micro-batch."""
         return self._parts[Slot(slot.work, slot.chunk, self.like(slot))]
 
+    def parts_of(self, order: Sequence[Slot]) -> list[SlotOps]:
+        """What stands for each slot of an order."""
+        known = {(s.work, s.chunk, s.micro_batch): part for s, part in self._parts.items()}
+        return [known[slot.work, slot.chunk, self.like(slot)] for slot in order]
+
     def like(self, slot: Slot) -> int:
         """The sampled micro-batch that stands for a slot's."""
         m, last = slot.micro_batch, self._last

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulator.pipeline.slot_ops import StageKind, kind_of
+from simulator.pipeline.slot_ops import SlotOps, StageKind, kind_of
 from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Forms
@@ -44,6 +44,12 @@ class StageOrders:
             for stage in sorted(set(first))
         }
         return [known[stage] for stage in first]
+
+    @cached_property
+    def parts(self) -> list[list[SlotOps]]:
+        """What stands for each slot of each stage."""
+        pairs = zip(self.kinds, self.orders, strict=True)
+        return [kind.parts_of(order) for kind, order in pairs]
 
     def network(self, fabric: Fabric, contended: Sequence[InFlight]) -> RankClasses:
         """The network as the stages use it."""
