@@ -97,6 +97,15 @@ def test_what_waits_for_something_long_ago_says_nothing() -> None:
     assert_steady(ops, {"begin": 4.0, "work": 1.0, "end": 1.0}.__getitem__, each=1.0)
 
 
+def test_what_is_over_last_must_not_have_begun_before_all_micro_batches() -> None:
+    def ops(count: int) -> list[Op]:
+        works = [compute(f"m{m}.work", writes=f"q{m}") for m in range(count)]
+        return [compute("begin", writes="b", stream="s"), *works]
+
+    assert further(simulated(ops(FEW), {"begin": 100.0, "work": 1.0}.__getitem__)) is None
+    assert_steady(ops, {"begin": 4.0, "work": 1.0}.__getitem__, each=1.0)
+
+
 def test_a_collective_in_flight_from_before_says_nothing() -> None:
     """It slows those of the first micro-batches, and not those of all."""
 
@@ -112,8 +121,8 @@ def test_a_collective_in_flight_from_before_says_nothing() -> None:
 
         return some
 
-    assert further(simulated(ops(30 * MB)(FEW), lambda _: 1.0)) is None
-    assert further(simulated(ops(4 * MB)(FEW), lambda _: 1.0)) is None
+    for megabytes in (4, 7, 30):  # over while units are compared, behind these, and last of all
+        assert further(simulated(ops(megabytes * MB)(FEW), lambda _: 1.0)) is None
     assert_steady(ops(MB // 2), lambda _: 1.0, each=1.0)
 
 
