@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.simulate import simulate_ops
-from simulator.engine.whole_step import MICRO_BATCHES, simulate_step, step_bytes
+from simulator.engine.ticks import TICKS_PER_S
+from simulator.engine.whole_program import WholeProgram
+from simulator.engine.whole_step import MICRO_BATCHES, _simulated, simulate_step, step_bytes
 from simulator.ranks.classes import classes_of
 from simulator.result import StepResult
 from tests.simulator.drawn_steps import BANDWIDTHS, drawn_steps
-from tests.simulator.worlds import SmallCosts, SmallFabric, plan_of
+from tests.simulator.worlds import SmallCosts, SmallFabric, by_hand, plan_of, reduce
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import lower
+from workload.op import ROLES, Op
 from workload.plan import Plan
 
 SMALL = GPT(name="small", layers=2, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
@@ -149,3 +153,27 @@ def test_the_parts_sum_to_the_end_of_the_last_op(bytes_per_s: float) -> None:
     program = lower(replace(SMALL, layers=20), plan)
     run = simulate_ops(program, SmallCosts(), classes_of([program], fabric))
     assert sum(folded.parts_ticks.values()) == run.end.max()
+
+
+def unlike_ranks(micro_batches: int) -> list[Op]:
+    """A long sum, short ones for each micro-batch, and one that joins all ranks."""
+    short = [reduce(f"m{m}.sum", f"q{m}", "x", 10) for m in range(micro_batches)]
+    return [reduce("begin", "b", "x", 40_000_000), *short, reduce("end", "c", "data", 10)]
+
+
+def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes() -> None:
+    """Of the pairs over x two share a node, the third lies in two nodes. The former take longer for
+    the long sum, the latter for each of the short ones: with more of these it comes last."""
+    few, more = 10, 60
+    fabric = SmallFabric(launch_s=1.0, node_of=(0, 0, 0, 0, 1, 2), axes_share=False)
+    programs = [by_hand("x=2,data=3", *unlike_ranks(count)) for count in (few, more)]
+    known = replace(programs[0], plan=programs[0].plan.with_micro_batches(few))
+    nothing = np.zeros((len(ROLES), len(known.ops)), dtype=np.int64)
+    whole = WholeProgram(known, 0, known.ops, nothing, nothing, nothing[:, 0])
+    network = classes_of([known], fabric)
+    step = _simulated(whole, more, SmallCosts(), network)
+    every = [simulate_ops(each, SmallCosts(), network).end.max() for each in programs]
+    assert step is not None
+    assert sum(step.parts_ticks.values()) == every[1]
+    slowest = [2 * TICKS_PER_S * (more - few), TICKS_PER_S * (more - few)]
+    assert every[1] - every[0] not in slowest  # neither of them is last all the time
