@@ -71,6 +71,16 @@ def test_a_layer_in_the_middle_that_is_another_does_not_repeat() -> None:
             repeated(by_hand("x=1", *ops).outline, WHOLE)
 
 
+def test_something_between_two_layers_in_the_middle_does_not_repeat() -> None:
+    for place in (5, 6):
+        ops = []
+        for n in range(FEW):
+            ops += [compute(f"m0.l{n}.{what}", writes=f"q{n}{what}") for what in ("one", "two")]
+            ops += [compute("m0.pause", writes="p")] * (n == place)
+        with pytest.raises(IrregularError):
+            repeated(by_hand("x=1", *ops).outline, WHOLE)
+
+
 def test_waits_keep_their_distance_or_their_end_of_the_model() -> None:
     """Work of layer n waits for the gather of layer n, and for one that all wait for."""
     gathers = [compute(f"m0.l{n}.gather", writes=f"p{n}", stream="z") for n in range(5)]
