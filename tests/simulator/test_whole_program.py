@@ -18,7 +18,7 @@ from workload.program import Program
 WHOLE = 2 * LAYERS + 5
 PLANS = (
     "x=2,z=2,data=2",
-    "data=4,zero=1",
+    "z=2,data=2,zero=1,overlap=oar+ors",
     "z=2,data=2,zero=3,overlap=all",
     "data=4,zero=2,shard=2",
 )
