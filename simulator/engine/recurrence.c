@@ -210,6 +210,10 @@ static int begin_transfer(Engine *e, int signature, int number) {
     if (!alone) return -1;
     if (grown((void **)&e->transfers, &e->transfer_room, e->transfer_count, sizeof(Transfer))) return -1;
     int64_t ticks = alone[e->members[meeting->first]];
+    if (ticks <= 0) {
+        PyErr_SetString(PyExc_ZeroDivisionError, "a collective that takes no time for some rank");
+        return -1;
+    }
     int own = e->transfer_count++;
     e->transfers[own] = (Transfer){ticks, ticks, 0, 0, signature, number, 0, 0, 0};
     for (int i = 0; i < meeting->members; i++) {

@@ -133,13 +133,17 @@ def durations_of(
             shared = _durations(task, costs, network)
             same_graph.append((task.ops, shared))
         own, base = shared.computed.copy(), task.graph.base
-        own[shared.places] = [times[task.number] for times in shared.communicated]
+        own[shared.places] = _ticks([times[task.number] for times in shared.communicated])
         ticks = own[base]
         if shared.issued.any():
             issued = shared.issued[base].tolist()
-            ticks = _ticks(launch_bound(task.graph.ops, ticks.tolist(), issued))
+            copies = task.graph.shift.tolist()
+            ticks = _ticks(launch_bound(task.graph.ops, ticks.tolist(), issued, copies))
         beside = task.graph.interference(tuple(task.carry_in))
-        result.append(beside.slowed(ticks, network.fabric.compute_share, task.carry_in))
+        slowed = beside.slowed(ticks, network.fabric.compute_share, task.carry_in)
+        if (slowed < ticks).any():
+            raise PlanCannotRunError(TOO_LONG)
+        result.append(slowed)
     return result
 
 

@@ -153,12 +153,15 @@ def periods(
 
 
 def _waits_far_back(unit: Unit, pairs: Followed, end: Ticks) -> bool:
-    """Whether any op from the second unit on is made to wait by one more than a unit before it."""
+    """Whether any op from the second unit on is made to wait by one more than a unit before it, or
+    follows none that is nearer."""
     later = pairs.op >= unit.stop - unit.length
     op, earlier = pairs.op[later], pairs.earlier[later]
     far = op - earlier > unit.length
-    if not far.any():
-        return False
+    follows = np.zeros(end.shape[1], dtype=np.bool_)
+    follows[op[~far]] = True
+    if not follows[unit.copied.start :].all():
+        return True
     near = np.zeros_like(end)
     for number in range(len(end)):
         np.maximum.at(near[number], op[~far], end[number, earlier[~far]])

@@ -43,11 +43,12 @@ class StreamGraph:
     """Ops, and the ops of other streams that each of them waits for, without their sizes.
 
     Of the ops that are written, `written`, each may stand for several: `base` says for every op
-    which it is. `awaited` are what each op waits for.
+    which it is, `shift` how many layers further on. `awaited` are what each op waits for.
     """
 
     written: Sequence[Op]
     base: Indices
+    shift: Indices
     awaited: Lists
     _known: dict[tuple[str, ...], Interference] = field(default_factory=dict, repr=False)
 
@@ -179,4 +180,5 @@ def graph_among(outline: Structure, places: tuple[int, ...]) -> StreamGraph:
 
 def _plain(ops: Sequence[Op], waits_of: Sequence[Waits]) -> StreamGraph:
     """A graph in which each op stands for itself."""
-    return StreamGraph(ops, np.arange(len(ops), dtype=np.int64), Lists.of(waits_of))
+    own = np.arange(len(ops), dtype=np.int64)
+    return StreamGraph(ops, own, np.zeros_like(own), Lists.of(waits_of))

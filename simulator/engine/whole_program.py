@@ -20,7 +20,7 @@ from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 from workload.program import Program
-from workload.repetition import IrregularError, OpTable, repeated
+from workload.repetition import IrregularError, OpTable, repeated, table_of
 from workload.sizes.arrays import Bytes, Counts, Indices
 from workload.structure import Structure, memoized_on
 
@@ -212,7 +212,9 @@ class WholeProgram:
 def graph_of_layers(outline: Structure, layers: int) -> StreamGraph:
     """The stream graph of a program of many layers, from the outline of one of a few."""
     table = repeated(outline, layers)
-    return StreamGraph(outline.ops, table.base, Lists(table.wait_offsets, table.waits))
+    shift = table.layer - table_of(outline).layer[table.base]
+    waits = Lists(table.wait_offsets, table.waits)
+    return StreamGraph(outline.ops, table.base, shift, waits)
 
 
 @memoized_on

@@ -116,6 +116,8 @@ def _simulated(
         if not np.all(np.stack(alike)[:, :, : whole.recurring.last]):
             return None
         start, end = (times - delay for times in late)
+        if _periods(whole, start, end) is None:
+            return None
     last, copies = last_to_end(end + delay), whole.copies(omitted)
     parts_ticks = breakdown(whole.graph, start[last], end[last], copies)
     over = int((end + delay).max())

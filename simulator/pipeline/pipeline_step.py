@@ -78,6 +78,9 @@ class PipelineRun:
     network: RankClasses
     known_costs: dict[tuple[object, ...], SlotCost] = field(default_factory=dict, repr=False)
     known_durations: KnownDurations = field(default_factory=dict, repr=False)
+    known_alike: dict[tuple[object, ...], list[tuple[int, SlotCost]]] = field(
+        default_factory=dict, repr=False
+    )
 
     @property
     def _how(self) -> tuple[ComputeCosts, RankClasses, KnownDurations]:
@@ -232,10 +235,30 @@ class PipelineRun:
         if near not in self.known_costs:
             tasks = self._tasks(stage, part, carry_ins)
             same = part, *map(bytes, durations_of(tasks, *self._how))
-            if same not in self.known_costs:
-                self.known_costs[same] = slot_cost(tasks, *self._how)
-            self.known_costs[near] = self.known_costs[same]
+            others = self.known_alike.setdefault(same, [])
+            alike = (cost for other, cost in others if self._meet_alike(stage, other))
+            cost = next(alike, None)
+            if cost is None:
+                cost = slot_cost(tasks, *self._how)
+                others.append((stage, cost))
+            self.known_costs[near] = cost
         return self.known_costs[near]
+
+    def _meet_alike(self, stage: int, other: int) -> bool:
+        """Whether slots of two stages whose ops last as long alone cost as much: their ranks meet
+        in the same way, and contend on the same rings, with all in flight that was so far."""
+        return stage == other or self._meetings(stage) == self._meetings(other)
+
+    def _meetings(self, stage: int) -> tuple[object, ...]:
+        classes = self._classes(stage)
+        found: list[object] = []
+        for axes, groups in self.network.class_groups.items():
+            own = [groups.of_class[number] for number in classes]
+            found.append((axes, [own.index(group) for group in own]))
+        for in_flight, rings in self.network.contended.items():
+            for axes, every in rings.items():
+                found.append((in_flight, axes, [[each[n] for n in classes] for each in every]))
+        return tuple(found)
 
     def _classes(self, stage: int) -> list[int]:
         return [number for number, own in enumerate(self.network.stages) if own == stage]

@@ -22,6 +22,7 @@ from workload.plan import Plan
 
 BANDWIDTHS = (1e6, 3e7, 1e8, 3e8, 1e9, 1e10, 1e12)  # from bound by links to bound by compute
 SHARES = (0.0, 0.2)  # of compute, that collectives beside it take
+ISSUE_S = (0.0, 0.0, 1.1e-5, 2.34491932048865e-05)  # of a host, for each kernel
 LAYERS = (2, 6, 25, 26, 29, 34, 40)
 MICRO_BATCHES = (1, 2, 3, 4, 7, 8, 9, 12, 20, 24)
 MOST_RANKS = 64
@@ -35,12 +36,13 @@ class DrawnStep:
     plan: Plan
     bytes_per_s: float
     share: float
+    issue_s: float
 
     def simulated(self, *, fold: bool) -> StepResult:
         """The step, with what repeats left out or without."""
         fabric = SmallFabric(bytes_per_s=self.bytes_per_s, compute_share=self.share)
         simulate = simulate_pipeline if self.plan.pipe > 1 else simulate_step
-        return simulate(self.gpt, self.plan, SmallCosts(), fabric, fold=fold)
+        return simulate(self.gpt, self.plan, SmallCosts(issue_s=self.issue_s), fabric, fold=fold)
 
     def is_exact(self) -> bool:
         """Whether both are equal in all there is: every part of the time, bytes, FLOPs, memory."""
@@ -61,7 +63,9 @@ def drawn_steps(seed: int) -> Iterator[DrawnStep]:
         gpt, plan = case(row)
         if plan.pipe == 1 and not plan.stage_layers:
             gpt = replace(gpt, layers=chance.choice(LAYERS))
-        yield DrawnStep(gpt, plan, chance.choice(BANDWIDTHS), chance.choice(SHARES))
+        yield DrawnStep(
+            gpt, plan, chance.choice(BANDWIDTHS), chance.choice(SHARES), chance.choice(ISSUE_S)
+        )
 
 
 def main(count: int, seed: int = 0) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from simulator.pipeline.stage_orders import StageOrders
 from simulator.predict import predict
 from simulator.result import StepResult
 from tests.executor.covering import OPTIONS, Case, Row, case, is_legal, is_refused, ranks_of
-from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
+from tests.simulator.worlds import TINY, Ring, SmallCosts, SmallFabric
 from topologies.machine_files import load_machine
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
@@ -27,6 +28,7 @@ from workload.op import Op
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.table import OVERLAPS
 from workload.plan import CHOICES, Plan
+from workload.sizes.arrays import Indices
 
 SCHEDULES = CHOICES["schedule"]
 SHARES = (0.0, 0.3)  # of compute, that collectives beside it take
@@ -158,6 +160,39 @@ def test_a_stage_without_layers_equals_its_ops() -> None:
         assert_slots_equal_ops(TINY, plan_of(4, **keys))
         keys = {**keys, "stage_layers": (1, 0, 1), "offload": "optimizer"}
         assert_slots_equal_ops(TINY, plan_of(4, **keys))
+
+
+@dataclass(frozen=True)
+class CrowdedStage(SmallFabric):
+    """Where several axes are active at once, the rings of some ranks are four times as slow."""
+
+    crowded: tuple[int, ...] = ()
+
+    def rings(self, together: Sequence[Indices]) -> list[tuple[Sequence[Ring], Indices]]:
+        found = super().rings(together)
+        if len(together) == 1:
+            return found
+        result: list[tuple[Sequence[Ring], Indices]] = []
+        for groups, (rings, index) in zip(together, found, strict=True):
+            slow = np.isin(groups, self.crowded).all(axis=1)
+            others = [replace(ring, sharing=4 * ring.sharing) for ring in rings]
+            result.append(([*rings, *others], index + len(rings) * slow))
+        return result
+
+
+@pytest.mark.parametrize("crowded", [1, 2])
+def test_like_stages_whose_collectives_contend_unlike_each_other_have_slots_of_their_own(
+    crowded: int,
+) -> None:
+    """Alone their ops take as long."""
+    gpt, overlap = replace(TINY, layers=8), ("oar", "ors", "oag")
+    plan = plan_of(4, pipe=4, x=2, y=2, z=2, overlap=overlap)
+    ranks = tuple(np.flatnonzero(plan.grid.stages() == crowded).tolist())
+    fabric = CrowdedStage(devices_per_node=64, axes_share=False, launch_s=0.0, crowded=ranks)
+    programs = [lower(gpt, plan, stage) for stage in range(plan.pipe)]
+    spans = simulate_timeline(programs, SmallCosts(), fabric).spans
+    step = simulate_pipeline(gpt, plan, SmallCosts(), fabric)
+    assert seconds(step) == pytest.approx(max(span.end_s for span in spans), rel=1e-12, abs=0)
 
 
 def some_cases(seed: int) -> Iterator[Case]:

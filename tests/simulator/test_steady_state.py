@@ -106,6 +106,13 @@ def test_what_is_over_last_must_not_have_begun_before_all_micro_batches() -> Non
     assert_steady(ops, {"begin": 4.0, "work": 1.0}.__getitem__, each=1.0)
 
 
+def test_what_follows_nothing_says_nothing() -> None:
+    """An op behind all micro-batches that nobody holds up starts at once, whatever their number."""
+    ops = [compute(f"m{m}.work", writes=f"q{m}", stream="s") for m in range(FEW)]
+    run = simulated([*ops, compute("end", writes="c")], {"work": 1.0, "end": 1000.0}.__getitem__)
+    assert further(run) is None
+
+
 def test_a_collective_in_flight_from_before_says_nothing() -> None:
     """It slows those of the first micro-batches, and not those of all."""
 

@@ -146,6 +146,26 @@ def test_drawn_steps_of_all_options_are_exact(seed: int) -> None:
     assert next(drawn_steps(seed)).is_exact()
 
 
+@pytest.mark.parametrize("rest", ["zero=2,overlap=none", "reshard=false,overlap=dp", "overlap=all"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_a_host_that_issues_slowly_binds_every_layer_alike(rest: str, recompute: str) -> None:
+    gpt = replace(SMALL, layers=26)
+    plan = plan_of(f"y=2,z=2,data=2,{rest},recompute={recompute}", 9)
+    costs, fabric = SmallCosts(issue_s=2.34491932048865e-05), SmallFabric(bytes_per_s=1e9)
+    folded, whole = (simulate_step(gpt, plan, costs, fabric, fold=fold) for fold in (True, False))
+    assert_equal(folded, whole)
+    quick = simulate_step(gpt, plan, SmallCosts(), fabric)
+    assert sum(folded.parts_ticks.values()) > sum(quick.parts_ticks.values())
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e-4, 1e-3, 1e-2])
+@pytest.mark.parametrize("overlap", ["none", "all"])
+def test_a_step_of_more_than_106_days_is_refused(overlap: str, bytes_per_s: float) -> None:
+    plan = plan_of(f"x=2,z=2,data=2,overlap={overlap}", 2)
+    with pytest.raises(PlanCannotRunError, match="106 days"):
+        simulate_step(replace(SMALL, layers=4), plan, SmallCosts(), SmallFabric(bytes_per_s))
+
+
 @pytest.mark.parametrize("bytes_per_s", BANDWIDTHS)
 def test_the_parts_sum_to_the_end_of_the_last_op(bytes_per_s: float) -> None:
     plan, fabric = plan_of("x=3,z=2,data=2", 10), SmallFabric(bytes_per_s=bytes_per_s)

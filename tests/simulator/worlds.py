@@ -78,9 +78,10 @@ class SmallCosts:
     flops_per_s: float = 1e9
     bytes_per_s: float = 1e9
     launch_s: float = 1e-6
+    issue_s: float = 0.0
 
     def host_s(self, op: Op) -> float:
-        return 0.0
+        return self.issue_s
 
     def seconds(self, op: Op) -> float:
         return self.launch_s + op.flops / self.flops_per_s + op.nbytes / self.bytes_per_s
