@@ -8,13 +8,9 @@ time from its own end to that of the step's last op, which leaves no `idle` time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from simulator.engine.stream_graph import StreamGraph
-from workload.dataflow import Waits
-from workload.op import ACROSS_STAGES, COMPUTE, STEP, Op
+from simulator.engine.stream_graph import PIPE, StreamGraph
 from workload.sizes.arrays import Counts, Ticks
 
 
@@ -27,54 +23,43 @@ def breakdown(graph: StreamGraph, start: Ticks, end: Ticks, copies: Counts) -> d
     """Ticks of a rank class's step by what they went to, where op i stands for `copies[i]` ops;
     `start` and `end` have one entry per op. Those of a whole step sum to its time.
     """
+    parts = compute_stream(graph, start, end, copies)
+    parts["idle"] = 0
+    return with_tail(parts, graph, end, int(end[graph.compute_ops[-1]]))
+
+
+def compute_stream(
+    graph: StreamGraph, start: Ticks, end: Ticks, copies: Counts | None = None, begin: int = 0
+) -> dict[str, int]:
+    """The same of the compute stream alone, from `begin` to the end of its last op.
+
+    What an op waits for other stages, in time that no op of its own rank explains, counts as
+    `pipe`.
+    """
     at, awaited = graph.compute_ops, graph.compute_waits
     keys, key_of = graph.time_keys
     over = np.append(end, 0)[awaited]
     latest = awaited[np.arange(len(at)), over.argmax(axis=1)]
-    before = np.concatenate([[0], end[at[:-1]]])
+    before = np.concatenate([[begin], end[at[:-1]]])[: len(at)]
     ready = np.maximum(before, over.max(axis=1))
-    blocks = graph.collectives[at]
-    own = end[at] - np.where(blocks, ready, start[at])
-    ticks = np.stack([ready - before, own], axis=1) * copies[at][:, None]
-    key = np.stack([key_of[latest], key_of[at]], axis=1)
-    takes = (ticks != 0) | np.stack([np.zeros_like(blocks), blocks], axis=1)
+    peers = np.where(graph.meets_within[at], key_of[at], keys.index(PIPE))
+    ticks = np.stack([ready - before, start[at] - ready, end[at] - start[at]], axis=1)
+    if copies is not None:
+        ticks *= copies[at][:, None]
+    key = np.stack([key_of[latest], peers, key_of[at]], axis=1)
+    takes = ticks != 0
     sums = np.zeros(len(keys), dtype=np.int64)
     np.add.at(sums, key[takes], ticks[takes])
     parts = {"compute": 0, "optimizer": 0}
-    parts |= {keys[number]: int(sums[number]) for number in dict.fromkeys(key[takes].tolist())}
-    parts["idle"] = 0
-    if tail := int(end.max() - end[at[-1]]):
-        name = keys[key_of[int(end.argmax())]]
-        parts[name] = parts.get(name, 0) + tail
-    return parts
+    return parts | {
+        keys[number]: int(sums[number]) for number in dict.fromkeys(key[takes].tolist())
+    }
 
 
-def parts_of(
-    ops: Sequence[Op],
-    waits: Sequence[Waits],
-    start: Sequence[int],
-    end: Sequence[int],
-    begin: int,
-) -> dict[str, int]:
-    """Ticks of a compute stream from `begin` to its last op's end by what they went to.
-
-    Waiting for other stages counts as `pipe`.
-    """
-    parts: dict[str, int] = {"compute": 0, "optimizer": 0}
-    clock = begin
-    for index, op in enumerate(ops):
-        if op.stream != COMPUTE:
-            continue
-        latest = max(waits[index], key=lambda other: end[other], default=None)
-        if latest is not None and end[latest] > clock:
-            key = ops[latest].time_key
-            parts[key] = parts.get(key, 0) + end[latest] - clock
-            clock = end[latest]
-        own = op.time_key if op.is_collective else "optimizer" if op.block == STEP else "compute"
-        within = op.is_collective and not ACROSS_STAGES.intersection(op.axes)
-        before = own if within else "pipe"
-        for key, ticks in ((before, start[index] - clock), (own, end[index] - start[index])):
-            if ticks:
-                parts[key] = parts.get(key, 0) + ticks
-        clock = end[index]
+def with_tail(parts: dict[str, int], graph: StreamGraph, end: Ticks, over: int) -> dict[str, int]:
+    """With the time from `over`, the compute stream's end, to that of the last op of any stream."""
+    if tail := int(end.max(initial=over)) - over:
+        keys, key_of = graph.time_keys
+        key = keys[key_of[int(end.argmax())]]
+        return {**parts, key: parts.get(key, 0) + tail}
     return parts

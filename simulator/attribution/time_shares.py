@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from simulator.attribution.critical_path import Cause, PathPiece, simulated_step, ticks_by_cause
 from simulator.costs.analytic import ComputeCosts
+from simulator.engine.stream_graph import PIPE
 from simulator.engine.ticks import to_seconds, to_ticks
-from simulator.pipeline.slot_path import MESSAGES, path_parts
+from simulator.pipeline.slot_path import path_parts
 from simulator.predict import Prediction
 from simulator.ranks.classes import Fabric
 from workload.gpt import GPT
@@ -69,9 +70,7 @@ def shares_of(prediction: Prediction, costs: ComputeCosts, fabric: Fabric) -> Ti
         count *= 2
     if plan.pipe > 1:
         parts = path_parts(prediction.gpt, plan, costs, fabric, forms)
-        return TimeShares(
-            _of_parts(parts, messages=MESSAGES), "slot by slot; ranks of a stage alike"
-        )
+        return TimeShares(_of_parts(parts, messages=PIPE), "slot by slot; ranks of a stage alike")
     parts = {key: to_ticks(seconds) for key, seconds in prediction.breakdown_s.items()}
     return TimeShares(_of_parts(parts, messages=""), "the path of so many ops was not walked",
                   along=STREAM)  # fmt: skip

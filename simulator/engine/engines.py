@@ -16,7 +16,7 @@ import numpy as np
 from simulator.engine import compiled
 from simulator.engine.streams import Engine, RankTask
 from simulator.ranks.classes import RankClasses
-from workload.errors import PlanCannotRunError
+from workload.errors import PlanCannotRunError, PlanError
 from workload.sizes.arrays import Ticks
 
 COMPILED, SIMPY = "compiled", "simpy"
@@ -32,7 +32,7 @@ def engine_name() -> str:
     """The engine in use: the one chosen, or the environment's, or else the fastest there is."""
     chosen = _CHOSEN.get() or os.environ.get(VARIABLE, "")
     if chosen not in ("", *ENGINES):
-        raise PlanCannotRunError(f"there is no engine {chosen}, only {' and '.join(ENGINES)}")
+        raise PlanError(f"there is no engine {chosen}, only {' and '.join(ENGINES)}")
     if chosen == COMPILED and not compiled.is_built():
         raise PlanCannotRunError(
             "the compiled engine is not there: simgpt was installed without a C compiler; "

@@ -17,6 +17,7 @@ from workload.sizes.arrays import Flags, Indices
 from workload.structure import Structure, memoized_on
 
 Group = tuple[str, ...]
+PIPE = "pipe"  # what waiting for other stages is reported as
 
 
 class Lists(NamedTuple):
@@ -90,6 +91,11 @@ class StreamGraph:
         return self._of_each(lambda op: op.is_collective).astype(np.bool_)
 
     @cached_property
+    def meets_within(self) -> Flags:
+        """Which ops meet ranks of their own stage alone."""
+        return self._of_each(_meets_within).astype(np.bool_)
+
+    @cached_property
     def groups(self) -> list[Group]:
         """Whom the ops of `meetings` concern: all different groups."""
         return list(dict.fromkeys(op.group for op in self.written if _meets_within(op)))
@@ -127,8 +133,9 @@ class StreamGraph:
 
     @cached_property
     def time_keys(self) -> tuple[list[str], Indices]:
-        """What ops' time is reported as, and for each op which of these."""
-        known: dict[str, int] = {}
+        """What ops' time is reported as, or time that no op of this rank takes, as `PIPE`; and for
+        each op which of these."""
+        known = {PIPE: 0}
         each = self._of_each(lambda op: known.setdefault(_time_key(op), len(known)))
         return list(known), each
 

@@ -18,12 +18,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from simulator.attribution.breakdown import parts_of
+from simulator.attribution.breakdown import compute_stream, with_tail
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.simulate import KnownDurations, carry_outs, durations_of, simulate_tasks
+from simulator.engine.simulate import KnownDurations, arrays_of_tasks, carry_outs, durations_of
+from simulator.engine.stream_graph import PIPE
 from simulator.engine.streams import RankTask
 from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule, SlotTimes, simulate_schedule
-from simulator.pipeline.slot_cost import SlotCost, ends_of_all, floors_of, slot_cost, with_tail
+from simulator.pipeline.slot_cost import SlotCost, ends_of_all, floors_of, slot_cost
 from simulator.pipeline.slot_ops import SlotOps
 from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders
@@ -108,16 +109,16 @@ class PipelineRun:
         tasks = [
             task for stage in range(schedule.stages) for task in self.ending(stage, schedule, times)
         ]
-        times_of = simulate_tasks(tasks, *self._how)
-        over = max(max(ends) for _, ends in times_of)
+        times_of = arrays_of_tasks(tasks, *self._how)
+        over = max(int(end.max()) for _, end in times_of)
         stage = max(
             range(schedule.stages), key=lambda number: (sum(schedule.ticks[number]), -number)
         )
         mine = [n for n, task in enumerate(tasks) if self.network.stages[task.number] == stage]
-        latest = max(mine, key=lambda n: max(times_of[n][1]))
-        begin = times[stage].start[-1]
-        parts = parts_of(tasks[latest].ops, tasks[latest].graph.waits, *times_of[latest], begin)
-        parts = with_tail(parts, tasks[latest], times_of[latest][1], begin)
+        latest = max(mine, key=lambda n: int(times_of[n][1].max()))
+        begin, graph = times[stage].start[-1], tasks[latest].graph
+        parts = compute_stream(graph, *times_of[latest], begin=begin)
+        parts = with_tail(parts, graph, times_of[latest][1], begin + sum(parts.values()))
         last = sum(parts.values()) + begin
         parts = self._with_slots(parts, stage, schedule.orders[stage][-1], begin + shift)
         parts["idle"] = over - last
@@ -155,8 +156,8 @@ class PipelineRun:
             busy += times * cost.ticks
             for key, ticks in cost.parts.items():
                 parts[key] = parts.get(key, 0) + times * ticks
-        if waited := parts.get("pipe", 0) + begin - busy:
-            parts["pipe"] = waited
+        if waited := parts.get(PIPE, 0) + begin - busy:
+            parts[PIPE] = waited
         return parts
 
     def _copies(self, stage: int) -> Counter[tuple[Slot, CarryIns]]:
@@ -188,7 +189,7 @@ class PipelineRun:
             if self.cost_of(stage, part, carry_in).has_tails:
                 floors = floors_of(kind, part.ops, begin, known)
                 tasks = self._tasks(stage, part, carry_in, floors)
-                known |= ends_of_all(tasks, simulate_tasks(tasks, *self._how))
+                known |= ends_of_all(tasks, arrays_of_tasks(tasks, *self._how))
         end, count = kind.ending(order[-1]), len(kind.part(order[-1]).ops)
         floors = {**floors_of(kind, end.ops, own.start[-1], known), count: own.free[-1]}
         return self._tasks(stage, end, carry_ins[-1], floors)
@@ -239,7 +240,7 @@ class PipelineRun:
             alike = (cost for other, cost in others if self._meet_alike(stage, other))
             cost = next(alike, None)
             if cost is None:
-                cost = slot_cost(tasks, *self._how)
+                cost = slot_cost(tasks, arrays_of_tasks(tasks, *self._how))
                 others.append((stage, cost))
             self.known_costs[near] = cost
         return self.known_costs[near]
@@ -277,4 +278,4 @@ class PipelineRun:
 
 
 def _with_messages(volume: dict[str, int], nbytes: int) -> dict[str, int]:
-    return {**volume, "pipe": volume.get("pipe", 0) + nbytes} if nbytes else volume
+    return {**volume, PIPE: volume.get(PIPE, 0) + nbytes} if nbytes else volume

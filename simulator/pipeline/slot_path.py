@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulator.attribution.breakdown import parts_of
+from simulator.attribution.breakdown import compute_stream
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.simulate import simulate_tasks
+from simulator.engine.simulate import arrays_of_tasks
+from simulator.engine.stream_graph import PIPE
 from simulator.pipeline.pipeline_step import PipelineRun
 from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule, SlotTimes, simulate_schedule
 from simulator.pipeline.stage_orders import StageOrders
@@ -25,9 +26,8 @@ from workload.gpt import GPT
 from workload.passes.matmul_forms import Forms
 from workload.plan import Plan
 
-MESSAGES = "pipe"
 Parts = dict[str, int]
-Stretch = tuple[str, int, int, int]  # "slot", its stage, place and ticks; or MESSAGES
+Stretch = tuple[str, int, int, int]  # "slot", its stage, place and ticks; or PIPE
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class SlotPath:
                 at = self.times[stage].start[place]
                 yield "slot", stage, place, end - at
             elif (sent := self._sender(stage, place + 1, at)) is not None:
-                yield MESSAGES, stage, place, at - sent[1]
+                yield PIPE, stage, place, at - sent[1]
                 stage, at = sent
             else:
-                yield MESSAGES, stage, place, at - end
+                yield PIPE, stage, place, at - end
                 at = end
 
     def _sender(self, stage: int, place: int, at: int) -> tuple[int, int] | None:
@@ -95,17 +95,17 @@ def _parts(stages: PipelineRun) -> Parts:
     )
     times = simulate_schedule(pipe)
     tasks = [task for stage in range(pipe.stages) for task in stages.ending(stage, pipe, times)]
-    times_of = simulate_tasks(tasks, stages.costs, stages.network)
-    last = max(range(len(tasks)), key=lambda number: max(times_of[number][1]))
+    times_of = arrays_of_tasks(tasks, stages.costs, stages.network)
+    last = max(range(len(tasks)), key=lambda number: int(times_of[number][1].max()))
     stage = stages.network.stages[tasks[last].number]
     begin = times[stage].start[-1]
-    parts = parts_of(tasks[last].ops, tasks[last].graph.waits, *times_of[last], begin)
-    over = max(times_of[last][1])
+    parts = compute_stream(tasks[last].graph, *times_of[last], begin=begin)
+    over = int(times_of[last][1].max())
     parts["idle"] = over - begin - sum(parts.values())
     last_place = len(pipe.orders[stage]) - 1
     for what, where, place, ticks in SlotPath(pipe, times).back_from(stage, last_place):
-        if what == MESSAGES:
-            parts[MESSAGES] = parts.get(MESSAGES, 0) + ticks
+        if what == PIPE:
+            parts[PIPE] = parts.get(PIPE, 0) + ticks
             continue
         part = stage_orders.kinds[where].part(pipe.orders[where][place])
         cost = stages.cost_of(where, part, stages.carry_ins[where][place])

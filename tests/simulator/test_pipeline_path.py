@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from simulator.costs.analytic import compute_costs
+from simulator.engine.stream_graph import PIPE
 from simulator.engine.ticks import to_ticks
 from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
-from simulator.pipeline.slot_path import MESSAGES, SlotPath, path_parts
+from simulator.pipeline.slot_path import SlotPath, path_parts
 from simulator.predict import predict
 from simulator.ranks.fabric import MachineFabric
 from topologies.machine_files import load_machine
@@ -28,7 +29,7 @@ def test_the_path_of_two_stages_goes_over_and_back() -> None:
     stretches = list(SlotPath(pipe, times).back_from(0, 3))
     shown = [(what, stage, length) for what, stage, _, length in stretches]
     second = [("slot", 1, length) for length in (20, 10, 20, 10)]
-    assert shown == [(MESSAGES, 0, 1), *second, (MESSAGES, 1, 1), ("slot", 0, 10)]
+    assert shown == [(PIPE, 0, 1), *second, (PIPE, 1, 1), ("slot", 0, 10)]
 
 
 @pytest.mark.parametrize("overlap", ["all", "none"])
