@@ -17,6 +17,7 @@ from pathlib import Path
 from simgpt.studies.evaluate import Row, rows_of
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.study import Study, study_of
+from topologies.session import in_session
 
 RUNS = Path(__file__).resolve().parent.parent / "validation" / "data" / "axonn.toml"
 SWEEP = {
@@ -43,6 +44,7 @@ def timed(asked: Study, most: int) -> tuple[list[Row], float]:
     return rows, time.process_time() - start
 
 
+@in_session
 def main() -> None:
     """Print a line per model, and one for all."""
     most = int(sys.argv[1]) if len(sys.argv) > 1 else 10**6
