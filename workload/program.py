@@ -30,14 +30,14 @@ class Program:
 
     gpt: GPT
     plan: Plan
-    ops: tuple[Op, ...]
+    ops: Sequence[Op]
     buffers: Mapping[str, Buffer]
     layouts: Mapping[str, Layout]
     states: Mapping[str, Layout] = field(default_factory=dict)
     stage: int = 0
     slot_of: Mapping[Block, Slot] = field(default_factory=dict)
     like: Structure | None = None
-    known_nbytes: tuple[int, ...] = ()
+    known_nbytes: Sequence[int] = ()
 
     @cached_property
     def outline(self) -> Structure:

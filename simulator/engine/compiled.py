@@ -151,8 +151,10 @@ class _Signatures:
             other, found = self._last
             if other.graph is task.graph and other.ops is task.ops:
                 return found
-        each = [self._number(op) if op.is_collective else NONE for op in task.ops]
-        found = np.array(each, dtype=np.int64)[task.graph.base]
+        first, sort = task.graph.equal
+        ops = [task.ops[at] for at in first.tolist()]
+        each = [self._number(op) if op.is_collective else NONE for op in ops]
+        found = np.array(each, dtype=np.int64)[sort[task.graph.base]]
         self._last = task, found
         return found
 

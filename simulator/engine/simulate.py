@@ -132,11 +132,11 @@ def durations_of(
         if shared is None:
             shared = _durations(task, costs, network)
             same_graph.append((task.ops, shared))
-        own, base = shared.computed.copy(), task.graph.base
+        own, sort = shared.computed.copy(), task.graph.equal.sort[task.graph.base]
         own[shared.places] = _ticks([times[task.number] for times in shared.communicated])
-        ticks = own[base]
+        ticks = own[sort]
         if shared.issued.any():
-            issued = shared.issued[base].tolist()
+            issued = shared.issued[sort].tolist()
             copies = task.graph.shift.tolist()
             ticks = _ticks(launch_bound(task.graph.ops, ticks.tolist(), issued, copies))
         beside = task.graph.interference(tuple(task.carry_in))
@@ -164,10 +164,10 @@ def carry_outs(
 
 @dataclass(frozen=True)
 class _Durations:
-    """Durations that tasks with the same ops have in common, op by op.
+    """Durations that tasks with the same ops have in common, for each sort of equal ops.
 
-    `computed` has ticks of compute, `communicated` those of the ops in `places`, communication, for
-    each rank class, `issued` those that the host takes to issue the op.
+    `computed` has ticks of compute, `communicated` those of the sorts in `places`, communication,
+    for each rank class, `issued` those that the host takes to issue the op.
     """
 
     computed: Ticks
@@ -180,12 +180,13 @@ KnownDurations = dict[StreamGraph, list[tuple[Sequence[Op], _Durations]]]
 
 
 def _durations(task: RankTask, costs: ComputeCosts, network: RankClasses) -> _Durations:
-    places = [at for at, op in enumerate(task.ops) if op.communicates]
+    ops = [task.ops[at] for at in task.graph.equal.first.tolist()]
+    places = [at for at, op in enumerate(ops) if op.communicates]
     return _Durations(
-        _ticks([_compute_ticks(op, costs) for op in task.ops]),
+        _ticks([_compute_ticks(op, costs) for op in ops]),
         places,
-        [network.ticks(task.ops[at]) for at in places],
-        _ticks([to_ticks(costs.host_s(op)) for op in task.ops]),
+        [network.ticks(ops[at]) for at in places],
+        _ticks([to_ticks(costs.host_s(op)) for op in ops]),
     )
 
 

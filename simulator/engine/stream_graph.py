@@ -14,6 +14,7 @@ from simulator.engine.interference import Interference, interference_of
 from workload.dataflow import Waits, waits
 from workload.op import ACROSS_STAGES, COMPUTE, NONE, STEP, Op
 from workload.sizes.arrays import Flags, Indices
+from workload.sizes.equal_ops import EqualOps, equal_ops
 from workload.structure import Structure, memoized_on
 
 Group = tuple[str, ...]
@@ -62,6 +63,11 @@ class StreamGraph:
     def waits(self) -> list[Waits]:
         """For each op the ops that it waits for."""
         return self.awaited.lists
+
+    @cached_property
+    def equal(self) -> EqualOps:
+        """Which of the ops that are written are equal in kind and sizes."""
+        return equal_ops(self.written)
 
     def _of_each(self, number: Callable[[Op], int]) -> Indices:
         """A number for every op."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 
@@ -63,16 +64,37 @@ def _grown(few: Program, one: Program, two: Program, layers: int) -> WholeProgra
     if not (sizes[0] - sizes[1]).is_same(growth.times(few.gpt.layers - 1)):
         raise IrregularError("what is of no layer does not grow evenly with the layers")
     further = growth.times(layers - few.gpt.layers)
-    ops, own = list(few.ops), places[0]
+    grown, own = {}, places[0]
     for at, nbytes, flops in zip(own.tolist(), *further.numbers.tolist(), strict=True):
         if nbytes or flops:
-            op = ops[at]
-            ops[at] = replace(op, nbytes=op.nbytes + nbytes, flops=op.flops + flops)
+            op = few.ops[at]
+            grown[at] = replace(op, nbytes=op.nbytes + nbytes, flops=op.flops + flops)
     born, gone = few.outline.changes(few.nbytes)
     born[:, own] += further.born
     gone[:, own] += further.gone
     persistent = few.outline.persistent(few.nbytes) + further.persistent
-    return WholeProgram(few, layers, ops, born, gone, persistent)
+    return WholeProgram(few, layers, _GrownOps(few.ops, grown), born, gone, persistent)
+
+
+class _GrownOps(Sequence[Op]):
+    """Ops, some of them in other sizes."""
+
+    def __init__(self, ops: Sequence[Op], grown: Mapping[int, Op]) -> None:
+        self._ops, self._grown = ops, grown
+
+    @overload
+    def __getitem__(self, at: int) -> Op: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Op, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Op | tuple[Op, ...]:
+        if isinstance(at, slice):
+            return tuple(map(self.__getitem__, range(*at.indices(len(self)))))
+        return self._grown[at] if at in self._grown else self._ops[at]
+
+    def __len__(self) -> int:
+        return len(self._ops)
 
 
 @dataclass(frozen=True)

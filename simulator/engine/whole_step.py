@@ -148,11 +148,13 @@ def _step(
     memory: MemoryUse,
 ) -> StepResult:
     ranks = whole.program.plan.grid.ranks
-    counts = np.zeros(len(whole.ops), dtype=np.int64)
-    np.add.at(counts, whole.table.base, copies)
+    first, sort = whole.graph.equal
+    counts = np.zeros(len(first), dtype=np.int64)
+    np.add.at(counts, sort[whole.table.base], copies)
     comm_bytes: dict[str, int] = {}
     model = recomputed = 0
-    for op, count in zip(whole.ops, counts.tolist(), strict=True):
+    for at, count in zip(first.tolist(), counts.tolist(), strict=True):
+        op = whole.ops[at]
         if op.communicates:
             comm_bytes[op.time_key] = comm_bytes.get(op.time_key, 0) + count * op.nbytes
         flops = count * (op.flops * ranks // op.replicas)

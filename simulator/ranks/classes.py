@@ -27,6 +27,7 @@ from workload.grid import Grid
 from workload.op import Op
 from workload.program import Program
 from workload.sizes.arrays import Indices
+from workload.structure import Structure, memoized_on
 
 Axes = tuple[str, ...]
 InFlight = tuple[Axes, ...]  # the axes of the collectives in flight on a rank, sorted; some twice
@@ -186,9 +187,15 @@ def classes_of(
     Ranks of a class are of one stage, and alike with any of `contended` in flight too. `also` names
     groups beyond those of the programs' ops.
     """
-    used = dict.fromkeys(op.group for p in programs for op in p.ops if op.communicates)
+    used = dict.fromkeys(group for p in programs for group in _groups(p.outline))
     used |= dict.fromkeys(also)
     return _classes_of(fabric, programs[0].plan.grid, tuple(used), tuple(contended), unfold)
+
+
+@memoized_on
+def _groups(outline: Structure) -> list[Axes]:
+    """The groups that ops of a program meet in."""
+    return list(dict.fromkeys(op.group for op in outline.ops if op.communicates))
 
 
 @session_cached(16)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from topologies.session import current_session
 from workload.gpt import GPT
@@ -22,7 +22,7 @@ from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import Slot, slots
 from workload.plan import Plan
 from workload.program import Program
-from workload.sizes.symbolic import Formula, Formulas, Quotient, evaluated, has_formulas
+from workload.sizes.symbolic import Formulas, evaluated, has_formulas
 from workload.structure import Structure
 
 PLAN_SIZES = (*WITHIN_STAGE, "batch", "micro_batch")
@@ -100,65 +100,77 @@ class _Evaluated(Mapping[str, Thing]):
         return len(self._things)
 
 
-Recipe = tuple[Op, int, int, int, int]
+Recipe = tuple[Op, int, int, int, bool]
 
 
 class _Written:
     """A program of formulas, and the sizes of its buffers.
 
     A recipe is an op with the places of its bytes, its FLOPs and its replicas among all numbers,
-    and of its attributes among all different ones; -1 for those that hold no formula.
+    and whether its attributes hold formulas.
     """
 
-    def __init__(self, formulas: Formulas, pattern: Program, nbytes: Sequence[Any]) -> None:
-        self.formulas, self.pattern, self._nbytes = formulas, pattern, nbytes
+    def __init__(self, formulas: Formulas, pattern: Program) -> None:
+        self.formulas, self.pattern = formulas, pattern
         self.outline = Structure(pattern.ops, pattern.buffers, pattern.slot_of)
-        self._attributes: list[Mapping[str, Any]] = []
-        known: dict[Any, int] = {}
-        self._recipes = [self._recipe(op, known) for op in pattern.ops]
+        self._recipes = [self._recipe(op) for op in pattern.ops]
+        self._nbytes = [formulas.place(buffer.nbytes) for buffer in pattern.buffers.values()]
+        formulas.close()
 
-    def _recipe(self, op: Op, known: dict[Any, int]) -> Recipe:
-        attributes = -1
-        if has_formulas(op.attributes):
-            key = repr([(name, _mark(each)) for name, each in op.attributes.items()])
-            if key not in known:
-                known[key] = len(self._attributes)
-                self._attributes.append(op.attributes)
-            attributes = known[key]
-        sizes = (op.nbytes, op.flops, op.replicas)
-        a, b, c = (each.number if isinstance(each, Formula) else -1 for each in sizes)
-        return op, a, b, c, attributes
+    def _recipe(self, op: Op) -> Recipe:
+        place = self.formulas.place
+        sizes = place(op.nbytes), place(op.flops), place(op.replicas)
+        return op, *sizes, has_formulas(op.attributes)
 
     def program(self, gpt: GPT, plan: Plan, values: Sequence[int]) -> Program:
         """The program with these numbers."""
-        attributes = [evaluated(each, values) for each in self._attributes]
         return Program(
             gpt,
             plan,
-            tuple(_op(recipe, values, attributes) for recipe in self._recipes),
+            _EvaluatedOps(self._recipes, values),
             _Evaluated(self.pattern.buffers, values),
             _Evaluated(self.pattern.layouts, values),
             _Evaluated(self.pattern.states, values),
             self.pattern.stage,
             self.pattern.slot_of,
             self.outline,
-            evaluated(self._nbytes, values),
+            [values[place] for place in self._nbytes],
         )
 
 
-def _mark(thing: Any) -> Any:
-    """What tells formulas apart."""
-    if isinstance(thing, Formula):
-        return "formula", thing.number
-    if isinstance(thing, Quotient):
-        return "quotient", thing.above, thing.below.number
-    return tuple(map(_mark, thing)) if isinstance(thing, tuple) else thing
+class _EvaluatedOps(Sequence[Op]):
+    """Ops whose formulas are worked out when they are asked for."""
 
+    def __init__(self, recipes: Sequence[Recipe], values: Sequence[int]) -> None:
+        self._recipes, self._values = recipes, values
+        self._known: list[Op | None] = [None] * len(recipes)
 
-def _op(recipe: Recipe, values: Sequence[int], attributes: Sequence[Mapping[str, Any]]) -> Op:
-    op, nbytes, flops, replicas, own = recipe
-    if nbytes == flops == replicas == own == -1:
+    @overload
+    def __getitem__(self, at: int) -> Op: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Op, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Op | tuple[Op, ...]:
+        if isinstance(at, slice):
+            return tuple(map(self.__getitem__, range(*at.indices(len(self)))))
+        op = self._known[at]
+        if op is None:
+            op = self._known[at] = _op(self._recipes[at], self._values)
         return op
+
+    def __len__(self) -> int:
+        return len(self._recipes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+def _op(recipe: Recipe, values: Sequence[int]) -> Op:
+    op, nbytes, flops, replicas, formulas = recipe
     return Op(
         op.name,
         op.kind,
@@ -167,11 +179,11 @@ def _op(recipe: Recipe, values: Sequence[int], attributes: Sequence[Mapping[str,
         op.block,
         op.stream,
         op.axes,
-        op.nbytes if nbytes < 0 else values[nbytes],
-        op.flops if flops < 0 else values[flops],
-        op.replicas if replicas < 0 else values[replicas],
+        values[nbytes],
+        values[flops],
+        values[replicas],
         op.dtype,
-        op.attributes if own < 0 else attributes[own],
+        evaluated(op.attributes, values) if formulas else op.attributes,
         op.micro_batch,
         op.part,
         op.label,
@@ -187,9 +199,7 @@ def _written(gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], habits: Ha
     pattern = lower_slots(
         replace(gpt, **of_gpt), replace(plan, **of_plan), stage, order, habits=habits
     )
-    nbytes = tuple(buffer.nbytes for buffer in pattern.buffers.values())
-    formulas.close()
-    return _Written(formulas, pattern, nbytes)
+    return _Written(formulas, pattern)
 
 
 class ProgramCache:

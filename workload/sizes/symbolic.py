@@ -75,6 +75,10 @@ class Formulas:
                 return None
         return values
 
+    def place(self, number: Formula | int) -> int:
+        """The place of a number among all numbers, also of one that is no formula."""
+        return self._of(number).number
+
     def close(self) -> None:
         """Forget what only further steps would want."""
         self._known.clear()
@@ -141,6 +145,15 @@ def evaluated(thing: Any, values: Sequence[int]) -> Any:
     if isinstance(thing, Mapping):
         return {key: evaluated(each, values) for key, each in thing.items()}
     return thing
+
+
+def mark(thing: Any) -> Any:
+    """What tells formulas apart: equal for things that are equal for all inputs."""
+    if isinstance(thing, Formula):
+        return "formula", thing.number
+    if isinstance(thing, Quotient):
+        return "quotient", thing.above, thing.below.number
+    return tuple(map(mark, thing)) if isinstance(thing, tuple) else thing
 
 
 def has_formulas(thing: Any) -> bool:
