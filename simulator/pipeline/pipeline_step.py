@@ -20,11 +20,17 @@ from types import MappingProxyType
 
 from simulator.attribution.breakdown import compute_stream, with_tail
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.simulate import KnownDurations, arrays_of_tasks, carry_outs, durations_of
+from simulator.engine.simulate import (
+    KnownDurations,
+    arrays_of_tasks,
+    carry_outs,
+    durations_of,
+    times_with,
+)
 from simulator.engine.stream_graph import PIPE
 from simulator.engine.streams import RankTask
 from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule, SlotTimes, simulate_schedule
-from simulator.pipeline.slot_cost import SlotCost, ends_of_all, floors_of, slot_cost
+from simulator.pipeline.slot_cost import SlotCost, ends_of_all, floors_of, meetings_of, slot_cost
 from simulator.pipeline.slot_ops import SlotOps
 from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders
@@ -80,6 +86,9 @@ class PipelineRun:
     known_costs: dict[tuple[object, ...], SlotCost] = field(default_factory=dict, repr=False)
     known_durations: KnownDurations = field(default_factory=dict, repr=False)
     known_alike: dict[tuple[object, ...], list[tuple[int, SlotCost]]] = field(
+        default_factory=dict, repr=False
+    )
+    known_meetings: dict[tuple[int, int], tuple[object, ...]] = field(
         default_factory=dict, repr=False
     )
 
@@ -219,11 +228,17 @@ class PipelineRun:
             result.append(carry_in)
             key = part, carry_in
             if key not in known:
-                tasks = self._tasks(stage, part, carry_in)
-                left = carry_outs(tasks, *self._how)
-                known[key] = tuple(tuple(streams.items()) for streams in left)
+                known[key] = self._carry_out(stage, part, carry_in)
             carry_in = known[key]
         return result
+
+    def _carry_out(self, stage: int, part: SlotOps, carry_in: CarryIns) -> CarryIns:
+        """Collectives in flight at the end of a slot."""
+        streams = dict.fromkeys(stream for own in carry_in for stream, _ in own)
+        if not part.graph.interference(tuple(streams)).unmatched:
+            return ((),) * len(carry_in)
+        left = carry_outs(self._tasks(stage, part, carry_in), *self._how)
+        return tuple(tuple(ticks.items()) for ticks in left)
 
     def slot_ticks(self, stage: int) -> list[int]:
         """How long each of a stage's slots takes."""
@@ -235,12 +250,13 @@ class PipelineRun:
         near = stage, part, carry_ins
         if near not in self.known_costs:
             tasks = self._tasks(stage, part, carry_ins)
-            same = part, *map(bytes, durations_of(tasks, *self._how))
+            durations = durations_of(tasks, *self._how)
+            same = part, *map(bytes, durations)
             others = self.known_alike.setdefault(same, [])
             alike = (cost for other, cost in others if self._meet_alike(stage, other))
             cost = next(alike, None)
             if cost is None:
-                cost = slot_cost(tasks, arrays_of_tasks(tasks, *self._how))
+                cost = slot_cost(tasks, times_with(tasks, durations, self.network))
                 others.append((stage, cost))
             self.known_costs[near] = cost
         return self.known_costs[near]
@@ -251,23 +267,17 @@ class PipelineRun:
         return stage == other or self._meetings(stage) == self._meetings(other)
 
     def _meetings(self, stage: int) -> tuple[object, ...]:
-        classes = self._classes(stage)
-        found: list[object] = []
-        for axes, groups in self.network.class_groups.items():
-            own = [groups.of_class[number] for number in classes]
-            found.append((axes, [own.index(group) for group in own]))
-        for in_flight, rings in self.network.contended.items():
-            for axes, every in rings.items():
-                found.append((in_flight, axes, [[each[n] for n in classes] for each in every]))
-        return tuple(found)
+        key = stage, len(self.network.contended)
+        if key not in self.known_meetings:
+            self.known_meetings[key] = meetings_of(self._classes(stage), self.network)
+        return self.known_meetings[key]
 
     def _classes(self, stage: int) -> list[int]:
         return [number for number, own in enumerate(self.network.stages) if own == stage]
 
     def link_ticks(self, stage: int) -> int:
         """A message's time from this stage to the next in the ring of stages, or back."""
-        ops = self.stage_orders.kinds[stage].program.ops
-        message = next((op for op in ops if op.is_message), None)
+        message = self.stage_orders.kinds[stage].message
         if message is None:
             return 0
         there = replace(message, attributes={**message.attributes, "link": stage})

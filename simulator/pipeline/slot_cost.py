@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from simulator.attribution.breakdown import compute_stream
 from simulator.engine.streams import RankTask
 from simulator.pipeline.slot_ops import StageKind
+from simulator.ranks.classes import RankClasses
 from workload.op import Op
 from workload.sizes.arrays import Ticks
 
@@ -46,7 +47,22 @@ def floors_of(
 ) -> dict[int, int]:
     """Each op no sooner than `begin`, nor than its stream is free and what it waits for of earlier
     slots is over."""
+    if not known:
+        return dict.fromkeys(range(len(ops)), begin)
     return {
         n: max(begin, *(known.get(key, 0) for key in (op.stream, *kind.awaited(op))))
         for n, op in enumerate(ops)
     }
+
+
+def meetings_of(classes: Sequence[int], network: RankClasses) -> tuple[object, ...]:
+    """Who of some rank classes meets whom, and on which rings they contend, with all in flight that
+    was so far: equal for stages on which a slot costs as much if its ops last as long alone."""
+    found: list[object] = []
+    for axes, groups in network.class_groups.items():
+        own = [groups.of_class[number] for number in classes]
+        found.append((axes, [own.index(group) for group in own]))
+    for in_flight, rings in network.contended.items():
+        for axes, every in rings.items():
+            found.append((in_flight, axes, [[each[n] for n in classes] for each in every]))
+    return tuple(found)

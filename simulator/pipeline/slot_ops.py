@@ -21,7 +21,7 @@ from workload.passes.stack import Habits
 from workload.pipeline.schedule import Slot
 from workload.pipeline.stages import samples
 from workload.plan import Plan
-from workload.program import Program
+from workload.program import OpView, Program
 from workload.sizes.arrays import Bytes
 from workload.structure import Structure, memoized_on
 
@@ -42,7 +42,14 @@ class SlotOps:
     @cached_property
     def ops(self) -> Sequence[Op]:
         """The ops."""
-        return [self.program.ops[place] for place in self.places]
+        return OpView(self.program.ops, self.places)
+
+    @cached_property
+    def sorts(self) -> list[tuple[Op, int]]:
+        """An op of each sort of equal ops, and how many there are of it."""
+        first, sort = self.graph.equal
+        counts = np.bincount(sort, minlength=len(first)).tolist()
+        return [(self.ops[at], count) for at, count in zip(first.tolist(), counts, strict=True)]
 
     @property
     def graph(self) -> StreamGraph:
@@ -53,17 +60,17 @@ class SlotOps:
     def comm_bytes(self) -> dict[str, int]:
         """Payload of a rank's collectives, by axes."""
         volume: dict[str, int] = {}
-        for op in self.ops:
+        for op, count in self.sorts:
             if op.is_collective:
-                volume["+".join(op.axes)] = volume.get("+".join(op.axes), 0) + op.nbytes
+                volume[op.time_key] = volume.get(op.time_key, 0) + count * op.nbytes
         return volume
 
     @cached_property
     def flops(self) -> tuple[int, int]:
         """FLOPs of all ranks of the stage, without and with recomputation."""
         ranks = self.program.plan.grid.ranks // self.program.plan.pipe
-        each = [op.flops * ranks // op.replicas for op in self.ops]
-        again = [op.is_recomputed for op in self.ops]
+        each = [count * (op.flops * ranks // op.replicas) for op, count in self.sorts]
+        again = [op.is_recomputed for op, _ in self.sorts]
         model = sum(flops for flops, recomputed in zip(each, again, strict=True) if not recomputed)
         return model, sum(each)
 
@@ -152,12 +159,12 @@ class StageKind:
 
     def awaited(self, op: Op) -> list[str]:
         """The names of what an op of the program waits for on other streams."""
-        ops = self.program.ops
+        ops = self.program.outline.ops
         return [ops[index].name for index in self.program.waits[self._index[op.name]]]
 
     @cached_property
     def _index(self) -> dict[str, int]:
-        return {op.name: index for index, op in enumerate(self.program.ops)}
+        return {op.name: index for index, op in enumerate(self.program.outline.ops)}
 
     @cached_property
     def _parts(self) -> dict[Slot, SlotOps]:
@@ -167,7 +174,14 @@ class StageKind:
     @cached_property
     def message_bytes(self) -> int:
         """Bytes of the residual stream between two chunks."""
-        return next((op.nbytes for op in self.program.ops if op.is_message), 0)
+        return self.message.nbytes if self.message is not None else 0
+
+    @cached_property
+    def message(self) -> Op | None:
+        """A message between two chunks."""
+        places = enumerate(self.program.outline.ops)
+        at = next((place for place, op in places if op.is_message), None)
+        return None if at is None else self.program.ops[at]
 
     def persistent(self, micro_batches: int) -> Bytes:
         """Bytes by role that are there all the time, with the tokens of so many micro-batches."""
