@@ -23,9 +23,10 @@ import numpy as np
 
 from simulator.search.bounds.batched_programs import BatchedProgram, sized
 from simulator.search.bounds.isolated import IsolatedBlocks
+from simulator.search.bounds.isolated_times import Slots
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes
-from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, Slots
+from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram
 from simulator.search.bounds.stream_bound import (
     SCHEDULES,
     BusiestStream,

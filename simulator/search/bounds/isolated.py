@@ -17,18 +17,17 @@ Cost: one array operation per op and wait of the slots of a few layers, for a wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from simulator.engine.interference import interference_of
 from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.bounds.isolated_times import (
     FEW,
     IsolatedTimes,
-    in_first_layer,
+    Slots,
     isolated_times,
 )
 from simulator.search.bounds.op_bounds import OpBounds
@@ -187,25 +186,28 @@ class IsolatedBlocks:
     ) -> IsolatedTimes:
         key = micro_batch, works, ends, layers, after
         if key not in self._known:
-            ops, following = self.slot_program.slots(micro_batch, works, ends, layers)
-            durations = self._durations(ops)
+            slots = self.slot_program.slots(micro_batch, works, ends, layers)
+            durations = self._durations(slots)
             if share := self.op_bounds.fabric.compute_share:
                 carry_in = self._carry_in(after, layers) if after is not None else {}
-                interference = interference_of(ops, following, tuple(carry_in))
+                interference = slots.interference(tuple(carry_in))
                 durations = interference.slowed(durations, share, carry_in)
-            self._known[key] = isolated_times(ops, following, durations, len(self.some.rows))
+            self._known[key] = isolated_times(slots, durations)
         return self._known[key]
 
     def _carry_in(self, before: PrecedingSlot, layers: int) -> dict[str, Ticks]:
         """Ticks of the collectives in flight after a slot of the last micro-batch, by stream."""
         work, ends = before
-        ops, following = self.slot_program.slots(self._last, (work,), ends, layers)
-        return interference_of(ops, following).carry_out(self._durations(ops), {})
+        slots = self.slot_program.slots(self._last, (work,), ends, layers)
+        return slots.interference().carry_out(self._durations(slots), {})
 
-    def _durations(self, ops: Sequence[Op]) -> Ticks:
+    def _durations(self, slots: Slots) -> Ticks:
         """Isolated ticks, (ops, lanes)."""
-        each = [self._ticks[in_first_layer(op)] for op in ops]
-        return np.array(each, dtype=np.int64).reshape(len(ops), len(self.some.rows))
+        identities, sort = slots.sorts
+        each = np.zeros((len(identities), len(self.some.rows)), dtype=np.int64)
+        for own, identity in zip(each, identities, strict=True):
+            own[:] = self._ticks[identity]
+        return each[sort]
 
     @cached_property
     def _known(

@@ -6,10 +6,12 @@ The recurrence is that of `simulator/engine/streams.py`, over arrays with one en
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
+from simulator.engine.interference import Interference, interference_of
 from workload.dataflow import Waits
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, NONE, Identity, Op, layer_part
 from workload.sizes.arrays import Counts, Indices, Ticks
@@ -46,30 +48,80 @@ def in_first_layer(op: Op) -> Identity:
     return m, layer_part(0) if part.is_layer else part, again, label
 
 
-def isolated_times(
-    ops: Sequence[Op], following: Sequence[Waits], durations: Ticks, lanes: int
-) -> IsolatedTimes:
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """The ops of some slots of a few layers and what they wait for; what depends on these alone is
+    found once for all plans."""
+
+    ops: Sequence[Op]
+    waits: Sequence[Waits]
+    _known: dict[tuple[str, ...], Interference] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def sorts(self) -> tuple[list[Identity], Indices]:
+        """The identities of the ops' counterparts in the first layer, and each op's place there."""
+        known: dict[Identity, int] = {}
+        sort = [known.setdefault(in_first_layer(op), len(known)) for op in self.ops]
+        return list(known), np.array(sort, dtype=np.int64)
+
+    def interference(self, streams: tuple[str, ...] = ()) -> Interference:
+        """Which compute runs beside which collectives; on `streams` some are in flight before."""
+        if streams not in self._known:
+            self._known[streams] = interference_of(self.ops, self.waits, streams)
+        return self._known[streams]
+
+    @cached_property
+    def tail(self) -> int:
+        """The first of the deferred additions to gradients that all other ops come before."""
+        tail = len(self.ops)
+        while tail and self.ops[tail - 1].kind == "accumulate":
+            tail -= 1
+        return tail
+
+    @cached_property
+    def last_compute(self) -> int:
+        """The last compute op before these; NONE if there is none."""
+        places = range(self.tail - 1, -1, -1)
+        return next((at for at in places if self.ops[at].stream == COMPUTE), NONE)
+
+    @cached_property
+    def middle(self) -> tuple[Indices, Indices] | None:
+        """The ops of middle layers, and those of the layer before each; None of too few layers."""
+        at: dict[int, dict[Identity, int]] = {}
+        for place, op in enumerate(self.ops):
+            sums = op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE)
+            if op.part.is_layer and op.kind != "accumulate" and not sums:
+                at.setdefault(op.part.layer, {})[in_first_layer(op)] = place
+        if len(at) < FEW:
+            return None
+        order = list(at)  # in issue order: backward passes go from the last layer to the first
+        a, b, c, d = (at[order[number]] for number in (3, 4, 5, 6))
+        pairs = [
+            (late[name], early[name]) for early, late in ((a, b), (b, c), (c, d)) for name in b
+        ]
+        late, early = np.array(pairs, dtype=np.int64).T
+        return late, early
+
+
+def isolated_times(slots: Slots, durations: Ticks) -> IsolatedTimes:
     """Simulate slots: an op starts when the op before it on its stream and its waits have ended.
 
     `durations` are isolated ticks, (ops, lanes).
     """
+    lanes = durations.shape[1]
     zero = np.zeros(lanes, dtype=np.int64)
     clocks: dict[str, Ticks] = {COMPUTE: zero}
-    ends: list[Ticks] = []
-    for op, awaited, ticks in zip(ops, following, durations, strict=True):
+    ends = np.empty_like(durations)
+    for op, awaited, ticks, end in zip(slots.ops, slots.waits, durations, ends, strict=True):
         start = clocks.get(op.stream, zero)
         for index in awaited:
             start = np.maximum(start, ends[index])
-        clocks[op.stream] = end = start + ticks
-        ends.append(end)
-    tail = len(ops)
-    while tail and ops[tail - 1].kind == "accumulate":
-        tail -= 1
-    added = sum((durations[at] for at in range(tail, len(ops))), zero)
-    own = _of_layer(ops, durations, tail, zero)
-    before = next((ends[at] for at in range(tail - 1, -1, -1) if ops[at].stream == COMPUTE), zero)
+        clocks[op.stream] = np.add(start, ticks, out=end)
+    added = durations[slots.tail :].sum(axis=0)
+    own = _of_layer(slots.ops, durations, slots.tail, zero)
+    before = ends[slots.last_compute] if slots.last_compute != NONE else zero
     every = np.maximum.reduce(list(clocks.values()))
-    return IsolatedTimes(clocks[COMPUTE], every, _growth(ops, ends, zero), before + added, own)
+    return IsolatedTimes(clocks[COMPUTE], every, _growth(slots, ends, zero), before + added, own)
 
 
 def _of_layer(ops: Sequence[Op], durations: Ticks, tail: int, zero: Ticks) -> Ticks:
@@ -85,17 +137,11 @@ def _of_layer(ops: Sequence[Op], durations: Ticks, tail: int, zero: Ticks) -> Ti
     return zero if len(ticks) < FEW else np.minimum.reduce(list(ticks.values()))
 
 
-def _growth(ops: Sequence[Op], ends: Sequence[Ticks], zero: Ticks) -> Ticks:
+def _growth(slots: Slots, ends: Ticks, zero: Ticks) -> Ticks:
     """By how much ops are later from one middle layer to the next; 0 where they disagree."""
-    at: dict[int, dict[Identity, Ticks]] = {}
-    for op, end in zip(ops, ends, strict=True):
-        sums = op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE)
-        if op.part.is_layer and op.kind != "accumulate" and not sums:
-            at.setdefault(op.part.layer, {})[in_first_layer(op)] = end
-    if len(at) < FEW:
+    if slots.middle is None:
         return zero
-    order = list(at)  # in issue order: backward passes go from the last layer to the first
-    a, b, c, d = (at[order[number]] for number in (3, 4, 5, 6))
-    shifts = [late[name] - early[name] for early, late in ((a, b), (b, c), (c, d)) for name in b]
-    least = np.minimum.reduce(shifts)
-    return np.where(np.maximum.reduce(shifts) == least, least, zero)
+    late, early = slots.middle
+    shifts = ends[late] - ends[early]
+    least = shifts.min(axis=0)
+    return np.where(shifts.max(axis=0) == least, least, zero)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
 
 from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
+from simulator.search.bounds.isolated_times import Slots
 from simulator.search.bounds.stream_bound import ModelEnds
-from workload.dataflow import Waits, waits
+from workload.dataflow import waits
 from workload.grid import WITHIN_STAGE
 from workload.lowering import lower
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, NONE, STEP, Op
@@ -18,7 +19,6 @@ from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
 from workload.program import Program
 
 SIZES = (*WITHIN_STAGE, "micro_batch", "batch")
-Slots = tuple[Sequence[Op], Sequence[Waits]]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class SlotProgram:
             for op in every[work]
             if _part(op) in parts and not (adds_to_tied(op, self.some) and not ends.alone)
         ]
-        return ops, waits(ops)
+        return Slots(ops, waits(ops))
 
     def _is_last(self, micro_batch: int) -> bool:
         return micro_batch == self.some.micro_batches - 1

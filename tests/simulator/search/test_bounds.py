@@ -16,7 +16,7 @@ from simulator.predict import predict
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import placed, sized
 from simulator.search.bounds.isolated import IsolatedBlocks
-from simulator.search.bounds.isolated_times import isolated_times
+from simulator.search.bounds.isolated_times import Slots, isolated_times
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.peak_memory import alone_bytes, device_bytes, memory, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, overlapped
@@ -168,7 +168,7 @@ def test_further_layers_count_only_where_all_streams_keep_step(beside: int, eigh
         )
     ]
     durations = np.array([[10 if op.stream == COMPUTE else beside] for op in ops])
-    few = isolated_times(ops, waits(ops), durations, 1)
+    few = isolated_times(Slots(ops, waits(ops)), durations)
     assert few.compute.tolist() == [80]
     assert few.ends(np.array([0]), np.array([10]))[0].tolist() == [eighteen]
 
