@@ -34,7 +34,7 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 
-KERNELS_OF = "executor.play.KERNELS"
+KERNELS_OF = "executor.prepared.KERNELS"
 STEPS, WARM_UP_STEPS = 200, 5
 MODEL = find_model("tiny-2m")
 PLANS = (
