@@ -11,7 +11,6 @@ import torch
 from executor.collectives import Waitable
 from executor.rank_context import RankContext
 from executor.timing import Recorder
-from workload.op import COMPUTE, Op
 
 
 class AsyncWork:
@@ -23,28 +22,25 @@ class AsyncWork:
         self._at = at
         self._queues: dict[str, deque[tuple[int, Waitable]]] = {}
 
-    def perform(self, op: Op, kernel: Callable[[], None]) -> Waitable | None:
-        """Run a kernel; returns what to wait for if it runs on a side stream.
+    def aside(self, stream: str, kernel: Callable[[], None]) -> Waitable:
+        """Run a kernel on a side stream of a GPU; returns what to wait for.
 
         There it starts once everything issued so far on the compute stream is done.
         """
         device = self._at.device
-        if op.stream == COMPUTE or device.type != "cuda":
-            kernel()
-            return None
-        side = self._at.streams.named(op.stream, device)
+        side = self._at.streams.named(stream, device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
             kernel()
             return SideWork(side.record_event())
 
-    def started(self, index: int, op: Op, work: Waitable | None) -> None:
+    def started(self, index: int, stream: str, work: Waitable | None) -> None:
         """Note an op that was issued: it is through, or there is something to wait for."""
         if work is None:
             self._recorder.end(index)
         else:
-            self._recorder.track(index, op.stream, work)
-            self._queues.setdefault(op.stream, deque()).append((index, work))
+            self._recorder.track(index, stream, work)
+            self._queues.setdefault(stream, deque()).append((index, work))
 
     def wait_for(self, stream: str, index: int) -> None:
         """Wait for a stream's ops up to op `index`, in the order in which they were issued."""

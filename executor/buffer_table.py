@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -10,9 +11,13 @@ from executor.rank_context import DTYPES
 from workload.op import HOST, Buffer, Op
 from workload.program import Program
 
+Slots = tuple[int, ...]  # of buffers, by their order in the program, and behind them of arenas
+SlotPairs = tuple[tuple[int, int], ...]
+
 
 class BufferTable:
-    """Tensors by buffer name. Persistent ones are there from the start, others while they live.
+    """Tensors by slot, and for those outside the walk by name. Those of persistent buffers are
+    there from the start, others while they live.
 
     Persistent buffers that one collective sums together lie side by side in an arena, so that it is
     one call on one tensor. On a CPU a freed tensor's memory is kept for the next one of its size,
@@ -21,78 +26,103 @@ class BufferTable:
     """
 
     def __init__(self, program: Program, device: torch.device) -> None:
-        self._buffers = program.buffers
+        self._buffers = list(program.buffers.values())
+        self._slots = {buffer.name: slot for slot, buffer in enumerate(self._buffers)}
         self._device = device
-        self._tensors: dict[str, torch.Tensor] = {}
-        self._arenas: dict[str, torch.Tensor] = {}
-        self._pool: dict[int, list[torch.Tensor]] = {}
+        self._tensors: list[Any] = [None] * len(self._buffers)  # None: not alive
+        self._arenas: dict[str, int] = {}
+        self._forms = [(buffer.shape, DTYPES[buffer.dtype]) for buffer in self._buffers]
+        pools: dict[int, list[torch.Tensor]] = {}
+        self._pools = [pools.setdefault(buffer.nbytes, []) for buffer in self._buffers]
         self.keeps_freed = device.type == "cpu"
         self.host_bytes = 0
         for op in program.ops:
             if self._sums_together(op):
                 self._lay_out(op)
-        for buffer in program.buffers.values():
-            if buffer.persistent and buffer.name not in self._tensors:
-                self._adopt(buffer, self._empty(buffer).zero_())
+        for slot, buffer in enumerate(self._buffers):
+            if buffer.persistent and self._tensors[slot] is None:
+                self._tensors[slot] = self._empty(buffer).zero_()
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        return self._tensors[name]
+        tensor: torch.Tensor = self._tensors[self._slots[name]]
+        return tensor
 
-    def operands(self, op: Op) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def slots(self, names: Iterable[str]) -> Slots:
+        """Where the tensors of some buffers are."""
+        return tuple(self._slots[name] for name in names)
+
+    def slot_pairs(self, op: Op) -> SlotPairs:
         """A collective's inputs and outputs in pairs; one arena where it sums several buffers.
 
         A message's pair begins with the tensor that it moves.
         """
         if op.is_message:
-            target = self.output(op.writes[0])
-            return [(self._tensors[op.reads[0]] if op.reads else target, target)]
+            (target,) = self.slots(op.writes)
+            return ((self._slots[op.reads[0]] if op.reads else target, target),)
         if op.name in self._arenas:
-            return [(self._arenas[op.name], self._arenas[op.name])]
-        pairs = zip(op.reads, op.writes, strict=True)
-        return [(self._tensors[source], self.output(target)) for source, target in pairs]
+            return ((self._arenas[op.name], self._arenas[op.name]),)
+        return tuple(zip(self.slots(op.reads), self.slots(op.writes), strict=True))
 
-    def output(self, name: str) -> torch.Tensor:
-        """The tensor behind a buffer that is about to be written; it comes to life here."""
-        if name not in self._tensors:
-            self._adopt(self._buffers[name], self._empty(self._buffers[name]))
-        return self._tensors[name]
+    def nbytes(self, slot: int) -> int:
+        """The size of a buffer, alive or not, or of an arena."""
+        if slot < len(self._buffers):
+            return self._buffers[slot].nbytes
+        size: int = self._tensors[slot].nbytes
+        return size
 
-    def free(self, name: str) -> None:
+    def tensors(self, slots: Slots) -> list[torch.Tensor]:
+        """The tensors of buffers that are alive."""
+        tensors = self._tensors
+        return [tensors[slot] for slot in slots]
+
+    def pairs(self, slots: SlotPairs) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The tensors of pairs of buffers that are alive."""
+        tensors = self._tensors
+        return [(tensors[source], tensors[target]) for source, target in slots]
+
+    def begin(self, slot: int) -> None:
+        """Bring a buffer to life."""
+        pool, (shape, dtype) = self._pools[slot], self._forms[slot]
+        if not pool:
+            self._tensors[slot] = self._empty(self._buffers[slot])
+            return
+        tensor = pool.pop()
+        if tensor.dtype is not dtype:
+            tensor = tensor.view(-1).view(torch.uint8).view(dtype)
+        # A comparison takes a tenth of the time of a view.
+        self._tensors[slot] = tensor if tensor.shape == shape else tensor.view(shape)
+
+    def free(self, slot: int) -> None:
         """End a transient buffer's life."""
-        tensor = self._tensors.pop(name)
         if self.keeps_freed:
-            self._pool.setdefault(tensor.nbytes, []).append(tensor)
+            self._pools[slot].append(self._tensors[slot])
+        self._tensors[slot] = None
 
     def give_back(self) -> None:
         """Let go of all memory that is kept for later tensors."""
-        self._pool.clear()
-
-    def _adopt(self, buffer: Buffer, tensor: torch.Tensor) -> None:
-        self._tensors[buffer.name] = tensor
-        if buffer.role == HOST:
-            self.host_bytes += tensor.untyped_storage().nbytes()
+        for pool in self._pools:
+            pool.clear()
 
     def _empty(self, buffer: Buffer) -> torch.Tensor:
         dtype = DTYPES[buffer.dtype]
         if buffer.role == HOST:
+            self.host_bytes += buffer.nbytes
             pinned = self._device.type == "cuda"
             return torch.empty(buffer.shape, dtype=dtype, pin_memory=pinned)
-        kept = self._pool.get(buffer.nbytes)
-        if kept:
-            return kept.pop().view(-1).view(torch.uint8).view(dtype).view(buffer.shape)
         return torch.empty(buffer.shape, dtype=dtype, device=self._device)
 
     def _sums_together(self, op: Op) -> bool:
         several = op.kind == "all_reduce" and len(op.reads) > 1
-        return several and all(self._buffers[name].persistent for name in op.reads)
+        return several and all(self._buffers[slot].persistent for slot in self.slots(op.reads))
 
     def _lay_out(self, op: Op) -> None:
-        parts = [self._buffers[name] for name in op.reads]
+        slots = self.slots(op.reads)
+        parts = [self._buffers[slot] for slot in slots]
         total = sum(part.elements for part in parts)
         arena = torch.zeros(total, dtype=DTYPES[parts[0].dtype], device=self._device)
-        self._arenas[op.name] = arena
+        self._arenas[op.name] = len(self._tensors)
+        self._tensors.append(arena)
         start = 0
-        for part in parts:
-            view = arena[start : start + prod(part.shape)].view(part.shape)
-            self._adopt(part, view)
+        for slot, part in zip(slots, parts, strict=True):
+            self._tensors[slot] = arena[start : start + part.elements].view(part.shape)
             start += part.elements

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-from executor.rank_context import RankContext
 from workload.op import COMPUTE, Op
 
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
@@ -25,21 +24,21 @@ class Waitable(Protocol):
         """What tells the host when it is done; a RuntimeError where nothing does."""
 
 
-def payload_bytes(op: Op, pairs: Pairs) -> int:
-    """What a collective carries: what is gathered, or else its input."""
+def payload_bytes(op: Op, sizes: Sequence[tuple[int, int]]) -> int:
+    """What a collective on pairs of so many bytes carries: what is gathered, or else its input."""
     side = 1 if op.kind == "all_gather" else 0
-    return sum(pair[side].nbytes for pair in pairs)
+    return sum(pair[side] for pair in sizes)
 
 
-def issue(op: Op, pairs: Pairs, group: dist.ProcessGroup, at: RankContext) -> Waitable | None:
-    """Perform a collective on all its operands, or start a message; returns what to wait for if it
-    has its own stream.
+def issue(op: Op, pairs: Pairs, group: dist.ProcessGroup, peer: int | None) -> Waitable | None:
+    """Perform a collective on all its operands, or start a message if there is a peer; returns what
+    to wait for if it has its own stream.
 
     A time-out strikes where it is awaited.
     """
-    if op.is_message:
+    if peer is not None:
         start, (tensor, _) = dist.isend if op.kind == "send" else dist.irecv, pairs[0]
-        message: dist.Work | None = start(tensor, at.stage_peer(op.attributes["peer"]), group)
+        message: dist.Work | None = start(tensor, peer, group)
         return message
     # A blocking one too is issued asynchronously and awaited at once: else recent versions of torch
     # run it on the current stream of a GPU, and a communicator would have calls on two streams.
@@ -89,8 +88,13 @@ def _between(
 ) -> dist.Work:
     """An all-gather or a reduce-scatter: one tensor is as many times the other as ranks."""
     call = ALL_GATHER if op.kind == "all_gather" else REDUCE_SCATTER
-    work: dist.Work = call(target.view(-1), source.view(-1), group=group, async_op=True)
+    work: dist.Work = call(_flat(target), _flat(source), group=group, async_op=True)
     return work
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements in one dimension; a view takes longer than the question."""
+    return tensor if tensor.dim() == 1 else tensor.view(-1)
 
 
 def _all_reduce(

@@ -2,67 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
 
 from executor.async_work import AsyncWork
 from executor.buffer_table import BufferTable
-from executor.collectives import Waitable, issue, payload_bytes
-from executor.groups import ProcessGroups
-from executor.kernels import KERNELS
+from executor.collectives import Waitable, issue
+from executor.prepared import Communication, Computation, PreparedProgram
 from executor.rank_context import RankContext
 from executor.timing import Recorder
-from workload.op import Op
-from workload.program import Program
 
 
 @torch.no_grad()
 def play(
-    program: Program,
-    table: BufferTable,
-    groups: ProcessGroups,
-    at: RankContext,
-    recorder: Recorder,
-    order: Sequence[int] | None = None,
+    program: PreparedProgram, table: BufferTable, at: RankContext, recorder: Recorder
 ) -> dict[str, int]:
     """Perform one step; returns the bytes that collectives and messages carried, by axes.
 
-    Ops are issued in the given order of their indices, or as the program lists them. Waits fall
-    where its data flow says, and a buffer is freed where its live range ends.
+    Waits fall where the program's data flow says, and a buffer is freed where its live range ends.
     """
     in_flight = AsyncWork(recorder, at)
     carried: dict[str, int] = {}
-    order = order or range(len(program.ops))
-    for index in order:
-        op = program.ops[index]
-        for awaited in program.waits[index]:
-            in_flight.wait_for(program.ops[awaited].stream, awaited)
-        recorder.begin(index)
-        if op.communicates:
-            work = _communicate(op, table, groups, at, carried)
+    for op in program.ops:
+        for stream, awaited in op.waits:
+            in_flight.wait_for(stream, awaited)
+        recorder.begin(op.index)
+        for slot in op.begins:
+            table.begin(slot)
+        if isinstance(op.work, Communication):
+            issued = _communicate(op.work, table, carried)
         else:
-            work = _compute(op, table, in_flight, at)
-        in_flight.started(index, op, work)
-        if index == order[-1]:
-            in_flight.wait_for_all()  # before the buffers of what nobody waited for are freed
-        for name in program.releases[index]:
-            table.free(name)
+            issued = _compute(op.work, table, in_flight, at)
+        in_flight.started(op.index, op.stream, issued)
+        for slot in op.frees:
+            table.free(slot)
+    in_flight.wait_for_all()  # before the buffers of what nobody waited for are freed
+    for slot in program.frees:
+        table.free(slot)
     return carried
 
 
 # Each in a function of its own: an operand that a variable still held could not be freed.
 def _communicate(
-    op: Op, table: BufferTable, groups: ProcessGroups, at: RankContext, carried: dict[str, int]
+    work: Communication, table: BufferTable, carried: dict[str, int]
 ) -> Waitable | None:
-    pairs = table.operands(op)
-    axes = "+".join(op.axes)
-    carried[axes] = carried.get(axes, 0) + payload_bytes(op, pairs)
-    return issue(op, pairs, groups.of(op), at)
+    carried[work.axes] = carried.get(work.axes, 0) + work.payload_bytes
+    return issue(work.op, table.pairs(work.pairs), work.group, work.peer)
 
 
-def _compute(op: Op, table: BufferTable, in_flight: AsyncWork, at: RankContext) -> Waitable | None:
-    reads = [table[name] for name in op.reads]
-    writes = [table.output(name) for name in op.writes]
-    return in_flight.perform(op, partial(KERNELS[op.kind], op, reads, writes, at))
+def _compute(
+    work: Computation, table: BufferTable, in_flight: AsyncWork, at: RankContext
+) -> Waitable | None:
+    operands = work.op, table.tensors(work.reads), table.tensors(work.writes), at
+    if work.side_stream:
+        return in_flight.aside(work.side_stream, partial(work.kernel, *operands))
+    work.kernel(*operands)
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -41,6 +42,11 @@ class RankContext:
     seed: int = 0
     scratch: int = 0
     streams: SideStreams = field(default_factory=SideStreams, repr=False, compare=False)
+    coordinates: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Work out where the rank sits on each axis: kernels ask for it op by op."""
+        object.__setattr__(self, "coordinates", self.grid.coordinates(self.rank))
 
     @property
     def scratch_bytes(self) -> int:
@@ -49,7 +55,7 @@ class RankContext:
 
     def index(self, axis: str) -> int:
         """This rank's coordinate on an axis."""
-        return self.grid.coordinates(self.rank)[axis]
+        return self.coordinates[axis]
 
     def part_of(self, what: str) -> int:
         """Which part of something this rank holds; the first axis of its shards varies fastest."""
@@ -70,8 +76,8 @@ class RankContext:
 
     def stage_peer(self, further: int) -> int:
         """The rank at this place so many stages further, around the ring of stages."""
-        places = self.grid.coordinates(self.rank)
-        return self.grid.rank({**places, "pipe": (places["pipe"] + further) % self.grid.pipe})
+        stage = (self.index("pipe") + further) % self.grid.pipe
+        return self.grid.rank({**self.coordinates, "pipe": stage})
 
 
 def scratch_of(peak_bytes: int, device: torch.device) -> int:

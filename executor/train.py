@@ -16,6 +16,7 @@ from executor.launching.task_specs import AdamW
 from executor.memory.allocations import allocations
 from executor.nccl.issue_order import issue_order
 from executor.play import play
+from executor.prepared import prepare
 from executor.rank_context import RankContext, scratch_of
 from executor.timing import NoRecorder, Recorder, recorder_for
 from executor.weights import initial_values, load
@@ -73,7 +74,6 @@ class Trainer:
         seed: int = 0,
     ) -> None:
         self.program = program
-        self.groups = groups
         grid = program.plan.grid
         self.place = RankContext(
             grid=grid,
@@ -88,6 +88,7 @@ class Trainer:
         groups.check(program, self.order)
         with allocations(device) as built:
             self.table = BufferTable(program, device)
+        self.prepared = prepare(program, self.table, groups, self.place, self.order)
         self._held_bytes = built.held_bytes
 
     def start_from(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -133,7 +134,7 @@ class Trainer:
         return result
 
     def _play(self, place: RankContext, recorder: Recorder) -> dict[str, int]:
-        return play(self.program, self.table, self.groups, place, recorder, self.order)
+        return play(self.prepared, self.table, place, recorder)
 
     def _measured(self, place: RankContext, recorder: Recorder) -> tuple[dict[str, int], int]:
         """Play a step; returns what it carried, and the most that was allocated on the device.

@@ -26,6 +26,7 @@ from executor.launching.launch_env import RankInfo
 from executor.launching.task_specs import AdamW, Calibrated, Calibration, Report, Tables
 from executor.memory.device_memory import host_bytes
 from executor.play import play
+from executor.prepared import PreparedProgram, prepare
 from executor.rank_context import RankContext, scratch_of
 from executor.timing import NoRecorder, recorder_for, timing_event
 from workload.grid import Grid
@@ -122,13 +123,13 @@ def issue_s(sample: Sample, place: RankContext, groups: ProcessGroups) -> float:
     Of few repeats: where many launches wait, the next one waits too.
     """
     place = _sliced(sample, place)
-    program, table = _prepared(sample, ISSUED, place, groups)
+    program, table = _prepared(sample, ISSUED, place, groups)[1:]
     timings = []
     for _ in range(REPEATS):
         dist.barrier()
         torch.cuda.synchronize()
         started = time.perf_counter()
-        play(program, table, groups, place, NoRecorder())
+        play(program, table, place, NoRecorder())
         timings.append((time.perf_counter() - started) / ISSUED)
         torch.cuda.synchronize()
     return _mean(statistics.median(timings))
@@ -144,12 +145,12 @@ def _sliced(sample: Sample, place: RankContext) -> RankContext:
 def _meetings(sample: Sample, count: int, place: RankContext, groups: ProcessGroups) -> float:
     """Seconds from this rank's coming to a collective to its end: the mean of the middle ones, for
     in a step the waits add up, but the machine's rare hiccups are no part of it."""
-    program, table = _prepared(sample, count, place, groups)
+    program, ready, table = _prepared(sample, count, place, groups)
     spans: list[float] = []
     for _ in range(REPEATS):
         dist.barrier()
         recorder = recorder_for(program, place)
-        play(program, table, groups, place, recorder)
+        play(ready, table, place, recorder)
         timeline = recorder.timeline(program, place.rank)
         spans += [s.end_s - s.start_s for s in timeline.spans if s.op.is_collective]
     spans.sort()
@@ -161,12 +162,12 @@ def _play(
     sample: Sample, count: int, place: RankContext, groups: ProcessGroups, repeats: int
 ) -> float:
     place = replace(place, grid=sample.program(1).plan.grid) if sample.key == "send_recv" else place
-    program, table = _prepared(sample, count, place, groups)
+    program, table = _prepared(sample, count, place, groups)[1:]
     timings = []
     for _ in range(repeats):
         dist.barrier()
         with _timed(place.device, count) as seconds:
-            play(program, table, groups, place, NoRecorder())
+            play(program, table, place, NoRecorder())
         timings.append(seconds[0] / count)
     return statistics.median(timings)
 
@@ -197,14 +198,14 @@ def _timed(device: torch.device, count: int) -> Iterator[list[float]]:
 
 def _prepared(
     sample: Sample, count: int, place: RankContext, groups: ProcessGroups
-) -> tuple[Program, BufferTable]:
+) -> tuple[Program, PreparedProgram, BufferTable]:
     program = sample.program(count)
     groups.prepare(program)
     table = BufferTable(program, place.device)
     for buffer in program.buffers.values():
         if buffer.persistent:
             _fill(table[buffer.name], buffer.dtype)
-    return program, table
+    return program, prepare(program, table, groups, place), table
 
 
 def _fill(tensor: torch.Tensor, dtype: str) -> None:

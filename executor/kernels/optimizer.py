@@ -43,37 +43,38 @@ def move(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 
 
 def adamw(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """One AdamW update of a block's parameters; bf16 ones follow their fp32 master copies."""
-    decays, copied = op.attributes["decays"], op.attributes["copied"]
-    count = len(decays)
+    """One AdamW update of a block's parameters; bf16 ones follow their fp32 master copies.
+
+    It is one fused call for each rate of decay: a call has one for all its tensors, which are of
+    one dtype.
+    """
+    rates = [at.adamw.weight_decay if decay else 0.0 for decay in op.attributes["decays"]]
+    count = len(rates)
     first, second, trained = (writes[i * count : (i + 1) * count] for i in range(3))
-    for decay in (True, False):
-        chosen = [i for i in range(count) if decays[i] == decay]
-        columns = [[column[i] for i in chosen] for column in (trained, reads, first, second)]
-        if chosen:
-            _update(columns, at, at.adamw.weight_decay if decay else 0.0)
-    masters = (master for master, also in zip(trained, copied, strict=True) if also)
-    for copy, master in zip(writes[3 * count :], masters, strict=True):
-        copy.copy_(master)
-
-
-def _update(columns: list[list[torch.Tensor]], at: RankContext, decay: float) -> None:
-    trained, grads, first, second = columns
     # Filled on the device, and one for all: the kernel only reads it. One made of a number on the
     # host would hold up the host until all kernels before it are done.
     step = torch.full((), float(at.step), device=at.device)
-    torch._fused_adamw_(
-        trained,
-        grads,
-        first,
-        second,
-        [],
-        [step] * len(trained),
-        amsgrad=False,
-        lr=at.adamw.lr,
-        beta1=at.adamw.beta1,
-        beta2=at.adamw.beta2,
-        weight_decay=decay,
-        eps=at.adamw.eps,
-        maximize=False,
-    )
+    for rate in dict.fromkeys(rates):
+        chosen = [i for i in range(count) if rates[i] == rate]
+        weights, grads, means, squares = (
+            [column[i] for i in chosen] for column in (trained, reads, first, second)
+        )
+        torch._fused_adamw_(
+            weights,
+            grads,
+            means,
+            squares,
+            [],
+            [step] * len(chosen),
+            amsgrad=False,
+            lr=at.adamw.lr,
+            beta1=at.adamw.beta1,
+            beta2=at.adamw.beta2,
+            weight_decay=rate,
+            eps=at.adamw.eps,
+            maximize=False,
+        )
+    copies = writes[3 * count :]
+    if copies:
+        masters = zip(trained, op.attributes["copied"], strict=True)
+        torch._foreach_copy_(list(copies), [master for master, copied in masters if copied])

@@ -16,16 +16,13 @@ from executor.collectives import issue
 from executor.groups import ProcessGroups
 from executor.job import connected
 from executor.launching.launch_env import RankInfo
-from executor.launching.task_specs import AdamW
 from executor.play import play
-from executor.rank_context import RankContext
 from executor.timing import NoRecorder
 from executor.train import Trainer
 from tests.executor.ranks import TIMEOUT_S
 from tests.executor.rehearsal import BLOOM, DROPPING, LLAMA, SMALL
 from tests.executor.test_parity import ADAMW, BATCH, batches, reference, start
 from workload.gpt import GPT
-from workload.grid import Grid
 from workload.lowering import lower
 from workload.op import COMPUTE, STEP, Op
 from workload.plan import Plan
@@ -128,7 +125,6 @@ def loss_errors(found: list[list[float]], cases: list[Case]) -> dict[str, float]
 
 def collectives_of_one(rank: int, device: torch.device) -> list[list[float]]:
     """What every collective of a group of one makes of one tensor and of two, on both streams."""
-    place = RankContext(grid=Grid(), rank=rank, device=device, adamw=AdamW())
     group = torch.distributed.new_group([rank], use_local_synchronization=True)
     found = []
     for kind in ("all_gather", "reduce_scatter", "all_reduce"):
@@ -138,7 +134,7 @@ def collectives_of_one(rank: int, device: torch.device) -> list[list[float]]:
                 targets = [torch.zeros_like(source) for source in sources]
                 targets = sources if kind == "all_reduce" else targets
                 op = Op(kind, kind, ("a",), ("b",), STEP, stream, ("data",), dtype="fp32")
-                work = issue(op, list(zip(sources, targets, strict=True)), group, place)
+                work = issue(op, list(zip(sources, targets, strict=True)), group, None)
                 assert (work is None) == (stream == COMPUTE)
                 if work is not None:
                     work.wait()
@@ -166,8 +162,7 @@ def waits(rank: int, device: torch.device, gpt: GPT, plan: Plan) -> list[float]:
     trainer.run(batches(gpt)[:1])
     torch.cuda.set_sync_debug_mode("error")
     try:
-        how = (trainer.program, trainer.table, trainer.groups, trainer.place)
-        play(*how, NoRecorder(), trainer.order)
+        play(trainer.prepared, trainer.table, trainer.place, NoRecorder())
     finally:
         torch.cuda.set_sync_debug_mode("default")
     return [float(trainer.table["loss"])]

@@ -94,23 +94,25 @@ def rehearse(program: Program, found: dict[str, Case]) -> None:
     alive = {name for name, buffer in program.buffers.items() if buffer.persistent}
     for op, gone in zip(program.ops, program.releases, strict=True):
         name = f"{op.kind} {op.attributes.get('form', '')}".strip()
-        for written in set(op.writes) - alive:
-            table.output(written).zero_()  # some ops write a part of it
+        for written, slot in zip(op.writes, table.slots(op.writes), strict=True):
+            if written not in alive:
+                table.begin(slot)
+                table[written].zero_()  # some ops write a part of it
         alive = alive.union(op.writes).difference(gone)
         if op.communicates:
             _stand_in(op, table)
         elif name in found:
-            writes = [table.output(written) for written in op.writes]
+            writes = [table[written] for written in op.writes]
             KERNELS[op.kind](op, [table[read] for read in op.reads], writes, at)
         else:
             found[name] = _case(op, table, at)
-        for freed in gone:
+        for freed in table.slots(gone):
             table.free(freed)
 
 
 def _case(op: Op, table: BufferTable, at: RankContext) -> Case:
     reads = [table[name] for name in op.reads]
-    writes = [table.output(name) for name in op.writes]
+    writes = [table[name] for name in op.writes]
     named = dict(zip((*op.reads, *op.writes), (*reads, *writes), strict=True))
     before = {name: tensor.clone() for name, tensor in named.items()}
     KERNELS[op.kind](op, reads, writes, at)
@@ -129,7 +131,7 @@ def _feed(program: Program, table: BufferTable, at: RankContext) -> None:
 
 
 def _stand_in(op: Op, table: BufferTable) -> None:
-    for source, target in table.operands(op):
+    for source, target in table.pairs(table.slot_pairs(op)):
         if op.kind == "recv":
             target.normal_(generator=torch.Generator().manual_seed(5))
         elif op.kind in ("all_gather", "reduce_scatter"):

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 import torch
 
-from executor import play
+from executor import prepared
 from executor.groups import ProcessGroups
 from executor.kernels import KERNELS
 from executor.memory.allocations import allocations
@@ -140,7 +140,7 @@ def test_a_kernel_that_keeps_a_copy_exceeds_the_program(monkeypatch: pytest.Monk
         copies = [tensor.clone() for tensor in reads]
         KERNELS["loss_grad"](op, copies, writes, at)
 
-    monkeypatch.setattr(play, "KERNELS", {**KERNELS, "loss_grad": copying})
+    monkeypatch.setattr(prepared, "KERNELS", {**KERNELS, "loss_grad": copying})
     (peak,) = peaks(find_model("tiny-1m"), parse_plan("data=1,precision=fp32", batch=8))
     assert peak.excess > MARGIN
 

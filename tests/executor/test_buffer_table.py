@@ -5,8 +5,13 @@ from __future__ import annotations
 import torch
 
 from executor.buffer_table import BufferTable
+from executor.groups import ProcessGroups
+from executor.launching.task_specs import AdamW
+from executor.prepared import prepare
+from executor.rank_context import DTYPES, RankContext
 from tests.blocks import BLOCK
 from workload.gpt import find_model
+from workload.grid import Grid
 from workload.lowering import lower
 from workload.op import Buffer, Op
 from workload.plan_text import parse_plan
@@ -14,6 +19,7 @@ from workload.program import Program
 
 CPU = torch.device("cpu")
 TINY = find_model("tiny-30k")
+PLACE = RankContext(grid=Grid(), rank=0, device=CPU, adamw=AdamW())
 
 
 def table_of(*buffers: Buffer, ops: tuple[Op, ...] = ()) -> BufferTable:
@@ -32,10 +38,14 @@ def test_a_freed_buffers_memory_goes_to_the_next_of_its_size() -> None:
         Buffer("b", (2, 8), "bf16", "activations"),
         Buffer("c", (9,), "fp32", "activations"),
     )
-    place = table.output("a").data_ptr()
-    table.free("a")
-    assert table.output("c").data_ptr() != place
-    assert table.output("b").data_ptr() == place
+    a, b, c = table.slots("abc")
+    table.begin(a)
+    place = table["a"].data_ptr()
+    table.free(a)
+    table.begin(c)
+    table.begin(b)
+    assert table["c"].data_ptr() != place
+    assert table["b"].data_ptr() == place
     assert table["b"].shape == (2, 8)
     assert table["b"].dtype == torch.bfloat16
 
@@ -51,7 +61,7 @@ def test_buffers_that_are_summed_together_lie_in_one_arena() -> None:
     names = ("a", "b")
     op = Op("reduce", "all_reduce", names, names, BLOCK, axes=("data",), dtype="fp32")
     table = table_of(*parts, ops=(op,))
-    ((source, target),) = table.operands(op)
+    ((source, target),) = table.pairs(table.slot_pairs(op))
     assert source is target
     target.fill_(7.0)
     assert target.numel() == 16
@@ -61,10 +71,26 @@ def test_buffers_that_are_summed_together_lie_in_one_arena() -> None:
 def test_after_a_step_only_what_lasts_is_left() -> None:
     program = lower(TINY, parse_plan("data=1,recompute=full,micro_batch=2", batch=4))
     table = BufferTable(program, CPU)
-    lasting = {name for name, buffer in program.buffers.items() if buffer.persistent}
-    for op, gone in zip(program.ops, program.releases, strict=True):
-        for name in op.writes:
-            table.output(name)
-        for name in gone:
-            table.free(name)
-    assert set(table._tensors) == lasting
+    ready = prepare(program, table, ProcessGroups(0, 1.0), PLACE)
+    for op in ready.ops:
+        for slot in op.begins:
+            table.begin(slot)
+        for slot in op.frees:
+            table.free(slot)
+    for slot in ready.frees:
+        table.free(slot)
+    lasting = [buffer.persistent for buffer in program.buffers.values()]
+    assert [tensor is not None for tensor in table._tensors] == lasting
+
+
+def test_freed_memory_of_one_size_takes_the_shape_and_precision_of_what_begins() -> None:
+    forms = [((8,), "fp32"), ((2, 4), "fp32"), ((4, 4), "bf16"), ((8,), "fp32")]
+    table = table_of(*(Buffer(f"{n}", *form, "activations") for n, form in enumerate(forms)))
+    places = set()
+    for slot, (shape, dtype) in enumerate(forms):
+        table.begin(slot)
+        tensor = table[f"{slot}"]
+        assert (tensor.shape, tensor.dtype) == (shape, DTYPES[dtype])
+        places.add(tensor.data_ptr())
+        table.free(slot)
+    assert len(places) == 1

@@ -203,7 +203,7 @@ def test_a_tenth_of_the_meetings_at_either_end_counts_for_nothing(
     spans = [SimpleNamespace(op=collective, start_s=7.0, end_s=7.0 + s) for s in lengths_s]
     spans.append(SimpleNamespace(op=matmul, start_s=0.0, end_s=9.0))
     recorder = SimpleNamespace(timeline=lambda *_: SimpleNamespace(spans=spans))
-    monkeypatch.setattr(timing, "_prepared", lambda *_: (None, None))
+    monkeypatch.setattr(timing, "_prepared", lambda *_: (None, None, None))
     monkeypatch.setattr(timing, "recorder_for", lambda *_: recorder)
     monkeypatch.setattr(timing, "play", lambda *_: {})
     monkeypatch.setattr(timing.dist, "barrier", lambda: None)
@@ -366,7 +366,7 @@ def test_the_host_that_issues_a_gpus_ops_is_timed_apart(monkeypatch: pytest.Monk
     monkeypatch.setattr(timing, "_mean", float)
     moments = iter([0.0, 1.0, 5.0, 9.0, 20.0, 23.0])
     monkeypatch.setattr(timing, "play", lambda *_: None)
-    monkeypatch.setattr(timing, "_prepared", lambda *_: (None, None))
+    monkeypatch.setattr(timing, "_prepared", lambda *_: (None, None, None))
     monkeypatch.setattr(timing.dist, "barrier", lambda: None)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(moments))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)

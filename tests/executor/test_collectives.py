@@ -12,10 +12,7 @@ import torch
 import torch.distributed as dist
 
 from executor.collectives import Pairs, coalesced, issue, payload_bytes
-from executor.launching.task_specs import AdamW
-from executor.rank_context import RankContext
 from tests.executor.ranks import on_ranks
-from workload.grid import Grid
 from workload.op import COMPUTE, STEP, Op
 
 SIZES = (2, 3)
@@ -24,10 +21,6 @@ TIMEOUT_S = 5.0  # time enough for two busy ranks to connect
 
 def op(kind: str, stream: str) -> Op:
     return Op("op", kind, ("a", "b"), ("c", "d"), STEP, stream, ("data",), dtype="fp64")
-
-
-def place(rank: int) -> RankContext:
-    return RankContext(grid=Grid(data=2), rank=rank, device=torch.device("cpu"), adamw=AdamW())
 
 
 def both_ways(rank: int, function: Callable[[int, str], Any]) -> list[Any]:
@@ -43,8 +36,9 @@ def gathered_and_scattered(rank: int, stream: str) -> list[list[float]]:
         ("all_gather", list(zip(parts, whole, strict=True))),
         ("reduce_scatter", list(zip(whole, back, strict=True))),
     ):
-        work = issue(op(kind, stream), pairs, group, place(rank))
-        assert payload_bytes(op(kind, stream), pairs) == 8 * 2 * sum(SIZES)
+        work = issue(op(kind, stream), pairs, group, None)
+        sizes = [(source.nbytes, target.nbytes) for source, target in pairs]
+        assert payload_bytes(op(kind, stream), sizes) == 8 * 2 * sum(SIZES)
         assert (work is None) == (stream == COMPUTE)
         if work is not None:
             work.wait()
@@ -107,7 +101,7 @@ def test_every_collective_runs_on_its_communicators_own_stream(
     monkeypatch.setattr(dist, "all_reduce", call)
     pair = (torch.zeros(4), torch.zeros(4))
     group: Any = None
-    issued = issue(op(kind, stream), [pair], group, place(0))
+    issued = issue(op(kind, stream), [pair], group, None)
     assert work.waited == (stream == COMPUTE)
     assert issued is (None if stream == COMPUTE else work)
 
@@ -121,7 +115,7 @@ def alone(rank: int) -> float:
     pairs = [(torch.zeros(n), torch.zeros(2 * n)) for n in SIZES]
     begun = time.perf_counter()
     with pytest.raises(RuntimeError, match=r"(?i)time"):
-        issue(op("all_gather", COMPUTE), pairs, group, place(rank))
+        issue(op("all_gather", COMPUTE), pairs, group, None)
     return time.perf_counter() - begun
 
 

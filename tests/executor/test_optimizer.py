@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -85,6 +86,35 @@ def test_adamw_corrects_its_moments_by_the_step_and_decays_weights_alone(step: i
         assert found["w"][at] == pytest.approx(w, rel=1e-12)
         assert found["m"][at] == pytest.approx(m, rel=1e-12)
         assert found["v"][at] == pytest.approx(v, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("weight_decay", "calls"), [(0.5, [[8, 10], [9, 11]]), (0.0, [[8, 9, 10, 11]])]
+)
+def test_adamw_is_one_fused_call_for_each_rate_of_decay(
+    monkeypatch: pytest.MonkeyPatch, weight_decay: float, calls: list[list[int]]
+) -> None:
+    updated: list[list[float]] = []
+    monkeypatch.setattr(
+        torch,
+        "_fused_adamw_",
+        lambda trained, *_, **__: updated.append([float(w[0]) for w in trained]),
+    )
+    states = tensors(*range(12))
+    how = {"decays": (True, False, True, False), "copied": (False,) * 4}
+    op = Op("adamw", "adamw", (), (), STEP, attributes=how)
+    at = replace(place(), adamw=replace(HOW, weight_decay=weight_decay))
+    KERNELS["adamw"](op, [*tensors(*range(4)), *states], states, at)
+    # Trained are the last four of the states; the first and the third of them decay.
+    assert updated == calls
+
+
+def test_bf16_parameters_follow_the_master_copies_of_those_that_have_one() -> None:
+    state = tensors(0.2, 0.4, 0.1, 0.2, 1.0, 2.0, dtype=torch.float32)
+    copies = tensors(0.0, dtype=torch.bfloat16)
+    reads, writes = [*tensors(0.5, -1.0, dtype=torch.float32), *state], [*state, *copies]
+    run("adamw", reads, writes, decays=(True, False), copied=(False, True))
+    assert copies[0].tolist() == state[5].to(torch.bfloat16).tolist()
 
 
 class NothingFromTheHost(TorchFunctionMode):

@@ -17,6 +17,7 @@ from executor.groups import ProcessGroups
 from executor.job import connected
 from executor.launching.launch_env import RankInfo
 from executor.nccl.issue_order import issue_order, members_of, round_of
+from executor.prepared import prepare
 from executor.train import Trainer
 from tests.blocks import BLOCK
 from tests.executor.ranks import TIMEOUT_S, on_ranks
@@ -203,8 +204,9 @@ def late_losses(rank: int, gpt: GPT, plans: list[Plan]) -> list[list[float]]:
         cpu = torch.device("cpu")
         trainer = Trainer(program, groups, rank=rank, device=cpu, adamw=ADAMW)
         assert list(trainer.order) == list(range(len(program.ops)))
-        trainer.order = issue_order(program, late=True)
-        groups.check(program, trainer.order)
+        order = issue_order(program, late=True)
+        groups.check(program, order)
+        trainer.prepared = prepare(program, trainer.table, groups, trainer.place, order)
         whole = start(gpt)
         trainer.start_from((name, whole[name]) for name in program.layouts)
         run = trainer.run(batches(gpt))

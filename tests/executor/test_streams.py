@@ -16,6 +16,7 @@ from executor.groups import ProcessGroups
 from executor.launching.launch import launch
 from executor.launching.task_specs import AdamW
 from executor.play import play
+from executor.prepared import prepare
 from executor.rank_context import RankContext
 from executor.streams import SideStreams
 from executor.timing import DeviceRecorder, HostRecorder, NoRecorder, recorder_for
@@ -90,18 +91,15 @@ def test_a_side_stream_is_made_once_for_all_steps_and_uses() -> None:
     for _ in range(3):
         in_flight = AsyncWork(NoRecorder(), at)
         for stream in ("to_host", "to_device"):
-            in_flight.perform(op("copy", "to_host", "w", stream), lambda: None)
+            in_flight.aside(stream, lambda: None)
     streams = [at.streams.named(name, GPU) for name in ("to_host", "to_device")]
     assert [Stand.made.index(stream) for stream in streams] == [1, 3]
     assert SideStreams().named("to_host", GPU) is not streams[0]
 
 
 def test_a_kernel_on_a_side_stream_starts_behind_the_compute_stream() -> None:
-    work = AsyncWork(NoRecorder(), place(GPU)).perform(
-        op("copy", "to_host", "w", "to_host"), lambda: Stand.log.append("kernel")
-    )
+    work = AsyncWork(NoRecorder(), place(GPU)).aside("to_host", lambda: Stand.log.append("kernel"))
     assert Stand.log == ["1 behind 0", "enter 1", "kernel", "leave 1"]
-    assert work is not None
     work.wait()
     assert Stand.log[-1] == "wait 2"
 
@@ -132,9 +130,11 @@ def test_what_nobody_waited_for_has_landed_before_its_buffers_are_freed(
     assert program.releases == [[], ["whole"]]
     monkeypatch.setattr("executor.play.issue", lambda *_: Stand())
     monkeypatch.setattr(ProcessGroups, "of", lambda self, op: None)
-    monkeypatch.setattr(BufferTable, "free", lambda self, name: Stand.log.append(f"free {name}"))
-    play(program, BufferTable(program, CPU), ProcessGroups(0, 1.0), place(), NoRecorder())
-    assert Stand.log == ["wait 1", "free whole"]
+    monkeypatch.setattr(BufferTable, "free", lambda self, slot: Stand.log.append(f"free {slot}"))
+    table = BufferTable(program, CPU)
+    ready = prepare(program, table, ProcessGroups(0, 1.0), place())
+    play(ready, table, place(), NoRecorder())
+    assert Stand.log == ["wait 1", f"free {list(buffers).index('whole')}"]
 
 
 def recorded(rank: int) -> list[str]:
@@ -146,7 +146,7 @@ def recorded(rank: int) -> list[str]:
     table = trainer.table
 
     def counted(*arguments: Any) -> dict[str, int]:
-        kinds.append(f"{type(arguments[4]).__name__} {table['m0.tokens'].sum().item() > 0}")
+        kinds.append(f"{type(arguments[3]).__name__} {table['m0.tokens'].sum().item() > 0}")
         return play(*arguments)
 
     patch = pytest.MonkeyPatch()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from executor import play
+from executor import prepared
 from executor.kernels import KERNELS
 from executor.rank_context import RankContext
 from executor.timing import HostRecorder
@@ -69,7 +69,7 @@ def test_every_kernel_runs_once_in_the_order_of_the_program(
 
         return kernel
 
-    monkeypatch.setattr(play, "KERNELS", {kind: noting(kind) for kind in KERNELS})
+    monkeypatch.setattr(prepared, "KERNELS", {kind: noting(kind) for kind in KERNELS})
     plan = parse_plan(spec, batch=8)
     for trainer in trainers(TINY, plan):
         called.clear()
