@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -132,6 +133,22 @@ def test_files_are_read_and_written_in_one_place(
     ]
     assert wrong == []
     assert [name for name in allowed if not found[name]] == []  # strike it from the list
+
+
+HIDDEN = {".ci", ".gitignore", ".pre-commit-config.yaml"}
+BUILT = (".so", ".pyc", ".pth", ".whl", "pyvenv.cfg")
+
+
+def test_nothing_that_was_built_or_installed_is_in_the_repository() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no repository")
+    command = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    listed = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
+    names = [name for name in listed.decode().split("\0") if name]
+    assert "setup.cfg" in names
+    hidden = {name.partition("/")[0] for name in names if name.startswith(".")}
+    assert hidden <= HIDDEN
+    assert [name for name in names if name.endswith(BUILT)] == []
 
 
 def _name(path: Path) -> str:
