@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from simulator.costs.stack import SoftwareStack
 from simulator.gc_pause import gc_paused
@@ -14,7 +15,15 @@ from simulator.predict import predict
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.placement import scheduler
-from validation.published.case import UNSUPPORTED, Case, FindPlan, NoCaseError, case_of
+from topologies.session import Session
+from validation.published.case import (
+    NO_PLAN,
+    UNSUPPORTED,
+    Case,
+    FindPlan,
+    NoCaseError,
+    case_of,
+)
 from validation.published.measured_step import measured_s, unscored
 from validation.published.outcome import BEST_PLAN, NO_MEASUREMENT, PREDICTED, Outcome
 from validation.published.run_machine import machine_of
@@ -23,7 +32,8 @@ from workload.gpt import GPT
 from workload.lowering import structure
 from workload.plan import Plan
 
-WORTH_A_POOL = 40  # distinct cases: below that, starting processes takes longer than predicting
+Found = TypeVar("Found")
+WORTH_A_POOL = 40  # rows: below that, starting processes takes longer than predicting
 AT_ONCE = 8  # neighbours have the same programs; more of them leave a worker idle at the end
 
 
@@ -53,37 +63,66 @@ class PredictedRow:
     refusal: str = ""
 
 
-Prepared = tuple[PublishedRun, Case, Machine]
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no case of a row."""
+
+    status: str
+    reason: str
+
+
+Prepared = tuple[Case, Machine]
+Asked = dict[
+    str, tuple[Future[list[PredictedRow]], int]
+]  # by signature: a batch, and a place in it
 
 
 def predict_runs(
     runs: Sequence[PublishedRun], progress: Callable[[str], None], find_plan: FindPlan | None = None
 ) -> list[Outcome]:
-    """An outcome for every row, in their order; none is left out."""
-    ready: dict[str, Prepared] = {}
-    found: dict[str, Outcome] = {}
-    for run in runs:
-        try:
-            case, machine = case_of(run, find_plan), machine_of(run)
-            ready[run.id] = (run, case, machine)
-        except NoCaseError as error:
-            found[run.id] = _failed(run, error.status, str(error))
-        except SimgptError as error:
-            found[run.id] = _failed(run, UNSUPPORTED, str(error))
-    tasks = {key: Task(c.gpt, c.plan, m, c.kernels) for key, (_, c, m) in ready.items()}
-    answers = _answers(tasks, progress)
-    found |= {key: _outcome(*ready[key], answers[key]) for key in ready}
-    return [found[run.id] for run in runs]
+    """An outcome for every row, in their order; none is left out.
+
+    The plans of rows that say none are searched beside the predictions of the others.
+    """
+    cases = {run.id: prepared(run) for run in runs}
+    lacking = [run for run in runs if find_plan is not None and _has_no_plan(cases[run.id])]
+    with Session(), _processes(len(runs)) as pool:
+        searches = {run.id: pool.submit(prepared, run, find_plan) for run in lacking}
+        asked: Asked = {}
+        known = _asked(pool, {k: c for k, c in cases.items() if k not in searches}, asked)
+        progress(f"predicting {len(asked)} plans for {len(known)} rows, searching {len(searches)}")
+        cases |= {key: search.result() for key, search in searches.items()}
+        known |= _asked(pool, {key: cases[key] for key in searches}, asked)
+        answers = {key: _answer(*asked[signature]) for key, signature in known.items()}
+    return [_outcome(run, cases[run.id], answers.get(run.id)) for run in runs]
 
 
-def _failed(run: PublishedRun, status: str, reason: str) -> Outcome:
+def prepared(run: PublishedRun, find_plan: FindPlan | None = None) -> Prepared | Failure:
+    """What stands for a row, or why nothing does."""
+    try:
+        return case_of(run, find_plan), machine_of(run)
+    except NoCaseError as error:
+        return Failure(error.status, str(error))
+    except SimgptError as error:
+        return Failure(UNSUPPORTED, str(error))
+
+
+def _has_no_plan(case: Prepared | Failure) -> bool:
+    return isinstance(case, Failure) and case.status == NO_PLAN
+
+
+def _failed(run: PublishedRun, failure: Failure) -> Outcome:
     measured = run.real("measured_step_s")
-    return Outcome(run, status, reason, measured_s=measured, unscored=unscored(run))
+    return Outcome(run, failure.status, failure.reason, measured_s=measured, unscored=unscored(run))
 
 
-def _outcome(run: PublishedRun, case: Case, machine: Machine, answer: PredictedRow) -> Outcome:
+def _outcome(run: PublishedRun, ready: Prepared | Failure, answer: PredictedRow | None) -> Outcome:
+    if isinstance(ready, Failure):
+        return _failed(run, ready)
+    assert answer is not None, "every case is predicted"
     if answer.refusal:
-        return _failed(run, UNSUPPORTED, answer.refusal)
+        return _failed(run, Failure(UNSUPPORTED, answer.refusal))
+    case, machine = ready
     measured = measured_s(run, case.whole, machine)
     parts = {name: seconds * case.scale for name, seconds in answer.breakdown_s}
     return Outcome(
@@ -106,23 +145,60 @@ def _status(case: Case, measured: float | None) -> str:
     return PREDICTED if measured is not None else NO_MEASUREMENT
 
 
-def _answers(tasks: dict[str, Task], progress: Callable[[str], None]) -> dict[str, PredictedRow]:
+def _asked(pool: Executor, cases: Mapping[str, Prepared | Failure], asked: Asked) -> dict[str, str]:
+    """By row the signature under which its prediction stands in `asked`, where there is a case.
+
+    Neighbours in time have the same programs, which a process keeps.
+    """
+    tasks = {
+        key: Task(each[0].gpt, each[0].plan, each[1], each[0].kernels)
+        for key, each in cases.items()
+        if not isinstance(each, Failure)
+    }
     signatures = {key: task.signature for key, task in tasks.items()}
     distinct = {signatures[key]: task for key, task in tasks.items()}
-    ordered = sorted(distinct, key=lambda name: structure(distinct[name].gpt, distinct[name].plan))
-    progress(f"predicting {len(distinct)} plans for {len(tasks)} rows")
+    new = [name for name in distinct if name not in asked]
+    new.sort(key=lambda name: structure(distinct[name].gpt, distinct[name].plan))
+    for first in range(0, len(new), AT_ONCE):
+        some = new[first : first + AT_ONCE]
+        batch = pool.submit(_predicted, [distinct[name] for name in some])
+        asked.update({name: (batch, place) for place, name in enumerate(some)})
+    return signatures
+
+
+def _answer(batch: Future[list[PredictedRow]], place: int) -> PredictedRow:
+    return batch.result()[place]
+
+
+def _predicted(tasks: Sequence[Task]) -> list[PredictedRow]:
+    return [predicted(task) for task in tasks]
+
+
+class _ThisProcess(Executor):
+    """Does at once what it is given."""
+
+    def submit(self, fn: Callable[..., Found], /, *args: Any, **named: Any) -> Future[Found]:
+        """The outcome, in a future that is done."""
+        future: Future[Found] = Future()
+        future.set_result(fn(*args, **named))
+        return future
+
+
+def _processes(rows: int) -> Executor:
+    """One process for each core, each in a session of its own; for few rows this one."""
     workers = len(os.sched_getaffinity(0))
-    if len(distinct) < WORTH_A_POOL or workers < 2:
-        known = {name: answer(distinct[name]) for name in ordered}
-    else:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            every = pool.map(answer, (distinct[name] for name in ordered), chunksize=AT_ONCE)
-            known = dict(zip(ordered, every, strict=True))
-    return {key: known[name] for key, name in signatures.items()}
+    if rows < WORTH_A_POOL or workers < 2:
+        return _ThisProcess()
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin)
 
 
-def answer(task: Task) -> PredictedRow:
+def _begin() -> None:
+    """Keep what predictions have in common for as long as this process lives."""
+    Session().__enter__()
+
+
+def predicted(task: Task) -> PredictedRow:
     """Predict one task."""
     try:
         with gc_paused():
