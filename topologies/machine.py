@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any
 
 from cattrs import BaseValidationError, Converter, transform_error
@@ -19,6 +20,7 @@ from topologies.hardware.interconnect import KINDS, Dragonfly, FatTree, Intercon
 from topologies.hardware.node import Host, Links, Nics, Node
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.hardware.software import PARTS, Software
+from topologies.network import Network
 
 MOST_PARTS = 10_000_000
 
@@ -67,6 +69,11 @@ class Machine:
                 raise MachineError(f"{count:,} {what} are more than the {MOST_PARTS:,} modelled")
         if self.nodes > 1 and not self.node.nics.count:
             raise MachineError(f"nodes = {self.nodes} need node.nics to reach each other")
+
+    @cached_property
+    def network(self) -> Network:
+        """The part that the rates of its links depend on."""
+        return Network(self.nodes, self.node, self.interconnect)
 
     @property
     def full_name(self) -> str:
