@@ -37,13 +37,14 @@ class Placement:
     device: Indices
 
     def __hash__(self) -> int:
-        return hash(self._digest)
+        return hash(self.digest)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Placement) and self._digest == other._digest
+        return isinstance(other, Placement) and self.digest == other.digest
 
     @cached_property
-    def _digest(self) -> bytes:
+    def digest(self) -> bytes:
+        """A digest of both arrays."""
         return blake2b(self.node.tobytes() + self.device.tobytes()).digest()
 
     @property

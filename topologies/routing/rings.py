@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.files.kept_values import digest_of
+from topologies.kept_results import kept_about
 from topologies.machine import Machine
 from topologies.network import Network
 from topologies.placement import Placement
@@ -16,6 +19,7 @@ from topologies.routing.ring_rates import AxisGroups, Rates, least_rates, rates_
 from topologies.session import session_cached
 
 _STEP_BYTES_PER_S = 1e3  # rates closer than this are one ring
+_COUNT, _RATE, _INDEX = np.dtype("<i8"), np.dtype("<f8"), np.dtype("<i4")
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,19 @@ def rings_together(
 def _rings_together(
     network: Network, placement: Placement, axes: tuple[AxisGroups, ...]
 ) -> list[Found]:
+    kept = kept_about(b"rings", network.digest, placement.digest)
+    if kept is None:
+        return _computed(network, placement, axes)
+    key = digest_of(*(axis.digest for axis in axes))
+    data = kept.get(key)
+    found = None if data is None else unpacked(data, [len(axis.members) for axis in axes])
+    if found is None:
+        found = _computed(network, placement, axes)
+        kept.put(key, packed(found))
+    return found
+
+
+def _computed(network: Network, placement: Placement, axes: tuple[AxisGroups, ...]) -> list[Found]:
     busy = tuple(axis for axis in axes if not axis.are_single)
     rates = iter(least_rates(network, placement, busy)) if busy else iter(())
     within = iter(rates_within(network.node, placement, busy))
@@ -103,3 +120,40 @@ def _different_rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], ND
     if np.count_nonzero(begins) > 1:
         different, index = np.unique(table[begins], axis=0, return_inverse=True)
     return different, np.asarray(index.reshape(-1)[np.cumsum(begins) - 1], dtype=np.int64)
+
+
+def packed(found: Sequence[Found]) -> bytes:
+    """Rings and indices as bytes; an index as its runs of equal values, which are few."""
+    parts = []
+    for index, rows in found:
+        ends = np.append(np.flatnonzero(np.diff(index)) + 1, len(index))
+        counts = [(ring.ranks, ring.nodes, ring.devices_per_node) for ring in rows]
+        rates = [(ring.bytes_per_s, ring.within_bytes_per_s, ring.further_s) for ring in rows]
+        parts += [np.array([len(rows), len(ends)], dtype=_COUNT), np.array(counts, dtype=_COUNT)]
+        parts += [np.array(rates, dtype=_RATE), ends.astype(_INDEX), index[ends - 1].astype(_INDEX)]
+    return b"".join(part.tobytes() for part in parts)
+
+
+def unpacked(data: bytes, groups: Sequence[int]) -> list[Found] | None:
+    """What was packed for axes of so many groups; None if it was something else."""
+    found, at = [], 0
+
+    def taken(kind: np.dtype[Any], count: int) -> NDArray[Any]:
+        nonlocal at
+        part = np.frombuffer(data, kind, count, at)
+        at += part.nbytes
+        return part
+
+    try:
+        for length in groups:
+            rows, runs = taken(_COUNT, 2).tolist()
+            counts = taken(_COUNT, 3 * rows).reshape(rows, 3).tolist()
+            rates = taken(_RATE, 3 * rows).reshape(rows, 3).tolist()
+            ends, value = taken(_INDEX, runs), taken(_INDEX, runs).astype(np.int64)
+            index = np.repeat(value, np.diff(ends, prepend=0))
+            if len(index) != length or not 0 <= value.min() <= value.max() < rows:
+                return None
+            found.append((index, [Ring(*c, *r) for c, r in zip(counts, rates, strict=True)]))
+    except ValueError:
+        return None
+    return found if at == len(data) else None
