@@ -69,7 +69,7 @@ def _hops(visits: Visits, channels: _Channels) -> Hops:
 def _channels(network: Network, visits: Visits, across: NDArray[np.bool_]) -> _Channels:
     """Channels of the groups across nodes: as many as the most NICs that a group has in a node."""
     rows = np.flatnonzero(across[visits.group])
-    masks, pattern = np.unique(visits.devices[rows], return_inverse=True)
+    masks, pattern = _different(visits.devices[rows])
     nics = [_nics_of(network, int(mask)) for mask in masks]
     table = np.array([[own[c % len(own)] for c in range(network.node.nics.count)] for own in nics])
     number = np.array([len(own) for own in nics])[pattern]
@@ -86,6 +86,13 @@ def _channels(network: Network, visits: Visits, across: NDArray[np.bool_]) -> _C
         nic=table[pattern[row], channel],
         group_of_flow=np.repeat(np.arange(visits.groups), per_group),
     )
+
+
+def _different(values: Indices) -> tuple[Indices, Indices]:
+    """The different values in order, and which of them each is; most are as the one before."""
+    begins = np.diff(values, prepend=-1) != 0
+    different, which = np.unique(values[begins], return_inverse=True)
+    return different, which.reshape(-1)[np.cumsum(begins) - 1]
 
 
 def _nics_of(network: Network, mask: int) -> list[int]:
