@@ -39,7 +39,7 @@ def share(machine: Machine, placement: str) -> None:
 def main() -> None:
     """Prints seconds and peak memory, first and second time."""
     start = time.perf_counter()
-    wires = wiring(load_machine("frontier"))
+    wires = wiring(load_machine("frontier").network)
     print(f"build   {time.perf_counter() - start:6.3f} s  {wires.nic_links} NICs")
     for placement in sys.argv[1:] or ["contiguous", "scheduler", "random"]:
         for turn in ("first", "second"):

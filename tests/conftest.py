@@ -30,7 +30,9 @@ def pytest_configure() -> None:
     """Refuse to rewrite in CI what tests compare: they could not fail.
 
     A shell's background and nohup ignore signals, and so would every process that a test starts.
+    No test, and no process that one starts, reads or writes what the user has kept of predictions.
     """
+    os.environ["SIMGPT_CACHE"] = "off"
     for ignored, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),

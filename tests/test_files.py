@@ -21,6 +21,8 @@ READERS = {
     "simgpt/studies/inputs.py": "sources of its own",
     "simgpt/studies/rows.py": "rows line by line, on a descriptor of the reader's",
     "simulator/child_process.py": "what the system says of a process",
+    "topologies/files/kept_values.py": "what it kept itself, with a digest",
+    "topologies/kept_results.py": "the package's own code",
 }
 WRITERS = {
     WRITER: "the writer",
@@ -28,6 +30,7 @@ WRITERS = {
     "executor/launching/rank_processes.py": "what ranks say, in a folder of its own",
     "executor/worker.py": "messages to its parent",
     "simgpt/studies/cluster.py": "a sweep's certificate, in a private folder of its own",
+    "topologies/files/kept_values.py": "what it keeps, which may be lost",
 }
 PARSERS = {
     READER: "the reader",

@@ -5,22 +5,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from cattrs import BaseValidationError, Converter, transform_error
-from cattrs.gen import make_dict_structure_fn, override
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from topologies.errors import MachineError
 from topologies.files.facts import Fact, put, read_facts, write_facts
-from topologies.files.keys import Key, keyed_fields
+from topologies.files.keys import Key, fields_of
 from topologies.files.schema import Leaf, checked, leaves, nearest
+from topologies.files.structured import structured
 from topologies.hardware.device import Attention, Device, Draw, Matmul
 from topologies.hardware.interconnect import KINDS, Dragonfly, FatTree, Interconnect, NoInterconnect
 from topologies.hardware.node import Host, Links, Nics, Node
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.hardware.software import PARTS, Software
+from topologies.network import Network
+from topologies.session import session_cached
+
+if TYPE_CHECKING:
+    from cattrs import Converter
 
 MOST_PARTS = 10_000_000
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,11 @@ class Machine:
         if self.nodes > 1 and not self.node.nics.count:
             raise MachineError(f"nodes = {self.nodes} need node.nics to reach each other")
 
+    @cached_property
+    def network(self) -> Network:
+        """The part that the rates of its links depend on."""
+        return Network(self.nodes, self.node, self.interconnect)
+
     @property
     def full_name(self) -> str:
         """The name with that of the variant: `frontier:rccl-rendezvous`."""
@@ -88,8 +98,10 @@ class Machine:
         return [fact for fact in self.entries if not fact.is_label]
 
 
+@session_cached(8)
 def known_keys(kind: str) -> dict[str, Leaf]:
-    """Every key that the file of a machine with this kind of interconnect may have."""
+    """Every key that the file of a machine with this kind of interconnect may have. It is kept for
+    others, and must not change."""
     joined = leaves(KINDS[kind], "interconnect.")
     others = (leaf for leaf in leaves(Machine) if not leaf.key.startswith("interconnect."))
     return {leaf.key: leaf for leaf in (*others, *joined)}
@@ -128,11 +140,19 @@ def machine_from_facts(facts: Collection[Fact], profile: Profile | None, origin:
         put(tables, path, value)
     if not tables.get("device", {}).get("peak_flops"):
         raise MachineError(f"{origin}: device.peak_flops is missing; give it at least one dtype")
-    try:
-        machine = _CONVERTER.structure(tables, Machine)
-    except BaseValidationError as error:
-        raise MachineError(f"{origin}: {_reason(error)}") from None
+    machine = _machine(tables, origin)
     return dataclasses.replace(machine, profile=profile, entries=tuple(facts))
+
+
+def _machine(tables: Mapping[str, Any], origin: str) -> Machine:
+    """The machine of tables that were checked; cattrs is imported only to say what is wrong."""
+    joined = tables["interconnect"]
+    try:
+        network = structured(KINDS[joined["kind"]], joined)
+        machine: Machine = structured(Machine, {**tables, "interconnect": network})
+    except (ValueError, TypeError, KeyError, MachineError):
+        return _explained(tables, Machine, origin)
+    return machine
 
 
 def machine_to_dict(machine: Machine) -> dict[str, Any]:
@@ -144,13 +164,22 @@ def machine_to_dict(machine: Machine) -> dict[str, Any]:
 
 
 def _profile(document: Any, origin: str) -> Profile:
+    return _explained(document, Profile, origin, "profile")
+
+
+def _explained(document: Any, cls: type[Part], origin: str, path: str = "$") -> Part:
+    """What a document holds, or a MachineError that says what is wrong with it."""
+    from cattrs import BaseValidationError
+
     try:
-        return _CONVERTER.structure(document, Profile)
+        return _converter().structure(document, cls)
     except BaseValidationError as error:
-        raise MachineError(f"{origin}: {_reason(error, 'profile')}") from None
+        raise MachineError(f"{origin}: {_reason(error, path)}") from None
 
 
-def _reason(error: BaseException, path: str = "$") -> str:
+def _reason(error: BaseException, path: str) -> str:
+    from cattrs import transform_error
+
     while isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             if isinstance(inner, MachineError | BaseExceptionGroup):
@@ -161,22 +190,23 @@ def _reason(error: BaseException, path: str = "$") -> str:
     return str(error)
 
 
-def _interconnect(table: Mapping[str, Any], _: object) -> Interconnect:
-    return _CONVERTER.structure(table, KINDS[table["kind"]])
+def _interconnect(table: Mapping[str, Any], _: object) -> Any:
+    return _converter().structure(table, KINDS[table["kind"]])
 
 
+@cache
 def _converter() -> Converter:
+    from cattrs import Converter
+    from cattrs.gen import make_dict_structure_fn, override
+
     converter = Converter(forbid_extra_keys=True)
     parts = (Matmul, Attention, Draw, Device, Links, Host, Nics, Node, Dragonfly, FatTree)
     for cls in (*parts, NoInterconnect, *PARTS, Power, Profile, MeasuredTable, Machine):
         renamed: Any = {
-            field.attribute: override(rename=field.key.name) for field in keyed_fields(cls)
+            field.attribute: override(rename=field.key.name) for field in fields_of(cls)
         }
         hook = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **renamed)
         converter.register_structure_hook(cls, hook)
         if cls is NoInterconnect:
             converter.register_structure_hook(Interconnect, _interconnect)
     return converter
-
-
-_CONVERTER = _converter()

@@ -37,13 +37,14 @@ class Placement:
     device: Indices
 
     def __hash__(self) -> int:
-        return hash(self._digest)
+        return hash(self.digest)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Placement) and self._digest == other._digest
+        return isinstance(other, Placement) and self.digest == other.digest
 
     @cached_property
-    def _digest(self) -> bytes:
+    def digest(self) -> bytes:
+        """A digest of both arrays."""
         return blake2b(self.node.tobytes() + self.device.tobytes()).digest()
 
     @property
@@ -68,7 +69,7 @@ def scattered(
     A group that is too small for its share leaves the rest to the others.
     """
     count = _nodes_for(machine, ranks)
-    group_of_node = wiring(machine).group
+    group_of_node = wiring(machine.network).group
     known = int(group_of_node[-1]) + 1
     if not 1 <= groups <= min(known, count):
         raise MachineError(
@@ -136,7 +137,7 @@ def scheduler(machine: Machine, ranks: int, seed: int = 0) -> Placement:
         return contiguous(machine, ranks)
     pieces = _FRAGMENTS * min(1.0, count / _MEASURED_NODES)
     touched = round(fabric.groups * (1 - (1 - 1 / fabric.groups) ** pieces))
-    used = int(wiring(machine).group[-1]) + 1
+    used = int(wiring(machine.network).group[-1]) + 1
     groups = max(touched, math.ceil(count / fabric.nodes_per_group), 1)
     return scattered(machine, ranks, min(groups, used, count), seed)
 

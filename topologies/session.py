@@ -11,10 +11,18 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache, wraps
 from threading import get_ident
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
+
+
+@runtime_checkable
+class Saved(Protocol):
+    """What a session owns that outlives it."""
+
+    def save(self) -> None:
+        """Write what is new to where it is kept."""
 
 
 class Session:
@@ -33,6 +41,11 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         _ENTERED.set(_ENTERED.get()[:-1])
+        if self not in _ENTERED.get():
+            own = [found for (_, thread), found in self._owned.items() if thread == get_ident()]
+            for found in own:
+                if isinstance(found, Saved):
+                    found.save()
 
     def cache_of(self, function: Callable[Given, Found], maxsize: int) -> Callable[Given, Found]:
         """The function with a cache of so many results, the same one every time."""
@@ -55,6 +68,11 @@ def current_session() -> Session:
     """The session that was entered last, or else a new one that nobody keeps."""
     entered = _ENTERED.get()
     return entered[-1] if entered else Session()
+
+
+def is_in_session() -> bool:
+    """Whether a session was entered, so that something is kept at all."""
+    return bool(_ENTERED.get())
 
 
 def session_cached(maxsize: int) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:

@@ -149,7 +149,7 @@ class _Repetition:
                 continue
             first, count = int(low[row]), int(length[row])
             own = self.rows[first : first + count]
-            if (own == NONE).any() or placed[own].any() or len(np.unique(own)) != count:
+            if (own == NONE).any() or placed[own].any() or len(set(own.tolist())) != count:
                 raise IrregularError("a unit has ops of no layer, or one of them twice")
             placed[own] = True
             self._check(first, count, int(step[row]))

@@ -21,13 +21,14 @@ from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
-import simpy
-
-from simulator.engine.contention import Contention
 from simulator.engine.stream_graph import StreamGraph
 from simulator.ranks.classes import RankClasses
 from workload.op import Op
+
+if TYPE_CHECKING:
+    import simpy
 
 Waiters = list["StreamRun"]
 StreamRun = Generator[Waiters, None, None]
@@ -79,6 +80,10 @@ class Engine:
     """
 
     def __init__(self, network: RankClasses, *, overlaps: bool) -> None:
+        import simpy  # here, since the compiled engine needs neither of these
+
+        from simulator.engine.contention import Contention
+
         self.network = network
         self.ready: deque[StreamRun] = deque()
         self._env = simpy.Environment()

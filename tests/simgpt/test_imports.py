@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from simulator.engine.compiled import is_built
+
 ASK = """
 import sys
 from simgpt.cli import main
@@ -18,6 +20,7 @@ except SystemExit as end:
 print(*(name for name in {libraries!r} if name in sys.modules), file=sys.stderr)
 """
 HEAVY = ("torch", "matplotlib", "scipy", "networkx", "jinja2", "pandas", "dask", "distributed")
+NOT_NEEDED = ("cattrs", "numpy.ma", *(("simpy",) if is_built() else ()))
 FOR_PREDICTIONS = ("simpy", "numpy", "cattrs", "rich", "simulator", "topologies.machine")
 
 
@@ -26,7 +29,10 @@ FOR_PREDICTIONS = ("simpy", "numpy", "cattrs", "rich", "simulator", "topologies.
     [
         ("--help", (*HEAVY, *FOR_PREDICTIONS)),
         ("--version", (*HEAVY, *FOR_PREDICTIONS)),
-        ("predict tiny-30k -m frontier --plan data=2", HEAVY),
+        (
+            "predict tiny-30k -m frontier --plan data=2",
+            (*HEAVY, *NOT_NEEDED),
+        ),
         ("predict tiny-30k -m frontier --plan x=2,z=2,data=8 --json", HEAVY),
         ("why --help", HEAVY),
         ("report --help", HEAVY),

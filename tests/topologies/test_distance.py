@@ -20,7 +20,7 @@ SWITCH_S = 350e-9
 
 
 def between(name: str, node: int, to: int) -> float:
-    return float(switches_between(load_machine(name), np.array([node]), np.array([to]))[0])
+    return float(switches_between(load_machine(name).network, np.array([node]), np.array([to]))[0])
 
 
 def further(nodes: list[int], name: str = "frontier") -> float:

@@ -8,14 +8,17 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import topologies
 from topologies.errors import MachineError, SimgptError, UnitError
+from topologies.files.facts import put
+from topologies.files.schema import checked
 from topologies.hardware.profile import MeasuredTable, Profile
-from topologies.machine import machine_to_dict
-from topologies.machine_files import load_machine, machine_names, with_settings
+from topologies.machine import Machine, _explained, _machine, known_keys, machine_to_dict
+from topologies.machine_files import load_machine, machine_names, variant_names, with_settings
 
 FRONTIER = Path(topologies.__file__).parent / "machines" / "frontier.toml"
 
@@ -254,3 +257,16 @@ def test_loading_a_machine_imports_neither_networkx_nor_torch() -> None:
     )
     root = Path(topologies.__file__).parent.parent
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_a_machine_is_built_as_cattrs_builds_it(name: str) -> None:
+    for variant in variant_names(name) or [""]:
+        machine = load_machine(f"{name}:{variant}" if variant else name)
+        tables: dict[str, Any] = {}
+        known = known_keys(machine.interconnect.kind)
+        for path, value in checked(machine.entries, known, name).items():
+            put(tables, path, value)
+        expected = _explained(tables, Machine, name)
+        assert repr(_machine(tables, name)) == repr(expected)  # an integer is no float
+        assert machine == dataclasses.replace(expected, entries=machine.entries)

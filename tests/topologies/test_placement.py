@@ -19,7 +19,7 @@ FRONTIER = load_machine("frontier")
 def groups_of(placement: Placement) -> list[int]:
     """Nodes in each dragonfly group that the placement uses, most first."""
     nodes = np.unique(placement.node)
-    counts = np.bincount(wiring(FRONTIER).group[nodes])
+    counts = np.bincount(wiring(FRONTIER.network).group[nodes])
     return sorted(counts[counts > 0].tolist(), reverse=True)
 
 
@@ -147,7 +147,7 @@ def test_the_reach_of_an_axis(inner: int, size: int, expected: Locality, words: 
 
 
 def test_sixteen_nodes_of_frontier_share_four_switches() -> None:
-    wires = wiring(FRONTIER)
+    wires = wiring(FRONTIER.network)
     assert wires.switches == 74 * 32
     assert np.unique(wires.switch[:16]).tolist() == [0, 1, 2, 3]
     assert wires.switch[16].tolist() == [4, 5, 6, 7]

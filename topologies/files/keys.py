@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from topologies.files.units import Unit
+from topologies.session import session_cached
 
 MOST_COUNT = 1_000_000
 
@@ -40,8 +41,13 @@ class KeyedField:
     key: Key
 
 
-def keyed_fields(cls: type) -> Iterator[KeyedField]:
+@session_cached(64)
+def fields_of(cls: type) -> tuple[KeyedField, ...]:
     """The fields of a dataclass that carry a `Key`, in order."""
+    return tuple(_keyed_fields(cls))
+
+
+def _keyed_fields(cls: type) -> Iterator[KeyedField]:
     hints = get_type_hints(cls, include_extras=True)
     for field in dataclasses.fields(cls):
         hint = hints[field.name]

@@ -9,25 +9,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
-from cattrs import BaseValidationError, Converter
-
 from topologies.errors import MachineError, UnitError
 from topologies.files.facts import Fact
-from topologies.files.keys import MOST_COUNT, keyed_fields
+from topologies.files.keys import fields_of
 from topologies.files.printable import printable, shown
+from topologies.files.structured import structured
 from topologies.files.units import Unit, quantity
 
 LEAST_NUMBER, MOST_NUMBER = 1e-30, 1e30  # of any quantity in SI that is not 0
-
-
-def _whole(value: Any, _: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MOST_COUNT:
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
-
-
-_CONVERTER = Converter()
-_CONVERTER.register_structure_hook(int, _whole)
 
 
 @dataclass(frozen=True)
@@ -61,7 +50,7 @@ class Leaf:
 
 def leaves(cls: type, prefix: str = "", inside: str = "") -> Iterator[Leaf]:
     """Every key that a file may have for a dataclass whose fields carry a `Key`."""
-    for field in keyed_fields(cls):
+    for field in fields_of(cls):
         key = field.key
         path = prefix + key.name
         inner = _dataclass_in(field.type)
@@ -131,8 +120,8 @@ def _plain(leaf: Leaf, value: Any, origin: str) -> Any:
         return int(value)
     if get_origin(leaf.type) is tuple and isinstance(value, tuple):
         try:
-            return _CONVERTER.structure(value, leaf.type)
-        except (BaseValidationError, ValueError, TypeError):
+            return structured(leaf.type, value)
+        except (ValueError, TypeError):
             pass
     given = list(value) if isinstance(value, tuple) else value
     raise MachineError(f"{origin}: {leaf.key} = {given!r} does not fit; it wants {_wish(leaf)}")

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
+from topologies.arrays import Indices
 
 Matrix = NDArray[np.float64]
 
@@ -22,17 +25,52 @@ _FULL = 1 - 1e-3  # a bundle this close to the most loaded one is full
 
 
 @dataclass(frozen=True, eq=False)
+class _Pairs:
+    """The pairs of groups with traffic on detours, by sender and by receiver.
+
+    Rings over nodes in order send from most groups to one or two others, so pairs are far fewer
+    than n * n.
+    """
+
+    source: Indices
+    target: Indices
+    groups: int
+
+    @cached_property
+    def _by_target(self) -> Indices:
+        return np.argsort(self.target, kind="stable")
+
+    def load(self, detoured: Matrix) -> Matrix:
+        """The load of detours (pairs, k) on the bundles: (g, k) and (k, h) of every way from g over
+        k to h."""
+        load = np.zeros((self.groups, self.groups))
+        order = self._by_target
+        for ends, rows, bundles in (
+            (self.target[order], detoured[order], load.T),
+            (self.source, detoured, load),
+        ):
+            begins = np.flatnonzero(np.diff(ends, prepend=-1))
+            if begins.size:
+                bundles[ends[begins]] += np.add.reduceat(rows, begins, axis=0)
+        return load
+
+    def least(self, bundles: Matrix) -> Matrix:
+        """The lesser value of the two bundles on each way, (pairs, k)."""
+        return np.minimum(bundles[self.source], bundles.T[self.target])
+
+
+@dataclass(frozen=True, eq=False)
 class _Split:
-    """How the demand is routed: `straight` (n, n), and of the groups `rows` that send more than
-    that, what each sends to each group h over each group k: `detoured` (rows, h, k)."""
+    """How the demand is routed: `straight` (n, n), and what each of the `pairs` that have more
+    traffic than that sends over each group k: `detoured` (pairs, k)."""
 
     straight: Matrix
-    rows: NDArray[np.int64]
+    pairs: _Pairs
     detoured: Matrix
 
     def load(self) -> Matrix:
         """What each bundle carries."""
-        return self.straight + _detour_load(self.rows, self.detoured)
+        return self.straight + self.pairs.load(self.detoured)
 
 
 def granted(demand: Matrix, bundle: float) -> Matrix:
@@ -109,28 +147,20 @@ def _at_stretch(demand: Matrix, left: Matrix, stretch: float) -> _Split | None:
     over = np.where(demand - straight > 1e-9 * demand, demand - straight, 0.0)
     if 2 * over.sum() > room.sum() * (1 + 1e-9):
         return None
-    rows = np.flatnonzero(over.any(axis=1))
-    wanted = over[rows]
-    weight = np.minimum(room[rows][:, None, :], room.T[None, :, :])
+    source, target = np.nonzero(over)
+    pairs, wanted = _Pairs(source, target, len(demand)), over[source, target]
+    weight = pairs.least(room)
     for _ in range(_ROUNDS):
-        total = weight.sum(axis=2)
-        if ((total <= 0) & (wanted > 0)).any():
+        total = weight.sum(axis=1)
+        if (total <= 0).any():
             return None
-        share = np.divide(wanted, total, out=np.zeros_like(wanted), where=total > 0)
-        detoured = weight * share[:, :, None]
-        load = _detour_load(rows, detoured)
+        detoured = weight * (wanted / total)[:, None]
+        load = pairs.load(detoured)
         if (load <= room * (1 + 1e-9)).all():
-            return _Split(straight, rows, detoured)
+            return _Split(straight, pairs, detoured)
         fits = np.minimum(1.0, np.divide(room, load, out=np.ones_like(load), where=load > 0)) ** 2
-        weight = detoured * np.minimum(fits[rows][:, None, :], fits.T[None, :, :])
+        weight = detoured * pairs.least(fits)
     return None
-
-
-def _detour_load(rows: NDArray[np.int64], detoured: Matrix) -> Matrix:
-    """The load of detours on the bundles: (g, k) and (k, h) of every way from g over k to h."""
-    load: Matrix = detoured.sum(axis=0).T
-    load[rows] += detoured.sum(axis=1)
-    return load
 
 
 def _worst(split: _Split, left: Matrix) -> float:
@@ -142,11 +172,13 @@ def _worst(split: _Split, left: Matrix) -> float:
 def _crossing(split: _Split, full: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The pairs with traffic on a full bundle."""
     found = full & (split.straight > 0)
-    on_way = (split.detoured > 0) & (full[split.rows][:, None, :] | full.T[None, :, :])
-    found[split.rows] |= on_way.any(axis=2)
+    source, target = split.pairs.source, split.pairs.target
+    on_way = (split.detoured > 0) & (full[source] | full.T[target])
+    found[source, target] |= on_way.any(axis=1)
     return found
 
 
-def _only(split: _Split, pairs: NDArray[np.bool_]) -> _Split:
-    kept = np.where(pairs[split.rows][:, :, None], split.detoured, 0.0)
-    return _Split(np.where(pairs, split.straight, 0.0), split.rows, kept)
+def _only(split: _Split, kept: NDArray[np.bool_]) -> _Split:
+    of_pair = kept[split.pairs.source, split.pairs.target]
+    detoured = np.where(of_pair[:, None], split.detoured, 0.0)
+    return _Split(np.where(kept, split.straight, 0.0), split.pairs, detoured)

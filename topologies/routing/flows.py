@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.arrays import Indices
-from topologies.machine import Machine
+from topologies.network import Network
 from topologies.routing.group_nodes import Visits, devices_in
 from topologies.routing.routes import Crossings, Hops, fair_rates
 from topologies.routing.wiring import wiring
@@ -29,7 +29,7 @@ class _Channels:
     group_of_flow: Indices
 
 
-def ring_rates_across(machine: Machine, visits: Visits) -> NDArray[np.float64]:
+def ring_rates_across(network: Network, visits: Visits) -> NDArray[np.float64]:
     """Bytes/s of each group's ring over the network; infinite for groups inside one node.
 
     All rings run at once and share NICs and the links between switches by max-min fairness.
@@ -40,12 +40,12 @@ def ring_rates_across(machine: Machine, visits: Visits) -> NDArray[np.float64]:
     across = visits.nodes_of_group > 1
     if not across.any():
         return rates
-    channels = _channels(machine, visits, across)
+    channels = _channels(network, visits, across)
     hops = _hops(visits, channels)
-    wires = wiring(machine)
+    wires = wiring(network)
     link = wires.nic_link(hops.node, hops.nic)
     ends = Crossings(hops.flow, link, np.full(wires.nic_links, wires.nic_bytes_per_s))
-    flow_rates = fair_rates(machine, hops, ends, len(channels.group_of_flow))
+    flow_rates = fair_rates(network, hops, ends, len(channels.group_of_flow))
     sums = np.bincount(channels.group_of_flow, weights=flow_rates, minlength=visits.groups)
     rates[across] = sums[across]
     return rates
@@ -66,12 +66,12 @@ def _hops(visits: Visits, channels: _Channels) -> Hops:
     )
 
 
-def _channels(machine: Machine, visits: Visits, across: NDArray[np.bool_]) -> _Channels:
+def _channels(network: Network, visits: Visits, across: NDArray[np.bool_]) -> _Channels:
     """Channels of the groups across nodes: as many as the most NICs that a group has in a node."""
     rows = np.flatnonzero(across[visits.group])
-    masks, pattern = np.unique(visits.devices[rows], return_inverse=True)
-    nics = [_nics_of(machine, int(mask)) for mask in masks]
-    table = np.array([[own[c % len(own)] for c in range(machine.node.nics.count)] for own in nics])
+    masks, pattern = _different(visits.devices[rows])
+    nics = [_nics_of(network, int(mask)) for mask in masks]
+    table = np.array([[own[c % len(own)] for c in range(network.node.nics.count)] for own in nics])
     number = np.array([len(own) for own in nics])[pattern]
     per_group = np.zeros(visits.groups, dtype=np.int64)
     np.maximum.at(per_group, visits.group[rows], number)
@@ -88,5 +88,12 @@ def _channels(machine: Machine, visits: Visits, across: NDArray[np.bool_]) -> _C
     )
 
 
-def _nics_of(machine: Machine, mask: int) -> list[int]:
-    return sorted({machine.node.nics.of_device[device] for device in devices_in(mask)})
+def _different(values: Indices) -> tuple[Indices, Indices]:
+    """The different values in order, and which of them each is; most are as the one before."""
+    begins = np.diff(values, prepend=-1) != 0
+    different, which = np.unique(values[begins], return_inverse=True)
+    return different, which.reshape(-1)[np.cumsum(begins) - 1]
+
+
+def _nics_of(network: Network, mask: int) -> list[int]:
+    return sorted({network.node.nics.of_device[device] for device in devices_in(mask)})

@@ -83,7 +83,7 @@ def machine_graph(machine: Machine) -> nx.Graph:
         )
     if joined:
         about = {"kind": "endpoint", "links": 1, "bytes_per_s": machine.node.nics.bytes_per_s}
-        plugs = wiring(machine).switch.tolist()
+        plugs = wiring(machine.network).switch.tolist()
         graph.add_edges_from(
             (("nic", n, k), _switch(machine.interconnect, number), about)
             for n, switches in enumerate(plugs)

@@ -19,22 +19,22 @@ from numpy.typing import NDArray
 
 from topologies.arrays import Indices
 from topologies.hardware.interconnect import Dragonfly, FatTree, Interconnect
-from topologies.machine import Machine
+from topologies.network import Network
 from topologies.routing.group_nodes import Visits
 from topologies.routing.wiring import wiring
 
 
-def further_seconds(machine: Machine, visits: Visits) -> float:
+def further_seconds(network: Network, visits: Visits) -> float:
     """What distance adds to each hop of the rings of an axis: their mean over the ring's hops.
 
     The farthest group counts for all of its axis: who works in step waits for it, and ranks that
     are alike stay alike. Zero where no group leaves its node.
     """
     rows = np.flatnonzero(visits.nodes_of_group[visits.group] > 1)
-    fabric = machine.interconnect
+    fabric = network.interconnect
     if not rows.size or not isinstance(fabric, Dragonfly | FatTree):
         return 0.0
-    passed = switches_between(machine, visits.node[rows], visits.node[visits.following[rows]])
+    passed = switches_between(network, visits.node[rows], visits.node[visits.following[rows]])
     group = visits.group[rows]
     sums = np.bincount(group, weights=passed - 1.0)
     counts = np.bincount(group)
@@ -42,7 +42,7 @@ def further_seconds(machine: Machine, visits: Visits) -> float:
     return float(mean.max()) * fabric.switch_latency_s
 
 
-def switches_between(machine: Machine, node: Indices, to: Indices) -> NDArray[np.float64]:
+def switches_between(network: Network, node: Indices, to: Indices) -> NDArray[np.float64]:
     """The switches that a minimal route passes between NICs of one index on different nodes.
 
     One, where they hang on the same switch; two in a dragonfly group, three in a fat tree. From
@@ -50,10 +50,10 @@ def switches_between(machine: Machine, node: Indices, to: Indices) -> NDArray[np
     ends on the receiver's, and one more for each of the two that is not so. Not modelled: detours,
     and the length of cables.
     """
-    wires = wiring(machine)
+    wires = wiring(network)
     same = wires.switch[node, 0] == wires.switch[to, 0]
     apart = wires.group[node] != wires.group[to]
-    inside, between = _passed(machine.interconnect)
+    inside, between = _passed(network.interconnect)
     return np.where(same, 1.0, np.where(apart, between, inside))
 
 

@@ -164,7 +164,7 @@ def _nic_sort(machine: Machine, nics: NDArray[np.float64]) -> list[Load]:
 
 def _switch_sort(machine: Machine, busy: Sequence[tuple[RingTraffic, Visits]]) -> list[Load]:
     """The bundles between a dragonfly's groups, or the uplinks of a fat tree's leaves."""
-    fabric, wires = machine.interconnect, wiring(machine)
+    fabric, wires = machine.interconnect, wiring(machine.network)
     if not isinstance(fabric, Dragonfly | FatTree):
         return []
     ends = fabric.groups if isinstance(fabric, Dragonfly) else fabric.units

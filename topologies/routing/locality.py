@@ -42,7 +42,7 @@ class Locality:
 
 def locality(machine: Machine, placement: Placement, members: Indices) -> Locality:
     """The reach of an axis's groups, given as (groups, p) ranks."""
-    wires = wiring(machine)
+    wires = wiring(machine.network)
     node = placement.node[members]
     nodes = _most_different(node)
     groups = _most_different(wires.group[node])

@@ -46,12 +46,13 @@ def flow_rates(machine: Machine, placement: Placement, source: Indices, target: 
         next_node=next_node[across],
         next_nic=nic_of[next_device[across]],
     )
-    rates[moving] = fair_rates(machine, hops, inner.joined(_ends(machine, hops)), len(moving))
+    ends = inner.joined(_ends(machine, hops))
+    rates[moving] = fair_rates(machine.network, hops, ends, len(moving))
     return rates
 
 
 def _ends(machine: Machine, hops: Hops) -> Crossings:
-    wires = wiring(machine)
+    wires = wiring(machine.network)
     out = wires.nic_link(hops.node, hops.nic)
     into = wires.nic_links + wires.nic_link(hops.next_node, hops.next_nic)
     capacity = np.full(2 * wires.nic_links, wires.nic_bytes_per_s)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from topologies.arrays import Indices
 from topologies.hardware.interconnect import Dragonfly, FatTree
-from topologies.machine import Machine
+from topologies.network import Network
 from topologies.routing.adaptive_routing import granted
 from topologies.routing.max_min import max_min_rates
 from topologies.routing.wiring import Wiring, wiring
@@ -49,18 +49,19 @@ class Crossings:
 
     def rates(self, flows: int) -> Rates:
         """The max-min fair rates of flows 0 to flows - 1, each of which crosses a link."""
-        used, link = np.unique(self.link, return_inverse=True)
-        return max_min_rates(self.flow, link.reshape(-1), self.capacity[used], flows)
+        used = np.bincount(self.link, minlength=len(self.capacity)) > 0
+        link = (np.cumsum(used) - 1)[self.link]
+        return max_min_rates(self.flow, link, self.capacity[used], flows)
 
 
-def fair_rates(machine: Machine, hops: Hops, ends: Crossings, flows: int) -> Rates:
+def fair_rates(network: Network, hops: Hops, ends: Crossings, flows: int) -> Rates:
     """The rates of flows that cross NICs and other links at their `ends`, and the switches.
 
     On an adaptive dragonfly, what the ends would let through is the demand that routing spreads
     over the bundles; what it then grants to a pair of groups is shared by the flows of that pair.
     """
-    fabric = machine.interconnect
-    wires = wiring(machine)
+    fabric = network.interconnect
+    wires = wiring(network)
     if isinstance(fabric, FatTree):
         return ends.joined(_up_and_down(fabric, wires, hops)).rates(flows)
     if not isinstance(fabric, Dragonfly):

@@ -8,7 +8,7 @@ import numpy as np
 
 from topologies.arrays import Indices
 from topologies.hardware.interconnect import Dragonfly, FatTree, Interconnect
-from topologies.machine import Machine
+from topologies.network import Network
 from topologies.session import session_cached
 
 
@@ -39,18 +39,18 @@ class Wiring:
 
 
 @session_cached(16)
-def wiring(machine: Machine) -> Wiring:
+def wiring(network: Network) -> Wiring:
     """The wiring of all nodes of a machine.
 
     In a dragonfly group, as many nodes as a switch has endpoints share as many switches as a node
     has NICs: on Frontier NIC k of the 16 nodes of chassis c is on switch 4c + k. Source: the OLCF
     user guide says which nodes share switches; which NIC is on which of them is assumed.
     """
-    fabric, nics = machine.interconnect, machine.node.nics.count
-    node = np.arange(machine.nodes, dtype=np.int64)
+    fabric, nics = network.interconnect, network.node.nics.count
+    node = np.arange(network.nodes, dtype=np.int64)
     nic = np.arange(nics, dtype=np.int64)
     group, switch, switches = _plugs(fabric, node, nic)
-    left = machine.node.nics.bytes_per_s * (1 - fabric.background)
+    left = network.node.nics.bytes_per_s * (1 - fabric.background)
     return Wiring(group=group, switch=switch, switches=switches, nic_bytes_per_s=left)
 
 
