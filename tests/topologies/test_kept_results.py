@@ -266,6 +266,24 @@ def test_what_is_kept_takes_a_bounded_part_of_the_disk_the_least_recently_used_g
     assert paths[5].exists()
 
 
+def test_files_of_others_in_the_folder_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's own folder may have been named."""
+    monkeypatch.setattr(kept_values, "MOST_FILES", 1)
+    others = [tmp_path / name for name in ("thesis.tex", "run.values", f"{'0' * 64}.values.old")]
+    drafts = [tmp_path / f".{'0' * 64}.values-{'1' * 16}", tmp_path / f"{'0' * 64}.values"]
+    for path in (*others, *drafts):
+        path.write_bytes(b"kept")
+        os.utime(path, (0, 0))
+    values = KeptValues(tmp_path, SUBJECT)
+    values.put(KEY, bytes(10))
+    values.save()
+    assert all(path.read_bytes() == b"kept" for path in others)
+    assert not any(path.exists() for path in drafts)
+    assert KeptValues(tmp_path, SUBJECT).get(KEY) == bytes(10)
+
+
 def test_a_file_takes_a_bounded_part_and_the_oldest_values_go_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

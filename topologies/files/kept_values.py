@@ -13,6 +13,7 @@ that do so at the same moment, the values of one are lost and will be computed a
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 from contextlib import suppress
@@ -26,6 +27,7 @@ SIZE = 32  # bytes of a digest, and of a key
 MOST_FILE_BYTES = 1 << 22
 MOST_BYTES, MOST_FILES = 1 << 26, 512  # of all files in the folder
 _NUMBER = np.dtype("<i8")
+_OWN_NAME = re.compile(r"[0-9a-f]{64}\.values|\.[0-9a-f]{64}\.values-[0-9a-f]{16}")
 _HEAD = len(MAGIC) + 2 * SIZE + _NUMBER.itemsize
 _OVERHEAD = SIZE + _NUMBER.itemsize  # of a value, beside itself
 
@@ -140,9 +142,10 @@ def _replace(path: Path, data: bytes) -> None:
 
 def _remove_oldest(kept: Path) -> None:
     """Remove the files that were not used for longest, drafts of dead processes among them, until
-    the folder is within its bounds."""
+    they are within their bounds. Files that others put there are left alone."""
     with os.scandir(kept.parent) as entries:
-        found = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries]
+        own = [entry for entry in entries if _OWN_NAME.fullmatch(entry.name)]
+    found = [(entry.stat(follow_symlinks=False), entry.path) for entry in own]
     others = sorted((at.st_mtime, at.st_size, path) for at, path in found if path != str(kept))
     total, count = sum(at.st_size for at, _ in found), len(found)
     for _, size, path in others:
