@@ -64,11 +64,32 @@ class Structure:
 
     def persistent(self, nbytes: Sequence[int]) -> Bytes:
         """Bytes by role that are there all the time, (roles,)."""
+        return self._by_role(nbytes, self._persistent)
+
+    def inputs(self, nbytes: Sequence[int]) -> Bytes:
+        """Those of them that are there for each micro-batch: its tokens."""
+        return self._by_role(nbytes, self._inputs)
+
+    def _by_role(self, nbytes: Sequence[int], places: Indices) -> Bytes:
         level = np.zeros(len(ROLES), dtype=np.int64)
-        for buffer, size in zip(self.buffers.values(), nbytes, strict=True):
-            if buffer.persistent:
-                level[ROLES.index(buffer.role)] += size
+        np.add.at(level, self._roles[places], np.array(nbytes, dtype=np.int64)[places])
         return level
+
+    @cached_property
+    def _roles(self) -> Indices:
+        """The role of each buffer."""
+        roles = [ROLES.index(buffer.role) for buffer in self.buffers.values()]
+        return np.array(roles, dtype=np.int64)
+
+    @cached_property
+    def _persistent(self) -> Indices:
+        return np.flatnonzero([buffer.persistent for buffer in self.buffers.values()])
+
+    @cached_property
+    def _inputs(self) -> Indices:
+        """Those of the first micro-batch."""
+        first = [each.persistent and each.micro_batch == 0 for each in self.buffers.values()]
+        return np.flatnonzero(first)
 
     def changes(self, nbytes: Sequence[int]) -> tuple[Bytes, Bytes]:
         """Bytes by role, (roles, ops), that come with each op, and that are free after it; without

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import overload
 
 import numpy as np
@@ -203,19 +202,9 @@ class WholeProgram:
         if omitted:
             stop, own = self.recurring.stop, self.recurring.copied
             levels[:, stop:] += omitted * (born - gone)[:, own].sum(axis=1, keepdims=True)
-            levels += omitted * self._inputs[:, None]
+            levels += omitted * self.program.outline.inputs(self.program.nbytes)[:, None]
         at = int((levels.sum(axis=0) - levels[ROLES.index(HOST)]).argmax())
         return use_of(levels[:, at], self._name(at, omitted if at >= stop else 0))
-
-    @cached_property
-    def _inputs(self) -> Bytes:
-        """Bytes by role that are there all the time for each micro-batch: its tokens."""
-        level = np.zeros(len(ROLES), dtype=np.int64)
-        pairs = zip(self.program.outline.buffers.values(), self.program.nbytes, strict=True)
-        for buffer, nbytes in pairs:
-            if buffer.persistent and buffer.micro_batch == 0:
-                level[ROLES.index(buffer.role)] += nbytes
-        return level
 
     def _name(self, at: int, later: int) -> str:
         """The name of an op, so many micro-batches later."""

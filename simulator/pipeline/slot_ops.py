@@ -187,10 +187,7 @@ class StageKind:
         """Bytes by role that are there all the time, with the tokens of so many micro-batches."""
         outline, nbytes = self.program.outline, self.program.nbytes
         level = outline.persistent(nbytes)
-        pairs = zip(outline.buffers.values(), nbytes, strict=True)
-        each = sum(n for b, n in pairs if b.persistent and b.micro_batch == 0)
-        level[ROLES.index("workspace")] += (micro_batches - len(samples(self.plan))) * each
-        return level
+        return level + (micro_batches - len(samples(self.plan))) * outline.inputs(nbytes)
 
 
 def kind_of(
