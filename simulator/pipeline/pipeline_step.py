@@ -21,7 +21,7 @@ from types import MappingProxyType
 from simulator.attribution.breakdown import parts_of
 from simulator.costs.analytic import ComputeCosts
 from simulator.engine.simulate import KnownDurations, carry_outs, durations_of, simulate_tasks
-from simulator.engine.streams import RankTask
+from simulator.engine.streams import OpTicks, RankTask
 from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule, SlotTimes, simulate_schedule
 from simulator.pipeline.slot_cost import SlotCost, ends_of_all, floors_of, slot_cost, with_tail
 from simulator.pipeline.slot_ops import SlotOps
@@ -89,16 +89,9 @@ class PipelineRun:
 
     def step(self) -> StepResult | None:
         """The whole step; None if it is not yet in its steady state."""
-        stage_orders, plan = self.stage_orders, self.stage_orders.plan
-        schedule = SlotSchedule(
-            orders=stage_orders.orders,
-            ticks=[self.slot_ticks(stage) for stage in range(plan.pipe)],
-            links=[self.link_ticks(stage) for stage in range(plan.pipe)],
-            overlapped="pp" in plan.overlap,
-            micro_batches=stage_orders.small.micro_batches,
-        )
+        plan, schedule = self.stage_orders.plan, self.schedule()
         times = simulate_schedule(schedule)
-        folded = FoldedSchedule(plan, stage_orders.small, schedule, times)
+        folded = FoldedSchedule(plan, self.stage_orders.small, schedule, times)
         if not folded.is_steady:
             return None
         return self._step(schedule, times, folded.shift_ticks)
@@ -187,24 +180,40 @@ class PipelineRun:
         for part, begin, carry_in in zip(every[:-1], own.start, carry_ins, strict=False):
             if self.cost_of(stage, part, carry_in).has_tails:
                 floors = floors_of(kind, part.ops, begin, known)
-                tasks = self._tasks(stage, part, carry_in, floors)
+                tasks = self.tasks(stage, part, carry_in, floors)
                 known |= ends_of_all(tasks, simulate_tasks(tasks, *self._how))
         end, count = kind.ending(order[-1]), len(kind.part(order[-1]).ops)
         floors = {**floors_of(kind, end.ops, own.start[-1], known), count: own.free[-1]}
-        return self._tasks(stage, end, carry_ins[-1], floors)
+        return self.tasks(stage, end, carry_ins[-1], floors)
 
-    def _tasks(
+    def tasks(
         self,
         stage: int,
         part: SlotOps,
         carry_ins: CarryIns,
         floors: Mapping[int, int] = MappingProxyType({}),
     ) -> list[RankTask]:
+        """A slot as each of the stage's rank classes runs it."""
         pairs = zip(self._classes(stage), carry_ins, strict=True)
         return [
             RankTask(number, part.graph, part.ops, floors, dict(carry_in))
             for number, carry_in in pairs
         ]
+
+    def simulated(self, tasks: Sequence[RankTask]) -> list[OpTicks]:
+        """When the ops of tasks start and end."""
+        return simulate_tasks(tasks, *self._how)
+
+    def schedule(self) -> SlotSchedule:
+        """The schedule with the durations of slots and messages."""
+        stage_orders, plan = self.stage_orders, self.stage_orders.plan
+        return SlotSchedule(
+            orders=stage_orders.orders,
+            ticks=[self.slot_ticks(stage) for stage in range(plan.pipe)],
+            links=[self.link_ticks(stage) for stage in range(plan.pipe)],
+            overlapped="pp" in plan.overlap,
+            micro_batches=stage_orders.small.micro_batches,
+        )
 
     @cached_property
     def carry_ins(self) -> list[list[CarryIns]]:
@@ -218,7 +227,7 @@ class PipelineRun:
             result.append(carry_in)
             key = part, carry_in
             if key not in known:
-                tasks = self._tasks(stage, part, carry_in)
+                tasks = self.tasks(stage, part, carry_in)
                 left = carry_outs(tasks, *self._how)
                 known[key] = tuple(tuple(streams.items()) for streams in left)
             carry_in = known[key]
@@ -233,7 +242,7 @@ class PipelineRun:
         """A slot as this stage runs it."""
         near = stage, part, carry_ins
         if near not in self.known_costs:
-            tasks = self._tasks(stage, part, carry_ins)
+            tasks = self.tasks(stage, part, carry_ins)
             same = part, *map(bytes, durations_of(tasks, *self._how))
             others = self.known_alike.setdefault(same, [])
             alike = (cost for other, cost in others if self._meet_alike(stage, other))
