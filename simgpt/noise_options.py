@@ -22,11 +22,6 @@ KEYS = ("noise", "slow", "spread", "samples", "seed")
 SAMPLES, MOST_SAMPLES = 30, 10_000
 MOST_SEED = 2**32 - 1
 LEAST = 0.0005  # of the excess: parts below are left out of the text
-CAUSES = {
-    "pipe": "waiting for other stages",
-    "own ops": "the rank's own compute",
-    "end": "between its end and the step's",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +180,8 @@ def answered(
 
 def describe_noise(found: Variability) -> str:
     """The answer as a person reads it."""
+    from simulator.noise.played import cause_of
+
     low, high = found.interval_s
     slow = found.slow_device
     facts = [
@@ -213,11 +210,6 @@ def describe_noise(found: Variability) -> str:
 
 def _place(axes: str | None) -> str:
     return "nothing" if axes is None else "stages" if axes == "pipe" else f"collectives of {axes}"
-
-
-def cause_of(key: str) -> str:
-    """A part of the excess in words."""
-    return CAUSES.get(key, f"waiting at collectives of {key}")
 
 
 def noise_words(found: Variability) -> str:

@@ -13,6 +13,11 @@ from simulator.noise.noise import Draw
 from simulator.noise.stage_ranks import Clocks
 
 OWN, END = "own ops", "end"
+CAUSES = {
+    "pipe": "waiting for other stages",
+    OWN: "the rank's own compute",
+    END: "between its end and the step's",
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,11 @@ class Played:
         parts = {key: sums / ranks + np.zeros_like(ticks) for key, sums in waited.ticks.items()}
         own = mean - sum(parts.values(), np.zeros_like(ticks))
         return cls(ticks, {OWN: own, **parts, END: ticks - mean})
+
+
+def cause_of(part: str) -> str:
+    """A part of the excess in words."""
+    return CAUSES.get(part, f"waiting at collectives of {part}")
 
 
 class AllRanks(Protocol):
