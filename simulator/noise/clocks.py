@@ -179,7 +179,8 @@ class RankClocks:
                 if step.is_across:
                     latest = yield step.meeting, step.axes, latest
                 self._meet(step, latest)
-            self._last(step, number, draw)
+            else:
+                self._last(step, number, draw)
             self._keep(step)
 
     def _owned(self, stream: str) -> Clocks:
@@ -203,17 +204,21 @@ class RankClocks:
         self._kept.discard(stream)
 
     def _meet(self, step: OpStep, latest: Clocks) -> None:
-        """All ranks of a group go on from the latest arrival."""
+        """All ranks of a group go on from the latest arrival, and end so much later."""
         before = self.stream(step.stream)
         if self.waited is not None and step.stream == COMPUTE:
             times = before.shape[1] * len(before) // latest.size
             self.waited.add(step.key, before, latest, times)
         clock = np.empty_like(self.begin)
-        self.ranks.spread(latest, step.axes, clock)
+        if isinstance(step.ticks, float):
+            self.ranks.spread(latest + step.ticks, step.axes, clock)
+        else:
+            self.ranks.spread(latest, step.axes, clock)
+            clock += step.ticks[self.ranks.class_of]
         self._replace(step.stream, clock)
 
     def _last(self, step: OpStep, number: int, draw: StageDraw) -> None:
-        """Add an op's duration."""
+        """Add the duration of an op that meets nobody."""
         ticks = step.ticks
         if isinstance(ticks, np.ndarray):
             ticks = ticks[self.ranks.class_of]
