@@ -8,15 +8,13 @@ these grew, as the mean of all ranks and samples: the growth at an axis is the t
 stand still there because another member of their group is late. So an axis with a large share
 passes the delay of few ranks on to many. All parts together are the excess, exactly.
 
-Cost: one execution of all ops on all ranks for each sample (`clocks.py`), on as many threads as
-there are processors: numpy runs outside the interpreter's lock.
+Cost: one execution of all ops on all ranks for each sample (`clocks.py`), one after another. Two
+threads take longer than one: numpy's calls are too short to share the interpreter's lock.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -43,9 +41,8 @@ SLOWER_BY = 0.1  # of the one slow device, where none was named
 DEVICES = 8  # that are tried as the slow one
 WIDTH = 1 << 15  # clocks side by side: 256 KB, which a core's cache holds
 CALL = 4_000  # clocks that take as long as calling numpy for them
-MOST_CLOCKS = 10**12  # a quarter of an hour on two cores
+MOST_CLOCKS = 10**12  # some twenty minutes
 MOST_SLOTS = 250_000
-MOST_THREADS = 16
 Progress = Callable[[int, int], None]
 
 
@@ -140,7 +137,7 @@ def variability(
 ) -> Variability:
     """Draw so many samples of the step that `predict` predicts from the same arguments.
 
-    The same seed gives the same answer, whatever the number of threads.
+    The same seed gives the same answer.
     """
     if plan.pipe > 1 and plan.pipe * plan.micro_batches > MOST_SLOTS:
         raise _too_much(f"{plan.micro_batches:,} micro-batches on {plan.pipe} stages")
@@ -237,14 +234,9 @@ def _batches(
 
 
 def _executed(jobs: Sequence[Job], progress: Progress) -> Iterator[Played]:
-    threads = min(MOST_THREADS, len(jobs), len(os.sched_getaffinity(0)))
-    pool = ThreadPoolExecutor(max(1, threads))
-    try:
-        for done, future in enumerate([pool.submit(job) for job in jobs]):
-            progress(done, len(jobs))
-            yield future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    for done, job in enumerate(jobs):
+        progress(done, len(jobs))
+        yield job()
 
 
 def _joined(played: Sequence[Played]) -> Played:
