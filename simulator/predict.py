@@ -159,9 +159,9 @@ def predict(
     """
     _check_slots(plan)
     fabric = fabric_of(machine, plan.grid.ranks, placement)
-    costs = _costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
+    costs = op_costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
     simulated = partial(_simulated, gpt, plan, costs, fabric, fold, kernels.habits)
-    forms = _forms(gpt, plan, costs)
+    forms = plan_forms(gpt, plan, costs)
     step = simulated(forms)
     prediction = _prediction(gpt, plan, machine, step)
     if forms:
@@ -188,13 +188,14 @@ def _simulated(
     return simulate(gpt, plan, costs, fabric, fold=fold, forms=forms, habits=habits)
 
 
-def _costs(
+def op_costs(
     plan: Plan,
     machine: Machine,
     ranks_per_node: int,
     op_seconds: Mapping[str, float] | None,
     kernels: SoftwareStack,
 ) -> ComputeCosts:
+    """The costs of a plan's compute ops, as `predict` is told of them."""
     if op_seconds is None:
         if kernels.tabled:
             return PublishedCosts(machine, plan.grid.ranks, kernels)
@@ -230,10 +231,11 @@ def _check_timeline(plan: Plan, step: StepResult) -> None:
 def forms_on(gpt: GPT, plan: Plan, machine: Machine) -> Forms:
     """The matmul forms that a plan which tunes them has on a machine; none for any other plan."""
     fabric = fabric_of(machine, plan.grid.ranks)
-    return _forms(gpt, plan, compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks))
+    return plan_forms(gpt, plan, compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks))
 
 
-def _forms(gpt: GPT, plan: Plan, costs: ComputeCosts) -> Forms:
+def plan_forms(gpt: GPT, plan: Plan, costs: ComputeCosts) -> Forms:
+    """The same with these costs."""
     return fastest_forms(gpt, plan, costs) if plan.matmul_forms == "tuned" else PLAIN
 
 

@@ -13,7 +13,7 @@ from topologies.files.facts import Fact, put, read_facts, write_facts
 from topologies.files.keys import Key, fields_of
 from topologies.files.schema import Leaf, checked, leaves, nearest
 from topologies.files.structured import structured
-from topologies.hardware.device import Attention, Device, Draw, Matmul
+from topologies.hardware.device import Attention, Device, Draw, Matmul, Variability
 from topologies.hardware.interconnect import KINDS, Dragonfly, FatTree, Interconnect, NoInterconnect
 from topologies.hardware.node import Host, Links, Nics, Node
 from topologies.hardware.profile import MeasuredTable, Profile
@@ -200,8 +200,9 @@ def _converter() -> Converter:
     from cattrs.gen import make_dict_structure_fn, override
 
     converter = Converter(forbid_extra_keys=True)
-    parts = (Matmul, Attention, Draw, Device, Links, Host, Nics, Node, Dragonfly, FatTree)
-    for cls in (*parts, NoInterconnect, *PARTS, Power, Profile, MeasuredTable, Machine):
+    of_node = (Matmul, Attention, Draw, Variability, Device, Links, Host, Nics, Node)
+    others = (Dragonfly, FatTree, NoInterconnect, *PARTS, Power, Profile, MeasuredTable, Machine)
+    for cls in (*of_node, *others):
         renamed: Any = {
             field.attribute: override(rename=field.key.name) for field in fields_of(cls)
         }

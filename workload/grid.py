@@ -121,7 +121,7 @@ class Grid:
         none.
         """
         dimensions = _dimensions(self.order)[::-1]
-        parts = {part for axis in axes for part in _PARTS.get(axis, (axis,))}
+        parts = self.dimensions(*axes)
         shape = tuple(self._size(name) for name in dimensions)
         ranks = np.arange(self.ranks, dtype=np.int64).reshape(shape)
         for pair in [axis for axis in axes if axis == ENDS or axis.startswith(LINK)]:
@@ -130,6 +130,17 @@ class Grid:
         places = [place for place, name in enumerate(dimensions) if name in parts]
         rest = [place for place, name in enumerate(dimensions) if name not in parts]
         return ranks.transpose(*rest, *places).reshape(-1, self.size(*axes))
+
+    def stage_dimensions(self) -> dict[str, int]:
+        """By name the sizes of the dimensions along which the ranks of one stage lie in rank order,
+        the slowest first; data has its two parts."""
+        names = _dimensions(self.order)[::-1]
+        return {name: self._size(name) for name in names if name not in SHARDS["layers"]}
+
+    @staticmethod
+    def dimensions(*axes: str) -> frozenset[str]:
+        """The dimensions of axes: each its own, and data its two parts."""
+        return frozenset(part for axis in axes for part in _PARTS.get(axis, (axis,)))
 
     def stages(self) -> NDArray[np.int64]:
         """The stage of each rank."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simgpt import options, tables
+from simgpt import noise_options, options, tables
 from simgpt.advice import starved, what_fits
 from simgpt.invocation import asked
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
@@ -76,6 +76,7 @@ LABELS = 30  # characters of the tables' first column
     type=options.NewFile(),
     help="Write the step's timeline for ui.perfetto.dev.",
 )
+@noise_options.noise_options
 @options.answer_options
 def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
     """Predict how long one training step takes, what limits it, and whether it fits.
@@ -101,15 +102,15 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     gpt, built = options.model_of(model), options.machine_of(machine, how["settings"])
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     plan = options.plan_on(built, how["plan"], devices=how["devices"], batch=sequences)
-    policy, trace = how["placement"], how["trace"]
-    placed = parse_placement(policy, built, plan.grid.ranks)
+    trace, placed = how["trace"], parse_placement(how["placement"], built, plan.grid.ranks)
     costs = costs_of(how["compute"], gpt, plan)
     click.get_current_context().with_resource(using(how["engine"]))
     prediction = predict(gpt, plan, built, placement=placed, timeline=trace is not None, **costs)
     reach = reach_of(prediction, built, placed)
     record = prediction.as_dict() | {"software": built.variant or None, "engine": engine_name()}
-    record |= asked(model, machine, how, axes=reach)
-    text = describe(prediction, f"placement {policy}", reach)
+    noise = noise_options.answered(how, prediction, built, placed, costs)
+    record |= asked(model, machine, how, axes=reach) | noise.record
+    text = describe(prediction, f"placement {how['placement']}", reach) + noise.text
     if how["tokens"] is not None:
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
         record, text = {**record, "training": run.as_dict()}, f"{text}\n\n{describe_training(run)}"
@@ -141,6 +142,7 @@ def _sweep(
 
     if how["trace"] is not None or how["compute"] != "machine":
         raise click.UsageError("--sweep goes with neither --trace nor --compute")
+    noise_options.refuse(how, "--sweep")
     if how["engine"] is not None:
         raise click.UsageError("--sweep takes its engine from SIMGPT_ENGINE, as its workers do")
     study = study_of_words(model, machine, how)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simgpt import options, tables
+from simgpt import noise_options, options, tables
 from simgpt.commands.predict import comment
 from simgpt.invocation import asked
 from simgpt.progress import Ticker
@@ -25,6 +25,7 @@ COLUMN = 34  # characters of the tables' first column
 @click.option(
     "--all-numbers", is_flag=True, help="Sensitivity to numbers without a unit too: efficiencies."
 )
+@noise_options.noise_options
 @options.answer_options
 def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
     """Say what a step waits for, what it is sensitive to, and what would make it faster.
@@ -49,13 +50,15 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         found = why(
             prediction, question.machine, question.placement, ticker, pure=how["all_numbers"]
         )
+    drawn = noise_options.answered(how, prediction, question.machine, question.placement, {})
     record = {
         **prediction.as_dict(),
         "software": question.machine.variant or None,
         **asked(model, machine, how),
         "why": found.as_dict(),
+        **drawn.record,
     }
-    options.answer(describe(found), record, as_json=as_json, output=output)
+    options.answer(describe(found) + drawn.text, record, as_json=as_json, output=output)
     comment(prediction)
 
 

@@ -8,7 +8,7 @@ is left out by the rule of `steady_state.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -50,6 +50,20 @@ def simulate_step(
     habits: Habits = NO_HABITS,
 ) -> StepResult:
     """Simulate a step; without `fold` its program is lowered whole, and nothing is left out."""
+    return _result(timed_step(gpt, plan, costs, fabric, fold=fold, forms=forms, habits=habits))
+
+
+def timed_step(
+    gpt: GPT,
+    plan: Plan,
+    costs: ComputeCosts,
+    fabric: Fabric,
+    *,
+    fold: bool = True,
+    forms: Forms = PLAIN,
+    habits: Habits = NO_HABITS,
+) -> TimedStep:
+    """The times of a step's ops, as in `simulate_step`."""
     lowered = partial(lowered_again, forms=forms, habits=habits)
     count = min(MICRO_BATCHES, plan.micro_batches) if fold else plan.micro_batches
     while True:
@@ -58,6 +72,22 @@ def simulate_step(
         if step is not None:
             return step
         count = _more(whole, plan.micro_batches)
+
+
+@dataclass(frozen=True)
+class TimedStep:
+    """When each op of each rank class starts and ends, in ticks, arrays (classes, ops).
+
+    So many micro-batches are `omitted`, by which the end of each class is put off by `delay`,
+    (classes, 1).
+    """
+
+    whole: WholeProgram
+    omitted: int
+    network: RankClasses
+    start: Ticks
+    end: Ticks
+    delay: Ticks
 
 
 def _more(whole: WholeProgram, micro_batches: int) -> int:
@@ -88,16 +118,16 @@ def step_bytes(gpt: GPT, plan: Plan) -> int:
 
 def _attempt(
     whole: WholeProgram, micro_batches: int, costs: ComputeCosts, fabric: Fabric
-) -> StepResult | None:
+) -> TimedStep | None:
     return until_consistent(
         lambda contended: classes_of([whole.program], fabric, contended=contended),
-        lambda network: _simulated(whole, micro_batches, costs, network),
+        lambda network: _timed(whole, micro_batches, costs, network),
     )
 
 
-def _simulated(
+def _timed(
     whole: WholeProgram, micro_batches: int, costs: ComputeCosts, network: RankClasses
-) -> StepResult | None:
+) -> TimedStep | None:
     """The step; None if it is not known how the micro-batches that were left out repeat."""
     omitted = micro_batches - whole.program.plan.micro_batches
     tasks = [RankTask(number, whole.graph, whole.ops) for number in range(len(network.ranks))]
@@ -118,11 +148,15 @@ def _simulated(
         start, end = (times - delay for times in late)
         if _periods(whole, start, end) is None:
             return None
-    last, copies = last_to_end(end + delay), whole.copies(omitted)
-    parts_ticks = breakdown(whole.graph, start[last], end[last], copies)
-    over = int((end + delay).max())
-    assert sum(parts_ticks.values()) == over, "every tick of a step goes to something"
-    return _step(whole, copies, len(network.ranks), parts_ticks, whole.peak(omitted))
+    return TimedStep(whole, omitted, network, start, end, delay)
+
+
+def _result(timed: TimedStep) -> StepResult:
+    whole, omitted, late = timed.whole, timed.omitted, timed.end + timed.delay
+    last, copies = last_to_end(late), whole.copies(omitted)
+    parts_ticks = breakdown(whole.graph, timed.start[last], timed.end[last], copies)
+    assert sum(parts_ticks.values()) == late.max(), "every tick of a step goes to something"
+    return _step(whole, copies, len(timed.network.ranks), parts_ticks, whole.peak(omitted))
 
 
 def _begun_later(tasks: Sequence[RankTask], delay: Ticks) -> list[RankTask]:

@@ -43,6 +43,7 @@ from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import Slot
 from workload.plan import Plan
+from workload.sizes.arrays import Ticks
 
 
 def simulate_pipeline(
@@ -70,9 +71,8 @@ def _attempt(stage_orders: StageOrders, costs: ComputeCosts, fabric: Fabric) -> 
     )
 
 
-CarryIns = tuple[
-    tuple[tuple[str, int], ...], ...
-]  # by rank class of a stage, then by stream: ticks in flight at a slot's begin
+# By rank class of a stage, then by stream: ticks in flight at a slot's begin.
+CarryIns = tuple[tuple[tuple[str, int], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,9 @@ class PipelineRun:
 
     def step(self) -> StepResult | None:
         """The whole step; None if it is not yet in its steady state."""
-        stage_orders, plan = self.stage_orders, self.stage_orders.plan
-        schedule = SlotSchedule(
-            orders=stage_orders.orders,
-            ticks=[self.slot_ticks(stage) for stage in range(plan.pipe)],
-            links=[self.link_ticks(stage) for stage in range(plan.pipe)],
-            overlapped="pp" in plan.overlap,
-            micro_batches=stage_orders.small.micro_batches,
-        )
+        plan, schedule = self.stage_orders.plan, self.schedule()
         times = simulate_schedule(schedule)
-        folded = FoldedSchedule(plan, stage_orders.small, schedule, times)
+        folded = FoldedSchedule(plan, self.stage_orders.small, schedule, times)
         if not folded.is_steady:
             return None
         return self._step(schedule, times, folded.shift_ticks)
@@ -118,7 +111,7 @@ class PipelineRun:
         tasks = [
             task for stage in range(schedule.stages) for task in self.ending(stage, schedule, times)
         ]
-        times_of = arrays_of_tasks(tasks, *self._how)
+        times_of = self.simulated(tasks)
         over = max(int(end.max()) for _, end in times_of)
         stage = max(
             range(schedule.stages), key=lambda number: (sum(schedule.ticks[number]), -number)
@@ -197,24 +190,40 @@ class PipelineRun:
         for part, begin, carry_in in zip(every[:-1], own.start, carry_ins, strict=False):
             if self.cost_of(stage, part, carry_in).has_tails:
                 floors = floors_of(kind, part.ops, begin, known)
-                tasks = self._tasks(stage, part, carry_in, floors)
-                known |= ends_of_all(tasks, arrays_of_tasks(tasks, *self._how))
+                tasks = self.tasks(stage, part, carry_in, floors)
+                known |= ends_of_all(tasks, self.simulated(tasks))
         end, count = kind.ending(order[-1]), len(kind.part(order[-1]).ops)
         floors = {**floors_of(kind, end.ops, own.start[-1], known), count: own.free[-1]}
-        return self._tasks(stage, end, carry_ins[-1], floors)
+        return self.tasks(stage, end, carry_ins[-1], floors)
 
-    def _tasks(
+    def tasks(
         self,
         stage: int,
         part: SlotOps,
         carry_ins: CarryIns,
         floors: Mapping[int, int] = MappingProxyType({}),
     ) -> list[RankTask]:
+        """A slot as each of the stage's rank classes runs it."""
         pairs = zip(self._classes(stage), carry_ins, strict=True)
         return [
             RankTask(number, part.graph, part.ops, floors, dict(carry_in))
             for number, carry_in in pairs
         ]
+
+    def simulated(self, tasks: Sequence[RankTask]) -> list[tuple[Ticks, Ticks]]:
+        """When the ops of tasks start and end."""
+        return arrays_of_tasks(tasks, *self._how)
+
+    def schedule(self) -> SlotSchedule:
+        """The schedule with the durations of slots and messages."""
+        stage_orders, plan = self.stage_orders, self.stage_orders.plan
+        return SlotSchedule(
+            orders=stage_orders.orders,
+            ticks=[self.slot_ticks(stage) for stage in range(plan.pipe)],
+            links=[self.link_ticks(stage) for stage in range(plan.pipe)],
+            overlapped="pp" in plan.overlap,
+            micro_batches=stage_orders.small.micro_batches,
+        )
 
     @cached_property
     def carry_ins(self) -> list[list[CarryIns]]:
@@ -237,7 +246,7 @@ class PipelineRun:
         streams = dict.fromkeys(stream for own in carry_in for stream, _ in own)
         if not part.graph.interference(tuple(streams)).unmatched:
             return ((),) * len(carry_in)
-        left = carry_outs(self._tasks(stage, part, carry_in), *self._how)
+        left = carry_outs(self.tasks(stage, part, carry_in), *self._how)
         return tuple(tuple(ticks.items()) for ticks in left)
 
     def slot_ticks(self, stage: int) -> list[int]:
@@ -249,7 +258,7 @@ class PipelineRun:
         """A slot as this stage runs it."""
         near = stage, part, carry_ins
         if near not in self.known_costs:
-            tasks = self._tasks(stage, part, carry_ins)
+            tasks = self.tasks(stage, part, carry_ins)
             durations = durations_of(tasks, *self._how)
             same = part, *map(bytes, durations)
             others = self.known_alike.setdefault(same, [])

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from simulator.engine.simulate import simulate_ops
 from simulator.engine.ticks import TICKS_PER_S
 from simulator.engine.whole_program import WholeProgram
-from simulator.engine.whole_step import MICRO_BATCHES, _simulated, simulate_step, step_bytes
+from simulator.engine.whole_step import (
+    MICRO_BATCHES,
+    _result,
+    _timed,
+    simulate_step,
+    step_bytes,
+)
 from simulator.ranks.classes import classes_of
 from simulator.result import StepResult
 from tests.simulator.drawn_steps import BANDWIDTHS, drawn_steps
@@ -191,9 +197,9 @@ def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes()
     nothing = np.zeros((len(ROLES), len(known.ops)), dtype=np.int64)
     whole = WholeProgram(known, 0, known.ops, nothing, nothing, nothing[:, 0])
     network = classes_of([known], fabric)
-    step = _simulated(whole, more, SmallCosts(), network)
+    timed = _timed(whole, more, SmallCosts(), network)
     every = [simulate_ops(each, SmallCosts(), network).end.max() for each in programs]
-    assert step is not None
-    assert sum(step.parts_ticks.values()) == every[1]
+    assert timed is not None
+    assert sum(_result(timed).parts_ticks.values()) == every[1]
     slowest = [2 * TICKS_PER_S * (more - few), TICKS_PER_S * (more - few)]
     assert every[1] - every[0] not in slowest  # neither of them is last all the time

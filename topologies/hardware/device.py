@@ -75,6 +75,21 @@ class Draw:
 
 
 @dataclass(frozen=True)
+class Variability:
+    """How far compute times of like devices vary, as shares of durations.
+
+    `noise` is the standard deviation of one op's time on one device, `spread` that of devices'
+    means; besides, each device is slower by `slow_by` with probability `slow_share`. What noise
+    does to a step: `simulator/noise/`.
+    """
+
+    noise: Annotated[float, Key("noise", zero=True, share=True)] = 0.0
+    slow_share: Annotated[float, Key("slow_share", zero=True, share=True)] = 0.0
+    slow_by: Annotated[float, Key("slow_by", zero=True, share=True)] = 0.0
+    spread: Annotated[float, Key("spread", zero=True, share=True)] = 0.0
+
+
+@dataclass(frozen=True)
 class Device:
     """What one rank owns: a GPU, or one GCD of an MI250X.
 
@@ -84,7 +99,7 @@ class Device:
     kernels that reach another share of the memory's bandwidth. `slowest` lists [devices,
     rate]: how fast the slowest of that many devices is, relative to the mean device. `reserve` is
     the memory that no program's tensors get: the driver's context, communicators' buffers and what
-    an allocator loses by rounding.
+    an allocator loses by rounding. `variability` is there where somebody measured it.
     """
 
     name: Annotated[str, Key("name")]
@@ -101,6 +116,7 @@ class Device:
         dict[str, float], Key("efficiency_of", names=MEASURED_KINDS, share=True)
     ] = field(default_factory=dict, hash=False)
     power: Annotated[Draw | None, Key("power")] = None
+    variability: Annotated[Variability | None, Key("variability")] = None
     slowest: Annotated[tuple[tuple[float, float], ...], Key("slowest")] = ()
     reserve_bytes: Annotated[float, Key("reserve", "bytes", zero=True)] = 0.0
 

@@ -85,6 +85,14 @@ class Reader:
         of = self.within(key)
         return {name: of.number(name) for name in of.document}
 
+    def list_of_numbers(self, key: str, least: int) -> list[float]:
+        """A list of at least so many finite numbers."""
+        value = self._value(key)
+        if not isinstance(value, list) or len(value) < least:
+            value = self._refuse(key, f"a list of {least} or more numbers")
+        each = Reader({str(at): number for at, number in enumerate(value)}, f"{self.origin}.{key}")
+        return [each.number(at) for at in each.document]
+
     def known(self, key: str, maybe: Sequence[str]) -> Mapping[str, float | None]:
         """A table of numbers, of which some may be null: not known."""
         of = self.within(key)

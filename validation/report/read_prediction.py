@@ -17,6 +17,7 @@ WHY_ROWS = {
 }
 
 NOT_KNOWN = ("energy_j_per_step", "power_w", "energy_j")  # null where no file says the power
+NOISE_NUMBERS = ("median_step_s", "mean_cost", "seed")
 TRAINING = ("tokens", "steps", "time_s", "node_s")
 
 
@@ -27,8 +28,8 @@ class Answer:
     FLOP/s are those of the model on all devices. `asked` has what the model and the machine were
     given by, and what was changed of them. `cost` is there where the file has it, None in it where
     it is not known, as has `training`, what training on so many tokens takes. `efficiency` is that
-    of a rung of a scaling study, `why` is what `simgpt why` found besides, or empty, and `label` is
-    what a search calls the plan.
+    of a rung of a scaling study, `why` is what `simgpt why` found besides, or empty, `variability`
+    what steps with noise were like, or empty, and `label` is what a search calls the plan.
     """
 
     origin: str
@@ -48,6 +49,7 @@ class Answer:
     breakdown_s: Mapping[str, float]
     cost: Mapping[str, float | None]
     why: Mapping[str, Any]
+    variability: Mapping[str, Any]
     training: Mapping[str, float | None]
     efficiency: float | None
     label: str
@@ -69,7 +71,7 @@ def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> 
     memory = Reader(of.table("memory"), origin)
     asked = asked_of(document, origin)
     model, machine = names_of(of, asked)
-    why = document.get("why")
+    why, noise = document.get("why"), document.get("variability")
     return Answer(
         origin=origin,
         asked=asked,
@@ -88,6 +90,7 @@ def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> 
         breakdown_s=of.numbers("breakdown_s"),
         cost=of.known("cost", NOT_KNOWN) if isinstance(document.get("cost"), dict) else {},
         why=_why(why, f"{origin}: why") if isinstance(why, dict) else {},
+        variability=_variability(of) if isinstance(noise, dict) else {},
         training=_training(of) if isinstance(document.get("training"), dict) else {},
         efficiency=_efficiency(document.get("scaling"), origin),
         label=label,
@@ -98,6 +101,23 @@ def _training(of: Reader) -> Mapping[str, float | None]:
     for key in TRAINING:
         of.within("training").positive(key)
     return of.known("training", NOT_KNOWN)
+
+
+def _variability(of: Reader) -> Mapping[str, Any]:
+    """What steps with noise were like, once everything that a report shows of it is known to be
+    there."""
+    found = of.within("variability")
+    for key in NOISE_NUMBERS:
+        found.number(key)
+    found.positive("noise_free_step_s")
+    for key in ("noise", "excess_s"):
+        found.numbers(key)
+    slow = found.within("one_slow_device")
+    for key in ("slower_by", "step_s", "cost"):
+        slow.number(key)
+    found.list_of_numbers("interval_step_s", 2)
+    found.list_of_numbers("steps_s", 1)
+    return found.document
 
 
 def _efficiency(scaling: Any, origin: str) -> float | None:

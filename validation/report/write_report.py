@@ -18,6 +18,7 @@ from validation.report.figures.scaling_figures import seconds
 from validation.report.figures.style import drawing, write_figure
 from validation.report.figures.timeline_data import timeline_data
 from validation.report.headline import headline
+from validation.report.noise_section import variability
 from validation.report.page import Page, Section, html
 from validation.report.read_prediction import Answer
 from validation.report.words import several
@@ -70,6 +71,7 @@ def _page(
     progress("drawing")
     found = [
         sections.reasons(answer.why) if answer else None,
+        variability([answer, *answers.predictions]),
         sections.measured(answers.pairs),
         sections.scaling(answers),
         sections.weak_scaling(ladders),

@@ -1,0 +1,1 @@
+"""Noise on every rank: how far steps vary, and what waiting for slow devices costs."""

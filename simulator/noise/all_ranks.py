@@ -1,0 +1,43 @@
+"""From a plan to its step as all ranks execute it."""
+
+from __future__ import annotations
+
+from simulator.costs.analytic import ComputeCosts
+from simulator.engine.whole_step import timed_step
+from simulator.noise.one_stage import OneStage
+from simulator.noise.pipeline import Pipeline
+from simulator.noise.pipeline_steps import stage_steps
+from simulator.noise.played import AllRanks
+from simulator.pipeline.pipeline_step import PipelineRun
+from simulator.pipeline.stage_orders import StageOrders
+from simulator.ranks.classes import Fabric, RankClasses, until_consistent
+from workload.gpt import GPT
+from workload.lowering import check
+from workload.passes.matmul_forms import PLAIN, Forms
+from workload.passes.stack import NO_HABITS, Habits
+from workload.plan import Plan
+
+
+def all_ranks(
+    gpt: GPT,
+    plan: Plan,
+    costs: ComputeCosts,
+    fabric: Fabric,
+    *,
+    forms: Forms = PLAIN,
+    habits: Habits = NO_HABITS,
+) -> AllRanks:
+    """The step of a plan, simulated by rank classes first."""
+    if plan.pipe == 1:
+        return OneStage(timed_step(gpt, plan, costs, fabric, forms=forms, habits=habits))
+    check(gpt, plan)
+    orders = StageOrders(gpt, plan, plan, forms, habits)
+    return until_consistent(
+        lambda contended: orders.network(fabric, contended),
+        lambda network: _pipeline(orders, costs, network),
+    )
+
+
+def _pipeline(orders: StageOrders, costs: ComputeCosts, network: RankClasses) -> Pipeline:
+    schedule, stages = stage_steps(PipelineRun(orders, costs, network))
+    return Pipeline(network, schedule, stages)

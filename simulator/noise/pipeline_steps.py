@@ -1,0 +1,199 @@
+"""A pipelined step as all ranks execute it: each slot op by op, with what predicting it found.
+
+`simulator/pipeline/pipeline_step.py` simulates each distinct slot by itself, the schedule with one
+duration a slot, and the last slots with what follows them for all stages at once. Every rank does
+the same here, and so all durations are taken from there, of all micro-batches.
+
+Where rank classes of a stage differ, the prediction has a slot take as long as in the slowest of
+them. A rank of a faster class has as much slack behind its slot as that makes without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simulator.engine.streams import RankTask
+from simulator.noise.clocks import OpStep, op_steps
+from simulator.noise.stage_ranks import Clocks, StageRanks
+from simulator.pipeline.pipeline_step import PipelineRun
+from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes, simulate_schedule
+from simulator.pipeline.slot_cost import ends_of_all, floors_of
+from simulator.pipeline.slot_ops import SlotOps, StageKind
+from workload.op import COMPUTE, Op
+from workload.sizes.arrays import Ticks
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSteps:
+    """A slot's ops, and the slack of each class behind the last one on its compute stream."""
+
+    steps: Sequence[OpStep]
+    slack: Clocks
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What later slots may wait for: the end of a stream, or of the op at `place`; what waiting for
+    it counts as, and each class's slack behind it."""
+
+    stream: str
+    place: int
+    key: str
+    slack: Clocks
+
+
+@dataclass(frozen=True, slots=True)
+class TailSteps:
+    """Slot `number` of a stage once more, with streams that are busy from earlier slots on.
+
+    `floors` names by op what of earlier slots it waits for, `left` what it leaves to later ones, by
+    the same names; nothing where what stood under a name holds no longer.
+    """
+
+    number: int
+    steps: Sequence[OpStep]
+    floors: Mapping[int, Sequence[str]]
+    left: Mapping[str, Left | None]
+
+
+@dataclass(frozen=True)
+class StageSteps:
+    """What the ranks of a stage execute: `slots` in their order, of which those in `tails` leave
+    other streams busy, and the `ending`: the last slot, and behind it what comes after all slots
+    from op `after` on."""
+
+    ranks: StageRanks
+    slots: Sequence[SlotSteps]
+    tails: Sequence[TailSteps]
+    ending: TailSteps
+    after: int
+
+
+def stage_steps(run: PipelineRun) -> tuple[SlotSchedule, list[StageSteps]]:
+    """The schedule and the ops of all stages."""
+    schedule = run.schedule()
+    times = simulate_schedule(schedule)
+    builders = [_Builder(run, stage) for stage in range(schedule.stages)]
+    endings = [
+        run.ending(stage, schedule, times) for stage in range(schedule.stages)
+    ]  # of all stages at once, as they meet
+    every = run.simulated([task for tasks in endings for task in tasks])
+    result = []
+    for builder, tasks in zip(builders, endings, strict=True):
+        own, every = every[: len(tasks)], every[len(tasks) :]
+        result.append(builder.steps(schedule, times[builder.stage], tasks, own))
+    return schedule, result
+
+
+class _Builder:
+    """The steps of one stage on their way."""
+
+    def __init__(self, run: PipelineRun, stage: int) -> None:
+        orders = run.stage_orders
+        self.run, self.stage = run, stage
+        self.kind: StageKind = orders.kinds[stage]
+        self.parts: list[SlotOps] = orders.parts[stage]
+
+    def steps(
+        self,
+        schedule: SlotSchedule,
+        times: SlotTimes,
+        tasks: Sequence[RankTask],
+        ended: Sequence[tuple[Ticks, Ticks]],
+    ) -> StageSteps:
+        """All steps, given the tasks of the stage's end and when their ops start and end."""
+        grid = self.run.stage_orders.plan.grid
+        last = len(self.parts) - 1
+        known: set[str] = set()
+        tails = self._tails(times, known, self._needed(tasks[0].ops))
+        after = len(self.kind.part(schedule.orders[self.stage][-1]).ops)
+        steps = op_steps(tasks[0].graph, _durations(ended))
+        floors = self._floors(tasks[0].ops, known)
+        floors.pop(after, None)
+        ending = TailSteps(last, steps, floors, {})
+        ranks = StageRanks.of(self.run.network, grid, self.stage)
+        return StageSteps(ranks, self._slots(schedule), tails, ending, after)
+
+    def _slots(self, schedule: SlotSchedule) -> list[SlotSteps]:
+        known: dict[object, SlotSteps] = {}
+        found = []
+        rows = zip(
+            self.parts, self.run.carry_ins[self.stage], schedule.ticks[self.stage], strict=True
+        )
+        for part, carry_ins, ticks in rows:
+            key = part, carry_ins
+            if key not in known:
+                tasks = self.run.tasks(self.stage, part, carry_ins)
+                known[key] = _slot(tasks, self.run.simulated(tasks), ticks)
+            found.append(known[key])
+        return found
+
+    def _tails(self, times: SlotTimes, known: set[str], needed: set[str]) -> list[TailSteps]:
+        """The slots before the last one that leave streams busy, as `PipelineRun.ending` finds
+        them; `known` takes up the names of what they leave."""
+        found = []
+        ends: dict[str, int] = {}
+        carry_ins = self.run.carry_ins[self.stage]
+        for number, (part, begin) in enumerate(zip(self.parts[:-1], times.start, strict=False)):
+            if self.run.cost_of(self.stage, part, carry_ins[number]).has_tails:
+                floors = floors_of(self.kind, part.ops, begin, ends)
+                tasks = self.run.tasks(self.stage, part, carry_ins[number], floors)
+                own = self.run.simulated(tasks)
+                last = ends_of_all(tasks, own)
+                left = _left(tasks, own, last, needed)
+                steps = _kept(op_steps(tasks[0].graph, _durations(own)), left)
+                found.append(TailSteps(number, steps, self._floors(part.ops, known), left))
+                ends |= last
+                known |= {name for name, each in left.items() if each is not None}
+        return found
+
+    def _floors(self, ops: Sequence[Op], known: set[str]) -> dict[int, list[str]]:
+        names = ((at, [op.stream, *self.kind.awaited(op)]) for at, op in enumerate(ops))
+        found = {at: [name for name in own if name in known] for at, own in names}
+        return {at: own for at, own in found.items() if own}
+
+    def _needed(self, ending: Sequence[Op]) -> set[str]:
+        """The names of all ops that ops of some slot, or of the end, wait for."""
+        every = {op.name: op for part in dict.fromkeys(self.parts) for op in part.ops}
+        ops = [*every.values(), *ending]
+        return {name for op in ops for name in self.kind.awaited(op)}
+
+
+def _slot(tasks: Sequence[RankTask], times: Sequence[tuple[Ticks, Ticks]], ticks: int) -> SlotSteps:
+    pairs = zip(tasks, times, strict=True)
+    ends = [ends_of_all([task], [own]).get(COMPUTE, 0) for task, own in pairs]
+    slack = np.array([ticks - end for end in ends], dtype=np.float64)
+    return SlotSteps(op_steps(tasks[0].graph, _durations(times)), slack)
+
+
+def _durations(times: Sequence[tuple[Ticks, Ticks]]) -> Ticks:
+    return np.stack([end - start for start, end in times])
+
+
+def _left(
+    tasks: Sequence[RankTask],
+    times: Sequence[tuple[Ticks, Ticks]],
+    last: Mapping[str, int],
+    needed: set[str],
+) -> dict[str, Left | None]:
+    """What a slot leaves to later ones: its streams, and the ops that they wait for."""
+    each = [ends_of_all([task], [own]) for task, own in zip(tasks, times, strict=True)]
+    found: dict[str, Left | None] = {COMPUTE: None}
+    for place, op in enumerate(tasks[0].ops):
+        for name in (op.stream, op.name):
+            if name == op.stream or name in needed:
+                slack = np.array([last[name] - own[name] for own in each], dtype=np.float64)
+                found[name] = Left(op.stream, place, op.time_key, slack)
+    return found
+
+
+def _kept(steps: Sequence[OpStep], left: Mapping[str, Left | None]) -> list[OpStep]:
+    """The ops, of which those whose ends are asked for later are kept until then."""
+    places = {each.place for each in left.values() if each is not None}
+    count = len(steps)
+    return [
+        replace(step, reach=count - at) if at in places else step for at, step in enumerate(steps)
+    ]
