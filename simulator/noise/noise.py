@@ -123,7 +123,7 @@ def lognormal(generator: np.random.Generator, deviation: float, count: int) -> F
     """Numbers with mean 1 and that standard deviation.
 
     >>> numbers = lognormal(np.random.default_rng(1), 0.05, 1_000_000)
-    >>> round(numbers.mean(), 3), round(numbers.std(), 3)
+    >>> round(float(numbers.mean()), 3), round(float(numbers.std()), 3)
     (1.0, 0.05)
     """
     variance = math.log1p(deviation**2)
