@@ -121,7 +121,8 @@ def isolated_times(slots: Slots, durations: Ticks) -> IsolatedTimes:
     own = _of_layer(slots.ops, durations, slots.tail, zero)
     before = ends[slots.last_compute] if slots.last_compute != NONE else zero
     every = np.maximum.reduce(list(clocks.values()))
-    return IsolatedTimes(clocks[COMPUTE], every, _growth(slots, ends, zero), before + added, own)
+    compute = clocks[COMPUTE].copy()  # or else all ends would be kept with it
+    return IsolatedTimes(compute, every, _growth(slots, ends, zero), before + added, own)
 
 
 def _of_layer(ops: Sequence[Op], durations: Ticks, tail: int, zero: Ticks) -> Ticks:
