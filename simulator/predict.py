@@ -16,6 +16,7 @@ from simulator.economics import Cost, cost_of
 from simulator.engine.simulate import simulate_timeline
 from simulator.engine.ticks import to_seconds
 from simulator.engine.whole_step import simulate_step
+from simulator.gc_pause import gc_paused
 from simulator.pipeline import simulate_pipeline
 from simulator.ranks.classes import Fabric
 from simulator.ranks.fabric import fabric_of
@@ -138,6 +139,7 @@ class Prediction:
 
 
 @in_session
+@gc_paused()
 def predict(
     gpt: GPT,
     plan: Plan,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workload.op import COMPUTE, Op
+from workload.op import COMPUTE, Block, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,10 @@ def chrome_trace(timelines: Iterable[Timeline]) -> dict[str, Any]:
         slices: list[tuple[Span, dict[str, Any]]] = []
         for rank in sorted({span.rank for span in timeline.spans}):
             spans = timeline.of_rank(rank)
+            names = {block: str(block) for block in dict.fromkeys(s.op.block for s in spans)}
             streams = [COMPUTE, *sorted({s.op.stream for s in spans} - {COMPUTE})]
             events += _names(process, f"{timeline.origin} rank {rank}", streams)
-            slices += [(s, _slice(s, process, streams.index(s.op.stream))) for s in spans]
+            slices += [(s, _slice(s, process, streams.index(s.op.stream), names)) for s in spans]
             process += 1
         events += [event for _, event in slices]
         events += _arrows(slices, first=len(events))
@@ -94,7 +95,7 @@ def _names(process: int, title: str, streams: Sequence[str]) -> list[dict[str, A
     ]
 
 
-def _slice(span: Span, process: int, track: int) -> dict[str, Any]:
+def _slice(span: Span, process: int, track: int, names: Mapping[Block, str]) -> dict[str, Any]:
     begin_ns, end_ns = round(span.start_s * 1e9), round(span.end_s * 1e9)
     return {
         "ph": "X",
@@ -104,7 +105,7 @@ def _slice(span: Span, process: int, track: int) -> dict[str, Any]:
         "tid": track,
         "ts": begin_ns / 1e3,
         "dur": (end_ns - begin_ns) / 1e3,
-        "args": _arguments(span.op),
+        "args": _arguments(span.op, names[span.op.block]),
     }
 
 
@@ -131,8 +132,8 @@ def _at(event: Mapping[str, Any], at: float) -> dict[str, Any]:
     return {"pid": event["pid"], "tid": event["tid"], "ts": at}
 
 
-def _arguments(op: Op) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"bytes": op.nbytes, "block": str(op.block)}
+def _arguments(op: Op, block: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"bytes": op.nbytes, "block": block}
     if op.flops:
         arguments["flops"] = op.flops
     if op.axes:

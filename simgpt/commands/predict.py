@@ -157,10 +157,12 @@ def _sweep(
 
 def write_trace(prediction: Prediction, path: Path) -> None:
     """Write the prediction's timeline for a browser."""
+    from simulator.gc_pause import gc_paused
     from workload.timeline import chrome_trace
 
     assert prediction.timeline is not None
-    options.write(path, options.compact(chrome_trace([prediction.timeline])))
+    with gc_paused():
+        options.write(path, options.compact(chrome_trace([prediction.timeline])))
     options.note(f"wrote {path}; open it at ui.perfetto.dev")
 
 

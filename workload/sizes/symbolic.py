@@ -15,6 +15,7 @@ from typing import Any
 
 from workload.sizes.int_like import Calculation, IntLike
 
+PLAIN = (int, str, float, bool)  # what most numbers and attributes are
 Step = tuple[Calculation, int, int]
 Condition = tuple[Calculation, int, int, bool]
 
@@ -149,6 +150,8 @@ def evaluated(thing: Any, values: Sequence[int]) -> Any:
 
 def mark(thing: Any) -> Any:
     """What tells formulas apart: equal for things that are equal for all inputs."""
+    if type(thing) in PLAIN:
+        return thing
     if isinstance(thing, Formula):
         return "formula", thing.number
     if isinstance(thing, Quotient):
