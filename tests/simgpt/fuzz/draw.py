@@ -64,10 +64,25 @@ class Draw(Pieces):
                 args += ["--sweep", f"{rng.choice([*keys, 'model.vocab', 'batch'])}={values}"]
         if self.odds(0.03):
             args += ["--trace", rng.choice(["t.json", "/dev/full", "no/t.json"])]
-        return args + (["--compute", "profile"] if self.odds(0.05) else [])
+        args += ["--compute", "profile"] if self.odds(0.05) else []
+        return args + self._noise()
+
+    def _noise(self) -> list[str]:
+        rng, args = self.rng, list[str]()
+        shares = ["2%", "0%", "100%", "101%", "-1%", "nan%", "1e400%", "2", "%", "", "٢%"]
+        for flag, values in {
+            "--noise": shares,
+            "--spread": shares,
+            "--slow": ["1%:5%", "0%:0%", "1%", "1%:5%:2%", ":", "nan%:5%", *shares],
+            "--samples": ["2", "3", "1", "0", "-1", "10001", "x"],
+            "--seed": ["1", "4294967295", "4294967296", "-1"],
+        }.items():
+            if self.odds(0.06):
+                args += [flag, rng.choice(values)]
+        return args
 
     def _why(self) -> list[str]:
-        return ["why", *self.asked(), *self.out()]
+        return ["why", *self.asked(), *self.out(), *self._noise()]
 
     def _search(self) -> list[str]:
         rng = self.rng
