@@ -23,6 +23,7 @@ from topologies.placement import Placement, check_ranks
 from topologies.placement_names import parse_placement
 from topologies.session import current_session
 from workload.gpt import with_fields
+from workload.lowering import expect_many
 from workload.plan_text import parse_plan
 
 Row = dict[str, Any]
@@ -46,6 +47,7 @@ class Evaluator:
         self._inputs = inputs
         self._set = lru_cache(maxsize=MACHINES)(self._machine)
         self._placed = lru_cache(maxsize=PLACEMENTS)(parse_placement)
+        expect_many()
 
     def row(self, number: int, point: Point) -> Row:
         """The row of a point; whatever is wrong with the point is in the row."""

@@ -8,7 +8,7 @@ import pytest
 
 from topologies.session import Session
 from workload.gpt import find_model
-from workload.lowering import lower_again
+from workload.lowering import expect_many, lower_again
 from workload.op import Op
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -50,3 +50,11 @@ def test_evaluated_ops_are_those_of_a_program_that_is_lowered_plainly() -> None:
     assert any(op.replicas > 1 for op in plain.ops)
     assert wide.ops == plain.ops and again.ops != plain.ops
     assert wide.ops[1:3] == tuple(plain.ops[1:3]) and len(wide.ops) == len(plain.ops)
+
+
+def test_where_many_are_expected_programs_come_from_formulas_at_once() -> None:
+    plan = parse_plan(PLANS[0], batch=8).with_micro_batches(2)
+    with Session():
+        expect_many()
+        first, second = (lower_again(replace(TINY, vocab=n), plan) for n in (64, 128))
+    assert first.outline is second.outline and first.ops == programs(PLANS[0])[0].ops

@@ -2,6 +2,14 @@
 
 from workload.lowering.divisibility import check
 from workload.lowering.lower import lower, lower_slots
-from workload.lowering.relower import lower_again, lower_slots_again, structure
+from workload.lowering.relower import expect_many, lower_again, lower_slots_again, structure
 
-__all__ = ["check", "lower", "lower_again", "lower_slots", "lower_slots_again", "structure"]
+__all__ = [
+    "check",
+    "expect_many",
+    "lower",
+    "lower_again",
+    "lower_slots",
+    "lower_slots_again",
+    "structure",
+]

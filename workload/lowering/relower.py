@@ -60,6 +60,12 @@ def lower_slots_again(
     return written.program(gpt, plan, values)
 
 
+def expect_many() -> None:
+    """Say that many programs will be asked for in this session, so that most will come again: each
+    is lowered to formulas at once."""
+    current_session().the(ProgramCache).expects_many = True
+
+
 def structure(gpt: GPT, plan: Plan) -> str:
     """Equal for plans that may have the same programs; to be lowered soonest one after the other,
     as only so many programs are kept."""
@@ -206,17 +212,18 @@ class ProgramCache:
     """Programs lowered to formulas, the least recently used of which are dropped.
 
     Formulas take twice the time of numbers, so a program is lowered to them when it is asked for
-    again.
+    again, or at once where many are expected.
     """
 
     def __init__(self) -> None:
         self._all: dict[Key, list[_Written]] = {}
         self._seen: dict[Key, None] = {}
         self._ops = 0
+        self.expects_many = False
 
     def is_new(self, key: Key) -> bool:
-        """Whether nobody has asked for this before."""
-        if key in self._seen:
+        """Whether nobody has asked for this before, and perhaps nobody will again."""
+        if self.expects_many or key in self._seen:
             return False
         self._seen[key] = None
         if len(self._seen) > MOST_SEEN:
