@@ -107,15 +107,8 @@ def arrays_of_tasks(
     known: KnownDurations | None = None,
 ) -> list[tuple[Ticks, Ticks]]:
     """The same as arrays."""
-    return times_with(tasks, durations_of(tasks, costs, network, known), network)
-
-
-def times_with(
-    tasks: Sequence[RankTask], durations: Sequence[Ticks], network: RankClasses
-) -> list[tuple[Ticks, Ticks]]:
-    """The same, given the durations."""
     overlaps = any(task.graph.can_overlap for task in tasks)
-    return run(network, tasks, durations, overlaps=overlaps)
+    return run(network, tasks, durations_of(tasks, costs, network, known), overlaps=overlaps)
 
 
 def durations_of(

@@ -24,8 +24,6 @@ from simulator.engine.simulate import (
     KnownDurations,
     arrays_of_tasks,
     carry_outs,
-    durations_of,
-    times_with,
 )
 from simulator.engine.stream_graph import PIPE
 from simulator.engine.streams import RankTask
@@ -258,21 +256,19 @@ class PipelineRun:
         """A slot as this stage runs it."""
         near = stage, part, carry_ins
         if near not in self.known_costs:
-            tasks = self.tasks(stage, part, carry_ins)
-            durations = durations_of(tasks, *self._how)
-            same = part, *map(bytes, durations)
-            others = self.known_alike.setdefault(same, [])
+            others = self.known_alike.setdefault((part, carry_ins), [])
             alike = (cost for other, cost in others if self._meet_alike(stage, other))
             cost = next(alike, None)
             if cost is None:
-                cost = slot_cost(tasks, times_with(tasks, durations, self.network))
+                tasks = self.tasks(stage, part, carry_ins)
+                cost = slot_cost(tasks, self.simulated(tasks))
                 others.append((stage, cost))
             self.known_costs[near] = cost
         return self.known_costs[near]
 
     def _meet_alike(self, stage: int, other: int) -> bool:
-        """Whether slots of two stages whose ops last as long alone cost as much: their ranks meet
-        in the same way, and contend on the same rings, with all in flight that was so far."""
+        """Whether slots of two stages cost as much: their ranks meet in the same way, and contend
+        on the same rings, with all in flight that was so far."""
         return stage == other or self._meetings(stage) == self._meetings(other)
 
     def _meetings(self, stage: int) -> tuple[object, ...]:

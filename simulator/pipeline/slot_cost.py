@@ -56,12 +56,13 @@ def floors_of(
 
 
 def meetings_of(classes: Sequence[int], network: RankClasses) -> tuple[object, ...]:
-    """Who of some rank classes meets whom, and on which rings they contend, with all in flight that
-    was so far: equal for stages on which a slot costs as much if its ops last as long alone."""
+    """Who of some rank classes meets whom and on which rings, alone and with all in flight that was
+    so far: equal for stages on which a slot costs as much."""
     found: list[object] = []
     for axes, groups in network.class_groups.items():
         own = [groups.of_class[number] for number in classes]
-        found.append((axes, [own.index(group) for group in own]))
+        rings_alone = [groups.rings[number] for number in classes]
+        found.append((axes, [own.index(group) for group in own], rings_alone))
     for in_flight, rings in network.contended.items():
         for axes, every in rings.items():
             found.append((in_flight, axes, [[each[n] for n in classes] for each in every]))

@@ -164,13 +164,15 @@ def test_a_stage_without_layers_equals_its_ops() -> None:
 
 @dataclass(frozen=True)
 class CrowdedStage(SmallFabric):
-    """Where several axes are active at once, the rings of some ranks are four times as slow."""
+    """The rings of some ranks are four times as slow: of single axes if `alone`, else where several
+    are active at once."""
 
     crowded: tuple[int, ...] = ()
+    alone: bool = False
 
     def rings(self, together: Sequence[Indices]) -> list[tuple[Sequence[Ring], Indices]]:
         found = super().rings(together)
-        if len(together) == 1:
+        if self.alone != (len(together) == 1):
             return found
         result: list[tuple[Sequence[Ring], Indices]] = []
         for groups, (rings, index) in zip(together, found, strict=True):
@@ -180,15 +182,16 @@ class CrowdedStage(SmallFabric):
         return result
 
 
+@pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("crowded", [1, 2])
-def test_like_stages_whose_collectives_contend_unlike_each_other_have_slots_of_their_own(
-    crowded: int,
-) -> None:
-    """Alone their ops take as long."""
-    gpt, overlap = replace(TINY, layers=8), ("oar", "ors", "oag")
+def test_like_stages_with_unlike_rings_have_slots_of_their_own(crowded: int, alone: bool) -> None:
+    """Those of single axes, or of several at once, while ops take as long alone."""
+    gpt, overlap = replace(TINY, layers=8), () if alone else ("oar", "ors", "oag")
     plan = plan_of(4, pipe=4, x=2, y=2, z=2, overlap=overlap)
     ranks = tuple(np.flatnonzero(plan.grid.stages() == crowded).tolist())
-    fabric = CrowdedStage(devices_per_node=64, axes_share=False, launch_s=0.0, crowded=ranks)
+    fabric = CrowdedStage(
+        devices_per_node=64, axes_share=False, launch_s=0.0, crowded=ranks, alone=alone
+    )
     programs = [lower(gpt, plan, stage) for stage in range(plan.pipe)]
     spans = simulate_timeline(programs, SmallCosts(), fabric).spans
     step = simulate_pipeline(gpt, plan, SmallCosts(), fabric)
