@@ -249,11 +249,11 @@ def _joined(played: Sequence[Played]) -> Played:
 
 
 def _excess(noisy: Mapping[str, Clocks], plain: Played) -> dict[str, float]:
-    found = {
-        key: _seconds(float(ticks.mean()) - float(plain.parts[key][0]))
-        for key, ticks in noisy.items()
-    }
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    """By what the mean step is longer; what is less than half a tick is rounding, and counts as
+    nothing."""
+    found = {key: float(ticks.mean()) - float(plain.parts[key][0]) for key, ticks in noisy.items()}
+    grown = {key: _seconds(ticks if abs(ticks) >= 0.5 else 0.0) for key, ticks in found.items()}
+    return dict(sorted(grown.items(), key=lambda item: -item[1]))
 
 
 def _seconds(ticks: float) -> float:

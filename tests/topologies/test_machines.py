@@ -194,6 +194,7 @@ def test_settings_take_numbers_and_lists_as_text() -> None:
         ("device.peak_flops.bf16", "400 GB/s", UnitError,
          'frontier: device.peak_flops.bf16 = "400 GB/s" is not in FLOP/s; '
          'write it like "191.5 TFLOP/s"'),
+        ("node.devices", "64", MachineError, "frontier: node.devices = 64 must be at most 63"),
         ("node.devices", "eight", MachineError,
          "frontier: node.devices = 'eight' does not fit; it wants a whole number"),
         ("network.background", "10%", MachineError,

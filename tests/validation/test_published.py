@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import Future, wait
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 
+from simulator.costs.stack import SoftwareStack
 from tests.simgpt.face import assert_golden, simgpt
 from topologies.machine import Machine
+from topologies.machine_files import load_machine
 from validation.published.case import Case, NoCaseError, case_of
 from validation.published.measured_step import published_flops
 from validation.published.outcome import held_out
 from validation.published.plan_ranking import ranked
-from validation.published.predicting import predict_runs
+from validation.published.predicting import (
+    WORTH_A_POOL,
+    Task,
+    predict_runs,
+    predicted,
+    processes,
+)
 from validation.published.runs import PublishedRun, RunsError, read_runs, runs_of
-from workload.gpt import GPT
+from workload.gpt import GPT, find_model
 from workload.plan import Plan
+from workload.plan_text import parse_plan
 
 COLUMNS = {
     **{"id": "a-1", "source": "A. Author (arXiv 1)", "machine": "Mine", "gpu": "A100-SXM4-80GB"},
@@ -232,3 +243,23 @@ def test_the_shipped_rows_can_all_be_read_and_a_tenth_is_held_out() -> None:
     runs = read_runs()
     assert len(runs) == 724
     assert 0.05 < sum(held_out(each.id) for each in runs) / 724 < 0.15
+
+
+def test_after_an_error_what_has_not_begun_is_not_done() -> None:
+    futures: list[Future[None]] = []
+    with pytest.raises(KeyboardInterrupt), processes(WORTH_A_POOL) as pool:
+        futures += [pool.submit(time.sleep, 0.5) for _ in range(40)]
+        raise KeyboardInterrupt
+    wait(futures, timeout=60)
+    assert sum(future.cancelled() for future in futures) > 20
+
+
+def test_processes_save_what_they_keep_as_they_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIMGPT_CACHE", str(tmp_path))
+    machine, plan = load_machine("perlmutter"), parse_plan("z=8,data=2", batch=16)
+    task = Task(find_model("gpt-5b"), plan, machine, SoftwareStack())
+    with processes(WORTH_A_POOL) as pool:
+        assert pool.submit(predicted, task).result().step_s > 0
+    assert list(tmp_path.rglob("*.values"))

@@ -121,7 +121,7 @@ def _plain(leaf: Leaf, value: Any, origin: str) -> Any:
     if get_origin(leaf.type) is tuple and isinstance(value, tuple):
         try:
             return structured(leaf.type, value)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             pass
     given = list(value) if isinstance(value, tuple) else value
     raise MachineError(f"{origin}: {leaf.key} = {given!r} does not fit; it wants {_wish(leaf)}")

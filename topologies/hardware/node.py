@@ -9,7 +9,8 @@ from typing import Annotated
 from topologies.errors import MachineError
 from topologies.files.keys import Key
 
-MOST_DEVICES = 1_024  # of one node, and NICs
+MOST_DEVICES = 63  # of one node: which of them a group has is a bit mask of 63 bits
+MOST_NICS = 1_024
 MOST_LINKS = 1_000  # of a pair; rings take turns at them one by one
 
 
@@ -41,7 +42,7 @@ class Nics:
     `latency` is that of the smallest message, for information: the library's curves contain it.
     """
 
-    count: Annotated[int, Key("count", zero=True, most=MOST_DEVICES)]
+    count: Annotated[int, Key("count", zero=True, most=MOST_NICS)]
     bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
     of_device: Annotated[tuple[int, ...], Key("of_device")]
     latency_s: Annotated[float | None, Key("latency", "s")] = None

@@ -90,7 +90,7 @@ def _channels(network: Network, visits: Visits, across: NDArray[np.bool_]) -> _C
 
 def _different(values: Indices) -> tuple[Indices, Indices]:
     """The different values in order, and which of them each is; most are as the one before."""
-    begins = np.diff(values, prepend=-1) != 0
+    begins = np.append(True, values[1:] != values[:-1])
     different, which = np.unique(values[begins], return_inverse=True)
     return different, which.reshape(-1)[np.cumsum(begins) - 1]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.util import Finalize
 from typing import Any, TypeVar
 
 from simulator.costs.stack import SoftwareStack
@@ -86,7 +88,7 @@ def predict_runs(
     """
     cases = {run.id: prepared(run) for run in runs}
     lacking = [run for run in runs if find_plan is not None and _has_no_plan(cases[run.id])]
-    with Session(), _processes(len(runs)) as pool:
+    with Session(), processes(len(runs)) as pool:
         searches = {run.id: pool.submit(prepared, run, find_plan) for run in lacking}
         asked: Asked = {}
         known = _asked(pool, {k: c for k, c in cases.items() if k not in searches}, asked)
@@ -184,18 +186,28 @@ class _ThisProcess(Executor):
         return future
 
 
-def _processes(rows: int) -> Executor:
-    """One process for each core, each in a session of its own; for few rows this one."""
+@contextmanager
+def processes(rows: int) -> Iterator[Executor]:
+    """One process for each core, each in a session of its own; for few rows this one. After an
+    error what has not begun is not done any more."""
     workers = len(os.sched_getaffinity(0))
     if rows < WORTH_A_POOL or workers < 2:
-        return _ThisProcess()
+        yield _ThisProcess()
+        return
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def _begin() -> None:
-    """Keep what predictions have in common for as long as this process lives."""
-    Session().__enter__()
+    """Keep what predictions have in common for as long as this process lives, and save it then."""
+    session = Session().__enter__()
+    Finalize(None, session.__exit__, args=(None, None, None), exitpriority=1)
 
 
 def predicted(task: Task) -> PredictedRow:
