@@ -65,7 +65,7 @@ def test_a_number_of_the_command_line(command: str, words: str) -> None:
         ("node.nics.of_device=" + "[" * 5000, "does not fit; it wants a list"),
         ("nodes=100000000", "nodes = 100000000 must be at most 1,000,000"),
         ("interconnect.groups=1000000", "groups = 1000000 must be at most 1,000"),
-        ("node.devices=1000000", "devices = 1000000 must be at most 1,024"),
+        ("node.devices=1000000", "devices = 1000000 must be at most 63"),
         ("node.nics.count=100000", "count = 100000 must be at most 1,024"),
         ("interconnect.switches_per_group=1000000", "switches are more than the 10,000,000"),
     ],
@@ -76,15 +76,15 @@ def test_a_number_of_a_machine(setting: str, words: str) -> None:
 
 
 def test_counts_that_multiply_to_too_much() -> None:
-    """Each of them is allowed, 1,000,000 nodes of 64 devices are not."""
+    """Each of them is allowed, 1,000,000 nodes of 63 devices are not."""
     settings = ["nodes=1000000", "interconnect.groups=1000", "interconnect.nodes_per_group=1000"]
     words = [word for setting in settings for word in ("--set", setting)]
     said = simgpt("predict", "tiny-30k", "-m", "frontier", "-n", "8", "--plan", "z=8", *words)
     assert (said.status, said.err) == (0, "")
-    devices = "[" + ",".join("0" for _ in range(64)) + "]"
-    words += ["--set", "node.devices=64", "--set", f"node.nics.of_device={devices}"]
+    devices = "[" + ",".join("0" for _ in range(63)) + "]"
+    words += ["--set", "node.devices=63", "--set", f"node.nics.of_device={devices}"]
     said = simgpt(*PREDICT.split(), "-n", "8", *words)
-    assert (said.status, "64,000,000 devices are more than" in said.sentence) == (2, True)
+    assert (said.status, "63,000,000 devices are more than" in said.sentence) == (2, True)
 
 
 def test_a_huge_machine_is_refused_within_little_memory() -> None:
