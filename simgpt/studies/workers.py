@@ -19,6 +19,7 @@ from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Batch, Row, rows_of
 from simgpt.studies.inputs import Inputs
 from simulator.child_process import Pulse, Watch, beat, end_with_the_parent, signals_ignored
+from simulator.gc_pause import begin_worker
 from topologies.session import Session
 
 AHEAD = 4  # batches begun per worker, so that a slow one holds up few others
@@ -257,6 +258,7 @@ def serve(pipe: Connection, beats: Connection, frozen_s: float, inputs: Inputs) 
     """Send rows for batches, in one session, until the parent closes the pipe."""
     beat(beats, frozen_s)
     end_with_the_parent()
+    begin_worker()
     session = Session()
     while True:
         try:

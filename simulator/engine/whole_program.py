@@ -24,7 +24,7 @@ from workload.repetition import IrregularError, OpTable, repeated, table_of
 from workload.sizes.arrays import Bytes, Counts, Indices
 from workload.structure import Structure, memoized_on
 
-LAYERS = 12  # the fewest in which collectives that are issued ahead do not reach both ends
+LAYERS = 9  # the fewest in which collectives that are issued ahead do not reach both ends
 Lowered = Callable[[GPT, Plan], Program]
 
 

@@ -26,6 +26,7 @@ from simulator.child_process import (
     end_with_the_parent,
     signals_ignored,
 )
+from simulator.gc_pause import begin_worker
 from topologies.errors import SimgptError
 from topologies.session import Session
 
@@ -164,6 +165,7 @@ def _serve(pipe: Connection, beats: Connection, frozen_s: float) -> None:
     """Run tasks until the parent closes the pipe."""
     beat(beats, frozen_s)
     end_with_the_parent()
+    begin_worker()
     state: WorkerState = {}
     session = Session()
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
+from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,8 @@ class AxisGroups:
     @cached_property
     def digest(self) -> bytes:
         """A digest of the array and its shape."""
-        return blake2b(self.members.tobytes() + repr(self.members.shape).encode()).digest()
+        shape = repr(self.members.shape).encode()
+        return sha256(shape + self.members.astype(np.int32).tobytes()).digest()
 
 
 @dataclass(frozen=True, eq=False)

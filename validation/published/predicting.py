@@ -12,7 +12,7 @@ from multiprocessing.util import Finalize
 from typing import Any, TypeVar
 
 from simulator.costs.stack import SoftwareStack
-from simulator.gc_pause import gc_paused
+from simulator.gc_pause import begin_worker, gc_paused
 from simulator.predict import predict
 from topologies.errors import SimgptError
 from topologies.machine import Machine
@@ -206,6 +206,7 @@ def processes(rows: int) -> Iterator[Executor]:
 
 def _begin() -> None:
     """Keep what predictions have in common for as long as this process lives, and save it then."""
+    begin_worker()
     session = Session().__enter__()
     Finalize(None, session.__exit__, args=(None, None, None), exitpriority=1)
 

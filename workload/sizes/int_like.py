@@ -11,7 +11,7 @@ Calculation = Callable[[Any, Any], Any]
 
 def _calculated(calculation: Calculation, *, swapped: bool = False) -> Any:
     def method(self: IntLike, other: object) -> Any:
-        if not isinstance(other, (type(self), int)):
+        if not isinstance(other, _OPERANDS):
             return NotImplemented
         one, two = (other, self) if swapped else (self, other)
         return self.calculated(calculation, one, two)
@@ -21,7 +21,7 @@ def _calculated(calculation: Calculation, *, swapped: bool = False) -> Any:
 
 def _compared(comparison: Calculation) -> Any:
     def method(self: IntLike, other: object) -> Any:
-        if not isinstance(other, (type(self), int)):
+        if not isinstance(other, _OPERANDS):
             return NotImplemented
         return self.compared(comparison, self, other)
 
@@ -71,3 +71,6 @@ class IntLike:
 
     def __bool__(self) -> bool:
         return self.compared(operator.ne, self, 0)
+
+
+_OPERANDS = (int, IntLike)

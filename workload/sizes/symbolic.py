@@ -15,6 +15,7 @@ from typing import Any
 
 from workload.sizes.int_like import Calculation, IntLike
 
+NONE = -1  # the place of a plain number
 PLAIN = (int, str, float, bool)  # what most numbers and attributes are
 Step = tuple[Calculation, int, int]
 Condition = tuple[Calculation, int, int, bool]
@@ -43,14 +44,20 @@ class Formulas:
         self._inputs += 1
         return self._new(value)
 
-    def step(self, calculation: Calculation, one: Formula | int, other: Formula | int) -> Any:
-        """The outcome of a calculation."""
-        a, b = self._of(one), self._of(other)
-        key = calculation, a.number, b.number
-        if key not in self._known:
-            self._known[key] = self._new(calculation(a.value, b.value))
-            self._steps.append((self._known[key].number, key))
-        return self._known[key]
+    def step(self, calculation: Calculation, one: Any, other: Any) -> Any:
+        """The outcome of a calculation, one operand of which may be a plain number."""
+        if isinstance(one, int):
+            key = calculation, NONE, other.number, one
+        elif isinstance(other, int):
+            key = calculation, one.number, NONE, other
+        else:
+            key = calculation, one.number, other.number, NONE
+        found = self._known.get(key)
+        if found is None:
+            a, b = self._of(one), self._of(other)
+            found = self._known[key] = self._new(calculation(a.value, b.value))
+            self._steps.append((found.number, (calculation, a.number, b.number)))
+        return found
 
     def condition(self, comparison: Calculation, one: Formula | int, other: Formula | int) -> bool:
         """The answer of a comparison, on which what is written depends from now on."""
