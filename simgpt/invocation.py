@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simgpt.studies.study import Study
+    from simulator.stacks import Stack
 
 
-def asked(model: str, machine: str, how: Mapping[str, Any], **places: Any) -> dict[str, Any]:
+def asked(
+    model: str, machine: str, how: Mapping[str, Any], stack: Stack | None = None, **places: Any
+) -> dict[str, Any]:
     """What a step was asked of: the command line, the model and machine that it names, digests of
     files among them, what was set, and where ranks land, of which `places` says more."""
     from simgpt.options import settings_of
 
-    given = {"command": command_line(), "model": model, "machine": machine}
-    given |= {"compute": how.get("compute", "machine")}
+    given: dict[str, Any] = {"command": command_line(), "model": model, "machine": machine}
+    given |= {"compute": how.get("compute", "machine"), "stack": how.get("stack", "simgpt")}
+    given |= {"fp8": stack.fp8, "context": stack.context} if stack is not None else {}
     return {
-        "asked": {**given, "files": files_of((model, machine))},
+        "asked": {**given, "files": files_of((model, machine, given["stack"]))},
         "settings": settings_of(how["settings"]),
         "placement": {"policy": how["placement"], **places},
     }

@@ -173,6 +173,7 @@ def answered(
             seed=question.seed,
             placement=placement,
             progress=lambda done, of: ticker("drawing steps with noise", done=done, of=of),
+            stack=prediction.stack,
             **costs,
         )
     return NoiseAnswer({"variability": found.as_dict()}, f"\n\n{describe_noise(found)}")

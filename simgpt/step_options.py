@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from simgpt import options
 from simgpt.commands import predict
-from topologies.machine import Machine
-from topologies.placement import Placement
-from workload.gpt import GPT
-from workload.plan import Plan
+
+if TYPE_CHECKING:
+    from simulator.stacks.job import Job
+    from topologies.machine import Machine
+    from topologies.placement import Placement
+    from workload.gpt import GPT
+    from workload.plan import Plan
 
 SHARED = (
     "model",
@@ -23,6 +26,7 @@ SHARED = (
     "batch_tokens",
     "settings",
     "placement",
+    "stack",
 )
 
 
@@ -30,10 +34,19 @@ SHARED = (
 class StepQuestion:
     """What the words of a command line stand for that names a step."""
 
-    gpt: GPT
-    plan: Plan
+    job: Job
     machine: Machine
     placement: Placement
+
+    @property
+    def gpt(self) -> GPT:
+        """The model, as a device has it."""
+        return self.job.gpt
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, in our own words."""
+        return self.job.plan
 
 
 def asked_as_predict(command: click.Command) -> click.Command:
@@ -45,11 +58,17 @@ def asked_as_predict(command: click.Command) -> click.Command:
 
 def question_of(model: str, machine: str, how: dict[str, Any]) -> StepQuestion:
     """What those arguments and options ask."""
+    from simulator.stacks import load_stack
+    from simulator.stacks.job import job_of
+    from topologies.placement import check_ranks
     from topologies.placement_names import parse_placement
 
     gpt = options.model_of(model)
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     built = options.machine_of(machine, how["settings"])
-    plan = options.plan_on(built, how["plan"], devices=how["devices"], batch=sequences)
-    placed = parse_placement(how["placement"], built, plan.grid.ranks)
-    return StepQuestion(gpt, plan, built, placed)
+    if how["devices"] is not None:
+        check_ranks(built, how["devices"])
+    stack, text = load_stack(how["stack"]), options.plan_table(how["plan"])
+    job = job_of(gpt, text, stack, devices=how["devices"], batch=sequences)
+    placed = parse_placement(how["placement"], built, job.plan.grid.ranks)
+    return StepQuestion(job, built, placed)

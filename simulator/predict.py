@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from simulator.costs.analytic import ComputeCosts, compute_costs, peak_flops_per_s
+from simulator.costs.kernels import Kernels
 from simulator.costs.matmul_tuning import Tuning, fastest_forms, is_tuned
 from simulator.costs.measured import MeasuredCosts
 from simulator.costs.published import PublishedCosts
-from simulator.costs.stack import DEFAULT_STACK, SoftwareStack
 from simulator.economics import Cost, cost_of
 from simulator.engine.simulate import simulate_timeline
 from simulator.engine.ticks import to_seconds
@@ -21,6 +21,7 @@ from simulator.pipeline import simulate_pipeline
 from simulator.ranks.classes import Fabric
 from simulator.ranks.fabric import fabric_of
 from simulator.result import StepResult
+from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.session import in_session
@@ -81,6 +82,7 @@ class Prediction:
     ops: int
     comm_bytes: Mapping[str, int]
     cost: Cost
+    stack: Stack = EXECUTOR
     tuning: Tuning | None = None
     timeline: Timeline | None = None
 
@@ -131,6 +133,7 @@ class Prediction:
             "plan": self.plan.as_dict(),
             "plan_string": str(self.plan),
             "machine": self.machine,
+            "stack": self.stack.name,
             "devices": self.devices,
             "model": self.gpt.name,
             "matmul_forms": self.tuning.as_dict() if self.tuning is not None else None,
@@ -149,23 +152,25 @@ def predict(
     timeline: bool = False,
     placement: Placement | None = None,
     op_seconds: Mapping[str, float] | None = None,
-    kernels: SoftwareStack = DEFAULT_STACK,
+    stack: Stack = EXECUTOR,
 ) -> Prediction:
     """Predict one training step of `gpt` under `plan` on `machine`.
 
     Without a `placement` ranks fill node after node. Without `fold` every layer is lowered and
     every micro-batch simulated, to the same answer; `timeline` adds the spans of the whole step,
     one rank of each class. `op_seconds` has measured times by signature
-    (`workload/lowering/distinct.py`) in place of the machine's own costs, `kernels` says what the
-    software makes of the ops.
+    (`workload/lowering/distinct.py`) in place of the machine's own costs, `stack` says what the
+    software makes of the plan.
     """
     _check_slots(plan)
+    stack.check(plan)
+    kernels = stack.kernels(gpt, plan, machine)
     fabric = fabric_of(machine, plan.grid.ranks, placement)
     costs = op_costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
     simulated = partial(_simulated, gpt, plan, costs, fabric, fold, kernels.habits)
     forms = plan_forms(gpt, plan, costs)
     step = simulated(forms)
-    prediction = _prediction(gpt, plan, machine, step)
+    prediction = _prediction(gpt, plan, machine, step, stack)
     if forms:
         plain = simulated(PLAIN) if is_tuned(forms) else step
         prediction = replace(prediction, tuning=_tuning(forms, plain, step))
@@ -195,7 +200,7 @@ def op_costs(
     machine: Machine,
     ranks_per_node: int,
     op_seconds: Mapping[str, float] | None,
-    kernels: SoftwareStack,
+    kernels: Kernels,
 ) -> ComputeCosts:
     """The costs of a plan's compute ops, as `predict` is told of them."""
     if op_seconds is None:
@@ -254,7 +259,9 @@ def _timeline(
     return simulate_timeline(stages, costs, fabric)
 
 
-def _prediction(gpt: GPT, plan: Plan, machine: Machine, step: StepResult) -> Prediction:
+def _prediction(
+    gpt: GPT, plan: Plan, machine: Machine, step: StepResult, stack: Stack
+) -> Prediction:
     ticks = sum(step.parts_ticks.values())
     step_s = to_seconds(ticks)
     device_s = step_s * plan.grid.ranks
@@ -279,4 +286,5 @@ def _prediction(gpt: GPT, plan: Plan, machine: Machine, step: StepResult) -> Pre
         ops=step.ops,
         comm_bytes=step.comm_bytes,
         cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s),
+        stack=stack,
     )

@@ -166,7 +166,7 @@ class Plan:
             if key == "micro_batch" and self.micro_batches > 1:
                 words.append(f"micro_batch={value}")
             elif key not in (*WITHIN_STAGE, "micro_batch") and value != default:
-                words.append(f"{key}={_text(value)}")
+                words.append(f"{key}={text_of(value)}")
         return ",".join(words)
 
     def as_dict(self) -> dict[str, Any]:
@@ -178,7 +178,8 @@ class Plan:
 _DEFAULTS = {field.name: field.default for field in fields(Plan) if field.name != "batch"}
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """A plan's value as its text has it."""
     if isinstance(value, tuple):
         return "+".join(map(str, value)) or "none"
     return str(value).lower() if isinstance(value, bool) else str(value)

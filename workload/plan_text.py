@@ -17,6 +17,18 @@ from workload.plan import MOST, Plan
 REST = "rest"
 _LISTS = {"overlap": "oar+ors", "stage_layers": "6+6+5"}
 KEYS = tuple(field.name for field in fields(Plan))
+ALIASES = {  # the words of Megatron-LM, NeMo, torchtitan and DeepSpeed
+    "tp": "x",
+    "pp": "pipe",
+    "dp": "data",
+    "vpp": "interleave",
+    "mbs": "micro_batch",
+    "gbs": "batch",
+    "sp": "sequence_parallel",
+}
+SHARDED = ("fsdp", "hsdp")
+EXPERTS = ("ep", "etp")
+CONTEXT = "cp"
 _TYPES = {field.name: str(field.type) for field in fields(Plan)}
 
 
@@ -29,7 +41,9 @@ def parse_plan(
     Without a batch anywhere, a step is one micro-batch per rank; without `micro_batch`, a rank runs
     its whole share at once.
     """
-    given = dict(text) if isinstance(text, Mapping) else split_plan(text)
+    given = plan_words(text)
+    if CONTEXT in given:
+        raise PlanError(f"cp={given[CONTEXT]} is understood by predict and what asks as it does")
     values = {key: plan_value(key, value) for key, value in given.items()}
     _fill_rest(values, devices)
     if batch is not None and values.setdefault("batch", batch) != batch:
@@ -50,7 +64,7 @@ def parse_plan(
 
 def parse_fields(text: str | Mapping[str, Any]) -> dict[str, Any]:
     """Read some of a plan's fields, without a plan to check them: `pipe=1,zero=1`, or a table."""
-    given = text if isinstance(text, Mapping) else split_plan(text)
+    given = plan_words(text)
     return {key: plan_value(key, value) for key, value in given.items()}
 
 
@@ -71,10 +85,39 @@ def split_plan(text: str) -> dict[str, str]:
     return given
 
 
+def plan_words(text: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A plan's values by our keys, given by these or by those of other frameworks, not yet looked
+    at; `cp` is left as it is.
+
+    >>> plan_words("tp=4,pp=2,dp=rest,hsdp=8")
+    {'x': '4', 'pipe': '2', 'data': 'rest', 'zero': 3, 'shard': '8'}
+    """
+    found: dict[str, Any] = {}
+    for word, value in (text if isinstance(text, Mapping) else split_plan(text)).items():
+        for key, own in _in_our_words(word, value).items():
+            if key in found:
+                raise PlanError(f"{key} stands twice in the plan: as {word} too")
+            found[key] = own
+    return found
+
+
+def _in_our_words(word: str, value: Any) -> dict[str, Any]:
+    if word in EXPERTS:
+        if _number(word, value) != 1:
+            raise PlanError(f"{word}={value}: layers of experts are not modelled")
+        return {}
+    if word == "fsdp":
+        return {"zero": 3} if _switch(word, value) else {}
+    if word == "hsdp":
+        return {"zero": 3, "shard": value}
+    return {ALIASES.get(word, word): value}
+
+
 def plan_value(key: str, value: Any) -> Any:
     """One key's value in its kind; whether it goes with the other keys, only a plan can tell."""
     if key not in _TYPES:
-        near = difflib.get_close_matches(key, _TYPES, n=1, cutoff=0.5)
+        known = (*_TYPES, *ALIASES, *SHARDED)
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_TYPES)}"
         raise PlanError(f"unknown plan key {key!r}; {hint}")
     if key in ("overlap", "stage_layers") and not isinstance(value, str | list | tuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 if TYPE_CHECKING:
     from simulator.economics import Cost, Training
     from simulator.predict import Prediction
+    from simulator.stacks.job import Job
     from topologies.machine import Machine
     from topologies.placement import Placement
     from workload.gpt import GPT
@@ -45,6 +47,12 @@ LABELS = 30  # characters of the tables' first column
     default="scheduler",
     show_default=True,
     help="Where ranks land: scheduler, contiguous, scattered:30, random:seed=1, hosts:NAME[1-64].",
+)
+@click.option(
+    "--stack",
+    default="simgpt",
+    show_default=True,
+    help="The software that trains, by name (simgpt stacks), or its TOML file.",
 )
 @click.option(
     "--compute",
@@ -92,25 +100,32 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     A plan that does not fit into memory is answered in full, and then ends with status 3.
     """
+    from simgpt.step_options import question_of
     from simulator.engine.engines import engine_name, using
     from simulator.predict import predict
-    from topologies.placement_names import parse_placement
 
     if how["swept"]:
         return _sweep(model, machine, as_json=as_json, output=output, how=how)
     options.check_apart(output, how["trace"])
-    gpt, built = options.model_of(model), options.machine_of(machine, how["settings"])
-    sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
-    plan = options.plan_on(built, how["plan"], devices=how["devices"], batch=sequences)
-    trace, placed = how["trace"], parse_placement(how["placement"], built, plan.grid.ranks)
-    costs = costs_of(how["compute"], gpt, plan)
+    question, trace = question_of(model, machine, how), how["trace"]
+    job, built, placed = question.job, question.machine, question.placement
+    stack = replace(job.stack, tabled=how["compute"] == "profile")
+    costs = costs_of(how["compute"], job.gpt, job.plan)
     click.get_current_context().with_resource(using(how["engine"]))
-    prediction = predict(gpt, plan, built, placement=placed, timeline=trace is not None, **costs)
+    prediction = predict(
+        job.gpt,
+        job.plan,
+        built,
+        placement=placed,
+        timeline=trace is not None,
+        stack=stack,
+        **costs,
+    )
     reach = reach_of(prediction, built, placed)
     record = prediction.as_dict() | {"software": built.variant or None, "engine": engine_name()}
     noise = noise_options.answered(how, prediction, built, placed, costs)
-    record |= asked(model, machine, how, axes=reach) | noise.record
-    text = describe(prediction, f"placement {how['placement']}", reach) + noise.text
+    record |= asked(model, machine, how, stack, axes=reach) | noise.record
+    text = describe(prediction, f"placement {how['placement']}", reach, job) + noise.text
     if how["tokens"] is not None:
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
         record, text = {**record, "training": run.as_dict()}, f"{text}\n\n{describe_training(run)}"
@@ -168,11 +183,7 @@ def write_trace(prediction: Prediction, path: Path) -> None:
 
 def costs_of(compute: str, gpt: GPT, plan: Plan) -> dict[str, Any]:
     """What --compute asks of the simulator."""
-    from simulator.costs.stack import SoftwareStack
-
-    if compute == "measured":
-        return {"op_seconds": measured_ops(gpt, plan)}
-    return {"kernels": SoftwareStack(tabled=compute == "profile")}
+    return {"op_seconds": measured_ops(gpt, plan)} if compute == "measured" else {}
 
 
 def measured_ops(gpt: GPT, plan: Plan) -> dict[str, float]:
@@ -195,8 +206,10 @@ def reach_of(prediction: Prediction, machine: Machine, placement: Placement) -> 
     }
 
 
-def describe(prediction: Prediction, placed: str, reach: Mapping[str, str]) -> str:
-    """The prediction as a person reads it."""
+def describe(
+    prediction: Prediction, placed: str, reach: Mapping[str, str], job: Job | None = None
+) -> str:
+    """The prediction as a person reads it, with what was assumed of the job."""
     memory = prediction.memory
     facts = [
         ("step", tables.seconds(prediction.step_s)),
@@ -225,7 +238,7 @@ def describe(prediction: Prediction, placed: str, reach: Mapping[str, str]) -> s
     reached = [(f"groups of {axes}", words) for axes, words in reach.items()]
     return "\n\n".join(
         [
-            _headline(prediction),
+            _headline(prediction, job),
             *([tables.table([placed, ""], reached, first=LABELS)] if reached else []),
             tables.table([], facts, first=LABELS),
             tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
@@ -264,7 +277,7 @@ def _megawatt_hours(joules: float) -> str:
     return f"{tables.amount(value)} MWh" if value >= 0.01 else format_energy(joules)
 
 
-def _headline(prediction: Prediction) -> str:
+def _headline(prediction: Prediction, job: Job | None) -> str:
     gpt, plan = prediction.gpt, prediction.plan
     batch = f"batch of {tables.several(plan.batch, 'sequence')} of {gpt.sequence:,} tokens"
     each = f"{tables.several(plan.micro_batches, 'micro-batch')} of {plan.micro_batch:,} per rank"
@@ -274,8 +287,20 @@ def _headline(prediction: Prediction) -> str:
             tables.paragraph(f"plan {plan}", indent=" " * 5),
             f"{batch}, {each}, {plan.precision}",
             *([tuned] if (tuned := tuned_forms(prediction)) else []),
+            *(tables.paragraph(line, indent=" " * 5) for line in _assumptions(job)),
         ]
     )
+
+
+def _assumptions(job: Job | None) -> Iterator[str]:
+    """What the answer takes for granted: the stack, and what of the plan was not given."""
+    if job is None:
+        return
+    assumed = ", ".join(f"{key}={value}" for key, value in job.assumed)
+    yield f"stack {job.stack.name} ({job.stack.title})" + (
+        f"; assumed: {assumed}" if assumed else ""
+    )
+    yield from job.remarks
 
 
 def tuned_forms(prediction: Prediction) -> str:

@@ -44,7 +44,11 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     question = question_of(model, machine, how)
     prediction = predict(
-        question.gpt, question.plan, question.machine, placement=question.placement
+        question.gpt,
+        question.plan,
+        question.machine,
+        placement=question.placement,
+        stack=question.job.stack,
     )
     with Ticker() as ticker:
         found = why(
@@ -54,7 +58,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     record = {
         **prediction.as_dict(),
         "software": question.machine.variant or None,
-        **asked(model, machine, how),
+        **asked(model, machine, how, question.job.stack),
         "why": found.as_dict(),
         **drawn.record,
     }

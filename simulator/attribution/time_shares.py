@@ -21,6 +21,7 @@ from simulator.ranks.classes import Fabric
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.passes.matmul_forms import PLAIN, Forms
+from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 
 MOST_OPS = 120_000  # of all stages; some seconds of simulation
@@ -49,18 +50,22 @@ class TimeShares:
         return sum(self.seconds.values())
 
 
-def shares_of(prediction: Prediction, costs: ComputeCosts, fabric: Fabric) -> TimeShares:
-    """The shares of a predicted step, on the same costs and fabric."""
+def shares_of(
+    prediction: Prediction, costs: ComputeCosts, fabric: Fabric, habits: Habits = NO_HABITS
+) -> TimeShares:
+    """The shares of a predicted step, on the same costs and fabric, with a stack's habits."""
     plan, forms = prediction.plan, prediction.tuning.forms if prediction.tuning else PLAIN
     each = prediction.ops * plan.pipe / plan.micro_batches
     if prediction.ops * plan.pipe <= MOST_OPS:
-        path = _path(prediction.gpt, plan, costs, fabric, forms)
+        path = _path(prediction.gpt, plan, costs, fabric, (forms, habits))
         ticks = ticks_by_cause(path)
         return TimeShares(_sorted(ticks), _basis(prediction, sum(ticks.values())), path)
     count = 2 * plan.pipe + 2
     while count < plan.micro_batches and each * count <= MOST_OPS:
         few = [
-            ticks_by_cause(_path(prediction.gpt, plan.with_micro_batches(n), costs, fabric, forms))
+            ticks_by_cause(
+                _path(prediction.gpt, plan.with_micro_batches(n), costs, fabric, (forms, habits))
+            )
             for n in (count, count + 1)
         ]
         whole = extrapolated(few[0], few[1], plan.micro_batches - count)
@@ -69,7 +74,7 @@ def shares_of(prediction: Prediction, costs: ComputeCosts, fabric: Fabric) -> Ti
             return TimeShares(_sorted(whole), basis)
         count *= 2
     if plan.pipe > 1:
-        parts = path_parts(prediction.gpt, plan, costs, fabric, forms)
+        parts = path_parts(prediction.gpt, plan, costs, fabric, forms, habits)
         return TimeShares(_of_parts(parts, messages=PIPE), "slot by slot; ranks of a stage alike")
     parts = {key: to_ticks(seconds) for key, seconds in prediction.breakdown_s.items()}
     return TimeShares(_of_parts(parts, messages=""), "the path of so many ops was not walked",
@@ -93,9 +98,9 @@ def extrapolated(
 
 
 def _path(
-    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms
+    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, how: tuple[Forms, Habits]
 ) -> tuple[PathPiece, ...]:
-    stages = [lower(gpt, plan, stage, forms=forms) for stage in range(plan.pipe)]
+    stages = [lower(gpt, plan, stage, forms=how[0], habits=how[1]) for stage in range(plan.pipe)]
     return simulated_step(stages, costs, fabric).path()
 
 

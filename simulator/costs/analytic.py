@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from simulator.costs.calibrated import COPIES, CalibratedCosts
-from simulator.costs.stack import DEFAULT_STACK, SoftwareStack
+from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from topologies.errors import MachineError
 from topologies.hardware.device import Device
 from topologies.machine import Machine
@@ -38,7 +38,7 @@ class ComputeCosts(Protocol):
 
 
 def compute_costs(
-    machine: Machine, ranks_per_node: int, devices: int, kernels: SoftwareStack = DEFAULT_STACK
+    machine: Machine, ranks_per_node: int, devices: int, kernels: Kernels = PLAIN_KERNELS
 ) -> ComputeCosts:
     """The best costs at hand: those of the machine's profile if it has one, else the model's.
 
@@ -63,7 +63,7 @@ class AnalyticCosts:
     """
 
     def __init__(
-        self, machine: Machine, devices: int = 1, kernels: SoftwareStack = DEFAULT_STACK
+        self, machine: Machine, devices: int = 1, kernels: Kernels = PLAIN_KERNELS
     ) -> None:
         self._machine = machine
         self._kernels = kernels

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.costs.analytic import AnalyticCosts, matmul_s, peak_flops_per_s
-from simulator.costs.stack import DEFAULT_STACK, SoftwareStack
+from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from topologies.errors import MachineError
 from topologies.hardware.measured_matmuls import Shape, matmuls_of
 from topologies.machine import Machine
@@ -68,7 +68,7 @@ class PublishedCosts:
     """
 
     def __init__(
-        self, machine: Machine, devices: int = 1, kernels: SoftwareStack = DEFAULT_STACK
+        self, machine: Machine, devices: int = 1, kernels: Kernels = PLAIN_KERNELS
     ) -> None:
         table = matmuls_of(machine.device.name)
         if table is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from simulator.explain.algorithm_switches import Switch
 from simulator.explain.sensitivity import MachineParameter
+from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from workload.gpt import GPT
@@ -82,8 +83,9 @@ def twice_as_good(parameters: list[MachineParameter]) -> list[Better]:
     return [better for better in found if better.parameters]
 
 
-def neighbours(gpt: GPT, plan: Plan) -> list[tuple[str, Plan]]:
-    """The legal plans one step away, on as many devices, with what differs in words.
+def neighbours(gpt: GPT, plan: Plan, stack: Stack = EXECUTOR) -> list[tuple[str, Plan]]:
+    """The legal plans one step away, on as many devices, with what differs in words: those that the
+    stack runs.
 
     A step moves a factor of two from one axis to another, doubles or halves the micro-batch, or
     changes one choice: ZeRO's stage, recomputation, overlaps, sequence parallelism, the schedule.
@@ -93,6 +95,7 @@ def neighbours(gpt: GPT, plan: Plan) -> list[tuple[str, Plan]]:
         try:
             other = _with(plan, changes)
             check(gpt, other)
+            stack.check(other)
         except SimgptError:
             continue
         if other != plan and other not in found:

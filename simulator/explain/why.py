@@ -121,13 +121,16 @@ def why(
     also by the machine's numbers without a unit."""
     plan, step_s = prediction.plan, prediction.step_s
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
-    costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
+    kernels = prediction.stack.kernels(prediction.gpt, plan, machine)
+    costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks, kernels)
     progress("walking the critical path")
-    shares = shares_of(prediction, costs, fabric)
+    shares = shares_of(prediction, costs, fabric, kernels.habits)
     links = _links(shares, machine, placement, plan)
 
     def seconds_on(other: Machine) -> float:
-        return predict(prediction.gpt, plan, other, placement=placement).step_s
+        return predict(
+            prediction.gpt, plan, other, placement=placement, stack=prediction.stack
+        ).step_s
 
     known = parameters(machine, plan.precision, pure=pure)
     asked = all_reduces(prediction, machine, fabric)
@@ -177,9 +180,9 @@ def _plans(
     prediction: Prediction, machine: Machine, placement: Placement, progress: Callable[[str], None]
 ) -> tuple[list[WhatIf], int]:
     found, unfit = [], 0
-    for words, plan in neighbours(prediction.gpt, prediction.plan):
+    for words, plan in neighbours(prediction.gpt, prediction.plan, prediction.stack):
         progress(f"the plan with {words}")
-        other = predict(prediction.gpt, plan, machine, placement=placement)
+        other = predict(prediction.gpt, plan, machine, placement=placement, stack=prediction.stack)
         if other.memory.fits:
             found.append(WhatIf(words, other.step_s, prediction.step_s, plan))
         else:

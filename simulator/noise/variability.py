@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from simulator.costs.stack import DEFAULT_STACK, SoftwareStack
 from simulator.engine.ticks import TICKS_PER_S
 from simulator.noise.all_ranks import all_ranks
 from simulator.noise.clocks import MOST_EXACT_TICKS
@@ -30,6 +29,7 @@ from simulator.noise.played import END, OWN, AllRanks, Played
 from simulator.noise.stage_ranks import Clocks
 from simulator.predict import op_costs, plan_forms
 from simulator.ranks.fabric import fabric_of
+from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.session import in_session
@@ -132,7 +132,7 @@ def variability(
     seed: int = 0,
     placement: Placement | None = None,
     op_seconds: Mapping[str, float] | None = None,
-    kernels: SoftwareStack = DEFAULT_STACK,
+    stack: Stack = EXECUTOR,
     progress: Progress = lambda done, of: None,
 ) -> Variability:
     """Draw so many samples of the step that `predict` predicts from the same arguments.
@@ -142,6 +142,7 @@ def variability(
     if plan.pipe > 1 and plan.pipe * plan.micro_batches > MOST_SLOTS:
         raise _too_much(f"{plan.micro_batches:,} micro-batches on {plan.pipe} stages")
     fabric = fabric_of(machine, plan.grid.ranks, placement)
+    kernels = stack.kernels(gpt, plan, machine)
     costs = op_costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
     forms = plan_forms(gpt, plan, costs)
     step = all_ranks(gpt, plan, costs, fabric, forms=forms, habits=kernels.habits)

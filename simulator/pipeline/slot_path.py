@@ -24,6 +24,7 @@ from simulator.pipeline.stage_orders import StageOrders
 from simulator.ranks.classes import Fabric, until_consistent
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Forms
+from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 
 Parts = dict[str, int]
@@ -75,9 +76,16 @@ class SlotPath:
         }
 
 
-def path_parts(gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms) -> Parts:
+def path_parts(
+    gpt: GPT,
+    plan: Plan,
+    costs: ComputeCosts,
+    fabric: Fabric,
+    forms: Forms,
+    habits: Habits = NO_HABITS,
+) -> Parts:
     """Ticks along the path by what they go to, as in a breakdown; they sum to the step's."""
-    stage_orders = StageOrders(gpt, plan, plan, forms)
+    stage_orders = StageOrders(gpt, plan, plan, forms, habits)
     return until_consistent(
         lambda contended: stage_orders.network(fabric, contended),
         lambda network: _parts(PipelineRun(stage_orders, costs, network)),

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.costs.analytic import AnalyticCosts, matmul_s, padded
 from simulator.costs.kernel_launch import launch_bound
-from simulator.costs.stack import SoftwareStack
+from simulator.costs.kernels import Kernels
 from tests.blocks import BLOCK
 from topologies.machine_files import load_machine
 from workload.op import BACKWARD, FORWARD, STEP, Block, Op, layer_part
@@ -44,7 +44,7 @@ def test_fp8_runs_a_layers_linear_at_its_rate_and_casts_its_input_but_not_the_cl
 
 def test_a_pace_of_four_fifths_makes_every_op_last_five_fourths() -> None:
     machine = load_machine("dgx-a100")
-    slow = AnalyticCosts(machine, 1, SoftwareStack(pace=0.8))
+    slow = AnalyticCosts(machine, 1, Kernels(pace=0.8))
     assert slow.seconds(ADD) == pytest.approx(1.25 * AnalyticCosts(machine).seconds(ADD))
 
 
@@ -57,7 +57,7 @@ def test_a_norm_of_several_kernels_goes_through_memory_more_often() -> None:
 
 
 def test_a_host_issues_each_of_the_kernels_that_an_op_is_made_of() -> None:
-    costs = AnalyticCosts(load_machine("dgx-a100"), 1, SoftwareStack(host_s=7e-5))
+    costs = AnalyticCosts(load_machine("dgx-a100"), 1, Kernels(host_s=7e-5))
     assert costs.host_s(ADD) == 7e-5
     assert costs.host_s(replace(ADD, kind="softmax", launches=5)) == pytest.approx(35e-5)
     assert costs.host_s(replace(ADD, launches=0)) == 0
@@ -134,10 +134,10 @@ def test_a_stacks_own_attention_reaches_its_shares_and_works_through_all_keys() 
     device, peak = machine.device, machine.device.peak_flops_per_s["bf16"]
     forward = Op("f", "attention", (), (), BLOCK, flops=4 * 10**12)
     backward = Op("b", "attention_grad", (), (), BLOCK, flops=8 * 10**12)
-    own = AnalyticCosts(machine, 1, SoftwareStack(attention=(0.5, 0.25)))
+    own = AnalyticCosts(machine, 1, Kernels(attention=(0.5, 0.25)))
     assert own.seconds(forward) - device.launch_s == pytest.approx(2e12 / (0.5 * peak))
     assert own.seconds(backward) - device.launch_s == pytest.approx(5e12 / (0.25 * peak))
-    parts = AnalyticCosts(machine, 1, SoftwareStack(attention_work=4.0))
+    parts = AnalyticCosts(machine, 1, Kernels(attention_work=4.0))
     usual = AnalyticCosts(machine)
     assert parts.seconds(forward) == pytest.approx(4 * usual.seconds(forward))
     assert parts.seconds(ADD) == usual.seconds(ADD)

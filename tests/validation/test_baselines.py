@@ -30,14 +30,14 @@ def ideal(**cells: str) -> Ideal:
 
 def test_the_ideal_step_is_the_models_flops_at_the_peak_and_the_pipelines_bubble() -> None:
     """One slot of four is added by two stages, half of one if each has two chunks."""
-    flops = case().gpt.model_flops(BATCH)
+    flops = case().asked.model_flops(BATCH)
     assert ideal().step_s == pytest.approx(flops / (GPUS * A100) * (1 + 1 / 4))
     assert ideal(vpp="2").step_s == pytest.approx(flops / (GPUS * A100) * (1 + 1 / 8))
     assert ideal(pp="1", dp="4").step_s == pytest.approx(flops / (GPUS * A100))
 
 
 def test_full_recomputation_counts_in_the_ideal_step() -> None:
-    gpt = case().gpt
+    gpt = case().asked
     found = ideal(recompute="full").step_s / ideal(recompute="none").step_s
     assert found == pytest.approx(gpt.hardware_flops(BATCH) / gpt.model_flops(BATCH))
 

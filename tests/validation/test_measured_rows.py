@@ -15,11 +15,11 @@ GPUS, BATCH, A100 = 8, 16, 312e12
 
 def published(**cells: str) -> float | None:
     row = run(**{"measured_step_s": "", **cells})
-    return measured_s(row, case().gpt, machine_of(row))
+    return measured_s(row, case().asked, machine_of(row))
 
 
 def test_a_step_follows_from_the_flops_of_one_gpu_or_their_share_of_the_bf16_peak() -> None:
-    flops = case().gpt.model_flops(BATCH)
+    flops = case().asked.model_flops(BATCH)
     assert published(measured_tflops_per_gpu="100") == pytest.approx(flops / (GPUS * 100e12))
     assert published(measured_mfu="0.4") == pytest.approx(flops / (GPUS * 0.4 * A100))
     assert published(measured_step_s="7", measured_tflops_per_gpu="100") == 7

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from simulator.costs.stack import SoftwareStack
+from simulator.costs.kernels import Kernels
+from simulator.stacks import EXECUTOR
+from simulator.stacks.job import Job
 from tests.simgpt.face import assert_golden, simgpt
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
@@ -134,14 +136,21 @@ def test_files_without_rows_columns_or_a_name_of_their_own_are_refused(tmp_path:
     assert "no row is from nobody; sources: Bang et al." in said.sentence
 
 
+def kernels_of(found: Case) -> Kernels:
+    """Those of a case on the A100 that rows have unless they say otherwise."""
+    job = found.job
+    return job.stack.kernels(job.gpt, job.plan, load_machine("dgx-a100"))
+
+
 def test_megatron_of_2022_overlaps_input_gradients_and_fuses_dropout() -> None:
     found = case(source="arXiv 2205.05198", recompute="selective", sequence_parallel="yes")
-    assert str(found.plan) == (
+    assert str(found.job.plan) == (
         "x=2,y=1,z=1,data=2,pipe=2,micro_batch=2,sequence_parallel=true,"
         "recompute=selective,overlap=oar"
     )
-    assert "down.dropout" in found.kernels.habits.fused
-    assert (found.gpt.vocab, found.gpt.dropout) == (50432, 0.1)  # 50,257 up to 197 * 128 * 2
+    assert "down.dropout" in kernels_of(found).habits.fused
+    gpt = found.job.gpt
+    assert (gpt.vocab, gpt.dropout) == (50432, 0.1)  # 50,257 up to 197 * 128 * 2
 
 
 def test_megatron_of_2021_sums_16_bit_gradients_beside_the_backward_pass_without_a_pipeline() -> (
@@ -149,19 +158,19 @@ def test_megatron_of_2021_sums_16_bit_gradients_beside_the_backward_pass_without
 ):
     words = {"source": "D. Narayanan (arXiv 2104.04473)", "micro_batch": "1"}
     alone, piped = case(**words, pp="1", dp="4"), case(**words, pp="16", dp="1", gpus_total="32")
-    assert (alone.plan.overlap, alone.plan.gradients) == (("dp",), "bf16")
-    assert (piped.plan.overlap, piped.plan.gradients) == ((), "bf16")
+    assert (alone.job.plan.overlap, alone.job.plan.gradients) == (("dp",), "bf16")
+    assert (piped.job.plan.overlap, piped.job.plan.gradients) == ((), "bf16")
 
 
 def test_vtrains_vocabulary_is_cut_to_the_ranks_and_not_padded() -> None:
     words = {"source": "vTrain", "framework": "Megatron-DeepSpeed"}
-    assert case(**words, tp="1", dp="4").gpt.vocab == 50257
-    assert case(**words, tp="8", pp="1", dp="1", micro_batch="16").gpt.vocab == 8 * 6282
+    assert case(**words, tp="1", dp="4").asked.vocab == 50257
+    assert case(**words, tp="8", pp="1", dp="1", micro_batch="16").asked.vocab == 8 * 6282
 
 
 def test_megatrons_fused_softmax_wants_heads_in_fours_and_2048_tokens() -> None:
     def softmax(**cells: str) -> tuple[int, float]:
-        habits = case(**cells, flash_attention="no", pp="1").kernels.habits
+        habits = kernels_of(case(**cells, flash_attention="no", pp="1")).habits
         return dict(habits.launches).get("softmax", 1), dict(habits.passes)["softmax"]
 
     eight = {"tp": "8", "dp": "1"}  # two heads for each rank, whose sequences count together
@@ -174,27 +183,27 @@ def test_megatrons_fused_softmax_wants_heads_in_fours_and_2048_tokens() -> None:
 def test_blooms_ends_count_as_layers_of_a_pipeline() -> None:
     notes = "embedding/head count as pipeline layers; ALiBi, embedding LayerNorm"
     found = case(framework="Megatron-DeepSpeed", source="BigScience", layers="6", notes=notes)
-    assert found.plan.ends_as_layers
-    assert (found.gpt.positions, found.gpt.embedding_norm) == ("alibi", True)
+    assert found.job.plan.ends_as_layers
+    assert (found.job.gpt.positions, found.job.gpt.embedding_norm) == ("alibi", True)
 
 
 def test_torchtitans_selective_recomputes_half_of_the_layers_and_shards_all() -> None:
     found = case(
         framework="torchtitan", tp="1", pp="1", dp="8", recompute="selective", activation="swiglu"
     )
-    assert (found.plan.recompute, found.plan.zero) == ("full:2", 3)
-    assert (found.gpt.norm, found.gpt.tied) == ("rmsnorm", False)
+    assert (found.job.plan.recompute, found.job.plan.zero) == ("full:2", 3)
+    assert (found.job.gpt.norm, found.job.gpt.tied) == ("rmsnorm", False)
 
 
 def test_context_parallelism_is_data_parallelism_over_parts_of_sequences() -> None:
     found = case(tp="1", pp="1", cp="4", dp="2")
-    assert (found.plan.data, found.plan.batch, found.gpt.sequence) == (8, 64, 256)
-    assert (found.kernels.attention_work, found.whole.sequence) == (4.0, 1024)
+    assert (found.job.plan.data, found.job.plan.batch, found.job.gpt.sequence) == (8, 64, 256)
+    assert (kernels_of(found).attention_work, found.asked.sequence) == (4.0, 1024)
 
 
 def test_a_batch_of_uneven_micro_batches_is_scaled() -> None:
     found = case(tp="1", pp="1", dp="8", global_batch_seqs="24", micro_batch="2")
-    assert (found.plan.batch, found.scale) == (32, 0.75)
+    assert (found.job.plan.batch, found.scale) == (32, 0.75)
 
 
 def test_degrees_that_do_not_give_the_gpus_are_no_plan() -> None:
@@ -211,7 +220,7 @@ def test_a_row_without_a_plan_gets_the_one_that_is_found_for_what_it_fixes() -> 
 
     found = case_of(run(tp="", recompute="full"), find)
     assert asked == [4, 8, 8, 16, "full"]
-    assert (found.plan.data, found.searched) == (8, True)
+    assert (found.job.plan.data, found.searched) == (8, True)
     assert found.remarks == ("tp is unknown: the best plan found",)
     (outcome,) = predict_runs([run(tp="", recompute="full")], lambda _: None, find)
     assert (outcome.status, outcome.scored) == ("best plan", True)
@@ -220,7 +229,7 @@ def test_a_row_without_a_plan_gets_the_one_that_is_found_for_what_it_fixes() -> 
 def test_nanotron_with_zero_handles_each_ranks_slice_of_each_weight_by_itself() -> None:
     row = run(framework="nanotron 0.5", zero_stage="1", tp="1", pp="2", dp="4", activation="swiglu")
     found = case_of(row)
-    assert found.kernels.habits.launches_of_slice == 2
+    assert kernels_of(found).habits.launches_of_slice == 2
     (outcome,) = predict_runs([row], lambda _: None)
     # Two for each of six weights, two layers, four ranks; an A100's launch takes 4.5 us.
     assert outcome.breakdown_s["optimizer"] > 2 * 6 * 2 * 4 * 4.5e-6
@@ -228,7 +237,7 @@ def test_nanotron_with_zero_handles_each_ranks_slice_of_each_weight_by_itself() 
 
 
 def test_published_flops_count_as_their_tags_say() -> None:
-    gpt = case().gpt
+    gpt = case().asked
     square = 12 * 4 * 1024 * 1024 * 1024
     assert published_flops("[flops:model]", gpt, 1) == gpt.model_flops(1)
     assert published_flops("[flops:hardware x]", gpt, 1) == gpt.hardware_flops(1)
@@ -259,7 +268,7 @@ def test_processes_save_what_they_keep_as_they_end(
 ) -> None:
     monkeypatch.setenv("SIMGPT_CACHE", str(tmp_path))
     machine, plan = load_machine("perlmutter"), parse_plan("z=8,data=2", batch=16)
-    task = Task(find_model("gpt-5b"), plan, machine, SoftwareStack())
+    task = Task(Job(find_model("gpt-5b"), plan, EXECUTOR), machine)
     with processes(WORTH_A_POOL) as pool:
         assert pool.submit(predicted, task).result().step_s > 0
     assert list(tmp_path.rglob("*.values"))

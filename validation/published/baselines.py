@@ -39,13 +39,13 @@ def ideal_of(case: Case, machine: Machine, gpu: str, batch: int, gpus: int) -> I
     Hardware FLOPs over the peak, times one plus the bubble (p - 1)/(v m) of p stages, v chunks and
     m micro-batches. Source: Narayanan et al. (SC21), section 2.2.
     """
-    plan, gpt = case.plan, case.whole
+    plan, gpt, fp8 = case.job.plan, case.asked, case.job.stack.fp8
     full = plan.recompute.startswith("full")
     flops = gpt.hardware_flops(batch) if full else gpt.model_flops(batch)
     bubble = (plan.pipe - 1) / (plan.interleave * plan.micro_batches)
-    dtype = "fp8" if case.kernels.habits.fp8 else "bf16"
+    dtype = "fp8" if fp8 else "bf16"
     device_peak = peak_flops_per_s(machine, "bf16")
-    peak = gpus * device_peak * (FP8_OVER_BF16 if case.kernels.habits.fp8 else 1.0)
+    peak = gpus * device_peak * (FP8_OVER_BF16 if fp8 else 1.0)
     return Ideal(f"{family_of(gpu)} {dtype}", flops / peak * (1 + bubble))
 
 

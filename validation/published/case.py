@@ -8,17 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.costs.stack import SoftwareStack
-from topologies.build import family_of, gpu_of
+from simulator.stacks.job import Job, job_of
 from topologies.errors import SimgptError
-from topologies.files.units import quantity
 from topologies.machine import Machine
 from validation.published.dialect import Dialect, dialect_of
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
 from workload.gpt import GPT
 from workload.grid import USUAL
-from workload.passes.stack import Habits
 from workload.plan import Plan
 
 NO_PLAN, UNSUPPORTED = "no plan", "unsupported"
@@ -29,21 +26,19 @@ FindPlan = Callable[[GPT, Machine, int, int, Mapping[str, Any]], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What stands for a row. `scale` is the row's batch over that of the plan, where they differ,
-    `remarks` say what was taken for what, and `searched` that the plan is the best one found."""
+    """What stands for a row: the job that `simgpt predict` makes of these `words` of a plan, and
+    the model that it is asked of, with whole sequences and the stack's vocabulary.
 
-    gpt: GPT
-    plan: Plan
-    kernels: SoftwareStack
-    dialect: str
+    `scale` is the row's batch over that of the plan, where they differ, `remarks` say what was
+    taken for what, and `searched` that the plan is the best one found.
+    """
+
+    asked: GPT
+    words: Mapping[str, Any]
+    job: Job
     scale: float
     remarks: tuple[str, ...]
     searched: bool = False
-
-    @property
-    def whole(self) -> GPT:
-        """The model with its whole sequence, of which a device may get a part."""
-        return replace(self.gpt, sequence=int(self.gpt.sequence * self.kernels.attention_work))
 
 
 class NoCaseError(SimgptError):
@@ -72,15 +67,17 @@ def _case_searched(run: PublishedRun, find_plan: FindPlan, why: str) -> Case:
     gpt, devices = _gpt(run, dialect, remarks), _needed(run, "gpus_total")
     batch = _needed(run, "global_batch_seqs")
     fixed = _fixed(run, dialect, gpt)
+    gpt = dialect.stack.model(gpt, run.whole("tp") or 1)
     plan = find_plan(gpt, machine_of(run), devices, batch, fixed)
-    kernels = _kernels(dialect, run.text("gpu"), fp8=run.text("precision") == "fp8", cp=1)
-    return Case(gpt, plan, kernels, dialect.name, 1.0, tuple(remarks), searched=True)
+    stack = replace(dialect.stack, fp8=run.text("precision") == "fp8")
+    return Case(gpt, {}, Job(gpt, plan, stack), 1.0, tuple(remarks), searched=True)
 
 
 def _fixed(run: PublishedRun, dialect: Dialect, gpt: GPT) -> dict[str, Any]:
     """What a search keeps of the plan: all that the row or its dialect says, and that a framework
     has no y and no z unless its dialect says so."""
     keys = _plan_keys(run, dialect, gpt, run.whole("tp") or 1)
+    keys.pop("precision", None)
     fixed = {"schedule": "1f1b", "interleave": run.whole("vpp") or 1, "sequence_parallel": False}
     fixed |= {"order": USUAL}  # as all these frameworks number their ranks
     fixed |= {} if dialect.has_grid else {"y": 1, "z": 1}
@@ -93,75 +90,19 @@ def _case_as_published(run: PublishedRun) -> Case:
     dialect = dialect_of(run)
     remarks: list[str] = []
     gpt = _gpt(run, dialect, remarks)
-    degrees = _degrees(run)
-    plan, scale = _plan(run, dialect, gpt, degrees, remarks)
-    cp, fp8 = degrees["cp"], run.text("precision") == "fp8"
-    kernels = _kernels(dialect, run.text("gpu"), fp8=fp8, cp=cp)
-    if fp8:
-        remarks.append("fp8: the layers' linears at the device's fp8 rate, operands cast before")
-    if cp > 1:
-        gpt = replace(gpt, sequence=gpt.sequence // cp)
-        remarks.append(f"cp={cp} as data parallelism over parts of sequences; key exchange hidden")
-    if plan.attention == "unfused":
-        kernels = _with_softmax(kernels, dialect.kernels["softmax"], gpt, plan)
-    return Case(gpt, plan, kernels, dialect.name, scale, tuple(remarks))
-
-
-def _kernels(dialect: Dialect, gpu: str, *, fp8: bool, cp: int) -> SoftwareStack:
-    """What stands in the dialect by GPU is that of the row's GPU, or else of its family."""
-
-    def of_gpu(key: str) -> Any:
-        table = dialect.kernels.get(key, {})
-        return table.get(str(gpu_of(gpu)["name"]), table.get(family_of(gpu)))
-
-    shares, host = of_gpu("attention"), of_gpu("host")
-    return SoftwareStack(
-        host_s=0.0 if host is None else quantity(host, "s"),
-        attention=None if shares is None else (shares[0], shares[1]),
-        attention_work=float(cp),
-        pace=of_gpu("pace") or dialect.kernels["usual_pace"],
-        habits=Habits(
-            fused=tuple(dialect.kernels["fused"]),
-            fp8=fp8,
-            passes=tuple(dialect.kernels.get("passes", {}).items()),
-            payloads=tuple(dialect.kernels.get("fp8_payloads" if fp8 else "payloads", {}).items()),
-            launches=tuple(dialect.kernels.get("launches", {}).items()),
-            scatter_gather=bool(dialect.plan["scatter_gather"]),
-            launches_of_slice=int(dialect.kernels.get("launches_of_slice", 0)),
-        ),
-    )
-
-
-def _with_softmax(
-    kernels: SoftwareStack, softmax: Mapping[str, Any], gpt: GPT, plan: Plan
-) -> SoftwareStack:
-    """The kernels with the fused softmax of causal squares, or with one in steps where that does
-    not serve: it wants heads in multiples, those of all sequences of a micro-batch together, and
-    short sequences."""
-    heads, habits = plan.micro_batch * gpt.heads // plan.x, kernels.habits
-    if not heads % softmax["multiple"] and gpt.sequence <= softmax["longest"]:
-        passes, launches = softmax["fused"], {}
-    else:
-        passes, launches = softmax["steps"], softmax["launches"]
-    habits = replace(
-        habits,
-        passes=(*habits.passes, *passes.items()),
-        launches=(*habits.launches, *launches.items()),
-    )
-    return replace(kernels, habits=habits)
+    words, scale = _plan_words(run, dialect, gpt, remarks)
+    job = job_of(gpt, words, dialect.stack)
+    gpt = dialect.stack.model(gpt, job.plan.x)
+    return Case(gpt, words, job, scale, (*remarks, *job.remarks))
 
 
 def _gpt(run: PublishedRun, dialect: Dialect, remarks: list[str]) -> GPT:
     layers, hidden, heads = (_needed(run, key) for key in ("layers", "hidden", "heads"))
     keys = dict(dialect.model)
-    multiple, times = keys.pop("vocab_multiple"), keys.pop("vocab_times_x")
-    rounded = math.floor if keys.pop("vocab_cut") else math.ceil
     default = keys.pop("vocab")
     vocab = run.whole("vocab")
     if vocab is None:
         remarks.append(f"vocabulary unknown, taken as {default}")
-    multiple *= (run.whole("tp") or 1) if times else 1
-    vocab = rounded((vocab or default) / multiple) * multiple
     width = re.search(r"head_dim (\d+)", run.text("notes"))
     kv_heads = run.whole("kv_heads") or heads
     return GPT(
@@ -173,7 +114,7 @@ def _gpt(run: PublishedRun, dialect: Dialect, remarks: list[str]) -> GPT:
         head_width=int(width[1]) if width and int(width[1]) * heads != hidden else 0,
         ffn=run.whole("ffn_hidden") or 4 * hidden,
         sequence=_needed(run, "seq_len"),
-        vocab=vocab,
+        vocab=vocab or default,
         source=run.source,
         **keys,
     )
@@ -202,53 +143,42 @@ def _degrees(run: PublishedRun) -> dict[str, int]:
     return degrees
 
 
-def _plan(
-    run: PublishedRun, dialect: Dialect, gpt: GPT, degrees: dict[str, int], remarks: list[str]
-) -> tuple[Plan, float]:
+def _plan_words(
+    run: PublishedRun, dialect: Dialect, gpt: GPT, remarks: list[str]
+) -> tuple[dict[str, Any], float]:
+    """The words of the row's plan, and its batch over theirs."""
+    degrees = _degrees(run)
     batch, micro = _needed(run, "global_batch_seqs"), _needed(run, "micro_batch")
-    cp, data = degrees["cp"], degrees["data"] * degrees["cp"]
+    cp, data, pipe = degrees["cp"], degrees["data"], degrees["pp"]
     if gpt.sequence % cp:
         raise NoCaseError(UNSUPPORTED, f"cp={cp} does not divide the sequence of {gpt.sequence}")
-    cells = degrees["z"] * degrees["data"]
-    per_cell = batch / cells
+    per_cell = batch / (degrees["z"] * data)
     count = max(math.ceil(per_cell / micro), 1)
-    scale = 1.0
-    if per_cell != count * micro:
-        scale = per_cell / (count * micro)
+    scale = per_cell / (count * micro)
+    if scale != 1:
         remarks.append(f"{per_cell:g} sequences of a rank are not a multiple of {micro}")
     keys = _plan_keys(run, dialect, gpt, degrees["x"])
     interleave = run.whole("vpp") or 1
-    pipe = degrees["pp"]
     if "stage_layers" not in keys and (uneven := _stage_layers(gpt.layers, pipe * interleave)):
         keys |= uneven
     if keys.get("ends_as_layers") and (gpt.layers + 2) % (pipe * interleave):
         keys["ends_as_layers"] = False
         keys |= _stage_layers(gpt.layers, pipe * interleave)
-    plan = Plan(
-        x=degrees["x"],
-        y=degrees["y"],
-        z=degrees["z"],
-        data=data,
-        pipe=pipe,
-        interleave=interleave if pipe > 1 else 1,
-        batch=count * micro * degrees["z"] * data,
-        micro_batch=micro,
-        **keys,
-    )
-    return plan, scale
+    sizes = {**{axis: degrees[axis] for axis in "xyz"}, "data": data, "cp": cp, "pipe": pipe}
+    sizes["interleave"] = interleave if pipe > 1 else 1
+    sizes |= {"batch": count * micro * degrees["z"] * data, "micro_batch": micro}
+    return {**sizes, **keys}, scale
 
 
 def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[str, Any]:
-    """The plan's switches: the notes' come before the columns', those before the dialect's."""
-    keys = dict(dialect.plan)
-    selective, _ = keys.pop("selective"), keys.pop("scatter_gather")
+    """The plan's switches: the notes' come before the columns', those before the stack's."""
+    stack = dialect.stack
+    layers = max(gpt.layers // (run.whole("pp") or 1) // (run.whole("vpp") or 1), 1)
+    keys = stack.plan_defaults(layers)
     if run.text("zero_stage"):
         keys["zero"] = run.whole("zero_stage")
     if run.text("recompute"):
-        keys["recompute"] = run.text("recompute")
-    if keys["recompute"] == "selective":
-        layers = max(gpt.layers // (run.whole("pp") or 1) // (run.whole("vpp") or 1), 1)
-        keys["recompute"] = f"full:{max(layers // 2, 1)}" if selective == "half" else selective
+        keys["recompute"] = stack.recompute(run.text("recompute"), layers)
     if run.text("flash_attention"):
         keys["attention"] = "unfused" if run.text("flash_attention") == "no" else "flash"
     keys["sequence_parallel"] = run.text("sequence_parallel") == "yes" and x > 1
@@ -260,7 +190,9 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
             keys["shard"] = 0
     if run.text("precision") == "fp32":
         keys |= {"precision": "fp32", "gradients": "fp32"}
-    return {**keys, "overlap": tuple(keys["overlap"])}
+    if run.text("precision") == "fp8":
+        keys["precision"] = "fp8"
+    return keys
 
 
 def _stage_layers(layers: int, chunks: int) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def _ideals(runs: Sequence[PublishedRun]) -> tuple[dict[str, Ideal], dict[str, R
         try:
             case, machine = case_of(run), machine_of(run)
             ideal = ideal_of(case, machine, run.text("gpu"), batch, gpus)
-            measured = measured_s(run, case.whole, machine)
+            measured = measured_s(run, case.asked, machine)
         except SimgptError:
             continue
         ideals[run.id] = ideal

@@ -1,4 +1,4 @@
-"""Dialects: a framework's defaults, read from data/dialects.toml, whose first lines explain it."""
+"""Dialects: the stack of a row, from data/dialects.toml, whose first lines explain it."""
 
 from __future__ import annotations
 
@@ -7,38 +7,37 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from simulator.stacks import Stack, load_stack
 from topologies.files.reading import shipped_toml
 from validation.published.runs import PublishedRun
 
-SECTIONS = ("plan", "model", "kernels")
+OTHER = "other"  # the stack of rows whose framework nothing is known of
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a row means where it does not say: keys of plan, model and kernels.
+    """What a row means where it does not say: its stack, with what its notes change of the stack's
+    plan, and keys of the model. `noted` has those of the plan, which come before its columns."""
 
-    `noted` has the keys of a plan that the row's notes give, which come before its columns.
-    `has_grid` says that the framework splits over y and z too.
-    """
-
-    name: str
-    plan: Mapping[str, Any]
+    stack: Stack
     model: Mapping[str, Any]
-    kernels: Mapping[str, Any]
     noted: Mapping[str, Any]
-    has_grid: bool = False
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether the stack splits over y and z too."""
+        return "y" in self.stack.can["axes"]
 
 
 def dialect_of(run: PublishedRun) -> Dialect:
-    """The first dialect whose words the row has, upon the defaults, and its notes upon both."""
+    """The first dialect whose words the row has, and its notes."""
     document = dialects()
     chosen: Mapping[str, Any] = next(filter(lambda d: _speaks(d, run), document["dialect"]), {})
     notes = [note for note in document["note"] if note["has"] in run.text("notes")]
     layers = [document["defaults"], _of_activation(run), chosen, *notes]
-    merged = {name: _merged([layer.get(name, {}) for layer in layers]) for name in SECTIONS}
+    model = _merged([layer.get("model", {}) for layer in layers])
     noted = _merged([note.get("plan", {}) for note in notes])
-    grid = bool(chosen.get("grid", False))
-    return Dialect(chosen.get("name", "no dialect"), **merged, noted=noted, has_grid=grid)
+    return Dialect(load_stack(chosen.get("stack", OTHER)), model, noted)
 
 
 def _of_activation(run: PublishedRun) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ class Outcome:
     status: str
     reason: str = ""
     plan: str = ""
-    dialect: str = ""
+    stack: str = ""
     measured_s: float | None = None
     predicted_s: float | None = None
     formula_s: float | None = None
@@ -72,7 +72,7 @@ class Outcome:
             "formula_error": relative(self.formula_s, self.measured_s),
             "calibrated_step_s": self.calibrated_s,
             "calibrated_error": relative(self.calibrated_s, self.measured_s),
-            "dialect": self.dialect,
+            "stack": self.stack,
             "plan_string": self.plan,
             "fits": self.fits,
             "breakdown_s": dict(self.breakdown_s),

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from multiprocessing.util import Finalize
 from typing import Any, TypeVar
 
-from simulator.costs.stack import SoftwareStack
 from simulator.gc_pause import begin_worker, gc_paused
 from simulator.predict import predict
+from simulator.stacks.job import Job
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.placement import scheduler
@@ -30,9 +30,7 @@ from validation.published.measured_step import measured_s, unscored
 from validation.published.outcome import BEST_PLAN, NO_MEASUREMENT, PREDICTED, Outcome
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
-from workload.gpt import GPT
 from workload.lowering import structure
-from workload.plan import Plan
 
 Found = TypeVar("Found")
 WORTH_A_POOL = 40  # rows: below that, starting processes takes longer than predicting
@@ -43,16 +41,15 @@ AT_ONCE = 8  # neighbours have the same programs; more of them leave a worker id
 class Task:
     """What decides a prediction; rows that agree in it share one."""
 
-    gpt: GPT
-    plan: Plan
+    job: Job
     machine: Machine
-    kernels: SoftwareStack
 
     @property
     def signature(self) -> str:
         """Equal for tasks that are predicted alike."""
-        unnamed = replace(self.gpt, name="", source="")
-        return repr((unnamed, self.plan, self.kernels, self.machine.entries))
+        job = self.job
+        unnamed = replace(job.gpt, name="", source="")
+        return repr((unnamed, job.plan, job.stack, self.machine.entries))
 
 
 @dataclass(frozen=True)
@@ -125,14 +122,14 @@ def _outcome(run: PublishedRun, ready: Prepared | Failure, answer: PredictedRow 
     if answer.refusal:
         return _failed(run, Failure(UNSUPPORTED, answer.refusal))
     case, machine = ready
-    measured = measured_s(run, case.whole, machine)
+    measured = measured_s(run, case.asked, machine)
     parts = {name: seconds * case.scale for name, seconds in answer.breakdown_s}
     return Outcome(
         run=run,
         status=_status(case, measured),
         reason="; ".join(case.remarks),
-        plan=str(case.plan),
-        dialect=case.dialect,
+        plan=str(case.job.plan),
+        stack=case.job.stack.name,
         measured_s=measured,
         predicted_s=answer.step_s * case.scale,
         unscored=unscored(run),
@@ -153,19 +150,23 @@ def _asked(pool: Executor, cases: Mapping[str, Prepared | Failure], asked: Asked
     Neighbours in time have the same programs, which a process keeps.
     """
     tasks = {
-        key: Task(each[0].gpt, each[0].plan, each[1], each[0].kernels)
+        key: Task(each[0].job, each[1])
         for key, each in cases.items()
         if not isinstance(each, Failure)
     }
     signatures = {key: task.signature for key, task in tasks.items()}
     distinct = {signatures[key]: task for key, task in tasks.items()}
     new = [name for name in distinct if name not in asked]
-    new.sort(key=lambda name: structure(distinct[name].gpt, distinct[name].plan))
+    new.sort(key=lambda name: _structure(distinct[name].job))
     for first in range(0, len(new), AT_ONCE):
         some = new[first : first + AT_ONCE]
         batch = pool.submit(_predicted, [distinct[name] for name in some])
         asked.update({name: (batch, place) for place, name in enumerate(some)})
     return signatures
+
+
+def _structure(job: Job) -> str:
+    return structure(job.gpt, job.plan)
 
 
 def _answer(batch: Future[list[PredictedRow]], place: int) -> PredictedRow:
@@ -215,10 +216,9 @@ def predicted(task: Task) -> PredictedRow:
     """Predict one task."""
     try:
         with gc_paused():
-            placed = scheduler(task.machine, task.plan.grid.ranks)
-            found = predict(
-                task.gpt, task.plan, task.machine, placement=placed, kernels=task.kernels
-            )
+            job = task.job
+            placed = scheduler(task.machine, job.plan.grid.ranks)
+            found = predict(job.gpt, job.plan, task.machine, placement=placed, stack=job.stack)
     except SimgptError as error:
         return PredictedRow(refusal=str(error))
     return PredictedRow(found.step_s, tuple(found.breakdown_s.items()), found.memory.fits)

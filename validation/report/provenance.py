@@ -14,10 +14,12 @@ from topologies.files.reading import UserFile
 from topologies.machine_files import machine_names, variant_names
 from topologies.session import session_cached
 from validation.report.answer_files import Reader, ReportError
+from workload.plan import MOST
+from workload.plan_text import split_plan
 
 FILES = (".toml", ".json")
 _FILE = UserFile("file", ReportError)
-USUAL = {"placement": "scheduler", "compute": "machine"}
+USUAL = {"placement": "scheduler", "compute": "machine", "stack": "simgpt"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Asked:
     """Model and machine by name or file, and what was changed of them.
 
     `fields` are the model's that a study sets, `settings` keys of the machine that were set.
-    `files` has the digest of each file among them as it was when the answer was made.
+    `files` has the digest of each file among them as it was when the answer was made. `fp8` and
+    `context` are the stack's (`simulator/stacks/stack.py`).
     """
 
     model: str
@@ -35,11 +38,14 @@ class Asked:
     placement: str = USUAL["placement"]
     compute: str = USUAL["compute"]
     files: Mapping[str, str] = field(default_factory=dict)
+    stack: str = USUAL["stack"]
+    fp8: bool = False
+    context: int = 1
 
     @property
     def is_usual(self) -> bool:
         """Whether model and machine are ours, as they come."""
-        ours = not (file_of(self.model) or file_of(self.machine))
+        ours = not any(file_of(name) for name in (self.model, self.machine, self.stack))
         return ours and not (self.fields or self.settings)
 
     @property
@@ -51,6 +57,7 @@ class Asked:
     def words(self, devices: int, plan: str, batch: int, tokens: float | None) -> str:
         """The `simgpt predict` of one step, ready for a shell; a study's field goes as a sweep of
         one value."""
+        plan, batch = self._asked_for(plan, batch)
         words = ["simgpt", "predict", self.model, "-m", self.machine, "-n", str(devices)]
         words += ["--plan", plan, "--batch", str(batch)]
         for key, usual in USUAL.items():
@@ -61,6 +68,16 @@ class Asked:
         for key, value in self.fields.items():
             words += ["--sweep", f"model.{key}={shown(value)}"]
         return shlex.join(words)
+
+    def _asked_for(self, plan: str, batch: int) -> tuple[str, int]:
+        """The plan and the batch as the user gave them, whose sequences may be split."""
+        plan += ",precision=fp8" * self.fp8
+        if self.context == 1:
+            return plan, batch
+        keys = split_plan(plan)
+        keys["data"] = str(int(keys["data"]) // self.context)
+        words = ",".join(f"{key}={value}" for key, value in keys.items())
+        return f"{words},cp={self.context}", batch // self.context
 
 
 def asked_of(document: Mapping[str, Any], origin: str) -> Asked:
@@ -76,7 +93,14 @@ def asked_of(document: Mapping[str, Any], origin: str) -> Asked:
         str(placement or USUAL["placement"]),
         str(given.get("compute") or USUAL["compute"]),
         {str(path): str(digest) for path, digest in _table(given, "files").items()},
+        str(given.get("stack") or USUAL["stack"]),
+        given.get("fp8") is True,
+        _context(given.get("context")),
     )
+
+
+def _context(given: Any) -> int:
+    return given if isinstance(given, int) and 1 <= given <= MOST else 1
 
 
 def shown(value: Any) -> str:

@@ -7,18 +7,19 @@ out otherwise was made of something else or by another version, and is not drawn
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
 from simulator.attribution.critical_path import SimulatedStep, simulated_step
 from simulator.costs.analytic import ComputeCosts, compute_costs
+from simulator.costs.kernels import Kernels
 from simulator.costs.published import PublishedCosts
-from simulator.costs.stack import SoftwareStack
 from simulator.engine.ticks import to_seconds
 from simulator.explain.bottleneck_link import limiting_link
 from simulator.predict import Prediction, predict
 from simulator.ranks.fabric import MachineFabric
+from simulator.stacks import Stack, load_stack
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement
@@ -175,11 +176,11 @@ def staged(answer: Answer) -> Scene:
     asked = answer.asked
     if asked.compute not in ("machine", "profile"):
         raise ReportError("ops were measured one by one, and are not measured again for a page")
-    gpt, machine = _model(asked), _machine(asked)
+    stack, machine = _stack(asked), _machine(asked)
     plan = parse_plan(answer.plan, devices=answer.devices, batch=answer.batch)
     placement = parse_placement(asked.placement, machine, plan.grid.ranks)
-    kernels = SoftwareStack(tabled=asked.compute == "profile")
-    prediction = predict(gpt, plan, machine, placement=placement, kernels=kernels)
+    gpt = stack.model(_model(asked), plan.x)
+    prediction = predict(gpt, plan, machine, placement=placement, stack=stack)
     if abs(prediction.step_s / answer.step_s - 1) > EXACT:
         raise ReportError(
             f"{answer.origin} was made with other settings or by another version: "
@@ -187,9 +188,12 @@ def staged(answer: Answer) -> Scene:
         )
     shown = _shortened(plan, prediction)
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
+    kernels = stack.kernels(gpt, shown, machine)
     costs = _costs(machine, fabric.ranks_per_node, plan.grid.ranks, kernels)
     forms = prediction.tuning.forms if prediction.tuning else PLAIN
-    stages = [lower(gpt, shown, stage, forms=forms) for stage in range(plan.pipe)]
+    stages = [
+        lower(gpt, shown, stage, forms=forms, habits=kernels.habits) for stage in range(plan.pipe)
+    ]
     return Scene(
         answer, prediction, machine, placement, shown, simulated_step(stages, costs, fabric)
     )
@@ -201,15 +205,19 @@ def _model(asked: Asked) -> GPT:
     return with_fields(read_model(path) if path else find_model(asked.model), asked.fields)
 
 
+def _stack(asked: Asked) -> Stack:
+    check_file(asked.stack, asked.files)
+    tabled = asked.compute == "profile"
+    return replace(load_stack(asked.stack), tabled=tabled, fp8=asked.fp8, context=asked.context)
+
+
 def _machine(asked: Asked) -> Machine:
     check_file(asked.machine, asked.files)
     machine = load_machine(asked.machine)
     return with_settings(machine, asked.settings) if asked.settings else machine
 
 
-def _costs(
-    machine: Machine, ranks_per_node: int, ranks: int, kernels: SoftwareStack
-) -> ComputeCosts:
+def _costs(machine: Machine, ranks_per_node: int, ranks: int, kernels: Kernels) -> ComputeCosts:
     if kernels.tabled:
         return PublishedCosts(machine, ranks, kernels)
     return compute_costs(machine, ranks_per_node, ranks, kernels)

@@ -8,7 +8,7 @@ from workload.passes.stack import NO_HABITS, Habits
 
 
 @dataclass(frozen=True, slots=True)
-class SoftwareStack:
+class Kernels:
     """A software stack on a device: its habits, which are passes over the program, and its rates.
 
     `host_s` is how long the host takes to issue a kernel; 0 where it is never the bottleneck.
@@ -28,4 +28,4 @@ class SoftwareStack:
     habits: Habits = NO_HABITS
 
 
-DEFAULT_STACK = SoftwareStack()
+PLAIN_KERNELS = Kernels()

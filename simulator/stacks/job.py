@@ -1,0 +1,94 @@
+"""A job: the model, the plan and the stack that a user's words stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.stacks.stack import Stack
+from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import GPT
+from workload.plan import MOST, Plan, text_of
+from workload.plan_text import CONTEXT, parse_plan, plan_words
+
+SAID = ("overlap", "attention", "gradients", "zero", "recompute")  # of what is assumed, in order
+FP8, TRAINED = "fp8", "bf16"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is predicted. `gpt` has the vocabulary that the stack makes of it and, of sequences
+    split over devices, a device's part; `remarks` say what was taken for what, `assumed` has the
+    keys of the plan that the user did not give."""
+
+    gpt: GPT
+    plan: Plan
+    stack: Stack
+    remarks: tuple[str, ...] = ()
+    assumed: tuple[tuple[str, str], ...] = ()
+
+
+def job_of(
+    gpt: GPT,
+    text: str | Mapping[str, Any],
+    stack: Stack,
+    *,
+    devices: int | None = None,
+    batch: int | None = None,
+) -> Job:
+    """The job of a plan's text or table, whose keys may be those of other frameworks.
+
+    `cp` splits each sequence over so many devices, which count as data parallelism over its parts;
+    `precision=fp8` multiplies the layers' linears in fp8 and has all else in bf16. What the plan
+    does not say, the stack does.
+    """
+    words, remarks = plan_words(text), list[str]()
+    context = _context(words, gpt, devices)
+    fp8 = words.get("precision") == FP8
+    if fp8:
+        del words["precision"]
+        remarks.append("fp8: the layers' linears at the device's fp8 rate, operands cast before")
+    layers = max(gpt.layers // _size(words, "pipe") // _size(words, "interleave"), 1)
+    defaults = stack.plan_defaults(layers)
+    if str(words.get("precision", TRAINED)) != TRAINED:
+        defaults.pop("gradients", None)
+    given = {**defaults, **words}
+    if "recompute" in words:
+        given["recompute"] = stack.recompute(str(words["recompute"]), layers)
+    within = None if devices is None else devices // context
+    plan = parse_plan(given, devices=within, batch=batch)
+    assumed = tuple((key, text_of(getattr(plan, key))) for key in SAID if key not in words)
+    asked = replace(stack, fp8=fp8, context=context)
+    mine = asked.model(gpt, plan.x)
+    if mine.vocab != gpt.vocab:
+        remarks.append(
+            f"the vocabulary of {gpt.vocab:,} counts as {mine.vocab:,} under {stack.name}"
+        )
+    if context > 1:
+        remarks.append(
+            f"cp={context} counts as data parallelism over parts of sequences; the exchange of "
+            "keys and values is hidden, and FLOPs of attention are a device's part of its queries "
+            "with its own keys"
+        )
+        plan = replace(plan, data=plan.data * context, batch=plan.batch * context)
+    return Job(mine, plan, asked, tuple(remarks), assumed)
+
+
+def _context(words: dict[str, Any], gpt: GPT, devices: int | None) -> int:
+    """Over how many devices each sequence is split; takes the word out of the plan's."""
+    text = str(words.pop(CONTEXT, "1"))
+    context = int(text) if text.isdecimal() and len(text) <= len(str(MOST)) else 0
+    if context < 1:
+        raise PlanError(f"cp={text} must be a whole number of 1 or more")
+    if gpt.sequence % context:
+        raise PlanCannotRunError(f"cp={text} does not divide the sequence of {gpt.sequence}")
+    if devices is not None and devices % context:
+        raise PlanCannotRunError(f"cp={text} does not divide {devices} devices")
+    return context
+
+
+def _size(words: Mapping[str, Any], key: str) -> int:
+    """A size for the number of layers of a chunk; what is wrong with it the plan's reader says."""
+    text = str(words.get(key, "1"))
+    return max(int(text), 1) if text.isdecimal() and len(text) <= len(str(MOST)) else 1

@@ -1,0 +1,159 @@
+"""A software stack: the plan that it has by default, what it can run, and its kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from simulator.costs.kernels import Kernels
+from topologies.build import family_of, gpu_of
+from topologies.errors import MachineError, SimgptError
+from topologies.files.units import quantity
+from topologies.machine import Machine
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+from workload.grid import AXES
+from workload.passes.stack import Habits
+from workload.plan import Plan
+
+
+class StackError(SimgptError):
+    """A stack that is not known, or whose file cannot be read as one."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What a software stack makes of a model and a plan; `simulator/stacks/usual.toml` explains the
+    keys of `plan`, `vocabulary`, `kernels` and `can`.
+
+    `fp8` says that the linears of the layers multiply in fp8, `context` over how many devices each
+    sequence is split (they count as data parallelism over parts of sequences, the exchange of keys
+    and values is hidden), `tabled` that matmuls are interpolated in published tables.
+    """
+
+    name: str
+    title: str
+    source: str
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    vocabulary: Mapping[str, Any] = field(default_factory=dict)
+    own_kernels: Mapping[str, Any] = field(default_factory=dict)
+    can: Mapping[str, Any] = field(default_factory=dict)
+    fp8: bool = False
+    context: int = 1
+    tabled: bool = False
+
+    def plan_defaults(self, layers: int) -> dict[str, Any]:
+        """The keys of a plan that the stack gives where the user does not, for chunks of so many
+        layers."""
+        keys = {key: value for key, value in self.plan.items() if key != "selective"}
+        keys = {key: tuple(v) if isinstance(v, list) else v for key, v in keys.items()}
+        if "recompute" in keys:
+            keys["recompute"] = self.recompute(keys["recompute"], layers)
+        return keys
+
+    def recompute(self, asked: str, layers: int) -> str:
+        """What the stack recomputes of a chunk of so many layers where it is asked for this."""
+        if asked == "selective" and self.plan.get("selective") == "half":
+            return f"full:{max(layers // 2, 1)}"
+        return asked
+
+    def vocab(self, size: int, x: int) -> int:
+        """The vocabulary that the model has under the stack: padded, or cut, for x to divide."""
+        multiple = int(self.vocabulary.get("multiple", 1))
+        multiple *= x if self.vocabulary.get("times_x") else 1
+        rounded = math.floor if self.vocabulary.get("cut") else math.ceil
+        return rounded(size / multiple) * multiple
+
+    def model(self, gpt: GPT, x: int) -> GPT:
+        """The model as a device has it under the stack: with its vocabulary, and a device's part of
+        each sequence."""
+        vocab, sequence = self.vocab(gpt.vocab, x), gpt.sequence // self.context
+        same = vocab == gpt.vocab and sequence == gpt.sequence
+        return gpt if same else replace(gpt, vocab=vocab, sequence=sequence)
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that the stack does not run."""
+        can = self.can
+        lacking = [axis for axis in AXES if getattr(plan, axis) > 1 and axis not in can["axes"]]
+        if lacking:
+            raise PlanCannotRunError(
+                f"the stack {self.name} has no axis {lacking[0]}; it has {', '.join(can['axes'])}"
+            )
+        for key, allowed in (("schedule", can["schedules"]), ("zero", can["zero"])):
+            given = getattr(plan, key)
+            if given not in allowed and (key != "schedule" or plan.pipe > 1):
+                words = ", ".join(map(str, allowed))
+                raise PlanCannotRunError(
+                    f"the stack {self.name} has no {key}={given}; it has {words}"
+                )
+
+    def kernels(self, gpt: GPT, plan: Plan, machine: Machine) -> Kernels:
+        """The stack's kernels for a plan on the devices of a machine.
+
+        What the file has by GPU is that of the machine's, or else of its family.
+        """
+        gpu, own = _gpu(machine), self.own_kernels
+        shares, host, pace = (_of_gpu(own.get(key, {}), gpu) for key in RATES)
+        payloads = own.get("fp8_payloads" if self.fp8 else "payloads", {})
+        kernels = Kernels(
+            host_s=0.0 if host is None else quantity(host, "s"),
+            attention=None if shares is None else (shares[0], shares[1]),
+            attention_work=float(self.context),
+            pace=pace or own.get("usual_pace", 1.0),
+            tabled=self.tabled,
+            habits=Habits(
+                fused=tuple(own.get("fused", ())),
+                fp8=self.fp8,
+                passes=tuple(own.get("passes", {}).items()),
+                payloads=tuple(payloads.items()),
+                launches=tuple(own.get("launches", {}).items()),
+                scatter_gather=bool(own.get("scatter_gather", False)),
+                launches_of_slice=int(own.get("launches_of_slice", 0)),
+            ),
+        )
+        unfused = plan.attention == "unfused" and "softmax" in own
+        return _with_softmax(kernels, own["softmax"], gpt, plan) if unfused else kernels
+
+
+RATES = ("attention", "host", "pace")
+EXECUTOR = Stack(
+    name="simgpt",
+    title="simgpt's own executor",
+    source="executor/: one kernel for every op of the program, as `simgpt run` runs it",
+    can={
+        "axes": list(AXES),
+        "schedules": ["1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p"],
+        "zero": [0, 1, 2, 3],
+    },
+)
+
+
+def _gpu(machine: Machine) -> tuple[str, ...]:
+    """The names under which a stack's file may have the machine's device."""
+    try:
+        return str(gpu_of(machine.device.name)["name"]), family_of(machine.device.name)
+    except MachineError:
+        return ()
+
+
+def _of_gpu(table: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((table[name] for name in names if name in table), None)
+
+
+def _with_softmax(kernels: Kernels, softmax: Mapping[str, Any], gpt: GPT, plan: Plan) -> Kernels:
+    """The kernels with the fused softmax of causal squares, or with one in steps where that does
+    not serve: it wants heads in multiples, those of all sequences of a micro-batch together, and
+    short sequences."""
+    heads, habits = plan.micro_batch * gpt.heads // plan.x, kernels.habits
+    if not heads % softmax["multiple"] and gpt.sequence <= softmax["longest"]:
+        passes, launches = softmax["fused"], {}
+    else:
+        passes, launches = softmax["steps"], softmax["launches"]
+    habits = replace(
+        habits,
+        passes=(*habits.passes, *passes.items()),
+        launches=(*habits.launches, *launches.items()),
+    )
+    return replace(kernels, habits=habits)

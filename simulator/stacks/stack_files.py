@@ -1,0 +1,102 @@
+"""Finding and reading stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from simulator.stacks.stack import EXECUTOR, Stack, StackError
+from topologies.files.reading import UserFile
+from topologies.files.schema import nearest
+
+USUAL = "usual"  # what stacks have in common; no stack itself
+TABLES = {
+    "plan": (
+        "zero", "shard", "overlap", "recompute", "selective", "attention", "gradients",
+        "schedule", "reshard", "offload", "sequence_parallel", "ends_as_layers",
+    ),
+    "vocabulary": ("multiple", "times_x", "cut"),
+    "kernels": (
+        "fused", "usual_pace", "pace", "host", "attention", "passes", "launches", "payloads",
+        "fp8_payloads", "scatter_gather", "launches_of_slice", "softmax",
+    ),
+    "can": ("axes", "schedules", "zero"),
+}  # fmt: skip
+WORDS = ("base", "title", "source")
+MOST_BASES = 8
+_SHIPPED = Path(__file__).parent
+_FILE = UserFile("stack", StackError)
+
+
+@cache
+def stack_names() -> list[str]:
+    """The stacks that come with the package, the default first."""
+    names = sorted(path.stem for path in _SHIPPED.glob("*.toml") if path.stem != USUAL)
+    return [EXECUTOR.name, *names]
+
+
+def load_stack(name_or_path: str) -> Stack:
+    """A stack by its name, or from a TOML file, which may name another as its `base`.
+
+    >>> load_stack("megatron-core").plan["zero"]
+    1
+    """
+    if name_or_path == EXECUTOR.name:
+        return EXECUTOR
+    document = _whole(name_or_path, ())
+    name = Path(name_or_path).stem
+    for word in ("title", "source"):
+        if not isinstance(document.get(word), str):
+            raise StackError(f"the stack {name} has no {word}")
+    return Stack(
+        name=name,
+        title=document["title"],
+        source=document["source"],
+        plan=document["plan"],
+        vocabulary=document["vocabulary"],
+        own_kernels=document["kernels"],
+        can=document["can"],
+    )
+
+
+def _whole(name: str, bases: tuple[str, ...]) -> dict[str, Any]:
+    """A stack's document upon that of its base, table by table."""
+    if name in bases or len(bases) > MOST_BASES:
+        raise StackError(f"the stack {name} is its own base: {' -> '.join((*bases, name))}")
+    own = _document(name)
+    base = own.get("base")
+    if base is None:
+        under: Mapping[str, Any] = {"can": EXECUTOR.can}
+    elif base == EXECUTOR.name:
+        under = {"can": EXECUTOR.can}
+    else:
+        beside = Path(name).parent / base if str(base).endswith(".toml") else base
+        under = _whole(str(beside), (*bases, name))
+    tables = {table: {**under.get(table, {}), **own.get(table, {})} for table in TABLES}
+    return {**{word: own.get(word) for word in WORDS}, **tables}
+
+
+def _document(name: str) -> Mapping[str, Any]:
+    path = Path(name)
+    if path.suffix != ".toml":
+        if name != USUAL and name not in stack_names():
+            known = ", ".join(stack_names())
+            raise StackError(
+                f'no stack is called "{name}"; known: {known}{nearest(name, stack_names())}; or '
+                "give a .toml file"
+            )
+        path = _SHIPPED / f"{name}.toml"
+    document = _FILE.document(path)
+    for key, table in document.items():
+        if key in WORDS:
+            continue
+        if key not in TABLES or not isinstance(table, Mapping):
+            raise StackError(f"{path.name}: {key} is no table of a stack; {', '.join(TABLES)} are")
+        for each in table:
+            if each not in TABLES[key]:
+                raise StackError(
+                    f"{path.name}: {key}.{each} is not a key of a stack{nearest(each, TABLES[key])}"
+                )
+    return dict(document)
