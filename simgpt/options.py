@@ -32,6 +32,7 @@ MOST_THREADS = 1024
 MOST_DEVICES = 10_000_000
 MOST_TOKENS = 10**15  # of a step
 MOST_TRAINED = 1e18  # of a whole training
+MACHINE_HELP = "A machine's name, its file, or its parts as in 64x8xH100,8xNDR."
 DEVICES = click.IntRange(1, MOST_DEVICES)
 SEQUENCES = click.IntRange(1, MOST)
 TOKENS = click.IntRange(1, MOST_TOKENS)

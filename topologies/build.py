@@ -10,9 +10,11 @@ from typing import Any
 
 from topologies.errors import MachineError
 from topologies.files.facts import Fact
+from topologies.files.printable import shown
 from topologies.files.reading import shipped_toml
+from topologies.files.schema import nearest
 from topologies.machine import Machine, machine_from_facts
-from topologies.machine_files import load_machine, machine_names
+from topologies.machine_files import load_machine, machine_names, variant_names
 
 CURVES = ("all_gather", "reduce_scatter", "all_reduce", "tree", "nvls", "send_recv", "broadcast")
 GIVEN = "given with the machine"
@@ -35,18 +37,19 @@ class Parts:
     name: str = ""
 
 
-def build_machine(parts: Parts) -> Machine:
+def build_machine(parts: Parts, variant: str = "") -> Machine:
     """The machine with these parts.
 
     A shipped machine of that name is taken as it is where it has the GPU and enough nodes. A node
-    of unusual size is the nearest usual one with more or fewer devices.
+    of unusual size is the nearest usual one with more or fewer devices. `variant` is one of that
+    node's machine; a MachineError says so where a part, or the variant, is not known.
     """
     gpu = gpu_of(parts.gpu)
-    like = load_machine(_template(gpu, parts.devices_per_node))
     if parts.fabric not in ("", "none", *fabrics()):
         raise MachineError(
             f'fabric "{parts.fabric}" is not known; try {", ".join(fabrics())} or none'
         )
+    like = _like(gpu, parts, variant)
     if (named := _named(parts)) is not None:
         like = named
     facts = {fact.key: fact for fact in like.entries}
@@ -60,11 +63,16 @@ def build_machine(parts: Parts) -> Machine:
 
 
 def gpu_of(name: str) -> Mapping[str, Any]:
-    """The entry of the first GPU whose words are in the name."""
-    found = next((gpu for gpu in gpus() if all(w in name.lower() for w in gpu["match"])), None)
+    """The entry of that name, or else the first one whose words are all in the name."""
+    given = name.lower()
+    own = (gpu for gpu in gpus() if gpu["name"] == given)
+    alike = (gpu for gpu in gpus() if all(word in given for word in gpu["match"]))
+    found = next(own, None) or next(alike, None)
     if found is None:
-        known = ", ".join(dict.fromkeys(gpu["name"] for gpu in gpus()))
-        raise MachineError(f'gpu "{name}" is not known; known: {known}')
+        known = list(dict.fromkeys(gpu["name"] for gpu in gpus()))
+        raise MachineError(
+            f'gpu "{shown(name)}" is not known; known: {", ".join(known)}{nearest(given, known)}'
+        )
     return found
 
 
@@ -72,6 +80,21 @@ def family_of(gpu: str) -> str:
     """The GPU's generation: a100, h100 or mi250x."""
     name = str(gpu_of(gpu)["name"]).partition("-")[0]
     return {"a800": "a100", "h800": "h100", "h200": "h100", "gh200": "h100"}.get(name, name)
+
+
+def _like(gpu: Mapping[str, Any], parts: Parts, variant: str) -> Machine:
+    """The machine whose node is taken, in a variant of its library if that is taken too."""
+    name = _template(gpu, parts.devices_per_node)
+    if not variant:
+        return load_machine(name)
+    fabric = parts.fabric if parts.fabric != "none" else ""
+    own = name in fabrics()[fabric or "infiniband"]["machines"] and _named(parts) is None
+    if not own and variant != variant_names(name)[0]:
+        raise MachineError(
+            f'these parts have no variant "{shown(variant)}": only those with the network of '
+            f"{name} have its variants"
+        )
+    return load_machine(f"{name}:{variant}")
 
 
 def _template(gpu: Mapping[str, Any], devices: int) -> str:
@@ -82,12 +105,21 @@ def _template(gpu: Mapping[str, Any], devices: int) -> str:
 
 
 def _named(parts: Parts) -> Machine | None:
+    """The shipped machine that the parts name, if it has them all."""
     name = parts.name.lower().removesuffix("-g")
     if name not in machine_names():
         return None
     machine = load_machine(name)
-    unlike = parts.devices_per_node not in (0, machine.devices_per_node)
-    return None if unlike or parts.nodes > machine.nodes else machine
+    nics = machine.node.nics
+    has_all = (
+        parts.nodes <= machine.nodes
+        and parts.devices_per_node in (0, machine.devices_per_node)
+        and parts.nics_per_node in (0, nics.count)
+        and parts.nic_bits_per_s in (0, nics.bytes_per_s * 8)
+        and parts.fabric in ("", *(f for f in fabrics() if name in fabrics()[f]["machines"]))
+        and family_of(parts.gpu) in machine.device.name.lower()
+    )
+    return machine if has_all else None
 
 
 def _fact(key: str, value: Any, facts: Mapping[str, Fact]) -> Fact:
@@ -113,14 +145,12 @@ def _set_node(facts: dict[str, Fact], parts: Parts, like: Machine) -> None:
         kept = [pair for pair in like.node.links.pairs if max(pair[:2]) < devices]
         own["node.links.pairs"] = tuple(kept)
     facts |= {key: Fact(key, value, GIVEN) for key, value in own.items()}
-    for label, text in (("name", parts.name or like.name), ("description", _words(parts))):
+    words = f"{parts.nodes} nodes of {devices} {facts['device.name'].value}"
+    words += f", {parts.fabric or 'its usual network'}"
+    for label, text in (("name", parts.name or like.name), ("description", words)):
         facts[label] = Fact(label, text, "")
     for key in [key for key in facts if key.startswith("power.")]:
         del facts[key]
-
-
-def _words(parts: Parts) -> str:
-    return f"{parts.nodes} nodes of {parts.gpu}, {parts.fabric or 'its usual network'}"
 
 
 def _set_fabric(facts: dict[str, Fact], parts: Parts, like: str, library: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,11 @@ def variant_names(name: str) -> list[str]:
 
 
 def load_machine(name_or_path: str) -> Machine:
-    """Loads a machine by its name, or from a TOML or JSON file.
+    """Loads a machine by its name, from a TOML or JSON file, or by its parts.
 
     A variant of its software follows after a colon; without it, the first of the file is taken.
+    Parts are a text such as `64x8xH100,8xNDR`, which `parse_parts` explains; a machine of parts
+    that say no name is called by them.
 
     >>> load_machine("frontier").devices_per_node
     8
@@ -44,14 +47,29 @@ def load_machine(name_or_path: str) -> Machine:
     path = Path(name)
     if path.suffix not in (".toml", ".json"):
         if name not in machine_names():
-            raise MachineError(
-                f'no machine is called "{name}"; known: {", ".join(machine_names())}'
-                f"{nearest(name, machine_names())}; or give a .toml or .json file"
-            )
+            return _of_parts(name, variant)
         path = _SHIPPED / f"{name}.toml"
     origin = name if path.parent == _SHIPPED else path.name
     document = as_variant(_document(path), variant, origin)
     return machine_from_dict(document, path.name)
+
+
+def _of_parts(name: str, variant: str) -> Machine:
+    """The machine whose parts a text names. What builds it loads machines, and so is imported
+    here."""
+    from topologies.build import build_machine
+    from topologies.parts_text import is_parts, parse_parts, parts_text
+
+    if not is_parts(name):
+        raise MachineError(
+            f'no machine is called "{name}"; known: {", ".join(machine_names())}'
+            f"{nearest(name, machine_names())}; or give a .toml or .json file, or the machine's "
+            "parts, as in 64x8xH100,8xNDR"
+        )
+    parts = parse_parts(name)
+    if not parts.name:
+        parts = replace(parts, name=parts_text(parts))
+    return build_machine(parts, variant)
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ MOST_DIGITS = 9  # of a number of devices
 
 
 @click.command("bench-network")
-@click.option("-m", "--machine", "name", required=True, help="A machine's name or its file.")
+@click.option("-m", "--machine", "name", required=True, help=options.MACHINE_HELP)
 @click.option(
     "--collective", type=click.Choice(list(ALGORITHMS)), default="all_gather", show_default=True
 )

@@ -34,7 +34,7 @@ LABELS = 30  # characters of the tables' first column
 
 @click.command("predict")
 @click.argument("model")
-@click.option("-m", "--machine", required=True, help="A machine's name, or its TOML or JSON file.")
+@click.option("-m", "--machine", required=True, help=options.MACHINE_HELP)
 @click.option("-n", "--devices", type=options.DEVICES, help="Devices; data=rest fills them.")
 @click.option(
     "--plan", default="data=rest", show_default=True, help="key=value,… or a TOML or JSON file."

@@ -60,7 +60,7 @@ class Share(click.ParamType[float]):
 
 @click.command("search")
 @click.argument("model")
-@click.option("-m", "--machine", required=True, help="A machine's name, or its TOML or JSON file.")
+@click.option("-m", "--machine", required=True, help=options.MACHINE_HELP)
 @click.option("-n", "--devices", type=options.DEVICES, required=True, help="Devices to use.")
 @click.option(
     "--plan",

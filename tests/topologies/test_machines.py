@@ -87,7 +87,7 @@ def test_an_unknown_machine_is_answered_with_the_known_ones() -> None:
     assert refusal("frontire") == (
         'no machine is called "frontire"; known: alps, dgx-a100, dgx-h100, frontier, '
         "host, kestrel, lumi, perlmutter; nearest: frontier; "
-        "or give a .toml or .json file"
+        "or give a .toml or .json file, or the machine's parts, as in 64x8xH100,8xNDR"
     )
 
 

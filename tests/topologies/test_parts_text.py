@@ -1,0 +1,124 @@
+"""Machines named by their parts, as in `64x8xH100,8xNDR`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.build import Parts, build_machine, fabrics, gpu_of, gpus
+from topologies.errors import MachineError
+from topologies.machine_files import load_machine
+from topologies.parts_text import nics, parse_parts, parts_text
+from validation.published import run_machine
+from validation.published.runs import read_runs
+
+KNOWN = st.sampled_from([gpu["name"] for gpu in gpus()])
+RATES = st.one_of(st.just(0.0), st.floats(1e-3, 1e15), st.integers(1, 10**13).map(float))
+
+
+@given(
+    st.builds(
+        Parts,
+        gpu=KNOWN,
+        nodes=st.integers(1, 10**9 - 1),
+        devices_per_node=st.integers(0, 10**9 - 1),
+        nics_per_node=st.integers(0, 10**9 - 1),
+        nic_bits_per_s=RATES,
+        fabric=st.sampled_from(["", "none", *fabrics()]),
+        name=st.text(st.characters(exclude_categories=["Cs"])),
+    )
+)
+def test_parts_read_back_from_their_text_with_what_is_unset_unset(parts: Parts) -> None:
+    text = parts_text(parts)
+    assert parse_parts(text) == parts
+    assert not set(text) & set(" \t\n:") and not text.endswith(".toml")
+
+
+def test_the_rows_of_published_runs_have_the_same_machines_from_their_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_machine, "_built", lambda parts: parts)
+    rows = {parts for run in read_runs() if isinstance(parts := run_machine.machine_of(run), Parts)}
+    assert len(rows) > 100
+    for parts in rows:
+        own, read = build_machine(parts), load_machine(parts_text(parts))
+        assert (own, own.entries) == (read, read.entries)
+
+
+def test_counts_of_nodes_devices_and_nics_come_in_this_order() -> None:
+    assert parse_parts("64x8xH100,4xNDR") == Parts("h100", 64, 8, 4, 400e9, "infiniband")
+    assert parse_parts("64xH100") == Parts("h100", 64)
+    assert parse_parts("2x4xMI250X,25Gbit/s,ROCE") == Parts("mi250x", 2, 4, 0, 25e9, "roce")
+    assert parse_parts("2xA100,0.2tbit/s") == parse_parts("2xA100,200 Gbit/s")
+    assert parse_parts("2xA100,4xnic").nics_per_node == 4
+
+
+def test_a_kind_of_nic_says_its_fabric_unless_another_is_named() -> None:
+    assert parse_parts("2xH100,Slingshot-11").fabric == "slingshot"
+    words = ("2xH100,8xNDR,roce", "2xH100,roce,8xNDR")
+    assert {parse_parts(text).fabric for text in words} == {"roce"}
+
+
+@pytest.mark.parametrize("kind", nics())
+def test_every_kind_of_nic_has_a_rate_a_fabric_and_a_source(kind: str) -> None:
+    parts = parse_parts(f"2x8xH100,8x{kind}")
+    assert 100e9 <= parts.nic_bits_per_s <= 800e9 and parts.fabric in fabrics()
+    assert "Gbit/s" in nics()[kind]["source"]
+
+
+def test_a_gpu_is_known_by_the_name_of_its_entry_in_any_case() -> None:
+    assert [gpu_of(name)["name"] for name in ("A100-40", "H100-hbm2e", "a100-64")] == [
+        "a100-40",
+        "h100-hbm2e",
+        "a100-64",
+    ]
+    assert load_machine("2xA100-40").device.memory_bytes == 40e9
+
+
+def test_a_machine_of_parts_is_called_by_them_and_has_the_variants_of_its_library() -> None:
+    machine = load_machine("64x8xH100,8xNDR:pytorch")
+    assert machine.full_name == "64x8xh100,8x400Gbit/s,infiniband:pytorch"
+    assert load_machine(machine.full_name) == machine
+    assert machine.software.algorithm.all_reduce == "ring"
+    assert (machine.devices, machine.node.nics.bytes_per_s) == (512, 50e9)
+
+
+def test_a_shipped_machine_is_named_only_by_parts_that_it_has() -> None:
+    names = "4x4xA100,name=perlmutter", "4x4xA100,roce,name=perlmutter", "4x4xH100,name=perlmutter"
+    assert [load_machine(name).interconnect.kind for name in names] == [
+        "dragonfly",
+        "fat-tree",
+        "fat-tree",
+    ]
+    parts = Parts("A100-40", 4, 4, 2, 200e9, "slingshot", "perlmutter")
+    assert build_machine(parts).node.nics.count == 2
+    assert build_machine(replace(parts, nics_per_node=4, nic_bits_per_s=100e9)).nodes == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("64x8xH10", 'gpu "H10" is not known; known: .*; nearest: h100'),
+        ("64x8xH100,8xNDRR", "8xNDRR is neither a NIC nor a fabric; .*; nearest: NDR$"),
+        ("64x8xH100,8xslingshot11", "nearest: Slingshot-11$"),
+        ("64x8xH100,infiniban", "nearest: infiniband$"),
+        ("64x8xH100,", "nothing after a comma is no NIC or fabric; write it like"),
+        ("64x8xH100,0xNDR", "0xNDR after a comma is no NIC or fabric"),
+        ("64x8x", "64x8x names no nodes of devices; write it like 64x8xH100"),
+        ("0x8xH100", "0x8xH100 names no nodes of devices"),
+        ("64x0xH100", "64x0xH100 names no nodes of devices"),
+        (f"{10**10}xH100", "names no nodes of devices"),
+        ("2xH100,NDR,HDR", "gives its NICs twice"),
+        ("2xH100,roce,efa", "gives its fabric twice"),
+        ("2xH100,roce:pytorch", 'these parts have no variant "pytorch"'),
+        ("2x8xH100:pytorc", 'dgx-h100 has no variant "pytorc"; .*nearest: pytorch'),
+        ("2x64xH100", "node.devices = 64 must be at most 63"),
+        ("x8xH100", 'no machine is called "x8xH100"; .*or the machine\'s parts, as in 64x8xH100'),
+    ],
+)
+def test_what_is_no_part_is_refused_in_a_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(MachineError, match=sentence):
+        load_machine(text)
