@@ -9,9 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from topologies.files.printable import printable, shown
+from topologies.files.printable import path_shown, printable, shown
 from topologies.files.reading import UserFile, shipped_toml
 from workload.errors import ModelError
+from workload.models.spelling import words_of
 
 CHOICES = {
     "norm": ("layernorm", "rmsnorm"),
@@ -29,7 +30,7 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "head_width": 10_000,
     "rope_base": 1_000_000_000_000,
 }
-_FILE = UserFile("model", ModelError)
+MODEL_FILE = UserFile("model", ModelError)
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
 
 
@@ -170,11 +171,17 @@ def model_names() -> list[str]:
 
 
 def find_model(name: str) -> GPT:
-    """The preset of that name; a ModelError names the nearest ones if there is none."""
+    """The preset of that name in any usual spelling; a ModelError names the nearest ones if there
+    is none.
+
+    >>> find_model("meta-llama/Llama-3.1-70B").name
+    'llama-3.1-70b'
+    """
     presets = _presets()
-    if name in presets:
-        return presets[name]
-    near = difflib.get_close_matches(name, presets, n=3, cutoff=0.4)
+    known = presets.get(name) or _spellings().get(words_of(name))
+    if known is not None:
+        return known
+    near = difflib.get_close_matches(name.lower().rpartition("/")[2], presets, n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(presets)}"
     raise ModelError(f"unknown model {name!r}; {hint}")
 
@@ -189,6 +196,15 @@ def _presets() -> dict[str, GPT]:
     }
 
 
+@cache
+def _spellings() -> dict[tuple[str, ...], GPT]:
+    """Presets by the words of their names, and of the other names that a family's table gives."""
+    presets, families = _presets(), shipped_toml("workload", "models.toml")
+    others = {n: of for family in families.values() for n, of in family.get("also", {}).items()}
+    names = {name: name for name in presets} | others
+    return {words_of(name): presets[preset] for name, preset in names.items()}
+
+
 def _preset(name: str, shape: list[int] | dict[str, Any], family: dict[str, Any]) -> GPT:
     """A list is [layers, hidden, heads] and perhaps the sequence, a table has GPT's own keys."""
     if isinstance(shape, list):
@@ -198,19 +214,26 @@ def _preset(name: str, shape: list[int] | dict[str, Any], family: dict[str, Any]
 
 
 def read_model(path: Path) -> GPT:
-    """A model from a TOML file with the keys of `GPT`.
+    """A model from a TOML or JSON file with the keys of `GPT`; `name` defaults to the file's."""
+    return model_from_table(MODEL_FILE.document(path), path_shown(path), name=path.stem)
 
-    `name` defaults to the file's, and `ffn` to 4 hidden, except with "swiglu", where models differ.
+
+def model_from_table(table: Any, origin: str, *, name: str) -> GPT:
+    """The model of a table with the keys of `GPT`, which `origin` names in sentences.
+
+    `ffn` defaults to 4 hidden, except with "swiglu", where models differ; all else that may be left
+    out is as GPT-2 has it.
     """
-    table = _FILE.document(path)
-    _check_kinds(table, str(path))
+    if not isinstance(table, dict):
+        raise ModelError(f"{origin} is no model: it should be a table of keys such as layers")
+    _check_kinds(table, origin)
     needed = ["layers", "hidden", "heads", "sequence", "vocab"]
     needed += ["ffn"] if table.get("activation") == "swiglu" else []
     missing = [key for key in needed if key not in table]
     if missing:
-        raise ModelError(f"{path}: {', '.join(missing)} missing")
+        raise ModelError(f"{origin}: {', '.join(missing)} missing")
     words = {key: printable(value) for key, value in table.items() if isinstance(value, str)}
-    words["name"] = shown(table.get("name", path.stem))
+    words["name"] = shown(table.get("name", name))
     return GPT(**{"ffn": 4 * table["hidden"], **table, **words})
 
 

@@ -53,10 +53,46 @@ def test_parameters_of_a_small_model_by_hand() -> None:
         ("llama-3.1-405b", 405_853_388_800),
         ("bloom-176b", 176_247_271_424),
         ("mpt-7b", 6_649_286_656),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.2-3b", 3_212_749_824),
+        ("mistral-7b", 7_241_732_096),
+        ("mistral-7b-v0.3", 7_248_023_552),
     ],
 )
 def test_a_preset_has_the_parameters_of_the_released_checkpoint(name: str, parameters: int) -> None:
     assert find_model(name).parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("qwen2.5-0.5b", 494_032_768),
+        ("qwen2.5-1.5b", 1_543_714_304),
+        ("qwen2.5-3b", 3_085_938_688),
+        ("qwen2.5-7b", 7_615_616_512),
+        ("qwen2.5-14b", 14_770_033_664),
+        ("qwen2.5-32b", 32_763_876_352),
+        ("qwen2.5-72b", 72_706_203_648),
+    ],
+)
+def test_a_qwen2_lacks_nothing_but_the_biases_of_its_bands(name: str, parameters: int) -> None:
+    gpt = find_model(name)
+    assert gpt.parameters == parameters - gpt.layers * sum(gpt.bands)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("qwen3-0.6b", 596_049_920),
+        ("qwen3-1.7b", 1_720_574_976),
+        ("qwen3-4b", 4_022_468_096),
+        ("qwen3-8b", 8_190_735_360),
+        ("qwen3-14b", 14_768_307_200),
+        ("qwen3-32b", 32_762_123_264),
+    ],
+)
+def test_a_qwen3_lacks_nothing_but_two_gains_a_layer(name: str, parameters: int) -> None:
+    assert find_model(name).parameters == parameters - find_model(name).layers * 2 * 128
 
 
 def test_parameters_of_a_small_llama_by_hand() -> None:
