@@ -32,6 +32,7 @@ COMMANDS = {
         "The table that a collective benchmark would print on a machine.",
     ),
     "models": ("simgpt.commands.models", "List the model presets, or show one."),
+    "stacks": ("simgpt.commands.stacks", "List the software stacks, or show one with its source."),
     "machines": ("simgpt.commands.machines", "List the machines, or show one with its sources."),
 }
 

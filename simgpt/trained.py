@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simgpt import options, tables
-from simgpt.commands.predict import tuned_forms
+from simgpt.commands.prediction_text import tuned_forms
 
 if TYPE_CHECKING:
     from executor.launching.task_specs import Job

@@ -16,6 +16,8 @@ from simgpt.studies.inputs import Inputs, code_digest
 from simgpt.studies.study_keys import Point, keys_of, plan_of
 from simulator.gc_pause import gc_paused
 from simulator.predict import Prediction, predict
+from simulator.stacks import EXECUTOR
+from simulator.stacks.job import job_of
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.machine_files import with_settings
@@ -24,7 +26,6 @@ from topologies.placement_names import parse_placement
 from topologies.session import current_session
 from workload.gpt import with_fields
 from workload.lowering import expect_many
-from workload.plan_text import parse_plan
 
 Row = dict[str, Any]
 Batch = list[tuple[int, Point]]
@@ -84,9 +85,10 @@ class Evaluator:
             return best.best_plan(gpt, machine, devices, batch, fixed=fixed, placement=placed)
         if devices is not None:
             check_ranks(machine, devices)
-        plan = parse_plan(plan_of(point), devices=devices, batch=batch)
-        placed = self._placed(policy, machine, plan.grid.ranks)
-        return predict(gpt, plan, machine, placement=placed)
+        stack = self._inputs.stacks[point.get("stack", EXECUTOR.name)]
+        job = job_of(gpt, plan_of(point), stack, devices=devices, batch=batch)
+        placed = self._placed(policy, machine, job.plan.grid.ranks)
+        return predict(job.gpt, job.plan, machine, placement=placed, stack=job.stack)
 
     def _machine(self, name: str, settings: tuple[tuple[str, Any], ...]) -> Machine:
         machine = self._inputs.machines[name]

@@ -14,6 +14,7 @@ from typing import Any
 
 from simgpt.options import machine_of, model_of
 from simgpt.studies.study import Study
+from simulator.stacks import EXECUTOR, Stack, load_stack
 from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import check_setting
 from workload.gpt import GPT
@@ -23,13 +24,15 @@ PACKAGES = ("topologies", "workload", "simulator", "simgpt")  # what a row is ma
 
 @dataclass(frozen=True)
 class Inputs:
-    """Models and machines by the names that points give; `digests` tells two such sets apart.
+    """Models, machines and stacks by the names that points give; `digests` tells two such sets
+    apart.
 
     `code` is the digest of the packages that predict: workers whose own differs are refused.
     """
 
     models: Mapping[str, GPT] = field(compare=False)
     machines: Mapping[str, Machine] = field(compare=False)
+    stacks: Mapping[str, Stack] = field(compare=False)
     digests: tuple[tuple[str, str], ...]
     code: str
 
@@ -41,7 +44,9 @@ def inputs_of(study: Study) -> Inputs:
     _check_settings(study, machines)
     digests = [(f"model {name}", _digest(asdict(gpt))) for name, gpt in models.items()]
     digests += [(f"machine {name}", _digest(machine_to_dict(m))) for name, m in machines.items()]
-    return Inputs(models, machines, tuple(digests), code_digest())
+    stacks = {name: _stack(name, study.folder) for name in (EXECUTOR.name, *_stack_names(study))}
+    digests += [(f"stack {name}", _digest(asdict(each))) for name, each in stacks.items()]
+    return Inputs(models, machines, stacks, tuple(digests), code_digest())
 
 
 @cache
@@ -60,6 +65,14 @@ def code_digest() -> str:
 
 def _names(study: Study, key: str) -> list[str]:
     return list(dict.fromkeys(point[key] for point in study.points()))
+
+
+def _stack_names(study: Study) -> list[str]:
+    return list(dict.fromkeys(point["stack"] for point in study.points() if "stack" in point))
+
+
+def _stack(name: str, folder: Path) -> Stack:
+    return load_stack(str(folder / name) if name.endswith(".toml") else name)
 
 
 def _model(name: str, folder: Path) -> GPT:

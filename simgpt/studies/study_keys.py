@@ -1,8 +1,9 @@
 """The keys of a study's points, by their short names too, and each value in its kind.
 
-`model`, `machine`, `devices`, `batch` (or `batch_tokens`), `plan`, `placement` and `tokens` stand
-for themselves. A field of the model is `model.layers` or `layers`, a key of the plan `plan.zero` or
-`zero`, and a value of the machine's file `machine.device.launch` or `device.launch`.
+`model`, `machine`, `devices`, `batch` (or `batch_tokens`), `plan`, `placement`, `tokens` and
+`stack` stand for themselves. A field of the model is `model.layers` or `layers`, a key of the plan
+`plan.zero` or `zero` (or `tp` and its like), and a value of the machine's file
+`machine.device.launch` or `device.launch`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from topologies.placement_names import check_placement
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.plan import MOST, Plan
-from workload.plan_text import KEYS, REST, plan_value, split_plan
+from workload.plan_text import ALIASES, CONTEXT, KEYS, REST, plan_value, plan_words
 
 Point = dict[str, Any]
 
-PLAIN = ("model", "machine", "devices", "batch", "batch_tokens", "plan", "placement", "tokens")
+PLAIN = (
+    "model", "machine", "devices", "batch", "batch_tokens", "plan", "placement", "tokens", "stack",
+)  # fmt: skip
 MODEL = {f.name: str(f.type) for f in fields(GPT) if f.name not in ("name", "source")}
 PLAN = tuple(key for key in KEYS if key != "batch")
 TABLES = ("device", "node", "nodes", "interconnect", "network", "software", "power")
@@ -40,9 +43,10 @@ def canonical(key: str) -> str:
     """
     head, dot, rest = key.partition(".")
     bare = rest if dot and head in ("model", "plan") else key
+    bare = ALIASES.get(bare, bare) if bare == key or head == "plan" else bare
     if bare in PLAIN and bare in (key, "batch"):
         return bare
-    if bare in PLAN and (bare == key or head == "plan"):
+    if bare in PLAN and (not dot or head == "plan"):
         return f"plan.{bare}"
     if bare in MODEL and (bare == key or head == "model"):
         return f"model.{bare}"
@@ -88,12 +92,17 @@ def check_once(key: str, values: Sequence[Any]) -> None:
         seen.add(known)
 
 
-_EXAMPLES = {"model": '"gpt-80b"', "machine": '"frontier"', "placement": '"scheduler"'}
+_EXAMPLES = {
+    "model": '"gpt-80b"',
+    "machine": '"frontier"',
+    "placement": '"scheduler"',
+    "stack": '"megatron-core"',
+}
 
 
 def plan_of(point: Mapping[str, Any]) -> dict[str, Any]:
     """The plan's keys of a point: its plan, and over it the keys that it gives one by one."""
-    return {**split_plan(point.get("plan", "data=rest")), **keys_of(point, "plan")}
+    return {**plan_words(point.get("plan", "data=rest")), **keys_of(point, "plan")}
 
 
 def keys_of(point: Mapping[str, Any], head: str) -> dict[str, Any]:
@@ -117,8 +126,9 @@ def _plan(given: Any) -> str:
         return BEST
     if not isinstance(given, str):
         raise StudyError(f'plan = {given} must be text, as in plan = "z=64,data=rest"')
-    for key, item in split_plan(given).items():
-        _plan_value(key, item)
+    for key, item in plan_words(given).items():
+        if key != CONTEXT:
+            _plan_value(key, item)
     return given
 
 

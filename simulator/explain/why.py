@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from simulator.attribution.critical_path import Cause, PathPiece, cause_of
@@ -119,7 +120,7 @@ def why(
 ) -> Why:
     """Explain a prediction by simulating the step again and again, a little changed; with `pure`
     also by the machine's numbers without a unit."""
-    plan, step_s = prediction.plan, prediction.step_s
+    plan = prediction.plan
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
     kernels = prediction.stack.kernels(prediction.gpt, plan, machine)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks, kernels)
@@ -127,11 +128,7 @@ def why(
     shares = shares_of(prediction, costs, fabric, kernels.habits)
     links = _links(shares, machine, placement, plan)
 
-    def seconds_on(other: Machine) -> float:
-        return predict(
-            prediction.gpt, plan, other, placement=placement, stack=prediction.stack
-        ).step_s
-
+    seconds_on = partial(_seconds_on, prediction, placement)
     known = parameters(machine, plan.precision, pure=pure)
     asked = all_reduces(prediction, machine, fabric)
     elasticities = _elasticities(known, machine, seconds_on, asked, progress)
@@ -140,7 +137,7 @@ def why(
         progress(each.words)
         other = with_settings(machine, each.settings(machine))
         bent = switches(asked, machine, other)
-        better.append(WhatIf(each.words, seconds_on(other), step_s, switches=bent))
+        better.append(WhatIf(each.words, seconds_on(other), prediction.step_s, switches=bent))
     plans, unfit = _plans(prediction, machine, placement, progress)
     return Why(
         prediction=prediction,
@@ -152,6 +149,18 @@ def why(
         unfit=unfit,
         tuner=machine.software.tuner,
     )
+
+
+def _seconds_on(prediction: Prediction, placement: Placement, machine: Machine) -> float:
+    return _again(prediction, prediction.plan, machine, placement).step_s
+
+
+def _again(
+    prediction: Prediction, plan: Plan, machine: Machine, placement: Placement
+) -> Prediction:
+    """The prediction of its model on its stack, with another plan or machine."""
+    stack = prediction.stack
+    return predict(prediction.gpt, plan, machine, placement=placement, stack=stack)
 
 
 def _links(
@@ -182,7 +191,7 @@ def _plans(
     found, unfit = [], 0
     for words, plan in neighbours(prediction.gpt, prediction.plan, prediction.stack):
         progress(f"the plan with {words}")
-        other = predict(prediction.gpt, plan, machine, placement=placement, stack=prediction.stack)
+        other = _again(prediction, plan, machine, placement)
         if other.memory.fits:
             found.append(WhatIf(words, other.step_s, prediction.step_s, plan))
         else:

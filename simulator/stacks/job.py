@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,12 +43,11 @@ def job_of(
     `precision=fp8` multiplies the layers' linears in fp8 and has all else in bf16. What the plan
     does not say, the stack does.
     """
-    words, remarks = plan_words(text), list[str]()
+    words = plan_words(text)
     context = _context(words, gpt, devices)
     fp8 = words.get("precision") == FP8
     if fp8:
         del words["precision"]
-        remarks.append("fp8: the layers' linears at the device's fp8 rate, operands cast before")
     layers = max(gpt.layers // _size(words, "pipe") // _size(words, "interleave"), 1)
     defaults = stack.plan_defaults(layers)
     if str(words.get("precision", TRAINED)) != TRAINED:
@@ -60,19 +59,24 @@ def job_of(
     plan = parse_plan(given, devices=within, batch=batch)
     assumed = tuple((key, text_of(getattr(plan, key))) for key in SAID if key not in words)
     asked = replace(stack, fp8=fp8, context=context)
-    mine = asked.model(gpt, plan.x)
-    if mine.vocab != gpt.vocab:
-        remarks.append(
-            f"the vocabulary of {gpt.vocab:,} counts as {mine.vocab:,} under {stack.name}"
-        )
     if context > 1:
-        remarks.append(
-            f"cp={context} counts as data parallelism over parts of sequences; the exchange of "
-            "keys and values is hidden, and FLOPs of attention are a device's part of its queries "
-            "with its own keys"
-        )
         plan = replace(plan, data=plan.data * context, batch=plan.batch * context)
-    return Job(mine, plan, asked, tuple(remarks), assumed)
+    mine = asked.model(gpt, plan.x)
+    return Job(mine, plan, asked, tuple(_remarks(gpt, mine, asked)), assumed)
+
+
+def _remarks(gpt: GPT, mine: GPT, stack: Stack) -> Iterator[str]:
+    """What was taken for what, of the model as it was asked for and as a device has it."""
+    if stack.fp8:
+        yield "fp8: the layers' linears at the device's fp8 rate, operands cast before"
+    if mine.vocab != gpt.vocab:
+        yield f"the vocabulary of {gpt.vocab:,} counts as {mine.vocab:,} under {stack.name}"
+    if stack.context > 1:
+        yield (
+            f"cp={stack.context} counts as data parallelism over parts of sequences; the exchange "
+            "of keys and values is hidden, and FLOPs of attention are a device's part of its "
+            "queries with its own keys"
+        )
 
 
 def _context(words: dict[str, Any], gpt: GPT, devices: int | None) -> int:

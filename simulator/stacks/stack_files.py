@@ -8,23 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from simulator.stacks.stack import EXECUTOR, Stack, StackError
+from simulator.stacks.stack_schema import TABLES, TEXTS, check_document
 from topologies.files.reading import UserFile
 from topologies.files.schema import nearest
 
 USUAL = "usual"  # what stacks have in common; no stack itself
-TABLES = {
-    "plan": (
-        "zero", "shard", "overlap", "recompute", "selective", "attention", "gradients",
-        "schedule", "reshard", "offload", "sequence_parallel", "ends_as_layers",
-    ),
-    "vocabulary": ("multiple", "times_x", "cut"),
-    "kernels": (
-        "fused", "usual_pace", "pace", "host", "attention", "passes", "launches", "payloads",
-        "fp8_payloads", "scatter_gather", "launches_of_slice", "softmax",
-    ),
-    "can": ("axes", "schedules", "zero"),
-}  # fmt: skip
-WORDS = ("base", "title", "source")
 MOST_BASES = 8
 _SHIPPED = Path(__file__).parent
 _FILE = UserFile("stack", StackError)
@@ -75,7 +63,7 @@ def _whole(name: str, bases: tuple[str, ...]) -> dict[str, Any]:
         beside = Path(name).parent / base if str(base).endswith(".toml") else base
         under = _whole(str(beside), (*bases, name))
     tables = {table: {**under.get(table, {}), **own.get(table, {})} for table in TABLES}
-    return {**{word: own.get(word) for word in WORDS}, **tables}
+    return {**{word: own.get(word) for word in TEXTS}, **tables}
 
 
 def _document(name: str) -> Mapping[str, Any]:
@@ -89,14 +77,5 @@ def _document(name: str) -> Mapping[str, Any]:
             )
         path = _SHIPPED / f"{name}.toml"
     document = _FILE.document(path)
-    for key, table in document.items():
-        if key in WORDS:
-            continue
-        if key not in TABLES or not isinstance(table, Mapping):
-            raise StackError(f"{path.name}: {key} is no table of a stack; {', '.join(TABLES)} are")
-        for each in table:
-            if each not in TABLES[key]:
-                raise StackError(
-                    f"{path.name}: {key}.{each} is not a key of a stack{nearest(each, TABLES[key])}"
-                )
+    check_document(document, path.name)
     return dict(document)

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from simgpt import tables
-from simgpt.commands.predict import describe_training
+from simgpt.commands.prediction_text import describe_training
 from simgpt.options import batch_of, fixed_of, strict, tokens_of
 from simulator.economics import Training
 from workload.errors import PlanError

@@ -141,15 +141,23 @@ def validate_published(
     The formula's utilisations are those of all rows of the file, whatever is chosen; factors of
     stacks are fitted on the chosen rows.
     """
+    chosen, runs = chosen_runs(path, sources)
+    outcomes = predict_runs(chosen, progress, _best_plan)
+    ideals, reached = _ideals(runs)
+    outcomes = with_anatomy(calibrated(with_formula(outcomes, ideals, reached)))
+    return Comparison(tuple(outcomes), rankings(outcomes), rankings(outcomes, formula=True))
+
+
+def chosen_runs(
+    path: Path | None, sources: Sequence[str]
+) -> tuple[list[PublishedRun], list[PublishedRun]]:
+    """The rows of a file with one of the given words in their source or id, and all of its rows."""
     runs = read_runs(path)
     chosen = [run for run in runs if _is_chosen(run, sources)]
     if not chosen:
         known = ", ".join(dict.fromkeys(run.source for run in runs))
         raise RunsError(f"no row is from {' or '.join(sources)}; sources: {known}")
-    outcomes = predict_runs(chosen, progress, _best_plan)
-    ideals, reached = _ideals(runs)
-    outcomes = with_anatomy(calibrated(with_formula(outcomes, ideals, reached)))
-    return Comparison(tuple(outcomes), rankings(outcomes), rankings(outcomes, formula=True))
+    return chosen, runs
 
 
 def _best_plan(

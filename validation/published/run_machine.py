@@ -12,18 +12,21 @@ from validation.published.runs import PublishedRun
 
 def machine_of(run: PublishedRun) -> Machine:
     """The machine of a row, with as many nodes as it needs."""
+    return _built(parts_of(run))
+
+
+def parts_of(run: PublishedRun) -> Parts:
+    """The parts that a row names, with as many nodes as it needs."""
     per_node = run.whole("gpus_per_node") or 0
     gpus = run.whole("gpus_total") or 1
-    return _built(
-        Parts(
-            gpu=run.text("gpu"),
-            nodes=math.ceil(gpus / (per_node or 8)),
-            devices_per_node=per_node,
-            nics_per_node=run.whole("nics_per_node") or 0,
-            nic_bits_per_s=(run.real("nic_gbps") or 0.0) * 1e9,
-            fabric=run.text("fabric").lower(),
-            name=run.text("machine"),
-        )
+    return Parts(
+        gpu=run.text("gpu"),
+        nodes=math.ceil(gpus / (per_node or 8)),
+        devices_per_node=per_node,
+        nics_per_node=run.whole("nics_per_node") or 0,
+        nic_bits_per_s=(run.real("nic_gbps") or 0.0) * 1e9,
+        fabric=run.text("fabric").lower(),
+        name=run.text("machine"),
     )
 
 

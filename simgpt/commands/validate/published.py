@@ -25,9 +25,16 @@ NAME = 44  # characters of a source that its row in a table shows
     help="A CSV file of runs; without it, those that come with simgpt.",
 )
 @click.option("--source", "sources", multiple=True, help="Only sources or ids with this in them.")
+@click.option(
+    "--commands", is_flag=True, help="Print the simgpt predict of each run; predict nothing."
+)
 @options.answer_options
 def command(
-    data: Path | None, sources: tuple[str, ...], as_json: bool, output: Path | None
+    data: Path | None,
+    sources: tuple[str, ...],
+    commands: bool,
+    as_json: bool,
+    output: Path | None,
 ) -> None:
     """Predict published training runs.
 
@@ -48,6 +55,8 @@ def command(
     """
     from validation.published import validate_published
 
+    if commands:
+        return _commands(data, sources, as_json=as_json, output=output)
     with Ticker() as ticker:
         report = validate_published(data, sources, ticker)
     parts = [_scores(report, "source"), _scores(report, "machine"), *_remarks(report)]
@@ -55,6 +64,17 @@ def command(
         parts.insert(0, _rows(report.outcomes))
     text = "\n\n".join(part for part in parts if part)
     options.answer(text, report.as_dict(), as_json=as_json, output=output)
+
+
+def _commands(
+    data: Path | None, sources: tuple[str, ...], *, as_json: bool, output: Path | None
+) -> None:
+    """Print the command of each run."""
+    from validation.published.commands import commands
+    from validation.published.comparison import chosen_runs
+
+    lines = list(commands(chosen_runs(data, sources)[0]))
+    options.answer("\n".join(lines), {"commands": lines}, as_json=as_json, output=output)
 
 
 def _scores(report: Comparison, column: str) -> str:

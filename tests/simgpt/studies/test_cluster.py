@@ -146,7 +146,7 @@ def wait_for_file(path: Path) -> None:
 def test_dask_workers_of_another_version_are_refused(tmp_path: Path) -> None:
     asked = study(SMALL, sweep={"x": [1, 2]})
     inputs = inputs_of(asked)
-    other = Inputs(inputs.models, inputs.machines, inputs.digests, "another")
+    other = Inputs(inputs.models, inputs.machines, inputs.stacks, inputs.digests, "another")
     with local_cluster(1) as cluster:
         workers = SweepResources(1, cluster.scheduler_address, timeout_s=PATIENCE_S)
         with pytest.raises(WorkersError, match="another version of simgpt"):

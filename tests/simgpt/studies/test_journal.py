@@ -263,7 +263,9 @@ def test_a_changed_study_is_refused_by_name(
 def test_a_machine_file_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
     asked, inputs, _ = world()
     swept_nothing(tmp_path, asked, inputs)
-    changed = Inputs(inputs.models, inputs.machines, (("machine host", "another"),), inputs.code)
+    changed = Inputs(
+        inputs.models, inputs.machines, inputs.stacks, (("machine host", "another"),), inputs.code
+    )
     with pytest.raises(StudyError, match="machine host differs"):
         Journal(tmp_path, asked, changed)
 
@@ -271,7 +273,7 @@ def test_a_machine_file_that_changed_meanwhile_is_refused(tmp_path: Path) -> Non
 def test_results_of_another_version_are_refused(tmp_path: Path) -> None:
     asked, inputs, _ = world()
     swept_nothing(tmp_path, asked, inputs)
-    changed = Inputs(inputs.models, inputs.machines, inputs.digests, "another")
+    changed = Inputs(inputs.models, inputs.machines, inputs.stacks, inputs.digests, "another")
     with pytest.raises(StudyError, match="another version of simgpt"):
         Journal(tmp_path, asked, changed)
 

@@ -207,7 +207,7 @@ def results_of(folder: Path) -> bytes:
 
 def test_workers_of_another_version_are_refused(tmp_path: Path) -> None:
     asked, inputs, _ = world()
-    other = Inputs(inputs.models, inputs.machines, inputs.digests, "another")
+    other = Inputs(inputs.models, inputs.machines, inputs.stacks, inputs.digests, "another")
     with pytest.raises(WorkersError, match="another version of simgpt"):
         sweep_into(tmp_path, asked, other, SweepResources(2), lambda _: None)
 

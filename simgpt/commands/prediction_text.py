@@ -1,0 +1,133 @@
+"""A prediction as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from simgpt import tables
+from topologies.files.units import J_PER_MWH, format_energy, format_quantity
+
+if TYPE_CHECKING:
+    from simulator.economics import Cost, Training
+    from simulator.predict import Prediction
+    from simulator.stacks.job import Job
+
+PARTS = {
+    **{name: name for name in ("compute", "optimizer", "idle")},
+    "pipe": "waiting for other stages",
+}
+NO_POWER = "not known: the machine's file says nothing of power"
+LABELS = 30  # characters of the tables' first column
+
+
+def describe(
+    prediction: Prediction, placed: str, reach: Mapping[str, str], job: Job | None = None
+) -> str:
+    """The prediction as a person reads it, with what was assumed of the job."""
+    memory = prediction.memory
+    facts = [
+        ("step", tables.seconds(prediction.step_s)),
+        ("tokens/s", f"{prediction.tokens_per_s:,.0f}"),
+        ("model FLOP/s per device", tables.rate(prediction.model_flops_per_s_per_device)),
+        ("MFU", tables.percent(prediction.mfu)),
+        ("HFU (recomputation counted)", tables.percent(prediction.hfu)),
+        ("peak memory per device", tables.gib(memory.peak_bytes)),
+        ("memory for tensors", tables.gib(memory.capacity_bytes)),
+        ("fits", "yes" if memory.fits else "no"),
+        *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
+        *cost_facts(prediction.cost),
+    ]
+    parts = [
+        (
+            PARTS.get(name, f"exposed communication {name}"),
+            tables.seconds(value),
+            tables.percent(value / prediction.step_s),
+        )
+        for name, value in _largest_first(prediction.breakdown_s)
+    ]
+    held = [
+        (role, tables.gib(nbytes), tables.percent(nbytes / memory.peak_bytes))
+        for role, nbytes in _largest_first(memory.parts)
+    ]
+    reached = [(f"groups of {axes}", words) for axes, words in reach.items()]
+    return "\n\n".join(
+        [
+            _headline(prediction, job),
+            *([tables.table([placed, ""], reached, first=LABELS)] if reached else []),
+            tables.table([], facts, first=LABELS),
+            tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
+            tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),
+        ]
+    )
+
+
+def cost_facts(cost: Cost) -> list[tuple[str, str]]:
+    """What a step costs, as rows of a table."""
+    charged = f"{tables.hours(cost.node_s_per_step)} on {tables.several(cost.nodes, 'node')}"
+    nodes = ("node-hours per step", charged)
+    if cost.energy_j_per_step is None or cost.power_w is None:
+        return [nodes, ("energy per step", NO_POWER)]
+    drawn = f"{format_energy(cost.energy_j_per_step)} at {format_quantity(cost.power_w, 'W')}"
+    return [nodes, ("energy per step", drawn)]
+
+
+def describe_training(run: Training) -> str:
+    """What a training run takes, as a person reads it."""
+    energy = NO_POWER if run.energy_j is None else _megawatt_hours(run.energy_j)
+    is_short = run.time_s < 864
+    time = tables.seconds(run.time_s) if is_short else f"{tables.amount(run.time_s / 86_400)} days"
+    facts = [
+        ("steps", f"{run.steps:,}"),
+        ("time without a break", time),
+        ("node-hours", tables.hours(run.node_s)),
+        ("energy", energy),
+    ]
+    return tables.table([f"{tables.count(int(run.tokens))} tokens", ""], facts, first=LABELS)
+
+
+def _megawatt_hours(joules: float) -> str:
+    """An energy as bills have it, if it is worth one."""
+    value = joules / J_PER_MWH
+    return f"{tables.amount(value)} MWh" if value >= 0.01 else format_energy(joules)
+
+
+def _headline(prediction: Prediction, job: Job | None) -> str:
+    gpt, plan = prediction.gpt, prediction.plan
+    batch = f"batch of {tables.several(plan.batch, 'sequence')} of {gpt.sequence:,} tokens"
+    each = f"{tables.several(plan.micro_batches, 'micro-batch')} of {plan.micro_batch:,} per rank"
+    return "\n".join(
+        [
+            f"{gpt.name} on {tables.several(prediction.devices, 'device')} of {prediction.machine}",
+            tables.paragraph(f"plan {plan}", indent=" " * 5),
+            f"{batch}, {each}, {plan.precision}",
+            *([tuned] if (tuned := tuned_forms(prediction)) else []),
+            *(tables.paragraph(line, indent=" " * 5) for line in _assumptions(job)),
+        ]
+    )
+
+
+def _assumptions(job: Job | None) -> Iterator[str]:
+    """What the answer takes for granted: the stack, and what of the plan was not given."""
+    if job is None:
+        return
+    assumed = ", ".join(f"{key}={value}" for key, value in job.assumed)
+    yield f"stack {job.stack.name} ({job.stack.title})" + (
+        f"; assumed: {assumed}" if assumed else ""
+    )
+    yield from job.remarks
+
+
+def tuned_forms(prediction: Prediction) -> str:
+    """What the choice of matmul forms does, where the plan asks for one."""
+    tuning = prediction.tuning
+    if tuning is None:
+        return ""
+    share = f"matmul forms: {len(tuning.transposed)} of {len(tuning.forms)} transposed"
+    if not tuning.transposed:
+        return f"{share}, none would be faster for it"
+    return f"{share}, saves {tables.seconds(tuning.compute_s)} of compute"
+
+
+def _largest_first(parts: Mapping[str, float]) -> list[tuple[str, float]]:
+    return [item for item in sorted(parts.items(), key=lambda item: -item[1]) if item[1] > 0]

@@ -1,0 +1,142 @@
+"""What the keys of a stack's file may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from simulator.stacks.stack import StackError
+from topologies.errors import SimgptError
+from topologies.files.schema import nearest
+from topologies.files.units import quantity
+from workload.grid import AXES
+from workload.plan import CHOICES, MOST
+from workload.plan_text import KEYS, plan_value
+
+MOST_RATE = 1e6
+Rule = tuple[Callable[[Any], bool], str]  # whether a value holds, and what it must be
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MOST_RATE
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+
+
+def _is_duration(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and quantity(value, "s") >= 0
+    except SimgptError:
+        return False
+
+
+def _list_of(known: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(known, value))
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+NUMBER: Rule = (_is_number, "a number above 0")
+COUNT: Rule = (_is_count, "a whole number")
+SWITCH: Rule = (lambda value: isinstance(value, bool), "true or false")
+WORDS: Rule = (_list_of(_is_word), "a list of words")
+RATES: Rule = (lambda value: _list_of(_is_number)(value) and len(value) == 2, "two numbers above 0")
+DURATION: Rule = (_is_duration, 'a duration such as "75 us"')
+CAN: dict[str, Rule] = {
+    "axes": (_list_of(lambda each: each in AXES), f"a list of some of {', '.join(AXES)}"),
+    "schedules": (
+        _list_of(lambda each: each in CHOICES["schedule"]),
+        f"a list of some of {', '.join(CHOICES['schedule'])}",
+    ),
+    "zero": (_list_of(lambda each: each in range(4)), "a list of some of 0, 1, 2, 3"),
+}
+VOCABULARY: dict[str, Rule] = {"multiple": COUNT, "times_x": SWITCH, "cut": SWITCH}
+KERNELS: dict[str, Rule] = {
+    "fused": WORDS,
+    "usual_pace": NUMBER,
+    "scatter_gather": SWITCH,
+    "launches_of_slice": COUNT,
+}
+BY_NAME: dict[str, Rule] = {
+    "pace": NUMBER,
+    "host": DURATION,
+    "attention": RATES,
+    "passes": NUMBER,
+    "launches": COUNT,
+    "payloads": NUMBER,
+    "fp8_payloads": NUMBER,
+}
+SOFTMAX: dict[str, Rule] = {"multiple": COUNT, "longest": COUNT}
+SOFTMAX_BY_NAME: dict[str, Rule] = {"fused": NUMBER, "steps": NUMBER, "launches": COUNT}
+SELECTIVE = ("selective", "half")
+UNPLANNED = ("x", "y", "z", "data", "pipe", "batch", "micro_batch", "stage_layers")
+TABLES: dict[str, tuple[str, ...]] = {
+    "plan": (*(key for key in KEYS if key not in UNPLANNED), "selective"),
+    "vocabulary": tuple(VOCABULARY),
+    "kernels": (*KERNELS, *BY_NAME, "softmax"),
+    "can": tuple(CAN),
+}
+TEXTS = ("base", "title", "source")
+
+
+def check_document(document: Mapping[str, Any], origin: str) -> None:
+    """A StackError where a file's document is none of a stack."""
+    for key, table in document.items():
+        if key in TEXTS:
+            _check(table, (_is_word, "text"), f"{origin}: {key}")
+        elif key not in TABLES or not isinstance(table, Mapping):
+            raise StackError(f"{origin}: {key} is no table of a stack; {', '.join(TABLES)} are")
+        else:
+            _check_keys(table, TABLES[key], f"{origin}: {key}")
+    _check_plan(document.get("plan", {}), origin)
+    kernels = document.get("kernels", {})
+    for rules, named, key in (
+        (VOCABULARY, {}, "vocabulary"),
+        (CAN, {}, "can"),
+        (KERNELS, BY_NAME, "kernels"),
+    ):
+        _check_table(document.get(key, {}), rules, named, f"{origin}: {key}")
+    if "softmax" in kernels:
+        where = f"{origin}: kernels.softmax"
+        _check(kernels["softmax"], (lambda each: isinstance(each, Mapping), "a table"), where)
+        every = (*SOFTMAX, *SOFTMAX_BY_NAME)
+        _check_keys(kernels["softmax"], every, where)
+        if missing := [key for key in every if key not in kernels["softmax"]]:
+            raise StackError(f"{where} has no {missing[0]}")
+        _check_table(kernels["softmax"], SOFTMAX, SOFTMAX_BY_NAME, where)
+
+
+def _check_plan(plan: Mapping[str, Any], origin: str) -> None:
+    for key, value in plan.items():
+        if key != "selective":
+            plan_value(key, value)
+        elif value not in SELECTIVE:
+            raise StackError(f"{origin}: plan.selective must be one of {', '.join(SELECTIVE)}")
+
+
+def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise StackError(f"{where}.{key} is not a key of a stack{nearest(key, known)}")
+
+
+def _check_table(
+    table: Mapping[str, Any], rules: Mapping[str, Rule], named: Mapping[str, Rule], where: str
+) -> None:
+    for key, value in table.items():
+        if key in rules:
+            _check(value, rules[key], f"{where}.{key}")
+        elif key in named:
+            _check(value, (lambda each: isinstance(each, Mapping), "a table"), f"{where}.{key}")
+            for name, each in value.items():
+                _check(each, named[key], f"{where}.{key}.{name}")
+
+
+def _check(value: Any, rule: Rule, where: str) -> None:
+    holds, words = rule
+    if not holds(value):
+        raise StackError(f"{where} must be {words}")

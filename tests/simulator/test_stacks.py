@@ -1,0 +1,169 @@
+"""Stacks: what a file says, what becomes of a user's words under it, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulator.predict import predict
+from simulator.stacks import EXECUTOR, StackError, load_stack, stack_names
+from simulator.stacks.job import Job, job_of
+from topologies.machine_files import load_machine
+from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import GPT, find_model
+from workload.passes.stack import NO_HABITS
+
+GPT_20B = find_model("gpt-20b")
+MEGATRON = load_stack("megatron-core")
+
+
+def job(text: str, stack: str = "megatron-core", gpt: GPT = GPT_20B) -> Job:
+    return job_of(gpt, text, load_stack(stack), devices=64, batch=64)
+
+
+def test_every_shipped_stack_is_whole() -> None:
+    assert stack_names()[0] == "simgpt"
+    assert "usual" not in stack_names()
+    for name in stack_names():
+        stack = load_stack(name)
+        assert stack.title
+        assert stack.source
+        assert stack.name == name
+        assert job("dp=rest,mbs=1", name).plan.data == 64
+
+
+def test_our_executor_has_no_habits_and_changes_nothing() -> None:
+    found = job("data=rest", "simgpt")
+    assert (found.gpt, found.stack) == (GPT_20B, EXECUTOR)
+    kernels = EXECUTOR.kernels(GPT_20B, found.plan, load_machine("dgx-h100"))
+    assert (kernels.habits, kernels.pace, kernels.attention) == (NO_HABITS, 1.0, None)
+
+
+def test_what_the_plan_does_not_say_the_stack_does() -> None:
+    found = job("tp=4,pp=2,dp=rest,mbs=1")
+    assert str(found.plan) == "x=4,y=1,z=1,data=8,pipe=2,micro_batch=1,zero=1,overlap=oar+dp+pp"
+    assert dict(found.assumed)["overlap"] == "oar+dp+pp"
+    given = job("tp=4,pp=2,dp=rest,mbs=1,zero=0,overlap=none")
+    assert (given.plan.zero, given.plan.overlap) == (0, ())
+    assert set(dict(given.assumed)) == {"attention", "gradients", "recompute"}
+
+
+def test_the_vocabulary_is_padded_for_the_ranks_of_x() -> None:
+    found = job("tp=4,dp=rest,mbs=1")
+    assert (GPT_20B.vocab, found.gpt.vocab) == (50304, 99 * 512)
+    assert "the vocabulary of 50,304 counts as 50,688" in " ".join(found.remarks)
+
+
+def test_context_counts_as_data_over_parts_of_sequences_and_is_said() -> None:
+    found = job("tp=4,cp=2,dp=rest,mbs=1")
+    assert (found.plan.data, found.plan.batch) == (16, 128)
+    assert found.gpt.sequence == GPT_20B.sequence // 2
+    assert found.stack.kernels(found.gpt, found.plan, load_machine("dgx-h100")).attention_work == 2
+    assert "cp=2 counts as data parallelism" in " ".join(found.remarks)
+
+
+def test_fp8_is_of_the_linears_alone() -> None:
+    found = job("dp=rest,mbs=1,precision=fp8")
+    assert (found.plan.precision, found.stack.fp8) == ("bf16", True)
+    assert found.stack.kernels(found.gpt, found.plan, load_machine("dgx-h100")).habits.fp8
+
+
+def test_torchtitans_selective_recomputes_half_of_a_chunk() -> None:
+    layers = GPT_20B.layers // 2
+    assert job("pp=2,dp=rest,mbs=1,recompute=selective", "torchtitan").plan.recompute == (
+        f"full:{layers // 2}"
+    )
+    assert job("pp=2,dp=rest,mbs=1,recompute=selective").plan.recompute == "selective"
+
+
+def test_rates_are_those_of_the_gpu_or_its_family_or_the_usual_ones() -> None:
+    stack, plan = load_stack("torchtitan"), job("dp=rest,mbs=1", "torchtitan").plan
+    paces = {
+        name: stack.kernels(GPT_20B, plan, load_machine(name)).pace
+        for name in ("dgx-a100", "dgx-h100", "frontier")
+    }
+    assert paces == {"dgx-a100": 0.91, "dgx-h100": 0.9, "frontier": 0.89}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("y=2,dp=rest,mbs=1", "the stack megatron-core has no axis y; it has x, data, pipe"),
+        ("pp=2,dp=rest,mbs=1,schedule=gpipe", "has no schedule=gpipe; it has 1f1b"),
+        ("cp=3,dp=rest", "cp=3 does not divide"),
+    ],
+)
+def test_what_a_stack_does_not_run_is_refused_by_name(text: str, words: str) -> None:
+    with pytest.raises(PlanCannotRunError, match=words):
+        found = job(text)
+        predict(found.gpt, found.plan, load_machine("dgx-h100"), stack=found.stack)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tp=2,x=4", "x stands twice in the plan"),
+        ("ep=2", "ep=2: layers of experts are not modelled"),
+        ("cp=none", "cp=none must be a whole number of 1 or more"),
+        ("fsdp=maybe", "fsdp=maybe must be true or false"),
+    ],
+)
+def test_words_of_other_frameworks_that_make_no_plan_are_refused(text: str, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        job(text)
+
+
+def test_hsdp_shards_over_neighbours() -> None:
+    plan = job("hsdp=8,dp=rest,mbs=1", "torchtitan").plan
+    assert (plan.zero, plan.shard) == (3, 8)
+    assert job("fsdp=true,dp=rest,mbs=1", "torchtitan").plan.zero == 3
+
+
+def test_a_users_stack_builds_on_another(tmp_path: Path) -> None:
+    path = tmp_path / "ours.toml"
+    path.write_text(
+        'base = "megatron-core"\ntitle = "ours"\nsource = "measured"\n[kernels]\nusual_pace = 0.5\n'
+    )
+    stack = load_stack(str(path))
+    assert (stack.name, stack.plan["zero"]) == ("ours", 1)
+    plan, machine = job("dp=rest,mbs=1,overlap=none").plan, load_machine("dgx-h100")
+    slow, fast = (
+        predict(GPT_20B, plan, machine, stack=each).breakdown_s["compute"]
+        for each in (stack, MEGATRON)
+    )
+    assert slow == pytest.approx(2 * fast, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[kernels]\nspeed = 1\n", "kernels.speed is not a key of a stack"),
+        ("[engine]\nx = 1\n", "engine is no table of a stack"),
+        ('base = "self.toml"\n', "is its own base"),
+        ('base = "nobody"\n', 'no stack is called "nobody"'),
+        ("[kernels]\nusual_pace = 'fast'\n", "kernels.usual_pace must be a number"),
+        ("[kernels]\nfused = 3\n", "kernels.fused must be a list"),
+        ("[kernels]\npace = {h100 = 0}\n", "kernels.pace.h100 must be a number above 0"),
+        ("[can]\naxes = 'x'\n", "can.axes must be a list"),
+        ("[plan]\noverlap = 'fast'\n", "overlap=fast is not supported"),
+        ("[plan]\nselective = 'none'\n", "plan.selective must be one of selective, half"),
+        ("[kernels]\nattention = {h100 = [0.5]}\n", "kernels.attention.h100 must be two numbers"),
+        ("[kernels]\nhost = {h100 = '5 W'}\n", "kernels.host.h100 must be a duration"),
+        ("[kernels]\nsoftmax = {multiple = 4}\n", "kernels.softmax has no longest"),
+        ("title = 3\n", "title must be text"),
+        ("", "has no title"),
+    ],
+)
+def test_a_file_that_is_no_stack_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "self.toml"
+    path.write_text(text)
+    with pytest.raises((StackError, PlanError), match=words):
+        job_of(GPT_20B, "dp=rest,mbs=1", load_stack(str(path)), devices=64, batch=64)
+
+
+def test_the_kernels_of_a_stack_change_with_its_constants_alone() -> None:
+    plan, machine = job("dp=rest,mbs=1").plan, load_machine("dgx-h100")
+    other = replace(MEGATRON, own_kernels={**MEGATRON.own_kernels, "usual_pace": 0.9})
+    assert MEGATRON.kernels(GPT_20B, plan, machine) != other.kernels(GPT_20B, plan, machine)

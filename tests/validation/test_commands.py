@@ -1,0 +1,91 @@
+"""The commands of published runs: what a user types gives the very job that is validated."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from simgpt import options
+from simgpt.commands import predict
+from simgpt.step_options import StepQuestion, question_of
+from simulator.stacks.job import Job
+from tests.simgpt.face import simgpt
+from tests.validation.test_published import run
+from topologies.machine_files import load_machine
+from validation.published.case import case_of
+from validation.published.commands import NoCommandError, command_of, commands
+from validation.published.run_machine import machine_of
+from validation.published.runs import read_runs
+
+
+def question(words: list[str]) -> StepQuestion:
+    """What `simgpt predict` makes of a command's words."""
+    how: dict[str, Any] = dict(predict.command.make_context("predict", words[2:]).params)
+    return question_of(how.pop("model"), how.pop("machine"), how)
+
+
+def unnamed(job: Job) -> tuple[object, ...]:
+    gpt = replace(job.gpt, name="", source="")
+    return gpt, job.plan, job.stack, job.remarks
+
+
+def test_every_scored_run_with_a_plan_is_a_command_that_asks_for_the_validated_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A prediction follows from model, plan, stack, machine and placement, which are compared."""
+    monkeypatch.setattr(options, "load_machine", cache(load_machine))
+    asked = 0
+    for each in read_runs():
+        try:
+            words = command_of(each)
+        except NoCommandError:
+            continue
+        found, machine = question(words), machine_of(each)
+        assert unnamed(found.job) == unnamed(case_of(each).job), each.id
+        assert values(found.machine) == values(machine), each.id
+        asked += 1
+    assert asked == 705
+
+
+def values(machine: Any) -> list[tuple[str, object]]:
+    """A machine's numbers; it may be called and described otherwise."""
+    labels = ("name", "description")
+    return sorted((fact.key, fact.value) for fact in machine.entries if fact.key not in labels)
+
+
+def test_the_command_of_the_issue_gives_the_validated_step() -> None:
+    """Llama-3.1-70B on 512 H100 with TP 4, PP 4, VPP 5 and CP 2, published by NVIDIA."""
+    (row,) = [each for each in read_runs() if each.id == row_id()]
+    said = simgpt(*command_of(row)[1:], "--json")
+    rows = json.loads(simgpt("validate", "published", "--source", row.id, "--json").out)["rows"]
+    assert json.loads(said.out)["step_s"] == pytest.approx(rows[0]["predicted_step_s"], rel=1e-12)
+
+
+def row_id() -> str:
+    return next(
+        each.id
+        for each in read_runs()
+        if each.text("model").lower().startswith("llama3.1-70b")
+        and each.text("gpus_total") == "512"
+        and each.text("cp") == "2"
+    )
+
+
+def test_a_run_without_a_command_says_why() -> None:
+    lines = list(
+        commands([run(tp=""), run(global_batch_seqs="24", micro_batch="2", tp="1", pp="1", dp="8")])
+    )
+    assert lines[0].endswith(": tp is unknown")
+    assert lines[1].endswith(": its batch is no whole number of micro-batches for every rank")
+
+
+def test_lines_are_ready_for_a_shell() -> None:
+    (line,) = commands([run()])
+    words = shlex.split(line, comments=True)
+    assert words[:2] == ["simgpt", "predict"]
+    assert isinstance(question(words), StepQuestion)
