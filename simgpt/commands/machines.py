@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from simgpt import options, tables
+from topologies.files.toml_text import toml_text
 from topologies.hardware.assumptions import assumed
-from topologies.machine import Machine
+from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import load_machine, machine_names
 
 
@@ -20,16 +21,24 @@ from topologies.machine_files import load_machine, machine_names
     type=options.NewFile(".png", ".svg", ".pdf"),
     help="Draw the node into this PNG or SVG, and the interconnect beside it.",
 )
+@click.option("--toml", "as_toml", is_flag=True, help="Print a file that reads as this machine.")
 @options.answer_options
-def command(name: str | None, figure: Path | None, as_json: bool, output: Path | None) -> None:
+def command(
+    name: str | None, figure: Path | None, as_toml: bool, as_json: bool, output: Path | None
+) -> None:
     """List the machines, or show every fact of one with its source.
 
     \b
     simgpt machines
     simgpt machines frontier --figure frontier.png
 
-    NAME may name a software variant, as in frontier:rccl-default, or be a machine's own file.
+    simgpt machines 64x8xH100,8xNDR --toml -o mine.toml
+
+    NAME may name a software variant, as in frontier:rccl-default, or be a machine's own file or its
+    parts. A file printed by --toml has every value, with its source, and can be changed.
     """
+    if as_toml and (name is None or as_json):
+        raise click.UsageError("--toml needs the NAME of a machine, and goes without --json")
     if name is None and figure is not None:
         raise click.UsageError("--figure needs the NAME of a machine")
     if name is None:
@@ -46,7 +55,8 @@ def command(name: str | None, figure: Path | None, as_json: bool, output: Path |
         "inherited": _inherited(machine),
         "assumed": assumed([fact.key for fact in machine.entries]),
     }
-    options.answer(_describe(machine), record, as_json=as_json, output=output)
+    text = toml_text(machine_to_dict(machine)) if as_toml else _describe(machine)
+    options.answer(text, record, as_json=as_json, output=output)
     if figure is not None:
         _draw(machine, figure)
 

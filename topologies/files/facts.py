@@ -114,6 +114,24 @@ def write_facts(facts: Iterable[Fact]) -> dict[str, Any]:
     return document
 
 
+def grouped(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    """The facts as a file can have them: those outside tables first, then table by table, in the
+    order in which the tables begin."""
+    tree: dict[str, Any] = {}
+    for fact in facts:
+        put(tree, fact.key, fact)
+    alone = [entry for entry in tree.values() if isinstance(entry, Fact)]
+    return (*alone, *_inside({key: e for key, e in tree.items() if not isinstance(e, Fact)}))
+
+
+def _inside(table: Mapping[str, Any]) -> Iterator[Fact]:
+    for entry in table.values():
+        if isinstance(entry, Fact):
+            yield entry
+        else:
+            yield from _inside(entry)
+
+
 def put(document: dict[str, Any], path: str, value: Any) -> None:
     """Puts a value under a dotted key, making the tables on the way."""
     *tables, name = path.split(".")
