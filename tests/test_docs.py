@@ -32,6 +32,17 @@ def test_the_documented_cluster_can_be_predicted_on(tmp_path: Path) -> None:
     assert predict(find_model("gpt-5b"), plan, machine).memory.fits
 
 
+def test_the_documented_file_that_builds_on_another_machine_is_one(tmp_path: Path) -> None:
+    text = PAGE.read_text(encoding="utf-8").partition("## A file that builds on another machine")[2]
+    found = re.search(r"(?:^    .*\n|^\n)+", text.partition("is different:\n")[2], re.MULTILINE)
+    assert found is not None
+    path = tmp_path / "lab.toml"
+    path.write_text(found[0], encoding="utf-8")
+    machine = load_machine(str(path))
+    assert (machine.devices, machine.node.nics.count) == (128, 4)
+    assert (machine.device.memory_bytes, machine.device.matmul.sustained) == (141e9, 0.8)
+
+
 @pytest.mark.parametrize(
     ("name", "statuses"),
     [("splits.toml", {"ok": 4, "infeasible": 2}), ("ladder.toml", {"ok": 2})],

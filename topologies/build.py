@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -139,7 +139,7 @@ def _set_node(facts: dict[str, Fact], parts: Parts, like: Machine) -> None:
         "node.devices": devices,
         "node.nics.count": count,
         "node.nics.bandwidth": f"{rate / 1e9!r} GB/s",
-        "node.nics.of_device": tuple(device * count // devices for device in range(devices)),
+        "node.nics.of_device": spread(devices, count),
     }
     if like.node.links.pairs:
         kept = [pair for pair in like.node.links.pairs if max(pair[:2]) < devices]
@@ -151,6 +151,28 @@ def _set_node(facts: dict[str, Fact], parts: Parts, like: Machine) -> None:
         facts[label] = Fact(label, text, "")
     for key in [key for key in facts if key.startswith("power.")]:
         del facts[key]
+
+
+def spread(devices: int, nics: int) -> tuple[int, ...]:
+    """The NIC of each device, where neighbours share one and all serve equally many.
+
+    >>> spread(4, 2)
+    (0, 0, 1, 1)
+    """
+    return tuple(device * nics // devices for device in range(devices))
+
+
+def device_facts(name: str, devices_per_node: int = 0) -> dict[str, Fact]:
+    """What the library of devices knows of a GPU: its own values, and those of the shipped machine
+    whose node is the nearest in size, with that machine's name in `inherited`."""
+    gpu = gpu_of(name)
+    like = load_machine(_template(gpu, devices_per_node))
+    own = gpu.get("set", {})
+    facts = {fact.key: fact for fact in like.entries if fact.key.startswith("device.")}
+    facts = {key: replace(fact, inherited=like.full_name) for key, fact in facts.items()}
+    for key, value in own.items():
+        facts[key] = _fact(key, value, facts)
+    return facts
 
 
 def _set_fabric(facts: dict[str, Fact], parts: Parts, like: str, library: str) -> None:

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from topologies.errors import MachineError
-from topologies.files.facts import Fact, put, read_facts, write_facts
+from topologies.files.facts import Fact, grouped, put, read_facts, write_facts
 from topologies.files.keys import Key, fields_of
 from topologies.files.schema import Leaf, checked, leaves, nearest
 from topologies.files.structured import structured
@@ -141,7 +141,7 @@ def machine_from_facts(facts: Collection[Fact], profile: Profile | None, origin:
     if not tables.get("device", {}).get("peak_flops"):
         raise MachineError(f"{origin}: device.peak_flops is missing; give it at least one dtype")
     machine = _machine(tables, origin)
-    return dataclasses.replace(machine, profile=profile, entries=tuple(facts))
+    return dataclasses.replace(machine, profile=profile, entries=grouped(facts))
 
 
 def _machine(tables: Mapping[str, Any], origin: str) -> Machine:

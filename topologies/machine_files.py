@@ -32,12 +32,13 @@ def variant_names(name: str) -> list[str]:
     return variants_in(_document(_SHIPPED / f"{name}.toml"))
 
 
-def load_machine(name_or_path: str) -> Machine:
+def load_machine(name_or_path: str, above: tuple[Path, ...] = ()) -> Machine:
     """Loads a machine by its name, from a TOML or JSON file, or by its parts.
 
     A variant of its software follows after a colon; without it, the first of the file is taken.
     Parts are a text such as `64x8xH100,8xNDR`, which `parse_parts` explains; a machine of parts
-    that say no name is called by them.
+    that say no name is called by them. A file that has a `base` is read by `derived`; `above` are
+    the files that build on this one.
 
     >>> load_machine("frontier").devices_per_node
     8
@@ -50,8 +51,19 @@ def load_machine(name_or_path: str) -> Machine:
             return _of_parts(name, variant)
         path = _SHIPPED / f"{name}.toml"
     origin = name if path.parent == _SHIPPED else path.name
-    document = as_variant(_document(path), variant, origin)
-    return machine_from_dict(document, path.name)
+    document = _document(path)
+    if has_base(document):
+        from topologies.bases import derived
+
+        return derived(document, variant, path, above)
+    return machine_from_dict(as_variant(document, variant, origin), path.name)
+
+
+def has_base(document: Mapping[str, Any]) -> bool:
+    """Whether a machine's document takes values from another machine, device or library."""
+    tables = [document.get(name) for name in ("device", "software")]
+    named = (isinstance(t, str) or (isinstance(t, Mapping) and "base" in t) for t in tables)
+    return "base" in document or any(named)
 
 
 def _of_parts(name: str, variant: str) -> Machine:
@@ -107,11 +119,16 @@ def _setting(base: Machine, given: str, value: object) -> Fact:
     key = short if name.startswith("software.") and short in known else name
     if key not in known:
         raise MachineError(f"{key} is not a key of a machine{nearest(key, known)}")
-    if _measured(base, key):
-        raise MachineError(
-            f"{base.name} was calibrated: its measured tables decide, so {key} changes nothing"
-        )
+    check_unmeasured(base, key)
     return Fact(key, _parsed(known[key], value), "set by the user")
+
+
+def check_unmeasured(machine: Machine, key: str) -> None:
+    """Refuses to change what the machine's measured tables decide."""
+    if _measured(machine, key):
+        raise MachineError(
+            f"{machine.name} was calibrated: its measured tables decide, so {key} changes nothing"
+        )
 
 
 def _measured(machine: Machine, key: str) -> bool:

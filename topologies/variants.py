@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from topologies.errors import MachineError
+from topologies.files.facts import ABOUT
 from topologies.files.schema import nearest
 
 
@@ -52,7 +53,7 @@ def _merged(own: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_sources(table: Mapping[str, Any]) -> dict[str, Any]:
     """A table in which every value carries its own source, so that it may move elsewhere."""
-    about = {name: table[name] for name in ("source", "confidence", "note") if name in table}
+    about = {name: table[name] for name in ABOUT if name in table}
     result: dict[str, Any] = {}
     for key, value in table.items():
         if key in about:

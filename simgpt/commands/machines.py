@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from simgpt import options, tables
-from topologies.machine import Machine
+from topologies.files.toml_text import toml_text
+from topologies.hardware.assumptions import assumed
+from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import load_machine, machine_names
 
 
@@ -19,16 +21,24 @@ from topologies.machine_files import load_machine, machine_names
     type=options.NewFile(".png", ".svg", ".pdf"),
     help="Draw the node into this PNG or SVG, and the interconnect beside it.",
 )
+@click.option("--toml", "as_toml", is_flag=True, help="Print a file that reads as this machine.")
 @options.answer_options
-def command(name: str | None, figure: Path | None, as_json: bool, output: Path | None) -> None:
+def command(
+    name: str | None, figure: Path | None, as_toml: bool, as_json: bool, output: Path | None
+) -> None:
     """List the machines, or show every fact of one with its source.
 
     \b
     simgpt machines
     simgpt machines frontier --figure frontier.png
 
-    NAME may name a software variant, as in frontier:rccl-default, or be a machine's own file.
+    simgpt machines 64x8xH100,8xNDR --toml -o mine.toml
+
+    NAME may name a software variant, as in frontier:rccl-default, or be a machine's own file or its
+    parts. A file printed by --toml has every value, with its source, and can be changed.
     """
+    if as_toml and (name is None or as_json):
+        raise click.UsageError("--toml needs the NAME of a machine, and goes without --json")
     if name is None and figure is not None:
         raise click.UsageError("--figure needs the NAME of a machine")
     if name is None:
@@ -42,8 +52,11 @@ def command(name: str | None, figure: Path | None, as_json: bool, output: Path |
     record: dict[str, Any] = {
         **_record(machine),
         "facts": [dict(zip(keys, fact, strict=True)) for fact in facts],
+        "inherited": _inherited(machine),
+        "assumed": assumed([fact.key for fact in machine.entries]),
     }
-    options.answer(_describe(machine), record, as_json=as_json, output=output)
+    text = toml_text(machine_to_dict(machine)) if as_toml else _describe(machine)
+    options.answer(text, record, as_json=as_json, output=output)
     if figure is not None:
         _draw(machine, figure)
 
@@ -87,9 +100,41 @@ def _describe(machine: Machine) -> str:
         for source, number in numbers.items()
     ]
     columns = ["key (for --set)", "value", "confidence", "source"]
-    return "\n".join(
-        [machine.description, "", tables.table(columns, rows, left=4), "", "sources", *sources]
-    )
+    shown = [machine.description, "", tables.table(columns, rows, left=4), "", "sources", *sources]
+    return "\n".join([*shown, *_not_given(machine)])
+
+
+def _not_given(machine: Machine) -> list[str]:
+    """What the machine's file does not say itself: where it is from, or what stands for it."""
+    lines = []
+    for source, keys in _inherited(machine).items():
+        text = f"inherited from {source}: {', '.join(_shortened(machine, keys))}"
+        lines += ["", tables.paragraph(text, indent="  ")]
+    if missing := assumed([fact.key for fact in machine.entries]):
+        lines += ["", "not given, and what is assumed"]
+        lines.append(tables.table([], list(missing.items()), left=2))
+    return lines
+
+
+def _inherited(machine: Machine) -> dict[str, list[str]]:
+    """The keys of the values that were taken over, by what they were taken from."""
+    found: dict[str, list[str]] = {}
+    for fact in machine.entries:
+        if fact.inherited:
+            found.setdefault(fact.inherited, []).append(fact.key)
+    return found
+
+
+def _shortened(machine: Machine, keys: list[str]) -> list[str]:
+    """The keys, with the name of a table alone where all that it has is among them."""
+    others = {fact.key for fact in machine.entries} - set(keys)
+    short = []
+    for key in keys:
+        parts = key.split(".")
+        tables_of = [".".join(parts[:n]) for n in range(1, len(parts))]
+        whole = [t for t in tables_of if not any(other.startswith(f"{t}.") for other in others)]
+        short.append(whole[0] if whole else key)
+    return list(dict.fromkeys(short))
 
 
 def _list(*, as_json: bool, output: Path | None) -> None:

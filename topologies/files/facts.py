@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from topologies.errors import MachineError
 
 CONFIDENCES = ("", "high", "medium", "low")
 LABELS = ("name", "description", "kind", "variant")  # words, not findings: they need no source
-_ABOUT = ("source", "confidence", "note")
+ABOUT = ("source", "confidence", "note", "inherited")
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One value of a machine file under its dotted key, and who says so."""
+    """One value of a machine file under its dotted key, and who says so.
+
+    `inherited` names the machine or the device that the value was taken from, where the file has
+    none of its own.
+    """
 
     key: str
     value: Any
     source: str
     confidence: str = ""
     note: str = ""
+    inherited: str = ""
 
     @property
     def text(self) -> str:
@@ -50,10 +55,10 @@ def read_facts(document: Mapping[str, Any], origin: str) -> tuple[Fact, ...]:
 
 
 def _walk(table: Mapping[str, Any], prefix: str, origin: str) -> Iterator[Fact]:
-    about = {name: table.get(name, "") for name in _ABOUT}
+    about = {name: table.get(name, "") for name in ABOUT}
     for name, value in table.items():
         path = prefix + name
-        if name in _ABOUT:
+        if name in ABOUT:
             continue
         if isinstance(value, Mapping) and "value" not in value:
             yield from _walk(value, f"{path}.", origin)
@@ -64,13 +69,13 @@ def _walk(table: Mapping[str, Any], prefix: str, origin: str) -> Iterator[Fact]:
 
 
 def _own_fact(path: str, entry: Mapping[str, Any], origin: str) -> Fact:
-    extra = [name for name in entry if name not in ("value", *_ABOUT)]
+    extra = [name for name in entry if name not in ("value", *ABOUT)]
     if extra:
         raise MachineError(
-            f"{origin}: {path} has {extra[0]}, but beside its value go only source, confidence "
-            "and note"
+            f"{origin}: {path} has {extra[0]}, but beside its value go only source, confidence, "
+            "note and inherited"
         )
-    about = {name: entry.get(name, "") for name in _ABOUT}
+    about = {name: entry.get(name, "") for name in ABOUT}
     return Fact(path, _frozen(entry["value"]), **about)
 
 
@@ -79,7 +84,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _spelled_out(fact: Fact, sources: Mapping[str, str], origin: str) -> Fact:
-    for name in _ABOUT:
+    for name in ABOUT:
         if not isinstance(text := getattr(fact, name), str):
             raise MachineError(f"{origin}: the {name} of {fact.key} is {text!r}, but wants text")
     if not fact.is_label and not fact.source.strip():
@@ -95,7 +100,7 @@ def _spelled_out(fact: Fact, sources: Mapping[str, str], origin: str) -> Fact:
         )
     short, colon, rest = fact.source.partition(":")
     source = f"{sources[short]}{colon}{rest}" if short in sources else fact.source
-    return Fact(fact.key, fact.value, source, fact.confidence, fact.note)
+    return replace(fact, source=source)
 
 
 def write_facts(facts: Iterable[Fact]) -> dict[str, Any]:
@@ -103,10 +108,28 @@ def write_facts(facts: Iterable[Fact]) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for fact in facts:
         entry: dict[str, Any] = {"value": _thawed(fact.value), "source": fact.source}
-        entry |= {k: v for k in ("confidence", "note") if (v := getattr(fact, k))}
-        bare = fact.is_label and not fact.source
+        entry |= {k: v for k in ABOUT[1:] if (v := getattr(fact, k))}
+        bare = fact.is_label and not any(getattr(fact, k) for k in ABOUT)
         put(document, fact.key, _thawed(fact.value) if bare else entry)
     return document
+
+
+def grouped(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    """The facts as a file can have them: those outside tables first, then table by table, in the
+    order in which the tables begin."""
+    tree: dict[str, Any] = {}
+    for fact in facts:
+        put(tree, fact.key, fact)
+    alone = [entry for entry in tree.values() if isinstance(entry, Fact)]
+    return (*alone, *_inside({key: e for key, e in tree.items() if not isinstance(e, Fact)}))
+
+
+def _inside(table: Mapping[str, Any]) -> Iterator[Fact]:
+    for entry in table.values():
+        if isinstance(entry, Fact):
+            yield entry
+        else:
+            yield from _inside(entry)
 
 
 def put(document: dict[str, Any], path: str, value: Any) -> None:

@@ -1,0 +1,70 @@
+"""Machines written as TOML files, which read as the same machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.files.toml_text import toml_text
+from topologies.hardware.profile import MeasuredTable, Profile
+from topologies.machine import Machine, machine_to_dict
+from topologies.machine_files import load_machine, machine_names, variant_names, with_settings
+
+VARIANTS = [f"{name}:{each}" for name in machine_names() for each in variant_names(name)]
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+LEAVES = st.one_of(TEXT, st.integers(-(2**63), 2**63), FLOATS, st.booleans())
+VALUES = st.recursive(
+    LEAVES, lambda each: st.lists(each) | st.dictionaries(TEXT, each), max_leaves=9
+)
+
+
+def assert_reads_back(machine: Machine, folder: Path) -> None:
+    path = folder / "machine.toml"
+    path.write_text(toml_text(machine_to_dict(machine)), encoding="utf-8")
+    read = load_machine(str(path))
+    assert read == machine
+    assert read.entries == machine.entries
+
+
+@pytest.mark.parametrize("name", [*machine_names(), *VARIANTS])
+def test_a_shipped_machine_reads_back_from_its_toml(name: str, tmp_path: Path) -> None:
+    assert_reads_back(load_machine(name), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["64x8xH100,8xNDR", "3x4xA100-40,2xHDR,roce", "2x8xMI250X,efa"])
+def test_a_machine_of_parts_reads_back_from_its_toml(name: str, tmp_path: Path) -> None:
+    assert_reads_back(load_machine(name), tmp_path)
+
+
+def test_a_derived_a_changed_and_a_measured_machine_read_back(tmp_path: Path) -> None:
+    base = 'base = "dgx-h100"\ndevice = "H200"\nnodes = {value = 70, source = "\\u0007 \\"é\\""}\n'
+    (tmp_path / "lab.toml").write_text(base, encoding="utf-8")
+    lab = load_machine(str(tmp_path / "lab.toml"))
+    assert_reads_back(lab, tmp_path)
+    changed = with_settings(
+        "alps",
+        {"software.nvls.launch": "1 us", "software.tuner": "none"}
+        | {f"software.nvls.efficiency_{where}": 0.5 for where in ("across", "within")},
+    )
+    assert_reads_back(changed, tmp_path)
+    table = MeasuredTable(("m", "seconds"), ((8.0, 1e-05), (1e16, 0.25)))
+    profile = Profile({"matmul": table}, {"all_gather": table}, {"host": "a b"}, {"matmul": 1e-6})
+    assert_reads_back(dataclasses.replace(lab, profile=profile), tmp_path)
+
+
+@given(st.dictionaries(TEXT, VALUES))
+def test_any_document_reads_back(document: dict[str, object]) -> None:
+    assert tomllib.loads(toml_text(document)) == document
+
+
+def test_a_value_with_its_source_is_one_line_under_its_table() -> None:
+    lines = toml_text(machine_to_dict(load_machine("dgx-h100"))).splitlines()
+    assert 'name = "dgx-h100"' in lines[:5]
+    memory = 'memory = {value = "80 GB", source = "NVIDIA DGX data sheets and SuperPOD'
+    assert any(line.startswith(memory) for line in lines[lines.index("[device]") :])
