@@ -22,6 +22,13 @@ from simulator.ranks.classes import Fabric
 from simulator.ranks.fabric import fabric_of
 from simulator.result import StepResult
 from simulator.stacks.stack import EXECUTOR, Stack
+from simulator.uncertainty.step_range import (
+    SHARE,
+    Run,
+    StepRange,
+    gpu_names,
+    published_residuals,
+)
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.session import in_session
@@ -67,7 +74,7 @@ class Prediction:
     hardware FLOPs include it; both count what several ranks compute alike once. MFU and HFU relate
     them to the device's peak in the plan's precision. `ops` and `comm_bytes` (payload by axes) are
     those of one rank. For its `cost` a device is busy in `compute` and `optimizer`. `tuning` is
-    there where the plan tunes matmul forms.
+    there where the plan tunes matmul forms. `device` names the machine's devices.
     """
 
     gpt: GPT
@@ -83,8 +90,18 @@ class Prediction:
     comm_bytes: Mapping[str, int]
     cost: Cost
     stack: Stack = EXECUTOR
+    device: str = ""
     tuning: Tuning | None = None
     timeline: Timeline | None = None
+
+    @property
+    def range(self) -> StepRange:
+        """What the step takes in eight of ten cases."""
+        plan, stack = self.plan, self.stack
+        tensor = plan.x * plan.y > 1
+        family = stack.family or stack.name
+        run = Run(stack.name, family, *gpu_names(self.device), self.devices, tensor, plan.pipe > 1)
+        return published_residuals().range_of(self.step_s, run)
 
     @property
     def devices(self) -> int:
@@ -113,8 +130,12 @@ class Prediction:
 
     def as_dict(self) -> dict[str, Any]:
         """The prediction as it stands in JSON."""
+        within = self.range
         return {
             "step_s": self.step_s,
+            "low_step_s": within.low_s,
+            "high_step_s": within.high_s,
+            "range": {"share": SHARE, "alike": within.alike, "basis": within.words},
             "tokens_per_s": self.tokens_per_s,
             "model_flops_per_s_per_device": self.model_flops_per_s_per_device,
             "hardware_flops_per_s_per_device": self.hardware_flops_per_s_per_device,
@@ -287,4 +308,5 @@ def _prediction(
         comm_bytes=step.comm_bytes,
         cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s),
         stack=stack,
+        device=machine.device.name,
     )

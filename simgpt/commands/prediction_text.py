@@ -25,9 +25,13 @@ def describe(
     prediction: Prediction, placed: str, reach: Mapping[str, str], job: Job | None = None
 ) -> str:
     """The prediction as a person reads it, with what was assumed of the job."""
-    memory = prediction.memory
+    memory, within = prediction.memory, prediction.range
     facts = [
         ("step", tables.seconds(prediction.step_s)),
+        (
+            "8 of 10 such steps",
+            f"{tables.seconds(within.low_s)} to {tables.seconds(within.high_s)}",
+        ),
         ("tokens/s", f"{prediction.tokens_per_s:,.0f}"),
         ("model FLOP/s per device", tables.rate(prediction.model_flops_per_s_per_device)),
         ("MFU", tables.percent(prediction.mfu)),
@@ -56,6 +60,7 @@ def describe(
             _headline(prediction, job),
             *([tables.table([placed, ""], reached, first=LABELS)] if reached else []),
             tables.table([], facts, first=LABELS),
+            tables.paragraph(f"8 of 10 such steps: {within.words}", indent="  "),
             tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
             tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),
         ]

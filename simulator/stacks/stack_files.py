@@ -42,6 +42,7 @@ def load_stack(name_or_path: str) -> Stack:
         name=name,
         title=document["title"],
         source=document["source"],
+        family=document["family"] or name,
         plan=document["plan"],
         vocabulary=document["vocabulary"],
         own_kernels=document["kernels"],
@@ -62,8 +63,9 @@ def _whole(name: str, bases: tuple[str, ...]) -> dict[str, Any]:
     else:
         beside = Path(name).parent / base if str(base).endswith(".toml") else base
         under = _whole(str(beside), (*bases, name))
+    family = own.get("family", under.get("family"))
     tables = {table: {**under.get(table, {}), **own.get(table, {})} for table in TABLES}
-    return {**{word: own.get(word) for word in TEXTS}, **tables}
+    return {**{word: own.get(word) for word in TEXTS}, **tables, "family": family}
 
 
 def _document(name: str) -> Mapping[str, Any]:

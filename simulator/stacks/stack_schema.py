@@ -80,7 +80,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "kernels": (*KERNELS, *BY_NAME, "softmax"),
     "can": tuple(CAN),
 }
-TEXTS = ("base", "title", "source")
+TEXTS = ("base", "title", "source", "family")
 
 
 def check_document(document: Mapping[str, Any], origin: str) -> None:

@@ -21,6 +21,7 @@ from validation.published.baselines import (
     with_formula,
 )
 from validation.published.case import case_of
+from validation.published.coverage import Coverage, coverage
 from validation.published.error_attribution import with_anatomy
 from validation.published.measured_step import measured_s, unscored
 from validation.published.outcome import Outcome
@@ -90,6 +91,11 @@ class Comparison:
             groups.setdefault(each.run.text(column), []).append(each)
         return {name: error_score(rows) for name, rows in groups.items()}
 
+    @property
+    def coverage(self) -> Coverage:
+        """How many measured steps fall into the ranges of their predictions."""
+        return coverage(self.outcomes)
+
     def mean_of_sources(self, measure: str = "mape") -> float | None:
         """The mean of the sources' means, which weighs each source alike."""
         means = [getattr(each, measure) for each in self.by("source").values()]
@@ -108,6 +114,7 @@ class Comparison:
             "held_out": self.held_out.as_dict(),
             "by_source": {name: each.as_dict() for name, each in self.by("source").items()},
             "by_machine": {name: each.as_dict() for name, each in self.by("machine").items()},
+            "coverage": self.coverage.as_dict(),
             "ranking": None if self.ranking is None else self.ranking.as_dict(),
             "formula_ranking": (
                 None if self.formula_ranking is None else self.formula_ranking.as_dict()

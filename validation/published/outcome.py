@@ -18,7 +18,7 @@ SEED = 1  # of the tenth of the rows that is held out
 class Outcome:
     """A row with what we predict for it; `unscored` says why its error counts nowhere.
 
-    `breakdown_s` is the prediction's, `formula_s` what the formula that a simulator has to beat
+    Eight of ten steps should take from `low_s` to `high_s`; `breakdown_s` is the prediction's, `formula_s` what the formula that a simulator has to beat
     says, `calibrated_s` the prediction times the factor of the row's stack. `error_part` is the
     part that the error most likely sits in, `off_s` by how many seconds each part is likely too
     long; anatomy.py has the rule.
@@ -31,6 +31,8 @@ class Outcome:
     stack: str = ""
     measured_s: float | None = None
     predicted_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
     formula_s: float | None = None
     calibrated_s: float | None = None
     unscored: str = ""
@@ -62,6 +64,8 @@ class Outcome:
             "source": self.run.source,
             "measured_step_s": self.measured_s,
             "predicted_step_s": self.predicted_s,
+            "low_step_s": self.low_s,
+            "high_step_s": self.high_s,
             "error": self.error,
             "status": self.status,
             "reason": self.reason,

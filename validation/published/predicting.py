@@ -57,6 +57,8 @@ class PredictedRow:
     """A task's prediction, or why there is none."""
 
     step_s: float = 0.0
+    low_s: float = 0.0
+    high_s: float = 0.0
     breakdown_s: tuple[tuple[str, float], ...] = ()
     fits: bool = True
     refusal: str = ""
@@ -132,6 +134,8 @@ def _outcome(run: PublishedRun, ready: Prepared | Failure, answer: PredictedRow 
         stack=case.job.stack.name,
         measured_s=measured,
         predicted_s=answer.step_s * case.scale,
+        low_s=answer.low_s * case.scale,
+        high_s=answer.high_s * case.scale,
         unscored=unscored(run),
         fits=answer.fits,
         breakdown_s=parts,
@@ -221,4 +225,5 @@ def predicted(task: Task) -> PredictedRow:
             found = predict(job.gpt, job.plan, task.machine, placement=placed, stack=job.stack)
     except SimgptError as error:
         return PredictedRow(refusal=str(error))
-    return PredictedRow(found.step_s, tuple(found.breakdown_s.items()), found.memory.fits)
+    parts, within = tuple(found.breakdown_s.items()), found.range
+    return PredictedRow(found.step_s, within.low_s, within.high_s, parts, found.memory.fits)

@@ -137,6 +137,13 @@ def _remarks(report: Comparison) -> Iterator[str]:
         f"mean of the sources' means: blind {ours}, calibrated {calibrated}, formula {formula}\n"
         f"median absolute error {_percent(report.all.median_error)}"
     )
+    found = report.coverage
+    if found.sources:
+        yield (
+            f"ranges of 80 %, each source from all others: {_percent(found.share)} of the measured "
+            f"steps within, mean of {tables.several(found.sources, 'source')}; median half-width "
+            f"{_percent(found.half_width)}"
+        )
     rest, apart = report.developed, report.held_out
     yield (
         f"held out, a tenth drawn by a seed: {_percent(apart.mape)} over "

@@ -1,0 +1,1 @@
+"""How far from a prediction a measured step may lie."""

@@ -1,0 +1,164 @@
+"""The range that a measured step falls into in eight of ten cases, from published runs.
+
+For each published run with a plan (`residuals.csv`, written by `python -m
+validation.published.residuals`) the logarithm of measured over predicted step is known. Runs count
+the more, the more they are like the prediction: by stack, device, number of devices and kind of
+plan; a run at distance d counts e^-d, and all runs of one source together as much as the nearest of
+them, so that a source of hundreds of runs does not decide alone. The range goes from the tenth to
+the ninetieth percentile of what they say, widened by `WIDENING`.
+
+Source: weighted conformal prediction (Barber et al., Conformal prediction beyond exchangeability,
+arXiv 2202.13415, section 3), with the widening that makes eight of ten right when the runs of a
+source are predicted from those of all others. The distances were set beforehand: another stack of
+the same family is half as far as another device family.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.build import family_of, gpu_of
+from topologies.errors import MachineError
+from topologies.files.reading import shipped_text
+
+SHARE = 0.8  # of the steps that fall into the range
+WIDENING = 1.2  # python -m validation.published.residuals --coverage
+OTHER_STACK, OTHER_STACK_FAMILY = 0.5, 1.5
+OTHER_GPU, OTHER_GPU_FAMILY = 0.5, 1.0
+DOUBLED = 1 / 6  # distance of a plan on twice as many devices
+OTHER_KIND = 0.3  # with or without tensor parallelism, with or without a pipeline
+NEAR = 1.0  # runs that are called alike
+Reals = NDArray[np.float64]
+
+
+class Run(NamedTuple):
+    """What of a run decides how like it is another: its stack and that one's family, its device
+    and that one's family, how many there are, and whether its plan has tensor parallelism and a
+    pipeline."""
+
+    stack: str
+    stack_family: str
+    gpu: str
+    gpu_family: str
+    devices: int
+    tensor: bool
+    pipeline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepRange:
+    """From `low_s` to `high_s`; `alike` of the published runs are near, of so many sources, and
+    `words` say where the range comes from."""
+
+    low_s: float
+    high_s: float
+    alike: int
+    sources: int
+    words: str
+
+
+class PublishedResiduals:
+    """The runs that are known, and what they took over what was predicted, as a logarithm."""
+
+    def __init__(
+        self, runs: Sequence[Run], sources: Sequence[str], residuals: Sequence[float]
+    ) -> None:
+        order = np.argsort(np.array(residuals), kind="stable")
+        self._runs = [runs[at] for at in order.tolist()]
+        self._sources = np.array([sources[at] for at in order.tolist()])
+        self._residuals = np.array(residuals, dtype=np.float64)[order]
+
+    @cached_property
+    def _source_number(self) -> NDArray[np.int64]:
+        return np.asarray(np.unique(self._sources, return_inverse=True)[1], dtype=np.int64)
+
+    def distances(self, run: Run) -> Reals:
+        """How far each run is from another."""
+        return np.array([distance(run, other) for other in self._runs])
+
+    def range_of(self, step_s: float, run: Run, *, without: str = "") -> StepRange:
+        """The range about a predicted step, from the runs of all sources but one."""
+        far = self.distances(run)
+        weights = np.exp(-far) * (self._sources != without)
+        number = self._source_number
+        total = np.bincount(number, weights)
+        most = np.zeros(len(total))
+        np.maximum.at(most, number, weights)
+        weights *= (most / np.where(total > 0, total, 1.0))[number]
+        low, high = (self._quantile(weights, q) for q in ((1 - SHARE) / 2, (1 + SHARE) / 2))
+        near = (far <= NEAR) & (self._sources != without)
+        alike, sources = int(near.sum()), len(set(self._sources[near].tolist()))
+        return StepRange(
+            step_s * math.exp(WIDENING * min(low, 0.0)),
+            step_s * math.exp(WIDENING * max(high, 0.0)),
+            alike,
+            sources,
+            _words(run, alike, sources),
+        )
+
+    def _quantile(self, weights: Reals, share: float) -> float:
+        summed = np.cumsum(weights)
+        at = int(np.searchsorted(summed, share * summed[-1]))
+        return float(self._residuals[min(at, len(self._residuals) - 1)])
+
+
+def distance(one: Run, other: Run) -> float:
+    """How unlike two runs are; 0 for the same stack, device, size and kind of plan."""
+    found = abs(math.log2(one.devices / other.devices)) * DOUBLED
+    if one.stack != other.stack:
+        same = one.stack_family == other.stack_family
+        found += OTHER_STACK if same else OTHER_STACK_FAMILY
+    if one.gpu != other.gpu:
+        found += OTHER_GPU if one.gpu_family == other.gpu_family else OTHER_GPU_FAMILY
+    if (one.tensor, one.pipeline) != (other.tensor, other.pipeline):
+        found += OTHER_KIND
+    return found
+
+
+def gpu_names(device: str) -> tuple[str, str]:
+    """A device's name in the library and that of its family; its own where it is in none."""
+    try:
+        return str(gpu_of(device)["name"]), family_of(device)
+    except MachineError:
+        return device, device
+
+
+def _words(run: Run, alike: int, sources: int) -> str:
+    if not alike:
+        return (
+            f"outside what was validated: no published run is like {run.stack} on {run.devices:,} "
+            f"{run.gpu}"
+        )
+    runs = "run" if alike == 1 else "runs"
+    of = "1 source" if sources == 1 else f"{sources} sources"
+    return f"from {alike:,} published {runs} that are alike, of {of}"
+
+
+@cache
+def published_residuals() -> PublishedResiduals:
+    """Those that come with the package."""
+    lines = shipped_text("simulator", "uncertainty/residuals.csv").splitlines()
+    rows = list(csv.DictReader(lines))
+    runs = [
+        Run(
+            row["stack"],
+            row["stack_family"],
+            row["gpu"],
+            row["gpu_family"],
+            int(row["devices"]),
+            row["tensor"] == "yes",
+            row["pipeline"] == "yes",
+        )
+        for row in rows
+    ]
+    return PublishedResiduals(
+        runs, [row["source"] for row in rows], [float(row["residual"]) for row in rows]
+    )

@@ -1,0 +1,55 @@
+"""What published runs took over what is predicted, by which predictions get their range.
+
+`python -m validation.published.residuals` prints the table that `simulator/uncertainty` keeps, and
+with `--coverage` how many measured steps fall into the ranges, each source predicted from all
+others. The rows that are held out are in neither the table nor the widening.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Sequence
+
+from simulator.uncertainty.step_range import SHARE, Run
+from topologies.session import in_session
+from validation.published.comparison import validate_published
+from validation.published.coverage import coverage, residual_of, run_of
+from validation.published.outcome import Outcome
+
+COLUMNS = ("source", *Run._fields, "residual")
+DIGITS = 4
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The residuals of scored rows that are not held out, as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for each in outcomes:
+        if each.scored and not each.held_out:
+            run = run_of(each)
+            words = [*run[:5], *("yes" if flag else "no" for flag in run[5:])]
+            writer.writerow([each.run.source, *words, f"{residual_of(each):.{DIGITS}f}"])
+    return text.getvalue()
+
+
+@in_session
+def main() -> None:
+    """Print the table, or the coverage."""
+    outcomes = validate_published().outcomes
+    if "--coverage" not in sys.argv:
+        sys.stdout.write(table(outcomes))
+        return
+    for title, held_out in (("rows of the table", False), ("rows held out", True)):
+        found = coverage([each for each in outcomes if each.held_out == held_out])
+        print(
+            f"{title}: {found.share:.1%} covered, mean over {found.sources} sources, "
+            f"median half-width {found.half_width:.1%}; a widening of {found.widening:.2f} would "
+            f"cover {SHARE:.0%}; {found.nested:.1%} where the widening does not know the source"
+        )
+
+
+if __name__ == "__main__":
+    main()
