@@ -50,6 +50,6 @@ def question_of(model: str, machine: str, how: dict[str, Any]) -> StepQuestion:
     gpt = options.model_of(model)
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     built = options.machine_of(machine, how["settings"])
-    plan = options.plan_on(built, how["plan"], devices=how["devices"], batch=sequences)
+    plan, built = options.plan_on(built, how["plan"], devices=how["devices"], batch=sequences)
     placed = parse_placement(how["placement"], built, plan.grid.ranks)
     return StepQuestion(gpt, plan, built, placed)

@@ -101,7 +101,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     options.check_apart(output, how["trace"])
     gpt, built = options.model_of(model), options.machine_of(machine, how["settings"])
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
-    plan = options.plan_on(built, how["plan"], devices=how["devices"], batch=sequences)
+    plan, built = options.plan_on(built, how["plan"], devices=how["devices"], batch=sequences)
     trace, placed = how["trace"], parse_placement(how["placement"], built, plan.grid.ranks)
     costs = costs_of(how["compute"], gpt, plan)
     click.get_current_context().with_resource(using(how["engine"]))

@@ -19,7 +19,7 @@ from simulator.predict import Prediction, predict
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.machine_files import with_settings
-from topologies.placement import Placement, check_ranks
+from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
 from topologies.session import current_session
 from workload.gpt import with_fields
@@ -79,12 +79,14 @@ class Evaluator:
         devices, policy = point.get("devices"), point.get("placement", "scheduler")
         if point.get("plan") == best.BEST:
             assert devices is not None and batch is not None
+            machine = with_room(machine, devices)
             placed: Placement = self._placed(policy, machine, devices)
             fixed = keys_of(point, "plan")
             return best.best_plan(gpt, machine, devices, batch, fixed=fixed, placement=placed)
         if devices is not None:
-            check_ranks(machine, devices)
+            machine = with_room(machine, devices)
         plan = parse_plan(plan_of(point), devices=devices, batch=batch)
+        machine = with_room(machine, plan.grid.ranks)
         placed = self._placed(policy, machine, plan.grid.ranks)
         return predict(gpt, plan, machine, placement=placed)
 

@@ -21,7 +21,7 @@ from simulator.predict import Prediction, predict
 from simulator.ranks.fabric import MachineFabric
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
-from topologies.placement import Placement
+from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
 from topologies.routing.link_loads import LinkLoads, RingTraffic, link_loads
 from topologies.routing.locality import locality
@@ -177,6 +177,7 @@ def staged(answer: Answer) -> Scene:
         raise ReportError("ops were measured one by one, and are not measured again for a page")
     gpt, machine = _model(asked), _machine(asked)
     plan = parse_plan(answer.plan, devices=answer.devices, batch=answer.batch)
+    machine = with_room(machine, plan.grid.ranks)
     placement = parse_placement(asked.placement, machine, plan.grid.ranks)
     kernels = SoftwareStack(tabled=asked.compute == "profile")
     prediction = predict(gpt, plan, machine, placement=placement, kernels=kernels)
