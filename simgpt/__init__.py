@@ -28,11 +28,11 @@ def predict(
     """
     from simulator.predict import predict as predict_step
     from topologies.machine_files import load_machine
-    from topologies.placement import scheduler
+    from topologies.placement import scheduler, with_room
     from workload.gpt import find_model
     from workload.plan_text import parse_plan
 
     parsed = parse_plan(plan, devices=devices, batch=batch)
-    built = load_machine(machine)
+    built = with_room(load_machine(machine), parsed.grid.ranks)
     placement = scheduler(built, parsed.grid.ranks)
     return predict_step(find_model(model), parsed, built, placement=placement)

@@ -232,13 +232,15 @@ def plan_of(text: str, *, devices: int | None, batch: int | None) -> Plan:
     return parse_plan(plan_table(text), devices=devices, batch=batch)
 
 
-def plan_on(machine: Machine, text: str, *, devices: int | None, batch: int | None) -> Plan:
-    """The plan from its text or file; more devices than there are fail as such, not as a plan."""
-    from topologies.placement import check_ranks
+def plan_on(
+    machine: Machine, text: str, *, devices: int | None, batch: int | None
+) -> tuple[Plan, Machine]:
+    """The plan from its text or file, and the machine with room for the devices, or its refusal."""
+    from topologies.placement import with_room
 
-    if devices is not None:
-        check_ranks(machine, devices)
-    return plan_of(text, devices=devices, batch=batch)
+    machine = with_room(machine, devices or 1)
+    plan = plan_of(text, devices=devices, batch=batch)
+    return plan, with_room(machine, plan.grid.ranks)
 
 
 def plan_table(text: str) -> str | dict[str, Any]:

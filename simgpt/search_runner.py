@@ -52,16 +52,18 @@ class Searches:
     ) -> Iterator[Progress]:
         from simulator.search import search
         from simulator.search.baselines import exhaustive
+        from topologies.placement import with_room
         from topologies.placement_names import parse_placement
 
-        placed = parse_placement(self.policy, self.machine, problem.devices)
+        machine = with_room(self.machine, problem.devices)
+        placed = parse_placement(self.policy, machine, problem.devices)
         if self.exhaustive and capacity_bytes is None:
             return exhaustive(
-                problem, self.machine, placement=placed, top=self.top, objective=self.objective
+                problem, machine, placement=placed, top=self.top, objective=self.objective
             )
         return search(
             problem,
-            self.machine,
+            machine,
             placement=placed,
             top=self.top,
             workers=self.workers or len(os.sched_getaffinity(0)),

@@ -60,15 +60,16 @@ def question_of(model: str, machine: str, how: dict[str, Any]) -> StepQuestion:
     """What those arguments and options ask."""
     from simulator.stacks import load_stack
     from simulator.stacks.job import job_of
-    from topologies.placement import check_ranks
+    from topologies.placement import with_room
     from topologies.placement_names import parse_placement
 
     gpt = options.model_of(model)
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     built = options.machine_of(machine, how["settings"])
     if how["devices"] is not None:
-        check_ranks(built, how["devices"])
+        built = with_room(built, how["devices"])
     stack, text = load_stack(how["stack"]), options.plan_table(how["plan"])
     job = job_of(gpt, text, stack, devices=how["devices"], batch=sequences)
+    built = with_room(built, job.plan.grid.ranks)
     placed = parse_placement(how["placement"], built, job.plan.grid.ranks)
     return StepQuestion(job, built, placed)

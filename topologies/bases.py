@@ -20,6 +20,7 @@ from topologies.errors import MachineError
 from topologies.files.facts import Fact, read_facts
 from topologies.files.keys import MOST_COUNT
 from topologies.files.schema import nearest
+from topologies.hardware.interconnect import FIXED
 from topologies.machine import Machine, machine_from_facts
 from topologies.machine_files import check_unmeasured, load_machine, machine_names
 from topologies.variants import as_variant
@@ -181,6 +182,7 @@ def _follow_network(facts: Facts, before: Facts, own: Facts) -> None:
     nodes, each = _count(facts, "nodes"), _count(facts, "interconnect.nodes_per_unit")
     if nodes and each and "nodes" in own:
         _follow(facts, own, "interconnect.units", -(-nodes // each))
+        _follow(facts, own, "interconnect.size", FIXED)
     for key, of in (
         ("interconnect.rails", "node.nics.count"),
         ("interconnect.link_bandwidth", "node.nics.bandwidth"),

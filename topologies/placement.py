@@ -7,7 +7,7 @@ sorts them, or in the order given. Which rank is which coordinate of the grid is
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 
@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 
 from topologies.arrays import Indices
 from topologies.errors import MachineError, TooFewDevicesError
+from topologies.files.facts import Fact
 from topologies.files.hostlist import node_numbers
-from topologies.hardware.interconnect import Dragonfly
+from topologies.hardware.interconnect import ANY, Dragonfly, FatTree
 from topologies.machine import Machine
 from topologies.routing.wiring import wiring
+from topologies.session import session_cached
 
+ASKED_FOR = "as many as are asked for"
 ORDERS = ("sorted", "shuffled")
 _FRAGMENTS = 38.2  # pieces of free space that a 64-node job of Frontier got
 _MEASURED_NODES = 64
@@ -159,6 +162,38 @@ def check_ranks(machine: Machine, ranks: int) -> None:
         raise TooFewDevicesError(
             f"{ranks} ranks do not fit {machine.name}, which has {machine.devices} devices"
         )
+
+
+def is_of_any_size(machine: Machine) -> bool:
+    """Whether the machine has as many nodes as are asked for: a fat tree of any size does."""
+    fabric = machine.interconnect
+    return isinstance(fabric, FatTree) and fabric.size == ANY
+
+
+def with_room(machine: Machine, ranks: int) -> Machine:
+    """The machine, or one with so many more nodes that it has a device for each rank.
+
+    A fat tree whose size is any grows by whole units, and its spines with them, as many a unit as
+    before; machines of a fixed size are refused by a TooFewDevicesError. A machine that has the
+    devices stays as it is, so that what is predicted on it does not depend on this.
+    """
+    if ranks <= machine.devices or not is_of_any_size(machine):
+        check_ranks(machine, ranks)
+        return machine
+    return _grown(machine, math.ceil(ranks / machine.devices_per_node))
+
+
+@session_cached(64)
+def _grown(machine: Machine, nodes: int) -> Machine:
+    fabric = machine.interconnect
+    assert isinstance(fabric, FatTree)
+    units = math.ceil(nodes / fabric.nodes_per_unit)
+    spines = math.ceil(fabric.spines * units / fabric.units)
+    counts = {"nodes": nodes, "interconnect.units": units, "interconnect.spines": spines}
+    facts = {fact.key: fact for fact in machine.entries}
+    facts |= {key: Fact(key, count, ASKED_FOR) for key, count in counts.items()}
+    larger = replace(fabric, units=units, spines=spines)
+    return replace(machine, nodes=nodes, interconnect=larger, entries=tuple(facts.values()))
 
 
 def _nodes_for(machine: Machine, ranks: int) -> int:

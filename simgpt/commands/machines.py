@@ -12,6 +12,7 @@ from topologies.files.toml_text import toml_text
 from topologies.hardware.assumptions import assumed
 from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import load_machine, machine_names
+from topologies.placement import is_of_any_size
 
 
 @click.command("machines")
@@ -144,7 +145,7 @@ def _list(*, as_json: bool, output: Path | None) -> None:
         (
             m.name,
             m.description,
-            f"{m.devices:,}",
+            "any number" if is_of_any_size(m) else f"{m.devices:,}",
             f"{m.devices_per_node}",
             _peak(m),
             tables.gib(m.device.memory_bytes),
@@ -165,6 +166,7 @@ def _record(machine: Machine) -> dict[str, Any]:
         "name": machine.name,
         "description": machine.description,
         "devices": machine.devices,
+        "any_number": is_of_any_size(machine),
         "devices_per_node": machine.devices_per_node,
         "peak_flops_per_s": dict(machine.device.peak_flops_per_s),
         "memory_bytes": machine.device.memory_bytes,

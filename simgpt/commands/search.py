@@ -130,11 +130,13 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     plan fits, that is the answer, with status 3.
     """
     from simulator.search import SearchProblem
+    from topologies.placement import with_room
     from topologies.placement_names import parse_placement
 
     gpt = options.model_of(model)
     problem = SearchProblem(gpt, how["devices"], _batch(gpt, how), options.fixed_of(how["plan"]))
-    built = options.machine_of(machine, how["settings"])
+    given = options.machine_of(machine, how["settings"])
+    built = with_room(given, how["devices"])
     if how["rank_by"] == "axonn":
         _alone(how)
         placed = parse_placement(how["placement"], built, how["devices"])
@@ -144,7 +146,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if how["exhaustive"] and how["workers"] is not None:
         raise click.UsageError("--exhaustive goes without --workers")
     with Patience(how["limit_s"] or math.inf) as patience:
-        state, fronts = _answered(problem, built, patience, how)
+        state, fronts = _answered(problem, given, patience, how)
     found = Found(problem, built, state, how["objective"], how["gap"], fronts)
     record = found.as_record() | asked(model, machine, how)
     text = found.describe()

@@ -21,7 +21,7 @@ from simulator.stacks.job import job_of
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.machine_files import with_settings
-from topologies.placement import Placement, check_ranks
+from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
 from topologies.session import current_session
 from workload.gpt import with_fields
@@ -80,13 +80,15 @@ class Evaluator:
         devices, policy = point.get("devices"), point.get("placement", "scheduler")
         if point.get("plan") == best.BEST:
             assert devices is not None and batch is not None
+            machine = with_room(machine, devices)
             placed: Placement = self._placed(policy, machine, devices)
             fixed = keys_of(point, "plan")
             return best.best_plan(gpt, machine, devices, batch, fixed=fixed, placement=placed)
         if devices is not None:
-            check_ranks(machine, devices)
+            machine = with_room(machine, devices)
         stack = self._inputs.stacks[point.get("stack", EXECUTOR.name)]
         job = job_of(gpt, plan_of(point), stack, devices=devices, batch=batch)
+        machine = with_room(machine, job.plan.grid.ranks)
         placed = self._placed(policy, machine, job.plan.grid.ranks)
         return predict(job.gpt, job.plan, machine, placement=placed, stack=job.stack)
 

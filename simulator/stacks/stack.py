@@ -28,9 +28,10 @@ class Stack:
     """What a software stack makes of a model and a plan; `simulator/stacks/usual.toml` explains the
     keys of `plan`, `vocabulary`, `kernels` and `can`.
 
-    Stacks of a `family` err alike (`simulator/uncertainty`). `fp8` says that the linears of the layers multiply in fp8, `context` over how many devices each
-    sequence is split (they count as data parallelism over parts of sequences, the exchange of keys
-    and values is hidden), `tabled` that matmuls are interpolated in published tables.
+    Stacks of a `family` err alike (`simulator/uncertainty`). `fp8` says that the linears of the
+    layers multiply in fp8, `context` over how many devices each sequence is split (they count as
+    data parallelism over parts of sequences, the exchange of keys and values is hidden), `tabled`
+    that matmuls are interpolated in published tables.
     """
 
     name: str

@@ -171,3 +171,17 @@ def test_wide_text_goes_on_after_a_comma_and_keys_stay_whole() -> None:
 )
 def test_durations_show_three_digits(value: float, shown: str) -> None:
     assert tables.seconds(value) == shown
+
+
+def test_a_cluster_of_any_size_is_asked_for_as_many_devices_as_are_wanted() -> None:
+    plan = ("--plan", "x=8,data=rest,recompute=full,zero=1", "--batch", "3072")
+    said = simgpt("predict", "gpt-20b", "-m", "dgx-a100", "-n", "3072", *plan, "--json")
+    assert (said.status, json.loads(said.out)["devices"]) == (0, 3072)
+    refused = simgpt("predict", "gpt-20b", "-m", "alps", "-n", "12288", *plan)
+    assert (refused.status, refused.out) == (3, "")
+    assert "12288 ranks do not fit alps, which has 10752 devices" in refused.err
+    listed = simgpt("machines").out.splitlines()
+    assert [line.split()[0] for line in listed if "any number  " in line] == [
+        "dgx-a100",
+        "dgx-h100",
+    ]

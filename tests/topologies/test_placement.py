@@ -5,10 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from topologies.collectives.collective_time import with_algorithm
 from topologies.errors import MachineError, TooFewDevicesError
 from topologies.files.hostlist import node_numbers
+from topologies.hardware.interconnect import FatTree
 from topologies.machine_files import load_machine, with_settings
-from topologies.placement import Placement, contiguous, random, scattered, scheduler
+from topologies.placement import (
+    Placement,
+    contiguous,
+    random,
+    scattered,
+    scheduler,
+    with_room,
+)
 from topologies.placement_names import parse_placement
 from topologies.routing.locality import Locality, locality
 from topologies.routing.wiring import wiring
@@ -160,3 +169,44 @@ def test_other_jobs_cannot_take_everything() -> None:
         MachineError, match=r"interconnect.background = 1 must be from 0 to below 1"
     ):
         with_settings(FRONTIER, {"interconnect.background": "1"})
+
+
+def test_a_fat_tree_of_any_size_has_the_units_that_ranks_need() -> None:
+    machine = load_machine("dgx-a100")  # 7 units of 20 nodes of 8 devices, 20 spines
+    larger = with_room(machine, 3072)
+    tree = larger.interconnect
+    assert isinstance(tree, FatTree)
+    assert (larger.devices, larger.nodes, tree.units, tree.spines) == (3072, 384, 20, 58)
+    facts = {fact.key: fact for fact in larger.entries}
+    assert (facts["nodes"].value, facts["interconnect.units"].value) == (384, 20)
+    assert facts["nodes"].source == "as many as are asked for"
+    assert contiguous(larger, 3072).node[-1] == 383
+
+
+@pytest.mark.parametrize("ranks", [1, 1119, 1120])
+def test_a_machine_that_has_the_devices_stays_as_it_is(ranks: int) -> None:
+    machine = load_machine("dgx-a100")
+    assert with_room(machine, ranks) is machine
+
+
+def test_a_larger_machine_keeps_what_was_changed_of_it() -> None:
+    machine = with_algorithm(load_machine("dgx-h100"), "all_reduce", "tree")
+    assert with_room(machine, 2048).software == machine.software
+    assert with_room(with_room(machine, 2048), 4096) == with_room(machine, 4096)
+
+
+@pytest.mark.parametrize("name", ["frontier", "host", "4x8xH100,8xNDR"])
+def test_a_machine_of_a_fixed_size_has_no_more_devices(name: str) -> None:
+    machine = load_machine(name)
+    with pytest.raises(TooFewDevicesError, match=f"{machine.devices + 1} ranks do not fit"):
+        with_room(machine, machine.devices + 1)
+
+
+def test_ten_million_devices_are_the_most() -> None:
+    with pytest.raises(MachineError, match="are more than the 10,000,000 modelled"):
+        with_room(load_machine("dgx-h100"), 10_000_001)
+
+
+def test_sizes_are_fixed_or_any() -> None:
+    with pytest.raises(MachineError, match='= "all" is not known; try fixed'):
+        with_settings("dgx-h100", {"interconnect.size": "all"})

@@ -19,7 +19,7 @@ from topologies.errors import MachineError
 from topologies.files.units import quantity
 from topologies.hardware.software import Kind
 from topologies.machine import Machine
-from topologies.placement import Placement
+from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
 from topologies.routing.rings import Ring, rings
 
@@ -61,8 +61,9 @@ def bench(
     own = machine if algorithm == "auto" else with_algorithm(machine, kind, algorithm)
     lines = []
     for count in devices:
-        ring = ring_over(own, parse_placement(placement, own, int(count)))
-        lines += [_line(own, kind, size, ring) for size in sizes]
+        large = with_room(own, int(count))
+        ring = ring_over(large, parse_placement(placement, large, int(count)))
+        lines += [_line(large, kind, size, ring) for size in sizes]
     return lines
 
 

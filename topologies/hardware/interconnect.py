@@ -10,6 +10,7 @@ from topologies.files.keys import Key
 
 MOST_GROUPS = 1_000  # every pair of them has a bundle; Slingshot reaches 545
 ROUTINGS = ("adaptive", "minimal")
+FIXED, ANY = SIZES = ("fixed", "any")
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class FatTree:
 
     A unit of `nodes_per_unit` nodes has one leaf for each rail, and NIC k of every node hangs on
     the leaf of rail k modulo `rails`: so NICs of one index meet on a leaf inside their unit.
-    `uplinks_per_leaf` links join a leaf to the spines; flows spread over them evenly.
+    `uplinks_per_leaf` links join a leaf to the spines; flows spread over them evenly. A tree of
+    `any` size gets more units where more nodes are asked for (`placement.with_room`).
 
     Not modelled: collisions of statically hashed routes, and tiers above the spines.
     """
@@ -89,6 +91,14 @@ class FatTree:
     link_bytes_per_s: Annotated[float, Key("link_bandwidth", "bytes/s")]
     switch_latency_s: Annotated[float, Key("switch_latency", "s")]
     background: Annotated[float, Key("background", zero=True, share=True)] = 0.0
+    size: Annotated[str, Key("size")] = FIXED
+
+    def __post_init__(self) -> None:
+        """Refuses a size that is neither fixed nor any."""
+        if self.size not in SIZES:
+            raise MachineError(
+                f'interconnect.size = "{self.size}" is not known; try {" or ".join(SIZES)}'
+            )
 
     @property
     def nodes(self) -> int:

@@ -18,10 +18,10 @@ SEED = 1  # of the tenth of the rows that is held out
 class Outcome:
     """A row with what we predict for it; `unscored` says why its error counts nowhere.
 
-    Eight of ten steps should take from `low_s` to `high_s`; `breakdown_s` is the prediction's, `formula_s` what the formula that a simulator has to beat
-    says, `calibrated_s` the prediction times the factor of the row's stack. `error_part` is the
-    part that the error most likely sits in, `off_s` by how many seconds each part is likely too
-    long; anatomy.py has the rule.
+    Eight of ten steps should take from `low_s` to `high_s`; `breakdown_s` is the prediction's,
+    `formula_s` what the formula that a simulator has to beat says, `calibrated_s` the prediction
+    times the factor of the row's stack. `error_part` is the part that the error most likely sits
+    in, `off_s` by how many seconds each part is likely too long; error_attribution.py has the rule.
     """
 
     run: PublishedRun

@@ -22,7 +22,7 @@ from simulator.ranks.fabric import MachineFabric
 from simulator.stacks import Stack, load_stack
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
-from topologies.placement import Placement
+from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
 from topologies.routing.link_loads import LinkLoads, RingTraffic, link_loads
 from topologies.routing.locality import locality
@@ -178,6 +178,7 @@ def staged(answer: Answer) -> Scene:
         raise ReportError("ops were measured one by one, and are not measured again for a page")
     stack, machine = _stack(asked), _machine(asked)
     plan = parse_plan(answer.plan, devices=answer.devices, batch=answer.batch)
+    machine = with_room(machine, plan.grid.ranks)
     placement = parse_placement(asked.placement, machine, plan.grid.ranks)
     gpt = stack.model(_model(asked), plan.x)
     prediction = predict(gpt, plan, machine, placement=placement, stack=stack)
