@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 def asked(model: str, machine: str, how: Mapping[str, Any], **places: Any) -> dict[str, Any]:
     """What a step was asked of: the command line, the model and machine that it names, digests of
-    files among them, what was set, and where ranks land, of which `places` says more."""
+    files among them, what was set of both, and where ranks land, of which `places` says more."""
+    from simgpt.arguments.model import fields_of
     from simgpt.options import settings_of
 
     given = {"command": command_line(), "model": model, "machine": machine}
@@ -21,6 +22,7 @@ def asked(model: str, machine: str, how: Mapping[str, Any], **places: Any) -> di
     return {
         "asked": {**given, "files": files_of((model, machine))},
         "settings": settings_of(how["settings"]),
+        "fields": fields_of(how["model_fields"]),
         "placement": {"policy": how["placement"], **places},
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from simgpt import options
+from simgpt.arguments.model import model_of
 from simgpt.commands import predict
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -22,6 +23,7 @@ SHARED = (
     "batch",
     "batch_tokens",
     "settings",
+    "model_fields",
     "placement",
 )
 
@@ -47,7 +49,7 @@ def question_of(model: str, machine: str, how: dict[str, Any]) -> StepQuestion:
     """What those arguments and options ask."""
     from topologies.placement_names import parse_placement
 
-    gpt = options.model_of(model)
+    gpt = model_of(model, how["model_fields"])
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     built = options.machine_of(machine, how["settings"])
     plan = options.plan_on(built, how["plan"], devices=how["devices"], batch=sequences)

@@ -10,6 +10,7 @@ import click
 
 from simgpt import noise_options, options, tables
 from simgpt.advice import starved, what_fits
+from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import asked
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 
@@ -40,6 +41,7 @@ LABELS = 30  # characters of the tables' first column
 @click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
 @click.option("--batch-tokens", type=options.TOKENS, help="Tokens per step instead.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
+@model_set_option
 @click.option(
     "--placement",
     default="scheduler",
@@ -99,7 +101,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if how["swept"]:
         return _sweep(model, machine, as_json=as_json, output=output, how=how)
     options.check_apart(output, how["trace"])
-    gpt, built = options.model_of(model), options.machine_of(machine, how["settings"])
+    gpt, built = model_of(model, how["model_fields"]), options.machine_of(machine, how["settings"])
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     plan = options.plan_on(built, how["plan"], devices=how["devices"], batch=sequences)
     trace, placed = how["trace"], parse_placement(how["placement"], built, plan.grid.ranks)

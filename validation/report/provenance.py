@@ -24,7 +24,7 @@ USUAL = {"placement": "scheduler", "compute": "machine"}
 class Asked:
     """Model and machine by name or file, and what was changed of them.
 
-    `fields` are the model's that a study sets, `settings` keys of the machine that were set.
+    `fields` are the model's that were set, `settings` keys of the machine that were set.
     `files` has the digest of each file among them as it was when the answer was made.
     """
 
@@ -39,7 +39,7 @@ class Asked:
     @property
     def is_usual(self) -> bool:
         """Whether model and machine are ours, as they come."""
-        ours = not (file_of(self.model) or file_of(self.machine))
+        ours = not (file_of(self.model) or file_of(self.machine) or "=" in self.model)
         return ours and not (self.fields or self.settings)
 
     @property
@@ -49,8 +49,7 @@ class Asked:
         return {**self.settings, **how}
 
     def words(self, devices: int, plan: str, batch: int, tokens: float | None) -> str:
-        """The `simgpt predict` of one step, ready for a shell; a study's field goes as a sweep of
-        one value."""
+        """The `simgpt predict` of one step, ready for a shell."""
         words = ["simgpt", "predict", self.model, "-m", self.machine, "-n", str(devices)]
         words += ["--plan", plan, "--batch", str(batch)]
         for key, usual in USUAL.items():
@@ -59,7 +58,7 @@ class Asked:
         for key, value in self.settings.items():
             words += ["--set", f"{key}={shown(value)}"]
         for key, value in self.fields.items():
-            words += ["--sweep", f"model.{key}={shown(value)}"]
+            words += ["--model-set", f"{key}={shown(value)}"]
         return shlex.join(words)
 
 
@@ -129,10 +128,10 @@ def check_file(name: str, files: Mapping[str, str]) -> None:
     """Refuse the file of a name unless it is, byte by byte, the one that the answer was made with;
     so nothing that an answer names is opened for what it says, but what its maker had opened."""
     path = file_of(name)
-    if path is None:
+    if path is None and not name.endswith(FILES):
         return
     known = files.get(str(path))
-    if known is None:
+    if path is None or known is None:
         raise ReportError(f"{name} is a file, and the answer does not say what was in it")
     found = digest_of(path)
     if not found:
