@@ -16,7 +16,8 @@ def asked(
     model: str, machine: str, how: Mapping[str, Any], stack: Stack | None = None, **places: Any
 ) -> dict[str, Any]:
     """What a step was asked of: the command line, the model and machine that it names, digests of
-    files among them, what was set, and where ranks land, of which `places` says more."""
+    files among them, what was set of both, and where ranks land, of which `places` says more."""
+    from simgpt.arguments.model import fields_of
     from simgpt.options import settings_of
 
     given: dict[str, Any] = {"command": command_line(), "model": model, "machine": machine}
@@ -25,6 +26,7 @@ def asked(
     return {
         "asked": {**given, "files": files_of((model, machine, given["stack"]))},
         "settings": settings_of(how["settings"]),
+        "fields": fields_of(how["model_fields"]),
         "placement": {"policy": how["placement"], **places},
     }
 

@@ -21,7 +21,7 @@ from topologies.files.writing import failed, is_replaced, write_whole
 from topologies.machine import Machine, machine_from_dict
 from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanError
-from workload.gpt import GPT, find_model, read_model
+from workload.gpt import GPT
 from workload.plan import MOST, Plan
 from workload.plan_text import REST, parse_fields, parse_plan
 
@@ -198,15 +198,6 @@ def write(path: Path, content: str) -> None:
 def note(text: str) -> None:
     """Say something that is not the answer: on stderr."""
     tell(printable(text, keep="\n"))
-
-
-def model_of(name_or_path: str) -> GPT:
-    """The preset of that name, or the model that a TOML file describes."""
-    return (
-        read_model(Path(name_or_path))
-        if name_or_path.endswith(".toml")
-        else find_model(name_or_path)
-    )
 
 
 def machine_of(name_or_path: str, settings: tuple[str, ...] = ()) -> Machine:

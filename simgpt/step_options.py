@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options
+from simgpt.arguments.model import model_of
 from simgpt.commands import predict
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ SHARED = (
     "batch",
     "batch_tokens",
     "settings",
+    "model_fields",
     "placement",
     "stack",
 )
@@ -63,7 +65,7 @@ def question_of(model: str, machine: str, how: dict[str, Any]) -> StepQuestion:
     from topologies.placement import with_room
     from topologies.placement_names import parse_placement
 
-    gpt = options.model_of(model)
+    gpt = model_of(model, how["model_fields"])
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     built = options.machine_of(machine, how["settings"])
     if how["devices"] is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ from simgpt.studies.inputs import inputs_of
 from simgpt.studies.study import read_study
 from simgpt.studies.sweep_rows import sweep
 from simulator.predict import predict
+from topologies.files.reading import shipped_toml
 from topologies.machine_files import load_machine
-from workload.gpt import find_model
+from workload.gpt import GPT, find_model
+from workload.models.read import described_model
 from workload.plan_text import parse_plan
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -65,6 +69,25 @@ def test_the_documented_points_can_be_listed(tmp_path: Path) -> None:
     path = tmp_path / "points.toml"
     path.write_text('machine = "frontier"\nbatch = 8192\n' + found[1], encoding="utf-8")
     assert [point["devices"] for point in read_study(path).points()] == [512, 8192]
+
+
+def test_the_documented_model_has_all_fields_and_is_the_preset_that_it_describes(
+    tmp_path: Path,
+) -> None:
+    text = (DOCS / "models.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- model: mine.toml -->\n```toml\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    (tmp_path / "mine.toml").write_text(found[1], encoding="utf-8")
+    assert set(tomllib.loads(found[1])) == {field.name for field in fields(GPT)}
+    own = described_model(str(tmp_path / "mine.toml")).gpt
+    assert own == replace(find_model("llama-3.1-8b"), name="mine", source="our next run")
+
+
+def test_the_documented_keys_of_configs_are_those_that_are_read() -> None:
+    text = (DOCS / "models.md").read_text(encoding="utf-8")
+    for family in shipped_toml("workload", "models/hugging_face.toml")["families"].values():
+        for field, keys in family["keys"].items():
+            assert re.search(rf"\| `{field}` \|.*`{keys[0]}`", text), (field, keys)
 
 
 ROOT = DOCS.parent

@@ -9,6 +9,7 @@ from dataclasses import fields
 from math import prod
 from typing import Any
 
+from topologies.errors import SimgptError
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS
 from workload.passes.table import OVERLAPS
@@ -74,13 +75,18 @@ def split_plan(text: str) -> dict[str, str]:
     >>> split_plan("x=2,data=rest")
     {'x': '2', 'data': 'rest'}
     """
+    return split_words(text, "plan", "x=2,data=4", PlanError)
+
+
+def split_words(text: str, noun: str, example: str, error: type[SimgptError]) -> dict[str, str]:
+    """The `key=value` words of a text, by key; an `error` names the noun and gives the example."""
     given: dict[str, str] = {}
     for word in filter(None, re.split(r"[,\s]+", text)):
         key, equals, value = word.partition("=")
         if not equals or not value:
-            raise PlanError(f"cannot read {word!r} in the plan; write key=value, as in x=2,data=4")
+            raise error(f"cannot read {word!r} in the {noun}; write key=value, as in {example}")
         if key in given:
-            raise PlanError(f"{key} stands twice in the plan")
+            raise error(f"{key} stands twice in the {noun}")
         given[key] = value
     return given
 

@@ -9,24 +9,31 @@ from typing import Any
 import click
 
 from simgpt import options, tables
-from workload.gpt import GPT, model_names
+from simgpt.arguments.model import model_of, model_set_option
+from workload.gpt import GPT, find_model, model_names
 
 
 @click.command("models")
 @click.argument("name", required=False)
+@model_set_option
 @options.answer_options
-def command(name: str | None, as_json: bool, output: Path | None) -> None:
-    """List the model presets, or show one.
+def command(
+    name: str | None, model_fields: tuple[str, ...], as_json: bool, output: Path | None
+) -> None:
+    """List the model presets, or show a model, however it is given.
 
     \b
     simgpt models
     simgpt models gpt-80b --json
+    simgpt models config.json --model-set sequence=8192
     """
     if name is not None:
-        gpt = options.model_of(name)
+        gpt = model_of(name, model_fields)
         options.answer(_describe(gpt), _record(gpt), as_json=as_json, output=output)
         return
-    every = [options.model_of(preset) for preset in model_names()]
+    if model_fields:
+        raise click.UsageError("--model-set changes one model: give its NAME")
+    every = [find_model(preset) for preset in model_names()]
     columns = ["model", "parameters", "layers", "hidden", "heads", "sequence", "vocab"]
     shown = [
         (
@@ -45,14 +52,21 @@ def _describe(gpt: GPT) -> str:
         ("parameters", f"{tables.count(gpt.parameters)} ({gpt.parameters:,})"),
         ("layers", f"{gpt.layers:,}"),
         ("hidden", f"{gpt.hidden:,}"),
-        ("heads", f"{gpt.heads:,} of {gpt.hidden // gpt.heads:,}"),
+        ("heads", f"{gpt.heads:,} of {gpt.width:,}{_shared(gpt)}"),
         ("ffn", f"{gpt.ffn:,}"),
+        ("norm, activation, positions", f"{gpt.norm}, {gpt.activation}, {gpt.positions}"),
+        ("biases", "yes" if gpt.biases else "no"),
         ("sequence", f"{gpt.sequence:,}"),
         ("vocab", f"{gpt.vocab:,}, {'tied' if gpt.tied else 'not tied'} to the classifier"),
         ("model FLOPs per sequence", f"{gpt.model_flops(1):.4g}"),
         ("source", gpt.source or "-"),
     ]
     return f"{gpt.name}\n\n" + tables.table([], facts, left=2)
+
+
+def _shared(gpt: GPT) -> str:
+    """What to say of the heads of keys and values, where queries share them."""
+    return f", {gpt.key_heads:,} of keys and of values" if gpt.key_heads < gpt.heads else ""
 
 
 def _record(gpt: GPT) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import click
 
 from simgpt import noise_options, options
 from simgpt.advice import starved, what_fits
+from simgpt.arguments.model import model_set_option
 from simgpt.commands.prediction_text import describe, describe_training
 from simgpt.invocation import asked
 
@@ -35,6 +36,7 @@ ENGINES = ("compiled", "simpy")
 @click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
 @click.option("--batch-tokens", type=options.TOKENS, help="Tokens per step instead.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
+@model_set_option
 @click.option(
     "--placement",
     default="scheduler",

@@ -14,6 +14,7 @@ import click
 
 from simgpt import options, tables
 from simgpt.advice import what_fits
+from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
 from simgpt.trained import check_converged, record_of, summary, write_trace
@@ -31,6 +32,7 @@ MOST_SEED = 2**32
 
 @click.command("run")
 @click.argument("model")
+@model_set_option
 @click.option("--plan", help="key=value,… or a file; default: data=rest.")
 @click.option(
     "--ranks",
@@ -103,7 +105,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
     from workload.lowering import check
 
     ranks = _ranks(how["ranks"], info)
-    gpt = options.model_of(model)
+    gpt = model_of(model, how["model_fields"], tells=info is None or not info.rank)
     if how["plan"] is None:
         plan = options.plan_of("data=rest", devices=ranks or 1, batch=how["batch"])
     else:

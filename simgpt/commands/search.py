@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options
+from simgpt.arguments.model import model_of, model_set_option
 from simgpt.interrupts import Patience
 from simgpt.invocation import asked
 from simgpt.search_output import Found, describe_ranking
@@ -73,6 +74,7 @@ class Share(click.ParamType[float]):
     "--top", type=click.IntRange(1, 1000), default=3, show_default=True, help="How many plans."
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
+@model_set_option
 @click.option("--placement", default="scheduler", show_default=True, help="As for predict.")
 @click.option(
     "--objective",
@@ -133,7 +135,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from topologies.placement import with_room
     from topologies.placement_names import parse_placement
 
-    gpt = options.model_of(model)
+    gpt = model_of(model, how["model_fields"])
     problem = SearchProblem(gpt, how["devices"], _batch(gpt, how), options.fixed_of(how["plan"]))
     given = options.machine_of(machine, how["settings"])
     built = with_room(given, how["devices"])

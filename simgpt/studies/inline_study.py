@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from simgpt.arguments.model import fields_of
 from simgpt.options import plan_table, settings_of
 from simgpt.studies.errors import StudyError
 from simgpt.studies.study import Study, study_of
@@ -18,12 +19,13 @@ def study_of_words(model: str, machine: str, how: Mapping[str, Any]) -> Study:
     names = ("devices", "batch", "batch_tokens", "placement", "tokens", "stack")
     given = {name: how[name] for name in names if how[name] is not None}
     settings = {f"machine.{key}": value for key, value in settings_of(how["settings"]).items()}
+    fields = {f"model.{key}": value for key, value in fields_of(how["model_fields"]).items()}
     document = {
         **given,
         "model": model,
         "machine": machine,
         "plan": plan_table(how["plan"]),
-        "set": settings,
+        "set": settings | fields,
         "sweep": swept_words(how["swept"]),
     }
     return study_of(document, title=f"{model} on {machine}", folder=Path())

@@ -12,12 +12,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from simgpt.options import machine_of, model_of
+from simgpt.arguments.model import tell_notes
+from simgpt.options import machine_of
 from simgpt.studies.study import Study
+from simgpt.studies.study_keys import keys_of
 from simulator.stacks import EXECUTOR, Stack, load_stack
 from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import check_setting
 from workload.gpt import GPT
+from workload.models.read import described_model
 
 PACKAGES = ("topologies", "workload", "simulator", "simgpt")  # what a row is made of
 
@@ -39,7 +42,7 @@ class Inputs:
 
 def inputs_of(study: Study) -> Inputs:
     """The models and machines of a study, after a look at what it sets of the machines."""
-    models = {name: _model(name, study.folder) for name in _names(study, "model")}
+    models = {name: _model(name, study) for name in _names(study, "model")}
     machines = {name: _machine(name, study.folder) for name in _names(study, "machine")}
     _check_settings(study, machines)
     digests = [(f"model {name}", _digest(asdict(gpt))) for name, gpt in models.items()]
@@ -75,8 +78,13 @@ def _stack(name: str, folder: Path) -> Stack:
     return load_stack(str(folder / name) if name.endswith(".toml") else name)
 
 
-def _model(name: str, folder: Path) -> GPT:
-    return model_of(str(folder / name) if name.endswith(".toml") else name)
+def _model(name: str, study: Study) -> GPT:
+    """A model by name, by its fields, or from a file that lies beside the study."""
+    is_file = name.endswith((".toml", ".json"))
+    described = described_model(str(study.folder / name) if is_file else name)
+    given = {field for point in study.points() for field in keys_of(point, "model")}
+    tell_notes(described, described.gpt, given)
+    return described.gpt
 
 
 def _machine(name: str, folder: Path) -> Machine:

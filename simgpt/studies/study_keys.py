@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from simgpt.options import MOST_DEVICES, MOST_TOKENS, tokens_of
 from simgpt.studies.best_plan import BEST
 from simgpt.studies.errors import StudyError
 from topologies.placement_names import check_placement
-from workload.errors import PlanCannotRunError, PlanError
-from workload.gpt import GPT
+from workload.errors import ModelError, PlanCannotRunError, PlanError
+from workload.models.fields import KINDS, field_value
 from workload.plan import MOST, Plan
 from workload.plan_text import ALIASES, CONTEXT, KEYS, REST, plan_value, plan_words
 
@@ -27,12 +26,11 @@ Point = dict[str, Any]
 PLAIN = (
     "model", "machine", "devices", "batch", "batch_tokens", "plan", "placement", "tokens", "stack",
 )  # fmt: skip
-MODEL = {f.name: str(f.type) for f in fields(GPT) if f.name not in ("name", "source")}
+MODEL = tuple(key for key in KINDS if key not in ("name", "source"))
 PLAN = tuple(key for key in KEYS if key != "batch")
 TABLES = ("device", "node", "nodes", "interconnect", "network", "software", "power")
 COMPANIONS: tuple[dict[str, Any], ...] = ({}, {"pipe": 2, "batch": 2}, {"zero": 1})
 MOST_COUNTED = {"devices": MOST_DEVICES, "batch": MOST, "batch_tokens": MOST_TOKENS}
-WORDS = {"true": True, "false": False}
 
 
 def canonical(key: str) -> str:
@@ -177,19 +175,7 @@ def _count(key: str, given: Any) -> int:
 
 def _field(name: str, given: Any) -> Any:
     """A value of the model's own kind, from a number or its text."""
-    kind = MODEL[name]
     try:
-        if kind == "bool":
-            return WORDS[str(given).lower()]
-        if kind == "str" and isinstance(given, str):
-            return given
-        if kind == "int" and not isinstance(given, float | bool):
-            return int(given)
-        if kind == "float" and not isinstance(given, bool):
-            return float(given)
-    except (KeyError, ValueError, TypeError):
-        pass
-    raise StudyError(f"model.{name} = {given} must be {_KINDS[kind]}")
-
-
-_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+        return field_value(name, given)
+    except ModelError as error:
+        raise StudyError(f"model.{error}") from None

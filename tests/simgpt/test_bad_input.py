@@ -308,7 +308,7 @@ def test_an_interrupt_ends_with_one_word(monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simgpt.options.model_of", interrupted)
+    monkeypatch.setattr("simgpt.commands.models.model_of", interrupted)
     said = simgpt("models", "gpt2")
     assert said.status == 130
     assert said.err.split() == ["simgpt:", "interrupted"]

@@ -27,6 +27,12 @@ def test_a_file_is_opened_again_only_if_it_is_byte_by_byte_the_one_of_then(tmp_p
         check_file(str(own), known)
 
 
+def test_a_file_behind_a_colon_is_a_file_too() -> None:
+    with pytest.raises(ReportError, match="the answer does not say what was in it"):
+        check_file("a:secret.toml", {})
+    check_file("frontier:2024", {})
+
+
 def test_the_command_says_all_that_differs_from_what_is_usual() -> None:
     usual = Asked("gpt-5b", "frontier")
     words = "simgpt predict gpt-5b -m frontier -n 8 --plan data=8 --batch 16"
@@ -42,6 +48,6 @@ def test_the_command_says_all_that_differs_from_what_is_usual() -> None:
     )
     assert changed.words(8, "data=8", 16, 3e11) == (
         f"{words} --placement contiguous --compute profile --tokens 300000000000 "
-        "--set 'device.launch=5 us' --sweep model.layers=6"
+        "--set 'device.launch=5 us' --model-set layers=6"
     )
     assert not changed.is_usual

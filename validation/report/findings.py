@@ -14,6 +14,7 @@ from validation.report.words import several
 
 FRONTS = {"plans": "plan", "memory_front": "less memory", "devices_front": "devices"}
 RUNG = ("model", "devices", "batch", "plan")
+SHARED = ("asked", "placement", "settings", "fields")  # by all plans of a search
 HEADS = ("plan.", "machine.", "model.")
 # What makes the best of several answers, in words, and how to find it.
 MEASURES: Mapping[str, str] = {
@@ -83,7 +84,7 @@ def search_of(document: Mapping[str, Any], origin: str) -> tuple[list[Answer], F
     """The plans that a search, or AxoNN's ranking, found, each once, and which is the answer: the
     best on the devices that were asked for."""
     found: dict[tuple[str, int], Answer] = {}
-    shared = {key: document[key] for key in ("asked", "placement", "settings") if key in document}
+    shared = {key: document[key] for key in SHARED if key in document}
     for title, word in FRONTS.items():
         rows = document.get(title) or []
         for number, row in enumerate(rows if isinstance(rows, list) else [rows], start=1):

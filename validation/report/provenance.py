@@ -26,9 +26,9 @@ USUAL = {"placement": "scheduler", "compute": "machine", "stack": "simgpt"}
 class Asked:
     """Model and machine by name or file, and what was changed of them.
 
-    `fields` are the model's that a study sets, `settings` keys of the machine that were set.
-    `files` has the digest of each file among them as it was when the answer was made. `fp8` and
-    `context` are the stack's (`simulator/stacks/stack.py`).
+    `fields` are the model's that were set, `settings` keys of the machine that were set. `files`
+    has the digest of each file among them as it was when the answer was made. `fp8` and `context`
+    are the stack's (`simulator/stacks/stack.py`).
     """
 
     model: str
@@ -45,7 +45,8 @@ class Asked:
     @property
     def is_usual(self) -> bool:
         """Whether model and machine are ours, as they come."""
-        ours = not any(file_of(name) for name in (self.model, self.machine, self.stack))
+        files = any(file_of(name) for name in (self.model, self.machine, self.stack))
+        ours = not (files or "=" in self.model)
         return ours and not (self.fields or self.settings)
 
     @property
@@ -55,8 +56,7 @@ class Asked:
         return {**self.settings, **how}
 
     def words(self, devices: int, plan: str, batch: int, tokens: float | None) -> str:
-        """The `simgpt predict` of one step, ready for a shell; a study's field goes as a sweep of
-        one value."""
+        """The `simgpt predict` of one step, ready for a shell."""
         plan, batch = self._asked_for(plan, batch)
         words = ["simgpt", "predict", self.model, "-m", self.machine, "-n", str(devices)]
         words += ["--plan", plan, "--batch", str(batch)]
@@ -66,7 +66,7 @@ class Asked:
         for key, value in self.settings.items():
             words += ["--set", f"{key}={shown(value)}"]
         for key, value in self.fields.items():
-            words += ["--sweep", f"model.{key}={shown(value)}"]
+            words += ["--model-set", f"{key}={shown(value)}"]
         return shlex.join(words)
 
     def _asked_for(self, plan: str, batch: int) -> tuple[str, int]:
@@ -153,10 +153,10 @@ def check_file(name: str, files: Mapping[str, str]) -> None:
     """Refuse the file of a name unless it is, byte by byte, the one that the answer was made with;
     so nothing that an answer names is opened for what it says, but what its maker had opened."""
     path = file_of(name)
-    if path is None:
+    if path is None and not name.endswith(FILES):
         return
     known = files.get(str(path))
-    if known is None:
+    if path is None or known is None:
         raise ReportError(f"{name} is a file, and the answer does not say what was in it")
     found = digest_of(path)
     if not found:

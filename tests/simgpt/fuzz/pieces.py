@@ -10,6 +10,7 @@ from typing import Any
 from tests.simgpt.fuzz.damage import as_bytes, chewed, mutated
 from tests.simgpt.fuzz.values import (
     CLUSTER,
+    CONFIG,
     COUNT,
     COUNTED,
     EVIL,
@@ -108,8 +109,15 @@ class Pieces:
     def model(self) -> str:
         """A model by name, or its file."""
         rng = self.rng
-        if self.odds(0.85):
+        if self.odds(0.8):
             return rng.choice(MODELS)
+        if self.odds(0.2):
+            some = rng.sample(MODEL_KEYS, rng.randint(0, 2))
+            return ",".join(f"{key}={self.whole()}" for key in dict.fromkeys([*MODEL, *some]))
+        if self.odds(0.2):
+            keys = rng.sample(list(CONFIG), rng.randint(0, 3))
+            drawn = {key: rng.choice([1, 2, 0, -1, None, "x", True, 1e9, 8]) for key in keys}
+            return self.file(".json", CONFIG | drawn, WEIRD)
         if self.odds(0.1):
             names = [
                 "",
@@ -125,7 +133,7 @@ class Pieces:
         keys = rng.sample(MODEL_KEYS, rng.randint(0, 2))
         sizes = [*[1, 2, 8, 64, 10**4, 10**7] * 3, *NUMBERS]
         document = {**MODEL, **{key: rng.choice(sizes) for key in keys}}
-        return self.file(".toml", json.loads(json.dumps(document)), WEIRD)
+        return self.file(rng.choice([".toml", ".json"]), json.loads(json.dumps(document)), WEIRD)
 
     def machine(self) -> str:
         """A machine by name, or its file."""
@@ -158,6 +166,8 @@ class Pieces:
         args += ["--batch", self.whole()] if self.odds(0.5) else []
         args += ["--batch-tokens", self.whole()] if self.odds(0.07) else []
         args += ["--placement", self.rng.choice(PLACEMENTS)] if self.odds(0.2) else []
+        if self.odds(0.07):
+            args += ["--model-set", f"{self.rng.choice(MODEL_KEYS)}={self.whole()}"]
         return args + self.settings()
 
     def out(self) -> list[str]:

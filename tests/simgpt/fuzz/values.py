@@ -110,6 +110,12 @@ MODEL_KEYS = [
     *(*MODEL, "ffn", "name", "tied", "kv_heads", "head_width", "norm", "activation", "positions"),
     *("rope_base", "biases", "embedding_norm", "dropout", "source", "nope"),
 ]
+CONFIG: dict[str, Any] = {
+    **{"model_type": "mistral", "architectures": ["MistralForCausalLM"], "hidden_act": "silu"},
+    **{"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 256},
+    **{"intermediate_size": 64, "num_key_value_heads": 2, "max_position_embeddings": 128},
+    **{"sliding_window": 64, "rope_theta": 1e4, "num_experts": 0, "attention_dropout": 0.0},
+}
 CLUSTER: dict[str, Any] = {
     "name": "mine",
     "description": "two kinds of links",

@@ -17,6 +17,7 @@ from workload.models.spelling import words_of
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
         ("llama3.1_405b", "llama-3.1-405b"),
         ("Llama 3.1 405B", "llama-3.1-405b"),
+        ("llama-3-1-8b", "llama-3.1-8b"),
         ("meta-llama/Llama-2-7b-hf", "llama-2-7b"),
         ("Llama-3.3-70B-Instruct", "llama-3.1-70b"),
         ("mistralai/Mistral-7B-v0.1", "mistral-7b"),

@@ -27,10 +27,11 @@ from topologies.placement_names import parse_placement
 from topologies.routing.link_loads import LinkLoads, RingTraffic, link_loads
 from topologies.routing.locality import locality
 from validation.report.answer_files import ReportError
-from validation.report.provenance import Asked, check_file, file_of
+from validation.report.provenance import Asked, check_file
 from validation.report.read_prediction import Answer
-from workload.gpt import GPT, find_model, read_model, with_fields
+from workload.gpt import GPT, with_fields
 from workload.lowering import lower
+from workload.models.read import described_model
 from workload.op import COMPUTE, Op
 from workload.passes.matmul_forms import PLAIN
 from workload.plan import Plan
@@ -202,8 +203,7 @@ def staged(answer: Answer) -> Scene:
 
 def _model(asked: Asked) -> GPT:
     check_file(asked.model, asked.files)
-    path = file_of(asked.model)
-    return with_fields(read_model(path) if path else find_model(asked.model), asked.fields)
+    return with_fields(described_model(asked.model).gpt, asked.fields)
 
 
 def _stack(asked: Asked) -> Stack:

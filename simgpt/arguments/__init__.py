@@ -1,0 +1,1 @@
+"""Arguments of several commands, and what their words stand for."""

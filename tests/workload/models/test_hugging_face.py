@@ -1,0 +1,239 @@
+"""Configs of Hugging Face: released models, what a config leaves open, and what is refused.
+
+The configs' facts are the published ones (`configs/README.md` names the sources).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workload.errors import ModelError
+from workload.gpt import find_model
+from workload.models.described import Described
+from workload.models.hugging_face import model_from_config
+from workload.models.read import described_model
+
+CONFIGS = Path(__file__).parent / "configs"
+
+
+def released(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((CONFIGS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def described(name: str, changes: Mapping[str, Any] | None = None) -> Described:
+    return model_from_config(released(name) | dict(changes or {}), "c.json", name="own")
+
+
+def notes(found: Described, **given: Any) -> list[str]:
+    return [
+        text.removeprefix("own: ") for text in found.notes_on(replace(found.gpt, **given), given)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "left_out"),
+    [
+        ("gpt2", 124_439_808, 0),
+        ("llama-3.1-8b", 8_030_261_248, 0),
+        ("mistral-7b-v0.1", 7_241_732_096, 0),
+        ("qwen2.5-7b", 7_615_616_512, 28 * (28 + 4 + 4) * 128),  # biases of the bands
+        ("qwen3-8b", 8_190_735_360, 36 * (128 + 128)),  # gains of queries' and keys' norms
+    ],
+)
+def test_a_config_has_the_published_parameters(name: str, published: int, left_out: int) -> None:
+    found = described_model(str(CONFIGS / f"{name}.json"))
+    assert found.gpt.parameters == published - left_out
+    said = f"({left_out:,} parameters) are not modelled"
+    assert any(said in note.text for note in found.notes) == bool(left_out)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "own"),
+    [
+        ("gpt2", "gpt2", {"dropout": 0.1}),
+        ("llama-3.1-8b", "llama-3.1-8b", {"sequence": 131_072}),
+        ("mistral-7b-v0.1", "mistral-7b", {"sequence": 32_768}),
+        ("qwen2.5-7b", "qwen2.5-7b", {"sequence": 131_072}),
+        ("qwen3-8b", "qwen3-8b", {"sequence": 40_960, "head_width": 0}),  # 4096 / 32 anyway
+    ],
+)
+def test_a_config_is_the_preset_but_for_its_longest_sequence(
+    name: str, preset: str, own: dict[str, Any]
+) -> None:
+    found = described(name).gpt
+    source = f"a config.json of Hugging Face, family {released(name)['model_type']}"
+    assert found == replace(find_model(preset), name="own", source=source, **own)
+
+
+ABSENT = {  # the signatures of transformers' classes
+    "gpt2": ("gelu", "learned", True, True, 12, 768, 12, 12, 64, 3072, 1024, 50257, 0.1),
+    "llama": ("swiglu", "rope", False, False, 32, 4096, 32, 32, 128, 11008, 2048, 32000, 0.0),
+    "mistral": ("swiglu", "rope", False, False, 32, 4096, 32, 8, 128, 14336, 131072, 32000, 0.0),
+    "qwen2": ("swiglu", "rope", False, False, 32, 4096, 32, 32, 128, 22016, 32768, 151936, 0.0),
+    "qwen3": ("swiglu", "rope", False, False, 32, 4096, 32, 32, 128, 22016, 32768, 151936, 0.0),
+}
+
+
+@pytest.mark.parametrize("family", ABSENT)
+def test_an_empty_config_is_what_transformers_takes_it_for_and_says_so(family: str) -> None:
+    found = model_from_config({"model_type": family}, "c.json", name="own")
+    gpt = found.gpt
+    assert ABSENT[family] == (
+        *(gpt.activation, gpt.positions, gpt.biases, gpt.tied, gpt.layers, gpt.hidden, gpt.heads),
+        *(gpt.key_heads, gpt.width, gpt.ffn, gpt.sequence, gpt.vocab, gpt.dropout),
+    )
+    first, *_ = notes(found)
+    assert first.startswith("the config does not say ")
+    assert f"vocab_size = {gpt.vocab}, tie_word_embeddings = {str(gpt.tied).lower()}" in first
+    assert first.endswith(f": so transformers has it for {family}")
+
+
+def test_heads_of_qwen3_are_128_wide_whatever_the_width_is() -> None:
+    config = released("qwen3-8b")
+    del config["head_dim"]
+    narrow = model_from_config(config | {"hidden_size": 1024}, "c.json", name="own").gpt
+    assert narrow.width == 128
+    assert described("llama-3.1-8b", {"hidden_size": 1024}).gpt.width == 32
+
+
+def test_what_is_null_follows_from_other_fields() -> None:
+    gpt = described("mistral-7b-v0.1", {"num_key_value_heads": None, "head_dim": None}).gpt
+    assert (gpt.key_heads, gpt.width) == (32, 128)
+    assert described("gpt2", {"n_inner": None}).gpt.ffn == 4 * 768
+
+
+def test_the_sequence_is_the_longest_until_it_is_given() -> None:
+    found = described("llama-3.1-8b")
+    (said,) = notes(found)
+    assert said == (
+        "sequence 131072 is the config's max_position_embeddings; give --model-set sequence=8192 "
+        "for another"
+    )
+    assert notes(found, sequence=4096) == []
+
+
+def test_a_sliding_window_is_said_of_sequences_that_are_longer() -> None:
+    said = "sliding_window = 4096 is not modelled: attention is over all tokens"
+    assert said in notes(described("mistral-7b-v0.1"))
+    assert notes(described("mistral-7b-v0.1"), sequence=4097) == [said]
+    assert notes(described("mistral-7b-v0.1"), sequence=4096) == []
+    assert notes(described("mistral-7b-v0.1", {"sliding_window": None}), sequence=8192) == []
+    switched = described("qwen3-8b", {"use_sliding_window": True, "sliding_window": 512})
+    assert said.replace("4096", "512") in notes(switched, sequence=1024)
+
+
+def test_biases_of_all_linears_are_carried_and_of_some_are_said() -> None:
+    both = described("llama-3.1-8b", {"attention_bias": True, "mlp_bias": True})
+    attention, mlp = 32 * (4096 + 2 * 1024 + 4096), 32 * (2 * 14336 + 4096)
+    assert both.gpt.biases
+    assert both.gpt.parameters == 8_030_261_248 + attention + mlp
+    one = described("llama-3.1-8b", {"attention_bias": True})
+    assert not one.gpt.biases
+    said = f"biases of the attention's linears ({attention:,} parameters) are not modelled"
+    assert notes(one, sequence=1) == [said]
+
+
+def test_unequal_dropouts_are_said_and_left_out() -> None:
+    found = described("gpt2", {"embd_pdrop": 0.0})
+    assert found.gpt.dropout == 0.0
+    said = "resid_pdrop = 0.1, attn_pdrop = 0.1: a model has one dropout for all places; 0 is taken"
+    assert said in notes(found)
+    assert said not in notes(found, dropout=0.1)
+
+
+def test_a_key_that_is_not_read_is_said_unless_it_is_off() -> None:
+    found = described("llama-3.1-8b", {"partial_rotary_factor": 0.5, "use_mup": False, "x": None})
+    assert notes(found, sequence=1) == ["not read: partial_rotary_factor"]
+
+
+def test_another_class_of_the_family_is_said() -> None:
+    found = described("llama-3.1-8b", {"architectures": ["LlamaForSequenceClassification"]})
+    (said,) = notes(found, sequence=1)
+    assert said == (
+        "LlamaForSequenceClassification is taken as LlamaForCausalLM, with a classifier of the "
+        "tokens"
+    )
+
+
+def test_a_config_without_model_type_is_known_by_its_class() -> None:
+    config = released("qwen2.5-7b")
+    del config["model_type"]
+    assert model_from_config(config, "c.json", name="own") == described("qwen2.5-7b")
+
+
+def test_rope_theta_is_found_where_transformers_5_puts_it() -> None:
+    config = released("qwen3-8b")
+    del config["rope_theta"]
+    within = {"rope_theta": 5000.0, "rope_type": "default"}
+    found = model_from_config(config | {"rope_parameters": within}, "c.json", name="own")
+    assert found.gpt.rope_base == 5000
+    assert not any("rope_theta" in text for text in notes(found))
+
+
+def test_a_model_is_called_by_its_folder_or_its_file(tmp_path: Path) -> None:
+    text = json.dumps(released("gpt2"))
+    (tmp_path / "My-GPT").mkdir()
+    for name in ("My-GPT/config.json", "other.json"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert described_model(str(tmp_path / "My-GPT" / "config.json")).gpt.name == "My-GPT"
+    assert described_model(str(tmp_path / "other.json")).gpt.name == "other"
+    assert model_from_config(released("gpt2"), "config.json", name="").gpt.name == "gpt2"
+
+
+EXPERTS = "is refused: mixture-of-experts layers are not modelled"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "mixtral"}, f"the family mixtral {EXPERTS}"),
+        ({"model_type": "qwen3_moe"}, f"the family qwen3_moe {EXPERTS}"),
+        ({"model_type": "deepseek_v3"}, f"the family deepseek_v3 {EXPERTS}"),
+        ({"model_type": "gpt_oss"}, f"the family gpt_oss {EXPERTS}"),
+        (
+            {"model_type": "mine", "n_routed_experts": 8},
+            f"mine with n_routed_experts = 8 {EXPERTS}",
+        ),
+        ({"num_local_experts": 8}, f"the family llama with num_local_experts = 8 {EXPERTS}"),
+        ({"model_type": "mamba2"}, "is refused: state-space layers are not modelled"),
+        ({"model_type": "bert"}, "is refused: it is no decoder-only transformer"),
+        ({"model_type": "gemma3"}, "the family 'gemma3' is not read, but gpt2, llama, mistral, "),
+        ({"model_type": 3}, "model_type = 3 must be text"),
+        ({"model_type": "", "architectures": [1]}, "must be a list of texts"),
+        ({"hidden_act": "gelu"}, "hidden_act = gelu is not modelled in llama; silu is"),
+        ({"layer_types": ["linear_attention"]}, "layer_types = linear_attention is not modelled"),
+        ({"hidden_size": None}, "hidden_size = null must be a whole number"),
+        ({"hidden_size": "4096"}, "hidden_size = 4096 must be a whole number"),
+        ({"hidden_size": True}, "hidden_size = true must be a whole number"),
+        ({"hidden_size": 4096.5}, "hidden_size = 4096.5 must be a whole number"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads = 0 must be at least 1"),
+        ({"num_key_value_heads": 5}, "own: kv_heads=5 does not divide heads=32"),
+        ({"num_hidden_layers": 10**9}, "own: layers=1000000000 must be at most 10,000"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings = 1 must be true or false"),
+        ({"attention_bias": "no"}, "attention_bias = no must be true or false"),
+        (
+            {"attention_dropout": "0.1"},
+            "attention_dropout = 0.1 must be a number from 0 to below 1",
+        ),
+    ],
+)
+def test_what_cannot_be_carried_over_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelError) as refused:
+        described("llama-3.1-8b", changes)
+    assert said in str(refused.value)
+
+
+def test_text_in_a_config_is_only_text() -> None:
+    text = "__import__('os').abort()"
+    for key in ("model_type", "hidden_act", "num_hidden_layers", "rope_theta"):
+        with pytest.raises(ModelError):
+            described("llama-3.1-8b", {key: text})
+    found = described("llama-3.1-8b", {"auto_map": {"AutoConfig": text}, "rope_scaling": text})
+    assert notes(found, sequence=1) == ["not read: auto_map"]

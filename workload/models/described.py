@@ -1,0 +1,35 @@
+"""A model as somebody described it, and what of the description it does not carry."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from workload.gpt import GPT
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence on what was assumed or left out of a model.
+
+    It is worth saying unless the user sets `field` himself, and only of sequences of more than
+    `above` tokens.
+    """
+
+    text: str
+    field: str = ""
+    above: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A model and the notes on what its description says beyond it."""
+
+    gpt: GPT
+    notes: tuple[Note, ...] = ()
+
+    def notes_on(self, gpt: GPT, given: Collection[str]) -> Iterator[str]:
+        """What to say of the model once the `given` fields of it have been set."""
+        for note in self.notes:
+            if note.field not in given and gpt.sequence > note.above:
+                yield f"{self.gpt.name}: {note.text}"

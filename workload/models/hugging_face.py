@@ -1,0 +1,247 @@
+"""Hugging Face's `config.json`: the model it describes, and what of it a model does not carry.
+
+What the families' keys are, and what transformers takes for one that is absent, is data:
+`hugging_face.toml`. Whatever bears on a step's time or memory and has no field in `GPT` is either
+refused by its name or said in a note; no key goes unread in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, NoReturn
+
+from topologies.files.printable import printable, shown
+from topologies.files.reading import shipped_toml
+from workload.errors import ModelError
+from workload.gpt import GPT
+from workload.models.described import Described, Note
+from workload.models.fields import KINDS
+
+MAY_BE_NULL = ("kv_heads", "head_width", "ffn")
+ATTENTION = ("full_attention", "sliding_attention")  # in `layer_types`
+_WORDS = {"int": "a whole number", "bool": "true or false"}
+_BIASES = {
+    "qkv": "queries, keys and values",
+    "qkvo": "the attention's linears",
+    "mlp": "the MLP's linears",
+}
+
+
+def is_config(document: Any) -> bool:
+    """Whether a JSON document is a config of Hugging Face rather than fields of a model."""
+    return isinstance(document, dict) and bool({"model_type", "architectures"} & document.keys())
+
+
+def model_from_config(document: Mapping[str, Any], origin: str, *, name: str) -> Described:
+    """The model of a config, with notes; `origin` names the file in sentences.
+
+    `name` is the model's, or the family's if it is empty. The training's sequence is not in a
+    config: it is the longest there may be, and a note says so.
+    """
+    tables = shipped_toml("workload", "models/hugging_face.toml")
+    family = _family(document, origin, tables)
+    config = _Config(origin, family, tables["families"][family], _with_rope_base(document))
+    config.check()
+    gpt = GPT(
+        name=shown(printable(name) or family),
+        source=f"a config.json of Hugging Face, family {family}",
+        **config.fields(),
+    )
+    gpt = replace(gpt, biases=gpt.biases or config.has_all_biases)
+    return Described(gpt, tuple(config.notes(gpt, tables["without_effect"]["keys"])))
+
+
+def _family(document: Mapping[str, Any], origin: str, tables: dict[str, Any]) -> str:
+    """The family of a config by its model_type, or by its class; a ModelError if it is not read."""
+    classes = _classes(document, origin)
+    found = document.get("model_type") or next(
+        (
+            family
+            for family, table in tables["families"].items()
+            if set(classes) & set(table["architectures"])
+        ),
+        ", ".join(classes),
+    )
+    if not isinstance(found, str):
+        raise ModelError(f"{origin}: model_type = {shown(found)} must be text")
+    for reason, families in tables["refused"].items():
+        if found in families:
+            raise ModelError(f"{origin}: the family {found} is refused: {reason}")
+    experts = [key for key in tables["experts"]["keys"] if document.get(key)]
+    if experts:
+        raise ModelError(
+            f"{origin}: the family {shown(found)} with {experts[0]} = "
+            f"{shown(document[experts[0]])} is refused: mixture-of-experts layers are not modelled"
+        )
+    if found not in tables["families"]:
+        known = ", ".join(tables["families"])
+        raise ModelError(
+            f"{origin}: the family {shown(found)!r} is not read, but {known} are; write the "
+            "model's fields into a file of its own (docs/models.md)"
+        )
+    return found
+
+
+def _classes(document: Mapping[str, Any], origin: str) -> list[str]:
+    found = document.get("architectures") or []
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ModelError(f"{origin}: architectures = {shown(found)} must be a list of texts")
+    return [shown(each) for each in found]
+
+
+def _with_rope_base(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config with `rope_theta` at its top, where transformers 5 puts it into a table."""
+    within = document.get("rope_parameters")
+    if isinstance(within, dict) and "rope_theta" in within:
+        return {"rope_theta": within["rope_theta"], **document}
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """A config beside what is known of its family."""
+
+    origin: str
+    family: str
+    table: Mapping[str, Any]  # the family's, from `hugging_face.toml`
+    document: Mapping[str, Any]
+
+    def get(self, key: str) -> Any:
+        """What a key says, or what transformers takes for it where it is absent."""
+        return self.document.get(key, self.table["absent"].get(key))
+
+    def key_of(self, field: str) -> str:
+        """The key that the config has a field under, or the usual one if it has none."""
+        keys: list[str] = self.table["keys"][field]
+        return next((key for key in keys if key in self.document), keys[0])
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the model."""
+        found = dict(self.table["fixed"])
+        for field in self.table["keys"]:
+            value = self.get(self.key_of(field))
+            if value is not None or field not in MAY_BE_NULL:
+                found[field] = self._value(field, value)
+        found.setdefault("ffn", 4 * found["hidden"])
+        if found.get("kv_heads") == found["heads"]:
+            del found["kv_heads"]
+        if found.get("head_width", 0) * found["heads"] == found["hidden"]:
+            del found["head_width"]
+        if len(rates := self._dropouts) == 3 and len(set(rates.values())) == 1:
+            found["dropout"] = float(next(iter(rates.values())))
+        return found
+
+    def _value(self, field: str, value: Any) -> Any:
+        kind = KINDS[field]
+        if kind == "int" and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value).__name__ != kind:
+            self._wrong(self.key_of(field), value, f"must be {_WORDS[kind]}")
+        if kind == "int" and value < 1:
+            self._wrong(self.key_of(field), value, "must be at least 1")
+        return value
+
+    @property
+    def _dropouts(self) -> dict[str, float]:
+        rates = {key: self.get(key) or 0 for key in self.table["dropouts"]}
+        for key, rate in rates.items():
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+                self._wrong(key, rate, "must be a number from 0 to below 1")
+        return rates
+
+    @property
+    def _biases(self) -> list[str]:
+        """Which of the biases there are, by the words of the families' tables."""
+        switches = self.table["biases"].items()
+        return [which for switch, which in switches if not switch or self.get(switch)]
+
+    @property
+    def has_all_biases(self) -> bool:
+        """Whether all linears of a layer have a bias."""
+        return {"qkvo", "mlp"} <= set(self._biases)
+
+    def check(self) -> None:
+        """Refuse what no field of a model stands for and no note excuses."""
+        key, names = self.table["activation"]["key"], self.table["activation"]["names"]
+        if self.get(key) not in names:
+            self._wrong(key, self.get(key), f"is not modelled in {self.family}; {names[0]} is")
+        for switch in filter(None, [*self.table["biases"], self._window_switch]):
+            if not isinstance(self.get(switch) or False, bool):
+                self._wrong(switch, self.get(switch), "must be true or false")
+        types = self.document.get("layer_types") or []
+        for each in types if isinstance(types, list) else [types]:
+            if each not in ATTENTION:
+                self._wrong("layer_types", each, "is not modelled")
+
+    def _wrong(self, key: str, value: Any, what: str) -> NoReturn:
+        raise ModelError(f"{self.origin}: {key} = {_shown(value)} {what}")
+
+    def notes(self, gpt: GPT, without_effect: list[str]) -> Iterator[Note]:
+        """What is assumed, what is left out, and what is not read."""
+        if absent := [self._filled(f) for f in self.table["keys"] if self._is_absent(f)]:
+            of = f"the config does not say {', '.join(absent)}"
+            yield Note(f"{of}: so transformers has it for {self.family}")
+        longest = f"sequence {gpt.sequence} is the config's {self.key_of('sequence')}"
+        yield Note(f"{longest}; give --model-set sequence=8192 for another", "sequence")
+        yield from self._left_out(gpt)
+        known = {*without_effect, *self.table["absent"], *chain(*self.table["keys"].values())}
+        unread = [shown(key) for key, value in self.document.items() if value and key not in known]
+        if unread:
+            yield Note(f"not read: {', '.join(unread)}")
+
+    def _is_absent(self, field: str) -> bool:
+        """Whether a value of the family's stands where the config has none; what is null there
+        follows from other fields in all families alike."""
+        key = self.key_of(field)
+        return key not in self.document and key in self.table["absent"] and field != "sequence"
+
+    def _filled(self, field: str) -> str:
+        key = self.key_of(field)
+        return f"{key} = {_shown(self.get(key))}"
+
+    def _left_out(self, gpt: GPT) -> Iterator[Note]:
+        for which in [] if gpt.biases else self._biases:
+            count = gpt.layers * _bias_elements(gpt, which)
+            yield Note(f"biases of {_BIASES[which]} ({count:,} parameters) are not modelled")
+        if self.table["head_norms"]:
+            count = gpt.layers * 2 * gpt.width
+            yield Note(f"norms of queries and keys ({count:,} parameters) are not modelled")
+        if window := self._window():
+            words = f"sliding_window = {window} is not modelled: attention is over all tokens"
+            yield Note(words, above=window)
+        rates = {key: rate for key, rate in self._dropouts.items() if rate}
+        if rates and not gpt.dropout:
+            given = ", ".join(f"{key} = {rate}" for key, rate in rates.items())
+            yield Note(f"{given}: a model has one dropout for all places; 0 is taken", "dropout")
+        classes, own = self.document.get("architectures"), self.table["architectures"]
+        if classes and classes[0] not in own:
+            yield Note(f"{shown(classes[0])} is taken as {own[0]}, with a classifier of the tokens")
+
+    @property
+    def _window_switch(self) -> str:
+        return str(self.table.get("window", {}).get("switch", ""))
+
+    def _window(self) -> int:
+        """Tokens of the sliding window; 0 if there is none."""
+        window = self.table.get("window")
+        if window is None or (self._window_switch and not self.get(self._window_switch)):
+            return 0
+        tokens = self.get(window["key"])
+        if tokens is not None and (type(tokens) is not int or tokens < 1):
+            self._wrong(window["key"], tokens, "must be a whole number of tokens")
+        return tokens or 0
+
+
+def _bias_elements(gpt: GPT, which: str) -> int:
+    """Elements of some biases of one layer."""
+    if which == "mlp":
+        return sum(gpt.up_bands) + gpt.hidden
+    return sum(gpt.bands) + (gpt.hidden if which == "qkvo" else 0)
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON writes it."""
+    words = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else shown(value)

@@ -1,0 +1,39 @@
+"""The model that a user names, in whichever way: what every MODEL argument takes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from topologies.files.printable import path_shown
+from workload.errors import ModelError
+from workload.gpt import MODEL_FILE, find_model, model_from_table, read_model
+from workload.models.described import Described
+from workload.models.fields import model_from_text
+from workload.models.hugging_face import is_config, model_from_config
+
+
+def described_model(text: str) -> Described:
+    """The model that a text stands for: a file, fields of a model, or a preset's name.
+
+    What ends in .toml or .json is a file: of the model's fields, or Hugging Face's `config.json`.
+    Other text with "=" in it has the fields themselves. A ModelError says what is wrong.
+    """
+    if text.endswith(".toml"):
+        return Described(read_model(Path(text)))
+    if text.endswith(".json"):
+        return _from_json(Path(text), MODEL_FILE.document(text))
+    if "=" in text:
+        return Described(model_from_text(text))
+    if "/" in text and os.path.exists(text):
+        hint = "; give its config.json" if os.path.isdir(text) else ""
+        raise ModelError(f"a model's file ends in .toml or .json, unlike {path_shown(text)}{hint}")
+    return Described(find_model(text))
+
+
+def _from_json(path: Path, document: Any) -> Described:
+    if is_config(document):
+        name = path.parent.name if path.stem == "config" else path.stem
+        return model_from_config(document, path_shown(path), name=name)
+    return Described(model_from_table(document, path_shown(path), name=path.stem))
