@@ -1,0 +1,53 @@
+"""The table of residuals is that of the rows, and the ranges hold for sources they do not know."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import pytest
+
+from simulator.uncertainty.step_range import SHARE, PublishedResiduals, Run
+from tests.validation.test_published import run
+from validation.published import validate_published
+from validation.published.coverage import coverage, run_of
+from validation.published.outcome import PREDICTED, Outcome
+from validation.published.residuals import table
+
+HERE = Run("megatron-core", "megatron-core", "h100", "h100", 8, tensor=True, pipeline=True)
+
+
+def outcome(source: str, measured_s: float) -> Outcome:
+    row = run(id=f"{source}-{measured_s}", source=source)
+    return Outcome(row, PREDICTED, stack="megatron-core", measured_s=measured_s, predicted_s=1.0)
+
+
+def test_a_row_is_a_run_of_its_stack_on_its_device() -> None:
+    found = run_of(outcome("a", 1.0))
+    assert found == Run(
+        "megatron-core", "megatron-core", "a100-80", "a100", 8, tensor=True, pipeline=True
+    )
+
+
+def test_coverage_is_the_mean_over_sources_that_know_nothing_of_themselves() -> None:
+    """Of a: 1.1 is within what b took, 2.0 is not; b's own step is within what a took."""
+    known = PublishedResiduals([HERE] * 3, ["a", "a", "b"], [0.1, 0.7, 0.2])
+    rows = [outcome("a", 1.1), outcome("a", 2.0), outcome("b", 1.2)]
+    found = coverage(rows, known)
+    assert found.share == pytest.approx((1 / 2 + 1) / 2)
+    assert found.sources == 2
+
+
+def test_rows_that_are_held_out_are_not_in_the_table() -> None:
+    rows = [outcome("a", 1 + n / 100) for n in range(40)]
+    lines = table(rows).splitlines()[1:]
+    assert len(lines) == sum(not each.held_out for each in rows) < 40
+
+
+@pytest.mark.slow
+def test_the_table_is_that_of_the_rows_and_eight_of_ten_steps_are_within() -> None:
+    outcomes = validate_published().outcomes
+    shipped = resources.files("simulator") / "uncertainty" / "residuals.csv"
+    assert table(outcomes) == shipped.read_text(encoding="utf-8")
+    found = coverage([each for each in outcomes if not each.held_out])
+    assert abs(found.share - SHARE) < 0.04
+    assert abs(found.nested - SHARE) < 0.04
