@@ -8,6 +8,7 @@ True
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from topologies.session import Session
@@ -24,15 +25,19 @@ def predict(
     """Predict one training step of a model on a machine under a plan, all given as on the CLI.
 
     `devices` fills `data=rest`; `batch` counts sequences per step. Ranks are placed as a scheduler
-    would place them. Within `with simgpt.Session():` predictions share what they have in common.
+    would place them. What a model's description leaves open or says beyond the model is a
+    UserWarning. Within `with simgpt.Session():` predictions share what they have in common.
     """
     from simulator.predict import predict as predict_step
     from topologies.machine_files import load_machine
     from topologies.placement import scheduler
-    from workload.gpt import find_model
+    from workload.models.read import described_model
     from workload.plan_text import parse_plan
 
+    described = described_model(model)
+    for note in described.notes_on(described.gpt, ()):
+        warnings.warn(note, stacklevel=2)
     parsed = parse_plan(plan, devices=devices, batch=batch)
     built = load_machine(machine)
     placement = scheduler(built, parsed.grid.ranks)
-    return predict_step(find_model(model), parsed, built, placement=placement)
+    return predict_step(described.gpt, parsed, built, placement=placement)

@@ -183,7 +183,9 @@ class _Config:
         if absent := [self._filled(f) for f in self.table["keys"] if self._is_absent(f)]:
             of = f"the config does not say {', '.join(absent)}"
             yield Note(f"{of}: so transformers has it for {self.family}")
-        longest = f"sequence {gpt.sequence} is the config's {self.key_of('sequence')}"
+        key = self.key_of("sequence")
+        whose = "the config's" if key in self.document else f"transformers' {self.family}"
+        longest = f"sequence {gpt.sequence} is {whose} {key}"
         yield Note(f"{longest}; give --model-set sequence=8192 for another", "sequence")
         yield from self._left_out(gpt)
         known = {*without_effect, *self.table["absent"], *chain(*self.table["keys"].values())}

@@ -117,6 +117,11 @@ def test_the_sequence_is_the_longest_until_it_is_given() -> None:
         "for another"
     )
     assert notes(found, sequence=4096) == []
+    absent = model_from_config({"model_type": "llama"}, "c.json", name="own")
+    assert any(
+        text.startswith("sequence 2048 is transformers' llama max_position_embeddings; ")
+        for text in notes(absent)
+    )
 
 
 def test_a_sliding_window_is_said_of_sequences_that_are_longer() -> None:
@@ -125,6 +130,8 @@ def test_a_sliding_window_is_said_of_sequences_that_are_longer() -> None:
     assert notes(described("mistral-7b-v0.1"), sequence=4097) == [said]
     assert notes(described("mistral-7b-v0.1"), sequence=4096) == []
     assert notes(described("mistral-7b-v0.1", {"sliding_window": None}), sequence=8192) == []
+    off = described("qwen3-8b", {"use_sliding_window": False, "sliding_window": 512})
+    assert not any("sliding_window" in text for text in notes(off))
     switched = described("qwen3-8b", {"use_sliding_window": True, "sliding_window": 512})
     assert said.replace("4096", "512") in notes(switched, sequence=1024)
 
