@@ -155,9 +155,13 @@ def test_unequal_dropouts_are_said_and_left_out() -> None:
     assert said not in notes(found, dropout=0.1)
 
 
-def test_a_key_that_is_not_read_is_said_unless_it_is_off() -> None:
-    found = described("llama-3.1-8b", {"partial_rotary_factor": 0.5, "use_mup": False, "x": None})
-    assert notes(found, sequence=1) == ["not read: partial_rotary_factor"]
+def test_a_key_that_is_not_read_is_said_unless_it_is_null_or_off() -> None:
+    changes = {"partial_rotary_factor": 0.5, "is_causal": False, "use_mrope": False, "x": None}
+    changes["num_experts"] = 0
+    found = described("llama-3.1-8b", changes)
+    assert notes(found, sequence=1) == ["not read: partial_rotary_factor, is_causal"]
+    on = described("llama-3.1-8b", {"use_mrope": True})
+    assert notes(on, sequence=1) == ["not read: use_mrope"]
 
 
 def test_another_class_of_the_family_is_said() -> None:
