@@ -8,6 +8,7 @@ True
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from topologies.session import Session
@@ -19,20 +20,33 @@ __all__ = ["Session", "predict"]
 
 
 def predict(
-    model: str, machine: str, plan: str, *, devices: int | None = None, batch: int | None = None
+    model: str,
+    machine: str,
+    plan: str,
+    *,
+    devices: int | None = None,
+    batch: int | None = None,
+    stack: str = "simgpt",
 ) -> Prediction:
     """Predict one training step of a model on a machine under a plan, all given as on the CLI.
 
-    `devices` fills `data=rest`; `batch` counts sequences per step. Ranks are placed as a scheduler
-    would place them. Within `with simgpt.Session():` predictions share what they have in common.
+    `devices` fills `data=rest`; `batch` counts sequences per step; `stack` is the software that
+    trains. Ranks are placed as a scheduler would place them. What a model's description leaves open
+    or says beyond the model is a UserWarning. Within `with simgpt.Session():` predictions share
+    what they have in common.
     """
     from simulator.predict import predict as predict_step
+    from simulator.stacks import load_stack
+    from simulator.stacks.job import job_of
     from topologies.machine_files import load_machine
     from topologies.placement import scheduler, with_room
-    from workload.gpt import find_model
-    from workload.plan_text import parse_plan
+    from workload.models.read import described_model
 
-    parsed = parse_plan(plan, devices=devices, batch=batch)
-    built = with_room(load_machine(machine), parsed.grid.ranks)
-    placement = scheduler(built, parsed.grid.ranks)
-    return predict_step(find_model(model), parsed, built, placement=placement)
+    described = described_model(model)
+    for note in described.notes_on(described.gpt, ()):
+        warnings.warn(note, stacklevel=2)
+    job = job_of(described.gpt, plan, load_stack(stack), devices=devices, batch=batch)
+    ranks = job.plan.grid.ranks
+    built = with_room(load_machine(machine), ranks)
+    placement = scheduler(built, ranks)
+    return predict_step(job.gpt, job.plan, built, placement=placement, stack=job.stack)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import simgpt as simgpt_api
 from tests.simgpt.face import simgpt
 from validation.report.answers import read_answers
 from validation.report.figures.drawn_step import staged
@@ -85,6 +86,14 @@ def test_a_config_s_notes_go_to_stderr_and_not_into_the_answer(config: str) -> N
     )
     quiet = simgpt("predict", config, *ON, "--model-set", "sequence=64", "--json")
     assert (quiet.status, quiet.err) == (0, "")
+
+
+def test_the_api_takes_what_the_command_takes_and_its_notes_are_warnings(config: str) -> None:
+    step_s = simgpt_api.predict(TEXT, "frontier", "data=rest", devices=8).step_s
+    assert step_s == predicted("tiny-1m")["step_s"]
+    with pytest.warns(UserWarning, match="tiny: sequence 512 is the config's max_position_embed"):
+        found = simgpt_api.predict(config, "frontier", "data=rest", devices=8)
+    assert found.step_s == predicted(config)["step_s"]
 
 
 def test_a_study_takes_every_form_and_says_notes_once(config: str, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def model_from_config(document: Mapping[str, Any], origin: str, *, name: str) ->
         **config.fields(),
     )
     gpt = replace(gpt, biases=gpt.biases or config.has_all_biases)
-    return Described(gpt, tuple(config.notes(gpt, tables["without_effect"]["keys"])))
+    return Described(gpt, tuple(config.notes(gpt, tables["without_effect"])))
 
 
 def _family(document: Mapping[str, Any], origin: str, tables: dict[str, Any]) -> str:
@@ -178,17 +178,24 @@ class _Config:
     def _wrong(self, key: str, value: Any, what: str) -> NoReturn:
         raise ModelError(f"{self.origin}: {key} = {_shown(value)} {what}")
 
-    def notes(self, gpt: GPT, without_effect: list[str]) -> Iterator[Note]:
+    def notes(self, gpt: GPT, without_effect: Mapping[str, list[str]]) -> Iterator[Note]:
         """What is assumed, what is left out, and what is not read."""
         if absent := [self._filled(f) for f in self.table["keys"] if self._is_absent(f)]:
             of = f"the config does not say {', '.join(absent)}"
             yield Note(f"{of}: so transformers has it for {self.family}")
-        longest = f"sequence {gpt.sequence} is the config's {self.key_of('sequence')}"
+        key = self.key_of("sequence")
+        whose = "the config's" if key in self.document else f"transformers' {self.family}"
+        longest = f"sequence {gpt.sequence} is {whose} {key}"
         yield Note(f"{longest}; give --model-set sequence=8192 for another", "sequence")
         yield from self._left_out(gpt)
-        known = {*without_effect, *self.table["absent"], *chain(*self.table["keys"].values())}
-        unread = [shown(key) for key, value in self.document.items() if value and key not in known]
-        if unread:
+        known = {
+            *without_effect["keys"],
+            *self.table["absent"],
+            *chain(*self.table["keys"].values()),
+        }
+        known |= {key for key in without_effect["while_false"] if not self.document.get(key)}
+        unread = [key for key, value in self.document.items() if value is not None]
+        if unread := [shown(key) for key in unread if key not in known]:
             yield Note(f"not read: {', '.join(unread)}")
 
     def _is_absent(self, field: str) -> bool:

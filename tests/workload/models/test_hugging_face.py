@@ -117,6 +117,11 @@ def test_the_sequence_is_the_longest_until_it_is_given() -> None:
         "for another"
     )
     assert notes(found, sequence=4096) == []
+    absent = model_from_config({"model_type": "llama"}, "c.json", name="own")
+    assert any(
+        text.startswith("sequence 2048 is transformers' llama max_position_embeddings; ")
+        for text in notes(absent)
+    )
 
 
 def test_a_sliding_window_is_said_of_sequences_that_are_longer() -> None:
@@ -125,6 +130,8 @@ def test_a_sliding_window_is_said_of_sequences_that_are_longer() -> None:
     assert notes(described("mistral-7b-v0.1"), sequence=4097) == [said]
     assert notes(described("mistral-7b-v0.1"), sequence=4096) == []
     assert notes(described("mistral-7b-v0.1", {"sliding_window": None}), sequence=8192) == []
+    off = described("qwen3-8b", {"use_sliding_window": False, "sliding_window": 512})
+    assert not any("sliding_window" in text for text in notes(off))
     switched = described("qwen3-8b", {"use_sliding_window": True, "sliding_window": 512})
     assert said.replace("4096", "512") in notes(switched, sequence=1024)
 
@@ -148,9 +155,13 @@ def test_unequal_dropouts_are_said_and_left_out() -> None:
     assert said not in notes(found, dropout=0.1)
 
 
-def test_a_key_that_is_not_read_is_said_unless_it_is_off() -> None:
-    found = described("llama-3.1-8b", {"partial_rotary_factor": 0.5, "use_mup": False, "x": None})
-    assert notes(found, sequence=1) == ["not read: partial_rotary_factor"]
+def test_a_key_that_is_not_read_is_said_unless_it_is_null_or_off() -> None:
+    changes = {"partial_rotary_factor": 0.5, "is_causal": False, "use_mrope": False, "x": None}
+    changes["num_experts"] = 0
+    found = described("llama-3.1-8b", changes)
+    assert notes(found, sequence=1) == ["not read: partial_rotary_factor, is_causal"]
+    on = described("llama-3.1-8b", {"use_mrope": True})
+    assert notes(on, sequence=1) == ["not read: use_mrope"]
 
 
 def test_another_class_of_the_family_is_said() -> None:
