@@ -28,6 +28,7 @@ from topologies.variants import as_variant
 MOST_BASES = 8  # of files that build on files
 _OWN_LABELS = ("name", "description", "variant")
 _JOINS = ("node.links.all_pairs", "node.links.pairs", "node.links.switch")
+_LINKS = "node.links."
 _FOLLOWS = "as many as the rest of the file needs"
 Facts = dict[str, Fact]
 
@@ -133,9 +134,13 @@ def _set_device(facts: Facts, name: str, own: Facts) -> None:
     new = {key: replace(fact, inherited=fact.inherited or about) for key, fact in new.items()}
     if _text(new, "device.power.max") != _text(facts, "device.power.max"):
         _replace_table(facts, "power.", ())
-    links = {key: fact for key, fact in new.items() if key.startswith("node.") and key in facts}
+    links = {key: fact for key, fact in new.items() if key.startswith(_LINKS)}
+    if f"{_LINKS}bandwidth" in links:
+        _replace_table(facts, _LINKS, links.values())
     _replace_table(facts, "device.", new.values())
-    facts |= links
+    facts |= {key: fact for key, fact in links.items() if key in facts}
+    for gone in gpu_of(name).get("without", ()):
+        _replace_table(facts, gone, ())
 
 
 def _join(facts: Facts, own: Facts) -> None:

@@ -12,10 +12,20 @@ from topologies.errors import MachineError
 from topologies.files.facts import Fact
 from topologies.files.printable import shown
 from topologies.files.reading import shipped_toml
-from topologies.files.schema import nearest
+from topologies.hardware.device_library import family_of, gpu_of, gpus, with_device
 from topologies.machine import Machine, machine_from_facts
 from topologies.machine_files import load_machine, machine_names, variant_names
 
+__all__ = [
+    "Parts",
+    "build_machine",
+    "device_facts",
+    "fabrics",
+    "family_of",
+    "gpu_of",
+    "gpus",
+    "spread",
+]
 CURVES = ("all_gather", "reduce_scatter", "all_reduce", "tree", "nvls", "send_recv", "broadcast")
 GIVEN = "given with the machine"
 NODES_PER_UNIT = 32
@@ -53,33 +63,11 @@ def build_machine(parts: Parts, variant: str = "") -> Machine:
     if (named := _named(parts)) is not None:
         like = named
     facts = {fact.key: fact for fact in like.entries}
-    for key, value in gpu.get("set", {}).items():
-        if key in facts or not key.startswith("node.links"):
-            facts[key] = _fact(key, value, facts)
+    facts = with_device(facts, gpu, like.full_name)
     if named is None:
         _set_node(facts, parts, like)
         _set_fabric(facts, parts, like.name, gpu.get("library", like.name))
     return machine_from_facts(tuple(facts.values()), None, parts.name or like.name)
-
-
-def gpu_of(name: str) -> Mapping[str, Any]:
-    """The entry of that name, or else the first one whose words are all in the name."""
-    given = name.lower()
-    own = (gpu for gpu in gpus() if gpu["name"] == given)
-    alike = (gpu for gpu in gpus() if all(word in given for word in gpu["match"]))
-    found = next(own, None) or next(alike, None)
-    if found is None:
-        known = list(dict.fromkeys(gpu["name"] for gpu in gpus()))
-        raise MachineError(
-            f'gpu "{shown(name)}" is not known; known: {", ".join(known)}{nearest(given, known)}'
-        )
-    return found
-
-
-def family_of(gpu: str) -> str:
-    """The GPU's generation: a100, h100 or mi250x."""
-    name = str(gpu_of(gpu)["name"]).partition("-")[0]
-    return {"a800": "a100", "h800": "h100", "h200": "h100", "gh200": "h100"}.get(name, name)
 
 
 def _like(gpu: Mapping[str, Any], parts: Parts, variant: str) -> Machine:
@@ -122,14 +110,8 @@ def _named(parts: Parts) -> Machine | None:
     return machine if has_all else None
 
 
-def _fact(key: str, value: Any, facts: Mapping[str, Fact]) -> Fact:
-    if not isinstance(value, Mapping):
-        return Fact(key, value, facts[key].source if key in facts else "")
-    return Fact(key, value["value"], value["source"])
-
-
 def _set_node(facts: dict[str, Fact], parts: Parts, like: Machine) -> None:
-    devices = parts.devices_per_node or like.devices_per_node
+    devices = parts.devices_per_node or max(map(int, gpu_of(parts.gpu)["nodes"]))
     count = parts.nics_per_node or like.node.nics.count * devices // like.devices_per_node or 1
     rate = parts.nic_bits_per_s / 8 or like.node.nics.bytes_per_s
     if count > devices:  # a device's NICs serve it together
@@ -141,7 +123,7 @@ def _set_node(facts: dict[str, Fact], parts: Parts, like: Machine) -> None:
         "node.nics.bandwidth": f"{rate / 1e9!r} GB/s",
         "node.nics.of_device": spread(devices, count),
     }
-    if like.node.links.pairs:
+    if "node.links.pairs" in facts:
         kept = [pair for pair in like.node.links.pairs if max(pair[:2]) < devices]
         own["node.links.pairs"] = tuple(kept)
     facts |= {key: Fact(key, value, GIVEN) for key, value in own.items()}
@@ -167,12 +149,13 @@ def device_facts(name: str, devices_per_node: int = 0) -> dict[str, Fact]:
     whose node is the nearest in size, with that machine's name in `inherited`."""
     gpu = gpu_of(name)
     like = load_machine(_template(gpu, devices_per_node))
-    own = gpu.get("set", {})
-    facts = {fact.key: fact for fact in like.entries if fact.key.startswith("device.")}
-    facts = {key: replace(fact, inherited=like.full_name) for key, fact in facts.items()}
-    for key, value in own.items():
-        facts[key] = _fact(key, value, facts)
-    return facts
+    kept = {fact.key: fact for fact in like.entries if fact.key.startswith(("device.", "node.l"))}
+    found = with_device(kept, gpu, like.full_name)
+    return {
+        key: replace(fact, inherited=like.full_name) if fact is kept.get(key) else fact
+        for key, fact in found.items()
+        if key.startswith("device.") or fact is not kept.get(key)
+    }
 
 
 def _set_fabric(facts: dict[str, Fact], parts: Parts, like: str, library: str) -> None:
@@ -227,16 +210,6 @@ def _set_curves(facts: dict[str, Fact], across: Mapping[str, Any]) -> None:
 
 
 @cache
-def gpus() -> list[dict[str, Any]]:
-    """The GPUs of gpus.toml."""
-    return list(_toml("gpus.toml")["gpu"])
-
-
-@cache
 def fabrics() -> dict[str, Any]:
     """The fabrics of fabrics.toml."""
-    return _toml("fabrics.toml")
-
-
-def _toml(name: str) -> dict[str, Any]:
-    return shipped_toml("topologies", name)
+    return shipped_toml("topologies", "fabrics.toml")

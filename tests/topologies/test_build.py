@@ -6,6 +6,7 @@ import pytest
 
 from topologies.build import Parts, build_machine, fabrics, family_of, gpus
 from topologies.errors import MachineError
+from topologies.machine_files import load_machine, machine_names
 
 
 @pytest.mark.parametrize("fabric", ["", "none", *fabrics()])
@@ -46,3 +47,54 @@ def test_what_is_not_known_is_refused() -> None:
         build_machine(Parts("TPUv4", 1))
     with pytest.raises(MachineError, match='fabric "ethernet" is not known; try infiniband'):
         build_machine(Parts("A100", 1, fabric="ethernet"))
+
+
+@pytest.mark.parametrize("name", [gpu["name"] for gpu in gpus() if gpu.get("unmeasured")])
+def test_what_an_unmeasured_device_takes_from_its_family_is_low_and_listed(name: str) -> None:
+    machine = build_machine(Parts(name, 2))
+    device = [fact for fact in machine.facts() if fact.key.startswith("device.")]
+    taken = {fact.key for fact in device if fact.inherited}
+    assert {"device.matmul.e_max", "device.attention.forward", "device.memory_efficiency"} < taken
+    assert {fact.confidence for fact in device if fact.inherited} == {"low"}
+    own = {"device.memory", "device.memory_bandwidth"}
+    assert own <= {fact.key for fact in device if not fact.inherited and fact.confidence == "high"}
+    assert machine.device.name not in {load_machine(each).device.name for each in machine_names()}
+
+
+def test_every_value_of_the_library_has_a_source_and_a_confidence() -> None:
+    for gpu in gpus():
+        values = [
+            v for v in (*gpu.get("set", {}).values(), gpu.get("links")) if isinstance(v, dict)
+        ]
+        assert all(value["source"] and value["confidence"] in ("high", "low") for value in values)
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops", "gigabytes", "links_gb_per_s"),
+    [
+        ("H100 PCIe", 756, 80, 50),
+        ("A100-PCIe-40GB", 312, 40, 25),
+        ("B200", 2250, 180, 900),
+        ("GB200", 2500, 186, 900),
+        ("H200", 989, 141, 450),
+        ("GH200 144GB", 989, 144, 450),
+        ("MI300X", 1307.4, 192, 448),
+        ("MI300A", 980.6, 128, 384),
+        ("MI355X", 2516.6, 288, 537.6),
+        ("PVC", 419.4, 64, 291.5),
+    ],
+)
+def test_devices_have_the_rates_of_their_data_sheets(
+    name: str, tflops: float, gigabytes: float, links_gb_per_s: float
+) -> None:
+    machine = build_machine(Parts(name, 2))
+    assert machine.device.peak_flops_per_s["bf16"] == pytest.approx(tflops * 1e12)
+    assert machine.device.memory_bytes == gigabytes * 1e9
+    counts = machine.node.link_counts()
+    links = machine.node.links.switch or sum(n for pair, n in counts.items() if 0 in pair)
+    assert links * machine.node.links.bytes_per_s == pytest.approx(links_gb_per_s * 1e9)
+
+
+def test_an_h100_without_a_switch_of_its_own_has_no_nvls() -> None:
+    assert build_machine(Parts("H100-PCIe", 2)).software.nvls is None
+    assert build_machine(Parts("H100", 2)).software.nvls is not None
