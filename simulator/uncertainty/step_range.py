@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,15 +42,15 @@ Reals = NDArray[np.float64]
 class Run(NamedTuple):
     """What of a run decides how like it is another: its stack and that one's family, its device
     and that one's family, how many there are, and whether its plan has tensor parallelism and a
-    pipeline."""
+    pipeline. Of many runs, arrays of these."""
 
-    stack: str
-    stack_family: str
-    gpu: str
-    gpu_family: str
-    devices: int
-    tensor: bool
-    pipeline: bool
+    stack: Any
+    stack_family: Any
+    gpu: Any
+    gpu_family: Any
+    devices: Any
+    tensor: Any
+    pipeline: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ class PublishedResiduals:
         self, runs: Sequence[Run], sources: Sequence[str], residuals: Sequence[float]
     ) -> None:
         order = np.argsort(np.array(residuals), kind="stable")
-        self._runs = [runs[at] for at in order.tolist()]
+        columns = zip(*(runs[at] for at in order.tolist()), strict=True)
+        self._runs = Run(*map(np.array, columns))
         self._sources = np.array([sources[at] for at in order.tolist()])
         self._residuals = np.array(residuals, dtype=np.float64)[order]
 
@@ -81,8 +82,15 @@ class PublishedResiduals:
         return np.asarray(np.unique(self._sources, return_inverse=True)[1], dtype=np.int64)
 
     def distances(self, run: Run) -> Reals:
-        """How far each run is from another."""
-        return np.array([distance(run, other) for other in self._runs])
+        """How unlike each run is to another: 0 for the same stack, device, size, kind of plan."""
+        other = self._runs
+        far = np.abs(np.log2(run.devices / other.devices)) * DOUBLED
+        alike = other.stack_family == run.stack_family
+        far += np.where(alike, OTHER_STACK, OTHER_STACK_FAMILY) * (other.stack != run.stack)
+        alike = other.gpu_family == run.gpu_family
+        far += np.where(alike, OTHER_GPU, OTHER_GPU_FAMILY) * (other.gpu != run.gpu)
+        kind = (other.tensor != run.tensor) | (other.pipeline != run.pipeline)
+        return np.asarray(far + OTHER_KIND * kind)
 
     def range_of(self, step_s: float, run: Run, *, without: str = "") -> StepRange:
         """The range about a predicted step, from the runs of all sources but one."""
@@ -108,19 +116,6 @@ class PublishedResiduals:
         summed = np.cumsum(weights)
         at = int(np.searchsorted(summed, share * summed[-1]))
         return float(self._residuals[min(at, len(self._residuals) - 1)])
-
-
-def distance(one: Run, other: Run) -> float:
-    """How unlike two runs are; 0 for the same stack, device, size and kind of plan."""
-    found = abs(math.log2(one.devices / other.devices)) * DOUBLED
-    if one.stack != other.stack:
-        same = one.stack_family == other.stack_family
-        found += OTHER_STACK if same else OTHER_STACK_FAMILY
-    if one.gpu != other.gpu:
-        found += OTHER_GPU if one.gpu_family == other.gpu_family else OTHER_GPU_FAMILY
-    if (one.tensor, one.pipeline) != (other.tensor, other.pipeline):
-        found += OTHER_KIND
-    return found
 
 
 def gpu_names(device: str) -> tuple[str, str]:
