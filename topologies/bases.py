@@ -198,7 +198,7 @@ def _follow_network(facts: Facts, before: Facts, own: Facts) -> None:
 
 def _follow(facts: Facts, own: Facts, key: str, value: Any) -> None:
     if key not in own:
-        facts[key] = Fact(key, value, _FOLLOWS)
+        facts[key] = Fact(key, value, _FOLLOWS, "medium")
 
 
 def _count(facts: Facts, key: str) -> int:

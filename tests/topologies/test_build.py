@@ -58,7 +58,8 @@ def test_what_an_unmeasured_device_takes_from_its_family_is_low_and_listed(name:
     assert {fact.confidence for fact in device if fact.inherited} == {"low"}
     own = {"device.memory", "device.memory_bandwidth"}
     assert own <= {fact.key for fact in device if not fact.inherited and fact.confidence == "high"}
-    assert machine.device.name not in {load_machine(each).device.name for each in machine_names()}
+    measured = set(machine_names()) - {"dgx-b200"}
+    assert machine.device.name not in {load_machine(each).device.name for each in measured}
 
 
 def test_every_value_of_the_library_has_a_source_and_a_confidence() -> None:

@@ -86,6 +86,11 @@ def test_a_machine_of_parts_is_called_by_them_and_has_the_variants_of_its_librar
     assert (machine.devices, machine.node.nics.bytes_per_s) == (512, 50e9)
 
 
+def test_a_name_that_ends_as_a_files_is_a_name() -> None:
+    parts = Parts("h100", 2, name="lab:a/b.toml")
+    assert load_machine(parts_text(parts)).name == "lab:a/b.toml"
+
+
 def test_a_shipped_machine_is_named_only_by_parts_that_it_has() -> None:
     names = "4x4xA100,name=perlmutter", "4x4xA100,roce,name=perlmutter", "4x4xH100,name=perlmutter"
     assert [load_machine(name).interconnect.kind for name in names] == [
