@@ -22,13 +22,7 @@ from simulator.ranks.classes import Fabric
 from simulator.ranks.fabric import fabric_of
 from simulator.result import StepResult
 from simulator.stacks.stack import EXECUTOR, Stack
-from simulator.uncertainty.step_range import (
-    SHARE,
-    Run,
-    StepRange,
-    gpu_names,
-    published_residuals,
-)
+from simulator.uncertainty.step_range import SHARE, StepRange, step_range
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.session import in_session
@@ -41,6 +35,7 @@ from workload.passes.stack import Habits
 from workload.plan import Plan
 from workload.timeline import Timeline
 
+MEMORY = ("peak_bytes", "capacity_bytes", "fits", "parts", "op", "host_bytes")  # as in JSON
 MOST_SLOTS = 1_000_000  # some 200 MB and half a minute
 MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
@@ -97,11 +92,7 @@ class Prediction:
     @property
     def range(self) -> StepRange:
         """What the step takes in eight of ten cases."""
-        plan, stack = self.plan, self.stack
-        tensor = plan.x * plan.y > 1
-        family = stack.family or stack.name
-        run = Run(stack.name, family, *gpu_names(self.device), self.devices, tensor, plan.pipe > 1)
-        return published_residuals().range_of(self.step_s, run)
+        return step_range(self.step_s, self.stack, self.device, self.plan)
 
     @property
     def devices(self) -> int:
@@ -141,14 +132,7 @@ class Prediction:
             "hardware_flops_per_s_per_device": self.hardware_flops_per_s_per_device,
             "mfu": self.mfu,
             "hfu": self.hfu,
-            "memory": {
-                "peak_bytes": self.memory.peak_bytes,
-                "capacity_bytes": self.memory.capacity_bytes,
-                "fits": self.memory.fits,
-                "parts": dict(self.memory.parts),
-                "op": self.memory.op,
-                "host_bytes": self.memory.host_bytes,
-            },
+            "memory": {key: getattr(self.memory, key) for key in MEMORY},
             "breakdown_s": dict(self.breakdown_s),
             "cost": self.cost.as_dict(),
             "plan": self.plan.as_dict(),
@@ -224,9 +208,9 @@ def op_costs(
     kernels: Kernels,
 ) -> ComputeCosts:
     """The costs of a plan's compute ops, as `predict` is told of them."""
+    if op_seconds is None and kernels.tabled:
+        return PublishedCosts(machine, plan.grid.ranks, kernels)
     if op_seconds is None:
-        if kernels.tabled:
-            return PublishedCosts(machine, plan.grid.ranks, kernels)
         return compute_costs(machine, ranks_per_node, plan.grid.ranks, kernels)
     if plan.matmul_forms == "tuned":
         raise PlanCannotRunError(

@@ -26,22 +26,6 @@ def describe(
 ) -> str:
     """The prediction as a person reads it, with what was assumed of the job."""
     memory, within = prediction.memory, prediction.range
-    facts = [
-        ("step", tables.seconds(prediction.step_s)),
-        (
-            "8 of 10 such steps",
-            f"{tables.seconds(within.low_s)} to {tables.seconds(within.high_s)}",
-        ),
-        ("tokens/s", f"{prediction.tokens_per_s:,.0f}"),
-        ("model FLOP/s per device", tables.rate(prediction.model_flops_per_s_per_device)),
-        ("MFU", tables.percent(prediction.mfu)),
-        ("HFU (recomputation counted)", tables.percent(prediction.hfu)),
-        ("peak memory per device", tables.gib(memory.peak_bytes)),
-        ("memory for tensors", tables.gib(memory.capacity_bytes)),
-        ("fits", "yes" if memory.fits else "no"),
-        *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
-        *cost_facts(prediction.cost),
-    ]
     parts = [
         (
             PARTS.get(name, f"exposed communication {name}"),
@@ -59,12 +43,33 @@ def describe(
         [
             _headline(prediction, job),
             *([tables.table([placed, ""], reached, first=LABELS)] if reached else []),
-            tables.table([], facts, first=LABELS),
+            tables.table([], _facts(prediction), first=LABELS),
             tables.paragraph(f"8 of 10 such steps: {within.words}", indent="  "),
             tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
             tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),
         ]
     )
+
+
+def _facts(prediction: Prediction) -> list[tuple[str, str]]:
+    """The step and what follows from it, as rows of a table."""
+    memory, within = prediction.memory, prediction.range
+    return [
+        ("step", tables.seconds(prediction.step_s)),
+        (
+            "8 of 10 such steps",
+            f"{tables.seconds(within.low_s)} to {tables.seconds(within.high_s)}",
+        ),
+        ("tokens/s", f"{prediction.tokens_per_s:,.0f}"),
+        ("model FLOP/s per device", tables.rate(prediction.model_flops_per_s_per_device)),
+        ("MFU", tables.percent(prediction.mfu)),
+        ("HFU (recomputation counted)", tables.percent(prediction.hfu)),
+        ("peak memory per device", tables.gib(memory.peak_bytes)),
+        ("memory for tensors", tables.gib(memory.capacity_bytes)),
+        ("fits", "yes" if memory.fits else "no"),
+        *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
+        *cost_facts(prediction.cost),
+    ]
 
 
 def cost_facts(cost: Cost) -> list[tuple[str, str]]:

@@ -25,9 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.stacks.stack import Stack
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError
 from topologies.files.reading import shipped_text
+from workload.plan import Plan
 
 SHARE = 0.8  # of the steps that fall into the range
 WIDENING = 1.2  # python -m validation.published.residuals --coverage
@@ -116,6 +118,13 @@ class PublishedResiduals:
         summed = np.cumsum(weights)
         at = int(np.searchsorted(summed, share * summed[-1]))
         return float(self._residuals[min(at, len(self._residuals) - 1)])
+
+
+def step_range(step_s: float, stack: Stack, device: str, plan: Plan) -> StepRange:
+    """The range of a plan's predicted step on devices of that name."""
+    tensor, family = plan.x * plan.y > 1, stack.family or stack.name
+    run = Run(stack.name, family, *gpu_names(device), plan.grid.ranks, tensor, plan.pipe > 1)
+    return published_residuals().range_of(step_s, run)
 
 
 def gpu_names(device: str) -> tuple[str, str]:

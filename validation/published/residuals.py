@@ -44,10 +44,10 @@ def main() -> None:
         return
     for title, held_out in (("rows of the table", False), ("rows held out", True)):
         found = coverage([each for each in outcomes if each.held_out == held_out])
-        print(
+        sys.stdout.write(
             f"{title}: {found.share:.1%} covered, mean over {found.sources} sources, "
             f"median half-width {found.half_width:.1%}; a widening of {found.widening:.2f} would "
-            f"cover {SHARE:.0%}; {found.nested:.1%} where the widening does not know the source"
+            f"cover {SHARE:.0%}; {found.nested:.1%} where the widening does not know the source\n"
         )
 
 
