@@ -33,6 +33,15 @@ def load_stack(name_or_path: str) -> Stack:
     """
     if name_or_path == EXECUTOR.name:
         return EXECUTOR
+    return _shipped(name_or_path) if name_or_path in stack_names() else _read(name_or_path)
+
+
+@cache
+def _shipped(name: str) -> Stack:
+    return _read(name)
+
+
+def _read(name_or_path: str) -> Stack:
     document = _whole(name_or_path, ())
     name = Path(name_or_path).stem
     for word in ("title", "source"):
