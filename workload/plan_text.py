@@ -42,9 +42,7 @@ def parse_plan(
     Without a batch anywhere, a step is one micro-batch per rank; without `micro_batch`, a rank runs
     its whole share at once.
     """
-    given = plan_words(text)
-    if CONTEXT in given:
-        raise PlanError(f"cp={given[CONTEXT]} is understood by predict and what asks as it does")
+    given = _without_context(plan_words(text))
     values = {key: plan_value(key, value) for key, value in given.items()}
     _fill_rest(values, devices)
     if batch is not None and values.setdefault("batch", batch) != batch:
@@ -65,7 +63,7 @@ def parse_plan(
 
 def parse_fields(text: str | Mapping[str, Any]) -> dict[str, Any]:
     """Read some of a plan's fields, without a plan to check them: `pipe=1,zero=1`, or a table."""
-    given = plan_words(text)
+    given = _without_context(plan_words(text))
     return {key: plan_value(key, value) for key, value in given.items()}
 
 
@@ -105,6 +103,12 @@ def plan_words(text: str | Mapping[str, Any]) -> dict[str, Any]:
                 raise PlanError(f"{key} stands twice in the plan: as {word} too")
             found[key] = own
     return found
+
+
+def _without_context(words: dict[str, Any]) -> dict[str, Any]:
+    if CONTEXT in words:
+        raise PlanError(f"cp={words[CONTEXT]} is taken by predict, why and studies alone")
+    return words
 
 
 def _in_our_words(word: str, value: Any) -> dict[str, Any]:

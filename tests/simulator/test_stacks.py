@@ -14,6 +14,7 @@ from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.passes.stack import NO_HABITS
+from workload.plan_text import parse_fields, parse_plan
 
 GPT_20B = find_model("gpt-20b")
 MEGATRON = load_stack("megatron-core")
@@ -113,6 +114,12 @@ def test_what_a_stack_does_not_run_is_refused_by_name(text: str, words: str) -> 
 def test_words_of_other_frameworks_that_make_no_plan_are_refused(text: str, words: str) -> None:
     with pytest.raises(PlanError, match=words):
         job(text)
+
+
+def test_a_search_refuses_context_by_name() -> None:
+    for read in (parse_fields, parse_plan):
+        with pytest.raises(PlanError, match="cp=2 is taken by predict, why and studies alone"):
+            read("cp=2,data=4")
 
 
 def test_hsdp_shards_over_neighbours() -> None:
