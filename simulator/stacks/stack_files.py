@@ -11,6 +11,7 @@ from simulator.stacks.stack import EXECUTOR, Stack, StackError
 from simulator.stacks.stack_schema import TABLES, TEXTS, check_document
 from topologies.files.reading import UserFile
 from topologies.files.schema import nearest
+from topologies.session import session_cached
 
 USUAL = "usual"  # what stacks have in common; no stack itself
 MOST_BASES = 8
@@ -36,7 +37,7 @@ def load_stack(name_or_path: str) -> Stack:
     return _shipped(name_or_path) if name_or_path in stack_names() else _read(name_or_path)
 
 
-@cache
+@session_cached(64)
 def _shipped(name: str) -> Stack:
     return _read(name)
 
