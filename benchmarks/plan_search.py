@@ -17,6 +17,7 @@ from workload.gpt import find_model
 QUESTIONS = (
     ("gpt-80b", "frontier", 8192, 8192),
     ("gpt-640b", "frontier", 32768, 8192),
+    ("gpt-80b", "perlmutter", 1024, 1024),
 )
 
 
