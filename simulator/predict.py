@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from simulator.costs.analytic import ComputeCosts, compute_costs, peak_flops_per_s
-from simulator.costs.kernels import Kernels
+from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from simulator.costs.matmul_tuning import Tuning, fastest_forms, is_tuned
 from simulator.costs.measured import MeasuredCosts
 from simulator.costs.published import PublishedCosts
@@ -36,6 +36,7 @@ from workload.plan import Plan
 from workload.timeline import Timeline
 
 MEMORY = ("peak_bytes", "capacity_bytes", "fits", "parts", "op", "host_bytes")  # as in JSON
+MEASURED = "the times of ops were measured with simgpt's own kernels: no stack, cp or fp8 with them"
 MOST_SLOTS = 1_000_000  # some 200 MB and half a minute
 MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
@@ -208,6 +209,9 @@ def op_costs(
     kernels: Kernels,
 ) -> ComputeCosts:
     """The costs of a plan's compute ops, as `predict` is told of them."""
+    measured = machine.profile is not None and bool(machine.profile.kernels)
+    if (op_seconds is not None or measured) and replace(kernels, tabled=False) != PLAIN_KERNELS:
+        raise PlanCannotRunError(MEASURED)
     if op_seconds is None and kernels.tabled:
         return PublishedCosts(machine, plan.grid.ranks, kernels)
     if op_seconds is None:

@@ -10,6 +10,7 @@ import pytest
 from simulator.predict import predict
 from simulator.stacks import EXECUTOR, StackError, load_stack, stack_names
 from simulator.stacks.job import Job, job_of
+from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
@@ -18,6 +19,7 @@ from workload.plan_text import parse_fields, parse_plan
 
 GPT_20B = find_model("gpt-20b")
 MEGATRON = load_stack("megatron-core")
+TABLE = MeasuredTable(("bytes", "seconds"), ((1.0, 1e-6), (2.0, 2e-6)))
 
 
 def job(text: str, stack: str = "megatron-core", gpt: GPT = GPT_20B) -> Job:
@@ -120,6 +122,15 @@ def test_a_search_refuses_context_by_name() -> None:
     for read in (parse_fields, parse_plan):
         with pytest.raises(PlanError, match="cp=2 is taken by predict, why and studies alone"):
             read("cp=2,data=4")
+
+
+def test_times_that_were_measured_know_no_stack() -> None:
+    found, machine = job("dp=rest,mbs=1"), load_machine("dgx-h100")
+    with pytest.raises(PlanCannotRunError, match="measured with simgpt's own kernels"):
+        predict(found.gpt, found.plan, machine, stack=found.stack, op_seconds={})
+    calibrated = replace(machine, profile=Profile(kernels={"matmul@bf16": TABLE}))
+    with pytest.raises(PlanCannotRunError, match="measured with simgpt's own kernels"):
+        predict(found.gpt, found.plan, calibrated, stack=found.stack)
 
 
 def test_hsdp_shards_over_neighbours() -> None:
