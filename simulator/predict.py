@@ -22,6 +22,7 @@ from simulator.ranks.classes import Fabric
 from simulator.ranks.fabric import fabric_of
 from simulator.result import StepResult
 from simulator.stacks.stack import EXECUTOR, Stack
+from simulator.step_memory import Memory, memory_of
 from simulator.uncertainty.step_range import SHARE, StepRange, step_range
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -29,36 +30,14 @@ from topologies.session import in_session
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import HOST
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import Habits
 from workload.plan import Plan
 from workload.timeline import Timeline
 
-MEMORY = ("peak_bytes", "capacity_bytes", "fits", "parts", "op", "host_bytes")  # as in JSON
 MEASURED = "the times of ops were measured with simgpt's own kernels: no stack, cp or fp8 with them"
 MOST_SLOTS = 1_000_000  # some 200 MB and half a minute
 MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """One device's memory at the op where most is in use; `parts` by what it is for.
-
-    `capacity_bytes` is the device's memory less its reserve; `host_bytes` of a rank lie in the
-    host's memory instead.
-    """
-
-    peak_bytes: int
-    capacity_bytes: int
-    parts: Mapping[str, int]
-    op: str
-    host_bytes: int = 0
-
-    @property
-    def fits(self) -> bool:
-        """Whether the device has that much for tensors."""
-        return self.peak_bytes <= self.capacity_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +112,7 @@ class Prediction:
             "hardware_flops_per_s_per_device": self.hardware_flops_per_s_per_device,
             "mfu": self.mfu,
             "hfu": self.hfu,
-            "memory": {key: getattr(self.memory, key) for key in MEMORY},
+            "memory": self.memory.as_dict(),
             "breakdown_s": dict(self.breakdown_s),
             "cost": self.cost.as_dict(),
             "plan": self.plan.as_dict(),
@@ -285,13 +264,7 @@ def _prediction(
         model_flops_per_s_per_device=step.model_flops / device_s,
         hardware_flops_per_s_per_device=step.hardware_flops / device_s,
         peak_flops_per_s=peak_flops_per_s(machine, plan.precision),
-        memory=Memory(
-            peak_bytes=step.memory.total_bytes,
-            capacity_bytes=machine.device.usable_bytes,
-            parts={role: n for role, n in step.memory.parts.items() if role != HOST},
-            op=step.memory.op,
-            host_bytes=step.memory.parts[HOST],
-        ),
+        memory=memory_of(step, machine, stack),
         ops=step.ops,
         comm_bytes=step.comm_bytes,
         cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s),

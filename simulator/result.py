@@ -13,15 +13,20 @@ class StepResult:
 
     `parts_ticks` sums to the step's time, as in `simulator/attribution/breakdown.py`. `ops` and
     `comm_bytes` are those of one rank: in a pipeline, of the stage whose time is broken down. FLOPs
-    are those of the whole job, memory the fullest rank's. `micro_batches` says how many were
-    simulated.
+    are those of the whole job, `stage_memory` those of a rank of each stage. `micro_batches` says
+    how many were simulated.
     """
 
     parts_ticks: dict[str, int]
-    memory: MemoryUse
+    stage_memory: tuple[MemoryUse, ...]
     ops: int
     comm_bytes: dict[str, int]
     model_flops: int
     hardware_flops: int
     rank_classes: int
     micro_batches: int
+
+    @property
+    def memory(self) -> MemoryUse:
+        """The fullest rank's memory."""
+        return max(self.stage_memory, key=lambda use: use.total_bytes)

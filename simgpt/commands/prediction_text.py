@@ -66,6 +66,7 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
         ("HFU (recomputation counted)", tables.percent(prediction.hfu)),
         ("peak memory per device", tables.gib(memory.peak_bytes)),
         ("memory for tensors", tables.gib(memory.capacity_bytes)),
+        ("memory reserve", tables.gib(memory.reserve_bytes)),
         ("fits", "yes" if memory.fits else "no"),
         *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
         *cost_facts(prediction.cost),

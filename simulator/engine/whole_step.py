@@ -198,7 +198,7 @@ def _step(
             model += flops
     return StepResult(
         parts_ticks=parts_ticks,
-        memory=memory,
+        stage_memory=(memory,),
         ops=int(counts.sum()),
         comm_bytes=comm_bytes,
         model_flops=model,

@@ -123,10 +123,10 @@ class PipelineRun:
         parts = self._with_slots(parts, stage, schedule.orders[stage][-1], begin + shift)
         parts["idle"] = over - last
         kind = stage_orders.kinds[stage]
-        peaks = [
+        peaks = (
             stage_peak(each, schedule, number, count)
             for number, each in enumerate(stage_orders.kinds)
-        ]
+        )
         ends = [*schedule.arrivals[stage], *schedule.departures[stage]]
         messages = sum(message != NO_MESSAGE for message in ends)
         messages = messages * count // stage_orders.small.micro_batches
@@ -134,7 +134,7 @@ class PipelineRun:
         flops = [each.flops(count) for each in stage_orders.kinds]
         return StepResult(
             parts_ticks=parts,
-            memory=max(peaks, key=lambda use: use.total_bytes),
+            stage_memory=tuple(peaks),
             ops=ops + 2 * messages,
             comm_bytes=_with_messages(volume, messages * kind.message_bytes),
             model_flops=sum(model for model, _ in flops),

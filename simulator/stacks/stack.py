@@ -26,7 +26,7 @@ class StackError(SimgptError):
 @dataclass(frozen=True)
 class Stack:
     """What a software stack makes of a model and a plan; `simulator/stacks/usual.toml` explains the
-    keys of `plan`, `vocabulary`, `kernels` and `can`.
+    keys of `plan`, `vocabulary`, `kernels`, `can` and `memory`.
 
     Stacks of a `family` err alike (`simulator/uncertainty`). `fp8` says that the linears of the
     layers multiply in fp8, `context` over how many devices each sequence is split (they count as
@@ -42,6 +42,7 @@ class Stack:
     vocabulary: Mapping[str, Any] = field(default_factory=dict)
     own_kernels: Mapping[str, Any] = field(default_factory=dict)
     can: Mapping[str, Any] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
     fp8: bool = False
     context: int = 1
     tabled: bool = False
@@ -74,6 +75,16 @@ class Stack:
         vocab, sequence = self.vocab(gpt.vocab, x), gpt.sequence // self.context
         same = vocab == gpt.vocab and sequence == gpt.sequence
         return gpt if same else replace(gpt, vocab=vocab, sequence=sequence)
+
+    @property
+    def fragmentation(self) -> float:
+        """The share of a device's memory that the stack's allocator cannot use."""
+        return float(self.memory.get("fragmentation", 0.0))
+
+    def library_bytes(self, machine: Machine) -> int:
+        """Workspaces that the stack's libraries take of the memory for tensors."""
+        held = _of_gpu(self.memory.get("libraries", {}), _gpu(machine))
+        return 0 if held is None else int(quantity(held, "bytes"))
 
     def check(self, plan: Plan) -> None:
         """Refuse a plan that the stack does not run."""

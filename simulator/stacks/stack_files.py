@@ -57,6 +57,7 @@ def _read(name_or_path: str) -> Stack:
         vocabulary=document["vocabulary"],
         own_kernels=document["kernels"],
         can=document["can"],
+        memory=document["memory"],
     )
 
 

@@ -32,6 +32,17 @@ def _is_duration(value: Any) -> bool:
         return False
 
 
+def _is_size(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and quantity(value, "bytes") >= 0
+    except SimgptError:
+        return False
+
+
+def _is_share(value: Any) -> bool:
+    return value == 0 or (_is_number(value) and value < 1)
+
+
 def _list_of(known: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(map(known, value))
 
@@ -46,6 +57,8 @@ SWITCH: Rule = (lambda value: isinstance(value, bool), "true or false")
 WORDS: Rule = (_list_of(_is_word), "a list of words")
 RATES: Rule = (lambda value: _list_of(_is_number)(value) and len(value) == 2, "two numbers above 0")
 DURATION: Rule = (_is_duration, 'a duration such as "75 us"')
+SIZE: Rule = (_is_size, 'a size such as "64 MiB"')
+SHARE: Rule = (_is_share, "a share of 0 or more and below 1")
 CAN: dict[str, Rule] = {
     "axes": (_list_of(lambda each: each in AXES), f"a list of some of {', '.join(AXES)}"),
     "schedules": (
@@ -72,6 +85,8 @@ BY_NAME: dict[str, Rule] = {
 }
 SOFTMAX: dict[str, Rule] = {"multiple": COUNT, "longest": COUNT}
 SOFTMAX_BY_NAME: dict[str, Rule] = {"fused": NUMBER, "steps": NUMBER, "launches": COUNT}
+MEMORY: dict[str, Rule] = {"fragmentation": SHARE}
+MEMORY_BY_NAME: dict[str, Rule] = {"libraries": SIZE}
 SELECTIVE = ("selective", "half")
 UNPLANNED = ("x", "y", "z", "data", "pipe", "batch", "micro_batch", "stage_layers")
 TABLES: dict[str, tuple[str, ...]] = {
@@ -79,6 +94,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "vocabulary": tuple(VOCABULARY),
     "kernels": (*KERNELS, *BY_NAME, "softmax"),
     "can": tuple(CAN),
+    "memory": (*MEMORY, *MEMORY_BY_NAME),
 }
 TEXTS = ("base", "title", "source", "family")
 
@@ -98,6 +114,7 @@ def check_document(document: Mapping[str, Any], origin: str) -> None:
         (VOCABULARY, {}, "vocabulary"),
         (CAN, {}, "can"),
         (KERNELS, BY_NAME, "kernels"),
+        (MEMORY, MEMORY_BY_NAME, "memory"),
     ):
         _check_table(document.get(key, {}), rules, named, f"{origin}: {key}")
     if "softmax" in kernels:

@@ -10,6 +10,7 @@ import pytest
 from simulator.predict import predict
 from simulator.stacks import EXECUTOR, StackError, load_stack, stack_names
 from simulator.stacks.job import Job, job_of
+from simulator.step_memory import capacity_bytes
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
@@ -185,3 +186,45 @@ def test_the_kernels_of_a_stack_change_with_its_constants_alone() -> None:
     plan, machine = job("dp=rest,mbs=1").plan, load_machine("dgx-h100")
     other = replace(MEGATRON, own_kernels={**MEGATRON.own_kernels, "usual_pace": 0.9})
     assert MEGATRON.kernels(GPT_20B, plan, machine) != other.kernels(GPT_20B, plan, machine)
+
+
+def test_a_stack_takes_memory_from_tensors() -> None:
+    h100, a100, frontier = (load_machine(name) for name in ("dgx-h100", "dgx-a100", "frontier"))
+    assert MEGATRON.library_bytes(h100) == 96 * 2**20
+    assert MEGATRON.library_bytes(a100) == int(20.25 * 2**20)
+    assert MEGATRON.library_bytes(frontier) == EXECUTOR.library_bytes(h100) == 0
+    usable = (81559 - 1024) * 2**20
+    assert capacity_bytes(h100) == usable
+    assert capacity_bytes(h100, MEGATRON) == int((usable - 96 * 2**20) * 0.98)
+
+
+def test_the_reserve_is_what_the_device_has_beyond_the_capacity() -> None:
+    found = job("tp=8,dp=rest,mbs=1")
+    machine = load_machine("dgx-h100")
+    memory = predict(found.gpt, found.plan, machine, stack=found.stack).memory
+    assert memory.device_bytes == 81559 * 2**20
+    assert memory.reserve_bytes == memory.device_bytes - capacity_bytes(machine, MEGATRON)
+    assert memory.stage_peak_bytes == (memory.peak_bytes,)
+    assert memory.as_dict()["reserve_bytes"] == memory.reserve_bytes
+
+
+def test_a_pipeline_says_the_peak_of_each_stage() -> None:
+    found = job("pp=4,dp=rest,mbs=1")
+    memory = predict(found.gpt, found.plan, load_machine("dgx-h100"), stack=found.stack).memory
+    assert len(memory.stage_peak_bytes) == 4
+    assert max(memory.stage_peak_bytes) == memory.peak_bytes
+    # The first stage keeps the activations of four micro-batches, the last those of one.
+    assert memory.stage_peak_bytes[0] > memory.stage_peak_bytes[2]
+
+
+def test_memory_of_a_stack_is_checked(tmp_path: Path) -> None:
+    about = 'title = "t"\nsource = "s"\n[memory]\n'
+    for line, words in (
+        ("fragmentation = 1.5", "fragmentation must be a share of 0 or more and below 1"),
+        ('libraries = {h100 = "64"}', 'libraries.h100 must be a size such as "64 MiB"'),
+        ("reserved = 1", "memory.reserved is not a key of a stack"),
+    ):
+        file = tmp_path / "mine.toml"
+        file.write_text(about + line)
+        with pytest.raises(StackError, match=words):
+            load_stack(str(file))

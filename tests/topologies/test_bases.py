@@ -39,7 +39,7 @@ def mfu(given: Machine) -> float:
 
 def test_an_h200_by_its_base_and_device_has_nearly_the_mfu_of_an_h100(tmp_path: Path) -> None:
     lab = machine(tmp_path, H200)
-    assert (lab.name, lab.device.memory_bytes, lab.devices) == ("lab", 141e9, 128)
+    assert (lab.name, lab.device.memory_bytes, lab.devices) == ("lab", 143771 * 2**20, 128)
     assert 0.2 < mfu(lab) == pytest.approx(mfu(load_machine("dgx-h100")), abs=0.02)
 
 
@@ -47,7 +47,11 @@ def test_each_value_says_whether_it_is_the_files_or_where_it_was_inherited(tmp_p
     own = '[device]\nbase = "H200"\nmatmul.sustained = {value = 0.8, source = "here"}\n'
     lab = machine(tmp_path, H200.replace('device = "H200"\n', "") + own)
     assert fact_of(lab, "nodes") == (16, "procurement document", "")
-    assert fact_of(lab, "device.memory") == ("141 GB", "NVIDIA H200 data sheet", "device h200")
+    assert fact_of(lab, "device.memory") == (
+        "143771 MiB",
+        "nvidia-smi, memory.total of an NVIDIA H200",
+        "device h200",
+    )
     assert fact_of(lab, "node.links.switch")[2] == "dgx-h100:nccl"
     assert fact_of(lab, "device.matmul.e_max")[2] == "dgx-h100:nccl"
     assert fact_of(lab, "device.matmul.sustained") == (0.8, "here", "")

@@ -57,7 +57,7 @@ def test_what_an_unmeasured_device_takes_from_its_family_is_low_and_listed(name:
     assert {"device.matmul.e_max", "device.attention.forward", "device.memory_efficiency"} < taken
     assert {fact.confidence for fact in device if fact.inherited} == {"low"}
     own = {"device.memory", "device.memory_bandwidth"}
-    assert own <= {fact.key for fact in device if not fact.inherited and fact.confidence == "high"}
+    assert own <= {fact.key for fact in device if not fact.inherited and fact.confidence != "low"}
     measured = set(machine_names()) - {"dgx-b200"}
     assert machine.device.name not in {load_machine(each).device.name for each in measured}
 
@@ -67,30 +67,32 @@ def test_every_value_of_the_library_has_a_source_and_a_confidence() -> None:
         values = [
             v for v in (*gpu.get("set", {}).values(), gpu.get("links")) if isinstance(v, dict)
         ]
-        assert all(value["source"] and value["confidence"] in ("high", "low") for value in values)
+        assert all(
+            value["source"] and value["confidence"] in ("high", "medium", "low") for value in values
+        )
 
 
 @pytest.mark.parametrize(
-    ("name", "tflops", "gigabytes", "links_gb_per_s"),
+    ("name", "tflops", "mebibytes", "links_gb_per_s"),
     [
-        ("H100 PCIe", 756, 80, 50),
-        ("A100-PCIe-40GB", 312, 40, 25),
-        ("B200", 2250, 180, 900),
-        ("GB200", 2500, 186, 900),
-        ("H200", 989, 141, 450),
-        ("GH200 144GB", 989, 144, 450),
-        ("MI300X", 1307.4, 192, 448),
-        ("MI300A", 980.6, 128, 384),
-        ("MI355X", 2516.6, 288, 537.6),
-        ("PVC", 419.4, 64, 291.5),
+        ("H100 PCIe", 756, 81559, 50),
+        ("A100-PCIe-40GB", 312, 40960, 25),
+        ("B200", 2250, 183359, 900),
+        ("GB200", 2500, 189471, 900),
+        ("H200", 989, 143771, 450),
+        ("GH200 144GB", 989, 146831, 450),
+        ("MI300X", 1307.4, 196592, 448),
+        ("MI300A", 980.6, 131072, 384),
+        ("MI355X", 2516.6, 294912, 537.6),
+        ("PVC", 419.4, 65536, 291.5),
     ],
 )
 def test_devices_have_the_rates_of_their_data_sheets(
-    name: str, tflops: float, gigabytes: float, links_gb_per_s: float
+    name: str, tflops: float, mebibytes: float, links_gb_per_s: float
 ) -> None:
     machine = build_machine(Parts(name, 2))
     assert machine.device.peak_flops_per_s["bf16"] == pytest.approx(tflops * 1e12)
-    assert machine.device.memory_bytes == gigabytes * 1e9
+    assert machine.device.memory_bytes == mebibytes * 2**20
     counts = machine.node.link_counts()
     links = machine.node.links.switch or sum(n for pair, n in counts.items() if 0 in pair)
     assert links * machine.node.links.bytes_per_s == pytest.approx(links_gb_per_s * 1e9)

@@ -66,5 +66,5 @@ def test_any_document_reads_back(document: dict[str, object]) -> None:
 def test_a_value_with_its_source_is_one_line_under_its_table() -> None:
     lines = toml_text(machine_to_dict(load_machine("dgx-h100"))).splitlines()
     assert 'name = "dgx-h100"' in lines[:5]
-    memory = 'memory = {value = "80 GB", source = "NVIDIA DGX data sheets and SuperPOD'
+    memory = 'memory = {value = "81559 MiB", source = "nvidia-smi, the memory.total of a device'
     assert any(line.startswith(memory) for line in lines[lines.index("[device]") :])

@@ -75,7 +75,7 @@ def test_a_gpu_is_known_by_the_name_of_its_entry_in_any_case() -> None:
         "h100-hbm2e",
         "a100-64",
     ]
-    assert load_machine("2xA100-40").device.memory_bytes == 40e9
+    assert load_machine("2xA100-40").device.memory_bytes == 40960 * 2**20
 
 
 def test_a_machine_of_parts_is_called_by_them_and_has_the_variants_of_its_library() -> None:

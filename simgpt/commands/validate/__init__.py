@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.commands.validate import device, engine, kernels, network, published
+from simgpt.commands.validate import device, engine, kernels, memory, network, published
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
 from topologies.machine import Machine
@@ -36,6 +36,7 @@ command.add_command(device.command)
 command.add_command(published.command)
 command.add_command(kernels.command)
 command.add_command(engine.command)
+command.add_command(memory.command)
 
 
 @command.command("host")

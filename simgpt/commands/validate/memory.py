@@ -1,0 +1,108 @@
+"""`simgpt validate memory`: predicted peaks of memory beside measured ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from simgpt import options, tables
+from simgpt.progress import Ticker
+
+if TYPE_CHECKING:
+    from validation.memory import MemoryValidation
+    from validation.memory.memory_validation import MemoryRow
+
+NAME = 44  # characters of a source that its row in a table shows
+
+
+@click.command("memory")
+@click.option(
+    "--data",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A CSV file of runs; without it, those that come with simgpt.",
+)
+@click.option("--rows", is_flag=True, help="Show each row.")
+@options.answer_options
+def command(data: Path | None, rows: bool, as_json: bool, output: Path | None) -> None:
+    """Predict the peak of memory of measured runs.
+
+    \b
+    simgpt validate memory
+    simgpt validate memory --data megatron_golden.csv --json
+
+    The runs are those of Megatron-LM's own CI, with the peak of the last rank, and published runs
+    that say their peak. A file has the columns of either (validation/data). What a source measures
+    is the most that PyTorch's allocator gave out, the most that it reserved, or all that the device
+    held (validation/data/memory_measures.toml); predictions are in the same terms. Runs that no
+    plan of simgpt stands for are counted by their reason.
+    """
+    from validation.memory import validate_memory
+
+    with Ticker() as ticker:
+        found = validate_memory(data, ticker)
+    parts = [_rows(found.rows)] if rows else []
+    if found.rows:
+        parts += [_sources(found), "\n".join(_remarks(found))]
+    refused = [f"{count:,} refused: {reason}" for reason, count in found.refused.items()]
+    text = "\n\n".join([*parts, "\n".join(refused)]).strip()
+    options.answer(text, found.as_dict(), as_json=as_json, output=output)
+
+
+def _sources(found: MemoryValidation) -> str:
+    from validation.memory.memory_validation import bias, mape
+
+    shown = []
+    for name, rows in found.sources.items():
+        worst = max(rows, key=lambda row: abs(row.error))
+        shown.append(
+            (
+                name[:NAME],
+                "+".join(dict.fromkeys(row.measure for row in rows)),
+                f"{len(rows):,}",
+                tables.percent(mape(rows)),
+                tables.percent(bias(rows), sign=True),
+                tables.percent(worst.error, sign=True),
+                worst.id,
+            )
+        )
+    columns = ["source", "measured", "rows", "mean", "bias", "worst", "worst row"]
+    return tables.table(columns, shown, left=2)
+
+
+def _remarks(found: MemoryValidation) -> Iterator[str]:
+    from validation.memory.memory_validation import MARGINS, mape
+
+    questions = found.questions
+    yield (
+        f"mean absolute error {tables.percent(found.mape)} over "
+        f"{tables.several(len(found.rows), 'row')}, {tables.percent(mape(questions))} over "
+        f"{tables.several(len(questions), 'different plan')}"
+    )
+    wrong = [f"{tables.percent(found.wrong(margin))} at {100 * margin:g} %" for margin in MARGINS]
+    yield (
+        "verdicts that would be wrong where a device has that much more or less than the run took: "
+        + ", ".join(wrong)
+    )
+    median, most = found.unused
+    yield (
+        "what the caching allocator reserves beyond what it gives out (rounding, segments, unused "
+        f"rests): {tables.percent(median)}, in 9 of 10 plans up to {tables.percent(most)}"
+    )
+
+
+def _rows(rows: tuple[MemoryRow, ...]) -> str:
+    shown = [
+        (
+            row.id,
+            row.plan,
+            row.measure,
+            tables.gib(row.measured_bytes),
+            tables.gib(row.predicted_bytes),
+            tables.percent(row.error, sign=True),
+        )
+        for row in rows
+    ]
+    return tables.table(["row", "plan", "of", "measured", "predicted", "error"], shown, left=3)

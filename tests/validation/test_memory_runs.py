@@ -1,0 +1,161 @@
+"""Measured peaks: how rows are read, what is refused by name, and how far off predictions are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from simgpt.cli import cli
+from topologies.errors import SimgptError
+from validation.memory.golden_runs import (
+    MORE_OF_CUBLAS,
+    GoldenRun,
+    NotExpressibleError,
+    golden_runs,
+)
+from validation.memory.memory_questions import ALLOCATED, DEVICE, RESERVED, Answer, questions
+from validation.memory.memory_validation import MemoryRow, MemoryValidation, validate_memory
+
+MIB = 2**20
+BY_ID = {run.id: run for run in golden_runs()}
+
+
+def changed(**cells: str) -> GoldenRun:
+    return GoldenRun({**BY_ID["mcore-008"].cells, **cells})
+
+
+def test_a_row_is_the_plan_that_its_flags_say() -> None:
+    job = BY_ID["mcore-008"].job
+    assert str(job.plan) == (
+        "x=1,y=1,z=1,data=2,pipe=4,interleave=8,micro_batch=1,zero=1,overlap=oar+dp+pp"
+    )
+    gpt = job.gpt
+    assert (gpt.layers, gpt.hidden, gpt.kv_heads, gpt.vocab) == (32, 4096, 8, 131200)
+    assert (gpt.tied, gpt.biases, gpt.dropout, gpt.positions) == (False, True, 0.1, "learned")
+
+
+def test_fp16_is_summed_in_16_bits_and_local_attention_is_unfused() -> None:
+    plan = changed(precision="fp16", transformer_impl="local").job.plan
+    assert (plan.gradients, plan.attention) == ("bf16", "unfused")
+
+
+def test_copies_of_the_distributed_optimizer_are_runs_of_data_that_shard() -> None:
+    optimizer = "adam|dist=1|overlap_grad_reduce=1|overlap_param_gather=1|instances=2"
+    plan = changed(optimizer=optimizer, tp="2", pp="1", vpp="1").job.plan
+    assert (plan.zero, plan.data, plan.shard) == (1, 4, 2)
+
+
+def test_auto_attention_is_unfused_in_old_deterministic_images_only() -> None:
+    notes = "[env:lts] [first recorded 2025-10-12] NVTE_ALLOW_NONDETERMINISTIC_ALGO=0"
+    assert changed(notes=notes).job.plan.attention == "unfused"
+    assert changed(notes=notes.replace("2025-10", "2025-11")).job.plan.attention == "flash"
+    assert changed(notes=notes.replace("lts", "dev")).job.plan.attention == "flash"
+    assert changed(notes=notes.replace("ALGO=0", "ALGO=1")).job.plan.attention == "flash"
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"experts": "8"}, "mixture of experts"),
+        ({"mla": "1"}, "multi-latent attention"),
+        ({"precision": "fp32+fp8(e4m3)"}, "precision fp32"),
+        ({"optimizer": "muon|dist=0"}, "optimizer muon"),
+        ({"recompute": "selective/modules=moe_act"}, "recomputation of selective"),
+        ({"notes": ";cross-entropy-loss-fusion=True;"}, "--cross-entropy-loss-fusion"),
+    ],
+)
+def test_what_no_plan_stands_for_is_refused_by_name(cells: dict[str, str], words: str) -> None:
+    with pytest.raises(NotExpressibleError, match=words):
+        _ = changed(**cells).job
+
+
+def test_a_cell_that_is_no_number_is_named() -> None:
+    with pytest.raises(SimgptError, match="row mcore-008: layers = 'many' must be a whole number"):
+        _ = changed(layers="many").job
+
+
+def test_the_setting_of_cublas_adds_to_an_a100_alone() -> None:
+    assert BY_ID["mcore-008"].library_bytes == MORE_OF_CUBLAS == 2 * (32 * MIB - 8_519_680)
+    assert changed(platform_gpu="H100").library_bytes == 0
+    assert changed(notes="").library_bytes == 0
+
+
+def test_measures_are_allocated_reserved_and_of_the_device() -> None:
+    found = Answer(peak_bytes=1000, unused=0.1, outside_bytes=50)
+    assert [found.of(each) for each in (ALLOCATED, RESERVED, DEVICE)] == [1000, 1100, 1150]
+    assert found.of(RESERVED, 100) == 1210
+
+
+def test_each_source_says_what_it_measures() -> None:
+    measures = {run.id: run.measure for run in questions(None)}
+    assert measures["titan-001"] == RESERVED
+    assert measures["jupiter-002"] == DEVICE
+    assert measures["zb-001"] == measures["mcore-008"] == ALLOCATED
+    bytes_of = {run.id: run.measured_bytes for run in questions(None)}
+    assert bytes_of["zb-001"] == 30 * 10**9
+    assert bytes_of["lumi-001"] == int(32.9 * 2**30)
+
+
+def row(predicted: int, question: str = "", unused: float = 0.0) -> MemoryRow:
+    return MemoryRow("r", "s", "p", question or str(predicted), "allocated", predicted, 100, unused)
+
+
+def test_a_verdict_is_wrong_where_the_error_is_larger_than_the_margin() -> None:
+    found = MemoryValidation((row(103), row(97), row(112), row(100)), {})
+    # Above by more than 2 %: 103 and 112; below by 2 % or more: 97. Of 4 rows and 2 devices each.
+    assert found.wrong(0.02) == 3 / 8
+    assert found.wrong(0.10) == 1 / 8
+    assert found.mape == pytest.approx((3 + 3 + 12 + 0) / 400)
+
+
+def test_a_question_counts_once_with_its_median_row() -> None:
+    found = MemoryValidation((row(101, "q"), row(109, "q"), row(103, "q"), row(90)), {})
+    assert sorted(each.predicted_bytes for each in found.questions) == [90, 103]
+
+
+def test_what_the_allocator_leaves_unused_is_that_of_questions() -> None:
+    rows = tuple(row(100 + n, unused=n / 100) for n in range(11))
+    assert MemoryValidation(rows, {}).unused == (0.05, 0.09)
+
+
+def some_golden(tmp_path: Path, *ids: str) -> Path:
+    import csv
+
+    file = tmp_path / "golden.csv"
+    with file.open("w", newline="") as lines:
+        table = csv.DictWriter(lines, list(BY_ID[ids[0]].cells))
+        table.writeheader()
+        table.writerows(BY_ID[name].cells for name in ids)
+    return file
+
+
+def test_seven_billion_parameters_come_out_within_three_percent(tmp_path: Path) -> None:
+    found = validate_memory(some_golden(tmp_path, "mcore-008", "mcore-010", "mcore-011"))
+    assert len(found.rows) == 3
+    assert max(abs(each.error) for each in found.rows) < 0.03
+
+
+def test_the_command_prints_rows_verdicts_and_what_was_refused(tmp_path: Path) -> None:
+    file = some_golden(tmp_path, "mcore-429", "mcore-308")
+    shown = CliRunner().invoke(cli, ["validate", "memory", "--data", str(file), "--rows"])
+    assert shown.exit_code == 0
+    assert "mcore-429" in shown.output
+    assert "1 refused: --cross-entropy-loss-fusion" in shown.output
+    assert "verdicts that would be wrong" in shown.output
+
+
+def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "other.csv"
+    file.write_text("a,b\n1,2\n")
+    shown = CliRunner().invoke(cli, ["validate", "memory", "--data", str(file)])
+    assert shown.exit_code != 0
+
+
+@pytest.mark.slow
+def test_all_golden_rows_are_within_two_percent_on_average() -> None:
+    found = validate_memory()
+    golden = found.sources["Megatron-LM, tests of its CI"]
+    assert len(golden) > 250
+    assert sum(abs(each.error) for each in golden) / len(golden) < 0.02

@@ -1,0 +1,210 @@
+"""Runs of Megatron-LM's continuous integration, with their peaks: what stands for a row.
+
+Source: github.com/NVIDIA/Megatron-LM, tests/functional_tests/test_cases: arguments of each test and
+the golden values recorded for it (`max_memory_allocated` of the last rank, steps' times).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from simulator.stacks import load_stack
+from simulator.stacks.job import Job, job_of
+from topologies.build import Parts, build_machine
+from topologies.errors import SimgptError
+from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
+from topologies.machine import Machine
+from topologies.session import session_cached
+from workload.gpt import GPT
+
+NEEDED = (
+    "id", "platform_gpu", "gpus", "layers", "hidden", "ffn", "heads", "kv_heads", "kv_channels",
+    "seq_len", "vocab_padded", "swiglu", "norm", "position", "tied", "bias", "experts", "mla", "tp",
+    "pp", "vpp", "cp", "micro_batch", "global_batch", "precision", "optimizer", "recompute",
+    "sequence_parallel", "attention_backend", "transformer_impl", "fsdp", "peak_mem_bytes", "notes",
+)  # fmt: skip
+STACK = "megatron-core"
+MOST = 10**15
+NODES = {"A100": (8, "a100-80", 200e9), "H100": (8, "h100", 400e9), "GB200": (4, "gb200", 400e9)}
+DROPOUT = 0.1  # Megatron-LM's default of --hidden-dropout and --attention-dropout
+FIXED_CUBLAS = "CUBLAS_WORKSPACE_CONFIG=:4096:8"
+# cuBLAS of an A100 has two handles with 8.125 MiB each, and with that setting 32 MiB each.
+MORE_OF_CUBLAS = 2 * (8 * 4096 - 8320) * 1024
+_FILE = UserFile("table of memory", SimgptError, TABLE_BYTES)
+
+
+class NotExpressibleError(SimgptError):
+    """A run that no plan of ours stands for; the text says why in a few words."""
+
+
+@dataclass(frozen=True)
+class GoldenRun:
+    """One row: a test's arguments and its measured peak."""
+
+    cells: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """The row's name."""
+        return self.cells["id"]
+
+    @property
+    def measured_bytes(self) -> int:
+        """The most bytes that the last rank's allocator gave out at once."""
+        return self._whole("peak_mem_bytes")
+
+    @property
+    def persistent_bytes(self) -> int | None:
+        """The bytes given out between steps, where they were recorded."""
+        text = self.cells.get("mem_alloc_bytes", "")
+        return int(float(text)) if text else None
+
+    @property
+    def library_bytes(self) -> int:
+        """What the row's environment adds to the workspaces of libraries."""
+        fixed = self.cells["platform_gpu"] == "A100" and FIXED_CUBLAS in self.cells["notes"]
+        return MORE_OF_CUBLAS if fixed else 0
+
+    def _whole(self, column: str, unset: int = 0) -> int:
+        text = self.cells[column]
+        try:
+            value = int(float(text)) if text else unset
+        except ValueError:
+            value = -1
+        if not 0 <= value <= MOST:
+            raise SimgptError(f"row {self.id}: {column} = {text!r} must be a whole number")
+        return value
+
+    @cached_property
+    def job(self) -> Job:
+        """The model and plan; a NotExpressibleError says what of them is not ours."""
+        refused = next((words for column, words in REFUSED.items() if self._has(column)), None)
+        if refused is None:
+            noted = (words for flag, words in REFUSED_FLAGS.items() if flag in self.cells["notes"])
+            refused = next(noted, None)
+        if refused is None and self.cells["precision"] not in PRECISIONS:
+            refused = f"precision {self.cells['precision']}"
+        if refused is None and not self.cells["optimizer"].startswith("adam"):
+            refused = f"optimizer {self.cells['optimizer'].partition('|')[0]}"
+        if refused is None and self.cells["recompute"] != "none":
+            refused = f"recomputation of {self.cells['recompute']}"
+        if refused is not None:
+            raise NotExpressibleError(refused)
+        return job_of(
+            self._gpt(),
+            self._words(),
+            load_stack(STACK),
+            devices=self._whole("gpus"),
+            batch=self._whole("global_batch"),
+        )
+
+    def _has(self, column: str) -> bool:
+        return self.cells[column] not in ("", "0")
+
+    def _gpt(self) -> GPT:
+        heads, hidden = self._whole("heads"), self._whole("hidden")
+        width, kv_heads = self._whole("kv_channels"), self._whole("kv_heads")
+        return GPT(
+            name=self.id,
+            layers=self._whole("layers"),
+            hidden=hidden,
+            heads=heads,
+            kv_heads=0 if kv_heads == heads else kv_heads,
+            head_width=0 if width * heads == hidden else width,
+            ffn=self._whole("ffn"),
+            sequence=self._whole("seq_len"),
+            vocab=self._whole("vocab_padded"),
+            activation="swiglu" if self._has("swiglu") else "gelu",
+            norm="rmsnorm" if self.cells["norm"] == "RMSNorm" else "layernorm",
+            positions="rope" if self.cells["position"] == "rope" else "learned",
+            tied=self._has("tied"),
+            biases=self._has("bias"),
+            dropout=0.0 if "hidden-dropout=0.0" in self.cells["notes"] else DROPOUT,
+            source="NVIDIA/Megatron-LM, functional tests",
+        )
+
+    def _words(self) -> dict[str, Any]:
+        """The plan in the words of a user."""
+        chosen = dict(part.partition("=")[::2] for part in self.cells["optimizer"].split("|"))
+        x, pipe = self._whole("tp"), self._whole("pp")
+        cp, interleave = self._whole("cp", 1), self._whole("vpp", 1)
+        words: dict[str, Any] = {"x": x, "pipe": pipe, "cp": cp, "data": "rest"}
+        words["interleave"] = interleave if pipe > 1 else 1
+        words["micro_batch"] = self._whole("micro_batch")
+        words["zero"] = 3 if self.cells["fsdp"] != "none" else int(chosen.get("dist", 0))
+        copies = int(chosen.get("instances", 1))
+        if copies > 1:
+            words["shard"] = self._whole("gpus") // (x * pipe * cp * copies)
+        words["sequence_parallel"] = self._has("sequence_parallel") and x > 1
+        words["attention"] = self._attention()
+        reduced = chosen.get("overlap_grad_reduce") == "1"
+        words["overlap"] = (
+            "oar",
+            *(["dp"] if reduced else []),
+            *(["pp"] if interleave > 1 else []),
+        )
+        if "fp8" in self.cells["precision"]:
+            words["precision"] = "fp8"
+        if self.cells["precision"] == "fp16":  # summed in fp32 only where that is asked for
+            words["gradients"] = "bf16"
+        return words
+
+    def _attention(self) -> str:
+        """`auto` leaves it to Transformer Engine, whose releases of before November 2025 had no
+        deterministic fused attention in the images for long-term support."""
+        given, notes = self.cells["attention_backend"], self.cells["notes"]
+        if given == "unfused" or (
+            self.cells["transformer_impl"] == "local" and "flash" not in given
+        ):
+            return "unfused"
+        recorded = re.search(r"first recorded (\d{4}-\d\d)", notes)
+        is_old = "[env:lts]" in notes and recorded is not None and recorded[1] < "2025-11"
+        is_fixed = "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0" in notes
+        return "unfused" if given == "auto" and is_old and is_fixed else "flash"
+
+    @property
+    def machine(self) -> Machine:
+        """The machine of the row's GPU, in nodes of the usual size."""
+        gpu = self.cells["platform_gpu"]
+        if gpu not in NODES:
+            raise NotExpressibleError(f"GPU {gpu}")
+        each, name, rate = NODES[gpu]
+        nodes = -(-self._whole("gpus") // each)
+        return _built(Parts(name, nodes, each, each, rate, "infiniband", f"CI with {gpu}"))
+
+
+REFUSED = {"experts": "mixture of experts", "mla": "multi-latent attention"}
+REFUSED_FLAGS = {
+    "DISTILL_CONFIG": "distillation: a teacher beside the model",
+    ";cross-entropy-loss-fusion=True": "--cross-entropy-loss-fusion",
+    ";defer-embedding-wgrad-compute=True": "--defer-embedding-wgrad-compute",
+}
+PRECISIONS = ("bf16", "fp16", "bf16+fp8(hybrid,tensorwise,param_gather)")
+
+
+@session_cached(16)
+def _built(parts: Parts) -> Machine:
+    return build_machine(parts)
+
+
+def is_golden(header: Sequence[str]) -> bool:
+    """Whether a table's columns are those of golden runs."""
+    return all(column in header for column in NEEDED)
+
+
+def golden_runs(path: Path | None = None) -> list[GoldenRun]:
+    """The runs of a file; without one, those that come with simgpt."""
+    if path is None:
+        lines = shipped_text("validation", "data/megatron_golden.csv").splitlines()
+    else:
+        lines = list(_FILE.lines(path))
+    rows = list(csv.DictReader(lines))
+    return [
+        GoldenRun({key: (cell or "").strip() for key, cell in row.items() if key}) for row in rows
+    ]
