@@ -18,6 +18,7 @@ PARTS = {
     "pipe": "waiting for other stages",
 }
 NO_POWER = "not known: the machine's file says nothing of power"
+STAND_IN = "host is a stand-in, of which nothing was measured: simgpt calibrate measures yours"
 LABELS = 30  # characters of the tables' first column
 
 
@@ -113,6 +114,7 @@ def _headline(prediction: Prediction, job: Job | None) -> str:
             tables.paragraph(f"plan {plan}", indent=" " * 5),
             f"{batch}, {each}, {plan.precision}",
             *([tuned] if (tuned := tuned_forms(prediction)) else []),
+            *([STAND_IN] if prediction.machine == "host" else []),
             *(tables.paragraph(line, indent=" " * 5) for line in _assumptions(job)),
         ]
     )

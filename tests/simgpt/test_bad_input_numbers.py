@@ -65,7 +65,7 @@ def test_a_number_of_the_command_line(command: str, words: str) -> None:
         ("node.nics.of_device=" + "[" * 5000, "does not fit; it wants a list"),
         ("nodes=100000000", "nodes = 100000000 must be at most 1,000,000"),
         ("interconnect.groups=1000000", "groups = 1000000 must be at most 1,000"),
-        ("node.devices=1000000", "devices = 1000000 must be at most 63"),
+        ("node.devices=1000000", "devices = 1000000 must be at most 576"),
         ("node.nics.count=100000", "count = 100000 must be at most 1,024"),
         ("interconnect.switches_per_group=1000000", "switches are more than the 10,000,000"),
     ],

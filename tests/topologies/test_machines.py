@@ -85,8 +85,9 @@ def test_a_machine_can_be_hashed_for_caches() -> None:
 
 def test_an_unknown_machine_is_answered_with_the_known_ones() -> None:
     assert refusal("frontire") == (
-        'no machine is called "frontire"; known: alps, dgx-a100, dgx-b200, dgx-h100, '
-        "frontier, host, kestrel, leonardo, lumi, marenostrum5, perlmutter; nearest: frontier; "
+        'no machine is called "frontire"; known: alps, aurora, dgx-a100, dgx-b200, dgx-h100, '
+        "el-capitan, frontier, gb200-nvl72, host, jupiter-booster, kestrel, leonardo, lumi, "
+        "marenostrum5, perlmutter; nearest: frontier; "
         "or give a .toml or .json file, or the machine's parts, as in 64x8xH100,8xNDR"
     )
 
@@ -194,7 +195,7 @@ def test_settings_take_numbers_and_lists_as_text() -> None:
         ("device.peak_flops.bf16", "400 GB/s", UnitError,
          'frontier: device.peak_flops.bf16 = "400 GB/s" is not in FLOP/s; '
          'write it like "191.5 TFLOP/s"'),
-        ("node.devices", "64", MachineError, "frontier: node.devices = 64 must be at most 63"),
+        ("node.devices", "577", MachineError, "frontier: node.devices = 577 must be at most 576"),
         ("node.devices", "eight", MachineError,
          "frontier: node.devices = 'eight' does not fit; it wants a whole number"),
         ("network.background", "10%", MachineError,

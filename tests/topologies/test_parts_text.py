@@ -120,7 +120,7 @@ def test_a_shipped_machine_is_named_only_by_parts_that_it_has() -> None:
         ("2xH100,roce,efa", "gives its fabric twice"),
         ("2xH100,roce:pytorch", 'these parts have no variant "pytorch"'),
         ("2x8xH100:pytorc", 'dgx-h100 has no variant "pytorc"; .*nearest: pytorch'),
-        ("2x64xH100", "node.devices = 64 must be at most 63"),
+        ("2x577xH100", "node.devices = 577 must be at most 576"),
         ("x8xH100", 'no machine is called "x8xH100"; .*or the machine\'s parts, as in 64x8xH100'),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Annotated
 from topologies.errors import MachineError
 from topologies.files.keys import Key
 
-MOST_DEVICES = 63  # of one node: which of them a group has is a bit mask of 63 bits
+MOST_DEVICES = 576  # of one node, or of what one switch joins, as eight racks of 72
 MOST_NICS = 1_024
 MOST_LINKS = 1_000  # of a pair; rings take turns at them one by one
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from topologies.arrays import Indices
 from topologies.network import Network
-from topologies.routing.group_nodes import Visits, devices_in
+from topologies.routing.group_nodes import Visits, different
 from topologies.routing.routes import Crossings, Hops, fair_rates
 from topologies.routing.wiring import wiring
 
@@ -69,8 +69,8 @@ def _hops(visits: Visits, channels: _Channels) -> Hops:
 def _channels(network: Network, visits: Visits, across: NDArray[np.bool_]) -> _Channels:
     """Channels of the groups across nodes: as many as the most NICs that a group has in a node."""
     rows = np.flatnonzero(across[visits.group])
-    masks, pattern = _different(visits.devices[rows])
-    nics = [_nics_of(network, int(mask)) for mask in masks]
+    sets, pattern = different(visits.devices[rows])
+    nics = [_nics_of(network, visits.devices_in(which)) for which in sets.tolist()]
     table = np.array([[own[c % len(own)] for c in range(network.node.nics.count)] for own in nics])
     number = np.array([len(own) for own in nics])[pattern]
     per_group = np.zeros(visits.groups, dtype=np.int64)
@@ -88,12 +88,5 @@ def _channels(network: Network, visits: Visits, across: NDArray[np.bool_]) -> _C
     )
 
 
-def _different(values: Indices) -> tuple[Indices, Indices]:
-    """The different values in order, and which of them each is; most are as the one before."""
-    begins = np.append(True, values[1:] != values[:-1])
-    different, which = np.unique(values[begins], return_inverse=True)
-    return different, which.reshape(-1)[np.cumsum(begins) - 1]
-
-
-def _nics_of(network: Network, mask: int) -> list[int]:
-    return sorted({network.node.nics.of_device[device] for device in devices_in(mask)})
+def _nics_of(network: Network, devices: tuple[int, ...]) -> list[int]:
+    return sorted({network.node.nics.of_device[device] for device in devices})

@@ -20,7 +20,7 @@ from topologies.hardware.interconnect import Dragonfly, FatTree
 from topologies.hardware.node import Node
 from topologies.machine import Machine
 from topologies.placement import Placement
-from topologies.routing.group_nodes import Visits, devices_in, visits_of
+from topologies.routing.group_nodes import Visits, visits_of
 from topologies.routing.ring_packing import shortest_paths
 from topologies.routing.wiring import wiring
 
@@ -90,8 +90,8 @@ def _inside(node: Node, visits: Visits, hop_bytes: float) -> dict[Link, float]:
     table = np.column_stack([visits.devices, across])
     patterns, counts = np.unique(table, axis=0, return_counts=True)
     result: dict[Link, float] = {}
-    for (mask, leaves), count in zip(patterns.tolist(), counts.tolist(), strict=True):
-        devices = devices_in(mask)
+    for (which, leaves), count in zip(patterns.tolist(), counts.tolist(), strict=True):
+        devices = visits.devices_in(which)
         hops = len(devices) - (1 if leaves else 0)
         if len(devices) < 2:
             continue
@@ -135,9 +135,9 @@ def _add_nics(
     machine: Machine, visits: Visits, hop_bytes: float, nics: NDArray[np.float64]
 ) -> None:
     leaves = visits.nodes_of_group[visits.group] > 1
-    for mask in np.unique(visits.devices[leaves]).tolist():
-        own = sorted({machine.node.nics.of_device[device] for device in devices_in(mask)})
-        nodes = visits.node[leaves & (visits.devices == mask)]
+    for which in np.unique(visits.devices[leaves]).tolist():
+        own = sorted({machine.node.nics.of_device[d] for d in visits.devices_in(which)})
+        nodes = visits.node[leaves & (visits.devices == which)]
         for nic in own:
             np.add.at(nics, (nodes, nic), hop_bytes / len(own))
 

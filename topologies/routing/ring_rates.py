@@ -15,7 +15,7 @@ from topologies.hardware.node import Node
 from topologies.network import Network
 from topologies.placement import Placement
 from topologies.routing.flows import ring_rates_across
-from topologies.routing.group_nodes import Visits, devices_in, together, visits_of
+from topologies.routing.group_nodes import Visits, together, visits_of
 from topologies.routing.hop_latency import further_seconds
 from topologies.routing.ring_packing import packed_rings
 from topologies.session import session_cached
@@ -121,26 +121,26 @@ def _packed_rates(node: Node, visits: Visits) -> Rates:
     if not several.size:
         return rates
     rows = several[np.lexsort((visits.devices[several], visits.node[several]))]
-    masks = visits.devices[rows]
+    sets = visits.devices[rows]
     per_row = np.empty(len(rows))
     known: dict[tuple[int, ...], Rates] = {}
-    for entries in _nodes_alike(visits.node[rows], masks):
-        pattern = tuple(masks[entries[0]].tolist())
+    for entries in _nodes_alike(visits.node[rows], sets):
+        pattern = tuple(sets[entries[0]].tolist())
         if pattern not in known:
-            groups = tuple(devices_in(mask) for mask in pattern)
+            groups = tuple(visits.devices_in(which) for which in pattern)
             known[pattern] = np.array(packed_rings(node, groups)) * node.links.bytes_per_s
         per_row[entries] = known[pattern]
     np.minimum.at(rates, visits.group[rows], per_row)
     return rates
 
 
-def _nodes_alike(node: Indices, masks: Indices) -> Iterator[Indices]:
-    """Runs of nodes, of those with as many rows, that have the same masks: the indices of their
+def _nodes_alike(node: Indices, sets: Indices) -> Iterator[Indices]:
+    """Runs of nodes, of those with as many rows, that have the same sets: the indices of their
     rows, (nodes, rows of a node). The rows are sorted by node."""
     first = np.flatnonzero(np.diff(node, prepend=-1))
     count = np.diff(first, append=len(node))
     for size in np.flatnonzero(np.bincount(count)).tolist():
         rows = first[count == size][:, None] + np.arange(size)
-        patterns = masks[rows]
+        patterns = sets[rows]
         unlike = (patterns[1:] != patterns[:-1]).any(axis=1)
         yield from np.split(rows, np.flatnonzero(unlike) + 1)
