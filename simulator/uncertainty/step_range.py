@@ -79,6 +79,12 @@ class PublishedResiduals:
         self._sources = np.array([sources[at] for at in order.tolist()])
         self._residuals = np.array(residuals, dtype=np.float64)[order]
 
+    @property
+    def rows(self) -> list[tuple[str, Run, float]]:
+        """Source, run and logarithm of measured over predicted of each, the least first."""
+        runs = map(Run._make, zip(*(column.tolist() for column in self._runs), strict=True))
+        return list(zip(self._sources.tolist(), runs, self._residuals.tolist(), strict=True))
+
     @cached_property
     def _source_number(self) -> NDArray[np.int64]:
         return np.asarray(np.unique(self._sources, return_inverse=True)[1], dtype=np.int64)
@@ -94,8 +100,11 @@ class PublishedResiduals:
         kind = (other.tensor != run.tensor) | (other.pipeline != run.pipeline)
         return np.asarray(far + OTHER_KIND * kind)
 
-    def range_of(self, step_s: float, run: Run, *, without: str = "") -> StepRange:
-        """The range about a predicted step, from the runs of all sources but one."""
+    def range_of(
+        self, step_s: float, run: Run, *, without: str = "", share: float = SHARE
+    ) -> StepRange:
+        """The range about a predicted step into which that share of steps falls, from the runs of
+        all sources but one."""
         far = self.distances(run)
         weights = np.exp(-far) * (self._sources != without)
         number = self._source_number
@@ -103,7 +112,7 @@ class PublishedResiduals:
         most = np.zeros(len(total))
         np.maximum.at(most, number, weights)
         weights *= (most / np.where(total > 0, total, 1.0))[number]
-        low, high = (self._quantile(weights, q) for q in ((1 - SHARE) / 2, (1 + SHARE) / 2))
+        low, high = (self._quantile(weights, q) for q in ((1 - share) / 2, (1 + share) / 2))
         near = (far <= NEAR) & (self._sources != without)
         alike, sources = int(near.sum()), len(set(self._sources[near].tolist()))
         return StepRange(
