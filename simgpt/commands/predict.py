@@ -34,7 +34,7 @@ ENGINES = ("compiled", "simpy")
     "--plan", default="data=rest", show_default=True, help="key=value,… or a TOML or JSON file."
 )
 @click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
-@click.option("--batch-tokens", type=options.TOKENS, help="Tokens per step instead.")
+@click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
 @model_set_option
 @click.option(
@@ -59,7 +59,7 @@ ENGINES = ("compiled", "simpy")
 )
 @click.option(
     "--tokens",
-    type=options.Tokens(),
+    type=options.TRAINED_TOKENS,
     help="Say what training on so many tokens takes: 300e9, 300B, 1T.",
 )
 @click.option(
