@@ -24,6 +24,10 @@ COMMANDS = {
         "simgpt.commands.run",
         "Train for real under the same plan, predicted beside measured.",
     ),
+    "sbatch": (
+        "simgpt.commands.jobs.sbatch",
+        "Write a job script for Slurm that runs a plan at a computing centre.",
+    ),
     "compare": (
         "simgpt.commands.jobs.compare",
         "Put a measured job, from its log or trace, beside its prediction.",

@@ -9,7 +9,7 @@ import pytest
 
 from tests.simgpt.face import assert_golden, simgpt
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 JOBS = "tests/validation/jobs"
 MODEL = ("llama-3.1-8b", "-m", "8x8xH100,8xNDR", "-n", "64")
 MEGATRON = (*MODEL, "--stack", "megatron-core", "--plan", "tp=2,dp=rest,mbs=1,sp=true")
