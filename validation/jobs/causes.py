@@ -74,10 +74,12 @@ def _of_parts(found: JobComparison) -> Iterator[str]:
 
 
 def _of_compute(off: float, classes: Rows, alone: str) -> str:
-    way = "slower" if off > 0 else "faster"
+    way = f"is {_percent(off)} {'slower' if off > 0 else 'faster'} than predicted"
+    if off > 1:
+        way = f"takes {1 + off:.1f} times the prediction"
     why = "kernels or clocks" if off > 0 else "the machine's file has slower kernels than these"
     worst = _worst(classes, 1 if off > 0 else -1)
-    return f"compute is {_percent(off)} {way} than predicted{alone}, most of it {worst}: {why}"
+    return f"compute {way}{alone}, most of it {worst}: {why}"
 
 
 def _of_exposed(measured: Anatomy, predicted: Anatomy, communicators: Rows) -> str:

@@ -17,7 +17,7 @@ KEYS = "step, step_s, and, where known, peak_bytes and flops_per_s_per_device"
 
 
 def read_lines(text: str, name: str) -> MeasuredJob:
-    """The job of lines like {"step": 7, "step_s": 1.25}, steps numbered from 1.
+    """The job of lines like {"step": 7, "step_s": 1.25}, steps numbered from 0 or 1.
 
     A line may have `peak_bytes` of memory allocated on one device, and `flops_per_s_per_device`;
     what else it has is not looked at. A last line without its end is left out, and said.
@@ -30,17 +30,18 @@ def read_lines(text: str, name: str) -> MeasuredJob:
         if line.strip():
             origin = f"line {number} of {name}"
             record = LOG.parsed(line, origin)
-            step = _positive(record, "step", origin, most=MOST_STEP)
+            step = record.get("step") if isinstance(record, dict) else None
             seconds = _positive(record, "step_s", origin)
-            if step is None or seconds is None or step != int(step):
+            if type(step) is not int or not 0 <= step <= MOST_STEP or seconds is None:
                 raise LogError(f"{origin} is no step; a line has {KEYS}")
             rate = _positive(record, "flops_per_s_per_device", origin)
-            found.append((int(step), seconds, rate))
+            found.append((step, seconds, rate))
             peak = _positive(record, "peak_bytes", origin)
             peaks += [] if peak is None else [peak]
     if not found:
         raise LogError(f"{name} has no steps; a line has {KEYS}")
-    entries, starts = numbered(found)
+    first = 0 if min(step for step, _, _ in found) else 1
+    entries, starts = numbered([(step + first, seconds, rate) for step, seconds, rate in found])
     return MeasuredJob(
         kind="JSON lines of steps",
         entries=entries,
@@ -73,12 +74,12 @@ def _batch(record: Mapping[str, Any]) -> int | None:
     return batch if type(batch) is int else None
 
 
-def _positive(record: Any, key: str, origin: str, most: float = MOST_NUMBER) -> float | None:
+def _positive(record: Any, key: str, origin: str) -> float | None:
     """A number above 0 of a record; none where it is not there or null."""
     value = record.get(key) if isinstance(record, dict) else None
     if value is None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not LEAST_NUMBER < value <= most:
+    if not is_number or not math.isfinite(value) or not LEAST_NUMBER < value < MOST_NUMBER:
         raise LogError(f"{origin}: {key} = {value!r} is no number above 0")
     return float(value)

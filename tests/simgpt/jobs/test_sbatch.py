@@ -171,6 +171,18 @@ def test_a_models_name_and_path_are_quoted(tmp_path: Path) -> None:
     assert shlex.quote(str(path)) in said.out
 
 
+def test_from_a_config_of_hugging_face_to_a_script_of_the_fastest_plan(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    sizes = {"n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 128, "vocab_size": 512}
+    config.write_text(json.dumps({"model_type": "gpt2", **sizes}), encoding="utf-8")
+    model = (str(config), "--model-set", "sequence=64")
+    asked = (*model, "-m", "perlmutter", "-n", "4", "--batch", "16")
+    best = json.loads(simgpt("search", *asked, "--json").out)["plans"][0]["plan_string"]
+    said = simgpt("sbatch", *asked, "--plan", best, "--account", "m1234", "--steps", "200")
+    assert (said.status, submitted(said.out).ranks) == (0, 4)
+    assert f"--plan {best} --batch 16" in said.out
+
+
 STUBS = {
     "scontrol": 'echo localhost; echo "scontrol $*" >> "$STUB_LOG"',
     "srun": 'echo "srun $*" >> "$STUB_LOG"; while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"',

@@ -49,6 +49,11 @@ def test_slow_kernels_are_named_with_the_class_that_is_off_most() -> None:
     )
 
 
+def test_compute_of_more_than_twice_the_prediction_is_a_multiple_of_it() -> None:
+    slow = replace(PREDICTED, step_s=2.6, compute_s=2.4)
+    assert compared(slow).causes[0].startswith("compute takes 3.0 times the prediction, comm")
+
+
 def test_kernels_that_are_faster_than_predicted_are_the_machines_files_fault() -> None:
     classes = {**PREDICTED.classes_s, "elementwise": 0.05}
     (said,) = compared(replace(PREDICTED, compute_s=0.7, classes_s=classes)).causes

@@ -117,6 +117,10 @@ def test_json_lines_have_steps_memory_and_rates() -> None:
     job = read_lines(text, "steps.jsonl")
     assert [each.step_s for each in job.entries] == [2.5, 1.5]
     assert job.peak_bytes == 7
+    from_0 = read_lines(
+        text.replace('"step": 1', '"step": 0').replace('"step": 2', '"step": 1'), "s"
+    )
+    assert from_0.entries == job.entries
     cut = read_lines(text + '{"step": 3, "st', "steps.jsonl")
     assert (cut.entries, cut.remarks) == (
         job.entries,
