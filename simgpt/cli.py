@@ -24,6 +24,14 @@ COMMANDS = {
         "simgpt.commands.run",
         "Train for real under the same plan, predicted beside measured.",
     ),
+    "sbatch": (
+        "simgpt.commands.jobs.sbatch",
+        "Write a job script for Slurm that runs a plan at a computing centre.",
+    ),
+    "compare": (
+        "simgpt.commands.jobs.compare",
+        "Put a measured job, from its log or trace, beside its prediction.",
+    ),
     "calibrate": ("simgpt.commands.calibrate", "Measure this machine into a file for predict -m."),
     "validate": ("simgpt.commands.validate", "Compare predictions with measurements."),
     "report": ("simgpt.commands.report", "Put answers on one page with figures and a timeline."),

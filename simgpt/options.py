@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
+from simgpt.arguments.tokens import BatchTokens, Tokens
 from simgpt.stderr import tell
-from simgpt.tables import COUNTS
 from topologies.errors import DiskError
 from topologies.files.printable import printable
 from topologies.files.reading import UserFile
@@ -30,12 +30,11 @@ PLAN = UserFile("plan", PlanError)
 LONGEST_S = 1e6  # some eleven days, which torch still takes for a timeout
 MOST_THREADS = 1024
 MOST_DEVICES = 10_000_000
-MOST_TOKENS = 10**15  # of a step
-MOST_TRAINED = 1e18  # of a whole training
 MACHINE_HELP = "A machine's name, its file, or its parts as in 64x8xH100,8xNDR."
 DEVICES = click.IntRange(1, MOST_DEVICES)
 SEQUENCES = click.IntRange(1, MOST)
-TOKENS = click.IntRange(1, MOST_TOKENS)
+BATCH_TOKENS, TRAINED_TOKENS = BatchTokens(), Tokens()
+BATCH_TOKENS_HELP = "Tokens per step instead: 16777216, 16Mi (2**24), 4M (4e6)."
 
 
 class NewFile(click.Path):
@@ -71,35 +70,6 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
         return number
-
-
-class Tokens(click.ParamType[float]):
-    """A number of tokens: `300e9`, `300B` or `1.5T`."""
-
-    name = "tokens"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return tokens_of(value)
-        except PlanError as error:
-            self.fail(str(error), param, ctx)
-
-
-def tokens_of(text: object) -> float:
-    """A number of tokens from its text, with k, M, B or T behind it if need be.
-
-    >>> tokens_of("300B"), tokens_of(3e11)
-    (300000000000.0, 300000000000.0)
-    """
-    word = str(text).strip()
-    size = dict(COUNTS).get(word[-1:], 1.0)
-    try:
-        tokens = float(word.rstrip("kMBT") if size > 1 else word) * size
-    except ValueError:
-        tokens = math.nan
-    if not 1 <= tokens <= MOST_TRAINED or isinstance(text, bool):
-        raise PlanError(f"{text} is no number of tokens; write it like 300e9, 300B or 1T")
-    return tokens
 
 
 def comparing_options(tolerance: float, whose: str) -> Callable[[Command], Command]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from simgpt.arguments.model import model_of
 from simgpt.commands import predict
 
 if TYPE_CHECKING:
+    from simulator.predict import Prediction
     from simulator.stacks.job import Job
     from topologies.machine import Machine
     from topologies.placement import Placement
@@ -50,11 +52,35 @@ class StepQuestion:
         """The plan, in our own words."""
         return self.job.plan
 
+    def predicted(
+        self,
+        *,
+        timeline: bool = False,
+        tabled: bool = False,
+        op_seconds: Mapping[str, float] | None = None,
+    ) -> Prediction:
+        """The prediction, by the one path of every command that predicts a single step; with the
+        spans of its ops, with matmuls from published tables or with measured times of ops."""
+        from simulator.predict import predict
+
+        return predict(
+            self.gpt,
+            self.plan,
+            self.machine,
+            placement=self.placement,
+            timeline=timeline,
+            stack=replace(self.job.stack, tabled=tabled),
+            op_seconds=op_seconds,
+        )
+
 
 def asked_as_predict(command: click.Command) -> click.Command:
-    """Give a command the arguments and options by which `simgpt predict` is told of a step."""
+    """Give a command the arguments and options by which `simgpt predict` is told of a step, after
+    its own arguments."""
     shared = [param for param in predict.command.params if param.name in SHARED]
-    command.params = [*shared, *command.params]
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
+    rest = [param for param in command.params if param not in arguments]
+    command.params = [*arguments, *shared, *rest]
     return command
 
 

@@ -12,6 +12,7 @@ from topologies.errors import MachineError
 from topologies.files.facts import Fact
 from topologies.files.reading import UserFile
 from topologies.files.schema import Leaf, nearest, value_of
+from topologies.files.units import multiple_of, times
 from topologies.machine import Machine, known_keys, machine_from_dict, machine_from_facts
 from topologies.variants import as_variant, variants_in
 
@@ -97,6 +98,11 @@ def with_settings(machine: Machine | str, settings: Mapping[str, object]) -> Mac
     Keys are those of the file (`device.peak_flops.bf16`), values its texts (`"400 TFLOP/s"`);
     numbers and lists may be given as text too. `software.all_reduce = "ring"` and its like are
     short for `software.algorithm.all_reduce`, and `network.` is another word for `interconnect.`.
+    `0.5x` is half of what the machine itself says.
+
+    >>> half = with_settings("perlmutter", {"node.nics.bandwidth": "0.5x"})
+    >>> half.node.nics.bytes_per_s / load_machine("perlmutter").node.nics.bytes_per_s
+    0.5
     """
     base = load_machine(machine) if isinstance(machine, str) else machine
     facts = {fact.key: fact for fact in base.entries}
@@ -120,7 +126,23 @@ def _setting(base: Machine, given: str, value: object) -> Fact:
     if key not in known:
         raise MachineError(f"{key} is not a key of a machine{nearest(key, known)}")
     check_unmeasured(base, key)
+    factor = multiple_of(value)
+    if factor is not None and known[key].type is not str:
+        return Fact(key, _multiplied(base, known[key], factor, value), f"set by the user: {value}")
     return Fact(key, _parsed(known[key], value), "set by the user")
+
+
+def _multiplied(base: Machine, leaf: Leaf, factor: float, given: object) -> Any:
+    """So many times what the machine says for a key; a MachineError where it says no number."""
+    own = next((fact.value for fact in base.entries if fact.key == leaf.key), None)
+    if leaf.unit and own is not None:
+        return times(factor, own, leaf.unit)
+    if isinstance(own, bool) or not isinstance(own, int | float):
+        why = "does not say it" if own is None else f"has {own!r} there"
+        raise MachineError(
+            f"{leaf.key} = {given} needs a number to multiply, but {base.name} {why}"
+        )
+    return factor * own
 
 
 def check_unmeasured(machine: Machine, key: str) -> None:

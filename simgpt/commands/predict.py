@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from simgpt.commands.prediction_text import describe, describe_training
 from simgpt.invocation import asked
 
 if TYPE_CHECKING:
-    from simgpt.step_options import StepQuestion
     from simulator.predict import Prediction
     from topologies.machine import Machine
     from topologies.placement import Placement
@@ -34,7 +32,7 @@ ENGINES = ("compiled", "simpy")
     "--plan", default="data=rest", show_default=True, help="key=value,… or a TOML or JSON file."
 )
 @click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
-@click.option("--batch-tokens", type=options.TOKENS, help="Tokens per step instead.")
+@click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
 @model_set_option
 @click.option(
@@ -59,7 +57,7 @@ ENGINES = ("compiled", "simpy")
 )
 @click.option(
     "--tokens",
-    type=options.Tokens(),
+    type=options.TRAINED_TOKENS,
     help="Say what training on so many tokens takes: 300e9, 300B, 1T.",
 )
 @click.option(
@@ -105,7 +103,9 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     job, built, placed = question.job, question.machine, question.placement
     costs = costs_of(how["compute"], job.gpt, job.plan)
     click.get_current_context().with_resource(using(how["engine"]))
-    prediction = _predicted(question, how, costs)
+    prediction = question.predicted(
+        timeline=trace is not None, tabled=how["compute"] == "profile", **costs
+    )
     reach = reach_of(prediction, built, placed)
     record = prediction.as_dict() | {"software": built.variant or None, "engine": engine_name()}
     noise = noise_options.answered(how, prediction, built, placed, costs)
@@ -118,23 +118,6 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if trace is not None:
         write_trace(prediction, trace)
     comment(prediction)
-
-
-def _predicted(
-    question: StepQuestion, how: Mapping[str, Any], costs: Mapping[str, Any]
-) -> Prediction:
-    from simulator.predict import predict
-
-    job = question.job
-    return predict(
-        job.gpt,
-        job.plan,
-        question.machine,
-        placement=question.placement,
-        timeline=how["trace"] is not None,
-        stack=replace(job.stack, tabled=how["compute"] == "profile"),
-        **costs,
-    )
 
 
 def comment(prediction: Prediction) -> None:

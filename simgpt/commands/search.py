@@ -69,7 +69,7 @@ class Share(click.ParamType[float]):
     help="Fields that all plans must have: pipe=1,zero=1 or a TOML or JSON file.",
 )
 @click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
-@click.option("--batch-tokens", type=options.TOKENS, help="Tokens per step instead.")
+@click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @click.option(
     "--top", type=click.IntRange(1, 1000), default=3, show_default=True, help="How many plans."
 )

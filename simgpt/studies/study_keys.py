@@ -12,7 +12,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simgpt.options import MOST_DEVICES, MOST_TOKENS, tokens_of
+from simgpt.arguments.tokens import batch_tokens_of, tokens_of
+from simgpt.options import MOST_DEVICES
 from simgpt.studies.best_plan import BEST
 from simgpt.studies.errors import StudyError
 from topologies.placement_names import check_placement
@@ -30,7 +31,7 @@ MODEL = tuple(key for key in KINDS if key not in ("name", "source"))
 PLAN = tuple(key for key in KEYS if key != "batch")
 TABLES = ("device", "node", "nodes", "interconnect", "network", "software", "power")
 COMPANIONS: tuple[dict[str, Any], ...] = ({}, {"pipe": 2, "batch": 2}, {"zero": 1})
-MOST_COUNTED = {"devices": MOST_DEVICES, "batch": MOST, "batch_tokens": MOST_TOKENS}
+MOST_COUNTED = {"devices": MOST_DEVICES, "batch": MOST}
 
 
 def canonical(key: str) -> str:
@@ -65,8 +66,10 @@ def value(key: str, given: Any) -> Any:
         raise StudyError(f"{key} = {given} is a table, but wants one value")
     if head == "plan":
         return _plan(given) if key == "plan" else _plan_value(rest, given)
-    if key in ("devices", "batch", "batch_tokens"):
+    if key in ("devices", "batch"):
         return _count(key, given)
+    if key == "batch_tokens":
+        return batch_tokens_of(given)
     if key == "tokens":
         return tokens_of(given)
     if head == "model" and rest:

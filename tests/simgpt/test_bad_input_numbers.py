@@ -23,7 +23,9 @@ DIGITS = "9" * 5000
     [
         (f"{PREDICT} -n 4 --batch 9223372036854775808", "is not in the range 1<=x<=1000000000"),
         (f"{PREDICT} -n 10000001", "is not in the range 1<=x<=10000000"),
-        (f"{PREDICT} -n 4 --batch-tokens {10**16}", "is not in the range"),
+        (f"{PREDICT} -n 4 --batch-tokens {10**16}", "tokens in a step are more than"),
+        (f"{PREDICT} -n 4 --batch-tokens 0.5", "0.5 is no whole number of tokens"),
+        (f"{PREDICT} -n 4 --sweep batch_tokens={DIGITS}", "is no whole number of tokens"),
         (f"{PREDICT} -n {DIGITS}", "is not a whole number"),
         (f"{PREDICT} --plan batch={10**10}", "batch=10000000000 must be at most 1,000,000,000"),
         (f"{PREDICT} --plan x={DIGITS}", "must be a whole number"),

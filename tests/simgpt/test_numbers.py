@@ -8,8 +8,9 @@ import click
 import pytest
 
 from simgpt import tables
+from simgpt.arguments.tokens import batch_tokens_of, tokens_of
 from simgpt.commands.prediction_text import describe_training
-from simgpt.options import batch_of, fixed_of, strict, tokens_of
+from simgpt.options import batch_of, fixed_of, strict
 from simulator.economics import Training
 from workload.errors import PlanError
 from workload.gpt import find_model
@@ -27,6 +28,37 @@ def test_tokens_may_be_counted_in_thousands_and_up(text: object, tokens: float) 
 def test_what_is_no_number_of_tokens_is_refused(text: object) -> None:
     with pytest.raises(PlanError, match="is no number of tokens"):
         tokens_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        *(("8M", 8_000_000), ("16Mi", 2**24), ("4e6", 4_000_000), ("1.5Ki", 1536)),
+        *(("0.3B", 300_000_000), ("2048", 2048), (4096, 4096), (2e6, 2_000_000)),
+    ],
+)
+def test_the_tokens_of_a_step_are_powers_of_1000_or_with_an_i_of_1024(
+    text: object, tokens: int
+) -> None:
+    assert batch_tokens_of(text) == tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("0", "no whole number"),
+        ("1.5", "no whole number"),
+        ("3G", "no whole number"),
+        ("8m", "no whole number"),
+        ("nan", "no whole number"),
+        ("1e999999999", "no whole number"),
+        ("1e16", "more than 1,000,000,000,000,000"),
+        (True, "no whole number"),
+    ],
+)
+def test_what_is_no_number_of_tokens_of_a_step_is_refused(text: object, why: str) -> None:
+    with pytest.raises(PlanError, match=why):
+        batch_tokens_of(text)
 
 
 def test_a_batch_of_tokens_is_whole_sequences_or_refused_with_the_nearest() -> None:

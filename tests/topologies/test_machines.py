@@ -236,6 +236,39 @@ def test_all_of_what_there_is_can_be_reached_and_no_more(key: str) -> None:
             with_settings("frontier", {key: value})
 
 
+def test_a_setting_may_be_so_many_times_what_the_machine_says() -> None:
+    """Perlmutter's NICs have 25 GB/s, its device 0.844 of the memory's rate, its 1,536 nodes."""
+    settings = {
+        "network.link_bandwidth": "0.5x",
+        "device.memory_efficiency": "1.1x",
+        "nodes": ".5x",
+    }
+    machine = with_settings("perlmutter", {**settings, "nodes": ".5x"})
+    facts = {fact.key: fact for fact in machine.entries}
+    link = facts["interconnect.link_bandwidth"]
+    assert (link.text, link.source) == ("12500000000.0 B/s", "set by the user: 0.5x")
+    assert machine.device.memory_efficiency == pytest.approx(0.844 * 1.1)
+    assert machine.nodes == 768
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("node.nics.of_device", "2x", "needs a number to multiply"),
+        ("device.tail", "2x", "is not a key"),
+        ("device.memory_efficiency", "2x", "must be above 0 and at most 1"),
+        ("nodes", "0.0001x", "does not fit"),
+        ("node.nics.bandwidth", "-1x", "must be above 0"),
+        ("device.matmul.fp8", "2x", "but frontier does not say it"),
+    ],
+)
+def test_a_multiple_of_what_is_no_number_or_not_there_is_refused(
+    key: str, value: str, words: str
+) -> None:
+    with pytest.raises(MachineError, match=words):
+        with_settings("frontier", {key: value})
+
+
 def test_a_ratio_of_two_rates_may_be_above_one() -> None:
     ratios = ("device.matmul.fp8", "device.matmul.forms.NT", "software.all_gather.overlap")
     assert with_settings("frontier", dict.fromkeys(ratios, "1.5")).device.matmul.fp8 == 1.5

@@ -25,6 +25,9 @@ from topologies.files.units import UNITS, Unit, format_quantity, quantity
         ("2.7 kW", "W", 2700),
         ("1e-3 s", "s", 1e-3),
         (".5 W", "W", 0.5),
+        ("200 Gbit/s", "bytes/s", 25e9),
+        ("400Gbps", "bytes/s", 50e9),
+        ("12 bit/s", "bytes/s", 1.5),
     ],
 )
 def test_prefixes_scale_to_si_without_rounding_errors(text: str, unit: Unit, value: float) -> None:
@@ -39,6 +42,13 @@ def test_prefixes_scale_to_si_without_rounding_errors(text: str, unit: Unit, val
         ("25 GB", "bytes/s", '"25 GB" is not in bytes/s; write it like "25 GB/s"'),
         ("10 Mis", "s", '"10 Mis" is not in s; write it like "10 us"'),
         ("4 GiFLOP/s", "FLOP/s", '"4 GiFLOP/s" is not in FLOP/s; write it like "191.5 TFLOP/s"'),
+        (
+            "200 Gb/s",
+            "bytes/s",
+            '"200 Gb/s" may mean bits or bytes; write "200 Gbit/s" or "200 GB/s"',
+        ),
+        ("8 Gibit/s", "bytes/s", '"8 Gibit/s" is not in bytes/s; write it like "25 GB/s"'),
+        ("200 Gbit", "bytes", '"200 Gbit" is not in bytes; write it like "64 GiB"'),
         ("fast", "FLOP/s", '"fast" is not a number with a unit; write it like "191.5 TFLOP/s"'),
         ("1e999 W", "W", '"1e999 W" is not a finite quantity; write it like "2.7 kW"'),
     ],

@@ -56,17 +56,21 @@ class UserFile:
 
     def content(self, path: str | Path) -> bytes:
         """The bytes of a file."""
-        try:
-            with open(open_regular(path), "rb") as file:
-                content = file.read(self.most_bytes + 1)
-        except ValueError:
-            self._cannot_read(path, "a name has no NUL character")
-        except OSError as error:
-            self._cannot_read(path, error.strerror)
+        content = self.head(path, self.most_bytes + 1)
         if len(content) > self.most_bytes:
             most = f"{self.most_bytes // 2**20} MiB"
             raise self.error(f"{path_shown(path)} is larger than {most}, as no {self.noun} is")
         return content
+
+    def head(self, path: str | Path, most: int) -> bytes:
+        """The first bytes of a file, of whatever size it is."""
+        try:
+            with open(open_regular(path), "rb") as file:
+                return file.read(most)
+        except ValueError:
+            self._cannot_read(path, "a name has no NUL character")
+        except OSError as error:
+            self._cannot_read(path, error.strerror)
 
     def text(self, path: str | Path) -> str:
         """The text of a file in UTF-8, without the mark that some editors begin one with."""

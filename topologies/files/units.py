@@ -31,17 +31,20 @@ _PREFIXES: dict[Unit, dict[str, float]] = {
     "s": {"": 1.0} | _SMALL,
     "W": _LARGE | {"m": 1e-3},
 }
+_BITS = {f"{prefix}{symbol}": _LARGE[prefix] for prefix in _LARGE for symbol in ("bit/s", "bps")}
+_EITHER = re.compile("([kKMGT]?)b/s")  # bits to some, a misspelt byte to others
 _TEXT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)\s*")
 
 
 def quantity(text: object, unit: Unit) -> float:
     """Reads a quantity with its unit, and gives it in SI.
 
-    Byte units take decimal and binary prefixes, seconds the small ones down to `ns`. A number
-    without a unit is refused, since nobody can tell whether 25 meant GB/s or Gbit/s.
+    Byte units take decimal and binary prefixes, seconds the small ones down to `ns`. Rates of bytes
+    may be given in bits too, as `Gbit/s` or `Gbps` (10^9 bits). A number without a unit is refused,
+    since nobody can tell whether 25 meant GB/s or Gbit/s, and so is `Gb/s`.
 
-    >>> quantity("25 GB/s", "bytes/s")
-    25000000000.0
+    >>> quantity("25 GB/s", "bytes/s"), quantity("200 Gbit/s", "bytes/s")
+    (25000000000.0, 25000000000.0)
     >>> quantity("64 GiB", "bytes") / 2**30
     64.0
     """
@@ -54,14 +57,39 @@ def quantity(text: object, unit: Unit) -> float:
     number, given = match.groups()
     if not given:
         raise UnitError(f'"{text}" has no unit; {example}')
+    if unit == "bytes/s" and (either := _EITHER.fullmatch(given)):
+        bits, octets = f"{number} {either[1]}bit/s", f"{number} {either[1]}B/s"
+        raise UnitError(f'"{text}" may mean bits or bytes; write "{bits}" or "{octets}"')
+    in_bits = unit == "bytes/s" and given in _BITS
     symbol = _SYMBOLS[unit]
     prefix = given.removesuffix(symbol)
-    if not given.endswith(symbol) or prefix not in _PREFIXES[unit]:
+    if not in_bits and (not given.endswith(symbol) or prefix not in _PREFIXES[unit]):
         raise UnitError(f'"{text}" is not in {unit}; {example}')
-    value = _scaled(number, _PREFIXES[unit][prefix])
+    value = _scaled(number, _BITS[given] / 8 if in_bits else _PREFIXES[unit][prefix])
     if not math.isfinite(value):
         raise UnitError(f'"{text}" is not a finite quantity; {example}')
     return value
+
+
+def multiple_of(text: object) -> float | None:
+    """How many times as much a text asks for, as `0.5x` does; none where it asks for a value.
+
+    >>> multiple_of("0.5x"), multiple_of("25 GB/s")
+    (0.5, None)
+    """
+    found = _TEXT.fullmatch(text) if isinstance(text, str) else None
+    if found is None or found[2] not in ("x", "×"):
+        return None
+    return _scaled(found[1], 1.0)
+
+
+def times(factor: float, text: object, unit: Unit) -> str:
+    """A quantity's text, so many times as much, in the unit without a prefix.
+
+    >>> times(0.5, "25 GB/s", "bytes/s")
+    '12500000000.0 B/s'
+    """
+    return f"{factor * quantity(text, unit)!r} {_SYMBOLS[unit]}"
 
 
 def _scaled(number: str, factor: float) -> float:

@@ -1,0 +1,1 @@
+"""Commands about jobs: measured ones, and those to submit."""

@@ -1,0 +1,148 @@
+"""`simgpt compare`: a measured job beside its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simgpt import options, tables
+from simgpt.invocation import asked
+from simgpt.step_options import StepQuestion, asked_as_predict, question_of
+
+if TYPE_CHECKING:
+    from validation.jobs.anatomy import Anatomy
+    from validation.jobs.comparison import JobComparison
+
+COLUMN = 34  # characters of the tables' first column
+LEAST = 0.0005  # of a step: parts below on both sides are left out of the text
+
+
+@click.command("compare")
+@click.argument("log", type=click.Path(path_type=Path))
+@click.option(
+    "--warm-up",
+    type=click.IntRange(0, 10**6),
+    help="Steps after each start to leave out; default: 5, of a trace 0.",
+)
+@options.answer_options
+def command(
+    log: Path, model: str, machine: str, as_json: bool, output: Path | None, **how: Any
+) -> None:
+    """Put a measured job, from its log or trace, beside its prediction.
+
+    \b
+    simgpt compare train.log llama-3.1-8b -m 8x8xH100,8xNDR -n 64 --stack megatron-core \\
+        --plan tp=2,dp=rest,mbs=1,sp=true --batch 256
+    simgpt compare rank0.json.gz gpt-5b -m perlmutter -n 64 --plan z=8,data=rest --batch 64 --json
+
+    LOG is the output of Megatron-LM or torchtitan, JSON lines of steps, what `simgpt run --json`
+    wrote, or a trace of torch.profiler (.json or .json.gz); which of them is seen from its content.
+    The step is predicted as `simgpt predict` does, with the same options.
+    """
+    from validation.jobs.comparison import JobComparison
+    from validation.jobs.measured_job import statistics
+    from validation.jobs.reading import read_job
+
+    question = question_of(model, machine, how)
+    plan = question.plan
+    tokens = plan.batch * question.gpt.sequence / plan.grid.ranks
+    job, rank = read_job(log, tokens)
+    told, remarks = (None, []) if job.anatomy is None else _anatomy(question, rank)
+    found = JobComparison(
+        job=replace(job, remarks=(*job.remarks, *remarks)),
+        steps=statistics(job, how["warm_up"]),
+        prediction=question.predicted(),
+        anatomy=told,
+        batch=plan.batch // question.job.stack.context,
+    )
+    record = {**found.as_dict(), **asked(model, machine, how, question.job.stack)}
+    options.answer(describe(found, log), record, as_json=as_json, output=output)
+
+
+command = asked_as_predict(command)
+
+
+def _anatomy(question: StepQuestion, rank: int) -> tuple[Anatomy | None, list[str]]:
+    """The anatomy of the predicted step on a rank's stage; why there is none, where it is too
+    long."""
+    from validation.jobs.anatomy import predicted_anatomy
+    from workload.errors import PlanCannotRunError
+
+    grid = question.plan.grid
+    if rank >= grid.ranks:
+        return None, [f"the trace is of rank {rank:,}, and the plan has {grid.ranks:,} ranks"]
+    try:
+        prediction = question.predicted(timeline=True)
+    except PlanCannotRunError as error:
+        return None, [f"the predicted step has no parts to compare: {error}"]
+    assert prediction.timeline is not None
+    stage = grid.coordinates(rank)["pipe"]
+    return predicted_anatomy(prediction.timeline, grid, stage), []
+
+
+def describe(found: JobComparison, log: Path) -> str:
+    """The comparison as a person reads it."""
+    from topologies.files.printable import path_shown
+
+    prediction, steps = found.prediction, found.steps
+    left = f", {tables.several(steps.left_out, 'step')} left out as warm-up"
+    head = [
+        f"{path_shown(log)}: {found.job.kind}, {tables.several(steps.steps, 'step')}"
+        f"{left if steps.left_out else ''}",
+        f"{prediction.gpt.name} on {tables.several(prediction.devices, 'device')} of "
+        f"{prediction.machine}, stack {prediction.stack.name}",
+        tables.paragraph(f"plan {prediction.plan}", indent=" " * 5),
+    ]
+    parts = [
+        "\n".join(head),
+        tables.table(["", "measured", "predicted", "error"], list(_facts(found)), first=COLUMN),
+        *_tables(found),
+        "\n".join(tables.paragraph(f"- {each}", indent="  ") for each in found.causes),
+        "\n".join(tables.paragraph(f"({each})", indent=" ") for each in found.job.remarks),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _facts(found: JobComparison) -> Iterator[tuple[str, str, str, str]]:
+    """The step and what else both sides have, as rows of a table."""
+    prediction, steps, job = found.prediction, found.steps, found.job
+    within = prediction.range
+    yield _row("step (median)", steps.median_s, prediction.step_s)
+    measured = f"{tables.seconds(steps.p10_s)} to {tables.seconds(steps.p90_s)}"
+    told = f"{tables.seconds(within.low_s)} to {tables.seconds(within.high_s)}"
+    lies = "median within" if found.is_within else "median outside"
+    yield "8 of 10 steps (p10 to p90)", measured, told, lies
+    if steps.flops_per_s is not None:
+        real, model = steps.flops_per_s, prediction.model_flops_per_s_per_device
+        error = tables.percent(model / real - 1, sign=True)
+        yield "model FLOP/s per device", tables.rate(real), tables.rate(model), error
+    if job.peak_bytes is not None:
+        real, peak = job.peak_bytes, prediction.memory.peak_bytes
+        alike = job.peak_of == "allocated"
+        error = tables.percent(peak / real - 1, sign=True) if alike else "-"
+        yield f"peak memory ({job.peak_of})", tables.gib(real), tables.gib(peak), error
+
+
+def _tables(found: JobComparison) -> Iterator[str]:
+    """The parts of the step, where there are some, and the log's timers."""
+    step_s = found.prediction.step_s
+    columns = ["measured", "predicted", "error"]
+    for title, rows in (
+        ("where the step goes", found.parts()),
+        ("kernels and collectives, each summed", found.kernels()),
+    ):
+        shown = [_row(*row) for row in rows if max(row[1:]) >= LEAST * step_s]
+        if shown:
+            yield tables.table([title, *columns], shown, first=COLUMN)
+    if found.job.timers_s:
+        timers = [(name, tables.seconds(value)) for name, value in found.job.timers_s.items()]
+        yield tables.table(["timers of the log", "measured"], timers, first=COLUMN)
+
+
+def _row(name: str, measured_s: float, predicted_s: float) -> tuple[str, str, str, str]:
+    error = tables.percent(predicted_s / measured_s - 1, sign=True) if measured_s else "-"
+    return name, tables.seconds(measured_s), tables.seconds(predicted_s), error

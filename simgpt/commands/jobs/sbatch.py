@@ -1,0 +1,163 @@
+"""`simgpt sbatch`: a job script that runs a plan at a computing centre."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simgpt import options, tables
+from simgpt.advice import what_fits
+from simgpt.invocation import asked
+from simgpt.sites.job_script import (
+    JobRequest,
+    job_name,
+    job_script,
+    limit_of,
+    nodes_of,
+    one_line,
+    seconds_of,
+    shell_line,
+    slurm_name,
+    time_text,
+)
+from simgpt.sites.site import NAMES, JobCannotRunError, Site, site_of, sites
+from simgpt.step_options import StepQuestion, asked_as_predict, question_of
+
+if TYPE_CHECKING:
+    from simulator.predict import Prediction
+
+MOST_STEPS = 10**9
+
+
+@click.command("sbatch")
+@click.option(
+    "--steps", type=click.IntRange(1, MOST_STEPS), default=100, show_default=True, help="To train."
+)
+@click.option(
+    "--time", "limit", help="Time limit as 02:00:00; default: from the predicted steps, with room."
+)
+@click.option("--account", help="Whom the job is charged to.")
+@click.option("--partition", help="Partition of Slurm; default: the site's usual one.")
+@click.option(
+    "--site", type=click.Choice(NAMES), help="Whose settings are written; default: the machine's."
+)
+@click.option(
+    "--setup", multiple=True, help="A line of shell before the run: 'source env/bin/activate'."
+)
+@options.answer_options
+def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
+    """Write a job script for Slurm that runs a plan with `simgpt run`, one process per device.
+
+    \b
+    simgpt sbatch gpt-5b -m frontier -n 64 --plan z=8,data=rest,recompute=full --batch 64 \\
+        --account abc123 -o job.sh
+    simgpt sbatch gpt2-xl -m 4x8xH100,8xNDR -n 32 --plan x=2,data=rest --batch 64 --time 00:30:00
+
+    The settings of Frontier, Perlmutter, Alps and LUMI are those that the centres document, each
+    with its source (simgpt/sites). Comments state the prediction, from which the time limit follows
+    if none is given. The job is not submitted.
+    """
+    question = question_of(model, machine, how)
+    _check_runs(question)
+    site = sites()[how["site"]] if how["site"] else site_of(question.machine.name)
+    prediction = question.predicted()
+    if not prediction.memory.fits:
+        raise JobCannotRunError(f"{question.gpt.name} with {question.plan} {what_fits(prediction)}")
+    job = _job(question, prediction, site, (model, machine), how)
+    script = job_script(site, job)
+    record = {
+        "site": site.name,
+        "nodes": job.nodes,
+        "ranks_per_node": job.ranks_per_node,
+        "limit_s": job.limit_s,
+        "script": script,
+        "predicted": prediction.as_dict(),
+        **asked(model, machine, how, prediction.stack),
+    }
+    options.answer(script, record, as_json=as_json, output=output)
+    _comment(site, job, prediction, how["steps"])
+
+
+command = asked_as_predict(command)
+
+
+def _check_runs(question: StepQuestion) -> None:
+    """Refuse what `simgpt run` does not train."""
+    stack = question.job.stack
+    if stack.name != "simgpt" or stack.fp8 or stack.context > 1:
+        raise JobCannotRunError(
+            f"a job script runs `simgpt run`, which trains with simgpt's own executor, without fp8 "
+            f"and cp; leave out --stack {stack.name} and these"
+        )
+
+
+def _job(
+    question: StepQuestion,
+    prediction: Prediction,
+    site: Site,
+    names: tuple[str, str],
+    how: dict[str, Any],
+) -> JobRequest:
+    per_node, ranks = question.machine.node.devices, question.plan.grid.ranks
+    if site.devices_per_node not in (0, per_node):
+        raise JobCannotRunError(
+            f"nodes of {site.title} have {site.devices_per_node} devices, those of "
+            f"{question.machine.name} {per_node}"
+        )
+    nodes = nodes_of(ranks, per_node)
+    steps = how["steps"]
+    limit = limit_of(prediction.range.high_s, steps)
+    return JobRequest(
+        name=job_name(question.gpt.name),
+        nodes=nodes,
+        ranks_per_node=ranks // nodes,
+        is_full=ranks // nodes == per_node,
+        limit_s=seconds_of(how["limit"]) if how["limit"] is not None else limit,
+        words=_words(question, *names, how),
+        about=tuple(_about(prediction, steps)),
+        setup=tuple(shell_line(line) for line in how["setup"]),
+        account=slurm_name(how["account"], "account") if how["account"] is not None else "",
+        partition=slurm_name(how["partition"], "partition") if how["partition"] is not None else "",
+    )
+
+
+def _words(
+    question: StepQuestion, model: str, machine: str, how: dict[str, Any]
+) -> tuple[str, ...]:
+    """What `simgpt run` is asked: the plan as it was predicted, and the machine to predict beside
+    it, unless --set changed that one."""
+    fields = [word for field in how["model_fields"] for word in ("--model-set", field)]
+    plan, steps = question.plan, how["steps"]
+    beside = ["--no-predict"] if how["settings"] else ["-m", machine]
+    words = [model, *fields, "--plan", str(plan), "--batch", f"{plan.batch}", "--steps", f"{steps}"]
+    return tuple(map(one_line, (*words, *beside)))
+
+
+def _about(prediction: Prediction, steps: int) -> list[str]:
+    """The prediction, in comments."""
+    memory, within, step = prediction.memory, prediction.range, tables.seconds(prediction.step_s)
+    span = f"{tables.seconds(within.low_s)} to {tables.seconds(within.high_s)}"
+    all_s = steps * prediction.step_s
+    return [
+        f"{prediction.gpt.name} on {tables.several(prediction.devices, 'device')} of "
+        f"{prediction.machine}, written by simgpt sbatch",
+        f"plan {prediction.plan}, batch of {tables.several(prediction.plan.batch, 'sequence')}",
+        f"predicted: {step} a step (8 of 10 such steps: {span}), "
+        f"{tables.gib(memory.peak_bytes)} of {tables.gib(memory.capacity_bytes)} per device",
+        f"{tables.several(steps, 'step')}: {tables.seconds(all_s)}, "
+        f"{tables.hours(steps * prediction.cost.node_s_per_step)} node-hours",
+    ]
+
+
+def _comment(site: Site, job: JobRequest, prediction: Prediction, steps: int) -> None:
+    """What the user should know of the script: on stderr."""
+    if site.account and not job.account:
+        options.note(f"{site.title} charges jobs to a project: give --account, here or to sbatch")
+    if job.limit_s < prediction.step_s * steps:
+        options.note(
+            f"the time limit of {time_text(job.limit_s)} is shorter than the "
+            f"{time_text(prediction.step_s * steps)} that {tables.several(steps, 'step')} are "
+            "predicted to take"
+        )

@@ -1,0 +1,97 @@
+"""`simgpt compare` as people and programs read it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.simgpt.face import assert_golden, simgpt
+
+ROOT = Path(__file__).resolve().parents[3]
+JOBS = "tests/validation/jobs"
+MODEL = ("llama-3.1-8b", "-m", "8x8xH100,8xNDR", "-n", "64")
+MEGATRON = (*MODEL, "--stack", "megatron-core", "--plan", "tp=2,dp=rest,mbs=1,sp=true")
+TITAN = (*MODEL, "--stack", "torchtitan", "--plan", "fsdp=true,dp=rest,mbs=1", "--batch", "64")
+TINY = ("tiny-2m", "-m", "host", "--plan", "data=2,precision=fp32", "--batch", "16")
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "compare-megatron.txt",
+            ("docs/samples/megatron-lm-invented.log", *MEGATRON, "--batch", "256"),
+        ),
+        ("compare-torchtitan.txt", ("docs/samples/torchtitan-invented.log", *TITAN)),
+        ("compare-run.txt", (f"{JOBS}/tiny-2m-run.json", *TINY)),
+        ("compare-trace.txt", (f"{JOBS}/tiny-2m-rank0-shrunk.json.gz", *TINY)),
+    ],
+)
+def test_a_comparison_reads_as_its_golden_file(name: str, words: tuple[str, ...]) -> None:
+    said = simgpt("compare", *words)
+    assert (said.status, said.err) == (0, "")
+    assert max(map(len, said.out.splitlines())) <= 100
+    assert_golden(name, said.out)
+
+
+def test_the_json_has_the_prediction_of_predict_and_the_measured_step() -> None:
+    told = json.loads(simgpt("predict", *MEGATRON, "--batch", "256", "--json").out)
+    log = "docs/samples/megatron-lm-invented.log"
+    found = json.loads(simgpt("compare", log, *MEGATRON, "--batch", "256", "--json").out)
+    predicted = found["predicted"]
+    assert {key: told[key] for key in predicted if key != "anatomy"} == {
+        key: value for key, value in predicted.items() if key != "anatomy"
+    }
+    measured = found["measured"]
+    assert (measured["steps"], measured["left_out"]) == (11, 5)
+    assert found["error"] == pytest.approx(told["step_s"] / measured["median_s"] - 1)
+    assert found["within_range"] is (
+        told["low_step_s"] <= measured["median_s"] <= told["high_step_s"]
+    )
+    assert found["asked"]["stack"] == "megatron-core"
+
+
+def test_another_batch_than_the_jobs_is_said_before_all_else() -> None:
+    log = "docs/samples/megatron-lm-invented.log"
+    found = json.loads(simgpt("compare", log, *MEGATRON, "--batch", "128", "--json").out)
+    assert found["differences"] == ["the job's batch is 256 sequences, the prediction's 128"]
+    assert found["causes"] == [f"{found['differences'][0]}: these are two different steps"]
+
+
+def test_a_batch_of_sequences_that_are_split_over_devices_is_the_users() -> None:
+    log, plan = "docs/samples/megatron-lm-invented.log", "tp=2,cp=2,dp=rest,mbs=1,sp=true"
+    words = (*MODEL, "--stack", "megatron-core", "--plan", plan, "--batch", "256", "--json")
+    assert json.loads(simgpt("compare", log, *words).out)["differences"] == []
+
+
+def test_the_warm_up_can_be_chosen() -> None:
+    log = "docs/samples/megatron-lm-invented.log"
+    words = (*MEGATRON, "--batch", "256", "--json", "--warm-up")
+    found = json.loads(simgpt("compare", log, *words, "1").out)
+    assert (found["measured"]["steps"], found["measured"]["left_out"]) == (15, 1)
+    said = simgpt("compare", log, *words, "16")
+    assert (said.status, "--warm-up 0" in said.sentence) == (2, True)
+
+
+@pytest.mark.parametrize("log", ["no-such.log", "docs", "README.md"])
+def test_what_is_no_log_is_refused_in_a_sentence(log: str) -> None:
+    said = simgpt("compare", log, *TINY)
+    assert said.status == 2
+    assert log in said.sentence
+
+
+def test_a_rank_that_the_plan_does_not_have_has_no_parts(tmp_path: Path) -> None:
+    mark = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 9}
+    trace = {"distributedInfo": {"rank": 7, "world_size": 8}, "traceEvents": [mark]}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace), encoding="utf-8")
+    found = json.loads(simgpt("compare", str(path), *TINY, "--json").out)
+    assert found["predicted"]["anatomy"] is None
+    assert found["measured"]["remarks"][-1] == ("the trace is of rank 7, and the plan has 2 ranks")

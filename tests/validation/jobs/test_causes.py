@@ -1,0 +1,123 @@
+"""Which causes are named for a measured step of known parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import simgpt as api
+from validation.jobs.anatomy import Anatomy, Communicator
+from validation.jobs.causes import AS_PREDICTED
+from validation.jobs.comparison import JobComparison
+from validation.jobs.measured_job import LoggedSteps, MeasuredJob, statistics
+
+TOLD = api.predict("tiny-1m", "frontier", "data=8", batch=16)
+GATHER, SUM = Communicator("all_gather", 8), Communicator("all_reduce", 8)
+PREDICTED = Anatomy(
+    steps=1,
+    step_s=1.0,
+    classes_s={"matmul": 0.5, "attention": 0.1, "elementwise": 0.15, "optimizer": 0.05},
+    communicators_s={GATHER: 0.3, SUM: 0.1},
+    compute_s=0.8,
+    overlapped_s=0.2,
+    exposed_s=0.2,
+    idle_s=0.0,
+)
+
+
+def compared(measured: Anatomy | None, *steps: float, **job: Any) -> JobComparison:
+    """A step that is predicted to take 1 s, beside measured ones."""
+    seconds = steps or (measured.step_s if measured else 1.0,)
+    entries = tuple(LoggedSteps(n, n, s) for n, s in enumerate(seconds, start=1))
+    mine = MeasuredJob("test", entries, warm_up=0, anatomy=measured, **job)
+    told = replace(TOLD, step_s=1.0)
+    return JobComparison(mine, statistics(mine), told, PREDICTED if measured else None, batch=16)
+
+
+def test_a_step_as_predicted_has_no_causes() -> None:
+    assert compared(PREDICTED).causes == (AS_PREDICTED,)
+
+
+def test_slow_kernels_are_named_with_the_class_that_is_off_most() -> None:
+    classes = {**PREDICTED.classes_s, "matmul": 0.62, "attention": 0.124}
+    slow = replace(PREDICTED, step_s=1.144, compute_s=0.944, classes_s=classes)
+    assert compared(slow).causes == (
+        "compute is 18 % slower than predicted, communication as predicted, most of it matmul (1.2 "
+        "times the prediction): kernels or clocks",
+    )
+
+
+def test_compute_of_more_than_twice_the_prediction_is_a_multiple_of_it() -> None:
+    slow = replace(PREDICTED, step_s=2.6, compute_s=2.4)
+    assert compared(slow).causes[0].startswith("compute takes 3.0 times the prediction, comm")
+
+
+def test_kernels_that_are_faster_than_predicted_are_the_machines_files_fault() -> None:
+    classes = {**PREDICTED.classes_s, "elementwise": 0.05}
+    (said,) = compared(replace(PREDICTED, compute_s=0.7, classes_s=classes)).causes
+    assert said.startswith("compute is 13 % faster than predicted")
+    assert "most of it elementwise (0.3 times the prediction)" in said
+
+
+def test_communication_that_nothing_hides_any_more_is_put_down_to_overlap() -> None:
+    bare = replace(PREDICTED, step_s=1.2, overlapped_s=0.0, exposed_s=0.4)
+    assert compared(bare).causes == (
+        "exposed communication is 2.0 times the prediction: all communication takes the time that "
+        "was predicted, so overlap is off?",
+    )
+
+
+def test_slow_collectives_are_named() -> None:
+    slow = replace(PREDICTED, step_s=1.4, exposed_s=0.6, communicators_s={GATHER: 0.35, SUM: 0.45})
+    assert compared(slow).causes == (
+        "exposed communication is 3.0 times the prediction: slower collectives, or waiting for "
+        "other ranks in them, most of it all_reduce of 8 (4.5 times the prediction)",
+    )
+
+
+def test_an_idle_device_waits_for_its_host() -> None:
+    (said,) = compared(replace(PREDICTED, step_s=1.25, idle_s=0.25)).causes
+    assert said.startswith("the device is idle for 20 % of the step")
+
+
+def test_steps_that_scatter_are_said() -> None:
+    """Of eleven steps, p10 and p90 are the second and the tenth."""
+    found = compared(None, *(1.0,) * 9, 1.4, 1.5)
+    assert found.causes[0].startswith("steps scatter: p90 is 1.4 times p10")
+
+
+@pytest.mark.parametrize(("peak_of", "is_said"), [("allocated", True), ("reserved", False)])
+def test_more_memory_than_predicted_is_said_of_what_is_allocated(
+    peak_of: str, is_said: bool
+) -> None:
+    peak = 1.3 * TOLD.memory.peak_bytes
+    (said,) = compared(PREDICTED, peak_bytes=peak, peak_of=peak_of).causes
+    assert said.startswith("peak memory is 30 % more than predicted") == is_said
+
+
+@pytest.mark.parametrize(
+    "job", [{"batch": 32}, {"ranks": 16}, {"plan": "x=2"}], ids=["batch", "ranks", "plan"]
+)
+def test_of_two_different_steps_nothing_else_is_said(job: dict[str, Any]) -> None:
+    (said,) = compared(replace(PREDICTED, idle_s=0.5), **job).causes
+    assert said.endswith("these are two different steps")
+
+
+def test_a_step_out_of_its_range_without_parts_asks_for_a_trace() -> None:
+    found = compared(None, 3.0)
+    assert not found.is_within
+    assert found.causes == (
+        "the step is slower than its range, and this log does not say where: compare a trace of "
+        "torch.profiler",
+    )
+
+
+def test_where_a_trace_has_no_group_sizes_kinds_are_compared() -> None:
+    """Two gathers of 0.1 s without a size, beside 0.3 s predicted of gathers of 8."""
+    bare = replace(PREDICTED, communicators_s={Communicator("all_gather"): 0.2, SUM: 0.1})
+    rows = compared(bare).kernels()[4:]
+    assert rows == [("all_gather", 0.2, 0.3), ("all_reduce", 0.1, 0.1)]
+    sized = compared(replace(PREDICTED, communicators_s={GATHER: 0.2})).kernels()[4:]
+    assert sized == [("all_gather of 8", 0.2, 0.3), ("all_reduce of 8", 0.0, 0.1)]

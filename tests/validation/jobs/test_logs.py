@@ -1,0 +1,149 @@
+"""Steps from the logs of frameworks; all numbers are invented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from validation.jobs.errors import LogError
+from validation.jobs.log_lines import read_log
+from validation.jobs.measured_job import LoggedSteps, MeasuredJob, statistics
+from validation.jobs.reading import read_job
+from validation.jobs.records import read_lines
+
+MEGATRON = (
+    " [2026-01-15 10:00:00] iteration {step:8d}/     500 | consumed samples:         2560 | "
+    "elapsed time per iteration ({unit}): {time} | throughput per GPU (TFLOP/s/GPU): 400.0 | "
+    "learning rate: 1.5E-05 | global batch size:   256 | loss scale: 1.0 |\n"
+)
+TITAN = (
+    "[rank{rank}]:\x1b[31mstep: {step:2}  \x1b[32mloss: 11.00000  \x1b[38;2;1;2;3mgrad_norm:  2.5  "
+    "\x1b[36mmemory: {gib:5.2f}GiB(50.00%)  \x1b[34mtps: {tps:,}  \x1b[36mtflops: 300.50  "
+    "\x1b[35mmfu: 30.38%\x1b[39m\n"
+)
+
+
+def megatron(*steps: tuple[int, float], unit: str = "ms") -> str:
+    return "".join(MEGATRON.format(step=n, time=f"{t:.1f}", unit=unit) for n, t in steps)
+
+
+def read(text: str, tokens: float = 8192.0) -> MeasuredJob:
+    return read_log(text, "train.log", tokens)
+
+
+def test_megatrons_iterations_are_steps_in_milliseconds() -> None:
+    job = read(megatron((1, 9000.0), (2, 1500.0), (3, 1250.0)))
+    assert job.entries == (
+        LoggedSteps(1, 1, 9.0, 400e12),
+        LoggedSteps(2, 2, 1.5, 400e12),
+        LoggedSteps(3, 3, 1.25, 400e12),
+    )
+    assert (job.kind, job.batch) == ("log of Megatron-LM", 256)
+
+
+def test_megatrons_memory_and_timers_are_read() -> None:
+    text = megatron((1, 1000.0)) + (
+        "[Rank 0] (after 1 iterations) memory (MB) | allocated: 100.00 | max allocated: 2048.00 | "
+        "reserved: 4096.00 | max reserved: 4096.00\n"
+        "(min, max) time across ranks (ms):\n"
+        "    forward-backward ...............................: (900.00, 950.00)\n"
+    )
+    job = read(text)
+    assert (job.peak_bytes, job.peak_of) == (2 * 2**30, "allocated")
+    assert job.timers_s == {"forward-backward": pytest.approx(0.95)}
+
+
+def test_seconds_and_tflops_as_megatron_deepspeed_logs_them() -> None:
+    text = (
+        " iteration        7/     500 | consumed samples: 1 | "
+        "elapsed time per iteration (s): 14.67 | samples per second: 69.8 | TFLOPs: 105.09 |\n"
+    )
+    (step,) = read(text).entries
+    assert (step.last, step.step_s) == (7, 14.67)
+    assert step.flops_per_s == pytest.approx(105.09e12)
+
+
+def test_torchtitans_tokens_per_second_are_seconds_of_a_devices_tokens() -> None:
+    lines = [
+        TITAN.format(rank=r, step=s, tps=1024 * (1 + r), gib=10 + s)
+        for s in (1, 10, 20)
+        for r in (0, 1)
+    ]
+    job = read("".join(lines))
+    assert [(e.first, e.last, e.step_s) for e in job.entries] == [
+        (1, 1, 8),
+        (2, 10, 8),
+        (11, 20, 8),
+    ]
+    assert (job.peak_bytes, job.peak_of) == (30 * 2**30, "reserved")
+    assert job.entries[0].flops_per_s == 300.5e12
+    assert "of 2 ranks in the log one counts" in job.remarks
+
+
+def test_a_number_in_a_line_that_is_cut_off_does_not_count() -> None:
+    text = megatron((1, 1000.0), (2, 1234.5))
+    cut = text[: text.rindex("1234.5") + 3]
+    assert [each.last for each in read(cut).entries] == [1]
+
+
+def test_steps_of_the_warm_up_are_left_out_after_every_start() -> None:
+    """Two starts of eight steps each: with three left out of each, ten are counted."""
+    steps = [(n, 1000.0 * n) for n in range(1, 9)] + [(n, 10.0) for n in range(5, 13)]
+    job = read(megatron(*steps))
+    assert job.starts == (1, 5)
+    found = statistics(job, 3)
+    assert found.steps + found.left_out == 16
+    assert found.lines == len([n for n in range(1, 9) if n in (4, 8)]) + 5
+
+
+def test_a_line_that_averages_a_step_of_the_warm_up_is_left_out() -> None:
+    """Lines of ten steps each, of a job that went on from step 100."""
+    job = read(megatron((110, 9000.0), (120, 1000.0), (130, 1200.0), (140, 1400.0)))
+    assert job.starts == (101,)
+    found = statistics(job)
+    assert (found.steps, found.left_out, found.median_s) == (30, 10, 1.2)
+    assert found.p10_s == pytest.approx(1.04)
+    assert found.p90_s == pytest.approx(1.36)
+
+
+def test_a_job_of_warm_up_alone_is_refused() -> None:
+    with pytest.raises(LogError, match="all 3 measured steps are among the first 5"):
+        statistics(read(megatron((1, 1.0), (2, 1.0), (3, 1.0))))
+
+
+def test_json_lines_have_steps_memory_and_rates() -> None:
+    text = '{"step": 1, "step_s": 2.5, "loss": 3}\n{"step": 2, "step_s": 1.5, "peak_bytes": 7}\n'
+    job = read_lines(text, "steps.jsonl")
+    assert [each.step_s for each in job.entries] == [2.5, 1.5]
+    assert job.peak_bytes == 7
+    from_0 = read_lines(
+        text.replace('"step": 1', '"step": 0').replace('"step": 2', '"step": 1'), "s"
+    )
+    assert from_0.entries == job.entries
+    cut = read_lines(text + '{"step": 3, "st', "steps.jsonl")
+    assert (cut.entries, cut.remarks) == (
+        job.entries,
+        ("the last line is cut off, and was left out",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is empty"),
+        ("hello\n", "has no steps: no line with"),
+        ('{"step": 1, "step_s": -1}\n', "step_s = -1 is no number above 0"),
+        ('{"step": 1.5, "step_s": 1}\n', "is no step"),
+        ('{"step": 1, "step_s": 1}\n[]\n', "line 2 of .* is no step"),
+        ('{"step": 1, "step_s": 1}\n{"step": 2,\n{}\n', "line 2 of .* is not valid JSON"),
+        ('{"a": 1}\n', "is no answer of `simgpt run --json`"),
+        ('{"steps_s": ["a"]}', "steps_s = 'a' is no number above 0"),
+        ('{"steps_s": [1.0,', "is not valid JSON"),
+    ],
+)
+def test_what_is_no_log_is_refused_in_a_sentence(text: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(LogError, match=why):
+        read_job(path, 1.0)

@@ -1,0 +1,110 @@
+"""A measured job beside the prediction of its step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.predict import Prediction
+from validation.jobs.anatomy import BESIDE, CLASSES, COMPUTE, EXPOSED, IDLE, Anatomy
+from validation.jobs.causes import causes
+from validation.jobs.measured_job import MeasuredJob, StepStatistics
+
+
+@dataclass(frozen=True)
+class JobComparison:
+    """A job, its steps that count, and what was predicted; `anatomy` is that of the predicted step,
+    where the job has one and the step is not too long to be simulated op by op. `batch` and `ranks`
+    are those of the question, before sequences are split over devices."""
+
+    job: MeasuredJob
+    steps: StepStatistics
+    prediction: Prediction
+    anatomy: Anatomy | None
+    batch: int
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> float:
+        """Relative error of the predicted step: positive where it is too long."""
+        return self.prediction.step_s / self.steps.median_s - 1
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the measured median lies in the predicted range of eight of ten steps."""
+        within = self.prediction.range
+        return within.low_s <= self.steps.median_s <= within.high_s
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """How the job's question differs from that of the prediction, as far as the log says."""
+        return tuple(self._differences())
+
+    def _differences(self) -> Iterator[str]:
+        job, asked = self.job, self.prediction
+        if job.batch is not None and job.batch != self.batch:
+            yield f"the job's batch is {job.batch:,} sequences, the prediction's {self.batch:,}"
+        if job.ranks is not None and job.ranks != asked.devices:
+            yield f"the job had {job.ranks:,} ranks, the prediction has {asked.devices:,}"
+        if job.plan and job.plan != str(asked.plan):
+            yield f"the job's plan was {job.plan}, the prediction's is {asked.plan}"
+
+    def parts(self) -> list[tuple[str, float, float]]:
+        """Of a step with an anatomy, the name of each part of its time line, and its measured and
+        predicted seconds."""
+        measured, predicted = self.job.anatomy, self.anatomy
+        if measured is None or predicted is None:
+            return []
+        return [
+            (COMPUTE, measured.compute_s, predicted.compute_s),
+            (EXPOSED, measured.exposed_s, predicted.exposed_s),
+            (IDLE, measured.idle_s, predicted.idle_s),
+            (BESIDE, measured.overlapped_s, predicted.overlapped_s),
+        ]
+
+    def kernels(self) -> list[tuple[str, float, float]]:
+        """Of a step with an anatomy, the same for its classes of compute and its communicators;
+        these by kind alone where the trace does not have the sizes of all groups."""
+        measured, predicted = self.job.anatomy, self.anatomy
+        if measured is None or predicted is None:
+            return []
+        rows = [(name, measured.classes_s[name], predicted.classes_s[name]) for name in CLASSES]
+        both = measured.communicators_s, predicted.communicators_s
+        if any(not each.ranks and each.kind in _sized(predicted) for each in both[0]):
+            both = measured.by_kind(), predicted.by_kind()
+        names = sorted({*both[0], *both[1]})
+        return rows + [(str(n), both[0].get(n, 0.0), both[1].get(n, 0.0)) for n in names]
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """What most likely makes the job differ from its prediction, in sentences."""
+        return causes(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison as it stands in JSON."""
+        job, prediction = self.job, self.prediction
+        return {
+            "measured": {
+                "kind": job.kind,
+                **self.steps.as_dict(),
+                "peak_bytes": job.peak_bytes,
+                "peak_of": job.peak_of if job.peak_bytes is not None else None,
+                "timers_s": dict(job.timers_s),
+                "anatomy": job.anatomy.as_dict() if job.anatomy is not None else None,
+                "remarks": [*job.remarks, *self.remarks],
+            },
+            "predicted": {
+                **prediction.as_dict(),
+                "anatomy": self.anatomy.as_dict() if self.anatomy is not None else None,
+            },
+            "error": self.error,
+            "within_range": self.is_within,
+            "differences": list(self.differences),
+            "causes": list(self.causes),
+        }
+
+
+def _sized(predicted: Anatomy) -> set[str]:
+    """The kinds of communication whose groups have sizes in the prediction."""
+    return {each.kind for each in predicted.communicators_s if each.ranks}

@@ -1,0 +1,152 @@
+"""A job's steps from the log of Megatron-LM, of what builds on it, or of torchtitan.
+
+Sources of the formats: github.com/NVIDIA/Megatron-LM, megatron/training/training.py (training_log),
+megatron/training/utils/common_utils.py (report_memory), megatron/core/timers.py;
+github.com/microsoft/Megatron-DeepSpeed, megatron/training.py (seconds, `TFLOPs`);
+github.com/pytorch/torchtitan, torchtitan/components/metrics.py (log).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from validation.jobs.errors import LogError
+from validation.jobs.measured_job import LoggedSteps, MeasuredJob, numbered
+
+_NUMBER = r"([\d,]+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_RANK = re.compile(r"^\s*\[?(?:rank|default)?(\d{1,7})\]?:")  # as torchrun and srun --label do
+# A number counts only with what follows it, since a line may be cut off within one.
+_ITERATION = re.compile(rf"iteration\s+(\d{{1,12}})/\s*\d+ \|.*?elapsed time per iteration "
+                        rf"\((ms|s)\): {_NUMBER} \|")  # fmt: skip
+_RATE = re.compile(rf"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs): {_NUMBER} \|")
+_BATCH = re.compile(r"global batch size:\s*(\d{1,12}) \|")
+_ALLOCATED = re.compile(rf"\| max allocated: {_NUMBER} \|")
+_TIMER = re.compile(rf"^\s*([\w-]+) \.{{2,}}: \({_NUMBER}, {_NUMBER}\)\s*$")
+_STEP = re.compile(rf"\bstep:\s*(\d{{1,12}})\s+loss:.*?\b(?:tps|wps): {_NUMBER}\s+\S")
+_RESERVED = re.compile(rf"memory:\s*{_NUMBER}GiB")
+_TFLOPS = re.compile(rf"tflops: {_NUMBER}\s+mfu")
+MEGATRON, TORCHTITAN = "log of Megatron-LM", "log of torchtitan"
+MOST_LINE = 10_000  # characters of a line that are looked at
+LEAST_NUMBER, LONGEST_S = 1e-30, 1e9  # more is no step's time
+UNITS_S = {"ms": 1e-3, "s": 1.0}
+MIB, GIB, TERA = 2**20, 2**30, 1e12
+
+
+@dataclass
+class _Found:
+    """What a log's lines gave: for each its step, seconds (or tokens/s of a device) and FLOP/s."""
+
+    lines: list[tuple[int, float, float | None]] = field(default_factory=list)
+    peaks: list[float] = field(default_factory=list)
+    batches: dict[int, None] = field(default_factory=dict)
+    timers: dict[str, list[float]] = field(default_factory=dict)
+
+
+def read_log(text: str, name: str, tokens_per_device: float) -> MeasuredJob:
+    """The job of a log's text.
+
+    torchtitan logs tokens per second and device, of which `tokens_per_device` are a step. Where
+    lines of several ranks are in one log, those of the first rank that logged a step count.
+    """
+    lines = [_COLOURS.sub("", line[:MOST_LINE]) for line in text.splitlines()]
+    for kind, pattern in ((MEGATRON, _ITERATION), (TORCHTITAN, _STEP)):
+        mine, others = _of_one_rank(lines, pattern)
+        is_megatron = kind == MEGATRON
+        found = _megatron(mine) if is_megatron else _torchtitan(mine, tokens_per_device)
+        if found.lines:
+            return _job(kind, found, others)
+    raise LogError(
+        f"{name} has no steps: no line with `elapsed time per iteration (ms):` as Megatron-LM logs "
+        "them, none with `step:` and `tps:` as torchtitan does"
+    )
+
+
+def _of_one_rank(lines: Sequence[str], pattern: re.Pattern[str]) -> tuple[list[str], int]:
+    """The lines of the first rank that logged a step, and how many other ranks there are; none
+    where no line has a step."""
+    logged = [_rank_of(line) for line in lines if pattern.search(line)]
+    if not logged:
+        return [], 0
+    return [line for line in lines if _rank_of(line) == logged[0]], len(set(logged)) - 1
+
+
+def _rank_of(line: str) -> str:
+    found = _RANK.match(line)
+    return found[1] if found else ""
+
+
+def _megatron(lines: Sequence[str]) -> _Found:
+    found = _Found()
+    for line in lines:
+        if step := _ITERATION.search(line):
+            step_s, rate = _number(step[3]) * UNITS_S[step[2]], _RATE.search(line)
+            flops_per_s = _number(rate[1]) * TERA if rate else None
+            found.lines += [(int(step[1]), step_s, flops_per_s)] if _is_time(step_s) else []
+            if batch := _BATCH.search(line):
+                found.batches[int(batch[1])] = None
+        elif peak := _ALLOCATED.search(line):
+            found.peaks.append(_number(peak[1]) * MIB)
+        elif timer := _TIMER.match(line):
+            found.timers.setdefault(timer[1], []).append(_number(timer[3]) * 1e-3)
+    return found
+
+
+def _torchtitan(lines: Sequence[str], tokens_per_device: float) -> _Found:
+    found = _Found()
+    for line in lines:
+        if step := _STEP.search(line):
+            rate, peak = _TFLOPS.search(line), _RESERVED.search(line)
+            step_s = tokens_per_device / max(_number(step[2]), LEAST_NUMBER)
+            flops_per_s = _number(rate[1]) * TERA if rate else None
+            found.lines += [(int(step[1]), step_s, flops_per_s)] if _is_time(step_s) else []
+            found.peaks += [_number(peak[1]) * GIB] if peak else []
+    return found
+
+
+def _job(kind: str, found: _Found, others: int) -> MeasuredJob:
+    entries, starts = numbered(found.lines)
+    is_megatron = kind == MEGATRON
+    batches = list(found.batches)
+    return MeasuredJob(
+        kind=kind,
+        entries=entries,
+        starts=starts,
+        peak_bytes=max(found.peaks, default=None),
+        peak_of="allocated" if is_megatron else "reserved",
+        batch=batches[0] if len(batches) == 1 else None,
+        timers_s={name: float(np.median(values)) for name, values in found.timers.items()},
+        remarks=tuple(_remarks(kind, entries, starts, others, batches)),
+    )
+
+
+def _remarks(
+    kind: str,
+    entries: Sequence[LoggedSteps],
+    starts: Sequence[int],
+    others: int,
+    batches: Sequence[int],
+) -> Iterator[str]:
+    most = max(each.last - each.first + 1 for each in entries)
+    if most > 1:
+        yield f"a line of the log is the mean of up to {most:,} steps: single steps scatter more"
+    if len(starts) > 1:
+        yield f"the job started {len(starts):,} times, the last time before step {starts[-1]:,}"
+    if others:
+        yield f"of {others + 1:,} ranks in the log one counts"
+    if len(batches) > 1:
+        yield f"the batch size changes, from {batches[0]:,} to {batches[-1]:,} sequences"
+    if kind == TORCHTITAN:
+        yield "seconds are those of the step's tokens at the logged tokens/s"
+
+
+def _is_time(seconds: float) -> bool:
+    return 0 < seconds < LONGEST_S
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))

@@ -1,0 +1,85 @@
+"""A job's steps from a file that a program wrote: JSON lines of steps, or `simgpt run --json`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from topologies.files.reading import UserFile
+from topologies.files.schema import LEAST_NUMBER, MOST_NUMBER
+from validation.jobs.errors import LogError
+from validation.jobs.measured_job import LoggedSteps, MeasuredJob, numbered
+
+LOG = UserFile("log", LogError, most_bytes=256 * 2**20)
+MOST_STEP = 10**9
+KEYS = "step, step_s, and, where known, peak_bytes and flops_per_s_per_device"
+
+
+def read_lines(text: str, name: str) -> MeasuredJob:
+    """The job of lines like {"step": 7, "step_s": 1.25}, steps numbered from 0 or 1.
+
+    A line may have `peak_bytes` of memory allocated on one device, and `flops_per_s_per_device`;
+    what else it has is not looked at. A last line without its end is left out, and said.
+    """
+    whole, newline, rest = text.rpartition("\n")
+    is_cut = bool(rest.strip()) and not rest.rstrip().endswith("}")
+    lines = whole if is_cut else whole + newline + rest
+    found, peaks = [], []
+    for number, line in enumerate(lines.splitlines(), start=1):
+        if line.strip():
+            origin = f"line {number} of {name}"
+            record = LOG.parsed(line, origin)
+            step = record.get("step") if isinstance(record, dict) else None
+            seconds = _positive(record, "step_s", origin)
+            if type(step) is not int or not 0 <= step <= MOST_STEP or seconds is None:
+                raise LogError(f"{origin} is no step; a line has {KEYS}")
+            rate = _positive(record, "flops_per_s_per_device", origin)
+            found.append((step, seconds, rate))
+            peak = _positive(record, "peak_bytes", origin)
+            peaks += [] if peak is None else [peak]
+    if not found:
+        raise LogError(f"{name} has no steps; a line has {KEYS}")
+    first = 0 if min(step for step, _, _ in found) else 1
+    entries, starts = numbered([(step + first, seconds, rate) for step, seconds, rate in found])
+    return MeasuredJob(
+        kind="JSON lines of steps",
+        entries=entries,
+        starts=starts,
+        peak_bytes=max(peaks, default=None),
+        remarks=("the last line is cut off, and was left out",) if is_cut else (),
+    )
+
+
+def read_run(text: str, name: str) -> MeasuredJob:
+    """The job of what `simgpt run --json` wrote."""
+    record = LOG.parsed(text, name)
+    steps = record.get("steps_s") if isinstance(record, dict) else None
+    if not isinstance(steps, list) or not steps:
+        raise LogError(f"{name} is no answer of `simgpt run --json`: it has no list steps_s")
+    seconds = [_positive({"steps_s": each}, "steps_s", name) for each in steps]
+    return MeasuredJob(
+        kind="answer of simgpt run",
+        entries=tuple(LoggedSteps(n, n, s) for n, s in enumerate(seconds, start=1) if s),
+        peak_bytes=_positive(record, "peak_bytes", name),
+        batch=_batch(record),
+        plan=str(record.get("plan_string", "")),
+        ranks=record["ranks"] if type(record.get("ranks")) is int else None,
+    )
+
+
+def _batch(record: Mapping[str, Any]) -> int | None:
+    plan = record.get("plan")
+    batch = plan.get("batch") if isinstance(plan, dict) else None
+    return batch if type(batch) is int else None
+
+
+def _positive(record: Any, key: str, origin: str) -> float | None:
+    """A number above 0 of a record; none where it is not there or null."""
+    value = record.get(key) if isinstance(record, dict) else None
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not LEAST_NUMBER < value < MOST_NUMBER:
+        raise LogError(f"{origin}: {key} = {value!r} is no number above 0")
+    return float(value)

@@ -1,0 +1,157 @@
+"""A job's steps and kernels from a trace of torch.profiler, of one rank.
+
+Steps are what lies between the marks ProfilerStep#N, which torch.profiler sets where its `step()`
+is called: those on the device, where there are some, else those of the host. Kernels are those of
+the device; in a trace without one they are the host's outermost ops, and those of gloo.
+
+Source: github.com/pytorch/kineto, libkineto/src/output_json.cpp (fields and categories of events).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from topologies.files.printable import path_shown
+from validation.jobs.anatomy import Kernel, anatomy
+from validation.jobs.errors import LogError
+from validation.jobs.kernel_names import ISSUED, LIBRARIES, kernel_class
+from validation.jobs.measured_job import LoggedSteps, MeasuredJob
+from validation.jobs.trace_events import TraceEvents
+
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of work on a device
+HOST_OP, HOST_MARK, DEVICE_MARK = "cpu_op", "user_annotation", "gpu_user_annotation"
+OWN_PROCESS = re.compile(r"(?:measured|predicted|simulated) rank \d+")
+STEP_MARK = re.compile(r"ProfilerStep#(\d{1,9})")
+US = 1e-6  # of the trace's clock
+MOST_KERNELS = 10_000_000  # some 2 GB
+
+
+class Span(NamedTuple):
+    """When something ran, in seconds of the trace's clock."""
+
+    start_s: float
+    end_s: float
+
+
+@dataclass
+class _Trace:
+    """What of a trace is kept: work on devices, outermost ops of each thread of the host, what
+    communicates from the host, and the marks of steps by their number."""
+
+    device: list[Kernel] = field(default_factory=list)
+    host: dict[Any, list[tuple[Span, str]]] = field(default_factory=dict)
+    gloo: list[Kernel] = field(default_factory=list)
+    host_marks: dict[int, Span] = field(default_factory=dict)
+    device_marks: dict[int, Span] = field(default_factory=dict)
+    is_own: bool = False
+
+
+def read_trace(path: Path) -> tuple[MeasuredJob, int]:
+    """The job of a trace, and the rank that it was traced on (0, if the trace says none)."""
+    events = TraceEvents(path)
+    trace = _kept(events, path_shown(path))
+    marks = trace.device_marks or trace.host_marks
+    if trace.is_own:
+        raise LogError(
+            f"{path_shown(path)} is a timeline of simgpt's own, which `simgpt run --trace` and "
+            "`simgpt predict --trace` write; give what `simgpt run --json` writes, or a trace of "
+            "torch.profiler"
+        )
+    if not marks:
+        raise LogError(
+            f"{path_shown(path)} has no marks of steps (ProfilerStep#N), which torch.profiler sets "
+            "where the training loop calls its step() after each step"
+        )
+    kernels = trace.device or [*trace.gloo, *_outermost(trace.host)]
+    begin_s, end_s = marks[min(marks)].start_s, max(span.end_s for span in marks.values())
+    about = _distributed(events.about)
+    job = MeasuredJob(
+        kind="trace of torch.profiler",
+        entries=tuple(_steps(marks)),
+        warm_up=0,  # its schedule has a warm-up of its own
+        starts=(min(marks) + 1,),
+        ranks=about.get("world_size"),
+        anatomy=anatomy(kernels, begin_s, end_s, len(marks)),
+        remarks=() if trace.device else ("the trace has no device: its kernels are host ops",),
+    )
+    return job, about.get("rank", 0)
+
+
+def _steps(marks: Mapping[int, Span]) -> Iterator[LoggedSteps]:
+    """Each step from its mark's start to that of the next; the last to its own end."""
+    for number in sorted(marks):
+        span, after = marks[number], marks.get(number + 1)
+        end_s = span.end_s if after is None else after.start_s
+        yield LoggedSteps(number + 1, number + 1, end_s - span.start_s)
+
+
+def _kept(events: Iterable[Mapping[str, Any]], name: str) -> _Trace:
+    trace = _Trace()
+    classes: dict[Any, Any] = {}
+    for count, event in enumerate(events):
+        if count > MOST_KERNELS:
+            raise LogError(f"{name} has more than {MOST_KERNELS:,} events; trace fewer steps")
+        _keep(event, trace, classes)
+    return trace
+
+
+def _keep(event: Mapping[str, Any], trace: _Trace, classes: dict[Any, Any]) -> None:
+    name, category, arguments = event.get("name"), event.get("cat"), event.get("args")
+    arguments = arguments if isinstance(arguments, dict) else {}
+    if event.get("ph") == "M":
+        title = str(arguments.get("name", "")) if name == "process_name" else ""
+        trace.is_own |= OWN_PROCESS.fullmatch(title) is not None
+    span = _span(event)
+    if span is None or not isinstance(name, str):
+        return
+    mark = STEP_MARK.fullmatch(name)
+    if mark is not None:
+        if category in (HOST_MARK, DEVICE_MARK):
+            marks = trace.device_marks if category == DEVICE_MARK else trace.host_marks
+            marks[int(mark[1])] = span
+    elif category in DEVICE:
+        key = name, str(arguments.get("Group size", ""))
+        if key not in classes:
+            classes[key] = kernel_class(name, arguments)
+        trace.device.append(Kernel(classes[key], *span))
+    elif name.startswith(LIBRARIES[-1]):
+        trace.gloo.append(Kernel(kernel_class(name, arguments), *span))
+    elif category == HOST_OP and not trace.device and not name.startswith(ISSUED):
+        thread = str(event.get("pid")), str(event.get("tid"))
+        trace.host.setdefault(thread, []).append((span, classes.setdefault(name, name)))
+
+
+def _span(event: Mapping[str, Any]) -> Span | None:
+    """When a complete event ran; None of any other."""
+    start, duration = event.get("ts"), event.get("dur")
+    for each in (start, duration):
+        if isinstance(each, bool) or not isinstance(each, int | float) or not math.isfinite(each):
+            return None
+    assert isinstance(start, int | float) and isinstance(duration, int | float)
+    return Span(start * US, (start + max(duration, 0)) * US) if event.get("ph") == "X" else None
+
+
+def _outermost(threads: Mapping[Any, list[tuple[Span, str]]]) -> Iterator[Kernel]:
+    """The host's ops that no other op of their thread contains."""
+    for ops in threads.values():
+        over = -math.inf
+        for span, name in sorted(ops, key=lambda op: (op[0].start_s, -op[0].end_s)):
+            if span.start_s >= over:
+                over = span.end_s
+                yield Kernel(kernel_class(name, {}), *span)
+
+
+def _distributed(about: Mapping[str, Any]) -> dict[str, int]:
+    """Rank and number of ranks, as far as the trace has them."""
+    table = about.get("distributedInfo")
+    found = table if isinstance(table, dict) else {}
+    return {
+        key: found[key]
+        for key in ("rank", "world_size")
+        if type(found.get(key)) is int and 0 <= found[key] < 2**31
+    }
