@@ -20,6 +20,7 @@ from simulator.uncertainty.step_range import (
     Run,
     published_residuals,
 )
+from topologies.files.writing import figure_bytes, write_whole
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 NAME = 42  # characters of a source that the plot shows
@@ -91,7 +92,7 @@ def draw(known: PublishedResiduals, path: Path) -> None:
     ratios.axvline(1, color="#999999", linewidth=1, linestyle="--")
     ratios.set_yticks(range(len(sources)), [_short(each.source) for each in sources], fontsize=8)
     ratios.set(xlabel="measured over predicted step", title=f"Runs, and their range of {SHARE:.0%}")
-    figure.savefig(path, dpi=110)
+    write_whole(path, figure_bytes(figure, path.suffix, dpi=110))
 
 
 def _short(source: str) -> str:
