@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, flattened
-from simgpt.frameworks.shell import read_script
+from simgpt.frameworks.recipes import devices_of
+from simgpt.frameworks.scripts.shell import read_script
 from topologies.files.printable import path_shown
 from topologies.files.reading import UserFile
 
@@ -50,7 +51,8 @@ def read_file(path: Path, framework: str | None, defined: Mapping[str, str]) -> 
     if path.suffix in (*YAML, ".toml", ".json"):
         document = _document(path, origin)
         found = framework or _framework_of(document, origin)
-        return Described(found, _settings(document, found))
+        settings = _settings(document, found)
+        return Described(found, settings, devices_of(settings) if found == NEMO else None)
     if framework not in (None, MEGATRON):
         raise FrameworkError(f"{origin} is read as a script of Megatron-LM's, not of {framework}'s")
     launch = read_script(FILE.text(path), defined)

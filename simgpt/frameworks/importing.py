@@ -6,14 +6,32 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simgpt.frameworks import megatron
-from simgpt.frameworks.files import MEGATRON, Described, read_file
+from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
+from simgpt.frameworks.files import (
+    AXONN,
+    BRIDGE,
+    DEEPSPEED,
+    MEGATRON,
+    NEMO,
+    TORCHTITAN,
+    Described,
+    read_file,
+)
 from simgpt.frameworks.question import Question, question_of
 from simgpt.frameworks.reading import FrameworkError, Reading, Remark
+from simgpt.frameworks.recipes import arguments_of
 from topologies.files.reading import shipped_toml
 
 Reader = Callable[[Reading, int | None], None]
-READERS: Mapping[str, Reader] = {MEGATRON: megatron.read}
+READERS: Mapping[str, Reader] = {
+    MEGATRON: megatron.read,
+    TORCHTITAN: torchtitan.read,
+    DEEPSPEED: deepspeed.read,
+    AXONN: axonn.read,
+}
+RECIPES = (BRIDGE, NEMO)  # Megatron-LM's arguments under names of their own
+MEGATRON_DEEPSPEED = "megatron-deepspeed"  # the stack of a script with DeepSpeed's JSON
+UNTOLD = "it cannot be told here, so what depends on it is left out"
 
 
 def imported(
@@ -39,36 +57,55 @@ def question_from(
     model: str | None = None,
     changed: Mapping[str, Any],
 ) -> Question:
-    """The question of what files say, later ones before earlier ones."""
-    names = tuple(dict.fromkeys(each.framework for each in described))
-    if len(names) > 1:
-        raise FrameworkError(f"files of {' and '.join(names)} are not read as one; give one's")
-    own = [each.devices for each in described if each.devices is not None]
-    devices = devices or (own[-1] if own else None)
-    table = table_of(names[0])
-    settings = {name: value for each in described for name, value in each.settings.items()}
-    reading = Reading(table, settings)
-    READERS[names[0]](reading, devices)
-    reading.sort_rest()
-    left_out = [text for each in described for text in each.left_out]
-    why = "it cannot be told here, so what depends on it is left out"
-    conditions = tuple(Remark(text, "", why) for text in left_out)
+    """The question of what files say, later ones before earlier ones; DeepSpeed's JSON beside a
+    script of Megatron-LM's says what it says of Megatron-DeepSpeed."""
+    frameworks = tuple(dict.fromkeys(each.framework for each in described))
+    if len(frameworks) > 1 and set(frameworks) != {MEGATRON, DEEPSPEED}:
+        raise FrameworkError(f"files of {' and '.join(frameworks)} do not make one question")
+    told = [each.devices for each in described if each.devices is not None]
+    devices = devices or (told[-1] if told else None)
+    order = sorted(frameworks, key=lambda name: name == DEEPSPEED)
+    readings = [reading_of(name, _merged(described, name), devices) for name in order]
+    fields: dict[str, Any] = {}
+    for reading in readings:
+        fields |= reading.fields
+    if len(frameworks) > 1 and "shard" not in readings[-1].fields:
+        fields.pop("shard", None)
+    conditions = [Remark(text, "", UNTOLD) for each in described for text in each.left_out]
     return question_of(
-        reading.fields,
-        frameworks=names,
-        stack=reading.stack,
-        devices=devices,
-        model=model,
+        fields,
+        frameworks=frameworks,
+        stack=MEGATRON_DEEPSPEED if len(frameworks) > 1 else readings[0].stack,
+        devices=devices or fields.get("devices"),
+        model=model or fields.get("model"),
         changed=changed,
         remarks=(
-            (*reading.changes, *conditions),
-            tuple(reading.refused),
-            tuple(reading.without_effect),
+            (*(each for reading in readings for each in reading.changes), *conditions),
+            tuple(each for reading in readings for each in reading.refused),
+            tuple(each for reading in readings for each in reading.without_effect),
         ),
-        settings=len(settings),
+        settings=sum(len(each.settings) for each in described),
     )
+
+
+def reading_of(framework: str, settings: Mapping[str, Any], devices: int | None) -> Reading:
+    """A framework's settings, read and sorted."""
+    names: dict[str, str] = {}
+    if framework in RECIPES:
+        settings, names = arguments_of(settings)
+        framework = MEGATRON
+    reading = Reading(table_of(framework), settings, names)
+    READERS[framework](reading, devices)
+    reading.sort_rest()
+    return reading
+
+
+def _merged(described: Sequence[Described], framework: str) -> dict[str, Any]:
+    """The settings of all files of a framework."""
+    own = [each.settings for each in described if each.framework == framework]
+    return {name: value for settings in own for name, value in settings.items()}
 
 
 def table_of(framework: str) -> dict[str, Any]:
     """A framework's table of names."""
-    return shipped_toml("simgpt", f"frameworks/{framework.replace('-', '_')}.toml")
+    return shipped_toml("simgpt", f"frameworks/{framework}.toml")

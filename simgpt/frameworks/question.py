@@ -119,17 +119,17 @@ def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
     """
     for name in model_names():
         preset = find_model(name)
-        if _shape(replace(preset, sequence=gpt.sequence)) == _shape(gpt):
+        if shape_of(replace(preset, sequence=gpt.sequence)) == shape_of(gpt):
             same = preset.sequence == gpt.sequence
             return name, {} if same else {"sequence": gpt.sequence}
     usual = {each.name: each.default for each in GPT.__dataclass_fields__.values()}
-    words = [f"{key}={_word(value)}" for key, value in _shape(gpt).items() if value != usual[key]]
+    words = [f"{key}={_word(value)}" for key, value in shape_of(gpt).items() if value != usual[key]]
     if gpt.ffn == 4 * gpt.hidden and gpt.activation != "swiglu":
         words.remove(f"ffn={gpt.ffn}")
     return ",".join(words), {}
 
 
-def _shape(gpt: GPT) -> dict[str, Any]:
+def shape_of(gpt: GPT) -> dict[str, Any]:
     """The fields of a model without its labels, and without a base that nothing turns by."""
     shape = {key: value for key, value in asdict(gpt).items() if key not in ("name", "source")}
     if gpt.positions != "rope":

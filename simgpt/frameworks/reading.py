@@ -47,11 +47,18 @@ class Reading:
     """What is known of a description: its settings by name, and the fields read from them.
 
     `fields` has keys of `GPT`, of `Plan`, and `cp`; every setting that a method of this class has
-    looked at counts as read, and `sort_rest` sorts all others.
+    looked at counts as read, and `sort_rest` sorts all others. `names` are the file's own names of
+    settings, where they are not the table's.
     """
 
-    def __init__(self, table: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        table: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         self.table = table
+        self.names = names or {}
         self.stack = str(table["stack"])
         self.settings = {name: text_of(value) for name, value in settings.items()}
         self.fields: dict[str, Any] = {}
@@ -98,6 +105,8 @@ class Reading:
 
     def spelled(self, name: str) -> str:
         """A setting's name as its framework writes it."""
+        if name in self.names:
+            return self.names[name]
         return name if name.isupper() else f"{self.table.get('prefix', '')}{name}"
 
     def differs(self, name: str, why: str) -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpt.frameworks.expansion import MOST_CHARACTERS, expanded
 from simgpt.frameworks.files import arguments
 from simgpt.frameworks.reading import FrameworkError
-from simgpt.frameworks.shell import read_script
-from simgpt.frameworks.statements import statements
+from simgpt.frameworks.scripts.expansion import MOST_CHARACTERS, expanded
+from simgpt.frameworks.scripts.shell import read_script
+from simgpt.frameworks.scripts.statements import statements
 
 
 @pytest.mark.parametrize(

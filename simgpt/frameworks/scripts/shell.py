@@ -14,9 +14,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from simgpt.frameworks.expansion import expanded
 from simgpt.frameworks.reading import FrameworkError
-from simgpt.frameworks.statements import statements
+from simgpt.frameworks.scripts.expansion import expanded
+from simgpt.frameworks.scripts.statements import statements
 
 ASSIGNMENT = re.compile(
     r"(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?"
