@@ -9,16 +9,17 @@ from pathlib import Path
 from tests.simgpt.face import assert_golden, simgpt
 
 FILES = Path(__file__).parent / "files"
+SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "examples" / "pretrain.sh"
 
 
 def test_an_imported_script_as_a_person_reads_it() -> None:
-    said = simgpt("import", str(FILES / "pretrain.sh"), "-m", "64x8xH100,8xNDR", "-v")
+    said = simgpt("import", str(SCRIPT), "-m", "64x8xH100,8xNDR", "-v")
     assert (said.status, said.err) == (0, "")
     assert_golden("import.txt", said.out)
 
 
 def test_the_printed_command_asks_the_question() -> None:
-    said = simgpt("import", str(FILES / "pretrain.sh"), "-m", "64x8xH100,8xNDR", "--json")
+    said = simgpt("import", str(SCRIPT), "-m", "64x8xH100,8xNDR", "--json")
     words = shlex.split(json.loads(said.out)["predict"])
     answer = simgpt(*words[1:], "--json")
     assert answer.status == 0, answer.err

@@ -13,6 +13,7 @@ from simgpt.frameworks.question import Question
 from simgpt.frameworks.reading import FrameworkError
 
 FILES = Path(__file__).parent / "files"
+SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "examples" / "pretrain.sh"
 SMALL = {
     "num-layers": 8,
     "hidden-size": 256,
@@ -35,7 +36,7 @@ def changed(question: Question) -> dict[str, str]:
 
 
 def test_a_script_is_the_question_that_it_asks() -> None:
-    question = imported([FILES / "pretrain.sh"])
+    question = imported([SCRIPT])
     assert (question.model, question.model_set) == ("llama-2-13b", {})
     assert question.plan_text == (
         "x=2,pipe=4,interleave=5,data=rest,micro_batch=1,zero=1,overlap=oar+dp+pp,recompute=none,"
@@ -49,7 +50,7 @@ def test_a_script_is_the_question_that_it_asks() -> None:
 
 
 def test_what_a_script_takes_from_its_surroundings_can_be_given() -> None:
-    question = imported([FILES / "pretrain.sh"], defined={"NODES": "4", "TP": "1"})
+    question = imported([SCRIPT], defined={"NODES": "4", "TP": "1"})
     assert (question.devices, question.batch) == (32, 256)
     assert question.plan["recompute"] == "full"
     assert "sequence_parallel" not in question.plan  # Megatron switches it off with one rank
