@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, flattened
 from simgpt.frameworks.recipes import devices_of
+from simgpt.frameworks.scripts.job_script import devices_of_job, job_variables
 from simgpt.frameworks.scripts.shell import read_script
 from topologies.files.printable import path_shown
 from topologies.files.reading import UserFile
@@ -19,6 +21,7 @@ TORCHTITAN, DEEPSPEED, AXONN = "torchtitan", "deepspeed", "axonn"
 FRAMEWORKS = (MEGATRON, TORCHTITAN, DEEPSPEED, BRIDGE, NEMO, AXONN)
 ARGUMENTS, ENVIRONMENT = "MODEL_ARGS", "ENV_VARS"
 YAML = (".yaml", ".yml")
+_REDIRECTION = re.compile(r"\d?[<>]|&>")
 # Keys by which a table is known, in this order.
 _KNOWN = (
     (MEGATRON, (ARGUMENTS,)),
@@ -55,9 +58,11 @@ def read_file(path: Path, framework: str | None, defined: Mapping[str, str]) -> 
         return Described(found, settings, devices_of(settings) if found == NEMO else None)
     if framework not in (None, MEGATRON):
         raise FrameworkError(f"{origin} is read as a script of Megatron-LM's, not of {framework}'s")
-    launch = read_script(FILE.text(path), defined)
-    settings = arguments(launch.arguments)
-    return Described(MEGATRON, settings, _devices(arguments(launch.launcher)), launch.left_out)
+    text = FILE.text(path)
+    allotted = job_variables(text)
+    launch = read_script(text, allotted | dict(defined))
+    devices = _devices(arguments(launch.launcher)) or devices_of_job(allotted)
+    return Described(MEGATRON, arguments(launch.arguments), devices, launch.left_out)
 
 
 def arguments(words: Sequence[str]) -> dict[str, Any]:
@@ -65,6 +70,9 @@ def arguments(words: Sequence[str]) -> dict[str, Any]:
 
     >>> arguments(["--bf16", "--num_layers=2", "--betas", "1", "2"])
     {'bf16': True, 'num-layers': '2', 'betas': '1 2'}
+
+    A variable after a value, which the script does not set, stands for itself; what comes after a
+    redirection is none of the program's.
     """
     found: dict[str, list[str]] = {}
     values: list[str] = []
@@ -73,6 +81,10 @@ def arguments(words: Sequence[str]) -> dict[str, Any]:
             name, equals, value = word[2:].partition("=")
             values = [value] if equals else []
             found[name.replace("_", "-")] = values
+        elif _REDIRECTION.match(word):
+            break
+        elif values and word.startswith("$"):
+            found[word] = []
         elif word != "\\":
             values.append(word)
     return {name: " ".join(each) if each else True for name, each in found.items() if name}

@@ -30,7 +30,6 @@ READERS: Mapping[str, Reader] = {
     AXONN: axonn.read,
 }
 RECIPES = (BRIDGE, NEMO)  # Megatron-LM's arguments under names of their own
-MEGATRON_DEEPSPEED = "megatron-deepspeed"  # the stack of a script with DeepSpeed's JSON
 UNTOLD = "it cannot be told here, so what depends on it is left out"
 
 
@@ -75,7 +74,7 @@ def question_from(
     return question_of(
         fields,
         frameworks=frameworks,
-        stack=MEGATRON_DEEPSPEED if len(frameworks) > 1 else readings[0].stack,
+        stack=megatron.FORK if len(frameworks) > 1 else readings[0].stack,
         devices=devices or fields.get("devices"),
         model=model or fields.get("model"),
         changed=changed,

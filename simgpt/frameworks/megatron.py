@@ -21,6 +21,8 @@ MULTIPLE = 128  # to which times tp the vocabulary is padded
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 FSDP = ("use-megatron-fsdp", "use-custom-fsdp")
 SELECTIVE = "core_attn"
+FORK = "megatron-deepspeed"  # a stack
+FORKS_FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
 
 
 def read(reading: Reading, devices: int | None) -> None:
@@ -36,10 +38,25 @@ def read(reading: Reading, devices: int | None) -> None:
     _read_recompute(reading)
     backend = reading.text("attention-backend", "auto")
     flash, local = reading.switch("use-flash-attn"), reading.text("transformer-impl") == "local"
+    if reading.switch("deepspeed"):
+        _read_fork(reading)
+        local, flash = True, flash or any(map(reading.switch, FORKS_FLASH))
     unfused = backend in ("unfused", "local") or (local and backend == "auto" and not flash)
     fields["attention"] = "unfused" if unfused else "flash"
     if fields.get("x", 1) == 1:
         fields.pop("sequence_parallel", None)  # as Megatron does
+
+
+def _read_fork(reading: Reading) -> None:
+    """What Megatron-DeepSpeed does otherwise: ZeRO of DeepSpeed's, and no overlap of its own.
+
+    Source: microsoft/Megatron-DeepSpeed, megatron/arguments.py and examples_deepspeed.
+    """
+    reading.stack = FORK
+    reading.fields["zero"] = reading.number("zero-stage")
+    reading.fields["overlap"] = "none"
+    if reading.switch("embed-layernorm"):
+        reading.fields["embedding_norm"] = True
 
 
 def _read_model(reading: Reading) -> None:
@@ -71,7 +88,10 @@ def _read_model(reading: Reading) -> None:
 def _read_vocabulary(reading: Reading) -> None:
     """The rows of the embedding; padded here only where the stack would pad otherwise."""
     kind, size = reading.text("tokenizer-type"), reading.number("vocab-size")
-    if not size:
+    padded = reading.number("padded-vocab-size") or reading.number("pad-vocab-size-to")
+    if padded:
+        size = padded
+    elif not size:
         size = int(reading.table["vocabularies"].get(kind, 0)) or _vocabulary_of(reading)
     elif kind == "NullTokenizer":
         size += 1  # the token that ends a document
@@ -154,12 +174,14 @@ def _read_overlaps(reading: Reading) -> None:
 def _read_recompute(reading: Reading) -> None:
     fields = reading.fields
     granularity = reading.text("recompute-granularity", "none")
+    count = reading.number("recompute-num-layers", 1)
     if reading.switch("recompute-activations"):
         granularity = "selective"
-    if reading.switch("checkpoint-activations"):  # of Megatron-LM before 2022
+    older = reading.text("activations-checkpoint-method")  # of Megatron-LM before 2022
+    if reading.switch("checkpoint-activations") or older:
         granularity = "full"
-    count = reading.number("recompute-num-layers", 1)
-    if granularity == "full" and reading.text("recompute-method") == "block":
+        count = reading.number("activations-checkpoint-num-layers", count)
+    if granularity == "full" and "block" in (reading.text("recompute-method"), older):
         fields["recompute"] = f"full:{count}" if count else "none"
     elif granularity in ("none", "selective", "full"):
         fields["recompute"] = granularity

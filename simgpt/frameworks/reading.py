@@ -107,7 +107,8 @@ class Reading:
         """A setting's name as its framework writes it."""
         if name in self.names:
             return self.names[name]
-        return name if name.isupper() else f"{self.table.get('prefix', '')}{name}"
+        own = name.isupper() or name.startswith("$")
+        return name if own else f"{self.table.get('prefix', '')}{name}"
 
     def differs(self, name: str, why: str) -> None:
         """Say that a setting is not carried, and what simgpt assumes."""
@@ -129,12 +130,11 @@ class Reading:
             self._read_word(name, words)
 
     def _read_word(self, name: str, words: Mapping[str, Any]) -> None:
-        text = self.text(name)
-        if text and text not in words["values"]:
-            known = ", ".join(words["values"])
-            self.refuse(name, f"simgpt knows {known}")
+        text, values = self.text(name), {**words["values"], **words.get("forks", {})}
+        if text and text not in values:
+            self.refuse(name, f"simgpt knows {', '.join(values)}")
         elif text:
-            self.fields[words["field"]] = words["values"][text]
+            self.fields[words["field"]] = values[text]
 
     def sort_rest(self) -> None:
         """Sort the settings that were not read: refused, changing the step, or without effect."""

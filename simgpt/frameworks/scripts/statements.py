@@ -16,7 +16,7 @@ def statements(text: str) -> Iterator[str]:
     >>> list(statements("A=1; B=(2 # two\n 3)\nrun $A \\\n  --b 'c;d'"))
     ['A=1', 'B=(2 \n 3)', "run $A     --b 'c;d'"]
     """
-    text = _without_documents(text.replace("\r\n", "\n")).replace("\\\n", "  ")
+    text = _without_documents(text.replace("\r\n", "\n"))
     scanner = _Scanner()
     for index, letter in enumerate(text):
         if scanner.take(letter, text[index - 1] if index else "\n"):
@@ -43,6 +43,9 @@ class _Scanner:
         """Take the next letter in; whether it ends the statement."""
         inside = self._open[-1] if self._open else ""
         if self._comment and letter != "\n":
+            return False
+        if letter == "\n" and before == "\\" and not self._comment:
+            self._letters[-1:] = ["  "]  # the line goes on; one of a comment's does not
             return False
         self._comment = False
         if letter == "#" and inside not in ("'", '"', "}") and before in " \t\n;(":

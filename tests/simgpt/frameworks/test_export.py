@@ -55,6 +55,11 @@ def test_what_a_framework_has_no_setting_for_is_refused_by_name(
     assert sentence in said.sentence
 
 
+def test_megatron_is_told_nothing_that_only_its_forks_take() -> None:
+    said = simgpt("export", "mpt-7b", "--plan", "data=8", "--to", "megatron")
+    assert "Megatron-LM has no setting for positions=alibi" in said.sentence
+
+
 def test_torchtitan_has_no_model_of_ones_own() -> None:
     words = ("--plan", "data=8,zero=3", "--to", "torchtitan")
     assert "the model is none that it names" in simgpt("export", "gpt-5b", *words).sentence

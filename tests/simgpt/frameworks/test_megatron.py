@@ -121,6 +121,25 @@ def test_arguments_become_a_plans_keys(settings: dict[str, Any], key: str, value
     assert question.plan[key] == value
 
 
+def test_megatron_deepspeed_is_another_stack() -> None:
+    question = asked(
+        deepspeed=True,
+        zero_stage=1,
+        position_embedding_type="alibi",
+        embed_layernorm=True,
+        activations_checkpoint_method="uniform",
+        pad_vocab_size_to=1024,
+    )
+    assert question.stack == "megatron-deepspeed"
+    assert question.plan_text == (
+        "data=rest,micro_batch=1,zero=1,overlap=none,recompute=full,attention=unfused,"
+        "gradients=fp32"
+    )
+    assert question.gpt is not None
+    assert (question.gpt.positions, question.gpt.embedding_norm) == ("alibi", True)
+    assert question.gpt.vocab == 1024
+
+
 @pytest.mark.parametrize(
     ("settings", "field", "value"),
     [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpt.frameworks.files import arguments
+from simgpt.frameworks.files import arguments, read_file
 from simgpt.frameworks.reading import FrameworkError
 from simgpt.frameworks.scripts.expansion import MOST_CHARACTERS, expanded
 from simgpt.frameworks.scripts.shell import read_script
@@ -59,6 +59,7 @@ def test_statements_end_where_a_shell_ends_them() -> None:
         ("python prepare.py\nFOO=1 python t.py --x\npython after.py", "--x"),
         ("ONE='--x 1'\nTWO=(--y 2)", "--x 1 --y 2"),
         ("--x 1 \\\n--y 2", "--x 1 --y 2"),
+        ("# --x 1 \\\nA=--y\npython t.py $A", "--y"),
     ],
 )  # fmt: skip
 def test_a_programs_arguments_are_found(script: str, words: str) -> None:
@@ -90,6 +91,27 @@ def test_a_script_without_arguments_and_one_that_grows_are_refused() -> None:
 def test_no_text_is_more_than_refused(text: str) -> None:
     with suppress(FrameworkError):
         read_script(text, {})
+
+
+@pytest.mark.parametrize(
+    ("lines", "devices"),
+    [
+        (("--nodes=4", "--gpus-per-node=8"), 32),
+        (("-N 2", "--gres=gpu:a100:4", "--ntasks-per-node=1"), 8),
+        (("-N 2", "--ntasks-per-node=4"), 8),
+        (("--nodes=4-8", "--gpus-per-node=8"), None),
+        (("--nodes=4",), None),
+    ],
+)
+def test_a_job_script_says_how_many_devices_it_has(
+    lines: tuple[str, ...], devices: int | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.sh"
+    head = "".join(f"#SBATCH {line}\n" for line in lines)
+    path.write_text(f"{head}srun python t.py --x $SLURM_NNODES --y 2 $MORE 2>&1 > log")
+    found = read_file(path, None, {})
+    assert found.devices == devices
+    assert {"y", "$MORE"} < set(found.settings)
 
 
 def test_a_long_script_is_read_in_time(tmp_path: Path) -> None:
