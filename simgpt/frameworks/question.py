@@ -75,7 +75,7 @@ def question_of(
     fields that he sets of it. A FrameworkError names what of a model is missing."""
     missing = [key for key in NEEDED if key not in {**fields, **changed}]
     gpt, model, model_set = _model_of(fields, model, changed, whole=not missing)
-    unknown = model is None and len(missing) < len(NEEDED)
+    unknown = model is None and bool({"layers", "hidden"} & fields.keys())
     question = Question(
         frameworks=frameworks,
         model=model,

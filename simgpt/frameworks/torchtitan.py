@@ -121,7 +121,9 @@ def _read_recompute(reading: Reading) -> None:
     which = reading.text(AC + "selective_ac_option", "2")
     if reading.settings.get(AC + "mode") == "none":
         mode = "none"
-    if mode == "selective" and which.isdecimal() and int(which):
+    if mode == "selective" and "layers" not in fields and which not in ("2", "op"):
+        reading.differs(AC + "selective_ac_option", "half of the layers run again")
+    elif mode == "selective" and "layers" in fields and which.isdecimal() and int(which):
         chunks = fields.get("pipe", 1) * fields.get("interleave", 1)
         kept = fields.get("layers", 0) // chunks // int(which)
         mode = "full" if which == "1" else f"full:{kept}" if kept else "none"

@@ -61,7 +61,7 @@ model:
   tokenizer: {library: sentencepiece}
   optim: {name: distributed_fused_adam, overlap_grad_sync: true, lr: 1e-4}
 """
-P, T = "parallelism.", "training."
+P, AC = "parallelism.", "activation_checkpoint."
 
 
 def titan(devices: int | None = 64, **settings: Any) -> Question:
@@ -114,6 +114,15 @@ def test_torchtitans_settings_become_a_plans_keys(
     settings: dict[str, Any], key: str, value: object
 ) -> None:
     assert titan(**settings).plan[key] == value
+
+
+def test_a_flavor_that_is_not_known_leaves_the_model_to_be_given() -> None:
+    settings = {"model.flavor": "debugmodel", AC + "selective_ac_option": "4"}
+    question = question_from([Described(TORCHTITAN, settings)], devices=8, changed={})
+    assert (question.model, question.missing) == (None, ())
+    assert question.plan["recompute"] == "selective"
+    assert [each.name for each in question.changes] == ["model.flavor", AC + "selective_ac_option"]
+    assert question.command().startswith("simgpt predict MODEL -m MACHINE -n 8 ")
 
 
 def test_torchtitan_says_how_many_devices_there_are() -> None:
