@@ -39,6 +39,11 @@ COMMANDS = {
         "simgpt.commands.bench_network",
         "The table that a collective benchmark would print on a machine.",
     ),
+    "import": (
+        "simgpt.commands.import_",
+        "Say which step the files of another framework ask for.",
+    ),
+    "export": ("simgpt.commands.export", "Print another framework's settings for a plan."),
     "models": ("simgpt.commands.models", "List the model presets, or show one."),
     "stacks": ("simgpt.commands.stacks", "List the software stacks, or show one with its source."),
     "machines": ("simgpt.commands.machines", "List the machines, or show one with its sources."),

@@ -92,7 +92,7 @@ def draw(known: PublishedResiduals, path: Path) -> None:
     ratios.axvline(1, color="#999999", linewidth=1, linestyle="--")
     ratios.set_yticks(range(len(sources)), [_short(each.source) for each in sources], fontsize=8)
     ratios.set(xlabel="measured over predicted step", title=f"Runs, and their range of {SHARE:.0%}")
-    write_whole(path, figure_bytes(figure, path.suffix, dpi=110))
+    write_whole(path, figure_bytes(figure, path.suffix.lstrip("."), dpi=110))
 
 
 def _short(source: str) -> str:

@@ -1,0 +1,146 @@
+"""`simgpt import`: the question that another framework's files ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simgpt import options, tables
+from simgpt.arguments.model import fields_of, model_set_option
+from simgpt.invocation import ran
+
+if TYPE_CHECKING:
+    from simgpt.frameworks.question import Question
+    from simgpt.frameworks.reading import Remark
+
+FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "nemo", "axonn")
+
+
+@click.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--from",
+    "framework",
+    type=click.Choice(FRAMEWORKS),
+    help="Whose words these are; else they are known by what they say.",
+)
+@click.option("-m", "--machine", help=f"{options.MACHINE_HELP} For the command that is printed.")
+@click.option("-n", "--devices", type=options.DEVICES, help="Devices, where the files do not say.")
+@click.option("--model", help="A MODEL, where the files do not describe one.")
+@model_set_option
+@click.option(
+    "--define",
+    "definitions",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A variable that a script takes from its surroundings.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="List what does not matter, too.")
+@options.answer_options
+def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
+    """Say which step another framework's files ask for, and the command that predicts it.
+
+    \b
+    simgpt import pretrain_gpt.sh -m frontier
+    simgpt import model_config.yaml --from megatron -n 8 --json
+    simgpt import ds_config.json --model llama-3.1-8b -n 64
+
+    Read are scripts and YAML of Megatron-LM's arguments, torchtitan's TOML, DeepSpeed's JSON, and
+    recipes of Megatron-Bridge and NeMo in YAML or JSON. Nothing in a file is executed. What simgpt
+    does not carry over is listed, with what it assumes instead.
+    """
+    from simgpt.frameworks.importing import imported
+    from simgpt.frameworks.reading import FrameworkError
+
+    question = imported(
+        files,
+        how["framework"],
+        devices=how["devices"],
+        model=how["model"],
+        changed=fields_of(how["model_fields"]),
+        defined=_definitions(how["definitions"]),
+    )
+    text = describe(question, machine, verbose=how["verbose"])
+    answer = record(question, machine) | ran()
+    options.answer(text, answer, as_json=how["as_json"], output=how["output"])
+    if question.refused:
+        first, more = question.refused[0], len(question.refused) - 1
+        others = f" (and {tables.several(more, 'other setting')})" if more else ""
+        raise FrameworkError(f"refused: {first}: {first.why}{others}")
+    if question.missing:
+        keys = " ".join(f"--model-set {key}=…" for key in question.missing)
+        raise FrameworkError(f"the files do not say {', '.join(question.missing)}; give {keys}")
+
+
+def _definitions(words: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--define {word}: write NAME=VALUE, as in TP=4")
+        found[name] = value
+    return found
+
+
+def record(question: Question, machine: str | None) -> dict[str, Any]:
+    """The question as JSON has it."""
+    return {
+        "framework": list(question.frameworks),
+        "settings": question.settings,
+        "model": question.model,
+        "model_set": dict(question.model_set),
+        "plan": dict(question.plan),
+        "batch": question.batch,
+        "stack": question.stack,
+        "devices": question.devices,
+        "missing": list(question.missing),
+        "changes": [_remark(each) for each in question.changes],
+        "refused": [_remark(each) for each in question.refused],
+        "without_effect": [str(each) for each in question.without_effect],
+        "predict": None if question.refused else question.command(machine),
+    }
+
+
+def _remark(remark: Remark) -> dict[str, str]:
+    return {"name": remark.name, "value": remark.value, "why": remark.why}
+
+
+def describe(question: Question, machine: str | None, *, verbose: bool = False) -> str:
+    """The question as a person reads it."""
+    counted = tables.several(question.settings, "setting")
+    said = {
+        "read": f"{counted} of {' and '.join(question.frameworks)}",
+        "model": question.model or "not in these files: give --model",
+        **{key: str(value) for key, value in question.model_set.items()},
+        "plan": question.plan_text,
+        "batch": "not said" if question.batch is None else f"{question.batch:,} sequences",
+        "stack": question.stack,
+        "devices": "not said: give -n" if question.devices is None else f"{question.devices:,}",
+    }
+    parts = [tables.table([], list(said.items()), left=2)]
+    lists = {
+        "not carried over, though it changes the step": question.changes,
+        "refused": question.refused,
+    }
+    for title, remarks in lists.items():
+        rows = [(str(each), each.why) for each in remarks]
+        if rows:
+            name = "simgpt assumes" if remarks is question.changes else "why"
+            parts.append(tables.table([title, name], rows, left=2))
+    parts += _without_effect(question, verbose)
+    if not question.refused:
+        parts.append(question.command(machine))
+    return "\n\n".join(parts)
+
+
+def _without_effect(question: Question, verbose: bool) -> list[str]:
+    """What does not matter for a step: counted, or listed."""
+    names = [str(each) for each in question.without_effect]
+    if not names:
+        return []
+    counted = f"{tables.several(len(names), 'setting')} without effect on a step's time or memory"
+    listed = ":\n" + tables.paragraph(", ".join(names), indent="") if verbose else ""
+    return [counted + (listed or " (-v lists them)")]

@@ -1,0 +1,80 @@
+"""DeepSpeed's JSON, as keys of a plan, and such keys as settings of it.
+
+Source of defaults: microsoft/DeepSpeed 0.19, deepspeed/runtime/zero/config.py (`overlap_comm` is on
+with stage 3 alone) and deepspeed/runtime/engine.py, `get_data_types` (gradients are accumulated in
+the dtype of training).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simgpt.frameworks.reading import FrameworkError, Reading
+
+Z = "zero_optimization."
+SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+AUTO = "auto"  # what a training script fills in
+DTYPE = "data_types.grad_accum_dtype"
+
+
+def read(reading: Reading, devices: int | None) -> None:
+    """Read all settings that bear on a plan."""
+    for name in [name for name, value in reading.settings.items() if value == AUTO]:
+        del reading.settings[name]
+    if "zero_stage" in reading.settings:  # as accelerate writes it
+        reading.settings.setdefault(Z + "stage", reading.settings.pop("zero_stage"))
+    reading.read_simple()
+    fields = reading.fields
+    stage = fields.setdefault("zero", 0)
+    _read_batch(reading, devices)
+    beside = reading.switch(Z + "overlap_comm", default=stage == 3)
+    found = {0: ["dp"], 1: ["dp"], 2: ["ors", "dp"], 3: ["ors", "oag"]}.get(stage, [])
+    fields["overlap"] = "+".join(found) if beside and found else "none"
+    within = reading.number(Z + "mics_shard_size", -1)
+    parts = reading.number(Z + "zero_hpz_partition_size", 1)
+    if parts > 1:
+        reading.differs(Z + "zero_hpz_partition_size", "all state is sharded within the partition")
+        within = parts
+    if within > 1 and stage == 3:
+        fields["shard"] = within
+    _read_precision(reading)
+
+
+def _read_batch(reading: Reading, devices: int | None) -> None:
+    """Any two of the batch, a rank's micro-batch and the accumulation steps say the third."""
+    fields = reading.fields
+    batch, micro, steps = (reading.number(name) for name in SIZES)
+    if batch and micro and steps:
+        if batch % (micro * steps):
+            raise FrameworkError(f"train_batch_size = {batch} is no multiple of {micro * steps}")
+        fields["devices"] = batch // (micro * steps)
+    elif micro and devices and not batch:
+        fields["batch"] = micro * max(steps, 1) * devices
+    elif batch and steps and devices and not micro:
+        fields["micro_batch"] = max(batch // (steps * devices), 1)
+
+
+def _read_precision(reading: Reading) -> None:
+    fields = reading.fields
+    half = reading.switch("fp16.enabled")
+    if half:
+        reading.differs("fp16.enabled", "bf16, which has as many bytes and the same rate")
+    brain = reading.switch("bf16.enabled") or reading.switch("bfloat16.enabled")
+    autocast = reading.switch("torch_autocast.enabled") or reading.switch("amp.enabled")
+    if not (half or brain or autocast):
+        fields["precision"] = "fp32"
+        return
+    fields["gradients"] = "fp32" if reading.text(DTYPE) == "fp32" else "bf16"
+
+
+def written(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings beyond those that are one field each."""
+    steps = fields["batch"] // (fields["data"] * fields["micro_batch"])
+    settings: dict[str, Any] = {"gradient_accumulation_steps": steps}
+    settings[Z + "overlap_comm"] = bool(fields["overlap"])
+    if fields["shard"]:
+        settings[Z + "mics_shard_size"] = fields["shard"]
+    if fields["precision"] == "bf16":
+        settings |= {"bf16.enabled": True, DTYPE: fields["gradients"]}
+    return settings

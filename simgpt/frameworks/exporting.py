@@ -1,0 +1,186 @@
+"""From a plan to another framework's settings.
+
+What is written is read again, by `simgpt import`'s own reader, and compared with what was asked:
+whatever a framework cannot be told comes back as something else, and is refused by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
+from simgpt.frameworks.files import AXONN, BRIDGE, DEEPSPEED, MEGATRON, TORCHTITAN, Described
+from simgpt.frameworks.importing import question_from, table_of
+from simgpt.frameworks.question import Question, shape_of, spelled
+from simgpt.frameworks.recipes import recipe_of
+from simulator.stacks import Stack, load_stack
+from simulator.stacks.job import FP8, Job, job_of
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+from workload.grid import AXES
+from workload.passes.table import PASSES
+from workload.pipeline.stages import chunk_layers
+from workload.plan import Plan, text_of
+
+Writer = Callable[[Mapping[str, Any]], dict[str, Any]]
+WRITERS: Mapping[str, Writer] = {
+    MEGATRON: megatron.written,
+    BRIDGE: megatron.written,
+    TORCHTITAN: torchtitan.written,
+    DEEPSPEED: deepspeed.written,
+    AXONN: axonn.written,
+}
+ALONE = ("x", "pipe", "cp", "y", "z")  # sizes that need not be written where they are 1
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A framework's settings by name, and sentences on what they leave to something else."""
+
+    framework: str
+    settings: Mapping[str, Any]
+    notes: tuple[str, ...]
+    devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be exported: a model, a plan's words, and the step's devices and batch."""
+
+    gpt: GPT
+    plan: str | Mapping[str, Any]
+    devices: int | None
+    batch: int | None
+
+
+def exported(asked: Asked, framework: str, stack: str | None = None) -> Exported:
+    """The settings by which a framework runs what is asked; what the plan does not say is as
+    `stack` has it, the framework's own if none is given. A PlanCannotRunError names what the
+    framework has no setting for."""
+    table = _table(framework)
+    own = load_stack(stack or table["stack"])
+    job = job_of(asked.gpt, asked.plan, own, devices=asked.devices, batch=asked.batch)
+    _check_axes(job.plan, own, table)
+    own.check(job.plan)
+    fields = fields_of(asked.gpt, job)
+    settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})
+    if framework == BRIDGE:
+        settings = recipe_of(settings)
+    devices = job.plan.grid.ranks
+    again = _read_again(framework, settings, devices, fields["model"])
+    notes = tuple(_compared(job, asked.gpt, again, table))
+    return Exported(framework, settings, notes, devices)
+
+
+def _table(framework: str) -> dict[str, Any]:
+    if framework != BRIDGE:
+        return table_of(framework)
+    return table_of(MEGATRON) | {"title": table_of("recipes")["title"]}
+
+
+def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
+    """The fields of a model and a plan by which writers go: `data` and `batch` count whole
+    sequences, of which `cp` devices hold a part each."""
+    context, plan = job.stack.context, job.plan
+    fields = {**asdict(gpt), **asdict(plan), "cp": context, "stack": job.stack.name}
+    fields |= {"data": plan.data // context, "batch": plan.batch // context}
+    fields |= {"precision": FP8} if job.stack.fp8 else {}
+    return fields | {"model": spelled(gpt)[0]}
+
+
+def _simple(table: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are one field each."""
+    settings: dict[str, Any] = {}
+    for field, name in table.get("numbers", {}).items():
+        if field not in ALONE or fields[field] != 1 or not table.get("prefix"):
+            settings[name] = fields[field]
+    for name, told in table.get("switches", {}).items():
+        if all(fields[field] == value for field, value in told.items()):
+            settings[name] = True
+    for name, words in table.get("words", {}).items():
+        for word, value in words["values"].items():
+            if fields[words["field"]] == value:
+                settings.setdefault(name, word)
+    return settings
+
+
+def _check_axes(plan: Plan, stack: Stack, table: Mapping[str, Any]) -> None:
+    """Refuse axes that the framework's settings do not know, whatever its stacks do."""
+    known = table.get("axes", stack.can["axes"])
+    lacking = [axis for axis in AXES if getattr(plan, axis) > 1 and axis not in known]
+    if lacking:
+        raise PlanCannotRunError(
+            f"{table['title']} has no setting for {lacking[0]}={getattr(plan, lacking[0])}; "
+            f"of the axes it has {', '.join(known)}"
+        )
+
+
+def _read_again(framework: str, settings: Mapping[str, Any], devices: int, model: str) -> Question:
+    elsewhere = "model" in _table(framework).get("elsewhere", {})
+    described = Described(framework, settings)
+    given = model if elsewhere else None
+    return question_from([described], devices=devices, model=given, changed={})
+
+
+def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on what was assumed and cannot be told, and on what is told elsewhere; a
+    PlanCannotRunError names what was asked for and cannot be told."""
+    title, elsewhere = table["title"], table.get("elsewhere", {})
+    if again.refused or again.gpt is None:
+        why = again.refused[0].why if again.refused else "the model is none that it names"
+        raise PlanCannotRunError(f"{title} cannot be told this: {why}")
+    devices = job.plan.grid.ranks
+    read = job_of(again.gpt, dict(again.plan), job.stack, devices=devices, batch=again.batch)
+    assumed = {key for key, _ in job.assumed}
+    for key, (own, other) in _differences(job, gpt, read, again.gpt).items():
+        if key in elsewhere:
+            yield f"{key}={text_of(own)} is told in {elsewhere[key]}"
+        elif key in assumed:
+            yield f"{key}={text_of(own)} of the stack {job.stack.name} is {text_of(other)} here"
+        else:
+            raise PlanCannotRunError(
+                f"{title} has no setting for {key}={text_of(own)}; it would run "
+                f"{key}={text_of(other)}"
+            )
+
+
+def _differences(job: Job, gpt: GPT, read: Job, other: GPT) -> dict[str, tuple[Any, Any]]:
+    """Where two jobs differ, by the plan's or the model's keys."""
+    one, two = told(job.plan, gpt), told(read.plan, other)
+    one |= shape_of(gpt) | {"fp8": job.stack.fp8, "cp": job.stack.context}
+    two |= shape_of(other) | {"fp8": read.stack.fp8, "cp": read.stack.context}
+    return {key: (one[key], two.get(key)) for key in one if one[key] != two.get(key)}
+
+
+def told(plan: Plan, gpt: GPT) -> dict[str, Any]:
+    """A plan's keys without what has no effect: an overlap of nothing, an order of one rank.
+
+    Two plans with the same are the same step.
+    """
+    keys = plan.as_dict() | {"overlap": tuple(_effective(plan))}
+    chunks = [len(layers) for layers in chunk_layers(gpt, plan)]
+    keys |= {"stage_layers": tuple(chunks), "ends_as_layers": False}
+    sharded = plan.zero > 0 and plan.data > 1
+    keys["zero"] = plan.zero if sharded else 0
+    keys["shard"] = plan.shard if sharded and plan.shard != plan.data else 0
+    keys["sequence_parallel"] = plan.sequence_parallel and plan.x > 1
+    keys["reshard"] = plan.reshard or not (plan.z > 1 or keys["zero"] == 3)
+    keys["schedule"] = plan.schedule if plan.pipe > 1 else "1f1b"
+    keys["order"] = [axis for axis in plan.order.split("-") if getattr(plan, axis) > 1]
+    if plan.precision != "bf16":
+        keys["gradients"] = "fp32"
+    word, _, count = plan.recompute.partition(":")
+    if count and int(count) >= max(chunks):
+        keys["recompute"] = word
+    return keys
+
+
+def _effective(plan: Plan) -> Iterator[str]:
+    """The overlaps of a plan that move anything."""
+    sizes = {axis: getattr(plan, axis) for axis in AXES}
+    sizes |= {"zero": plan.zero, "shard": plan.shard or plan.data}
+    for each in PASSES:
+        if each.name in plan.overlap and bool(each.matters(sizes)):
+            yield each.name

@@ -1,0 +1,138 @@
+"""Files of other frameworks: which framework's a file is, and its settings by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simgpt.frameworks.reading import FrameworkError, flattened
+from simgpt.frameworks.recipes import devices_of
+from simgpt.frameworks.scripts.job_script import devices_of_job, job_variables
+from simgpt.frameworks.scripts.shell import read_script
+from topologies.files.printable import path_shown
+from topologies.files.reading import UserFile
+
+FILE = UserFile("framework's file", FrameworkError)
+MEGATRON, BRIDGE, NEMO = "megatron", "megatron-bridge", "nemo"
+TORCHTITAN, DEEPSPEED, AXONN = "torchtitan", "deepspeed", "axonn"
+FRAMEWORKS = (MEGATRON, TORCHTITAN, DEEPSPEED, BRIDGE, NEMO, AXONN)
+ARGUMENTS, ENVIRONMENT = "MODEL_ARGS", "ENV_VARS"
+YAML = (".yaml", ".yml")
+_REDIRECTION = re.compile(r"\d?[<>]|&>")
+# Keys by which a table is known, in this order.
+_KNOWN = (
+    (MEGATRON, (ARGUMENTS,)),
+    (AXONN, ("G_inter", "G_intra_r")),
+    (DEEPSPEED, ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")),
+    (DEEPSPEED, ("deepspeed_config", "gradient_accumulation_steps")),
+    (TORCHTITAN, ("parallelism", "activation_checkpoint", "job")),
+    (NEMO, ("trainer",)),
+    (BRIDGE, ("model", "train", "ddp", "dist", "ConfigContainer")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What one file says: the framework, its settings, and the devices that its launcher starts
+    (None: it does not say); `left_out` are conditions of a script that could not be told."""
+
+    framework: str
+    settings: Mapping[str, Any]
+    devices: int | None = None
+    left_out: tuple[str, ...] = field(default=())
+
+
+def read_file(path: Path, framework: str | None, defined: Mapping[str, str]) -> Described:
+    """A file in the words of `framework`, or of the one that it is found to be of.
+
+    `defined` are variables that a script's surroundings set.
+    """
+    origin = path_shown(path)
+    if path.suffix in (*YAML, ".toml", ".json"):
+        document = _document(path, origin)
+        found = framework or _framework_of(document, origin)
+        settings = _settings(document, found)
+        return Described(found, settings, devices_of(settings) if found == NEMO else None)
+    if framework not in (None, MEGATRON):
+        raise FrameworkError(f"{origin} is read as a script of Megatron-LM's, not of {framework}'s")
+    text = FILE.text(path)
+    allotted = job_variables(text)
+    launch = read_script(text, allotted | dict(defined))
+    devices = _devices(arguments(launch.launcher)) or devices_of_job(allotted)
+    return Described(MEGATRON, arguments(launch.arguments), devices, launch.left_out)
+
+
+def arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Settings of `--name value …` words, by name; one without a value is switched on.
+
+    >>> arguments(["--bf16", "--num_layers=2", "--betas", "1", "2"])
+    {'bf16': True, 'num-layers': '2', 'betas': '1 2'}
+
+    A variable after a value, which the script does not set, stands for itself; what comes after a
+    redirection is none of the program's.
+    """
+    found: dict[str, list[str]] = {}
+    values: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            values = [value] if equals else []
+            found[name.replace("_", "-")] = values
+        elif _REDIRECTION.match(word):
+            break
+        elif values and word.startswith("$"):
+            found[word] = []
+        elif word != "\\":
+            values.append(word)
+    return {name: " ".join(each) if each else True for name, each in found.items() if name}
+
+
+def _document(path: Path, origin: str) -> dict[str, Any]:
+    if path.suffix in YAML:
+        from topologies.files.yaml_text import yaml_texts
+
+        document = yaml_texts(FILE, FILE.text(path), origin)
+    else:
+        document = FILE.document(path)
+    if not isinstance(document, dict):
+        raise FrameworkError(f"{origin} should be a table of settings")
+    return document
+
+
+def _framework_of(document: Mapping[str, Any], origin: str) -> str:
+    if any(str(key).startswith("--") for key in document):
+        return MEGATRON
+    for framework, keys in _KNOWN:
+        if any(key in document for key in keys):
+            return framework
+    known = ", ".join(FRAMEWORKS)
+    raise FrameworkError(f"{origin} is of no framework that is known; give --from: {known}")
+
+
+def _settings(document: Mapping[str, Any], framework: str) -> dict[str, Any]:
+    """The settings of a table by the names that the framework's table has."""
+    if framework == MEGATRON:
+        own = document.get(ARGUMENTS, document)
+        surroundings = document.get(ENVIRONMENT) or {}
+        if not isinstance(own, Mapping) or not isinstance(surroundings, Mapping):
+            raise FrameworkError(f"{ARGUMENTS} and {ENVIRONMENT} should be tables")
+        named = {str(key).removeprefix("--").replace("_", "-"): own[key] for key in own}
+        named = {key: value for key, value in named.items() if not isinstance(value, Mapping)}
+        return named | {str(key): value for key, value in surroundings.items()}
+    inner = document.get("ConfigContainer", document)
+    if framework == DEEPSPEED:
+        inner = document.get("deepspeed_config", document)
+    return dict(flattened(inner if isinstance(inner, Mapping) else document))
+
+
+def _devices(launcher: Mapping[str, Any]) -> int | None:
+    """Devices that torchrun, or DeepSpeed's launcher, starts."""
+    within = launcher.get("nproc-per-node", launcher.get("num-gpus", ""))
+    nodes = launcher.get("nnodes", launcher.get("num-nodes", "1"))
+    sizes = [str(each).split(" ")[0] for each in (within, nodes)]
+    if not all(size.isdecimal() and 0 < len(size) < 8 for size in sizes):
+        return None
+    return int(sizes[0]) * int(sizes[1])

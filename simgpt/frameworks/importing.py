@@ -1,0 +1,110 @@
+"""From files of other frameworks to a question of simgpt's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
+from simgpt.frameworks.files import (
+    AXONN,
+    BRIDGE,
+    DEEPSPEED,
+    MEGATRON,
+    NEMO,
+    TORCHTITAN,
+    Described,
+    read_file,
+)
+from simgpt.frameworks.question import Question, question_of
+from simgpt.frameworks.reading import FrameworkError, Reading, Remark
+from simgpt.frameworks.recipes import arguments_of
+from topologies.files.reading import shipped_toml
+
+Reader = Callable[[Reading, int | None], None]
+READERS: Mapping[str, Reader] = {
+    MEGATRON: megatron.read,
+    TORCHTITAN: torchtitan.read,
+    DEEPSPEED: deepspeed.read,
+    AXONN: axonn.read,
+}
+RECIPES = (BRIDGE, NEMO)  # Megatron-LM's arguments under names of their own
+UNTOLD = "it cannot be told here, so what depends on it is left out"
+
+
+def imported(
+    paths: Sequence[Path],
+    framework: str | None = None,
+    *,
+    devices: int | None = None,
+    model: str | None = None,
+    changed: Mapping[str, Any] | None = None,
+    defined: Mapping[str, str] | None = None,
+) -> Question:
+    """The question that files of a framework ask; without `framework` each file is known by what it
+    says. `model` is a MODEL for files that say nothing of one, `changed` are fields of it,
+    `defined` variables of a script's surroundings."""
+    described = [read_file(path, framework, defined or {}) for path in paths]
+    return question_from(described, devices=devices, model=model, changed=changed or {})
+
+
+def question_from(
+    described: Sequence[Described],
+    *,
+    devices: int | None = None,
+    model: str | None = None,
+    changed: Mapping[str, Any],
+) -> Question:
+    """The question of what files say, later ones before earlier ones; DeepSpeed's JSON beside a
+    script of Megatron-LM's says what it says of Megatron-DeepSpeed."""
+    frameworks = tuple(dict.fromkeys(each.framework for each in described))
+    if len(frameworks) > 1 and set(frameworks) != {MEGATRON, DEEPSPEED}:
+        raise FrameworkError(f"files of {' and '.join(frameworks)} do not make one question")
+    told = [each.devices for each in described if each.devices is not None]
+    devices = devices or (told[-1] if told else None)
+    order = sorted(frameworks, key=lambda name: name == DEEPSPEED)
+    readings = [reading_of(name, _merged(described, name), devices) for name in order]
+    fields: dict[str, Any] = {}
+    for reading in readings:
+        fields |= reading.fields
+    if len(frameworks) > 1 and "shard" not in readings[-1].fields:
+        fields.pop("shard", None)
+    conditions = [Remark(text, "", UNTOLD) for each in described for text in each.left_out]
+    return question_of(
+        fields,
+        frameworks=frameworks,
+        stack=megatron.FORK if len(frameworks) > 1 else readings[0].stack,
+        devices=devices or fields.get("devices"),
+        model=model or fields.get("model"),
+        changed=changed,
+        remarks=(
+            (*(each for reading in readings for each in reading.changes), *conditions),
+            tuple(each for reading in readings for each in reading.refused),
+            tuple(each for reading in readings for each in reading.without_effect),
+        ),
+        settings=sum(len(each.settings) for each in described),
+    )
+
+
+def reading_of(framework: str, settings: Mapping[str, Any], devices: int | None) -> Reading:
+    """A framework's settings, read and sorted."""
+    names: dict[str, str] = {}
+    if framework in RECIPES:
+        settings, names = arguments_of(settings)
+        framework = MEGATRON
+    reading = Reading(table_of(framework), settings, names)
+    READERS[framework](reading, devices)
+    reading.sort_rest()
+    return reading
+
+
+def _merged(described: Sequence[Described], framework: str) -> dict[str, Any]:
+    """The settings of all files of a framework."""
+    own = [each.settings for each in described if each.framework == framework]
+    return {name: value for settings in own for name, value in settings.items()}
+
+
+def table_of(framework: str) -> dict[str, Any]:
+    """A framework's table of names."""
+    return shipped_toml("simgpt", f"frameworks/{framework}.toml")

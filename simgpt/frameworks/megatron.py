@@ -1,0 +1,251 @@
+"""Megatron-LM's arguments, as fields of a model and a plan, and such fields as arguments.
+
+Sources of defaults and of what follows from several arguments: NVIDIA/Megatron-LM,
+megatron/training/arguments.py and megatron/core/transformer/transformer_config.py. Layers of
+stages: `simgpt/frameworks/megatron_stages.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any
+
+from simgpt.frameworks import megatron_stages
+from simgpt.frameworks.reading import FrameworkError, Reading
+from workload.errors import ModelError
+from workload.gpt import find_model
+
+DROPOUT = 0.1
+MULTIPLE = 128  # to which times tp the vocabulary is padded
+STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+FSDP = ("use-megatron-fsdp", "use-custom-fsdp")
+SELECTIVE = "core_attn"
+FORK = "megatron-deepspeed"  # a stack
+FORKS_FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
+
+
+def read(reading: Reading, devices: int | None) -> None:
+    """Read all arguments that bear on a model and a plan; `devices` is their number if known."""
+    reading.read_simple()
+    fields = reading.fields
+    _read_model(reading)
+    _read_vocabulary(reading)
+    megatron_stages.read(reading)
+    _read_precision(reading)
+    _read_state(reading, devices)
+    _read_overlaps(reading)
+    _read_recompute(reading)
+    backend = reading.text("attention-backend", "auto")
+    flash, local = reading.switch("use-flash-attn"), reading.text("transformer-impl") == "local"
+    if reading.switch("deepspeed"):
+        _read_fork(reading)
+        local, flash = True, flash or any(map(reading.switch, FORKS_FLASH))
+    unfused = backend in ("unfused", "local") or (local and backend == "auto" and not flash)
+    fields["attention"] = "unfused" if unfused else "flash"
+    if fields.get("x", 1) == 1:
+        fields.pop("sequence_parallel", None)  # as Megatron does
+
+
+def _read_fork(reading: Reading) -> None:
+    """What Megatron-DeepSpeed does otherwise: ZeRO of DeepSpeed's, and no overlap of its own.
+
+    Source: microsoft/Megatron-DeepSpeed, megatron/arguments.py and examples_deepspeed.
+    """
+    reading.stack = FORK
+    reading.fields["zero"] = reading.number("zero-stage")
+    reading.fields["overlap"] = "none"
+    if reading.switch("embed-layernorm"):
+        reading.fields["embedding_norm"] = True
+
+
+def _read_model(reading: Reading) -> None:
+    fields = reading.fields
+    hidden, heads = fields.get("hidden"), fields.get("heads")
+    groups = reading.number("num-query-groups", 1)
+    if reading.switch("group-query-attention") and groups != heads:
+        fields["kv_heads"] = groups
+    width = reading.number("kv-channels")
+    if width and hidden and heads and width * heads != hidden:
+        fields["head_width"] = width
+    gated = fields.get("activation") == "swiglu"
+    if hidden:
+        usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+        fields["ffn"] = reading.number("ffn-hidden-size", usual)
+    if reading.switch("use-rotary-position-embeddings"):
+        fields["positions"] = "rope"
+    if fields.get("positions") == "rope":
+        fields["rope_base"] = reading.number("rotary-base", 10_000)
+    elif 0 < fields.get("sequence", 0) < reading.number("max-position-embeddings"):
+        reading.differs("max-position-embeddings", "the table of positions is as long as sequences")
+    if reading.real("rotary-percent", 1.0) == 1.0:
+        reading.settings.pop("rotary-percent", None)
+    fields["dropout"] = reading.real("hidden-dropout", DROPOUT)
+    if reading.real("attention-dropout", DROPOUT) != fields["dropout"]:
+        reading.differs("attention-dropout", f"{fields['dropout']} is dropped everywhere")
+
+
+def _read_vocabulary(reading: Reading) -> None:
+    """The rows of the embedding; padded here only where the stack would pad otherwise."""
+    kind, size = reading.text("tokenizer-type"), reading.number("vocab-size")
+    padded = reading.number("padded-vocab-size") or reading.number("pad-vocab-size-to")
+    if padded:
+        size = padded
+    elif not size:
+        size = int(reading.table["vocabularies"].get(kind, 0)) or _vocabulary_of(reading)
+    elif kind == "NullTokenizer":
+        size += 1  # the token that ends a document
+    if not size and reading.text("vocab-file") and not kind:
+        size = reading.table["vocabularies"]["GPT2BPETokenizer"]
+    multiple = reading.number("make-vocab-size-divisible-by", MULTIPLE) * reading.fields.get("x", 1)
+    stack = MULTIPLE * reading.fields.get("x", 1)
+    if size and multiple and multiple != stack:
+        size = ceil(size / multiple) * multiple
+        if size % stack:
+            why = f"the stack pads the vocabulary to multiples of {stack}"
+            reading.differs("make-vocab-size-divisible-by", why)
+    if size:
+        reading.fields["vocab"] = size
+
+
+def _vocabulary_of(reading: Reading) -> int:
+    """The vocabulary of the preset whose tokenizer is named, or 0."""
+    named = reading.text("tokenizer-model") or reading.text("tokenizer-name-or-path")
+    try:
+        return find_model(named.rstrip("/").rpartition("/")[2]).vocab if named else 0
+    except ModelError:
+        return 0
+
+
+def _read_precision(reading: Reading) -> None:
+    fields = reading.fields
+    half = reading.switch("bf16") or reading.switch("fp16")
+    if reading.switch("fp16"):
+        reading.differs("fp16", reading.table["changes"]["fp16"])
+    if any(reading.given(name) for name in ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3")):
+        fields["precision"] = "fp8"
+        if not half:
+            reading.differs("fp8-format", "all but the layers' linears is in bf16, not fp32")
+    elif not half:
+        fields["precision"] = "fp32"
+        return
+    in_fp32 = reading.switch("bf16") or reading.switch("accumulate-allreduce-grads-in-fp32")
+    in_half = reading.switch("grad-reduce-in-bf16")
+    fields["gradients"] = "bf16" if in_half or (half and not in_fp32) else "fp32"
+
+
+def _read_state(reading: Reading, devices: int | None) -> None:
+    """What data parallelism shards, and over how many ranks."""
+    fields = reading.fields
+    sharded = True in [reading.switch(name) for name in FSDP]
+    strategy = reading.text("data-parallel-sharding-strategy", "optim_grads_params")
+    fields["zero"] = int(reading.switch("use-distributed-optimizer"))
+    if sharded and strategy not in STRATEGIES:
+        reading.refuse("data-parallel-sharding-strategy", f"known: {', '.join(STRATEGIES)}")
+    elif sharded:
+        fields["zero"] = STRATEGIES[strategy]
+    copies = reading.number("num-distributed-optimizer-instances", 1)
+    if copies > 1 and devices:
+        split = fields.get("x", 1) * fields.get("pipe", 1) * fields.get("cp", 1) * copies
+        fields["shard"] = max(devices // split, 1)
+    elif copies > 1:
+        why = "the optimizer's state is sharded over all data-parallel ranks; give -n"
+        reading.differs("num-distributed-optimizer-instances", why)
+    if reading.text("optimizer", "adam") not in ("adam", "adamw"):
+        reading.differs("optimizer", "AdamW")
+
+
+def _read_overlaps(reading: Reading) -> None:
+    fields, zero = reading.fields, reading.fields["zero"]
+    found = []
+    if not reading.switch("no-async-tensor-model-parallel-allreduce"):
+        found.append("oar")
+    sums, gathers = reading.switch("overlap-grad-reduce"), reading.switch("overlap-param-gather")
+    found += ["ors"] * (sums and zero >= 2) + ["oag"] * (gathers and zero == 3)
+    found += ["dp"] * (sums and zero < 3)
+    if sums and 0 < zero < 3 and not gathers:
+        reading.differs("overlap-grad-reduce", "updated parameters are gathered beside AdamW too")
+    waits = reading.switch("no-overlap-p2p-communication")
+    if fields.get("interleave", 1) > 1 and not waits:
+        found.append("pp")
+    fields["overlap"] = "+".join(found) or "none"
+
+
+def _read_recompute(reading: Reading) -> None:
+    fields = reading.fields
+    granularity = reading.text("recompute-granularity", "none")
+    count = reading.number("recompute-num-layers", 1)
+    if reading.switch("recompute-activations"):
+        granularity = "selective"
+    older = reading.text("activations-checkpoint-method")  # of Megatron-LM before 2022
+    if reading.switch("checkpoint-activations") or older:
+        granularity = "full"
+        count = reading.number("activations-checkpoint-num-layers", count)
+    if granularity == "full" and "block" in (reading.text("recompute-method"), older):
+        fields["recompute"] = f"full:{count}" if count else "none"
+    elif granularity in ("none", "selective", "full"):
+        fields["recompute"] = granularity
+        if granularity == "full" and count > 1:
+            reading.differs("recompute-num-layers", "each layer's input is kept")
+    else:
+        known = "none, selective, full"
+        raise FrameworkError(f"--recompute-granularity = {granularity} is none of {known}")
+    modules = reading.text("recompute-modules", SELECTIVE)
+    if granularity == "selective" and modules.strip("[]") != SELECTIVE:
+        reading.differs("recompute-modules", reading.table["changes"]["recompute-modules"])
+
+
+def written(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments beyond those that are one field each."""
+    settings: dict[str, Any] = {"ffn-hidden-size": fields["ffn"], "vocab-size": fields["vocab"]}
+    if fields["kv_heads"]:
+        settings |= {"group-query-attention": True, "num-query-groups": fields["kv_heads"]}
+    if fields["head_width"]:
+        settings["kv-channels"] = fields["head_width"]
+    settings["max-position-embeddings"] = fields["sequence"]
+    if fields["positions"] == "rope":
+        settings["rotary-base"] = fields["rope_base"]
+    settings |= dict.fromkeys(("attention-dropout", "hidden-dropout"), fields["dropout"])
+    settings["attention-backend"] = fields["attention"]
+    settings |= megatron_stages.written(fields)
+    if fields["precision"] != "fp32":
+        settings["bf16"] = True
+    if fields["precision"] == "fp8":
+        settings["fp8-format"] = "hybrid"
+    if fields["gradients"] == "bf16":
+        settings["grad-reduce-in-bf16"] = True
+    return settings | _written_state(fields) | _written_recompute(fields)
+
+
+def _written_state(fields: Mapping[str, Any]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    zero, overlap = fields["zero"], fields["overlap"]
+    if zero:
+        settings["use-distributed-optimizer"] = True
+    if zero > 1:
+        names = {number: name for name, number in STRATEGIES.items()}
+        settings |= {"use-megatron-fsdp": True, "ckpt-format": "fsdp_dtensor"}
+        settings["data-parallel-sharding-strategy"] = names[zero]
+    if fields["shard"]:
+        copies = fields["data"] * fields["cp"] // fields["shard"]
+        settings["num-distributed-optimizer-instances"] = copies
+    if {"dp", "ors", "oag"} & set(overlap):
+        settings["overlap-grad-reduce"] = True
+        if zero in (1, 2) or "oag" in overlap:
+            settings["overlap-param-gather"] = True
+    if "oar" not in overlap and fields["x"] > 1:
+        settings["no-async-tensor-model-parallel-allreduce"] = True
+    if "pp" not in overlap and fields["interleave"] > 1:
+        settings["no-overlap-p2p-communication"] = True
+    return settings
+
+
+def _written_recompute(fields: Mapping[str, Any]) -> dict[str, Any]:
+    word, _, count = fields["recompute"].partition(":")
+    if word == "none":
+        return {}
+    settings: dict[str, Any] = {"recompute-granularity": word}
+    if word == "full":
+        settings["recompute-method"] = "block" if count else "uniform"
+        settings["recompute-num-layers"] = count or 1
+    return settings

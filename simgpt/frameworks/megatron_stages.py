@@ -1,0 +1,106 @@
+"""Layers of Megatron-LM's pipeline stages, which it is told in five ways."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from simgpt.frameworks.reading import FrameworkError, Reading
+
+ENDS = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+UNEVEN = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
+PER_CHUNK = "num-layers-per-virtual-pipeline-stage"
+CHUNKS = "num-virtual-stages-per-pipeline-rank"
+LAYOUT = "pipeline-model-parallel-layout"
+_REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})")
+MOST_LETTERS = 20_000
+
+
+def read(reading: Reading) -> None:
+    """Read the chunks of each stage, and the layers of each chunk where they are not even."""
+    fields, pipe = reading.fields, reading.fields.get("pipe", 1)
+    ends = [reading.switch(name) for name in ENDS]
+    first, last = (reading.number(name) for name in UNEVEN)
+    per_chunk, chunks = reading.number(PER_CHUNK), reading.number(CHUNKS, 1)
+    layout = reading.text(LAYOUT)
+    layers = fields.get("layers", 0) + sum(ends)
+    if layout:
+        _read_layout(reading, layout, pipe)
+        return
+    if per_chunk and pipe > 1:
+        chunks = layers // pipe // per_chunk
+        if chunks * pipe * per_chunk != layers:
+            raise FrameworkError(
+                f"--{PER_CHUNK} = {per_chunk} does not divide {layers} layers over {pipe} stages"
+            )
+    if chunks > 1 and pipe > 1:
+        fields["interleave"] = chunks
+    if all(ends):
+        fields["ends_as_layers"] = True
+    elif pipe > 1 and any(ends):
+        each = layers // (pipe * chunks)
+        own = [each] * (pipe * chunks)
+        own[0 if ends[0] else -1] -= 1
+        fields["stage_layers"] = "+".join(map(str, own))
+    if pipe > 1 and (first or last):
+        _read_uneven(reading, pipe, first, last)
+
+
+def _read_uneven(reading: Reading, pipe: int, first: int, last: int) -> None:
+    """Layers of the first and the last stage; the stages between share the others evenly."""
+    if reading.fields.get("interleave", 1) > 1:
+        name = UNEVEN[0] if first else UNEVEN[1]
+        reading.refuse(name, "with several chunks of a stage, simgpt wants the layers of each")
+        return
+    between = pipe - bool(first) - bool(last)
+    left = reading.fields.get("layers", 0) - first - last
+    each = left // max(between, 1)
+    own = [first] * bool(first) + [each] * between + [last] * bool(last)
+    reading.fields["stage_layers"] = "+".join(map(str, own))
+
+
+def _read_layout(reading: Reading, layout: str, pipe: int) -> None:
+    """Layers as `Et|(tt|)*3tL` has them: a chunk between two bars, t for a layer."""
+    text = re.sub(r"[\s,'\"]", "", layout)
+    while found := _REPEATED.search(text):
+        text = f"{text[: found.start()]}{_repeated(found)}{text[found.end() :]}"
+        if len(text) > MOST_LETTERS:
+            raise FrameworkError(f"--{LAYOUT} names more than {MOST_LETTERS:,} layers")
+    chunks = text.split("|")
+    if "m" in text or re.sub(r"[EtL]", "", "".join(chunks)) or len(chunks) % pipe:
+        why = f"simgpt reads E, t and L, in a multiple of {pipe} chunks between bars"
+        reading.refuse(LAYOUT, why)
+        return
+    if len(chunks) > pipe > 1:
+        reading.fields["interleave"] = len(chunks) // pipe
+    if pipe > 1:
+        reading.fields["stage_layers"] = "+".join(str(chunk.count("t")) for chunk in chunks)
+
+
+def _repeated(found: re.Match[str]) -> str:
+    """What a bracket or a letter with its number stands for."""
+    inner, count = (found[1], found[2]) if found[2] else (found[3], found[4])
+    return (inner * min(int(count), MOST_LETTERS))[: MOST_LETTERS + 1]
+
+
+def written(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that say how layers lie on stages."""
+    chunks = fields["pipe"] * fields["interleave"]
+    if fields["stage_layers"]:
+        return {LAYOUT: _layout(fields["stage_layers"])}
+    settings: dict[str, Any] = {name: True for name in ENDS if fields["ends_as_layers"]}
+    if fields["interleave"] > 1:
+        layers = fields["layers"] + len(settings)
+        settings[PER_CHUNK] = layers // chunks
+    return settings
+
+
+def _layout(stage_layers: tuple[int, ...]) -> str:
+    """Layers of chunks in the letters of a layout.
+
+    >>> _layout((1, 2, 1))
+    'Et|tt|tL'
+    """
+    chunks = ["t" * count for count in stage_layers]
+    return "|".join(["E" + chunks[0], *chunks[1:]]) + "L"

@@ -1,0 +1,185 @@
+"""A question of simgpt's made of what a framework's files say: its model, its plan, its command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from simgpt.frameworks.reading import FrameworkError, Remark
+from topologies.errors import SimgptError
+from workload.gpt import GPT, find_model, model_from_table, model_names, with_fields
+from workload.models.fields import KINDS
+from workload.models.read import described_model
+from workload.plan import Plan
+
+PLAN = ("x", "y", "z", "pipe", "interleave", "cp", "data", "shard", "micro_batch")
+ALWAYS = ("zero", "overlap", "recompute", "attention", "gradients")  # what stacks have of their own
+NEEDED = ("layers", "hidden", "heads", "sequence", "vocab")
+MODEL, MACHINE, DEVICES = "MODEL", "MACHINE", "DEVICES"  # for what the files do not say
+_PLAN_DEFAULTS = {each: Plan.__dataclass_fields__[each].default for each in Plan.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Which step is asked for, and what of the files it does not carry.
+
+    `model` is a MODEL of simgpt's command line, `model_set` are fields set of it, `plan` has keys
+    of a plan; None where the files do not say it.
+    """
+
+    frameworks: tuple[str, ...]
+    model: str | None
+    model_set: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    batch: int | None
+    stack: str
+    devices: int | None
+    gpt: GPT | None = None
+    changes: tuple[Remark, ...] = ()
+    refused: tuple[Remark, ...] = ()
+    without_effect: tuple[Remark, ...] = ()
+    settings: int = 0
+    missing: tuple[str, ...] = field(default=())
+
+    @property
+    def plan_text(self) -> str:
+        """The plan as a command line has it."""
+        return ",".join(f"{key}={_word(value)}" for key, value in self.plan.items())
+
+    def command(self, machine: str | None = None) -> str:
+        """The command that asks the question, with words in capitals for what is not known."""
+        words = ["simgpt", "predict", self.model or MODEL]
+        for key, value in self.model_set.items():
+            words += ["--model-set", f"{key}={_word(value)}"]
+        words += ["-m", machine or MACHINE, "-n", str(self.devices or DEVICES)]
+        words += ["--stack", self.stack, "--plan", self.plan_text]
+        if self.batch is not None:
+            words += ["--batch", str(self.batch)]
+        return shlex.join(words)
+
+
+def question_of(
+    fields: Mapping[str, Any],
+    *,
+    frameworks: tuple[str, ...],
+    stack: str,
+    devices: int | None,
+    model: str | None,
+    changed: Mapping[str, Any],
+    remarks: tuple[tuple[Remark, ...], tuple[Remark, ...], tuple[Remark, ...]],
+    settings: int,
+) -> Question:
+    """The question of fields that were read, with the model that the user names, if any, and the
+    fields that he sets of it. A FrameworkError names what of a model is missing."""
+    missing = [key for key in NEEDED if key not in {**fields, **changed}]
+    gpt, model, model_set = _model_of(fields, model, changed, whole=not missing)
+    unknown = model is None and bool({"layers", "hidden"} & fields.keys())
+    question = Question(
+        frameworks=frameworks,
+        model=model,
+        model_set=model_set,
+        plan=_plan_words(fields),
+        batch=fields.get("batch"),
+        stack=stack,
+        devices=devices,
+        gpt=gpt,
+        changes=remarks[0],
+        refused=remarks[1],
+        without_effect=remarks[2],
+        settings=settings,
+        missing=tuple(missing) if unknown else (),
+    )
+    return checked(question)
+
+
+def _model_of(
+    fields: Mapping[str, Any], model: str | None, changed: Mapping[str, Any], *, whole: bool
+) -> tuple[GPT | None, str | None, dict[str, Any]]:
+    """The model that the user names, or that the fields describe as a `whole`, with its MODEL and
+    the fields to set of that."""
+    if model is not None:
+        gpt, model_set = described_model(model).gpt, dict(changed)
+        if fields.get("sequence", gpt.sequence) != gpt.sequence:
+            model_set = {"sequence": fields["sequence"]} | model_set
+        return with_fields(gpt, model_set), model, model_set
+    if not whole:
+        return None, None, dict(changed)
+    table = {key: value for key, value in fields.items() if key in KINDS} | dict(changed)
+    gpt = model_from_table(table, "the model", name="the model")
+    return gpt, *spelled(gpt)
+
+
+def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
+    """A model as MODEL and `--model-set` have it: a preset with another sequence, or its fields.
+
+    >>> spelled(find_model("llama-2-7b"))
+    ('llama-2-7b', {})
+    """
+    for name in model_names():
+        preset = find_model(name)
+        if shape_of(replace(preset, sequence=gpt.sequence)) == shape_of(gpt):
+            same = preset.sequence == gpt.sequence
+            return name, {} if same else {"sequence": gpt.sequence}
+    usual = {each.name: each.default for each in GPT.__dataclass_fields__.values()}
+    words = [f"{key}={_word(value)}" for key, value in shape_of(gpt).items() if value != usual[key]]
+    if gpt.ffn == 4 * gpt.hidden and gpt.activation != "swiglu":
+        words.remove(f"ffn={gpt.ffn}")
+    return ",".join(words), {}
+
+
+def shape_of(gpt: GPT) -> dict[str, Any]:
+    """The fields of a model without its labels, and without a base that nothing turns by."""
+    shape = {key: value for key, value in asdict(gpt).items() if key not in ("name", "source")}
+    if gpt.positions != "rope":
+        shape.pop("rope_base")
+    return shape
+
+
+def _plan_words(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of the plan that say something."""
+    words: dict[str, Any] = {}
+    for key in PLAN:
+        value = fields.get(key, "rest" if key == "data" else None)
+        if value is not None and (key in ("data", "micro_batch") or value not in (0, 1)):
+            words[key] = value
+    for key in ALWAYS:
+        if key in fields:
+            words[key] = fields[key]
+    for key, value in fields.items():
+        known = key in _PLAN_DEFAULTS and key not in (*words, *PLAN, "batch")
+        if known and value != _PLAN_DEFAULTS[key]:
+            words[key] = value
+    if words.get("precision") == "fp32":
+        words.pop("gradients", None)
+    return words
+
+
+def checked(question: Question) -> Question:
+    """The question, with what simgpt refuses of its plan among the refused, where that can be told
+    without a machine."""
+    from simulator.stacks import load_stack
+    from simulator.stacks.job import job_of
+
+    stack = load_stack(question.stack)
+    if question.gpt is None or question.devices is None or question.refused:
+        return question
+    try:
+        job = job_of(
+            question.gpt,
+            dict(question.plan),
+            stack,
+            devices=question.devices,
+            batch=question.batch,
+        )
+        stack.check(job.plan)
+    except FrameworkError:
+        raise
+    except SimgptError as error:
+        return replace(question, refused=(Remark("the plan", "", str(error)),))
+    return question
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,198 @@
+"""One description in a framework's words, while it is read: what it says, by which name, and what
+of that a question of simgpt's does not carry.
+
+A framework's table (`simgpt/frameworks/*.toml`) sorts its names:
+
+- `numbers`, `switches` and `words` are one field of a model or a plan each, in both directions;
+- `changes` say what simgpt assumes instead of what it does not carry, `refused` why it answers
+  nothing; under `above_one` stand names whose value 1 says nothing;
+- `without_effect` are patterns of names that bear neither on a step's time nor on its memory.
+
+All other names are read by the framework's module, or else are said to be unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from topologies.errors import SimgptError
+from topologies.files.printable import shown
+
+OFF = ("", "false", "0", "none", "null", "0.0", "auto")
+MOST = 10**12
+_VARIABLE = re.compile(r"\$\{?(\w+)")
+
+
+class FrameworkError(SimgptError):
+    """A framework's file that cannot be read, or settings that mean nothing to simgpt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A setting that a question does not carry, as it is spelled, and what simgpt does instead."""
+
+    name: str
+    value: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value}".rstrip() if self.value != "true" else self.name
+
+
+class Reading:
+    """What is known of a description: its settings by name, and the fields read from them.
+
+    `fields` has keys of `GPT`, of `Plan`, and `cp`; every setting that a method of this class has
+    looked at counts as read, and `sort_rest` sorts all others. `names` are the file's own names of
+    settings, where they are not the table's.
+    """
+
+    def __init__(
+        self,
+        table: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self.table = table
+        self.names = names or {}
+        self.stack = str(table["stack"])
+        self.settings = {name: text_of(value) for name, value in settings.items()}
+        self.fields: dict[str, Any] = {}
+        self.changes: list[Remark] = []
+        self.refused: list[Remark] = []
+        self.without_effect: list[Remark] = []
+        self._read: set[str] = set()
+
+    def text(self, name: str, default: str = "") -> str:
+        """The text of a setting; the default where it is not given, or null."""
+        self._read.add(name)
+        value = self.settings.get(name, "")
+        return default if value.lower() in ("", "none", "null") else value
+
+    def given(self, name: str) -> bool:
+        """Whether a setting is given and not switched off."""
+        return self.text(name).lower() not in OFF
+
+    def switch(self, name: str, *, default: bool = False) -> bool:
+        """Whether a switch is on."""
+        value = self.text(name, "true" if default else "false").lower()
+        return value not in ("false", "0", "no", "off")
+
+    def number(self, name: str, default: int = 0) -> int:
+        """A setting that counts something; a FrameworkError says that it is no whole number."""
+        return int(self._number(name, default, "a whole number"))
+
+    def real(self, name: str, default: float) -> float:
+        """A setting that is any number."""
+        return self._number(name, default, "a number")
+
+    def _number(self, name: str, default: float, kind: str) -> float:
+        text = self.text(name, str(default))
+        try:
+            value = float(text.replace("_", ""))
+        except ValueError:
+            value = float("nan")
+        whole = kind == "a number" or value == value // 1
+        if not (whole and abs(value) <= MOST):
+            raise FrameworkError(
+                f"{self.spelled(name)} = {shown(text)} must be {kind}{_hint(text)}"
+            )
+        return value
+
+    def spelled(self, name: str) -> str:
+        """A setting's name as its framework writes it."""
+        if name in self.names:
+            return self.names[name]
+        own = name.isupper() or name.startswith("$")
+        return name if own else f"{self.table.get('prefix', '')}{name}"
+
+    def differs(self, name: str, why: str) -> None:
+        """Say that a setting is not carried, and what simgpt assumes."""
+        self.changes.append(Remark(self.spelled(name), self.settings.get(name, ""), why))
+
+    def refuse(self, name: str, why: str) -> None:
+        """Say that a setting is beyond what simgpt models."""
+        self.refused.append(Remark(self.spelled(name), self.settings.get(name, ""), why))
+
+    def read_simple(self) -> None:
+        """Read the settings that are one field each."""
+        for field, name in self.table.get("numbers", {}).items():
+            if self.text(name):
+                self.fields[field] = self.number(name)
+        for name, fields in self.table.get("switches", {}).items():
+            if self.switch(name):
+                self.fields |= fields
+        for name, words in self.table.get("words", {}).items():
+            self._read_word(name, words)
+
+    def _read_word(self, name: str, words: Mapping[str, Any]) -> None:
+        text, values = self.text(name), {**words["values"], **words.get("forks", {})}
+        if text and text not in values:
+            self.refuse(name, f"simgpt knows {', '.join(values)}")
+        elif text:
+            self.fields[words["field"]] = values[text]
+
+    def sort_rest(self) -> None:
+        """Sort the settings that were not read: refused, changing the step, or without effect."""
+        for name in self.settings:
+            if name not in self._read:
+                self._sort(name)
+
+    def _sort(self, name: str) -> None:
+        value = self.settings[name]
+        remark = Remark(self.spelled(name), value, "")
+        off = value.lower() in OFF
+        for kind, found in (("refused", self.refused), ("changes", self.changes)):
+            why = self.table.get(kind, {}).get(name)
+            if why is None:
+                why = self.table.get(kind, {}).get("above_one", {}).get(name)
+                off |= why is not None and value == "1"
+            if why is not None and not off:
+                found.append(Remark(remark.name, value, why))
+                return
+            if why is not None:
+                break
+        else:
+            if not off and not self._is_without_effect(name):
+                self.changes.append(Remark(remark.name, value, "not known here: left out"))
+                return
+        self.without_effect.append(remark)
+
+    def _is_without_effect(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.table["without_effect"])
+
+
+def text_of(value: Any) -> str:
+    """A setting's value as text: lists with blanks between, null as nothing.
+
+    >>> text_of([True, 4, None])
+    'true 4 '
+    """
+    if isinstance(value, list | tuple):
+        return " ".join(map(text_of, value))
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def flattened(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested tables by their dotted names.
+
+    >>> dict(flattened({"model": {"layers": 2}, "seed": 1}))
+    {'model.layers': 2, 'seed': 1}
+    """
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _hint(text: str) -> str:
+    """How to say what a script leaves to its surroundings."""
+    found = _VARIABLE.search(text)
+    return f"; the script does not set it: give --define {found[1]}=VALUE" if found else ""

@@ -1,0 +1,115 @@
+"""Recipes of Megatron-Bridge and NeMo: settings of Megatron-Core under names and sections of their
+own, which `simgpt/frameworks/recipes.toml` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simgpt.frameworks.reading import text_of
+from topologies.files.reading import shipped_toml
+
+GATED = ("swiglu", "fast-swiglu", "silu")
+PRECISIONS = ("mixed_precision", "precision")  # of Megatron-Bridge, and of NeMo
+UNSAID = "precision-not-said"
+DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")
+ACTIVATIONS = ("activation", "activation_func")
+
+
+def arguments_of(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Megatron-LM's arguments that a recipe's settings stand for, and the recipe's names of them.
+
+    What bears on no step has its own name among the arguments, after a full stop.
+    """
+    table = shipped_toml("simgpt", "frameworks/recipes.toml")
+    found: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for name, value in settings.items():
+        for argument, text in _argument(name, text_of(value), table):
+            found[argument] = text
+            names[argument] = name
+    _settle(found, names)
+    return found, names
+
+
+def _argument(name: str, value: str, table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The arguments that one setting stands for."""
+    parts = name.split(".")
+    leaf = parts[-1]
+    if leaf == "sequence_length":
+        return [("seq-length", value)]
+    if leaf in ("micro_batch_size", "global_batch_size", "seq_length"):
+        return [(leaf.replace("_", "-"), value)]
+    if parts[-2:] == ["optim", "name"] or leaf == "optimizer":
+        own = [("use-distributed-optimizer", "true")] if value in DISTRIBUTED else []
+        return own or [("optimizer", "adam" if "adam" in value else value)]
+    if leaf in PRECISIONS:
+        return _precision(value)
+    if set(parts) & set(table["ignored"]) or value.lower() in ("", "null", "none"):
+        return [(f".{name}", value)]
+    if leaf in table["inverted"]:
+        opposite = "false" if value.lower() == "true" else "true"
+        return [(table["inverted"][leaf], opposite)]
+    if leaf in ACTIVATIONS:
+        return _activation(value.rpartition(".")[2].lower())
+    argument = (table["renames"] | table["older"]).get(leaf, leaf.replace("_", "-"))
+    value = table["values"].get(argument, {}).get(value, value)
+    return [(argument, value.rpartition(".")[2] if argument == "attention-backend" else value)]
+
+
+def _precision(value: str) -> list[tuple[str, str]]:
+    """`bf16_mixed`, `bf16_with_fp8_delayed_scaling_mixed`, `16-mixed`, `bf16` and such."""
+    text = value.lower()
+    found = [("bf16", "true")] if "bf16" in text else []
+    found += [("fp16", "true")] if "16" in text and not found else []
+    return found + ([("fp8-format", "hybrid")] if "fp8" in text else []) or [("fp32", "true")]
+
+
+def _activation(word: str) -> list[tuple[str, str]]:
+    if word in GATED:
+        return [("swiglu", "true")]
+    return [] if word == "gelu" else [(word.replace("_", "-"), "true")]
+
+
+def _settle(found: dict[str, str], names: dict[str, str]) -> None:
+    """What follows from several settings of a recipe."""
+    if "num-query-groups" in found:
+        found["group-query-attention"] = "true"
+    gated = found.pop("gated-linear-unit", "true")
+    if gated.lower() == "false" and "swiglu" in found:
+        del found["swiglu"]
+    if found.pop("transformer-engine", "true").lower() == "false":
+        found["transformer-impl"] = "local"
+    fp32 = found.pop("fp32", None)
+    half = {"bf16", "fp16"} & {name for name, value in found.items() if value.lower() == "true"}
+    if not half and fp32 is None:
+        found |= {"bf16": "true", UNSAID: "true"}
+        names[UNSAID] = "mixed_precision"
+
+
+def devices_of(settings: Mapping[str, Any]) -> int | None:
+    """Devices that a recipe's trainer has."""
+    sizes = [text_of(settings.get(f"trainer.{key}")) for key in ("devices", "num_nodes")]
+    if not all(size.isdecimal() and len(size) < 8 for size in sizes):
+        return None
+    return int(sizes[0]) * int(sizes[1]) or None
+
+
+def recipe_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe of Megatron-Bridge for Megatron-LM's arguments, by dotted names."""
+    table = shipped_toml("simgpt", "frameworks/recipes.toml")
+    renamed = {argument: leaf for leaf, argument in reversed(table["renames"].items())}
+    inverted = {argument: leaf for leaf, argument in reversed(table["inverted"].items())}
+    found: dict[str, Any] = {}
+    for argument, value in arguments.items():
+        section = table["sections"].get(argument, "model")
+        if argument == "swiglu":
+            found |= {"model.gated_linear_unit": True, "model.activation_func": "silu"}
+        elif argument in inverted:
+            found[f"{section}.{inverted[argument]}"] = not value
+        elif argument != "group-query-attention":
+            leaf = renamed.get(argument, argument.replace("-", "_"))
+            found[f"{section}.{leaf}"] = value
+    if "bf16" not in arguments:
+        found["mixed_precision"] = None
+    return found

@@ -1,0 +1,129 @@
+"""Variables and sums in a shell script's text, put in without a shell."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+
+from simgpt.frameworks.reading import MOST, FrameworkError
+
+MOST_CHARACTERS = 2**16
+DEEPEST = 16
+_BRACED = re.compile(r"([A-Za-z_]\w*|\d+|[@*#?])(?:\[[^]]*\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_]\w*|\d|[@*#?]")
+_SUMS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def expanded(text: str, variables: Mapping[str, str], depth: int = 0) -> str:
+    """The text with the values of its variables; those that are not set stay as `$NAME`.
+
+    >>> expanded("${TP:-4} $((2*$N)) $M", {"N": "3"})
+    '4 6 $M'
+    """
+    if depth > DEEPEST:
+        raise FrameworkError(f"the script nests variables more than {DEEPEST} deep")
+    parts: list[str] = []
+    at = size = 0
+    while at < len(text):
+        part, at = _next(text, at, variables, depth)
+        parts.append(part)
+        size += len(part)
+        if size > MOST_CHARACTERS:
+            raise FrameworkError(f"a line of the script exceeds {MOST_CHARACTERS:,} characters")
+    return "".join(parts)
+
+
+def _next(text: str, at: int, variables: Mapping[str, str], depth: int) -> tuple[str, int]:
+    """What stands at a place of the text, expanded, and where it ends."""
+    letter, rest = text[at], text[at + 1 : at + 2]
+    if letter == "`":
+        end = text.find("`", at + 1)
+        return "$(...)", (end if end >= 0 else len(text)) + 1
+    if letter == "\\" and rest:
+        return text[at : at + 2], at + 2
+    if letter == "'" and (end := text.find("'", at + 1)) >= 0 and not _in_quotes(text, at):
+        return text[at : end + 1], end + 1
+    if letter != "$" or not rest:
+        dollar = text.find("$", at + 1)
+        plain = min(_first(text, at + 1), dollar if dollar >= 0 else len(text))
+        return text[at:plain], plain
+    if rest == "(":
+        end = _closing(text, at + 1, "(", ")")
+        inner = text[at + 2 : end]
+        if inner.startswith("(") and inner.endswith(")"):
+            return _summed(expanded(inner[1:-1], variables, depth + 1), variables), end + 1
+        return "$(...)", end + 1
+    if rest == "{":
+        end = _closing(text, at + 1, "{", "}")
+        return _braced(text[at + 2 : end], variables, depth + 1), end + 1
+    found = _NAME.match(text, at + 1)
+    if not found:
+        return "$", at + 1
+    return _value(found[0], variables), found.end()
+
+
+def _first(text: str, start: int) -> int:
+    """Where the next letter stands that may begin something to expand."""
+    found = re.compile(r"[\\$`']").search(text, start)
+    return found.start() if found else len(text)
+
+
+def _in_quotes(text: str, at: int) -> bool:
+    return text.count('"', 0, at) % 2 == 1
+
+
+def _closing(text: str, start: int, opens: str, closes: str) -> int:
+    """Where the bracket at `start` is closed."""
+    depth = 0
+    for index in range(start, len(text)):
+        depth += (text[index] == opens) - (text[index] == closes)
+        if depth == 0:
+            return index
+    return len(text)
+
+
+def _value(name: str, variables: Mapping[str, str]) -> str:
+    return variables.get(name, f"${name}")
+
+
+def _braced(inner: str, variables: Mapping[str, str], depth: int) -> str:
+    """What stands for `${...}`."""
+    found = _BRACED.fullmatch(inner)
+    if not found:
+        return "$(...)"
+    name, sign, default = found[1], found[2] or "", found[3] or ""
+    if sign.endswith(("-", "=")) and not variables.get(name):
+        return expanded(default, variables, depth).strip("\"'")
+    if sign.endswith("+"):
+        return expanded(default, variables, depth) if variables.get(name) else ""
+    return _value(name, variables)
+
+
+def _summed(text: str, variables: Mapping[str, str]) -> str:
+    """The value of `$((...))`, or `$(...)` where it is no sum of whole numbers."""
+    names = re.sub(r"[A-Za-z_]\w*", lambda found: variables.get(found[0], "x"), text)
+    if len(names) > 200:
+        return "$(...)"
+    try:
+        return str(_sum(ast.parse(names.strip(), mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return "$(...)"
+
+
+def _sum(node: ast.AST) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) <= MOST:
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _SUMS:
+        found = _SUMS[type(node.op)](_sum(node.left), _sum(node.right))
+        if abs(found) <= MOST:
+            return found
+    raise ValueError

@@ -1,0 +1,39 @@
+"""What a job script asks Slurm for: its `#SBATCH` lines, and the variables that the job then has.
+
+Source: SchedMD, sbatch(1), "Output environment variables".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_OPTION = re.compile(r"\s*#SBATCH\s+(-\w|--[\w-]+)(?:[= ]\s*)(\S+)")
+_GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z]\w*:)?(\d{1,4})")
+_NODES = ("--nodes", "-N")
+_PER_NODE = ("--gpus-per-node", "--gres", "--ntasks-per-node")  # the first of them that is given
+VARIABLES = {"nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "each": ("SLURM_GPUS_ON_NODE",)}
+
+
+def job_variables(text: str) -> dict[str, str]:
+    """The variables of a job that tell of its nodes and of a node's devices.
+
+    >>> job_variables("#SBATCH -N 4\\n#SBATCH --gres=gpu:a100:8")["SLURM_NNODES"]
+    '4'
+    """
+    lines = filter(None, map(_OPTION.match, text.splitlines()))
+    given = {line[1]: line[2] for line in lines}
+    nodes = next((given[key] for key in _NODES if key in given), "")
+    each = [_GPUS.match(given[key]) for key in _PER_NODE if key in given]
+    found: dict[str, str] = {}
+    if nodes.isdecimal():
+        found |= dict.fromkeys(VARIABLES["nodes"], nodes)
+    if each and each[0]:
+        found |= dict.fromkeys(VARIABLES["each"], each[0][1])
+    return found
+
+
+def devices_of_job(variables: Mapping[str, str]) -> int | None:
+    """The devices of such a job, or None where its script does not say them."""
+    sizes = [variables.get(names[0], "") for names in VARIABLES.values()]
+    return int(sizes[0]) * int(sizes[1]) or None if all(0 < len(s) < 8 for s in sizes) else None

@@ -1,0 +1,208 @@
+"""The words that a shell script gives to a training program. Nothing is executed.
+
+What people's scripts consist of is read: assignments of texts and arrays, continued lines,
+comments, variables with their defaults, sums of whole numbers, and `if` with a comparison of texts
+or numbers. A condition that cannot be told counts as false, a loop's or a function's lines are read
+once, a variable that the script does not set stays `$NAME`, and what another command would print is
+`$(...)`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from simgpt.frameworks.reading import FrameworkError
+from simgpt.frameworks.scripts.expansion import expanded
+from simgpt.frameworks.scripts.statements import statements
+
+ASSIGNMENT = re.compile(
+    r"(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?"
+    r"([A-Za-z_]\w*)(\+?)=(?!=)(.*)",
+    re.DOTALL,
+)
+_COMPARISON = re.compile(r"\[\[?\s+(.*?)\s+\]\]?$", re.DOTALL)
+_OPENS = re.compile(r"(if|elif|case)\b\s*(.*)", re.DOTALL)
+_WITHIN = re.compile(r"^(?:then|do|\{|time)\s+")
+_NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-lt": "<", "-ge": ">=", "-le": "<="}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The words after a training program's name, and those before it; `left_out` are conditions
+    that could not be told, so that what depends on them is left out."""
+
+    arguments: tuple[str, ...]
+    launcher: tuple[str, ...]
+    variables: Mapping[str, str]
+    left_out: tuple[str, ...]
+
+
+@dataclass
+class _Script:
+    """What is known after a line of a script."""
+
+    variables: dict[str, str]
+    commands: list[list[str]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    branches: list[str] = field(default_factory=list)  # of each open if: "on", "off" or "done"
+    untold: list[str] = field(default_factory=list)  # their conditions, if they cannot be told
+
+    def run(self, statement: str) -> None:
+        """Take in one statement."""
+        statement = _WITHIN.sub("", statement)
+        if not self._follows_branches(statement):
+            return
+        if {"off", "done"} & set(self.branches):
+            if "--" in statement or ASSIGNMENT.fullmatch(statement):
+                self.left_out += [each for each in self.untold if each not in ("", *self.left_out)]
+            return
+        found = ASSIGNMENT.fullmatch(statement)
+        if found and _is_one_word(found[3]):
+            self._assign(found[1], found[3], adds=bool(found[2]))
+            return
+        command = split(expanded(statement, self.variables))
+        if command:
+            self.commands.append(command)
+
+    def _follows_branches(self, statement: str) -> bool:
+        """Keep track of if and case; whether the statement says something else."""
+        found = _OPENS.fullmatch(statement)
+        if found and found[1] == "elif" and self.branches:
+            before = self.branches.pop()
+            self.branches.append(self._branch(found[2]) if before == "off" else "done")
+            return False
+        if found and found[1] != "elif":
+            self.untold.append("" if found[1] == "if" else " ".join(statement.split()[:3]))
+            self.branches.append(self._branch(found[2]) if found[1] == "if" else "done")
+            return False
+        if re.match(r"else\b", statement) and self.branches:
+            self.branches[-1] = "on" if self.branches[-1] == "off" else "done"
+            self.run(statement[len("else") :].strip())
+            return False
+        if re.match(r"(fi|esac)\b", statement) and self.branches:
+            self.branches.pop()
+            self.untold.pop()
+            return False
+        return True
+
+    def _branch(self, condition: str) -> str:
+        if {"off", "done"} & set(self.branches):
+            return "off"
+        told = _told(expanded(condition, self.variables))
+        if told is None:
+            self.untold[-1] = f"if {condition.strip()}"
+        return "on" if told else "off"
+
+    def _assign(self, name: str, text: str, *, adds: bool) -> None:
+        if text.startswith("("):
+            text = text.strip()[1:-1]
+            value = expanded(text, self.variables)
+        else:
+            value = " ".join(split(expanded(text, self.variables), whole=True))
+        before = self.variables.get(name, "")
+        glue = " " if text and adds and before else ""
+        self.variables[name] = before + glue + value if adds else value
+
+
+def read_script(text: str, given: Mapping[str, str]) -> Launch:
+    """What a script gives to the last training program that it starts, or, where it starts none,
+    what its variables hold; `given` are variables that the surroundings set."""
+    script = _Script(dict(given))
+    for statement in statements(text):
+        script.run(statement)
+        script.variables |= given
+    launches = [words for words in script.commands if _program(words) is not None]
+    telling = [words for words in launches if any(word.startswith("--") for word in words)]
+    if telling:
+        words = _flat(telling[-1])
+        at = _program(words)
+        assert at is not None
+        arguments, launcher = words[at + 1 :], words[:at]
+    else:
+        fragments = [value for value in script.variables.values() if "--" in value]
+        loose = [word for each in script.commands for word in each if each[0].startswith("--")]
+        arguments = _flat([word for text in fragments for word in split(text)] + loose)
+        launcher = []
+    if not any(word.startswith("--") for word in arguments):
+        raise FrameworkError("the script gives no program arguments such as --num-layers 24")
+    left_out = tuple(script.left_out)
+    return Launch(tuple(arguments), tuple(launcher), script.variables, left_out)
+
+
+def split(text: str, *, whole: bool = False) -> list[str]:
+    """A statement's words without their quotes; with `whole` white space parts none of them.
+
+    >>> split("a 'b c' --d=4")
+    ['a', 'b c', '--d=4']
+    """
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    lexer.whitespace = "" if whole else " \t\n"
+    try:
+        return list(lexer)
+    except ValueError:  # a quote without its partner: as it stands
+        return [text] if whole else text.split()
+
+
+def _is_one_word(value: str) -> bool:
+    """Whether the text after a name's `=` is its value alone: `A=1 program` starts a program."""
+    return value.startswith("(") or len(split(expanded(value, _Ones()))) <= 1
+
+
+class _Ones(dict[str, str]):
+    """Variables that are all 1: what is put in for them parts no words."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __getitem__(self, name: str) -> str:
+        return "1"
+
+    def get(self, name: str, default: object = None) -> str:
+        """1, whatever the name."""
+        return "1"
+
+
+def _program(words: list[str]) -> int | None:
+    """Where a command's Python file or module stands, if it names one."""
+    flat = _flat(words)
+    files = [index for index, word in enumerate(flat) if word.endswith(".py")]
+    return files[-1] if files else None
+
+
+def _flat(words: list[str]) -> list[str]:
+    """The words, those that hold several options split again."""
+    return list(_flattened(words))
+
+
+def _flattened(words: list[str]) -> Iterator[str]:
+    for word in words:
+        if re.search(r"\s", word) and re.search(r"(^|\s)-|\.py\s", word):
+            yield from split(word)
+        else:
+            yield word
+
+
+def _told(condition: str) -> bool | None:
+    """What a comparison says, or None where it cannot be told."""
+    found = _COMPARISON.fullmatch(condition.strip())
+    words = split(found[1]) if found else []
+    if len(words) == 1 and words[0] in ("-n", "-z"):
+        words.append("")
+    if len(words) == 2 and words[0] in ("-n", "-z"):
+        unset = words[1].startswith("$") or not words[1]
+        return unset == (words[0] == "-z")
+    if len(words) != 3 or any("$(" in word for word in words):
+        return None
+    left, sign, right = words
+    if sign in ("==", "=", "!="):
+        return (left == right) == (sign != "!=")
+    if sign in _NUMBERS and left.isdecimal() and right.isdecimal():
+        one, other = int(left[:18]), int(right[:18])
+        order = {"==": one == other, ">": one > other, "<": one < other}
+        order |= {"!=": one != other, ">=": one >= other, "<=": one <= other}
+        return order[_NUMBERS[sign]]
+    return None

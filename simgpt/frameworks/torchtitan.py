@@ -1,0 +1,195 @@
+"""torchtitan's TOML, as fields of a model and a plan, and such fields as settings of it.
+
+Source of defaults: pytorch/torchtitan 0.2.1, torchtitan/config/job_config.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simgpt.frameworks.reading import Reading
+from workload.gpt import find_model
+
+SCHEDULES = {"1F1B": "1f1b", "Interleaved1F1B": "1f1b", "GPipe": "gpipe"}
+LESS = ("first", "last")
+EAGER = "torchtitan-eager"
+P, T, AC = "parallelism.", "training.", "activation_checkpoint."
+FLOAT8 = ("float8.enable_float8_linear", "float8.enable_fsdp_float8_all_gather")
+
+
+def read(reading: Reading, devices: int | None) -> None:
+    """Read all settings that bear on a model and a plan."""
+    fields = reading.fields
+    fields["sequence"] = 2048
+    reading.read_simple()
+    _read_model(reading)
+    _read_data(reading, devices)
+    _read_pipeline(reading)
+    _read_batch(reading, devices)
+    _read_recompute(reading)
+    if fields.get("x", 1) > 1:
+        fields["sequence_parallel"] = True
+    converted = "float8" in reading.text("model.converters")
+    if converted or reading.switch("float8.enable_float8_linear"):
+        fields["precision"] = "fp8"
+    if reading.text(T + "mixed_precision_param", "bfloat16") == "float32":
+        fields["precision"] = "fp32"
+    fp32 = reading.text(T + "mixed_precision_reduce", "float32") == "float32"
+    fields["gradients"] = "fp32" if fp32 else "bf16"
+    if reading.text(T + "dtype", "float32") != "float32":
+        reading.differs(T + "dtype", reading.table["changes"][T + "dtype"])
+    if not reading.switch("compile.enable"):
+        reading.stack = EAGER
+    if reading.text("optimizer.name", "AdamW") not in ("AdamW", "Adam"):
+        reading.differs("optimizer.name", "AdamW")
+
+
+def _read_model(reading: Reading) -> None:
+    name, flavor = reading.text("model.name", "llama3"), reading.text("model.flavor", "debugmodel")
+    preset = reading.table["models"].get(f"{name}.{flavor}")
+    if preset is None:
+        reading.differs("model.flavor", "the model is not known here: give --model")
+        return
+    reading.fields["model"] = preset
+    reading.fields["layers"] = find_model(preset).layers
+
+
+def _read_data(reading: Reading, devices: int | None) -> None:
+    """DDP where nothing is sharded, or FSDP over all ranks or within copies of them."""
+    fields = reading.fields
+    copies = reading.number(P + "data_parallel_replicate_degree", 1)
+    shards = reading.number(P + "data_parallel_shard_degree", -1)
+    within = fields.get("x", 1) * fields.get("pipe", 1)
+    cp = fields.get("cp", 1)
+    if shards < 0 and devices:
+        shards = max(devices // (within * cp * copies), 1)
+    elif shards > 0:
+        fields["devices"] = within * cp * copies * shards
+    fields["zero"] = 0 if shards * cp == 1 else 3
+    if copies > 1 and shards * cp > 1:
+        fields["shard"] = shards * cp
+    word = reading.text(P + "fsdp_reshard_after_forward", "default")
+    never = word == "never" or (word == "default" and fields.get("pipe", 1) > 1)
+    if never and fields["zero"]:
+        fields["reshard"] = False
+
+
+def _read_pipeline(reading: Reading) -> None:
+    fields, pipe = reading.fields, reading.fields.get("pipe", 1)
+    word = reading.text(P + "pipeline_parallel_schedule", "1F1B")
+    less = [reading.number(f"{P}pipeline_parallel_{end}_stage_less_layers", 1) for end in LESS]
+    each = reading.number(P + "pipeline_parallel_layers_per_stage")
+    if pipe == 1:
+        return
+    if word not in SCHEDULES:
+        reading.refuse(P + "pipeline_parallel_schedule", f"simgpt reads {', '.join(SCHEDULES)}")
+        return
+    fields["schedule"] = SCHEDULES[word]
+    fields["ends_as_layers"] = all(less)
+    if less not in ([0, 0], [1, 1]):
+        name = f"{P}pipeline_parallel_{LESS[0]}_stage_less_layers"
+        reading.differs(name, "embedding and classifier count as a layer both, or neither")
+    if word.startswith("Interleaved"):
+        chunks = -(-(fields.get("layers", 0) + sum(less)) // each) if each else 2 * pipe
+        fields["interleave"] = max(chunks // pipe, 1)
+
+
+def _read_batch(reading: Reading, devices: int | None) -> None:
+    """`local_batch_size` is a rank's share of an accumulation step; a pipeline splits it again."""
+    fields = reading.fields
+    local = reading.number(T + "local_batch_size") or reading.number(T + "batch_size", 8)
+    batch = reading.number(T + "global_batch_size", -1)
+    split = reading.number(P + "pipeline_parallel_microbatch_size", 1)
+    piped = fields.get("pipe", 1) > 1
+    fields["micro_batch"] = split if piped else local
+    devices = devices or fields.get("devices")
+    within = fields.get("x", 1) * fields.get("pipe", 1) * fields.get("cp", 1)
+    ranks = devices // within if devices else 0
+    if batch <= 0 and ranks:
+        batch = local * ranks
+    if batch > 0:
+        fields["batch"] = batch
+    if piped and ranks and batch > local * ranks:
+        why = "the pipeline drains once a step, not once an accumulation step"
+        reading.differs(T + "global_batch_size", why)
+
+
+def _read_recompute(reading: Reading) -> None:
+    fields = reading.fields
+    mode = reading.text(AC + "mode", "selective")
+    which = reading.text(AC + "selective_ac_option", "2")
+    if reading.settings.get(AC + "mode") == "none":
+        mode = "none"
+    if mode == "selective" and "layers" not in fields and which not in ("2", "op"):
+        reading.differs(AC + "selective_ac_option", "half of the layers run again")
+    elif mode == "selective" and "layers" in fields and which.isdecimal() and int(which):
+        chunks = fields.get("pipe", 1) * fields.get("interleave", 1)
+        kept = fields.get("layers", 0) // chunks // int(which)
+        mode = "full" if which == "1" else f"full:{kept}" if kept else "none"
+    elif mode == "memory_budget":
+        reading.refuse(AC + "mode", "what the compiler keeps for a budget is not modelled")
+        return
+    fields["recompute"] = mode
+
+
+def written(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings beyond those that are one field each."""
+    table = fields["table"]
+    names = {preset: name for name, preset in table["models"].items()}
+    name, _, flavor = names.get(fields["model"], ".").partition(".")
+    fp8 = fields["precision"] == "fp8"
+    settings: dict[str, Any] = {"model.name": name, "model.flavor": flavor}
+    settings |= {"model.converters": ["float8"]} if fp8 else {}
+    settings |= _written_data(fields) | _written_pipeline(fields)
+    fp32 = fields["precision"] == "fp32"
+    settings[T + "mixed_precision_param"] = "float32" if fp32 else "bfloat16"
+    reduced = "float32" if fields["gradients"] == "fp32" else "bfloat16"
+    settings[T + "mixed_precision_reduce"] = reduced
+    settings["compile.enable"] = fields["stack"] != EAGER
+    return settings | _written_recompute(fields)
+
+
+def _written_data(fields: Mapping[str, Any]) -> dict[str, Any]:
+    data, cp = fields["data"], fields["cp"]
+    shards = data if fields["zero"] else 1
+    if fields["zero"] and fields["shard"]:
+        shards = max(fields["shard"] // cp, 1)
+    ranks = fields["batch"] // data
+    piped = fields["pipe"] > 1
+    return {
+        P + "data_parallel_replicate_degree": data // shards,
+        P + "data_parallel_shard_degree": shards,
+        P + "fsdp_reshard_after_forward": "always" if fields["reshard"] else "never",
+        T + "local_batch_size": ranks if piped else fields["micro_batch"],
+        T + "global_batch_size": fields["batch"],
+    }
+
+
+def _written_pipeline(fields: Mapping[str, Any]) -> dict[str, Any]:
+    if fields["pipe"] == 1:
+        return {}
+    word = {"1f1b": "1F1B", "gpipe": "GPipe"}.get(fields["schedule"], fields["schedule"])
+    word = f"Interleaved{word}" if fields["interleave"] > 1 else word
+    ends = int(fields["ends_as_layers"])
+    settings: dict[str, Any] = {
+        P + "pipeline_parallel_schedule": word,
+        P + "pipeline_parallel_microbatch_size": fields["micro_batch"],
+        **{f"{P}pipeline_parallel_{end}_stage_less_layers": ends for end in LESS},
+    }
+    if fields["interleave"] > 1:
+        chunks = fields["pipe"] * fields["interleave"]
+        each = -(-(fields["layers"] + 2 * ends) // chunks)
+        settings[P + "pipeline_parallel_layers_per_stage"] = each
+    return settings
+
+
+def _written_recompute(fields: Mapping[str, Any]) -> dict[str, Any]:
+    word, _, count = fields["recompute"].partition(":")
+    settings = {AC + "mode": word}
+    if word == "selective":
+        settings[AC + "selective_ac_option"] = "op"
+    if count:
+        layers = fields["layers"] // (fields["pipe"] * fields["interleave"])
+        settings = {AC + "mode": "selective", AC + "selective_ac_option": str(layers // int(count))}
+    return settings

@@ -1,0 +1,1 @@
+"""Tests of reading and writing the files of other frameworks."""

@@ -1,0 +1,198 @@
+"""Megatron-LM's arguments as a question: what is carried, what follows, what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpt.frameworks.files import MEGATRON, Described
+from simgpt.frameworks.importing import imported, question_from
+from simgpt.frameworks.question import Question
+from simgpt.frameworks.reading import FrameworkError
+
+FILES = Path(__file__).parent / "files"
+SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "examples" / "pretrain.sh"
+SMALL = {
+    "num-layers": 8,
+    "hidden-size": 256,
+    "num-attention-heads": 4,
+    "seq-length": 512,
+    "vocab-size": 1000,
+    "micro-batch-size": 1,
+    "bf16": True,
+}
+
+
+def asked(devices: int | None = 16, **settings: Any) -> Question:
+    """The question of a small model with further arguments, `_` for `-`."""
+    own = {name.replace("_", "-"): value for name, value in settings.items()}
+    return question_from([Described(MEGATRON, SMALL | own)], devices=devices, changed={})
+
+
+def changed(question: Question) -> dict[str, str]:
+    return {each.name: each.why for each in question.changes}
+
+
+def test_a_script_is_the_question_that_it_asks() -> None:
+    question = imported([SCRIPT])
+    assert (question.model, question.model_set) == ("llama-2-13b", {})
+    assert question.plan_text == (
+        "x=2,pipe=4,interleave=5,data=rest,micro_batch=1,zero=1,overlap=oar+dp+pp,recompute=none,"
+        "attention=flash,gradients=fp32,sequence_parallel=true"
+    )
+    assert (question.devices, question.batch) == (128, 1024)
+    assert set(changed(question)) == {"--tp-comm-overlap", "if [[ -f $OUT/latest ]]"}
+    assert {each.name for each in question.without_effect} == {
+        "--lr", "--train-iters", "--save", "--split", "--max-position-embeddings",
+    }  # fmt: skip
+
+
+def test_what_a_script_takes_from_its_surroundings_can_be_given() -> None:
+    question = imported([SCRIPT], defined={"NODES": "4", "TP": "1"})
+    assert (question.devices, question.batch) == (32, 256)
+    assert question.plan["recompute"] == "full"
+    assert "sequence_parallel" not in question.plan  # Megatron switches it off with one rank
+
+
+def test_a_tests_yaml_is_read_with_its_environment() -> None:
+    question = imported([FILES / "dense.yaml"], devices=16)
+    gpt = question.gpt
+    assert gpt is not None
+    assert (gpt.ffn, gpt.kv_heads, gpt.dropout, gpt.tied) == (2048, 2, 0.1, True)
+    assert gpt.vocab == 10240  # 8,192 and the end of a document, in multiples of 2 * 1,024
+    assert question.plan["recompute"] == "full:3"
+    assert (question.plan["precision"], question.plan["cp"]) == ("fp8", 2)
+    assert question.plan["attention"] == "unfused"
+    assert question.plan["gradients"] == "bf16"  # fp16 sums in fp16 where it is not told otherwise
+    assert changed(question) == {
+        "--fp16": "bf16, which has as many bytes and the same rate",
+        "--deterministic-mode": "kernels are the fast ones, deterministic or not",
+        "--novel-trick": "not known here: left out",
+        "NCCL_ALGO": "collectives take the machine's usual algorithm",
+    }
+
+
+def test_experts_are_refused_by_name() -> None:
+    question = imported([FILES / "experts.yaml"], devices=8)
+    assert [(each.name, each.value) for each in question.refused] == [
+        ("--num-experts", "8"),
+        ("--expert-model-parallel-size", "2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "value"),
+    [
+        ({"use_megatron_fsdp": True}, "zero", 3),
+        ({"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim"}, "zero", 1),
+        ({"data_parallel_sharding_strategy": "optim_grads"}, "zero", 0),
+        ({"use_distributed_optimizer": True, "overlap_grad_reduce": True}, "overlap", "oar+dp"),
+        ({"use_megatron_fsdp": True, "overlap_grad_reduce": True, "overlap_param_gather": True},
+         "overlap", "oar+ors+oag"),
+        ({"no_async_tensor_model_parallel_allreduce": True}, "overlap", "none"),
+        ({"pipeline_model_parallel_size": 2, "num_layers_per_virtual_pipeline_stage": 2},
+         "interleave", 2),
+        ({"pipeline_model_parallel_size": 2, "num_virtual_stages_per_pipeline_rank": 4,
+          "no_overlap_p2p_communication": True}, "overlap", "oar"),
+        ({"pipeline_model_parallel_size": 2, "decoder_first_pipeline_num_layers": 3},
+         "stage_layers", "3+5"),
+        ({"pipeline_model_parallel_size": 3, "account_for_embedding_in_pipeline_split": True},
+         "stage_layers", "2+3+3"),
+        ({"pipeline_model_parallel_size": 2, "account_for_loss_in_pipeline_split": True,
+          "account_for_embedding_in_pipeline_split": True}, "ends_as_layers", True),
+        ({"pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Ett|(tt|)*2t*2L"},
+         "stage_layers", "2+2+2+2"),
+        ({"recompute_activations": True}, "recompute", "selective"),
+        ({"recompute_granularity": "full", "recompute_method": "uniform"}, "recompute", "full"),
+        ({"bf16": False}, "precision", "fp32"),
+        ({"grad_reduce_in_bf16": True}, "gradients", "bf16"),
+        ({"fp16": True, "bf16": False, "accumulate_allreduce_grads_in_fp32": True}, "gradients",
+         "fp32"),
+        ({"use_tp_pp_dp_mapping": True}, "order", "x-y-z-pipe-data"),
+        ({"use_distributed_optimizer": True, "num_distributed_optimizer_instances": 2,
+          "tensor_model_parallel_size": 2}, "shard", 4),
+        ({"attention_backend": "fused", "transformer_impl": "local"}, "attention", "flash"),
+    ],
+)  # fmt: skip
+def test_arguments_become_a_plans_keys(settings: dict[str, Any], key: str, value: object) -> None:
+    question = asked(**settings)
+    assert question.plan[key] == value
+
+
+def test_megatron_deepspeed_is_another_stack() -> None:
+    question = asked(
+        deepspeed=True,
+        zero_stage=1,
+        position_embedding_type="alibi",
+        embed_layernorm=True,
+        activations_checkpoint_method="uniform",
+        pad_vocab_size_to=1024,
+    )
+    assert question.stack == "megatron-deepspeed"
+    assert question.plan_text == (
+        "data=rest,micro_batch=1,zero=1,overlap=none,recompute=full,attention=unfused,"
+        "gradients=fp32"
+    )
+    assert question.gpt is not None
+    assert (question.gpt.positions, question.gpt.embedding_norm) == ("alibi", True)
+    assert question.gpt.vocab == 1024
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "value"),
+    [
+        ({}, "ffn", 1024),
+        ({"swiglu": True}, "ffn", 640),  # 4 * 256 * 2 / 3 = 682.7, in multiples of 64
+        ({"group_query_attention": True}, "kv_heads", 1),
+        ({"num_query_groups": 2}, "kv_heads", 0),  # Megatron looks at the switch
+        ({"kv_channels": 128}, "head_width", 128),
+        ({"position_embedding_type": "rope"}, "rope_base", 10_000),
+        ({"vocab_size": None, "vocab_file": "x.json"}, "vocab", 50257),
+        ({"vocab_size": None, "tokenizer_type": "HuggingFaceTokenizer",
+          "tokenizer_model": "meta-llama/Llama-3.1-8B"}, "vocab", 128256),
+        ({"make_vocab_size_divisible_by": 512, "tensor_model_parallel_size": 2}, "vocab", 1024),
+    ],
+)  # fmt: skip
+def test_arguments_become_a_models_fields(settings: dict[str, Any], field: str, value: int) -> None:
+    gpt = asked(**settings).gpt
+    assert gpt is not None
+    assert getattr(gpt, field) == value
+
+
+def test_what_says_nothing_is_neither_refused_nor_said_to_change_anything() -> None:
+    question = asked(num_experts=None, expert_model_parallel_size=1, tp_comm_overlap=False)
+    assert (question.refused, question.changes) == ((), ())
+    assert len(question.without_effect) == 3
+
+
+def test_a_plan_that_simgpt_refuses_is_among_the_refused() -> None:
+    assert asked(tensor_model_parallel_size=3).refused[0].why.startswith("x*y*z*pipe=3 does not")
+    assert asked(devices=None, tensor_model_parallel_size=3).refused == ()
+
+
+def test_what_cannot_be_read_is_said_in_the_arguments_own_words() -> None:
+    with pytest.raises(FrameworkError, match="--num-layers = 8x must be a whole number"):
+        asked(num_layers="8x")
+    with pytest.raises(FrameworkError, match="give --define LAYERS=VALUE"):
+        asked(num_layers="$LAYERS")
+    with pytest.raises(FrameworkError, match="does not divide 8 layers over 4 stages"):
+        asked(pipeline_model_parallel_size=4, num_layers_per_virtual_pipeline_stage=3)
+    with pytest.raises(FrameworkError, match="names more than 20,000 layers"):
+        asked(pipeline_model_parallel_layout="((((t*99)*99)*99)*99)*99")
+
+
+def test_a_yaml_with_aliases_or_too_deep_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    for text, why in (
+        ("a: &x [1]\nb: *x", "aliases .* are not read"),
+        ("[" * 5000, "nested more than 32 deep"),
+        ("a: [1", "is not valid YAML"),
+        ("a: " + "x" * 300_000, "longer than"),
+        ("- 1", "should be a table"),
+        ("a: 1", "of no framework that is known"),
+    ):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(FrameworkError, match=why):
+            imported([path])

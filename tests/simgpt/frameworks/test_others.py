@@ -1,0 +1,233 @@
+"""torchtitan's TOML, DeepSpeed's JSON and recipes as questions, with the frameworks' defaults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpt.frameworks.files import DEEPSPEED, MEGATRON, TORCHTITAN, Described
+from simgpt.frameworks.importing import imported, question_from
+from simgpt.frameworks.question import Question
+from simgpt.frameworks.reading import FrameworkError
+
+RECIPE = """
+model:
+  num_layers: 32
+  hidden_size: 4096
+  num_attention_heads: 32
+  num_query_groups: 8
+  ffn_hidden_size: 14336
+  seq_length: 8192
+  vocab_size: 128256
+  gated_linear_unit: true
+  activation_func: torch.nn.functional.silu
+  normalization: RMSNorm
+  position_embedding_type: rope
+  rotary_base: 500000
+  add_bias_linear: false
+  share_embeddings_and_output_weights: false
+  hidden_dropout: 0.0
+  attention_dropout: 0.0
+  tensor_model_parallel_size: 2
+  virtual_pipeline_model_parallel_size: null
+train: {micro_batch_size: 1, global_batch_size: 128, train_iters: 10}
+ddp: {use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}
+comm_overlap: {tp_comm_overlap: true}
+mixed_precision: bf16_with_fp8_current_scaling_mixed
+checkpoint: {save: null}
+"""
+NEMO = """
+trainer: {devices: 8, num_nodes: 4, precision: bf16, max_steps: 100}
+model:
+  micro_batch_size: 2
+  global_batch_size: 256
+  tensor_model_parallel_size: 4
+  encoder_seq_length: 4096
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 11008
+  num_attention_heads: 32
+  activation: fast-swiglu
+  normalization: rmsnorm
+  bias: false
+  hidden_dropout: 0.0
+  attention_dropout: 0.0
+  position_embedding_type: rope
+  share_embeddings_and_output_weights: false
+  activations_checkpoint_granularity: selective
+  tokenizer: {library: sentencepiece}
+  optim: {name: distributed_fused_adam, overlap_grad_sync: true, lr: 1e-4}
+"""
+P, AC = "parallelism.", "activation_checkpoint."
+
+
+def titan(devices: int | None = 64, **settings: Any) -> Question:
+    """The question of Llama 3.1 8B with settings of torchtitan, `__` for the dot."""
+    own = {name.replace("__", "."): value for name, value in settings.items()}
+    own |= {"model.name": "llama3", "model.flavor": "8B"}
+    return question_from([Described(TORCHTITAN, own)], devices=devices, changed={})
+
+
+def deepspeed(devices: int | None = 64, **settings: Any) -> Question:
+    """The question of Llama 3.1 8B with settings of DeepSpeed."""
+    own = {name.replace("__", "."): value for name, value in settings.items()}
+    return question_from(
+        [Described(DEEPSPEED, own)], devices=devices, model="llama-3.1-8b", changed={}
+    )
+
+
+def test_torchtitan_shards_over_all_ranks_where_it_is_not_told() -> None:
+    question = titan(training__local_batch_size=2)
+    assert question.plan_text == (
+        "data=rest,micro_batch=2,zero=3,recompute=full:16,gradients=fp32"
+    )  # half of 32 layers run again: selective_ac_option is 2
+    assert (question.batch, question.stack) == (128, "torchtitan-eager")
+    assert question.model_set == {"sequence": 2048}
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "value"),
+    [
+        ({"parallelism__data_parallel_replicate_degree": 8}, "shard", 8),
+        ({"parallelism__data_parallel_replicate_degree": 64}, "zero", 0),
+        ({"parallelism__tensor_parallel_degree": 2}, "sequence_parallel", True),
+        ({"parallelism__pipeline_parallel_degree": 2}, "reshard", False),
+        ({"parallelism__pipeline_parallel_degree": 2,
+          "parallelism__pipeline_parallel_schedule": "Interleaved1F1B"}, "interleave", 2),
+        ({"parallelism__pipeline_parallel_degree": 2,
+          "parallelism__pipeline_parallel_layers_per_stage": 4,
+          "parallelism__pipeline_parallel_first_stage_less_layers": 0,
+          "parallelism__pipeline_parallel_last_stage_less_layers": 0,
+          "parallelism__pipeline_parallel_schedule": "Interleaved1F1B"}, "interleave", 4),
+        ({"parallelism__fsdp_reshard_after_forward": "never"}, "reshard", False),
+        ({"activation_checkpoint__mode": "none"}, "recompute", "none"),
+        ({"activation_checkpoint__selective_ac_option": "op"}, "recompute", "selective"),
+        ({"activation_checkpoint__selective_ac_option": "8"}, "recompute", "full:4"),
+        ({"model__converters": ["float8"]}, "precision", "fp8"),
+        ({"training__mixed_precision_param": "float32"}, "precision", "fp32"),
+    ],
+)  # fmt: skip
+def test_torchtitans_settings_become_a_plans_keys(
+    settings: dict[str, Any], key: str, value: object
+) -> None:
+    assert titan(**settings).plan[key] == value
+
+
+def test_a_flavor_that_is_not_known_leaves_the_model_to_be_given() -> None:
+    settings = {"model.flavor": "debugmodel", AC + "selective_ac_option": "4"}
+    question = question_from([Described(TORCHTITAN, settings)], devices=8, changed={})
+    assert (question.model, question.missing) == (None, ())
+    assert question.plan["recompute"] == "selective"
+    assert [each.name for each in question.changes] == ["model.flavor", AC + "selective_ac_option"]
+    assert question.command().startswith("simgpt predict MODEL -m MACHINE -n 8 ")
+
+
+def test_torchtitan_says_how_many_devices_there_are() -> None:
+    degrees = {"data_parallel_shard_degree": 8, "data_parallel_replicate_degree": 2}
+    settings = {P + key: value for key, value in degrees.items()}
+    assert titan(None, **settings).devices == 16
+
+
+def test_what_torchtitan_runs_otherwise_is_said() -> None:
+    question = titan(
+        parallelism__pipeline_parallel_degree=2,
+        parallelism__pipeline_parallel_first_stage_less_layers=0,
+        training__global_batch_size=1024,
+        parallelism__enable_async_tensor_parallel=True,
+        optimizer__name="Muon",
+    )
+    assert [each.name for each in question.changes] == [
+        "parallelism.pipeline_parallel_first_stage_less_layers",
+        "training.global_batch_size",
+        "optimizer.name",
+        "parallelism.enable_async_tensor_parallel",
+    ]
+    refused = titan(training__enable_cpu_offload=True, parallelism__expert_parallel_degree=4)
+    assert len(refused.refused) == 2
+    assert titan(model__name="llama3").model == "llama-3.1-8b"
+
+
+def test_any_two_of_deepspeeds_sizes_say_the_third() -> None:
+    full = {"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2}
+    assert deepspeed(None, **full, gradient_accumulation_steps=4).devices == 64
+    assert deepspeed(**full).plan["micro_batch"] == 2
+    halves = deepspeed(train_batch_size=512, gradient_accumulation_steps=4)
+    assert halves.plan["micro_batch"] == 2
+    alone = deepspeed(train_micro_batch_size_per_gpu=2, train_batch_size="auto")
+    assert alone.batch == 128
+    with pytest.raises(FrameworkError, match="512 is no multiple of 6"):
+        deepspeed(**full, gradient_accumulation_steps=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "value"),
+    [
+        ({"zero_optimization__stage": 3}, "overlap", "ors+oag"),
+        ({"zero_optimization__stage": 2}, "overlap", "none"),
+        ({"zero_optimization__stage": 1, "zero_optimization__overlap_comm": True}, "overlap", "dp"),
+        ({"zero_optimization__stage": 3, "zero_optimization__zero_hpz_partition_size": 8},
+         "shard", 8),
+        ({"bf16__enabled": True}, "gradients", "bf16"),
+        ({"bf16__enabled": True, "data_types__grad_accum_dtype": "fp32"}, "gradients", "fp32"),
+        ({"zero_stage": 2}, "zero", 2),
+        ({}, "precision", "fp32"),
+    ],
+)  # fmt: skip
+def test_deepspeeds_settings_become_a_plans_keys(
+    settings: dict[str, Any], key: str, value: object
+) -> None:
+    assert deepspeed(**settings).plan[key] == value
+
+
+def test_deepspeeds_offload_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    offload = {"device": "cpu", "pin_memory": True}
+    path.write_text(json.dumps({"zero_optimization": {"stage": 2, "offload_optimizer": offload}}))
+    refused = imported([path], model="gpt2").refused
+    assert [each.name for each in refused] == ["zero_optimization.offload_optimizer.device"]
+
+
+def test_a_megatron_script_with_deepspeeds_json_is_megatron_deepspeed(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text(
+        "deepspeed --num_nodes 2 --num_gpus 8 pretrain.py --num-layers 4 --hidden-size 64 "
+        "--num-attention-heads 4 --seq-length 64 --vocab-size 512 --micro-batch-size 1 --fp16 "
+        "--tensor-model-parallel-size 2 --global-batch-size 32"
+    )
+    (tmp_path / "ds.json").write_text(
+        '{"zero_optimization": {"stage": 1}, "fp16": {"enabled": true}, "train_batch_size": 64}'
+    )
+    question = imported([tmp_path / "ds.json", tmp_path / "a.sh"])
+    assert (question.stack, question.devices, question.batch) == ("megatron-deepspeed", 16, 64)
+    assert (question.plan["zero"], question.plan["x"]) == (1, 2)
+    other = Described(TORCHTITAN, {})
+    with pytest.raises(FrameworkError, match="megatron and torchtitan do not make one question"):
+        question_from([Described(MEGATRON, {}), other], changed={})
+
+
+def test_a_recipe_of_megatron_bridge_is_the_question_that_it_asks(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE)
+    question = imported([path], devices=64)
+    assert question.frameworks == ("megatron-bridge",)
+    assert (question.model, question.batch) == ("llama-3.1-8b", 128)
+    assert question.plan_text == (
+        "x=2,data=rest,micro_batch=1,zero=1,overlap=oar+dp,recompute=none,attention=flash,"
+        "gradients=fp32,precision=fp8"
+    )
+    assert [each.name for each in question.changes] == ["comm_overlap.tp_comm_overlap"]
+    path.write_text(RECIPE.replace("mixed_precision: bf16", "precision_of: bf16"))
+    changes = {each.name: each.why for each in imported([path], devices=64).changes}
+    assert changes["mixed_precision"] == "bf16, since the recipe does not say it"
+
+
+def test_a_recipe_of_nemo_says_its_devices(tmp_path: Path) -> None:
+    path = tmp_path / "nemo.yaml"
+    path.write_text(NEMO)
+    question = imported([path], changed={"vocab": 32000})
+    assert (question.frameworks, question.devices) == (("nemo",), 32)
+    assert question.model == "llama-2-7b"
+    assert (question.plan["zero"], question.plan["recompute"]) == (1, "selective")
+    assert [each.name for each in question.changes] == ["model.optim.overlap_grad_sync"]

@@ -1,0 +1,182 @@
+"""What is exported is imported as the question that was asked, for every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simgpt.frameworks.exporting import Asked, exported, told
+from simgpt.frameworks.importing import imported
+from simgpt.frameworks.question import Question, shape_of
+from simgpt.frameworks.rendering import rendered
+from simulator.stacks import load_stack
+from simulator.stacks.job import job_of
+from topologies.session import Session
+from workload.gpt import GPT, find_model, model_from_table
+
+SUFFIXES = {
+    "megatron": ".sh",
+    "megatron-bridge": ".yaml",
+    "torchtitan": ".toml",
+    "deepspeed": ".json",
+    "axonn": ".json",
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def session() -> Iterator[None]:
+    with Session():
+        yield
+
+
+def there_and_back(asked: Asked, framework: str, folder: Path, **how: Any) -> Question:
+    """The question that the exported text asks."""
+    found = exported(asked, framework)
+    path = folder / f"exported{SUFFIXES[framework]}"
+    path.write_text(rendered(found) + "\n", encoding="utf-8")
+    return imported([path], devices=found.devices, **how)
+
+
+def assert_same(asked: Asked, question: Question, *without: str) -> None:
+    """Both are the same step: the same model, as a device has it, and the same plan."""
+    stack = load_stack(question.stack)
+    one = job_of(asked.gpt, asked.plan, stack, devices=asked.devices, batch=asked.batch)
+    assert question.gpt is not None
+    two = job_of(
+        question.gpt,
+        dict(question.plan),
+        stack,
+        devices=one.plan.grid.ranks,
+        batch=question.batch,
+    )
+    assert shape_of(one.gpt) == shape_of(two.gpt)
+    keys = told(one.plan, one.gpt), told(two.plan, two.gpt)
+    assert {**keys[0], **dict.fromkeys(without)} == {**keys[1], **dict.fromkeys(without)}
+    assert (one.stack.fp8, one.stack.context) == (two.stack.fp8, two.stack.context)
+
+
+MODELS = st.builds(
+    lambda **fields: model_from_table(
+        {"layers": 24, "hidden": 512, "heads": 8, "ffn": 1024, "sequence": 256, **fields},
+        "the model",
+        name="drawn",
+    ),
+    vocab=st.sampled_from([1000, 32000, 50257]),
+    tied=st.booleans(),
+    kv_heads=st.sampled_from([0, 4]),
+    head_width=st.sampled_from([0, 128]),
+    norm=st.sampled_from(["layernorm", "rmsnorm"]),
+    activation=st.sampled_from(["gelu", "swiglu"]),
+    positions=st.sampled_from(["learned", "rope"]),
+    rope_base=st.sampled_from([10_000, 500_000]),
+    biases=st.booleans(),
+    dropout=st.sampled_from([0.0, 0.1]),
+)
+COMMON: dict[str, st.SearchStrategy[Any]] = {
+    "x": st.sampled_from([1, 2, 4]),
+    "cp": st.sampled_from([1, 2]),
+    "data": st.sampled_from([1, 2, 8]),
+    "pipe": st.sampled_from([1, 2, 4]),
+    "micro_batch": st.sampled_from([1, 2]),
+    "gradients": st.sampled_from(["fp32", "bf16"]),
+    "recompute": st.sampled_from(["none", "selective", "full", "full:1"]),
+}
+
+
+def batch_of(words: dict[str, Any]) -> int:
+    """A batch of four micro-batches for each rank."""
+    return int(words["data"] * words["micro_batch"] * 4)
+
+
+@st.composite
+def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
+    """Plans that Megatron-LM can be told."""
+    words = {key: draw(values) for key, values in COMMON.items()}
+    words["zero"] = zero = draw(st.sampled_from([0, 1, 2, 3]))
+    overlap = ["dp"] * (zero < 3) + ["ors"] * (zero >= 2) + ["oag"] * (zero == 3)
+    overlap = overlap if draw(st.booleans()) else []
+    overlap += ["oar"] * draw(st.booleans())
+    split = draw(st.sampled_from(["even", "interleaved", "uneven", "ends"]))
+    if words["pipe"] > 1 and split == "interleaved":
+        words["interleave"] = draw(st.sampled_from([2, 3]))
+        overlap += ["pp"] * draw(st.booleans())
+    elif words["pipe"] == 2 and split == "uneven":
+        words["stage_layers"] = draw(st.sampled_from(["11+13", "0+24", "20+4"]))
+    elif words["pipe"] == 2 and split == "ends":
+        words["ends_as_layers"] = True
+    words["overlap"] = "+".join(overlap) or "none"
+    words["sequence_parallel"] = draw(st.booleans())
+    words["attention"] = draw(st.sampled_from(["flash", "unfused"]))
+    words["precision"] = draw(st.sampled_from(["bf16", "fp8", "fp32"]))
+    if words["precision"] == "fp32":
+        del words["gradients"]
+    words["order"] = draw(st.sampled_from(["x-y-z-data-pipe", "x-y-z-pipe-data"]))
+    return words
+
+
+@pytest.mark.parametrize("framework", ["megatron", "megatron-bridge"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(gpt=MODELS, plan=megatron_plans())
+def test_megatrons_arguments_come_back(
+    gpt: GPT, plan: dict[str, Any], framework: str, tmp_path: Path
+) -> None:
+    asked = Asked(gpt, plan, None, batch_of(plan))
+    assert_same(asked, there_and_back(asked, framework, tmp_path))
+
+
+@st.composite
+def torchtitan_plans(draw: st.DrawFn) -> dict[str, Any]:
+    """Plans of a model of 32 layers that torchtitan can be told."""
+    words = {key: draw(values) for key, values in COMMON.items()}
+    words["zero"] = draw(st.sampled_from([0, 3]))
+    if words["cp"] > 1:  # torchtitan shards over the parts of sequences
+        words["zero"] = 3
+    if words["pipe"] > 1:
+        words["schedule"] = draw(st.sampled_from(["1f1b", "gpipe"]))
+        if words["schedule"] == "1f1b":
+            words["interleave"] = draw(st.sampled_from([1, 2, 4]))
+    if words["zero"] == 3 and words["data"] == 8 and words["cp"] == 1:
+        words["shard"] = draw(st.sampled_from([0, 2, 4]))
+    words["reshard"] = draw(st.booleans())
+    words["sequence_parallel"] = words["x"] > 1
+    words["precision"] = draw(st.sampled_from(["bf16", "fp8"]))
+    return words
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(plan=torchtitan_plans())
+def test_torchtitans_toml_comes_back(plan: dict[str, Any], tmp_path: Path) -> None:
+    asked = Asked(find_model("llama-3.1-8b"), plan, None, batch_of(plan))
+    assert_same(asked, there_and_back(asked, "torchtitan", tmp_path))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(
+    zero=st.sampled_from([0, 1, 2, 3]),
+    data=st.sampled_from([2, 8]),
+    micro_batch=st.sampled_from([1, 2]),
+    gradients=st.sampled_from(["fp32", "bf16"]),
+    beside=st.booleans(),
+    shard=st.sampled_from([0, 2]),
+)
+def test_deepspeeds_json_comes_back(tmp_path: Path, *, beside: bool, **words: Any) -> None:
+    if words["zero"] < 3:
+        del words["shard"]
+    found = {0: "dp", 1: "dp", 2: "ors+dp", 3: "ors+oag"}[words["zero"]]
+    plan = words | {"overlap": found if beside else "none"}
+    asked = Asked(find_model("llama-3.1-8b"), plan, None, batch_of(words))
+    assert_same(asked, there_and_back(asked, "deepspeed", tmp_path, model="llama-3.1-8b"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(sizes=st.tuples(*[st.sampled_from([1, 2, 4])] * 4))
+def test_axonns_grid_comes_back(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    plan = dict(zip(("x", "y", "z", "data"), sizes, strict=True))
+    asked = Asked(find_model("gpt-5b"), plan, None, None)
+    question = there_and_back(asked, "axonn", tmp_path, model="gpt-5b")
+    assert {**dict.fromkeys(plan, 1), **question.plan} == plan

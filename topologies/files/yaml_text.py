@@ -1,0 +1,44 @@
+"""YAML that users hand in: tables, lists and texts, and nothing that a tag or a word could make of
+them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from topologies.files.reading import MOST_DEPTH, UserFile
+
+MOST_CHARACTERS = 2**18  # the parser takes some 20 seconds for a MiB
+
+
+class _Texts(yaml.BaseLoader):  # type: ignore[misc]
+    """Every scalar is its text: no dates, no octal numbers, no `yes` for true, no objects."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A node, but no alias: tables that hold each other's aliases grow beyond any memory."""
+        if self.check_event(yaml.events.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not read", mark)
+        return super().compose_node(parent, index)
+
+
+def yaml_texts(file: UserFile, text: str, origin: str) -> Any:
+    """What a text in YAML says, every value as text; `origin` names it in sentences.
+
+    >>> from topologies.errors import SimgptError
+    >>> yaml_texts(UserFile("recipe", SimgptError), "model: {layers: 12, tied: no}", "r.yaml")
+    {'model': {'layers': '12', 'tied': 'no'}}
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise file.error(f"{origin} is longer than {MOST_CHARACTERS:,} characters, as no recipe is")
+    try:
+        document = yaml.load(text, Loader=_Texts)
+    except RecursionError:
+        raise file.error(f"{origin} is nested more than {MOST_DEPTH} deep") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark is not None else ""
+        why = getattr(error, "problem", None) or "it cannot be read"
+        raise file.error(f"{origin} is not valid YAML{where}: {why}") from None
+    return file.checked([document], origin)[0]
