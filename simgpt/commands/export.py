@@ -21,7 +21,7 @@ FRAMEWORKS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "axonn")
 )
 @click.option("-n", "--devices", type=options.DEVICES, help="Devices that data=rest fills.")
 @click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
-@click.option("--batch-tokens", type=options.TOKENS, help="Tokens per step, instead of --batch.")
+@click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @click.option("--stack", help="Whose defaults hold where the plan says nothing: simgpt stacks.")
 @model_set_option
 @options.answer_options
