@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from validation.published.comparison import Comparison, error_score
@@ -62,3 +64,9 @@ def test_a_row_that_does_not_count_is_in_no_error_though_it_is_predicted() -> No
     found = error_score([counted, strange, missing])
     assert (found.rows, found.unpredicted, found.worst) == (1, 1, counted)
     assert found.mape == pytest.approx(0.1)
+
+
+def test_rows_that_would_not_fit_are_named() -> None:
+    rows = outcome("a", 0.1), replace(outcome("b", 0.1), fits=False)
+    report = Comparison(rows, None, None)
+    assert report.not_fitting == ["b"]

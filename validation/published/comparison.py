@@ -102,6 +102,11 @@ class Comparison:
         known = [mean for mean in means if mean is not None]
         return statistics.fmean(known) if known else None
 
+    @property
+    def not_fitting(self) -> list[str]:
+        """Rows that are predicted not to fit into a device, though all of them ran."""
+        return [each.run.id for each in self.outcomes if not each.fits]
+
     def as_dict(self) -> dict[str, Any]:
         """The comparison as it stands in JSON."""
         measures = ("mape", "calibrated_mape", "formula_mape")
@@ -109,6 +114,7 @@ class Comparison:
             **self.all.as_dict(),
             "rows": [each.as_dict() for each in self.outcomes],
             "scored": self.all.rows,
+            "not_fitting": self.not_fitting,
             "mean_of_sources": {name: self.mean_of_sources(name) for name in measures},
             "developed": self.developed.as_dict(),
             "held_out": self.held_out.as_dict(),

@@ -144,6 +144,11 @@ def _remarks(report: Comparison) -> Iterator[str]:
             f"steps within, mean of {tables.several(found.sources, 'source')}; median half-width "
             f"{_percent(found.half_width)}"
         )
+    if report.not_fitting:
+        yield (
+            f"{tables.several(len(report.not_fitting), 'row')} would not fit into a device, though "
+            f"they ran: {', '.join(report.not_fitting)}"
+        )
     rest, apart = report.developed, report.held_out
     yield (
         f"held out, a tenth drawn by a seed: {_percent(apart.mape)} over "
