@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
 from simgpt.advice import none_fits
 from topologies.files.units import format_energy
+from workload.grid import AXES
 
 if TYPE_CHECKING:
     from simulator.predict import Prediction
     from simulator.search import Progress, SearchProblem
     from simulator.search.baselines import Ranked
+    from simulator.uncertainty.difference import DifferenceError
     from topologies.machine import Machine
+
+ALIKE = 0.005  # of a step: plans on the same axes that differ by less are listed as one
+TITLES = {"memory_front": "less and less memory", "devices_front": "time or node-hours"}
 
 
 @dataclass(frozen=True)
 class Found:
     """What a search for the best plans in an `objective` found, and what those along its fronts
-    did; the search was to end where the best may miss the optimum by a share `enough` at most."""
+    and, if they were asked for, in each of the `families` did (None: no plan fits); the search was
+    to end where the best may miss the optimum by a share `enough` at most."""
 
     problem: SearchProblem
     machine: Machine
@@ -27,6 +34,22 @@ class Found:
     objective: str
     enough: float
     fronts: dict[str, list[Prediction]]
+    families: Mapping[str, Prediction | None] = field(default_factory=dict)
+
+    @property
+    def difference(self) -> DifferenceError | None:
+        """The error of a difference between two of the plans; None for energies, of which nobody
+        published two that could be compared, and for fewer than two plans."""
+        plans = self.state.found
+        if self.objective == "energy" or len(plans) < 2:
+            return None
+        return plans[0].difference_error
+
+    @property
+    def undecided(self) -> list[int]:
+        """Which plans cannot be told from the best, that one included."""
+        steps_s = [each.step_s for each in self.state.found]
+        return [] if self.difference is None else self.difference.undecided(steps_s)
 
     def as_record(self) -> dict[str, Any]:
         """The answer as it stands in JSON; bounds are in seconds, or in joules for the energy.
@@ -34,6 +57,8 @@ class Found:
         Where the search came to its end, nothing in it depends on how long that took or on how many
         processes it had, as the number of plans simulated does.
         """
+        from simulator.uncertainty.difference import published_order
+
         state = self.state
         return {
             "model": self.problem.gpt.name,
@@ -51,7 +76,14 @@ class Found:
             "gap": state.gap,
             "certificate": f"{self._counts()}: {self._end()}",
             "plans": [prediction.as_dict() for prediction in state.found],
+            "variants": variants(state.found),
+            "difference_error": None if self.difference is None else self.difference.share,
+            "published_order": published_order().as_dict(),
+            "undecided": self.undecided,
             **{name: [each.as_dict() for each in front] for name, front in self.fronts.items()},
+            "families": [
+                {"family": name, **each.as_dict()} for name, each in self.families.items() if each
+            ],
         }
 
     def describe(self) -> str:
@@ -62,15 +94,44 @@ class Found:
             f"{self.machine.name}, {tables.several(problem.batch, 'sequence')} a step"
         )
         parts = [head, self.certificate()]
-        titles = {"memory_front": "less and less memory", "devices_front": "time or node-hours"}
         best = "the best plans" if self.state.is_optimal else "the best plans so far"
-        for title, found in (
-            (f"{best} in {self.objective}", list(self.state.found)),
-            *((f"the best for {titles[name]}", front) for name, front in self.fronts.items()),
-        ):
-            if found:
-                parts.append(_table(title, found))
+        rows = [_group(self.state.found, group) for group in variants(self.state.found)]
+        parts += self._table(f"{best} in {self.objective}", rows)
+        parts += [tables.paragraph(self._decided())] if self.difference is not None else []
+        for name, front in self.fronts.items():
+            plans = [(str(each.plan), each) for each in front]
+            parts += self._table(f"the best for {TITLES[name]}", plans, of_devices=True)
+        known = [(f"{name}: {each.plan}", each) for name, each in self.families.items() if each]
+        parts += self._table("the best of each family", known)
+        lacking = [name for name, each in self.families.items() if each is None]
+        if lacking:
+            parts.append(tables.paragraph(f"no plan fits of: {'; '.join(lacking)}"))
         return "\n\n".join(parts)
+
+    def _table(
+        self, title: str, rows: Sequence[tuple[str, Prediction]], *, of_devices: bool = False
+    ) -> list[str]:
+        """A table of plans, each with what it says of itself; none of no plans."""
+        return [_table(title, rows, of_devices, self.objective == "energy")] if rows else []
+
+    def _decided(self) -> str:
+        """Which of the plans a prediction can tell apart, and how well it orders plans."""
+        from simulator.uncertainty.difference import published_order
+
+        assert self.difference is not None
+        count, order = len(self.undecided), published_order()
+        error = f"{tables.percent(self.difference.share)}, the error of a difference between two"
+        those = "these" if count == len(self.state.found) else "the first"
+        said = (
+            f"{those} {count} plans differ by less than {error} plans: measure them"
+            if count
+            else f"the best plan is ahead of the next by more than {error} plans"
+        )
+        return (
+            f"{said} (in {order.groups} groups of published plans the predicted order has "
+            f"Kendall's tau {order.tau:.2f}, and the plan picked takes "
+            f"{tables.percent(order.regret)} longer than the best)"
+        )
 
     def certificate(self) -> str:
         """What is known of the plans that were not simulated."""
@@ -93,7 +154,10 @@ class Found:
                 return "none found yet"
             return f"no {those} fits{none_fits(self.problem, self.machine, state)}"
         if state.is_optimal:
-            return f"no other {those} is better than these"
+            return (
+                f"in simgpt's model no other {those} is better than these, among the plans that it "
+                "knows"
+            )
         if not state.bound:
             return "stopped before anything was known of the others, which may be better"
         stopped = f"stopped at a gap of {tables.percent(self.enough)}"
@@ -114,21 +178,54 @@ def moment(state: Progress, objective: str) -> str:
     return f"{state.considered:,} plans, {state.simulated:,} simulated, {found}{below}"
 
 
-def _table(title: str, found: list[Prediction]) -> str:
-    rows = [
+def variants(found: Sequence[Prediction]) -> list[list[int]]:
+    """Plans in groups, by their numbers: a plan on the same axes as one before it, and slower by
+    no more than `ALIKE`, belongs to that one's group."""
+    groups: list[list[int]] = []
+    for number, each in enumerate(found):
+        for group in groups:
+            first = found[group[0]]
+            same = all(getattr(first.plan, axis) == getattr(each.plan, axis) for axis in AXES)
+            if same and each.step_s <= first.step_s * (1 + ALIKE):
+                group.append(number)
+                break
+        else:
+            groups.append([number])
+    return groups
+
+
+def _group(found: Sequence[Prediction], group: Sequence[int]) -> tuple[str, Prediction]:
+    """The first plan of a group, with how many there are like it and what they differ in."""
+    first, others = found[group[0]], [found[at] for at in group[1:]]
+    if not others:
+        return str(first.plan), first
+    fields = [each.plan.as_dict() for each in (first, *others)]
+    differing = [key for key in fields[0] if any(own[key] != fields[0][key] for own in fields)]
+    within = tables.percent(max(each.step_s for each in others) / first.step_s - 1)
+    like = f"and {len(others)} like it within {within}; they differ in {', '.join(differing)}"
+    return f"{first.plan} ({like})", first
+
+
+def _table(
+    title: str, rows: Sequence[tuple[str, Prediction]], of_devices: bool, of_energy: bool
+) -> str:
+    cells = [
         (
-            str(prediction.plan),
-            f"{prediction.devices:,}",
-            tables.seconds(prediction.step_s),
-            tables.percent(prediction.hfu),
-            tables.gib(prediction.memory.peak_bytes),
-            tables.hours(prediction.cost.node_s_per_step),
-            _energy(prediction),
+            words,
+            *([f"{each.devices:,}"] if of_devices else []),
+            tables.seconds(each.step_s),
+            tables.between(each.range.low_s, each.range.high_s),
+            tables.percent(each.mfu),
+            f"{each.tokens_per_s / each.devices:,.0f}",
+            tables.gib(each.memory.peak_bytes),
+            tables.hours(each.cost.node_s_per_step),
+            *([_energy(each)] if of_energy else []),
         )
-        for prediction in found
+        for words, each in rows
     ]
-    columns = [title, "devices", "step", "HFU", "memory", "node-h", "energy"]
-    return tables.table(columns, rows)
+    devices, energy = ["devices"] if of_devices else [], ["energy"] if of_energy else []
+    figures = ["step", "8 of 10 steps", "MFU", "tokens/s/dev", "memory", "node-h"]
+    return tables.table([title, *devices, *figures, *energy], cells)
 
 
 def _energy(prediction: Prediction) -> str:

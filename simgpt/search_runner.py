@@ -138,6 +138,24 @@ class Searches:
         found.sort(key=lambda each: each.devices)
         return [each for each in found if not any(_is_beaten(each, by) for by in found)]
 
+    def families(self, problem: SearchProblem) -> dict[str, Prediction | None]:
+        """The best plan of each family, None where none fits; a search for each."""
+        from simulator.search.problem import FAMILIES
+        from workload.errors import PlanCannotRunError
+
+        found: dict[str, Prediction | None] = {}
+        once = replace(self, top=1)
+        for name in FAMILIES:
+            try:
+                last = once.answer(replace(problem, family=name), alone=False)
+            except PlanCannotRunError:
+                continue
+            if last is None or not self._is_certain(last):
+                options.note(f"stopped early: the family {name} is left out")
+            else:
+                found[name] = last.found[0] if last.found else None
+        return found
+
 
 def _is_beaten(each: Prediction, by: Prediction) -> bool:
     mine, its = ((p.step_s, p.cost.node_s_per_step) for p in (each, by))

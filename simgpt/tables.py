@@ -109,6 +109,17 @@ def seconds(value: float) -> str:
     raise AssertionError("unreachable")
 
 
+def between(low_s: float, high_s: float) -> str:
+    """Two durations, the unit said once where they share it.
+
+    >>> between(25.0, 38.12), between(0.9, 1.1)
+    ('25.0 to 38.1 s', '900 ms to 1.10 s')
+    """
+    low, high = seconds(low_s), seconds(high_s)
+    same = low.partition(" ")[2] == high.partition(" ")[2]
+    return f"{low.partition(' ')[0] if same else low} to {high}"
+
+
 def percent(share: float, *, sign: bool = False) -> str:
     """A share of one as a percentage; with `sign` as a difference."""
     return f"{100 * share:+.1f} %" if sign else f"{100 * share:.1f} %"

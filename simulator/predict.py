@@ -17,13 +17,15 @@ from simulator.engine.simulate import simulate_timeline
 from simulator.engine.ticks import to_seconds
 from simulator.engine.whole_step import simulate_step
 from simulator.gc_pause import gc_paused
+from simulator.limits import check_slots, check_timeline
 from simulator.pipeline import simulate_pipeline
 from simulator.ranks.classes import Fabric
 from simulator.ranks.fabric import fabric_of
 from simulator.result import StepResult
 from simulator.stacks.stack import EXECUTOR, Stack
 from simulator.step_memory import Memory, memory_of
-from simulator.uncertainty.step_range import SHARE, StepRange, step_range
+from simulator.uncertainty.difference import DifferenceError, difference_error
+from simulator.uncertainty.step_range import StepRange, run_of_plan, step_range
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.session import in_session
@@ -36,8 +38,6 @@ from workload.plan import Plan
 from workload.timeline import Timeline
 
 MEASURED = "the times of ops were measured with simgpt's own kernels: no stack, cp or fp8 with them"
-MOST_SLOTS = 1_000_000  # some 200 MB and half a minute
-MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,11 @@ class Prediction:
         return step_range(self.step_s, self.stack, self.device, self.plan)
 
     @property
+    def difference_error(self) -> DifferenceError:
+        """By how much the ratio of its step to another plan's may be wrong."""
+        return difference_error(run_of_plan(self.stack, self.device, self.plan))
+
+    @property
     def devices(self) -> int:
         """Devices that the plan uses, one for each rank."""
         return self.plan.grid.ranks
@@ -101,12 +106,10 @@ class Prediction:
 
     def as_dict(self) -> dict[str, Any]:
         """The prediction as it stands in JSON."""
-        within = self.range
         return {
             "step_s": self.step_s,
-            "low_step_s": within.low_s,
-            "high_step_s": within.high_s,
-            "range": {"share": SHARE, "alike": within.alike, "basis": within.words},
+            **self.range.as_dict(),
+            "difference_error": self.difference_error.share,
             "tokens_per_s": self.tokens_per_s,
             "model_flops_per_s_per_device": self.model_flops_per_s_per_device,
             "hardware_flops_per_s_per_device": self.hardware_flops_per_s_per_device,
@@ -118,6 +121,7 @@ class Prediction:
             "plan": self.plan.as_dict(),
             "plan_string": str(self.plan),
             "machine": self.machine,
+            "device": self.device,
             "stack": self.stack.name,
             "devices": self.devices,
             "model": self.gpt.name,
@@ -147,7 +151,7 @@ def predict(
     (`workload/lowering/distinct.py`) in place of the machine's own costs, `stack` says what the
     software makes of the plan.
     """
-    _check_slots(plan)
+    check_slots(plan)
     stack.check(plan)
     kernels = stack.kernels(gpt, plan, machine)
     fabric = fabric_of(machine, plan.grid.ranks, placement)
@@ -160,7 +164,7 @@ def predict(
         plain = simulated(PLAIN) if is_tuned(forms) else step
         prediction = replace(prediction, tuning=_tuning(forms, plain, step))
     if timeline:
-        _check_timeline(plan, step)
+        check_timeline(plan, step)
         return replace(
             prediction, timeline=_timeline(gpt, plan, costs, fabric, forms, kernels.habits)
         )
@@ -201,26 +205,6 @@ def op_costs(
             "use the times of a calibrated machine file"
         )
     return MeasuredCosts(op_seconds, machine.node.host.bytes_per_s)
-
-
-def _check_slots(plan: Plan) -> None:
-    """Refuse more micro-batches than there is memory for where the schedule does not repeat."""
-    slots = plan.pipe * plan.micro_batches
-    if plan.schedule == "gpipe" and plan.pipe > 1 and slots > MOST_SLOTS:
-        raise PlanCannotRunError(
-            f"schedule=gpipe never repeats itself, so that each of {plan.micro_batches:,} "
-            f"micro-batches on {plan.pipe} stages would be simulated, {slots:,} in all and more "
-            f"than {MOST_SLOTS:,}; give a larger micro_batch, a smaller batch or schedule=1f1b"
-        )
-
-
-def _check_timeline(plan: Plan, step: StepResult) -> None:
-    spans = step.ops * plan.pipe
-    if spans > MOST_SPANS:
-        raise PlanCannotRunError(
-            f"a timeline of {plan.pipe} stages would have {spans:,} spans, more than "
-            f"{MOST_SPANS:,}; fewer micro-batches (a smaller batch) show the same pipeline"
-        )
 
 
 def forms_on(gpt: GPT, plan: Plan, machine: Machine) -> Forms:

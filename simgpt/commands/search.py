@@ -91,6 +91,9 @@ class Share(click.ParamType[float]):
     help="Search these numbers of devices too: time against node-hours.",
 )
 @click.option("--memory-front", is_flag=True, help="Also the fastest plans that need less memory.")
+@click.option(
+    "--families", is_flag=True, help="Also the best plan of each family: a search for each."
+)
 @click.option("--exhaustive", is_flag=True, help="Simulate every plan, which proves the answer.")
 @click.option(
     "--rank-by",
@@ -148,8 +151,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if how["exhaustive"] and how["workers"] is not None:
         raise click.UsageError("--exhaustive goes without --workers")
     with Patience(how["limit_s"] or math.inf) as patience:
-        state, fronts = _answered(problem, given, patience, how)
-    found = Found(problem, built, state, how["objective"], how["gap"], fronts)
+        state, fronts, families = _answered(problem, given, patience, how)
+    found = Found(problem, built, state, how["objective"], how["gap"], fronts, families)
     record = found.as_record() | asked(model, machine, how)
     text = found.describe()
     options.answer(text, record, as_json=as_json, output=output)
@@ -159,8 +162,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
 def _answered(
     problem: SearchProblem, machine: Machine, patience: Patience, how: dict[str, Any]
-) -> tuple[Progress, dict[str, list[Prediction]]]:
-    """How far the search came, and those along its fronts."""
+) -> tuple[Progress, dict[str, list[Prediction]], dict[str, Prediction | None]]:
+    """How far the search came, and those along its fronts and in the families of plans."""
     same = ("objective", "top", "workers", "exhaustive", "gap")
     searches = Searches(machine, how["placement"], patience, **{key: how[key] for key in same})
     state = searches.answer(problem)
@@ -170,7 +173,8 @@ def _answered(
     others = how["also_devices"]
     memory = searches.memory_front(problem, state) if how["memory_front"] else []
     devices = searches.devices_front(problem, state, others) if others else []
-    return state, {"memory_front": memory, "devices_front": devices}
+    families = searches.families(problem) if how["families"] else {}
+    return state, {"memory_front": memory, "devices_front": devices}, families
 
 
 def _batch(gpt: GPT, how: dict[str, Any]) -> int:
@@ -182,11 +186,14 @@ def _batch(gpt: GPT, how: dict[str, Any]) -> int:
 
 def _alone(how: dict[str, Any]) -> None:
     """Refuse what AxoNN's ranking does not heed."""
-    others = ("exhaustive", "memory_front", "also_devices", "limit_s", "workers", "gap")
+    others = [
+        *("exhaustive", "memory_front", "families", "also_devices"),
+        *("limit_s", "workers", "gap"),
+    ]
     if any(how[key] for key in others) or how["objective"] != "time":
         raise click.UsageError(
-            "--rank-by axonn goes with none of --exhaustive, --memory-front, --also-devices, "
-            "--time-limit, --workers, --gap and --objective"
+            "--rank-by axonn goes with none of --exhaustive, --memory-front, --families, "
+            "--also-devices, --time-limit, --workers, --gap and --objective"
         )
 
 

@@ -124,11 +124,15 @@ def answer_rows(
     output: Path | None = None,
 ) -> None:
     """Print the rows, and end with status 3 if none can run, or 1 if the simulator failed."""
+    from simgpt.studies.study_table import undecided as undecided_rows
+
     counts = {
         status: sum(row["status"] == status for row in rows)
         for status in ("ok", "infeasible", "error")
     }
-    record = {**about, "points": len(rows), **counts, "rows": rows[:limit]}
+    error, undecided = undecided_rows(rows, about.get("sort", ""))
+    told = {"difference_error": error, "undecided": undecided}
+    record = {**about, "points": len(rows), **counts, **told, "rows": rows[:limit]}
     options.answer(text, record, as_json=as_json, output=output)
     if counts["error"]:
         failed = tables.several(counts["error"], "point")

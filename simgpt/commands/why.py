@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 LEAST = 0.0005  # of a step: shares and elasticities below are left out of the text
 PLANS = 8
+NUMBERS = 10  # of an error budget
 COLUMN = 34  # characters of the tables' first column
 
 
@@ -76,12 +78,16 @@ def describe(found: Why) -> str:
         f"{prediction.gpt.name} on {tables.several(prediction.devices, 'device')} of "
         f"{prediction.machine}: {tables.seconds(prediction.step_s)} a step"
     )
+    within = prediction.range
+    span = tables.between(within.low_s, within.high_s)
     return "\n\n".join(
         [
             f"{head}\n{tables.paragraph(f'plan {prediction.plan}', indent=' ' * 5)}",
+            tables.paragraph(f"8 of 10 such steps: {span}, {within.words}", indent="  "),
             tables.paragraph(found.sentence),
             _shares(found),
             _sensitivity(found),
+            _budget(found),
             _better(found),
             *_bends(found),
             _plans(found),
@@ -110,6 +116,27 @@ def _sensitivity(found: Why) -> str:
     text = tables.table(columns, rows, first=COLUMN)
     silent = len(found.elasticities) - len(rows)
     return f"{text}\n({tables.several(silent, 'other number')} of the machine: hardly any)"
+
+
+def _budget(found: Why) -> str:
+    """The numbers by which the step may change most, and how sure they are."""
+    budget = found.budget
+    worth = [each for each in budget.items if each.share >= LEAST]
+    rows = [
+        (
+            each.key,
+            each.text,
+            f"{each.confidence or 'not stated'}, {tables.percent(each.error)}",
+            tables.percent(each.share),
+        )
+        for each in worth[:NUMBERS]
+    ]
+    left = math.hypot(*(each.share for each in budget.items[len(rows) :]))
+    rows.append(("all others together", "", "", tables.percent(left)))
+    rows.append(("root of the sum of squares", "", "", tables.percent(budget.total)))
+    title = "what the answer's error may come from"
+    columns = [title, "value", "confidence, error", "of the step"]
+    return tables.table(columns, rows, first=COLUMN)
 
 
 def _better(found: Why) -> str:

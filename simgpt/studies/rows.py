@@ -28,6 +28,8 @@ PREDICTED = (
     "memory.peak_bytes",
     "cost.node_s_per_step",
     "plan.batch",
+    "devices",
+    "difference_error",
 )
 TRAINED = ("time_s", "node_s")
 
@@ -97,7 +99,7 @@ def _is_prediction(found: Mapping[str, Any]) -> bool:
         all(_is_number(found, key) for key in PREDICTED)
         and found["step_s"] > 0
         and _is_number(found, "cost.energy_j_per_step", maybe=True)
-        and isinstance(found.get("plan_string"), str)
+        and all(isinstance(found.get(key), str) for key in ("plan_string", "device"))
         and isinstance(parts, dict)
         and all(map(_number, parts.values()))
     )

@@ -10,11 +10,14 @@ from simgpt import tables
 from simgpt.studies.best_plan import BEST
 from simgpt.studies.evaluate import Row
 from simgpt.studies.study import Study
+from simulator.uncertainty.difference import DifferenceError
 from topologies.files.units import J_PER_MWH, format_energy
 from validation.report.findings import MEASURES
 
 NOT_EXPOSED = ("compute", "optimizer", "idle")
 LEAST = ("energy", "tokens/s", "memory", "MFU")  # what a table can do without, first to last
+BY_SPEED = ("throughput", "time")
+BATCH = ("batch", "batch_tokens", "plan")
 WORST = math.inf
 Figure = tuple[str, Callable[[Row], str]]
 
@@ -65,7 +68,43 @@ def describe(study: Study, rows: Sequence[Row], limit: int, order: str) -> str:
     counts = f"{tables.several(len(rows), 'point')}: {len(good):,} can run, {len(bad):,} cannot"
     more = f"; {left:,} more rows are not shown (--limit)" if left else ""
     best = f"\nbest first: {MEASURES[order]}" if order in MEASURES and len(good) > 1 else ""
-    return "\n\n".join([*parts, counts + more + best])
+    return "\n\n".join([*parts, counts + more + best, *_decided(good, order)])
+
+
+def undecided(rows: Sequence[Row], order: str) -> tuple[float | None, list[int]]:
+    """The error of a difference between two plans, as a share, and the numbers of the rows that
+    differ from the first, the best, by less than that, itself included.
+
+    Rows can be compared that can run, in an order by speed, and that differ in the plan and the
+    batch alone; where there are none, the error is None. The time of a token counts.
+    """
+    good = [row for row in rows if row["status"] == "ok"] if order in BY_SPEED else []
+    alike = [row for row in good if _beside_plan(row) == _beside_plan(good[0])]
+    if len(alike) < 2:
+        return None, []
+    error = float(good[0]["prediction"]["difference_error"])
+    tokens_s = [1 / float(row["prediction"]["tokens_per_s"]) for row in alike]
+    found = DifferenceError(error, 0, 0).undecided(tokens_s)
+    return error, [int(alike[at]["id"]) for at in found]
+
+
+def _beside_plan(row: Row) -> tuple[Any, ...]:
+    """What tells a row from others besides its plan and its batch."""
+    point = row["point"]
+    rest = {k: repr(v) for k, v in point.items() if k not in BATCH and k.split(".")[0] != "plan"}
+    return row["prediction"]["devices"], row["prediction"]["device"], sorted(rest.items())
+
+
+def _decided(good: Sequence[Row], order: str) -> list[str]:
+    """What is said of points that a prediction cannot tell apart."""
+    error, rows = undecided(good, order)
+    if error is None:
+        return []
+    words = f"{tables.percent(error)}, the error of a difference between two plans"
+    if not rows:
+        return [f"the best is ahead of the others by more than {words}"]
+    which = ", ".join(map(str, rows))
+    return [tables.paragraph(f"points {which} differ by less than {words}: measure them")]
 
 
 def _headline(study: Study) -> str:

@@ -58,6 +58,11 @@ class MachineParameter:
         return self.unit != "s"
 
     @property
+    def is_pure(self) -> bool:
+        """Whether it has no unit, as an efficiency."""
+        return self.unit is None and not self.counted
+
+    @property
     def text(self) -> str:
         """The value as people read it."""
         if self.counted:
@@ -117,7 +122,7 @@ def parameters(machine: Machine, precision: str, *, pure: bool = False) -> list[
     """
     known = known_keys(machine.interconnect.kind)
     found = [p for p in _of_facts(machine, known) if _matters(p, precision)]
-    shown = [p for p in found if pure or p.unit or p.counted]
+    shown = [p for p in found if pure or not p.is_pure]
     return [p for p in [*shown, *_link_classes(machine)] if _can_be_set(machine, p)]
 
 

@@ -17,6 +17,7 @@ from simulator.costs.analytic import compute_costs
 from simulator.engine.ticks import to_seconds
 from simulator.explain.algorithm_switches import AllReduce, all_reduces, sentence, switches
 from simulator.explain.bottleneck_link import limiting_link
+from simulator.explain.error_budget import ErrorBudget, error_budget
 from simulator.explain.sensitivity import Elasticity, MachineParameter, elasticity, parameters
 from simulator.explain.what_if import WhatIf, neighbours, twice_as_good
 from simulator.predict import Prediction, predict
@@ -34,7 +35,8 @@ WORTH = 0.005  # of a step: less is not worth a word
 class Why:
     """What was found about a predicted step. `links` says for each axes which links they wait on,
     `unfit` how many neighbouring plans were left out because they do not fit into memory; `tuner`
-    is the machine's, which picks the algorithms of all-reduces."""
+    is the machine's, which picks the algorithms of all-reduces. `budget` says what the step's error
+    may come from."""
 
     prediction: Prediction
     shares: TimeShares
@@ -44,6 +46,7 @@ class Why:
     plans: tuple[WhatIf, ...]
     unfit: int
     tuner: str
+    budget: ErrorBudget
 
     @property
     def bends(self) -> list[str]:
@@ -101,6 +104,7 @@ class Why:
             "along": self.shares.along,
             "path_basis": self.shares.basis,
             "longest_ops": [_op_record(piece) for piece in self.longest],
+            "error_budget": self.budget.as_dict(),
             "sensitivity": [each.as_dict() for each in self.elasticities],
             "better_machines": [each.as_dict() for each in self.better],
             "tuner": self.tuner,
@@ -119,21 +123,20 @@ def why(
     pure: bool = False,
 ) -> Why:
     """Explain a prediction by simulating the step again and again, a little changed; with `pure`
-    also by the machine's numbers without a unit."""
+    its sensitivities include those to the machine's numbers without a unit."""
     plan = prediction.plan
     fabric = MachineFabric(machine, plan.grid.ranks, placement)
     kernels = prediction.stack.kernels(prediction.gpt, plan, machine)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks, kernels)
     progress("walking the critical path")
     shares = shares_of(prediction, costs, fabric, kernels.habits)
-    links = _links(shares, machine, placement, plan)
-
     seconds_on = partial(_seconds_on, prediction, placement)
-    known = parameters(machine, plan.precision, pure=pure)
+    known = parameters(machine, plan.precision, pure=True)
     asked = all_reduces(prediction, machine, fabric)
     elasticities = _elasticities(known, machine, seconds_on, asked, progress)
+    shown = [p for p in known if pure or not p.is_pure]
     better = []
-    for each in twice_as_good(known):
+    for each in twice_as_good(shown):
         progress(each.words)
         other = with_settings(machine, each.settings(machine))
         bent = switches(asked, machine, other)
@@ -142,12 +145,13 @@ def why(
     return Why(
         prediction=prediction,
         shares=shares,
-        links=links,
-        elasticities=tuple(sorted(elasticities, key=lambda each: -abs(each.value))),
+        links=_links(shares, machine, placement, plan),
+        elasticities=tuple(each for each in elasticities if each.parameter in shown),
         better=tuple(sorted(better, key=lambda each: -each.saving)),
         plans=tuple(sorted(plans, key=lambda each: -each.saving)),
         unfit=unfit,
         tuner=machine.software.tuner,
+        budget=error_budget(machine, elasticities),
     )
 
 
@@ -182,7 +186,7 @@ def _elasticities(
     for number, parameter in enumerate(known, start=1):
         progress(f"sensitivity to {parameter.name} ({number} of {len(known)})")
         found.append(elasticity(parameter, machine, seconds_on, asked))
-    return found
+    return sorted(found, key=lambda each: -abs(each.value))
 
 
 def _plans(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isqrt
 from typing import Any
@@ -19,6 +19,13 @@ REFUSED = {
     "ends_as_layers": "it splits layers evenly",
     "batch": "it asks for one batch",
 }
+FAMILIES: Mapping[str, Callable[[int, int, int, int], bool]] = {
+    "data parallelism alone, ZeRO and FSDP": lambda x, y, z, pipe: x * y * z * pipe == 1,
+    "tensor and data parallelism": lambda x, y, z, pipe: x * y > 1 and z * pipe == 1,
+    "weights split over z, no pipeline": lambda x, y, z, pipe: z > 1 and pipe == 1,
+    "pipeline and data parallelism": lambda x, y, z, pipe: x * y * z == 1 and pipe > 1,
+    "pipeline with tensor parallelism": lambda x, y, z, pipe: x * y * z > 1 and pipe > 1,
+}  # of plans by their axes: each plan is in one of them
 RECOMPUTES = ("none", "selective", "full")
 
 
@@ -27,13 +34,15 @@ class SearchProblem:
     """Which plan is best for `gpt` on `devices` devices, `batch` sequences a step.
 
     `fixed` has fields of the plan that every answer must have; those that it does not name and that
-    are not searched stand at their defaults.
+    are not searched stand at their defaults. With a `family`, one of FAMILIES, plans of that alone
+    are searched.
     """
 
     gpt: GPT
     devices: int
     batch: int
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    family: str = ""
 
     def __post_init__(self) -> None:
         for key, instead in REFUSED.items():
@@ -56,6 +65,10 @@ class SearchProblem:
         if key not in self.fixed:
             return list(values)
         return [self.fixed[key]]
+
+    def in_family(self, x: int, y: int, z: int, pipe: int) -> bool:
+        """Whether plans on these axes are searched."""
+        return not self.family or FAMILIES[self.family](x, y, z, pipe)
 
     @property
     def others(self) -> dict[str, Any]:

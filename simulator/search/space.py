@@ -170,7 +170,7 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
         data, left = divmod(n, x * y * z * pipe)
         if left or not data or data not in problem.choices("data", [data]):
             continue
-        if problem.batch % (z * data):
+        if problem.batch % (z * data) or not problem.in_family(x, y, z, pipe):
             continue
         yield from _of_grid(problem, (x, y, z, data, pipe))
 

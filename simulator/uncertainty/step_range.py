@@ -55,6 +55,18 @@ class Run(NamedTuple):
     pipeline: Any
 
 
+class PublishedRow(NamedTuple):
+    """A published run, and the logarithm of its measured over its predicted step. Rows with the
+    same `question` differ in the plan and the batch alone; `predicted_s` is the predicted time of
+    one sequence, or NaN where the batch is not known."""
+
+    source: str
+    run: Run
+    residual: float
+    question: int
+    predicted_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class StepRange:
     """From `low_s` to `high_s`; `alike` of the published runs are near, of so many sources, and
@@ -65,6 +77,11 @@ class StepRange:
     alike: int
     sources: int
     words: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in a prediction's JSON."""
+        about = {"share": SHARE, "alike": self.alike, "basis": self.words}
+        return {"low_step_s": self.low_s, "high_step_s": self.high_s, "range": about}
 
 
 class PublishedResiduals:
@@ -106,13 +123,10 @@ class PublishedResiduals:
         """The range about a predicted step into which that share of steps falls, from the runs of
         all sources but one."""
         far = self.distances(run)
-        weights = np.exp(-far) * (self._sources != without)
-        number = self._source_number
-        total = np.bincount(number, weights)
-        most = np.zeros(len(total))
-        np.maximum.at(most, number, weights)
-        weights *= (most / np.where(total > 0, total, 1.0))[number]
-        low, high = (self._quantile(weights, q) for q in ((1 - share) / 2, (1 + share) / 2))
+        weights = weights_of(far, self._source_number, self._sources != without)
+        low, high = (
+            quantile(self._residuals, weights, q) for q in ((1 - share) / 2, (1 + share) / 2)
+        )
         near = (far <= NEAR) & (self._sources != without)
         alike, sources = int(near.sum()), len(set(self._sources[near].tolist()))
         return StepRange(
@@ -123,17 +137,34 @@ class PublishedResiduals:
             _words(run, alike, sources),
         )
 
-    def _quantile(self, weights: Reals, share: float) -> float:
-        summed = np.cumsum(weights)
-        at = int(np.searchsorted(summed, share * summed[-1]))
-        return float(self._residuals[min(at, len(self._residuals) - 1)])
+
+def weights_of(far: Reals, source_number: NDArray[np.int64], counted: NDArray[np.bool_]) -> Reals:
+    """How much findings at these distances count: e^-d, and all of one source together as much as
+    its nearest."""
+    weights = np.exp(-far) * counted
+    total = np.bincount(source_number, weights)
+    most = np.zeros(len(total))
+    np.maximum.at(most, source_number, weights)
+    return np.asarray(weights * (most / np.where(total > 0, total, 1.0))[source_number])
+
+
+def quantile(ascending: Reals, weights: Reals, share: float) -> float:
+    """The least of some values, given in ascending order, below which lies that share of their
+    weights."""
+    summed = np.cumsum(weights)
+    at = int(np.searchsorted(summed, share * summed[-1]))
+    return float(ascending[min(at, len(ascending) - 1)])
 
 
 def step_range(step_s: float, stack: Stack, device: str, plan: Plan) -> StepRange:
     """The range of a plan's predicted step on devices of that name."""
+    return published_residuals().range_of(step_s, run_of_plan(stack, device, plan))
+
+
+def run_of_plan(stack: Stack, device: str, plan: Plan) -> Run:
+    """A plan on a stack and on devices of that name as a run."""
     tensor, family = plan.x * plan.y > 1, stack.family or stack.name
-    run = Run(stack.name, family, *gpu_names(device), plan.grid.ranks, tensor, plan.pipe > 1)
-    return published_residuals().range_of(step_s, run)
+    return Run(stack.name, family, *gpu_names(device), plan.grid.ranks, tensor, plan.pipe > 1)
 
 
 def gpu_names(device: str) -> tuple[str, str]:
@@ -156,22 +187,31 @@ def _words(run: Run, alike: int, sources: int) -> str:
 
 
 @cache
+def published_runs() -> tuple[PublishedRow, ...]:
+    """The rows that come with the package, as `validation/published/residuals.py` writes them."""
+    lines = shipped_text("simulator", "uncertainty/residuals.csv").splitlines()
+    return tuple(
+        PublishedRow(
+            row["source"],
+            Run(
+                row["stack"],
+                row["stack_family"],
+                row["gpu"],
+                row["gpu_family"],
+                int(row["devices"]),
+                row["tensor"] == "yes",
+                row["pipeline"] == "yes",
+            ),
+            float(row["residual"]),
+            int(row["question"]),
+            float(row["predicted_s"] or "nan"),
+        )
+        for row in csv.DictReader(lines)
+    )
+
+
+@cache
 def published_residuals() -> PublishedResiduals:
     """Those that come with the package."""
-    lines = shipped_text("simulator", "uncertainty/residuals.csv").splitlines()
-    rows = list(csv.DictReader(lines))
-    runs = [
-        Run(
-            row["stack"],
-            row["stack_family"],
-            row["gpu"],
-            row["gpu_family"],
-            int(row["devices"]),
-            row["tensor"] == "yes",
-            row["pipeline"] == "yes",
-        )
-        for row in rows
-    ]
-    return PublishedResiduals(
-        runs, [row["source"] for row in rows], [float(row["residual"]) for row in rows]
-    )
+    sources, runs, residuals, *_ = zip(*published_runs(), strict=True)
+    return PublishedResiduals(runs, sources, residuals)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import simgpt as api
 from simgpt.interrupts import Patience
-from simgpt.search_output import Found
+from simgpt.search_output import Found, _group, variants
 from simgpt.search_runner import Searches
 from simulator.predict import Prediction
 from simulator.search import Progress, SearchProblem
 from topologies.machine_files import load_machine
+from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 
 FRONTIER = load_machine("frontier")
@@ -95,3 +97,81 @@ def test_a_search_says_whether_it_reached_its_gap_or_ran_out_of_time() -> None:
 def test_bounds_on_energies_are_told_in_joules() -> None:
     stopped = state(taking(1e5), bound=7e4)
     assert "no plan takes less than 70.0 kJ" in certificate("energy", 0.0, stopped)
+
+
+def at(step_s: float, **fields: Any) -> Prediction:
+    """A plan of so many seconds, with other fields."""
+    found = taking(step_s)
+    return replace(found, plan=replace(found.plan, **fields))
+
+
+def test_plans_on_the_same_axes_within_half_a_per_cent_are_listed_as_one() -> None:
+    """The fourth is 0.6 % slower than the first, and the third stands on other axes."""
+    found = [at(10.0), at(10.04, zero=1), at(10.045, data=4, x=2), at(10.06, zero=2)]
+    assert variants(found) == [[0, 1], [2], [3]]
+    words, first = _group(found, [0, 1])
+    assert (words.partition(" ")[2], first) == (
+        "(and 1 like it within 0.4 %; they differ in zero)",
+        found[0],
+    )
+    assert _group(found, [2])[0] == str(found[2].plan)
+    listed = answer(state(*found, is_optimal=True)).describe()
+    assert (listed.count("(and 1"), listed.count("10.0 s")) == (1, 2)
+    assert answer(state(*found, is_optimal=True)).as_record()["variants"] == [[0, 1], [2], [3]]
+
+
+def answer(
+    found: Progress,
+    objective: str = "time",
+    families: Mapping[str, Prediction | None] = {},
+) -> Found:
+    return Found(QUESTION, FRONTIER, found, objective, 0.0, {}, families)
+
+
+def test_what_the_error_of_a_difference_leaves_undecided_is_said() -> None:
+    """It is near a tenth: of 10, 10.5 and 20 s the first two are undecided."""
+    some = answer(state(at(10.0), at(10.5), at(20.0), is_optimal=True))
+    error = some.as_record()["difference_error"]
+    assert 0.05 < error < 0.2
+    assert some.as_record()["undecided"] == [0, 1]
+    said = f"the first 2 plans differ by less than {100 * error:.1f} %, the error of a difference"
+    assert said in " ".join(some.describe().split())
+    decided = answer(state(at(10.0), at(20.0), is_optimal=True))
+    assert decided.as_record()["undecided"] == []
+    assert "the best plan is ahead of the next by more than" in decided.describe()
+
+
+def test_of_one_plan_and_of_energies_no_error_of_a_difference_is_known() -> None:
+    for some in (
+        answer(state(at(10.0), is_optimal=True)),
+        answer(state(at(10.0), at(10.1), is_optimal=True), "energy"),
+    ):
+        assert some.as_record()["difference_error"] is None
+        assert "error of a difference" not in some.describe()
+
+
+def test_families_are_searched_one_by_one_and_one_without_a_plan_that_fits_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One has a plan, one has none that fits, one no plan at all, and one takes too long."""
+
+    def answered(_: Searches, problem: SearchProblem, *, alone: bool) -> Progress | None:
+        name = problem.family
+        if "no pipeline" in name:
+            raise PlanCannotRunError("no plan")
+        if "alone" in name:
+            return state(is_optimal=True)
+        if name.startswith("pipeline and"):
+            return None
+        return state(taking(3.0), is_optimal=True)
+
+    monkeypatch.setattr(Searches, "answer", answered)
+    found = searches().families(QUESTION)
+    assert {name: each and each.step_s for name, each in found.items()} == {
+        "data parallelism alone, ZeRO and FSDP": None,
+        "tensor and data parallelism": 3.0,
+        "pipeline with tensor parallelism": 3.0,
+    }
+    said = " ".join(answer(state(taking(3.0), is_optimal=True), families=found).describe().split())
+    assert "no plan fits of: data parallelism alone, ZeRO and FSDP" in said
+    assert "tensor and data" in said

@@ -265,7 +265,7 @@ def test_plans_without_times_are_counted_and_named_beside_the_best_of_the_others
     assert answer["optimal"] is True
     assert 0 < answer["plans_unpredicted"] < answer["plans_fitting"]
     assert answer["unpredicted_reason"] == reason
-    certificate = f"cannot be predicted ({reason}): no other plan that can be predicted is better"
+    certificate = f"({reason}): in simgpt's model no other plan that can be predicted is better"
     assert certificate in answer["certificate"]
     assert certificate in " ".join(simgpt(*words, "--plan", fixed).out.split())
     said = simgpt(*words, "--plan", "data=8")

@@ -14,13 +14,13 @@ import pytest
 from simulator.costs.kernels import Kernels
 from simulator.stacks import EXECUTOR
 from simulator.stacks.job import Job
+from simulator.uncertainty.ranking import ranked
 from tests.simgpt.face import assert_golden, simgpt
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
 from validation.published.case import Case, NoCaseError, case_of
 from validation.published.measured_step import published_flops
 from validation.published.outcome import held_out
-from validation.published.plan_ranking import ranked
 from validation.published.predicting import (
     WORTH_A_POOL,
     Task,

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from simulator.uncertainty.ranking import ranked
 from validation.published.outcome import PREDICTED, Outcome
-from validation.published.plan_ranking import ranked, rankings
+from validation.published.plan_ranking import rankings
 from validation.published.runs import PublishedRun
 
 SAME = ("source", "machine", "gpu", "framework", "model", "gpus_total", "seq_len", "precision")

@@ -17,21 +17,31 @@ from topologies.session import in_session
 from validation.published.comparison import validate_published
 from validation.published.coverage import coverage, residual_of, run_of
 from validation.published.outcome import Outcome
+from validation.published.plan_ranking import question_of
 
-COLUMNS = ("source", *Run._fields, "residual")
+COLUMNS = ("source", *Run._fields, "residual", "question", "predicted_s")
 DIGITS = 4
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """The residuals of scored rows that are not held out, as CSV."""
+    """The residuals of scored rows that are not held out, as CSV.
+
+    Runs with the same number under `question` differ in their plans and batches alone;
+    `predicted_s` is the predicted time of one sequence, empty where the batch is not known.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
+    questions: dict[tuple[str, ...], int] = {}
     for each in outcomes:
         if each.scored and not each.held_out:
-            run = run_of(each)
+            run, batch = run_of(each), each.run.whole("global_batch_seqs")
             words = [*run[:5], *("yes" if flag else "no" for flag in run[5:])]
-            writer.writerow([each.run.source, *words, f"{residual_of(each):.{DIGITS}f}"])
+            number = questions.setdefault(question_of(each), len(questions))
+            assert each.predicted_s is not None
+            sequence_s = f"{each.predicted_s / batch:.{DIGITS}g}" if batch else ""
+            residual = f"{residual_of(each):.{DIGITS}f}"
+            writer.writerow([each.run.source, *words, residual, number, sequence_s])
     return text.getvalue()
 
 

@@ -13,6 +13,7 @@ from validation.report.read_prediction import Answer, names_of, prediction_of
 from validation.report.words import several
 
 FRONTS = {"plans": "plan", "memory_front": "less memory", "devices_front": "devices"}
+FRONTS |= {"families": "family"}
 RUNG = ("model", "devices", "batch", "plan")
 SHARED = ("asked", "placement", "settings", "fields")  # by all plans of a search
 HEADS = ("plan.", "machine.", "model.")

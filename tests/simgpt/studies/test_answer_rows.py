@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simgpt.commands.sweep import answer_rows
-from simgpt.studies.study_table import ranked
+from simgpt.studies.study_table import ranked, undecided
 
 Row = dict[str, Any]
 
@@ -49,3 +49,23 @@ def test_a_plan_that_does_not_fit_comes_last_though_it_would_be_the_fastest() ->
     rows = [row(0, "infeasible", 0.1), row(1, step_s=3.0), row(2, step_s=2.0)]
     for order in ("time", "throughput"):
         assert [each["id"] for each in ranked(rows, order)] == [2, 1, 0]
+
+
+def point(number: int, tokens_per_s: float, point: Row) -> Row:
+    about = {"devices": 8, "device": "H100", "tokens_per_s": tokens_per_s, "difference_error": 0.1}
+    found = row(number)
+    return found | {"point": point, "prediction": found["prediction"] | about}
+
+
+def test_rows_within_the_error_of_a_difference_of_the_best_are_undecided() -> None:
+    """A row of another model is compared with none, whatever its speed."""
+    rows = [
+        point(4, 100, {"plan.zero": 1}),
+        point(1, 95, {"model": "b"}),
+        point(0, 92, {"plan.zero": 2, "batch": 4}),
+        point(2, 80, {}),
+    ]
+    assert undecided(rows, "throughput") == (0.1, [4, 0])
+    assert undecided(rows, "memory") == (None, [])
+    assert undecided(rows[:2], "time") == (None, [])
+    assert undecided([rows[0], rows[3]], "time") == (0.1, [])

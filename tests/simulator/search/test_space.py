@@ -8,7 +8,7 @@ from itertools import combinations, permutations, product
 import pytest
 
 from simulator.search.baselines import every_plan
-from simulator.search.problem import RECOMPUTES, SearchProblem, divisors
+from simulator.search.problem import FAMILIES, RECOMPUTES, SearchProblem, divisors
 from simulator.search.space import space_of
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
@@ -124,3 +124,14 @@ def test_a_fixed_field_that_no_plan_can_have_is_named(
 ) -> None:
     with pytest.raises(PlanCannotRunError, match=reason):
         space_of(SearchProblem(GPT_4, 8, 8, fixed))
+
+
+def test_every_plan_is_in_one_family() -> None:
+    problem = SearchProblem(GPT_4, 8, 8, {"overlap": OVERLAPS, "order": USUAL})
+    families = [list(every_plan(space_of(replace(problem, family=family)))) for family in FAMILIES]
+    together = [plan for plans in families for plan in plans]
+    assert len(set(together)) == len(together)
+    assert set(together) == set(every_plan(space_of(problem)))
+    alone = {(plan.x, plan.y, plan.z, plan.pipe) for plan in families[0]}
+    assert alone == {(1, 1, 1, 1)}
+    assert all(plan.pipe == 1 < plan.x * plan.y and plan.z == 1 for plan in families[1])

@@ -1,0 +1,31 @@
+"""What is refused since it would take too much memory or time."""
+
+from __future__ import annotations
+
+from simulator.result import StepResult
+from workload.errors import PlanCannotRunError
+from workload.plan import Plan
+
+MOST_SLOTS = 1_000_000  # some 200 MB and half a minute
+MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
+
+
+def check_slots(plan: Plan) -> None:
+    """Refuse more micro-batches than there is memory for where the schedule does not repeat."""
+    slots = plan.pipe * plan.micro_batches
+    if plan.schedule == "gpipe" and plan.pipe > 1 and slots > MOST_SLOTS:
+        raise PlanCannotRunError(
+            f"schedule=gpipe never repeats itself, so that each of {plan.micro_batches:,} "
+            f"micro-batches on {plan.pipe} stages would be simulated, {slots:,} in all and more "
+            f"than {MOST_SLOTS:,}; give a larger micro_batch, a smaller batch or schedule=1f1b"
+        )
+
+
+def check_timeline(plan: Plan, step: StepResult) -> None:
+    """Refuse a timeline that no viewer opens."""
+    spans = step.ops * plan.pipe
+    if spans > MOST_SPANS:
+        raise PlanCannotRunError(
+            f"a timeline of {plan.pipe} stages would have {spans:,} spans, more than "
+            f"{MOST_SPANS:,}; fewer micro-batches (a smaller batch) show the same pipeline"
+        )
