@@ -38,6 +38,7 @@ def bases_of(folder: Path) -> dict[str, bytes]:
             "results.jsonl": Path("r/results.jsonl").read_bytes(),
             "kernels": _head(data / "kernels.csv", 12),
             "published": _head(data / "published_runs.csv", 6),
+            "memory": _head(data / "megatron_golden.csv", 6),
             "network": json.dumps(few).encode(),
         }
 

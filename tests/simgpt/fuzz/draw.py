@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from tests.simgpt.fuzz.damage import as_bytes, at, chewed, leaves, mutated
-from tests.simgpt.fuzz.pieces import Pieces
+from tests.simgpt.fuzz.foreign import Foreign
 from tests.simgpt.fuzz.values import (
     EVIL,
     MODELS,
@@ -31,6 +31,7 @@ WEIGHTS = {
         "models": 4,
     },
     **{"search": 3, "why": 2, "validate": 5, "run": 2, "words": 2},
+    **{"import": 8, "export": 5, "compare": 6, "sbatch": 4},
 }
 QUICK = tuple(kind for kind in WEIGHTS if kind != "run")  # which imports torch
 SPANS = [
@@ -39,7 +40,7 @@ SPANS = [
 ]
 
 
-class Draw(Pieces):
+class Draw(Foreign):
     """Input `number` of a seed. `bases` are good answers, to be damaged."""
 
     def __init__(
@@ -120,7 +121,7 @@ class Draw(Pieces):
         return ["models", *([self.model()] if self.odds(0.9) else []), *self.out()]
 
     def _validate(self) -> list[str]:
-        rng, what = self.rng, self.rng.choice(["kernels", "network", "published", "host"])
+        rng, what = self.rng, self.rng.choice(["kernels", "network", "published", "memory", "host"])
         if what == "host":  # only names that are no machines: a machine would be trained on
             return ["validate", "host", "-m", rng.choice(["nope.json", *EVIL]), *self.out()]
         suffix, base = ".json" if what == "network" else ".csv", self.bases[what]
