@@ -89,8 +89,9 @@ def _fits(prediction: Prediction, change: Change) -> bool:
 def none_fits(problem: SearchProblem, machine: Machine, state: Progress) -> str:
     """By how much every plan misses the device's memory, and how many devices may be enough."""
     from simulator.search.warm_start import enough_devices
+    from simulator.step_memory import room_for_tensors
 
-    over = state.least_bytes - machine.device.usable_bytes
+    over = state.least_bytes - room_for_tensors(machine, problem.stack)
     if over <= 0:
         return ""
     devices = enough_devices(problem, machine)

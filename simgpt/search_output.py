@@ -63,6 +63,7 @@ class Found:
         return {
             "model": self.problem.gpt.name,
             "machine": self.machine.name,
+            "stack": self.problem.stack.name,
             "software": self.machine.variant or None,
             "devices": self.problem.devices,
             "batch": self.problem.batch,
@@ -93,15 +94,19 @@ class Found:
             f"{problem.gpt.name} on {tables.several(problem.devices, 'device')} of "
             f"{self.machine.name}, {tables.several(problem.batch, 'sequence')} a step"
         )
+        stack = problem.stack
+        head += f"\nstack {stack.name} ({stack.title})"
         parts = [head, self.certificate()]
         best = "the best plans" if self.state.is_optimal else "the best plans so far"
         rows = [_group(self.state.found, group) for group in variants(self.state.found)]
         parts += self._table(f"{best} in {self.objective}", rows)
         parts += [tables.paragraph(self._decided())] if self.difference is not None else []
         for name, front in self.fronts.items():
-            plans = [(str(each.plan), each) for each in front]
+            plans = [(each.plan_text, each) for each in front]
             parts += self._table(f"the best for {TITLES[name]}", plans, of_devices=True)
-        known = [(f"{name}: {each.plan}", each) for name, each in self.families.items() if each]
+        known = [
+            (f"{name}: {each.plan_text}", each) for name, each in self.families.items() if each
+        ]
         parts += self._table("the best of each family", known)
         lacking = [name for name, each in self.families.items() if each is None]
         if lacking:
@@ -198,12 +203,12 @@ def _group(found: Sequence[Prediction], group: Sequence[int]) -> tuple[str, Pred
     """The first plan of a group, with how many there are like it and what they differ in."""
     first, others = found[group[0]], [found[at] for at in group[1:]]
     if not others:
-        return str(first.plan), first
+        return first.plan_text, first
     fields = [each.plan.as_dict() for each in (first, *others)]
     differing = [key for key in fields[0] if any(own[key] != fields[0][key] for own in fields)]
     within = tables.percent(max(each.step_s for each in others) / first.step_s - 1)
     like = f"and {len(others)} like it within {within}; they differ in {', '.join(differing)}"
-    return f"{first.plan} ({like})", first
+    return f"{first.plan_text} ({like})", first
 
 
 def _table(

@@ -1,11 +1,17 @@
-"""What is refused since it would take too much memory or time."""
+"""What is refused: what would take too much memory or time, and measured times of other kernels."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from simulator.result import StepResult
+from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
 from workload.plan import Plan
 
+MEASURED = "the times of ops were measured with simgpt's own kernels: no stack, cp or fp8 with them"
 MOST_SLOTS = 1_000_000  # some 200 MB and half a minute
 MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
@@ -29,3 +35,12 @@ def check_timeline(plan: Plan, step: StepResult) -> None:
             f"a timeline of {plan.pipe} stages would have {spans:,} spans, more than "
             f"{MOST_SPANS:,}; fewer micro-batches (a smaller batch) show the same pipeline"
         )
+
+
+def check_measured(
+    machine: Machine, kernels: Kernels, op_seconds: Mapping[str, float] | None = None
+) -> None:
+    """Refuse a stack's kernels where the times of ops were measured with others."""
+    measured = machine.profile is not None and bool(machine.profile.kernels)
+    if (op_seconds is not None or measured) and replace(kernels, tabled=False) != PLAIN_KERNELS:
+        raise PlanCannotRunError(MEASURED)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from simulator.costs.analytic import ComputeCosts, compute_costs, peak_flops_per_s
-from simulator.costs.kernels import PLAIN_KERNELS, Kernels
+from simulator.costs.kernels import Kernels
 from simulator.costs.matmul_tuning import Tuning, fastest_forms, is_tuned
 from simulator.costs.measured import MeasuredCosts
 from simulator.costs.published import PublishedCosts
@@ -17,7 +17,7 @@ from simulator.engine.simulate import simulate_timeline
 from simulator.engine.ticks import to_seconds
 from simulator.engine.whole_step import simulate_step
 from simulator.gc_pause import gc_paused
-from simulator.limits import check_slots, check_timeline
+from simulator.limits import check_measured, check_slots, check_timeline
 from simulator.pipeline import simulate_pipeline
 from simulator.ranks.classes import Fabric
 from simulator.ranks.fabric import fabric_of
@@ -36,8 +36,6 @@ from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import Habits
 from workload.plan import Plan
 from workload.timeline import Timeline
-
-MEASURED = "the times of ops were measured with simgpt's own kernels: no stack, cp or fp8 with them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +78,11 @@ class Prediction:
         return difference_error(run_of_plan(self.stack, self.device, self.plan))
 
     @property
+    def plan_text(self) -> str:
+        """The plan as its stack reads it."""
+        return self.stack.text(self.plan)
+
+    @property
     def devices(self) -> int:
         """Devices that the plan uses, one for each rank."""
         return self.plan.grid.ranks
@@ -119,7 +122,7 @@ class Prediction:
             "breakdown_s": dict(self.breakdown_s),
             "cost": self.cost.as_dict(),
             "plan": self.plan.as_dict(),
-            "plan_string": str(self.plan),
+            "plan_string": self.plan_text,
             "machine": self.machine,
             "device": self.device,
             "stack": self.stack.name,
@@ -192,9 +195,7 @@ def op_costs(
     kernels: Kernels,
 ) -> ComputeCosts:
     """The costs of a plan's compute ops, as `predict` is told of them."""
-    measured = machine.profile is not None and bool(machine.profile.kernels)
-    if (op_seconds is not None or measured) and replace(kernels, tabled=False) != PLAIN_KERNELS:
-        raise PlanCannotRunError(MEASURED)
+    check_measured(machine, kernels, op_seconds)
     if op_seconds is None and kernels.tabled:
         return PublishedCosts(machine, plan.grid.ranks, kernels)
     if op_seconds is None:

@@ -62,7 +62,7 @@ def memory_of(step: StepResult, machine: Machine, stack: Stack) -> Memory:
     fullest = step.memory
     return Memory(
         peak_bytes=fullest.total_bytes,
-        capacity_bytes=capacity_bytes(machine, stack),
+        capacity_bytes=room_for_tensors(machine, stack),
         parts={role: n for role, n in fullest.parts.items() if role != HOST},
         op=fullest.op,
         host_bytes=fullest.parts[HOST],
@@ -72,7 +72,7 @@ def memory_of(step: StepResult, machine: Machine, stack: Stack) -> Memory:
     )
 
 
-def capacity_bytes(machine: Machine, stack: Stack = EXECUTOR) -> int:
+def room_for_tensors(machine: Machine, stack: Stack = EXECUTOR) -> int:
     """What a device has for a program's tensors under a stack."""
     usable = machine.device.usable_bytes - stack.library_bytes(machine)
     return int(usable * (1 - stack.fragmentation))

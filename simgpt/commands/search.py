@@ -77,6 +77,12 @@ class Share(click.ParamType[float]):
 @model_set_option
 @click.option("--placement", default="scheduler", show_default=True, help="As for predict.")
 @click.option(
+    "--stack",
+    default="simgpt",
+    show_default=True,
+    help="The software that trains, as for predict: plans that it runs.",
+)
+@click.option(
     "--objective",
     type=click.Choice(["time", "node-hours", "energy"]),
     default="time",
@@ -135,11 +141,13 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     plan fits, that is the answer, with status 3.
     """
     from simulator.search import SearchProblem
+    from simulator.stacks import load_stack
     from topologies.placement import with_room
     from topologies.placement_names import parse_placement
 
     gpt = model_of(model, how["model_fields"])
-    problem = SearchProblem(gpt, how["devices"], _batch(gpt, how), options.fixed_of(how["plan"]))
+    fixed, stack = options.fixed_of(how["plan"]), load_stack(how["stack"])
+    problem = SearchProblem(gpt, how["devices"], _batch(gpt, how), fixed, stack=stack)
     given = options.machine_of(machine, how["settings"])
     built = with_room(given, how["devices"])
     if how["rank_by"] == "axonn":
@@ -153,7 +161,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     with Patience(how["limit_s"] or math.inf) as patience:
         state, fronts, families = _answered(problem, given, patience, how)
     found = Found(problem, built, state, how["objective"], how["gap"], fronts, families)
-    record = found.as_record() | asked(model, machine, how)
+    record = found.as_record() | asked(model, machine, how, stack)
     text = found.describe()
     options.answer(text, record, as_json=as_json, output=output)
     if not state.found:
@@ -190,10 +198,10 @@ def _alone(how: dict[str, Any]) -> None:
         *("exhaustive", "memory_front", "families", "also_devices"),
         *("limit_s", "workers", "gap"),
     ]
-    if any(how[key] for key in others) or how["objective"] != "time":
+    if any(how[key] for key in others) or how["objective"] != "time" or how["stack"] != "simgpt":
         raise click.UsageError(
             "--rank-by axonn goes with none of --exhaustive, --memory-front, --families, "
-            "--also-devices, --time-limit, --workers, --gap and --objective"
+            "--also-devices, --time-limit, --workers, --gap, --objective and --stack"
         )
 
 

@@ -9,6 +9,7 @@ from simgpt.options import fixed_of
 
 if TYPE_CHECKING:
     from simulator.predict import Prediction
+    from simulator.stacks import Stack
     from topologies.machine import Machine
     from topologies.placement import Placement
     from workload.gpt import GPT
@@ -24,12 +25,15 @@ def best_plan(
     *,
     fixed: Mapping[str, Any],
     placement: Placement,
+    stack: Stack,
 ) -> Prediction:
     """The prediction of the fastest plan that fits, of all that have the `fixed` keys."""
     from simulator import search
 
     kept = fixed_of(",".join(f"{key}={_text(value)}" for key, value in fixed.items()))
-    return search.best_plan(gpt, machine, devices, batch, fixed=kept, placement=placement)
+    return search.best_plan(
+        gpt, machine, devices, batch, fixed=kept, placement=placement, stack=stack
+    )
 
 
 def _text(value: Any) -> str:

@@ -77,16 +77,18 @@ class Evaluator:
         gpt = with_fields(self._inputs.models[point["model"]], keys_of(point, "model"))
         machine = self._set(point["machine"], _settings(point))
         batch = batch_of(point.get("batch"), point.get("batch_tokens"), gpt)
+        stack = self._inputs.stacks[point.get("stack", EXECUTOR.name)]
         devices, policy = point.get("devices"), point.get("placement", "scheduler")
         if point.get("plan") == best.BEST:
             assert devices is not None and batch is not None
             machine = with_room(machine, devices)
             placed: Placement = self._placed(policy, machine, devices)
             fixed = keys_of(point, "plan")
-            return best.best_plan(gpt, machine, devices, batch, fixed=fixed, placement=placed)
+            return best.best_plan(
+                gpt, machine, devices, batch, fixed=fixed, placement=placed, stack=stack
+            )
         if devices is not None:
             machine = with_room(machine, devices)
-        stack = self._inputs.stacks[point.get("stack", EXECUTOR.name)]
         job = job_of(gpt, plan_of(point), stack, devices=devices, batch=batch)
         machine = with_room(machine, job.plan.grid.ranks)
         placed = self._placed(policy, machine, job.plan.grid.ranks)

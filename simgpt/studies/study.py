@@ -18,7 +18,6 @@ from topologies.files.reading import UserFile
 
 TABLES = ("title", "set", "sweep", "point", "scaling")
 _FILE = UserFile("study", StudyError)
-EXECUTOR = "simgpt"  # the stack that a search knows
 MOST_POINTS = 100_000  # some 300 MB of rows
 
 
@@ -94,10 +93,6 @@ class Study:
         if "batch" in point and "batch_tokens" in point:
             raise StudyError(f"{self.title} gives batch and batch_tokens; give one of them")
         sized = "devices" in point and ("batch" in point or "batch_tokens" in point)
-        if point.get("plan") == BEST and point.get("stack", EXECUTOR) != EXECUTOR:
-            raise StudyError(
-                f'{self.title}: plan = "best" is searched for stack = "{EXECUTOR}" alone'
-            )
         if point.get("plan") == BEST and not sized:
             raise StudyError(f'{self.title}: plan = "best" needs devices and a batch')
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from simulator.costs.analytic import compute_costs
 from simulator.gc_pause import gc_paused
+from simulator.limits import check_measured
 from simulator.predict import Prediction, predict
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.branch_and_bound import BranchAndBound
@@ -16,8 +18,11 @@ from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import ProcessPool, SearchError
 from simulator.search.progress import Progress
 from simulator.search.root_nodes import Machinery
-from simulator.search.space import space_of
+from simulator.search.space import spaces_of
 from simulator.search.workers import WorkerSetup
+from simulator.stacks.searched import fastest_kernels
+from simulator.stacks.stack import EXECUTOR, Stack
+from simulator.step_memory import room_for_tensors
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -46,16 +51,18 @@ def search(
     With several `workers` as many processes bound and simulate. `capacity_bytes` stands for the
     device's memory if given. A PlanCannotRunError says why there is no legal plan.
     """
-    space = space_of(problem)
     fabric = MachineFabric(machine, problem.devices, placement)
-    costs = compute_costs(machine, fabric.ranks_per_node, problem.devices)
-    room = machine.device.usable_bytes if capacity_bytes is None else capacity_bytes
+    kernels = fastest_kernels(problem.stack, problem.gpt, problem.fixed, machine)
+    check_measured(machine, kernels)
+    costs = compute_costs(machine, fabric.ranks_per_node, problem.devices, kernels)
+    spaces = spaces_of(replace(problem, habits=kernels.habits))
+    room = room_for_tensors(machine, problem.stack) if capacity_bytes is None else capacity_bytes
     machinery = Machinery(costs, fabric, room)
     goal = Objective(objective, machine, problem.devices)
-    simulate = partial(_simulated, problem.gpt, machine, placement)
-    setup = WorkerSetup(problem, machinery, goal, simulate)
+    simulate = partial(_simulated, problem, machine, placement)
+    setup = WorkerSetup([space.problem for space in spaces], machinery, goal, simulate)
     with ProcessPool(workers) as pool, gc_paused():
-        yield from BranchAndBound(space, setup, pool if workers > 1 else None, top).run()
+        yield from BranchAndBound(spaces, setup, pool if workers > 1 else None, top).run()
 
 
 def best_plan(
@@ -66,9 +73,10 @@ def best_plan(
     *,
     fixed: Mapping[str, Any] | None = None,
     placement: Placement | None = None,
+    stack: Stack = EXECUTOR,
 ) -> Prediction:
     """The fastest plan of all that fit, as predicted; a PlanCannotRunError where none fits."""
-    problem = SearchProblem(gpt, devices, batch, fixed or {})
+    problem = SearchProblem(gpt, devices, batch, fixed or {}, stack=stack)
     *_, answer = search(problem, machine, placement=placement)
     checked(answer)
     if not answer.found:
@@ -90,9 +98,10 @@ def checked(state: Progress) -> Progress:
 
 
 def _simulated(
-    gpt: GPT, machine: Machine, placement: Placement | None, plan: Plan
+    problem: SearchProblem, machine: Machine, placement: Placement | None, plan: Plan
 ) -> Prediction | MachineError:
+    gpt, stack = problem.stack.model(problem.gpt, plan.x), problem.stack
     try:
-        return predict(gpt, plan, machine, placement=placement)
+        return predict(gpt, plan, machine, placement=placement, stack=stack)
     except MachineError as error:
         return error

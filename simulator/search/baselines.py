@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 
 from simulator.predict import Prediction, predict
 from simulator.ranks.fabric import MachineFabric
@@ -13,7 +13,7 @@ from simulator.search.axonn_model import communication_s, rates_of
 from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem, schedules
 from simulator.search.progress import Progress
-from simulator.search.space import Order, Space, overlaps, space_of
+from simulator.search.space import Order, Space, overlaps, space_of, spaces_of
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -44,13 +44,16 @@ def exhaustive(
     objective: str = "time",
 ) -> Iterator[Progress]:
     """Simulate every plan: the reference of a search."""
-    space = space_of(problem)
+    spaces, stack = spaces_of(problem), problem.stack
     goal = Objective(objective, machine, problem.devices)
     found: list[Prediction] = []
-    state = Progress(space.plans, 0, 0, 0.0, math.inf, (), False)
-    for number, plan in enumerate(every_plan(space), start=1):
+    plans = sum(space.plans for space in spaces)
+    state = Progress(plans, 0, 0, 0.0, math.inf, (), False)
+    every = chain.from_iterable(map(every_plan, spaces))
+    for number, plan in enumerate(every, start=1):
+        gpt = stack.model(problem.gpt, plan.x)
         try:
-            prediction = predict(problem.gpt, plan, machine, placement=placement)
+            prediction = predict(gpt, plan, machine, placement=placement, stack=stack)
         except MachineError as error:
             fitting, refused = state.fitting + 1, state.unpredicted + 1
             reason = state.reason or str(error)
@@ -62,7 +65,7 @@ def exhaustive(
             state = replace(state, fitting=fitting, simulated=state.simulated + 1)
         values = [goal.shown(goal.of(each)) for each in found] or [math.inf]
         state = replace(state, best=values[0], found=tuple(found))
-        if number < space.plans:
+        if number < plans:
             yield state
     yield replace(state, bound=values[0], is_optimal=True)
 

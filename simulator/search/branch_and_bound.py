@@ -17,18 +17,18 @@ Cost: bounds of millions of plans as arrays, and a simulation for each leaf that
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Protocol
 
 from simulator.predict import Prediction
-from simulator.search.frontier import Candidate, Frontier, Tally
+from simulator.search.frontier import Candidate, Tally
 from simulator.search.process_pool import ProcessPool
 from simulator.search.progress import Progress
-from simulator.search.root_nodes import NEVER, WORTH, shares
+from simulator.search.root_nodes import NEVER, WORTH
 from simulator.search.space import Space
 from simulator.search.warm_start import likely
-from simulator.search.workers import Outcome, Workers, WorkerSetup
+from simulator.search.workers import Frontiers, Outcome, Workers, WorkerSetup
 from topologies.errors import MachineError
 from workload.plan import Plan
 
@@ -58,11 +58,12 @@ class OpenNodes(Protocol):
 
 
 class SingleProcess:
-    """A whole space whose bounds are refined in this process; a pool, if any, simulates."""
+    """Whole spaces whose bounds are refined in this process; a pool, if any, simulates."""
 
-    def __init__(self, space: Space, setup: WorkerSetup, pool: ProcessPool | None) -> None:
-        (rows,) = shares(space, 1)
-        self._frontier = Frontier(space, setup.machinery, setup.objective, rows)
+    def __init__(
+        self, spaces: Sequence[Space], setup: WorkerSetup, pool: ProcessPool | None
+    ) -> None:
+        self._frontier = Frontiers(spaces, setup)
         self._simulate, self._pool = setup.simulate, pool
 
     @property
@@ -81,7 +82,7 @@ class SingleProcess:
 
     def step(self, threshold: int) -> list[Outcome]:
         """See `OpenNodes`."""
-        self._frontier.threshold = threshold
+        self._frontier.set_threshold(threshold)
         found = self._frontier.advance(1 if self._pool is None else self._pool.count)
         plans = [plan for _, plan in found]
         if self._pool is None or len(plans) <= 1:
@@ -90,12 +91,17 @@ class SingleProcess:
 
 
 class BranchAndBound:
-    """The search of a space for the `top` best plans that fit."""
+    """The search of spaces, the parts of a problem, for the `top` best plans that fit."""
 
     def __init__(
-        self, space: Space, setup: WorkerSetup, pool: ProcessPool | None = None, top: int = 1
+        self,
+        spaces: Sequence[Space],
+        setup: WorkerSetup,
+        pool: ProcessPool | None = None,
+        top: int = 1,
     ) -> None:
-        self._space, self._setup, self._pool, self._top = space, setup, pool, top
+        self._spaces, self._setup, self._pool, self._top = spaces, setup, pool, top
+        self._shapes, self._plans = sum(map(len, spaces)), sum(space.plans for space in spaces)
         self._found: list[tuple[Place, Prediction]] = []
         self._warm_plans: set[Plan] = set()
         self._tally, self._simulated = Tally(), 0
@@ -103,8 +109,8 @@ class BranchAndBound:
     def run(self) -> Iterator[Progress]:
         """Search step by step; the last state is the answer."""
         nodes: OpenNodes
-        if self._pool is None or len(self._space) < WORTH:
-            nodes = SingleProcess(self._space, self._setup, self._pool)
+        if self._pool is None or self._shapes < WORTH:
+            nodes = SingleProcess(self._spaces, self._setup, self._pool)
             yield self._state(nodes)
         else:
             nodes = workers = Workers(self._pool)
@@ -119,9 +125,10 @@ class BranchAndBound:
 
     def _warm_start(self) -> None:
         """Find a good plan before the space is bounded, which may take long: a first incumbent."""
-        if (some := likely(self._space)) is None:
+        some = [likely(space) for space in self._spaces]
+        if not (small := [space for space in some if space is not None]):
             return
-        for state in BranchAndBound(some, self._setup).run():
+        for state in BranchAndBound(small, self._setup).run():
             if state.found:
                 break
         self._simulated += state.simulated
@@ -156,10 +163,10 @@ class BranchAndBound:
         tally = self._tally + nodes.tally
         found = self._found[: self._top]
         best = found[0][0][0] if found else NEVER
-        is_whole = tally.shapes == len(self._space)
+        is_whole = tally.shapes == self._shapes
         show = self._setup.objective.shown
         return Progress(
-            self._space.plans,
+            self._plans,
             tally.fitting,
             self._simulated,
             show(min(nodes.lowest, best) if is_whole else 0),
@@ -168,6 +175,6 @@ class BranchAndBound:
             is_whole and nodes.lowest >= self._threshold,
             tally.unpredicted,
             tally.reason,
-            tally.shapes / len(self._space),
+            tally.shapes / self._shapes,
             0 if tally.least_bytes == NEVER else tally.least_bytes,
         )

@@ -40,6 +40,7 @@ from simulator.search.root_nodes import NEVER, Bounded, Family, Machinery, bound
 from simulator.search.space import Space, overlaps
 from simulator.search.tree_nodes import PipelineNode, PlanGroup, Queue, in_every_order
 from workload.grid import USUAL
+from workload.passes.stack import of_lowering
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.sizes.arrays import Flags, Indices, Values
@@ -211,10 +212,11 @@ class Frontier:
             self._push(int(bounds[later[0]]), replace(family, entries=entries))
         entries = busiest.entries.only(at[:count], busiest.entries.lane[at[:count]])
         rows, schedule = family.rows[entries.lane], SCHEDULES[int(entries.schedule[0])]
-        for plain in sized(self._space, np.unique(rows), overlap=(), schedule=schedule):
+        how = {"schedule": schedule, "habits": of_lowering(self._space.problem.habits)}
+        for plain in sized(self._space, np.unique(rows), overlap=(), **how):
             keep = np.isin(rows, plain.rows)
             own = entries.only(keep, np.searchsorted(plain.rows, rows[keep]))
-            self._push_groups(LoweredSlots(plain, self._slots), own)
+            self._push_groups(LoweredSlots(plain, self._slots, self._space.problem.habits), own)
 
     def _push_groups(self, lowered: LoweredSlots, entries: Entries) -> None:
         """Push some rows with each set of overlaps."""
@@ -271,7 +273,8 @@ class Frontier:
         """Whether a pipeline does not fit, which costs less to find than its time."""
         usual = replace(plan, order=USUAL)
         if usual not in self._larger:
-            nbytes = pipeline_bytes(self._space.problem.gpt, usual) if plan.pipe > 1 else 0
+            asked = self._space.problem
+            nbytes = pipeline_bytes(asked.gpt, usual, asked.habits) if plan.pipe > 1 else 0
             self._larger[usual] = nbytes > self._capacity
             if self._larger[usual]:
                 self.tally.needs(nbytes)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import isqrt
 from typing import Any
 
+from simulator.stacks.searched import allowed, kept
+from simulator.stacks.stack import EXECUTOR, Stack
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
+from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import CHOICES
 
 SHAPE = (*AXES, "micro_batch", "zero", "recompute", "sequence_parallel")
@@ -35,7 +39,7 @@ class SearchProblem:
 
     `fixed` has fields of the plan that every answer must have; those that it does not name and that
     are not searched stand at their defaults. With a `family`, one of FAMILIES, plans of that alone
-    are searched.
+    are searched. `stack` says what plans can be, `habits` what its programs are bounded with.
     """
 
     gpt: GPT
@@ -43,6 +47,8 @@ class SearchProblem:
     batch: int
     fixed: Mapping[str, Any] = field(default_factory=dict)
     family: str = ""
+    stack: Stack = EXECUTOR
+    habits: Habits = NO_HABITS
 
     def __post_init__(self) -> None:
         for key, instead in REFUSED.items():
@@ -63,8 +69,26 @@ class SearchProblem:
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
         """Those of some values of a field that the problem leaves."""
         if key not in self.fixed:
-            return list(values)
+            able = self._allowed.get(key)
+            return [value for value in values if value in able] if able else list(values)
         return [self.fixed[key]]
+
+    @cached_property
+    def _allowed(self) -> Mapping[str, tuple[Any, ...]]:
+        return {} if self.stack == EXECUTOR else allowed(self.stack)
+
+    def parts(self) -> list[SearchProblem]:
+        """The problem in parts, each with the model that plans have under the stack: of a
+        vocabulary padded for x one for every x that has plans, else one part alone."""
+        every = replace(self, fixed=kept(self.stack, self.fixed))
+        sizes = every.choices("x", [x for x in divisors(self.devices) if self.gpt.heads % x == 0])
+        models = [self.stack.model(self.gpt, x) for x in sizes]
+        if all(model == models[0] for model in models):
+            return [replace(every, gpt=models[0] if models else self.gpt)]
+        return [
+            replace(every, gpt=model, fixed={**every.fixed, "x": x})
+            for x, model in zip(sizes, models, strict=True)
+        ]
 
     def in_family(self, x: int, y: int, z: int, pipe: int) -> bool:
         """Whether plans on these axes are searched."""

@@ -63,8 +63,8 @@ def bounded(
     """Bound some rows of the space together."""
     space, least_bytes = op_bounds.space, NEVER
     found: list[Family | Refused] = []
-    for some in sized(space, rows):
-        needed = _least_bytes(space, some)
+    for some in sized(space, rows, habits=space.problem.habits):
+        needed = least_bytes_of(space, some)
         room = needed <= capacity_bytes
         least_bytes = min(least_bytes, int(needed[~room].min(initial=NEVER)))
         if room.any():
@@ -91,13 +91,16 @@ def least_bytes(space: Space) -> int:
     """How much memory every plan of a space needs at least."""
     every = kinds(space, np.arange(len(space), dtype=np.int64))
     each = (some for rows in every for some in sized(space, rows))
-    return min(int(_least_bytes(space, some).min()) for some in each)
+    return min(int(least_bytes_of(space, some).min()) for some in each)
 
 
-def _least_bytes(space: Space, some: BatchedProgram) -> Bytes:
+def least_bytes_of(space: Space, some: BatchedProgram) -> Bytes:
+    """How much memory each of some rows needs at least."""
     rows = some.rows
     pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
     held, saved = memory(some)
+    if space.problem.habits.scatter_gather:  # a chunk may keep but a part of what it receives
+        saved = np.where(pipe > 1, 0, saved)
     return device_bytes(held, saved, pipe, micro_batches, space.problem.gpt.layers)
 
 

@@ -158,6 +158,19 @@ def space_of(problem: SearchProblem) -> Space:
     return space
 
 
+def spaces_of(problem: SearchProblem) -> list[Space]:
+    """The spaces of a problem's parts that have a plan; a PlanCannotRunError where none has."""
+    found, refused = [], None
+    for part in problem.parts():
+        try:
+            found.append(space_of(part))
+        except PlanCannotRunError as error:
+            refused = refused or error
+    if refused is not None and not found:
+        raise refused
+    return found
+
+
 def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
     gpt, n = problem.gpt, problem.devices
     heads = [gpt.heads, gpt.ffn, *([gpt.kv_heads] if gpt.kv_heads else [])]

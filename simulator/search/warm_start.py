@@ -9,6 +9,7 @@ import numpy as np
 from simulator.search.problem import SearchProblem
 from simulator.search.root_nodes import WORTH, least_bytes
 from simulator.search.space import Space, space_of
+from simulator.step_memory import room_for_tensors
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
 from workload.grid import USUAL
@@ -49,7 +50,7 @@ def enough_devices(problem: SearchProblem, machine: Machine) -> int | None:
             space = space_of(replace(problem, devices=devices, fixed=fixed))
         except PlanCannotRunError:
             space = None
-        if space is not None and least_bytes(space) <= machine.device.usable_bytes:
+        if space is not None and least_bytes(space) <= room_for_tensors(machine, problem.stack):
             return devices
         devices *= 2
     return None

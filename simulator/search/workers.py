@@ -15,7 +15,7 @@ from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import ProcessPool, WorkerState
 from simulator.search.root_nodes import NEVER, Machinery, shares
-from simulator.search.space import space_of
+from simulator.search.space import Space, space_of
 from topologies.errors import MachineError
 from workload.plan import Plan
 
@@ -26,10 +26,10 @@ Outcome = tuple[Candidate, Simulated]
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What a worker process needs: the problem, the machine, and which share of how many is its
-    own."""
+    """What a worker process needs: the parts of the problem, the machine, and which share of how
+    many is its own."""
 
-    problem: SearchProblem
+    problems: Sequence[SearchProblem]
     machinery: Machinery
     objective: Objective
     simulate: Callable[[Plan], Simulated]
@@ -55,19 +55,53 @@ class WorkerReport:
     candidates: list[Candidate]
 
 
+class Frontiers:
+    """The open nodes of a share of several spaces, the parts of a problem, refined as one: that
+    with the lowest bound first."""
+
+    def __init__(self, spaces: Sequence[Space], setup: WorkerSetup) -> None:
+        number, count = setup.share
+        self._parts = [
+            Frontier(space, setup.machinery, setup.objective, shares(space, count)[number])
+            for space in spaces
+        ]
+
+    @property
+    def tally(self) -> Tally:
+        """Counts of all parts."""
+        return sum((part.tally for part in self._parts), Tally())
+
+    @property
+    def lowest(self) -> int:
+        """The least value that a plan of any part can have."""
+        return min(part.lowest for part in self._parts)
+
+    def set_threshold(self, threshold: int) -> None:
+        """Set what a plan must undercut."""
+        for part in self._parts:
+            part.threshold = threshold
+
+    def exceed(self, plan: Plan, peak_bytes: int) -> None:
+        """Note that a plan does not fit; a plan is in one part alone."""
+        for part in self._parts:
+            part.exceed(plan, peak_bytes)
+
+    def advance(self, most: int = 1) -> list[Candidate]:
+        """Refine one node, or return some next plans to simulate that may fit."""
+        return min(self._parts, key=lambda part: part.lowest).advance(most)
+
+
 def settle(state: WorkerState, setup: WorkerSetup) -> None:
     """Give a worker its share of the space."""
-    number, count = setup.share
-    space = space_of(setup.problem)
-    rows = shares(space, count)[number]
-    state["frontier"] = Frontier(space, setup.machinery, setup.objective, rows)
+    spaces = [space_of(problem) for problem in setup.problems]
+    state["frontier"] = Frontiers(spaces, setup)
     state["simulate"] = setup.simulate
 
 
 def work(state: WorkerState, update: Update) -> WorkerReport:
     """Refine bounds for `WORK_S`, or until there is a plan to simulate."""
-    frontier: Frontier = state["frontier"]
-    frontier.threshold = update.threshold
+    frontier: Frontiers = state["frontier"]
+    frontier.set_threshold(update.threshold)
     for plan, peak_bytes in update.too_large:
         frontier.exceed(plan, peak_bytes)
     found: list[Candidate] = []

@@ -16,7 +16,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES
 from workload.passes.stack import Habits
-from workload.plan import Plan
+from workload.plan import Plan, text_of
 
 
 class StackError(SimgptError):
@@ -55,6 +55,18 @@ class Stack:
         if "recompute" in keys:
             keys["recompute"] = self.recompute(keys["recompute"], layers)
         return keys
+
+    def text(self, plan: Plan) -> str:
+        """The plan in the one grammar, so that it is the same plan where the stack reads it: what
+        stands at its default, but not at the stack's, is said too."""
+        words = str(plan)
+        said = {word.partition("=")[0] for word in words.split(",")}
+        for key, default in self.plan_defaults(1).items():
+            value = getattr(plan, key)
+            same = value == default or (key == "overlap" and set(value) == set(default))
+            if key not in said and not same:
+                words += f",{key}={text_of(getattr(plan, key))}"
+        return words
 
     def recompute(self, asked: str, layers: int) -> str:
         """What the stack recomputes of a chunk of so many layers where it is asked for this."""

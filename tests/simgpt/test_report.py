@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -36,6 +40,26 @@ def test_a_page_and_its_figures_are_written(folder: Path, tmp_path: Path) -> Non
     text = page.read_text(encoding="utf-8")
     assert "How long does one training step of tiny-1m take on 16 devices of frontier" in text
     assert "simgpt predict tiny-1m -m frontier -n 16 --plan x=1,y=1,z=4,data=4 --batch 16" in text
+
+
+def test_the_page_of_a_stacks_step_has_the_command_that_predicts_it_again(tmp_path: Path) -> None:
+    """With fp8, sequences split over two devices, and a stage of ZeRO that the stack has not."""
+    answer, page = tmp_path / "answer.json", tmp_path / "report.html"
+    plan = "tp=2,cp=2,dp=rest,mbs=1,zero=0,precision=fp8"
+    words = ("predict", "tiny-1m", "-m", "dgx-h100", "-n", "16", "--plan", plan, "--batch", "16")
+    told = simgpt(*words, "--stack", "megatron-core", "--json", "-o", str(answer))
+    assert told.status == 0
+    assert simgpt("report", str(answer), "-o", str(page)).status == 0
+    text = html.unescape(page.read_text(encoding="utf-8"))
+    assert "with stack=megatron-core, precision=fp8, cp=2" in text
+    found = re.findall(r"simgpt (predict tiny-1m [^\n<]*--stack megatron-core)", text)
+
+    again = shlex.split(found[-1])
+    asked = dict(word.split("=") for word in again[again.index("--plan") + 1].split(","))
+    wanted = {"x": "2", "cp": "2", "data": "4", "zero": "0", "precision": "fp8"}
+    assert {key: asked.get(key) for key in wanted} == wanted
+    first = json.loads(answer.read_text(encoding="utf-8"))
+    assert json.loads(simgpt(*again, "--json").out)["step_s"] == first["step_s"]
 
 
 @pytest.mark.slow

@@ -341,3 +341,18 @@ def test_the_front_of_devices_is_of_time_whatever_the_search_is_for() -> None:
     )
     assert cheap["plans"] != fast["plans"]
     assert cheap["devices_front"] == fast["devices_front"]
+
+
+def test_a_search_under_a_stack_finds_what_predict_under_it_predicts() -> None:
+    words = ("gpt-5b", "-m", "dgx-h100", "-n", "16", "--batch", "16", "--stack", "megatron-core")
+    fixed = ("--plan", "micro_batch=1,recompute=none,order=x-y-z-data-pipe", "--workers", "1")
+    answer = json.loads(simgpt("search", *words, *fixed, "--json").out)
+    assert (answer["stack"], answer["optimal"]) == ("megatron-core", True)
+    for plan in answer["plans"]:
+        told = json.loads(simgpt("predict", *words, "--plan", plan["plan_string"], "--json").out)
+        assert (told["step_s"], told["plan"]) == (plan["step_s"], plan["plan"])
+    said = simgpt("search", *words, *fixed)
+    assert "stack megatron-core (Megatron-Core)" in said.out
+    refused = simgpt("search", *words[:-1], "megatron-lm-zero-bubble")
+    assert refused.status != 0
+    assert "cannot be searched: it has ends_as_layers" in " ".join(refused.err.split())

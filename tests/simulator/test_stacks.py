@@ -10,7 +10,7 @@ import pytest
 from simulator.predict import predict
 from simulator.stacks import EXECUTOR, StackError, load_stack, stack_names
 from simulator.stacks.job import Job, job_of
-from simulator.step_memory import capacity_bytes
+from simulator.step_memory import room_for_tensors
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
@@ -194,8 +194,8 @@ def test_a_stack_takes_memory_from_tensors() -> None:
     assert MEGATRON.library_bytes(a100) == int(20.25 * 2**20)
     assert MEGATRON.library_bytes(frontier) == EXECUTOR.library_bytes(h100) == 0
     usable = (81559 - 1024) * 2**20
-    assert capacity_bytes(h100) == usable
-    assert capacity_bytes(h100, MEGATRON) == int((usable - 96 * 2**20) * 0.98)
+    assert room_for_tensors(h100) == usable
+    assert room_for_tensors(h100, MEGATRON) == int((usable - 96 * 2**20) * 0.98)
 
 
 def test_the_reserve_is_what_the_device_has_beyond_the_capacity() -> None:
@@ -203,7 +203,7 @@ def test_the_reserve_is_what_the_device_has_beyond_the_capacity() -> None:
     machine = load_machine("dgx-h100")
     memory = predict(found.gpt, found.plan, machine, stack=found.stack).memory
     assert memory.device_bytes == 81559 * 2**20
-    assert memory.reserve_bytes == memory.device_bytes - capacity_bytes(machine, MEGATRON)
+    assert memory.reserve_bytes == memory.device_bytes - room_for_tensors(machine, MEGATRON)
     assert memory.stage_peak_bytes == (memory.peak_bytes,)
     assert memory.as_dict()["reserve_bytes"] == memory.reserve_bytes
 

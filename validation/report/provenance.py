@@ -53,6 +53,8 @@ class Asked:
     def changes(self) -> dict[str, Any]:
         """What was changed of the machine, and of how its steps are worked out, by key."""
         how = {key: getattr(self, key) for key in USUAL if getattr(self, key) != USUAL[key]}
+        how |= {"precision": "fp8"} if self.fp8 else {}
+        how |= {"cp": self.context} if self.context > 1 else {}
         return {**self.settings, **how}
 
     def words(self, devices: int, plan: str, batch: int, tokens: float | None) -> str:

@@ -44,6 +44,12 @@ class Habits:
 NO_HABITS = Habits()
 
 
+def of_lowering(habits: Habits) -> Habits:
+    """Those that lowering itself heeds, before overlaps and all other habits: kernels for the
+    slices of weights."""
+    return replace(NO_HABITS, launches_of_slice=habits.launches_of_slice)
+
+
 def fuse(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
     """A fused op is no kernel, and none of its bytes go through memory on their own."""
 

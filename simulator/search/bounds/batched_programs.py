@@ -14,6 +14,7 @@ from simulator.search.space import Space
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import lower
 from workload.op import EMBED, Op
+from workload.passes.stack import NO_HABITS, Habits
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
@@ -88,7 +89,7 @@ def kinds(space: Space, rows: Indices) -> list[Indices]:
 
 def sized(space: Space, rows: Indices, **how: Any) -> Iterator[BatchedProgram]:
     """The programs of these rows, each of them in one of the answers; `how` has fields of the plan
-    in place of the usual ones."""
+    in place of the usual ones, and the stack's habits."""
     waiting = kinds(space, rows)[::-1]
     while waiting:
         some = waiting.pop()
@@ -99,7 +100,11 @@ def sized(space: Space, rows: Indices, **how: Any) -> Iterator[BatchedProgram]:
 
 
 def _lowered(
-    space: Space, rows: Indices, overlap: tuple[str, ...] = OVERLAPS, schedule: str = "1f1b"
+    space: Space,
+    rows: Indices,
+    overlap: tuple[str, ...] = OVERLAPS,
+    schedule: str = "1f1b",
+    habits: Habits = NO_HABITS,
 ) -> Program:
     """A stage's program is that of a pipeline of one stage, but for its ends."""
     fields = space.shape(int(rows[0])) | {"pipe": 1, "overlap": overlap, "schedule": schedule}
@@ -107,7 +112,7 @@ def _lowered(
     micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
     batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])
     gpt = replace(space.problem.gpt, layers=1)
-    return lower(gpt, Plan(**fields, **space.problem.others, batch=batch))
+    return lower(gpt, Plan(**fields, **space.problem.others, batch=batch), habits=habits)
 
 
 def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:

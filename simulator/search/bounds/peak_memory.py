@@ -15,6 +15,7 @@ from simulator.search.bounds.batched_programs import BatchedProgram
 from workload.gpt import GPT
 from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, layer_part
 from workload.passes.matmul_forms import PLAIN
+from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Counts
 
@@ -33,9 +34,9 @@ def plan_bytes(gpt: GPT, plan: Plan) -> int:
     return pipeline_bytes(gpt, plan) if plan.pipe > 1 else step_bytes(gpt, plan)
 
 
-def pipeline_bytes(gpt: GPT, plan: Plan) -> int:
+def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
     """The peak of a pipeline's worst stage: that follows from the order of slots alone."""
-    stage_orders = StageOrders(gpt, plan, folded_plan(plan), PLAIN)
+    stage_orders = StageOrders(gpt, plan, folded_plan(plan), PLAIN, habits)
     pipe = SlotSchedule(
         orders=stage_orders.orders,
         ticks=[[0] * len(order) for order in stage_orders.orders],

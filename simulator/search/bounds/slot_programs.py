@@ -15,6 +15,7 @@ from workload.dataflow import waits
 from workload.grid import WITHIN_STAGE
 from workload.lowering import lower
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, NONE, STEP, Op
+from workload.passes.stack import NO_HABITS, Habits, of_lowering, with_habits
 from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
 from workload.program import Program
 
@@ -24,10 +25,11 @@ SIZES = (*WITHIN_STAGE, "micro_batch", "batch")
 @dataclass(frozen=True)
 class LoweredSlots:
     """Rows whose program is lowered once for all overlaps. `known` keeps slots for other programs
-    with the same ops."""
+    with the same ops; `habits` of the stack are put on it after the overlaps, as lowering does."""
 
     plain: BatchedProgram
     known: dict[tuple[object, ...], Slots] = field(default_factory=dict)
+    habits: Habits = NO_HABITS
 
     def few(self, layers: int) -> Program:
         """The first row's program with so many layers."""
@@ -37,7 +39,9 @@ class LoweredSlots:
                 key: int(self.plain.values(getattr(program.plan, key))[0]) for key in SIZES
             }
             gpt = replace(program.gpt, layers=layers)
-            self._few[layers] = lower(gpt, replace(program.plan, **own))
+            self._few[layers] = lower(
+                gpt, replace(program.plan, **own), habits=of_lowering(self.habits)
+            )
         return self._few[layers]
 
     @cached_property
@@ -56,7 +60,10 @@ class SlotProgram:
     def some(self) -> BatchedProgram:
         """The rows with their program."""
         plain = self.lowered.plain
-        return replace(plain, program=overlapped(plain.program, self.overlap), rings={})
+        return replace(plain, program=self._overlapped(plain.program, self.overlap), rings={})
+
+    def _overlapped(self, program: Program, overlap: tuple[str, ...]) -> Program:
+        return overlapped(program, overlap, self.lowered.habits)
 
     def slots(
         self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: int
@@ -112,7 +119,7 @@ class SlotProgram:
             own = tuple(op for op in program.ops if op.block.micro_batch in (micro_batch, NONE))
             found: dict[str, list[Op]] = {}
             switches = concerning(self.overlap, WORKS, last=self._is_last(micro_batch))
-            for op in overlapped(replace(program, ops=own), switches).ops:
+            for op in self._overlapped(replace(program, ops=own), switches).ops:
                 if op.block != STEP:
                     found.setdefault(op.block.work, []).append(op)
             self._known[micro_batch, layers] = found
@@ -123,14 +130,16 @@ class SlotProgram:
         return {}
 
 
-def overlapped(program: Program, overlap: tuple[str, ...]) -> Program:
-    """The program of one stage, lowered without overlaps, with these applied."""
+def overlapped(program: Program, overlap: tuple[str, ...], habits: Habits = NO_HABITS) -> Program:
+    """The program of one stage, lowered without overlaps and habits, with these applied."""
     plan = replace(program.plan, overlap=overlap)
     ops: list[Op] = []
     for slot, own in groupby(program.ops, lambda op: program.slot_of.get(op.block)):
         some = list(own)
         ops += overlap_slot(some, overlap) if slot is not None else some
     ops = overlap_step(ops, overlap, program.buffers, program.slot_of)
+    if habits != NO_HABITS:
+        ops, _ = with_habits(ops, program.buffers, habits)
     return replace(program, plan=plan, ops=tuple(ops))
 
 

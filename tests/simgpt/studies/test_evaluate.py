@@ -12,6 +12,7 @@ from simgpt.studies.evaluate import Row, rows_of
 from simgpt.studies.inputs import inputs_of
 from simulator.predict import Prediction, predict
 from simulator.search import best_plan
+from simulator.stacks import EXECUTOR, Stack
 from tests.simgpt.studies.worlds import GRID, study
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
@@ -125,7 +126,9 @@ def test_the_best_plan_is_asked_for_at_one_place(monkeypatch: pytest.MonkeyPatch
         *,
         fixed: Mapping[str, Any],
         placement: Placement,
+        stack: Stack,
     ) -> Prediction:
+        assert stack == EXECUTOR
         assert machine.device.launch_s == 1e-3
         assert (dict(fixed), placement.ranks) == ({"x": 2}, devices)
         return predict(gpt, parse_plan("x=2,z=8", devices=devices, batch=batch), machine)
@@ -133,6 +136,12 @@ def test_the_best_plan_is_asked_for_at_one_place(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(best, "best_plan", answer)
     found = row(plan="best", set={"x": 2, "device.launch": "1 ms"})
     assert (found["reason"], shape(found, "x", "z")) == ("", (2, 8))
+
+
+def test_the_best_plan_under_a_stack_is_one_that_it_runs() -> None:
+    found = row(plan="best", stack="fsdp", set={"micro_batch": 1}, devices=4, batch=8)
+    assert (found["status"], found["prediction"]["stack"]) == ("ok", "fsdp")
+    assert shape(found, "data", "gradients") == (4, "bf16")
 
 
 def test_the_best_plan_is_that_of_the_search() -> None:

@@ -18,16 +18,17 @@ from simulator.search.bounds.batched_programs import placed, sized
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots, isolated_times
 from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.bounds.peak_memory import alone_bytes, device_bytes, memory, pipeline_bytes
+from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, overlapped
 from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, part_times, step_ticks
 from simulator.search.bounds.unsupported import RefusalTimes
 from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.problem import SearchProblem
 from simulator.search.rank_orders import ORDERS
-from simulator.search.root_nodes import Family, bounded, entries_of
+from simulator.search.root_nodes import Family, bounded, entries_of, least_bytes_of
 from simulator.search.space import Order, Space, overlaps, space_of
 from simulator.search.tree_nodes import PipelineNode
+from simulator.stacks.searched import fastest_kernels
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, spaces
 from tests.simulator.worlds import compute
 from topologies.placement import scheduler
@@ -36,6 +37,7 @@ from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.lowering import lower
 from workload.op import COMPUTE
+from workload.passes.stack import of_lowering
 from workload.passes.table import OVERLAPS
 from workload.plan_text import parse_plan
 
@@ -47,11 +49,13 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     problem, machine = space.problem, MACHINES[name]
     where = scheduler(machine, problem.devices)
     fabric = MachineFabric(machine, problem.devices, where)
-    costs = compute_costs(machine, fabric.ranks_per_node, problem.devices)
+    kernels = fastest_kernels(problem.stack, problem.gpt, problem.fixed, machine)
+    assert problem.habits == kernels.habits
+    costs = compute_costs(machine, fabric.ranks_per_node, problem.devices, kernels)
     op_bounds = OpBounds(space, costs, fabric)
     row = data.draw(st.integers(0, len(space) - 1))
     rows = np.array([row])
-    known = part_times(op_bounds, next(sized(space, rows)))
+    known = part_times(op_bounds, next(sized(space, rows, habits=problem.habits)))
     entries = data.draw(st.sampled_from(list(entries_of(space, rows))))
     at = data.draw(st.integers(0, len(entries.lane) - 1))
     entries = entries.only(np.arange(len(entries.lane)) == at, np.zeros(1, dtype=np.int64))
@@ -59,14 +63,21 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     overlap = data.draw(st.sampled_from(overlaps(problem, space.shape(row))))
     ranks = data.draw(st.sampled_from(space.rank_orders(row)))
     plan = space.plan(row, Order(schedule, int(entries.interleave[0]), overlap, ranks))
+    plain = of_lowering(problem.habits)
     slot_program = SlotProgram(
-        LoweredSlots(next(sized(space, rows, overlap=(), schedule=schedule))), overlap
+        LoweredSlots(
+            next(sized(space, rows, overlap=(), schedule=schedule, habits=plain)),
+            habits=problem.habits,
+        ),
+        overlap,
     )
     some = slot_program.some
     in_order = placed(some, np.zeros(1, dtype=np.int64), np.array([ORDERS.index(ranks)]))
     anywhere = IsolatedBlocks(op_bounds, some, entries, slot_program)
     slots = IsolatedBlocks(op_bounds, in_order, entries, slot_program)
-    prediction = predict(problem.gpt, plan, machine, placement=where)
+    stack, gpt = problem.stack, problem.stack.model(problem.gpt, plan.x)
+    assert gpt == problem.gpt
+    prediction = predict(gpt, plan, machine, placement=where, stack=stack)
     step = to_ticks(prediction.step_s)
     loosest = step_ticks(BusiestStream(known, entries, None))[0]
     assert loosest <= step_ticks(BusiestStream(known, entries, overlap))[0] <= step
@@ -82,9 +93,8 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
         assert bound[0] <= goal.of(prediction)
     if plan.pipe > 1:
         assert PipelineNode(plan, slots, 0, 0).ticks() <= step
-        assert pipeline_bytes(problem.gpt, plan) == prediction.memory.peak_bytes
-    pipe, count = space.columns["pipe"][rows], space.micro_batches[rows]
-    least = device_bytes(*memory(some), pipe, count, problem.gpt.layers)
+        assert pipeline_bytes(gpt, plan, problem.habits) == prediction.memory.peak_bytes
+    least = least_bytes_of(space, some)
     assert least[0] <= prediction.memory.peak_bytes
     if plan.pipe == 1:
         assert alone_bytes(some, problem.gpt.layers)[0] <= prediction.memory.peak_bytes

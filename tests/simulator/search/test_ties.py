@@ -40,7 +40,9 @@ def test_plans_as_good_as_the_last_of_the_best_are_still_looked_at() -> None:
     goal = Objective("time", machine, 8)
     fabric = MachineFabric(machine, 8)
     machinery = Machinery(compute_costs(machine, fabric.ranks_per_node, 8), fabric, 2**40)
-    asked = BranchAndBound(space_of(ORDERS), WorkerSetup(ORDERS, machinery, goal, unasked), top=2)
+    asked = BranchAndBound(
+        [space_of(ORDERS)], WorkerSetup([ORDERS], machinery, goal, unasked), top=2
+    )
     for prediction in found.found:
         asked._insert(prediction)
     assert asked._threshold == goal.of(found.found[1]) + 1

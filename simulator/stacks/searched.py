@@ -1,0 +1,111 @@
+"""Which plans of a stack are searched, and kernels that bound those of each of them from below.
+
+What a stack always does is kept: its overlaps, its attention and the data type of its gradients,
+unless the user fixes another. What it can do at all is searched: its axes, schedules and stages of
+ZeRO, recomputation, sequence parallelism, micro-batches and rank orders.
+
+Why bounds hold under a stack: they come from the same programs with the same habits, timed by the
+same kernels. What they leave out only lengthens a step: the host that issues kernels, and the ops
+around messages of which each rank sends a part. Where a habit depends on the plan, as the fused
+softmax does, the bound has its fastest form. Habits whose effect on an op on all parameters is not
+bounded are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from simulator.costs.kernels import PLAIN_KERNELS, Kernels
+from simulator.stacks.stack import EXECUTOR, Stack
+from topologies.machine import Machine
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+from workload.grid import AXES
+from workload.lowering import lower
+from workload.op import STEP
+from workload.passes.stack import Habits
+from workload.passes.table import OVERLAPS
+from workload.plan import Plan
+
+KEPT = ("overlap", "attention", "gradients")
+TRAINED = "bf16"
+UNEVEN = ("ends_as_layers", "stage_layers")
+ONE = GPT(name="one", layers=1, hidden=64, heads=2, ffn=64, sequence=64, vocab=64)
+COMMUNICATES = ("all_reduce", "reduce_scatter")
+
+
+def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of all plans of a stack that are searched, given those that the user fixes."""
+    if stack.plan.get("selective") == "half" and fixed.get("recompute") == "selective":
+        raise PlanCannotRunError(
+            f"the stack {stack.name} recomputes every other linear where selective is asked for, "
+            "taken as recompute=full:N, which a search cannot keep; use none, full"
+        )
+    defaults = stack.plan_defaults(1)
+    for key in UNEVEN:
+        if fixed.get(key, defaults.get(key)):
+            raise PlanCannotRunError(
+                f"plans of the stack {stack.name} cannot be searched: it has {key}, and a search "
+                "splits layers evenly"
+            )
+    own = {key: defaults[key] for key in KEPT if key in defaults}
+    if "overlap" in own:
+        own["overlap"] = tuple(switch for switch in OVERLAPS if switch in own["overlap"])
+    if str(fixed.get("precision", TRAINED)) != TRAINED:
+        own.pop("gradients", None)
+    lacking = {axis: 1 for axis in AXES if axis not in stack.can["axes"]}
+    for axis in lacking:
+        if fixed.get(axis, 1) != 1:
+            sizes: dict[str, Any] = {axis: 2}
+            stack.check(replace(Plan(batch=2, micro_batch=1), **sizes))
+    return {**lacking, **own, **fixed}
+
+
+def allowed(stack: Stack) -> dict[str, tuple[Any, ...]]:
+    """The values of searched fields that the stack can run, where it cannot run all."""
+    found = {"zero": tuple(stack.can["zero"]), "schedule": tuple(stack.can["schedules"])}
+    if stack.plan.get("selective") == "half":
+        found["recompute"] = ("none", "full")
+    return found
+
+
+def fastest_kernels(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: Machine) -> Kernels:
+    """Kernels no slower than those of the stack for any plan with these fields.
+
+    A PlanCannotRunError names habits under which no bound is known to hold.
+    """
+    if stack == EXECUTOR:
+        return PLAIN_KERNELS
+    plan = Plan(batch=1, micro_batch=1)
+    kernels = stack.kernels(gpt, plan, machine)
+    softmax = stack.own_kernels.get("softmax")
+    if softmax and fixed.get("attention") == "unfused":
+        fused, steps = softmax["fused"], softmax["steps"]
+        least = {key: min(fused.get(key, 1.0), steps.get(key, 1.0)) for key in (*fused, *steps)}
+        passes = (*kernels.habits.passes, *least.items())
+        kernels = replace(kernels, habits=replace(kernels.habits, passes=passes))
+    _check(stack, kernels.habits)
+    return replace(kernels, host_s=0.0)
+
+
+def _check(stack: Stack, habits: Habits) -> None:
+    """Refuse habits that change ops on the parameters of all layers, whose bounds count bytes."""
+    named = {*habits.fused, *dict(habits.passes), *dict(habits.payloads)}
+    if wrong := sorted(named & _of_step(tuple(stack.can["zero"]))):
+        raise PlanCannotRunError(
+            f"plans of the stack {stack.name} cannot be searched: it changes {wrong[0]}, of which "
+            "no bound is known"
+        )
+
+
+def _of_step(zeros: tuple[int, ...]) -> set[str]:
+    """Kinds and labels of the ops that follow all slots, with any of these stages of ZeRO."""
+    found = set(COMMUNICATES)
+    for zero in zeros:
+        plan = Plan(data=2, zero=zero, batch=2, micro_batch=1, overlap=())
+        for op in lower(ONE, plan).ops:
+            if op.block == STEP:
+                found |= {op.kind, op.label}
+    return found

@@ -1,0 +1,149 @@
+"""Searches under software stacks: bounds hold, trying all plans finds the same, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from simulator.predict import predict
+from simulator.search import SearchProblem, search
+from simulator.search.baselines import every_plan, exhaustive
+from simulator.search.space import spaces_of
+from simulator.stacks import EXECUTOR, Stack, load_stack, stack_names
+from simulator.stacks.job import job_of
+from simulator.stacks.searched import fastest_kernels, kept
+from tests.simulator.search.drawn import MACHINES, UNSHRUNK, models
+from tests.simulator.search.test_bounds import holds_for_one_plan
+from tests.simulator.search.test_branch_and_bound import last
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+
+UNEVEN = "megatron-lm-zero-bubble"
+NAMES = [name for name in stack_names() if name != UNEVEN]
+GPT_4 = GPT(name="four", layers=4, hidden=512, heads=8, ffn=2048, sequence=256, vocab=50257)
+NARROW = {"micro_batch": 1, "order": "x-y-z-data-pipe", "recompute": "none"}
+
+
+def holds_for_a_plan_of(name: str, gpt: GPT, machine: str, data: st.DataObject) -> None:
+    stack = load_stack(name)
+    fixed = {"attention": data.draw(st.sampled_from(["flash", "unfused"]))}
+    kernels = fastest_kernels(stack, gpt, fixed, MACHINES[machine])
+    devices, batch = data.draw(st.sampled_from([4, 8, 16])), data.draw(st.sampled_from([16, 48]))
+    problem = SearchProblem(gpt, devices, batch, fixed, stack=stack, habits=kernels.habits)
+    try:
+        spaces = spaces_of(problem)
+    except PlanCannotRunError:
+        reject()
+    holds_for_one_plan(data.draw(st.sampled_from(spaces)), machine, data)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=4, deadline=None, phases=UNSHRUNK)
+@given(gpt=models(), machine=st.sampled_from(["dgx-a100", "dgx-h100", "frontier"]), data=st.data())
+def test_no_plan_of_a_stack_takes_less_than_its_bounds(
+    name: str, gpt: GPT, machine: str, data: st.DataObject
+) -> None:
+    holds_for_a_plan_of(name, gpt, machine, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=100, deadline=None, phases=UNSHRUNK)
+@given(gpt=models(), machine=st.sampled_from(["dgx-a100", "dgx-h100", "frontier"]), data=st.data())
+def test_a_hundred_plans_of_each_stack_take_no_less(
+    name: str, gpt: GPT, machine: str, data: st.DataObject
+) -> None:
+    holds_for_a_plan_of(name, gpt, machine, data)
+
+
+@pytest.mark.parametrize("name", [each for each in NAMES if each not in ("simgpt", "other")])
+def test_a_search_of_a_stack_finds_what_trying_all_its_plans_finds(name: str) -> None:
+    fixed = NARROW | ({"x": 2, "y": 1} if "axonn" in name else {})
+    problem = SearchProblem(GPT_4, 8, 16, fixed, stack=load_stack(name))
+    machine = MACHINES["dgx-a100"]
+    found, every = (last(each(problem, machine, top=3)) for each in (search, exhaustive))
+    assert [each.plan for each in found.found] == [each.plan for each in every.found]
+    assert [each.step_s for each in found.found] == [each.step_s for each in every.found]
+    assert found.considered == every.considered
+    for each in found.found:  # and as `predict --stack` reads its text
+        job = job_of(GPT_4, each.plan_text, problem.stack, batch=16)
+        again = predict(job.gpt, job.plan, machine, stack=job.stack)
+        assert (again.plan, again.step_s) == (each.plan, each.step_s)
+
+
+def test_each_plan_has_the_vocabulary_that_its_x_makes() -> None:
+    """Padded to multiples of 128 x: 50,304 for one device, 50,432 for two, 50,688 for four."""
+    problem = SearchProblem(GPT_4, 4, 8, NARROW, stack=load_stack("megatron-core"))
+    vocabularies = {
+        plan.x: space.problem.gpt.vocab
+        for space in spaces_of(problem)
+        for plan in every_plan(space)
+    }
+    assert vocabularies == {1: 50304, 2: 50432, 4: 50688}
+
+
+def test_without_a_stack_a_problem_is_one_part() -> None:
+    problem = SearchProblem(GPT_4, 4, 8, NARROW)
+    assert problem.parts() == [problem]
+
+
+def test_only_what_a_stack_can_run_is_searched() -> None:
+    stack = load_stack("megatron-core")
+    problem = SearchProblem(GPT_4, 8, 16, NARROW, stack=stack)
+    plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
+    for plan in plans:
+        stack.check(plan)
+    assert {plan.overlap for plan in plans} == {("oar", "dp", "pp")}
+    assert {(plan.y, plan.z, plan.schedule) for plan in plans} == {(1, 1, "1f1b")}
+    half = SearchProblem(GPT_4, 4, 8, {"micro_batch": 1}, stack=load_stack("torchtitan"))
+    every = [plan for space in spaces_of(half) for plan in every_plan(space)]
+    assert {plan.recompute for plan in every} == {"none", "full"}
+
+
+def ours(**keys: object) -> Stack:
+    return replace(load_stack("megatron-core"), name="ours", own_kernels=keys)
+
+
+@pytest.mark.parametrize(
+    ("stack", "fixed", "reason"),
+    [
+        (load_stack(UNEVEN), {}, f"the stack {UNEVEN} cannot be searched: it has ends_as_layers"),
+        (load_stack("torchtitan"), {"recompute": "selective"}, "use none, full"),
+        (load_stack("fsdp"), {"pipe": 2}, "the stack fsdp has no axis pipe; it has data"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_by_name(
+    stack: Stack, fixed: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(PlanCannotRunError, match=reason):
+        kept(stack, fixed)
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ({"payloads": {"all_reduce": 2.0}}, "all_reduce"),
+        ({"payloads": {"all_gather": 0.5}}, "all_gather"),
+        ({"passes": {"square_sum": 3.0}}, "square_sum"),
+        ({"fused": ["clip"]}, "clip"),
+    ],
+)
+def test_a_stack_that_changes_what_follows_all_slots_is_refused(
+    keys: dict[str, object], name: str
+) -> None:
+    with pytest.raises(PlanCannotRunError, match=f"the stack ours .* changes {name}, of which"):
+        fastest_kernels(ours(**keys), GPT_4, {}, MACHINES["dgx-a100"])
+
+
+def test_bounds_of_unfused_attention_have_the_fastest_softmax() -> None:
+    """A fused softmax moves 0.75 of the bytes, one in steps 3.63 times as many."""
+    stack, machine = load_stack("megatron-lm-2021"), MACHINES["dgx-a100"]
+    found = fastest_kernels(stack, GPT_4, {"attention": "unfused"}, machine)
+    assert dict(found.habits.passes)["softmax"] == 0.75
+    assert fastest_kernels(EXECUTOR, GPT_4, {}, machine).host_s == 0
+    flash = fastest_kernels(stack, GPT_4, {}, machine)
+    assert "softmax" not in dict(flash.habits.passes)
