@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from simulator.predict import Prediction
     from simulator.search import Progress, SearchProblem
     from topologies.machine import Machine
+    from workload.gpt import GPT
     from workload.plan import Plan
 
 Change = dict[str, Any]
@@ -30,7 +31,9 @@ def what_fits(prediction: Prediction) -> str:
     matmul forms, as the memory of tuned ones follows from times."""
     plain = {} if prediction.plan.matmul_forms == "plain" else {"matmul_forms": "plain"}
     fits = partial(_fits, prediction)
-    levers = [[change | plain for change in lever] for lever in _levers(prediction.plan)]
+    levers = [
+        [change | plain for change in lever] for lever in _levers(prediction.gpt, prediction.plan)
+    ]
     enough = []
     for lever in levers:
         if fits(lever[-1]):
@@ -55,11 +58,14 @@ def starved(plan: Plan) -> str:
     return f"{few} for {plan.pipe} stages, which mostly wait; a smaller micro_batch gives more"
 
 
-def _levers(plan: Plan) -> list[list[Change]]:
+def _levers(gpt: GPT, plan: Plan) -> list[list[Change]]:
     """What lessens a plan's memory, each from the mildest change to the strongest."""
     halves = [plan.micro_batch >> n for n in range(1, plan.micro_batch.bit_length())]
+    layers = gpt.layers // (plan.pipe * plan.interleave)
+    some = [f"full:{1 << n}" for n in range(layers.bit_length()) if 1 << n < layers]
+    recomputed = [*(some if plan.recompute == "none" else []), "full"]
     levers: list[list[Change]] = [
-        [{"recompute": "full"}] if plan.recompute != "full" else [],
+        [{"recompute": each} for each in recomputed] if plan.recompute != "full" else [],
         [{"micro_batch": size} for size in halves if plan.micro_batch % size == 0],
         [{"zero": zero} for zero in range(plan.zero + 1, 4) if plan.data > 1],
         [
@@ -81,6 +87,7 @@ def _fits(prediction: Prediction, change: Change) -> bool:
 
     try:
         plan = replace(prediction.plan, **change)
+        prediction.stack.check(plan)
         return plan_bytes(prediction.gpt, plan) <= prediction.memory.capacity_bytes
     except SimgptError:
         return False

@@ -15,11 +15,13 @@ from simgpt.commands import predict
 if TYPE_CHECKING:
     from simulator.predict import Prediction
     from simulator.stacks.job import Job
+    from simulator.stacks.stack import Stack
     from topologies.machine import Machine
     from topologies.placement import Placement
     from workload.gpt import GPT
     from workload.plan import Plan
 
+FOR_INFORMATION = ("device.matmul.best", "node.nics.latency")  # keys of a machine's file
 SHARED = (
     "model",
     "machine",
@@ -84,6 +86,16 @@ def asked_as_predict(command: click.Command) -> click.Command:
     return command
 
 
+def _note_unused(settings: tuple[str, ...], stack: Stack, machine: Machine) -> None:
+    """Say which settings change nothing."""
+    for key in options.settings_of(settings):
+        if key in FOR_INFORMATION:
+            options.note(f"{key} is for information and changes no prediction")
+        for table in stack.stands_over(machine):
+            if key.startswith(f"{table}."):
+                options.note(f"{key} changes nothing: the stack {stack.name} has its own {table}")
+
+
 def question_of(model: str, machine: str, how: dict[str, Any]) -> StepQuestion:
     """What those arguments and options ask."""
     from simulator.stacks import load_stack
@@ -97,6 +109,7 @@ def question_of(model: str, machine: str, how: dict[str, Any]) -> StepQuestion:
     if how["devices"] is not None:
         built = with_room(built, how["devices"])
     stack, text = load_stack(how["stack"]), options.plan_table(how["plan"])
+    _note_unused(how["settings"], stack, built)
     job = job_of(gpt, text, stack, devices=how["devices"], batch=sequences)
     built = with_room(built, job.plan.grid.ranks)
     placed = parse_placement(how["placement"], built, job.plan.grid.ranks)

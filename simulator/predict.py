@@ -254,5 +254,5 @@ def _prediction(
         comm_bytes=step.comm_bytes,
         cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s),
         stack=stack,
-        device=machine.device.name,
+        device=machine.device.known_as,
     )

@@ -15,12 +15,13 @@ from topologies.errors import MachineError
 from topologies.files.printable import shown
 from topologies.files.reading import shipped_toml
 from topologies.files.schema import nearest
+from topologies.hardware.device_library import exact_gpu
 
 _COUNT = r"(?:(\d{1,9})x)"
 _BEGINS = re.compile(r"\d+x\S", re.IGNORECASE)
 _NODES = re.compile(rf"{_COUNT}{_COUNT}?([^\d\s].*)", re.IGNORECASE)
 _COUNTED = re.compile(rf"{_COUNT}?(.+)", re.IGNORECASE)
-_RATE = re.compile(r"(\d+\.?\d*|\.\d+)\s?([kmgt]?)(?:bit/s|bps)", re.IGNORECASE)
+_RATE = re.compile(r"(\d+\.?\d*|\.\d+)\s?([kmgt]?)(bit/s|bps|b/s|)", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _NAME = "name="
 _OF_NIC = "fabric of the NICs"  # which counts unless another one is named
@@ -64,7 +65,7 @@ def parse_parts(text: str) -> Parts:
     found = _NODES.fullmatch(first.strip())
     if found is None or not int(found[1]) or not int(found[2] or 1):
         raise MachineError(f"{shown(text)} names no nodes of devices; {_HINT}")
-    parts = Parts(str(gpu_of(found[3])["name"]), int(found[1]), int(found[2] or 0))
+    parts = Parts(str(exact_gpu(found[3])["name"]), int(found[1]), int(found[2] or 0))
     given: dict[str, Any] = {}
     for word in words:
         for key, value in _read(word.strip()).items():
@@ -106,16 +107,17 @@ def _read(word: str) -> dict[str, Any]:
     if found is None or not int(found[1] or 1):
         raise MachineError(f"{shown(word) or 'nothing'} after a comma is no NIC or fabric; {_HINT}")
     count = {"nics_per_node": int(found[1])} if found[1] else {}
-    return {**count, **_nic(found[2].lower(), word)}
+    return {**count, **_nic(found[2], word)}
 
 
 def _nic(kind: str, word: str) -> dict[str, Any]:
     """The rate of a kind of NIC, and its fabric, or the rate that stands there instead."""
+    rate = _RATE.fullmatch(kind)
+    if rate is not None and (rate[2] or rate[3]):
+        return {"nic_bits_per_s": _bits_per_s(rate[1], rate[2], rate[3], word)}
+    kind = kind.lower()
     if kind == _ANY_NIC:
         return {}
-    rate = _RATE.fullmatch(kind)
-    if rate is not None:
-        return {"nic_bits_per_s": float(Decimal(rate[1]) * _FACTORS[rate[2]])}
     if kind not in nics():
         names = [str(nic["name"]) for nic in nics().values()]
         raise MachineError(
@@ -124,7 +126,17 @@ def _nic(kind: str, word: str) -> dict[str, Any]:
             f"{_nearest(kind, (*nics(), *fabrics()))}"
         )
     nic = nics()[kind]
-    return {**_nic(nic["rate"].lower(), word), _OF_NIC: nic["fabric"]}
+    return {**_nic(nic["rate"], word), _OF_NIC: nic["fabric"]}
+
+
+def _bits_per_s(number: str, prefix: str, unit: str, word: str) -> float:
+    """A rate, in bits or bytes; a MachineError where its unit may be either."""
+    factor = {"bit/s": 1, "bps": 1}.get(unit.lower(), 8 if unit == "B/s" else 0)
+    if not factor:
+        rate = f"{number}{prefix.upper()}"
+        said = "has no unit" if not unit else "may mean bits or bytes"
+        raise MachineError(f"{shown(word)} {said}; write {rate}bit/s, or {rate}B/s for bytes")
+    return float(Decimal(number) * _FACTORS[prefix.lower()] * factor)
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

@@ -53,11 +53,17 @@ def swept_words(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _split(values: str) -> list[str]:
-    """The values between commas; one in brackets belongs to its value."""
+    """The values between semicolons where there are any, else between commas; one in brackets
+    belongs to its value.
+
+    >>> _split("40x8xH200,8xNDR;dgx-h100")
+    ['40x8xH200,8xNDR', 'dgx-h100']
+    """
     found, depth = [""], 0
+    between = ";" if ";" in values else ","
     for letter in values:
         depth += (letter in OPEN) - (letter in CLOSE)
-        if letter == "," and depth == 0:
+        if letter == between and depth == 0:
             found.append("")
         else:
             found[-1] += letter

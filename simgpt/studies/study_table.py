@@ -66,7 +66,7 @@ def describe(study: Study, rows: Sequence[Row], limit: int, order: str) -> str:
         parts.append(_bad(study, bad[:limit]))
     left = len(good) - len(good[:limit]) + len(bad) - len(bad[:limit])
     counts = f"{tables.several(len(rows), 'point')}: {len(good):,} can run, {len(bad):,} cannot"
-    more = f"; {left:,} more rows are not shown (--limit)" if left else ""
+    more = f"; {left:,} more rows are not shown; --json has all" if left else ""
     best = f"\nbest first: {MEASURES[order]}" if order in MEASURES and len(good) > 1 else ""
     return "\n\n".join([*parts, counts + more + best, *_decided(good, order)])
 

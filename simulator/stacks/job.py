@@ -9,7 +9,7 @@ from typing import Any
 from simulator.stacks.stack import Stack
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
-from workload.plan import MOST, Plan, text_of
+from workload.plan import CHOICES, MOST, Plan, text_of
 from workload.plan_text import CONTEXT, parse_plan, plan_words
 
 SAID = ("overlap", "attention", "gradients", "zero", "recompute")  # of what is assumed, in order
@@ -45,6 +45,7 @@ def job_of(
     """
     words = plan_words(text)
     context = _context(words, gpt, devices)
+    _check_precision(words.get("precision", TRAINED))
     fp8 = words.get("precision") == FP8
     if fp8:
         del words["precision"]
@@ -63,6 +64,12 @@ def job_of(
         plan = replace(plan, data=plan.data * context, batch=plan.batch * context)
     mine = asked.model(gpt, plan.x)
     return Job(mine, plan, asked, tuple(_remarks(gpt, mine, asked)), assumed)
+
+
+def _check_precision(precision: Any) -> None:
+    known = (*CHOICES["precision"], FP8)
+    if precision not in known:
+        raise PlanError(f"precision={precision} is not supported; use one of {', '.join(known)}")
 
 
 def _remarks(gpt: GPT, mine: GPT, stack: Stack) -> Iterator[str]:

@@ -98,6 +98,11 @@ class Stack:
         held = _of_gpu(self.memory.get("libraries", {}), _gpu(machine))
         return 0 if held is None else int(quantity(held, "bytes"))
 
+    def stands_over(self, machine: Machine) -> tuple[str, ...]:
+        """The tables of a machine's file in whose place the stack has rates of its own."""
+        own = _of_gpu(self.own_kernels.get("attention", {}), _gpu(machine))
+        return () if own is None else ("device.attention",)
+
     def check(self, plan: Plan) -> None:
         """Refuse a plan that the stack does not run."""
         can = self.can
@@ -158,7 +163,7 @@ EXECUTOR = Stack(
 def _gpu(machine: Machine) -> tuple[str, ...]:
     """The names under which a stack's file may have the machine's device."""
     try:
-        return str(gpu_of(machine.device.name)["name"]), family_of(machine.device.name)
+        return str(gpu_of(machine.device.known_as)["name"]), family_of(machine.device.known_as)
     except MachineError:
         return ()
 

@@ -9,6 +9,8 @@ import pytest
 from simgpt.advice import starved, what_fits
 from simulator.predict import Prediction, predict
 from simulator.search.bounds.peak_memory import plan_bytes
+from simulator.stacks import load_stack
+from simulator.stacks.job import job_of
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.plan import Plan
@@ -23,16 +25,16 @@ def predicted(text: str, devices: int = 1024, model: str = "gpt-40b") -> Predict
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
-        ("x=4,z=8,data=rest", "per device; it fits with recompute=full, or micro_batch=1"),
+        ("x=4,z=8,data=rest", "per device; it fits with recompute=full:32, or micro_batch=1"),
         ("data=rest", "per device; it fits with zero=3, or z=64,data=16"),
         (
             "x=4,z=4,data=rest",
             "per device; it fits with recompute=full,micro_batch=1,zero=3 together",
         ),
-        ("x=4,z=8,pipe=2,data=rest,micro_batch=4", "with recompute=full, or micro_batch=2"),
+        ("x=4,z=8,pipe=2,data=rest,micro_batch=4", "with recompute=full:8, or micro_batch=2"),
         (
             "x=4,z=8,data=rest,matmul_forms=tuned",
-            "with recompute=full,matmul_forms=plain, or micro_batch=1,matmul_forms=plain",
+            "with recompute=full:32,matmul_forms=plain, or micro_batch=1,matmul_forms=plain",
         ),
     ],
 )
@@ -62,3 +64,13 @@ def test_where_nothing_is_enough_it_says_so() -> None:
 )
 def test_a_pipeline_with_too_few_micro_batches_is_told_so(plan: Plan, said: str) -> None:
     assert starved(plan).partition(";")[0] == said
+
+
+def test_what_a_stack_does_not_run_is_not_named() -> None:
+    found = job_of(
+        find_model("gpt-40b"), "x=4,data=rest", load_stack("megatron-core"), devices=64, batch=1024
+    )
+    machine = load_machine("16x4xA100-40")
+    prediction = predict(found.gpt, found.plan, machine, stack=found.stack)
+    assert not prediction.memory.fits
+    assert "z=" not in what_fits(prediction)

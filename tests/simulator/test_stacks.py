@@ -12,7 +12,7 @@ from simulator.stacks import EXECUTOR, StackError, load_stack, stack_names
 from simulator.stacks.job import Job, job_of
 from simulator.step_memory import room_for_tensors
 from topologies.hardware.profile import MeasuredTable, Profile
-from topologies.machine_files import load_machine
+from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.passes.stack import NO_HABITS
@@ -228,3 +228,24 @@ def test_memory_of_a_stack_is_checked(tmp_path: Path) -> None:
         file.write_text(about + line)
         with pytest.raises(StackError, match=words):
             load_stack(str(file))
+
+
+def test_a_device_of_another_name_is_known_by_the_one_that_it_is_like() -> None:
+    h200 = load_machine("8x8xH200")
+    renamed = with_settings(h200, {"device.name": "ours"})
+    assert (renamed.device.name, renamed.device.known_as) == ("ours", "h200")
+    assert MEGATRON.kernels(GPT_20B, job("dp=rest,mbs=1").plan, renamed) == MEGATRON.kernels(
+        GPT_20B, job("dp=rest,mbs=1").plan, h200
+    )
+    assert MEGATRON.stands_over(renamed) == ("device.attention",)
+    assert EXECUTOR.stands_over(renamed) == ()
+    found = job("tp=8,dp=rest,mbs=1")
+    ranges = [
+        predict(found.gpt, found.plan, each, stack=found.stack).range for each in (h200, renamed)
+    ]
+    assert ranges[0] == ranges[1]
+
+
+def test_a_precision_that_is_not_known_is_answered_with_fp8_too() -> None:
+    with pytest.raises(PlanError, match="fp4 is not supported; use one of bf16, fp32, fp64, fp8"):
+        job("dp=rest,precision=fp4")

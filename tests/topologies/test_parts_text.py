@@ -107,6 +107,12 @@ def test_a_shipped_machine_is_named_only_by_parts_that_it_has() -> None:
     ("text", "sentence"),
     [
         ("64x8xH10", 'gpu "H10" is not known; known: .*; nearest: h100'),
+        ("64x8xH1000", 'gpu "H1000" is not known'),
+        ("64x8xGH100", 'gpu "GH100" is not known'),
+        ("64x8xH100-999", 'gpu "H100-999" is not known: 999 is nothing of h100; .*nearest: h100'),
+        ("64x8xH200-pcie", "pcie is nothing of h200"),
+        ("8x8xH100,8x400Gb/s", "8x400Gb/s may mean bits or bytes; write 400Gbit/s, or 400GB/s"),
+        ("8x8xH100,8x400G", "8x400G has no unit; write 400Gbit/s"),
         ("64x8xH100,8xNDRR", "8xNDRR is neither a NIC nor a fabric; .*; nearest: NDR$"),
         ("64x8xH100,8xslingshot11", "nearest: Slingshot-11$"),
         ("64x8xH100,infiniban", "nearest: infiniband$"),
@@ -127,3 +133,12 @@ def test_a_shipped_machine_is_named_only_by_parts_that_it_has() -> None:
 def test_what_is_no_part_is_refused_in_a_sentence(text: str, sentence: str) -> None:
     with pytest.raises(MachineError, match=sentence):
         load_machine(text)
+
+
+@pytest.mark.parametrize("text", ["2x8xH100-80GB", "2x8xH100-SXM5-80GB", "2x8xnvidia-h100"])
+def test_words_that_say_nothing_else_belong_to_a_device(text: str) -> None:
+    assert parse_parts(text).gpu == "h100"
+
+
+def test_the_rate_of_a_nic_may_be_in_bytes() -> None:
+    assert parse_parts("2xH100,8x50GB/s") == parse_parts("2xH100,8x400Gbit/s")

@@ -10,7 +10,13 @@ from typing import Any
 from topologies.errors import MachineError
 
 CONFIDENCES = ("", "high", "medium", "low")
-LABELS = ("name", "description", "kind", "variant")  # words, not findings: they need no source
+LABELS = (
+    "name",
+    "description",
+    "kind",
+    "variant",
+    "like",
+)  # words, not findings: they need no source
 ABOUT = ("source", "confidence", "note", "inherited")
 
 

@@ -98,8 +98,9 @@ class Device:
     the highest rate anyone measured for a single one, for information. `efficiency_of` has kinds of
     kernels that reach another share of the memory's bandwidth. `slowest` lists [devices,
     rate]: how fast the slowest of that many devices is, relative to the mean device. `reserve` is
-    the memory that no program's tensors get: the driver's context, communicators' buffers and what
-    an allocator loses by rounding. `variability` is there where somebody measured it.
+    the memory that no program's tensors get: the driver's context and communicators' buffers.
+    `like` is the device of the library whose rates hold for it, whatever its name. `variability` is
+    there where somebody measured it.
     """
 
     name: Annotated[str, Key("name")]
@@ -119,6 +120,12 @@ class Device:
     variability: Annotated[Variability | None, Key("variability")] = None
     slowest: Annotated[tuple[tuple[float, float], ...], Key("slowest")] = ()
     reserve_bytes: Annotated[float, Key("reserve", "bytes", zero=True)] = 0.0
+    like: Annotated[str, Key("like")] = ""
+
+    @property
+    def known_as(self) -> str:
+        """The name by which stacks and published runs know it."""
+        return self.like or self.name
 
     @property
     def usable_bytes(self) -> int:

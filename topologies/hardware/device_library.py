@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -14,6 +15,8 @@ from topologies.files.reading import shipped_toml
 from topologies.files.schema import nearest
 
 _PEAK, _LINKS, _BEST = "device.peak_flops.", "node.links.", "device.matmul.best"
+_LIKE = "device.like"
+_MAKERS = ("nvidia", "amd", "intel", "instinct", "sxm", "sxm4", "sxm5")
 
 
 def gpu_of(name: str) -> Mapping[str, Any]:
@@ -23,7 +26,7 @@ def gpu_of(name: str) -> Mapping[str, Any]:
     """
     given = name.lower()
     own = (gpu for gpu in gpus() if gpu["name"] == given)
-    alike = (gpu for gpu in gpus() if all(word in given for word in gpu["match"]))
+    alike = (gpu for gpu in gpus() if all(_has(given, word) for word in gpu["match"]))
     found = next(own, None) or next(alike, None)
     if found is None:
         known = list(dict.fromkeys(gpu["name"] for gpu in gpus()))
@@ -31,6 +34,32 @@ def gpu_of(name: str) -> Mapping[str, Any]:
             f'gpu "{shown(name)}" is not known; known: {", ".join(known)}{nearest(given, known)}'
         )
     return found
+
+
+def _has(name: str, word: str) -> bool:
+    """Whether a word begins in a name where a word begins, and no number goes on behind it.
+
+    >>> _has("nvidia h100-sxm", "h100"), _has("h1000", "h100"), _has("gh100", "h100")
+    (True, False, False)
+    """
+    return re.search(rf"(?<![a-z0-9]){re.escape(word)}(?![0-9])", name) is not None
+
+
+def exact_gpu(name: str) -> Mapping[str, Any]:
+    """The entry that a user names: by its own name, and words that say nothing else.
+
+    A MachineError where a word of it is not of that entry.
+    """
+    entry, given = gpu_of(name), name.lower()
+    known = {*entry["match"], *re.split("[- ]", entry["name"]), *entry.get("also", ()), *_MAKERS}
+    for word in re.split("[-_ ]", given):
+        if word and word not in known and word.removesuffix("gb") not in known:
+            names = list(dict.fromkeys(str(gpu["name"]) for gpu in gpus()))
+            raise MachineError(
+                f'gpu "{shown(name)}" is not known: {shown(word)} is nothing of '
+                f"{entry['name']}; known: {', '.join(names)}{nearest(given, names)}"
+            )
+    return entry
 
 
 def family_of(gpu: str) -> str:
@@ -56,6 +85,7 @@ def with_device(
     for key, value in own.items():
         if key in facts or not key.startswith(_LINKS):
             result[key] = _fact(key, value, facts)
+    result[_LIKE] = Fact(_LIKE, gpu["name"], source="")
     for name, value in links.items():
         if name not in ABOUT:
             about = {word: links[word] for word in ABOUT if word in links}

@@ -17,7 +17,7 @@ class Locality:
     """The reach of an axis: what holds for all of its groups, and the most that any one spans.
 
     A "switch" is the one that a rank's own NIC hangs on; `groups` are those of the dragonfly, or
-    the units of a fat tree.
+    the units of a fat tree, as `group` says.
     """
 
     inside_node: bool
@@ -26,17 +26,20 @@ class Locality:
     most_nodes: int
     most_switches: int
     most_groups: int
+    group: str = "group"
 
     @property
     def words(self) -> str:
         """For people: `inside a node`, `over 32 nodes of 4 groups`."""
         if self.inside_node:
             return "inside a node"
-        nodes = f"{self.most_nodes} nodes"
+        nodes = f"{self.most_nodes} node{'s' * (self.most_nodes > 1)}"
         if self.inside_switch:
             return f"{nodes} on a switch"
         return (
-            f"{nodes} in a group" if self.inside_group else f"{nodes} of {self.most_groups} groups"
+            f"{nodes} in a {self.group}"
+            if self.inside_group
+            else f"{nodes} of {self.most_groups} {self.group}s"
         )
 
 
@@ -50,7 +53,8 @@ def locality(machine: Machine, placement: Placement, members: Indices) -> Locali
     if nodes > 1:
         nic = np.array(machine.node.nics.of_device)[placement.device[members]]
         switches = _most_different(wires.switch[node, nic])
-    return Locality(nodes == 1, switches == 1, groups == 1, nodes, switches, groups)
+    group = "unit" if machine.interconnect.kind == "fat-tree" else "group"
+    return Locality(nodes == 1, switches == 1, groups == 1, nodes, switches, groups, group)
 
 
 def _most_different(values: Indices) -> int:

@@ -22,12 +22,12 @@ def check(gpt: GPT, plan: Plan) -> None:
 
 
 def _divides(axis: str, size: int, widths: dict[str, int]) -> None:
-    for name, width in widths.items():
-        if width % size:
-            raise PlanCannotRunError(
-                f"{axis}={size} does not divide {name}={width}; "
-                f"nearest: {_nearest(size, list(widths.values()))}"
-            )
+    whole = [f"{name}={width}" for name, width in widths.items() if width % size]
+    if whole:
+        raise PlanCannotRunError(
+            f"{axis}={size} does not divide {' and '.join(whole)}; "
+            f"nearest: {_nearest(size, list(widths.values()))}"
+        )
 
 
 def _nearest(size: int, widths: list[int]) -> str:
