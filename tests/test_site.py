@@ -102,6 +102,7 @@ def test_the_reference_has_every_command_and_what_a_docstring_says() -> None:
     assert {f"simgpt-{name}" for name in COMMANDS} | {"simgpt-validate-axonn"} <= commands
     page = GENERATED["reference/simulator.md"]
     assert "**`attention_s(" in page
+    assert "**`AnalyticCosts.seconds(" in page
     assert "**Source:** Dao (FlashAttention-2, arXiv 2307.08691)" in page
     assert "def " not in page
 
