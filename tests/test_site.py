@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -127,3 +128,33 @@ def test_the_site_asks_no_other_host() -> None:
     assert SITE["theme"]["font"] is False
     assert not {"extra_css", "extra_javascript"} & set(SITE)
     assert SITE["plugins"] == ["search"]
+
+
+def test_the_page_on_the_model_names_every_module_whose_formulas_have_a_source() -> None:
+    named = set(SOURCE_PATH.findall(WRITTEN["model.md"]))
+    sources = {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for package in ("topologies", "workload", "simulator")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    documented = ast.Module, ast.ClassDef, ast.FunctionDef
+    found = {
+        name
+        for name, tree in sources.items()
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and "Source:" in (ast.get_docstring(node) or "")
+    }
+    assert len(found) > 25
+    assert found - named == set()
+
+
+def test_a_paper_that_the_page_on_the_model_names_is_named_by_the_module_beside_it() -> None:
+    rows = [line for line in WRITTEN["model.md"].splitlines() if line.startswith("| ")]
+    checked = 0
+    for row in rows:
+        modules = SOURCE_PATH.findall(row)
+        text = "".join((ROOT / name).read_text(encoding="utf-8") for name in modules)
+        papers = re.findall(r"\d{4}\.\d{5}|SC\d\d|eq\. \d|VLDB \d{4}", row) if modules else []
+        assert [paper for paper in papers if paper not in text] == [], row
+        checked += len(papers)
+    assert checked > 12
