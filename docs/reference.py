@@ -41,7 +41,7 @@ def anchor(source: str) -> str:
     >>> anchor("simulator/costs/analytic.py")
     'simulator-costs-analytic'
     """
-    return source.removesuffix(".py").replace("/", "-").lower()
+    return re.sub(r"[/_]+", "-", source.removesuffix(".py").lower()).strip("-")
 
 
 def linked(markdown: str, prefix: str) -> str:
@@ -67,6 +67,12 @@ def on_files(files: Any, *, config: Any) -> Any:
     for path, text in reference_pages().items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_env(env: Any, *, config: Any, **_: Any) -> Any:
+    """Called by mkdocs before pages are written: no page asks another host for a script."""
+    config.extra.pop("polyfills", None)
+    return env
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
