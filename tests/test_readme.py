@@ -108,6 +108,7 @@ def test_the_readme_sums_up_the_accuracy_that_the_docs_show() -> None:
     rows = re.findall(r"^\|[^|]*\| `(simgpt validate \w+)` \| (\d+) \| ([\d.]+ %) \|$", text, re.M)
     assert len(rows) == 3
     page = ACCURACY.read_text(encoding="utf-8")
+    assert all(f"| `{command}` | {cases} | {error} |" in page for command, cases, error in rows)
     outputs = {match[2]: match[0] for match in BLOCK.finditer(page)}
     for command, cases, error in rows:
         lines = outputs[command].splitlines()
