@@ -12,7 +12,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 DEMO_PLAN := z=64,data=rest,recompute=full,overlap=oar+ors+oag
 
-.PHONY: demo test test-all test-gpu mutants fuzz bench lint format clean
+.PHONY: demo test test-all test-gpu mutants fuzz bench docs lint format clean
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
@@ -40,6 +40,11 @@ fuzz: $(VENV)/.installed-test
 bench: $(VENV)/.installed-run
 	$(BIN)/python -m benchmarks.bench
 
+# The documentation as a site, in build/site; any warning is an error.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/site/index.html"
+
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -60,6 +65,10 @@ $(VENV)/.installed-run: $(SETUP) | $(BIN)/python
 $(VENV)/.installed-test: $(SETUP) | $(BIN)/python
 	$(INSTALL) -e '.[run,test,cluster]'
 	@touch $@ $(VENV)/.installed-run
+
+$(VENV)/.installed-docs: $(SETUP) | $(BIN)/python
+	$(INSTALL) -e '.[docs]'
+	@touch $@
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("simgpt needs Python 3.11 or newer; choose one with \

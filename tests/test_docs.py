@@ -47,6 +47,16 @@ def test_the_documented_file_that_builds_on_another_machine_is_one(tmp_path: Pat
     assert (machine.device.memory_bytes, machine.device.matmul.sustained) == (143771 * 2**20, 0.926)
 
 
+def test_the_documented_file_of_a_cluster_in_parts_is_one(tmp_path: Path) -> None:
+    text = (DOCS / "my-cluster.md").read_text(encoding="utf-8")
+    found = re.search(r"(?:^    .*\n|^\n)+", text.partition("where you have it from:\n")[2], re.M)
+    assert found is not None
+    path = tmp_path / "ours.toml"
+    path.write_text(found[0], encoding="utf-8")
+    machine = load_machine(str(path))
+    assert (machine.devices, machine.device.matmul.sustained) == (112, 0.85)
+
+
 @pytest.mark.parametrize(
     ("name", "statuses"),
     [("splits.toml", {"ok": 4, "infeasible": 2}), ("ladder.toml", {"ok": 2})],

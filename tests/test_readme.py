@@ -1,7 +1,8 @@
 """README and docs show what their commands print: `SIMGPT_REWRITE=1` writes their output anew.
 
 A block `<!-- output: COMMAND -->` is followed by the command and its output, and compared;
-`<!-- slow: COMMAND -->` likewise, but only among the slow tests; `<!-- measured: COMMAND -->`
+`<!-- excerpt: COMMAND -->` likewise, of a prediction the question and the step alone;
+`<!-- slow: COMMAND -->` like the first, but only among the slow tests; `<!-- measured: COMMAND -->`
 likewise, but what was measured once on a machine is only kept.
 """
 
@@ -25,18 +26,25 @@ README = ROOT / "README.md"
 ACCURACY = ROOT / "docs" / "accuracy.md"
 PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 BLOCK = re.compile(
-    r"<!-- (output|slow|measured): (simgpt .*?) -->\n(?:```text\n.*?```\n)?", re.DOTALL
+    r"<!-- (output|excerpt|slow|measured): (simgpt .*?) -->\n(?:```text\n.*?```\n)?", re.DOTALL
 )
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 
-def shown(command: str) -> str:
+def shown(command: str, kind: str = "output") -> str:
     """A command and what it prints, as the pages show it."""
     words = [sys.executable, *shlex.split(f"-m {command}")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr
-    lines = (line.rstrip() for line in f"$ {command}\n{done.stdout}".strip().splitlines())
+    output = excerpt(done.stdout) if kind == "excerpt" else done.stdout
+    lines = (line.rstrip() for line in f"$ {command}\n{output}".strip().splitlines())
     return "```text\n" + "\n".join(lines) + "\n```\n"
+
+
+def excerpt(output: str) -> str:
+    """Of what `predict` prints, the question, and the step with its memory."""
+    question, *others = output.split("\n\n")
+    return "\n\n".join((question, *(part for part in others if part.startswith("step "))))
 
 
 def blocks(kind: str) -> list[str]:
@@ -45,32 +53,36 @@ def blocks(kind: str) -> list[str]:
     return list(dict.fromkeys(match[2] for match in found if match[1] == kind))
 
 
-def having(command: str) -> list[str]:
-    """The texts of the pages that show a command."""
+def having(command: str, kind: str) -> list[str]:
+    """The texts of the pages that show a command in a block of that kind."""
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
-    return [text for text in texts if any(match[2] == command for match in BLOCK.finditer(text))]
+    return [text for text in texts if (kind, command) in BLOCK.findall(text)]
 
 
-def rewrite(command: str) -> None:
-    output = shown(command)
+def rewrite(command: str, kind: str) -> None:
+    output = shown(command, kind)
 
     def replacement(match: re.Match[str]) -> str:
         head = match[0].split("\n", 1)[0]
-        return f"{head}\n{output}" if match[2] == command else match[0]
+        return f"{head}\n{output}" if match.groups() == (kind, command) else match[0]
 
     for page in PAGES:
         page.write_text(BLOCK.sub(replacement, page.read_text(encoding="utf-8")), "utf-8")
 
 
 @pytest.mark.parametrize(
-    "command",
-    [*blocks("output"), *(pytest.param(name, marks=SLOW) for name in blocks("slow"))],
+    ("kind", "command"),
+    [
+        *(("output", command) for command in blocks("output")),
+        *(("excerpt", command) for command in blocks("excerpt")),
+        *(pytest.param("slow", command, marks=SLOW) for command in blocks("slow")),
+    ],
 )
-def test_the_pages_show_what_the_command_prints(command: str) -> None:
+def test_the_pages_show_what_the_command_prints(kind: str, command: str) -> None:
     if os.environ.get("SIMGPT_REWRITE"):
-        rewrite(command)
-    output = shown(command)
-    assert all(output in text for text in having(command))
+        rewrite(command, kind)
+    output = shown(command, kind)
+    assert all(output in text for text in having(command, kind))
 
 
 def test_two_published_sources_are_as_predicted_now() -> None:
@@ -87,8 +99,8 @@ def test_two_published_sources_are_as_predicted_now() -> None:
 @pytest.mark.parametrize("command", blocks("measured"))
 def test_the_pages_show_what_was_measured(command: str) -> None:
     if os.environ.get("SIMGPT_REWRITE") == "measured":
-        rewrite(command)
-    assert all(f"$ {command}\n" in text for text in having(command))
+        rewrite(command, "measured")
+    assert all(f"$ {command}\n" in text for text in having(command, "measured"))
 
 
 def test_the_readme_sums_up_the_accuracy_that_the_docs_show() -> None:
@@ -96,6 +108,7 @@ def test_the_readme_sums_up_the_accuracy_that_the_docs_show() -> None:
     rows = re.findall(r"^\|[^|]*\| `(simgpt validate \w+)` \| (\d+) \| ([\d.]+ %) \|$", text, re.M)
     assert len(rows) == 3
     page = ACCURACY.read_text(encoding="utf-8")
+    assert all(f"| `{command}` | {cases} | {error} |" in page for command, cases, error in rows)
     outputs = {match[2]: match[0] for match in BLOCK.finditer(page)}
     for command, cases, error in rows:
         lines = outputs[command].splitlines()
@@ -104,7 +117,7 @@ def test_the_readme_sums_up_the_accuracy_that_the_docs_show() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= 170
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,9 +1,10 @@
 """Where a step's time goes along its critical path, for steps of any size.
 
 A step of few ops is simulated op by op. One of many micro-batches is simulated with fewer and with
-one more than that: what the one more adds is added for each of the rest, and the sum must be the
-step's time to the picosecond, else more of them are simulated. Where that takes too many ops, a
-pipeline is walked slot by slot; for any other step the shares are those of the breakdown.
+one more than that (where stages hold several chunks, with one more for each stage): what the
+further ones add is added for each of the rest, and the sum must be the step's time to the
+picosecond, else more of them are simulated. Where that takes too many ops, a pipeline is walked
+slot by slot; for any other step the shares are those of the breakdown.
 """
 
 from __future__ import annotations
@@ -60,17 +61,19 @@ def shares_of(
         path = _path(prediction.gpt, plan, costs, fabric, (forms, habits))
         ticks = ticks_by_cause(path)
         return TimeShares(_sorted(ticks), _basis(prediction, sum(ticks.values())), path)
-    count = 2 * plan.pipe + 2
+    unit = plan.pipe if plan.interleave > 1 else 1  # whole rounds of chunks in turns
+    count = -(-(2 * plan.pipe + 2) // unit) * unit
     while count < plan.micro_batches and each * count <= MOST_OPS:
         few = [
             ticks_by_cause(
                 _path(prediction.gpt, plan.with_micro_batches(n), costs, fabric, (forms, habits))
             )
-            for n in (count, count + 1)
+            for n in (count, count + unit)
         ]
-        whole = extrapolated(few[0], few[1], plan.micro_batches - count)
+        whole = extrapolated(few[0], few[1], (plan.micro_batches - count) // unit)
         if sum(whole.values()) == to_ticks(prediction.step_s):
-            basis = f"{count} and {count + 1} of {plan.micro_batches:,} micro-batches, extrapolated"
+            part = f"{count} and {count + unit} of {plan.micro_batches:,}"
+            basis = f"{part} micro-batches, extrapolated"
             return TimeShares(_sorted(whole), basis)
         count *= 2
     if plan.pipe > 1:

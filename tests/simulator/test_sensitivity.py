@@ -186,7 +186,7 @@ def test_what_one_micro_batch_adds_is_added_for_each_of_the_rest() -> None:
     assert extrapolated({"a": 5, "b": 1}, {"a": 7, "b": 1}, 10) == {"a": 25, "b": 1}  # type: ignore[dict-item, comparison-overlap]
 
 
-@pytest.mark.parametrize("plan", ["x=2,z=2", "x=2,pipe=2"])
+@pytest.mark.parametrize("plan", ["x=2,z=2", "x=2,pipe=2", "pipe=2,interleave=2"])
 def test_shares_of_many_micro_batches_are_those_of_every_op(
     plan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
