@@ -84,14 +84,16 @@ def asked_as_predict(command: click.Command) -> click.Command:
     return command
 
 
-def question_of(model: str, machine: str, how: dict[str, Any]) -> StepQuestion:
-    """What those arguments and options ask."""
+def question_of(
+    model: str, machine: str, how: dict[str, Any], *, tells: bool = True
+) -> StepQuestion:
+    """What those arguments and options ask; `tells` has the notes on the model said on stderr."""
     from simulator.stacks import load_stack
     from simulator.stacks.job import job_of
     from topologies.placement import with_room
     from topologies.placement_names import parse_placement
 
-    gpt = model_of(model, how["model_fields"])
+    gpt = model_of(model, how["model_fields"], tells=tells)
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     built = options.machine_of(machine, how["settings"])
     if how["devices"] is not None:
