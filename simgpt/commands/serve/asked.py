@@ -61,7 +61,10 @@ class Asked:
 
     def question(self) -> StepQuestion:
         """The step that the command line asks for, with the errors of the command line."""
-        how = predict.command.make_context(COMMAND, list(self.words)).params
+        from simgpt.cli import cli
+
+        parent = click.Context(cli, info_name="simgpt", **cli.context_settings)
+        how = predict.command.make_context("predict", list(self.words), parent).params
         return question_of(how["model"], how["machine"], how, tells=False)
 
     def changed(self, changes: Mapping[str, Any]) -> Asked:

@@ -4,7 +4,7 @@
 
 const START = {
   model: "llama-3.1-70b", machine: "dgx-h100", devices: "512", stack: "megatron-core",
-  batch: "512", sequence_parallel: "true", sizes: { x: 4, pipe: 4, micro_batch: 1 },
+  batch: "512", x: 4, pipe: 4, micro_batch: 1, sequence_parallel: "true",
 };
 const SIZES = [ // key, label, explanation, largest exponent of the slider
   ["x", "tp (x)", "tensor parallelism: each matrix split over so many devices", 6],
@@ -12,7 +12,7 @@ const SIZES = [ // key, label, explanation, largest exponent of the slider
   ["interleave", "vpp", "chunks of layers that each pipeline stage holds in turns", 4],
   ["z", "z", "weights sharded over so many devices (FSDP)", 12],
   ["y", "y", "second axis of tensor parallelism, as AxoNN has it", 4],
-  ["micro_batch", "micro-batch", "sequences that a device takes at a time; empty: all of its share", 6],
+  ["micro_batch", "micro-batch", "sequences that a device takes at a time; empty: its share", 6],
 ];
 const SWITCHES = ["zero", "recompute", "sequence_parallel", "overlap"];
 const OWN_WORDS = { // of those of other frameworks, for what has a field here
@@ -37,7 +37,8 @@ function buildSizes() {
     row.dataset.field = key;
     row.title = about;
     const slider = element("input"), number = element("input");
-    Object.assign(slider, { type: "range", min: 0, max: most, step: 1, value: 0, id: `${key}-slider` });
+    Object.assign(slider, { type: "range", min: 0, max: most, step: 1, value: 0 });
+    slider.id = `${key}-slider`;
     slider.setAttribute("aria-label", about);
     Object.assign(number, { type: "number", min: 1, id: key });
     number.placeholder = key === "micro_batch" ? "all" : "1";
@@ -47,7 +48,10 @@ function buildSizes() {
     at("sizes").append(row);
   }
   const rest = element("div", "size");
-  rest.append(element("span", "", "data"), element("span", "soft", "the rest of the devices"), element("strong", "value"));
+  rest.append(
+    element("span", "", "data"), element("span", "soft", "the rest of the devices"),
+    element("strong", "value"),
+  );
   rest.lastChild.id = "data";
   at("sizes").append(rest);
 }
@@ -71,7 +75,9 @@ function planText() {
 
 function question() {
   const asked = { plan: planText() };
-  for (const key of ["model", "machine", "devices", "stack", "sequence"]) asked[key] = at(key).value;
+  for (const key of ["model", "machine", "devices", "stack", "sequence"]) {
+    asked[key] = at(key).value;
+  }
   asked[at("unit").value] = at("batch").value;
   return asked;
 }
@@ -98,7 +104,8 @@ async function ask() {
 
 function showError(error, fields) {
   for (const field of document.querySelectorAll("[data-field]")) {
-    field.classList.toggle("wrong", field.dataset.field.split(" ").some((name) => fields.includes(name)));
+    const names = field.dataset.field.split(" ");
+    field.classList.toggle("wrong", names.some((name) => fields.includes(name)));
   }
   at("error").textContent = error;
   at("error").hidden = !error;
@@ -111,10 +118,15 @@ function show(answer) {
   const { prediction, shown } = answer, facts = Object.fromEntries(shown.facts);
   last = prediction;
   at("result").hidden = false;
-  at("headline").textContent = `${prediction.model} on ${prediction.devices.toLocaleString("en")} devices of ${prediction.machine}: ${prediction.plan_string}`;
+  const devices = `${prediction.devices.toLocaleString("en")} devices of ${prediction.machine}`;
+  at("headline").textContent = `${prediction.model} on ${devices}: `;
+  for (const word of prediction.plan_string.split(/(?<=,)/)) { // a line may end after a comma
+    at("headline").append(word, element("wbr"));
+  }
   at("step").textContent = facts.step;
   at("step").dataset.seconds = prediction.step_s;
-  at("within").textContent = `8 of 10: ${facts["8 of 10 such steps"]}`;
+  const within = facts["8 of 10 such steps"];
+  at("within").textContent = `8 of 10: ${within}`;
   at("tokens").textContent = facts["tokens/s"];
   at("mfu").textContent = facts.MFU;
   at("fits").textContent = facts.fits;
@@ -122,10 +134,16 @@ function show(answer) {
   at("room").textContent = `${shown.peak} of ${shown.capacity}`;
   at("fit").disabled = prediction.memory.fits;
   at("data").textContent = prediction.plan.data;
-  drawRange(at("range"), prediction.low_step_s, prediction.step_s, prediction.high_step_s, `step ${facts.step}, 8 of 10 such steps ${facts["8 of 10 such steps"]}`);
+  drawRange(
+    at("range"), prediction.low_step_s, prediction.step_s, prediction.high_step_s,
+    `step ${facts.step}, 8 of 10 such steps ${within}`,
+  );
   at("basis").textContent = `8 of 10 such steps: ${shown.range}`;
   drawBar(at("time"), shown.time, `step of ${facts.step}, by what it goes to`);
-  drawBar(at("memory"), shown.memory, `peak of ${shown.peak} of ${shown.capacity}`, prediction.memory.capacity_bytes);
+  drawBar(
+    at("memory"), shown.memory, `peak of ${shown.peak} of ${shown.capacity}`,
+    prediction.memory.capacity_bytes,
+  );
   at("command").textContent = answer.command;
   at("assumed").textContent = answer.assumed.length ? `assumed: ${answer.assumed.join(", ")}` : "";
   at("remarks").replaceChildren(...answer.remarks.map((text) => element("li", "", text)));
@@ -180,7 +198,7 @@ function rowOf(choice) {
   return row;
 }
 
-/** Set the fields of a plan's keys; a key typed among the others is taken out there. */
+/** Set fields by their names; a plan's key typed among the others is taken out there. */
 function apply(change) {
   const words = at("other").value.split(/[,\s]+/).filter(Boolean);
   at("other").value = words.filter((word) => {
@@ -220,21 +238,26 @@ async function copy() {
   setTimeout(() => { at("copy").textContent = "Copy"; }, 1500);
 }
 
+function optionOf(value, text) {
+  return Object.assign(element("option", "", text), { value });
+}
+
 async function begin() {
   buildSizes();
   const found = await post("choices", {});
   for (const [list, names] of [["models", found.models], ["machines", found.machines]]) {
     const made = element("datalist");
     made.id = list;
-    made.append(...names.map((name) => Object.assign(element("option"), { value: name })));
+    made.append(...names.map((name) => optionOf(name, "")));
     document.body.append(made);
   }
-  at("stack").append(...found.stacks.map(([name, title]) => Object.assign(element("option", "", `${name}: ${title}`), { value: name })));
-  for (const key of ["model", "machine", "devices", "stack", "batch", "sequence_parallel"]) at(key).value = START[key];
-  for (const [key, value] of Object.entries(START.sizes)) { at(key).value = value; place(key); }
+  at("stack").append(...found.stacks.map(([name, title]) => optionOf(name, `${name}: ${title}`)));
+  apply(START);
   at("unit").addEventListener("input", convertBatch);
   at("form").addEventListener("submit", (event) => event.preventDefault());
-  for (const field of document.querySelectorAll("form input:not(.size input), form select")) field.addEventListener("input", due);
+  for (const field of document.querySelectorAll("form input:not(.size input), form select")) {
+    field.addEventListener("input", due);
+  }
   at("fit").addEventListener("click", () => look(at("fit"), "fit"));
   at("best").addEventListener("click", () => look(at("best"), "best"));
   at("read").addEventListener("click", readConfig);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -36,6 +38,15 @@ LLAMA_2 = {
     "tie_word_embeddings": False,
     "hidden_act": "silu",
 }
+
+HELP = f"""
+from simgpt.cli import main
+from simgpt.commands.serve.answers import answered
+import sys
+answered("predict", {TINY!r})
+sys.argv = ["simgpt", "predict", "--help"]
+main()
+"""
 
 
 @pytest.mark.parametrize(
@@ -115,6 +126,12 @@ def test_what_is_no_question_has_an_answer_too(question: Any) -> None:
         answer = answered(name, question)
         assert answer["error"]
         assert "command" not in answer
+
+
+def test_an_answer_leaves_the_help_of_predict_as_it_is() -> None:
+    words = [sys.executable, "-c", HELP]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == simgpt("predict", "--help").out
 
 
 def test_neighbours_differ_in_one_key_by_a_factor_of_two() -> None:

@@ -106,6 +106,23 @@ def test_a_typed_size_moves_the_slider(page: Any) -> None:
     assert on_the_command_line(page)["plan"]["pipe"] == 8
 
 
+def test_what_changes_while_a_question_is_under_way_is_asked_next(
+    page: Any, server: PageServer
+) -> None:
+    move = (
+        "const f = document.getElementById('x-slider'); f.value = arguments[0];"
+        "f.dispatchEvent(new Event('input', {bubbles: true}));"
+    )
+    with server.one_by_one:
+        page.execute_script(move, "1")
+        until(lambda: bool(page.execute_script("return underWay")))
+        page.execute_script(move, "3")
+        until(lambda: bool(page.execute_script("return isDue")))
+    settle(page)
+    record = on_the_command_line(page)
+    assert (record["plan"]["x"], record["step_s"]) == (8, step_s(page))
+
+
 def test_bars_have_the_shares_of_their_parts(page: Any) -> None:
     record = on_the_command_line(page)
     for name, parts in (
