@@ -211,6 +211,20 @@ def test_a_pasted_config_is_the_model(page: Any) -> None:
     assert "max_position_embeddings" in text(page, "remarks")
 
 
+def test_the_command_is_copied_or_at_least_selected(page: Any) -> None:
+    page.find_element("id", "copy").click()
+    until(lambda: text(page, "copy") in ("Copied", "Selected"))
+    if text(page, "copy") == "Selected":
+        chosen = page.execute_script("return getSelection().toString()")
+        assert chosen == text(page, "command")
+
+
+def test_a_server_that_has_ended_is_told(page: Any) -> None:
+    page.execute_script("fetch = () => Promise.reject(new TypeError('gone'))")
+    put(page, "x-slider", "1")
+    assert text(page, "error") == "the server does not answer: start simgpt serve again"
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_as_wide_as_the_window_in_either_scheme(
