@@ -35,6 +35,7 @@ COMMANDS = {
     "calibrate": ("simgpt.commands.calibrate", "Measure this machine into a file for predict -m."),
     "validate": ("simgpt.commands.validate", "Compare predictions with measurements."),
     "report": ("simgpt.commands.report", "Put answers on one page with figures and a timeline."),
+    "serve": ("simgpt.commands.serve", "Predict in a browser: a page served on this machine."),
     "bench-network": (
         "simgpt.commands.bench_network",
         "The table that a collective benchmark would print on a machine.",
@@ -92,7 +93,7 @@ def main() -> None:
         tell(error.ctx.get_help() + "\n")
         _fail(f"missing command; see {error.ctx.command_path} --help", error.exit_code)
     except click.ClickException as error:
-        _fail(_sentence(error), error.exit_code)
+        _fail(sentence_of(error), error.exit_code)
     except SimgptError as error:
         _fail(str(error), error.exit_code)
     except MemoryError:
@@ -106,7 +107,7 @@ def _fail(words: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-def _sentence(error: click.ClickException) -> str:
+def sentence_of(error: click.ClickException) -> str:
     """What click has to say, and where the command's options are explained."""
     said = error.format_message().removesuffix(".")
     for clicks, ours in (("integer range", "whole number"), ("float range", "number")):

@@ -96,20 +96,23 @@ def _note_unused(settings: tuple[str, ...], stack: Stack, machine: Machine) -> N
                 options.note(f"{key} changes nothing: the stack {stack.name} has its own {table}")
 
 
-def question_of(model: str, machine: str, how: dict[str, Any]) -> StepQuestion:
-    """What those arguments and options ask."""
+def question_of(
+    model: str, machine: str, how: dict[str, Any], *, tells: bool = True
+) -> StepQuestion:
+    """What those arguments and options ask; `tells` has notes said on stderr."""
     from simulator.stacks import load_stack
     from simulator.stacks.job import job_of
     from topologies.placement import with_room
     from topologies.placement_names import parse_placement
 
-    gpt = model_of(model, how["model_fields"])
+    gpt = model_of(model, how["model_fields"], tells=tells)
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     built = options.machine_of(machine, how["settings"])
     if how["devices"] is not None:
         built = with_room(built, how["devices"])
     stack, text = load_stack(how["stack"]), options.plan_table(how["plan"])
-    _note_unused(how["settings"], stack, built)
+    if tells:
+        _note_unused(how["settings"], stack, built)
     job = job_of(gpt, text, stack, devices=how["devices"], batch=sequences)
     built = with_room(built, job.plan.grid.ranks)
     placed = parse_placement(how["placement"], built, job.plan.grid.ranks)

@@ -28,23 +28,19 @@ def describe(
     """The prediction as a person reads it, with what was assumed of the job."""
     memory, within = prediction.memory, prediction.range
     parts = [
-        (
-            PARTS.get(name, f"exposed communication {name}"),
-            tables.seconds(value),
-            tables.percent(value / prediction.step_s),
-        )
-        for name, value in _largest_first(prediction.breakdown_s)
+        (name, tables.seconds(value), tables.percent(value / prediction.step_s))
+        for name, value in time_parts(prediction)
     ]
     held = [
         (role, tables.gib(nbytes), tables.percent(nbytes / memory.peak_bytes))
-        for role, nbytes in _largest_first(memory.parts)
+        for role, nbytes in memory_parts(prediction)
     ]
     reached = [(f"groups of {axes}", words) for axes, words in reach.items()]
     return "\n\n".join(
         [
             _headline(prediction, job),
             *([tables.table([placed, ""], reached, first=LABELS)] if reached else []),
-            tables.table([], _facts(prediction), first=LABELS),
+            tables.table([], facts(prediction), first=LABELS),
             tables.paragraph(f"8 of 10 such steps: {within.words}", indent="  "),
             tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
             tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),
@@ -52,7 +48,20 @@ def describe(
     )
 
 
-def _facts(prediction: Prediction) -> list[tuple[str, str]]:
+def time_parts(prediction: Prediction) -> list[tuple[str, float]]:
+    """What the step's time goes to and the seconds of each, the longest first."""
+    return [
+        (PARTS.get(name, f"exposed communication {name}"), value)
+        for name, value in _largest_first(prediction.breakdown_s)
+    ]
+
+
+def memory_parts(prediction: Prediction) -> list[tuple[str, float]]:
+    """What the peak memory is of and the bytes of each, the largest first."""
+    return _largest_first(prediction.memory.parts)
+
+
+def facts(prediction: Prediction) -> list[tuple[str, str]]:
     """The step and what follows from it, as rows of a table."""
     memory, within = prediction.memory, prediction.range
     return [

@@ -41,6 +41,7 @@ FOR_PREDICTIONS = ("simpy", "numpy", "cattrs", "rich", "simulator", "topologies.
         ("predict tiny-30k -m frontier --plan data=rest --sweep devices=2,4", HEAVY),
         ("sweep --help", (*HEAVY, "simulator", "simpy")),
         ("run --help", HEAVY),
+        ("serve --help", (*HEAVY, "simulator", "simpy")),
         ("import --help", (*HEAVY, "simulator", "simpy", "yaml")),
         ("export --help", (*HEAVY, "simulator", "simpy", "yaml")),
         ("models", HEAVY),

@@ -17,7 +17,7 @@ from workload.plan_text import parse_plan
 COMMANDS = (
     *("predict", "run", "calibrate", "validate", "validate host", "validate axonn"),
     *("validate network", "validate groups", "validate published", "validate kernels"),
-    *("bench-network", "search", "sweep", "compare", "sbatch"),
+    *("bench-network", "search", "sweep", "compare", "sbatch", "serve"),
 )
 BENCH = (
     *("bench-network", "-m", "dgx-h100", "--collective", "all_reduce"),

@@ -32,6 +32,18 @@ def described_model(text: str) -> Described:
     return Described(find_model(text))
 
 
+def model_from_json(text: str) -> Described:
+    """The model of a text in JSON: Hugging Face's `config.json`, or the model's fields.
+
+    It is called by its family, or "model", where the text has no name. A ModelError says what is
+    wrong, as of a file.
+    """
+    document = MODEL_FILE.parsed(text, "the config")
+    if is_config(document):
+        return model_from_config(document, "the config", name="")
+    return Described(model_from_table(document, "the config", name="model"))
+
+
 def _from_json(path: Path, document: Any) -> Described:
     if is_config(document):
         name = path.parent.name if path.stem == "config" else path.stem

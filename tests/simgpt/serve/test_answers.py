@@ -1,0 +1,237 @@
+"""The page's answers are those of the command line, number for number and word for word."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from simgpt.commands.serve import changes
+from simgpt.commands.serve.answers import answered
+from simgpt.commands.serve.asked import MOST_CHARACTERS, asked_of
+from simgpt.commands.serve.changes import neighbours, remedies
+from tests.simgpt.face import simgpt
+from workload.models.read import described_model
+from workload.plan import Plan
+
+TINY = {"model": "tiny-1m", "machine": "frontier", "devices": "8", "plan": "x=2,data=rest"}
+LLAMA = {
+    "model": "llama-3.1-70b",
+    "machine": "dgx-h100",
+    "devices": "512",
+    "stack": "megatron-core",
+    "plan": "x=4,pipe=4,data=rest,micro_batch=2",
+    "batch": "512",
+}
+LLAMA_2 = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 4096,
+    "vocab_size": 32000,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+}
+
+HELP = f"""
+from simgpt.cli import main
+from simgpt.commands.serve.answers import answered
+import sys
+answered("predict", {TINY!r})
+sys.argv = ["simgpt", "predict", "--help"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        TINY,
+        {**TINY, "batch": "16", "sequence": "64", "stack": "simgpt"},
+        {**TINY, "batch_tokens": "2048", "plan": "tp=2,dp=rest,overlap=none"},
+        {**TINY, "machine": "2x8xH100,8xNDR"},
+        LLAMA,
+    ],
+)
+def test_the_command_to_copy_predicts_the_same(question: dict[str, str]) -> None:
+    answer = answered("predict", question)
+    program, *words = shlex.split(answer["command"])
+    assert program == "simgpt"
+    said = simgpt(*words, "--json")
+    record = json.loads(said.out)
+    shown = json.loads(json.dumps(answer["prediction"]))
+    assert {key: record[key] for key in shown} == shown
+    text = simgpt(*words).out
+    for label, value in answer["shown"]["facts"]:
+        assert f"{label} " in text
+        assert value in text
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        ({"model": "tiny-1x"}, ["model"]),
+        ({"model": "layers=2,hidden=x"}, ["model"]),
+        ({"machine": "nowhere"}, ["machine"]),
+        ({"machine": "2x8xH100,8xNothing"}, ["machine"]),
+        ({"stack": "megatron"}, ["stack"]),
+        ({"devices": "0"}, ["devices"]),
+        ({"devices": "8 devices"}, ["devices"]),
+        ({"devices": "80000"}, ["devices"]),
+        ({"batch": "-1"}, ["batch"]),
+        ({"batch_tokens": "7"}, ["plan"]),
+        ({"batch": "7"}, ["plan", "batch"]),
+        ({"sequence": "x"}, ["model", "sequence"]),
+        ({"plan": "x=3,data=rest"}, ["plan", "data"]),
+        ({"plan": "tp=2,zero=5,data=rest"}, ["plan", "zero"]),
+        ({"plan": "x=2,data=rest,micro_batch=3", "batch": "16"}, ["plan", "micro_batch"]),
+        ({"plan": "x=2,x=2"}, ["plan"]),
+    ],
+)
+def test_an_error_is_the_command_lines_at_the_field_that_it_is_about(
+    change: dict[str, str], fields: list[str]
+) -> None:
+    question = {**TINY, **change}
+    answer = answered("predict", question)
+    assert answer["fields"][:2] == fields
+    if not any(value.startswith("-") for value in change.values()):
+        words = shlex.split(asked_of(question).command)[1:]
+        assert simgpt(*words).sentence == f"simgpt: {answer['error']}"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        None,
+        [],
+        {},
+        {"model": "tiny-1m"},
+        {**TINY, "output": "/tmp/x"},
+        {**TINY, "model": 3},
+        {**TINY, "model": ""},
+        {**TINY, "model": "--help"},
+        {**TINY, "plan": "--trace=x"},
+        {**TINY, "machine": "a\nb"},
+        {**TINY, "machine": "a" * (MOST_CHARACTERS + 1)},
+    ],
+)
+def test_what_is_no_question_has_an_answer_too(question: Any) -> None:
+    for name in ("predict", "best", "fit"):
+        answer = answered(name, question)
+        assert answer["error"]
+        assert "command" not in answer
+
+
+def test_an_answer_leaves_the_help_of_predict_as_it_is() -> None:
+    words = [sys.executable, "-c", HELP]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == simgpt("predict", "--help").out
+
+
+def test_neighbours_differ_in_one_key_by_a_factor_of_two() -> None:
+    plan = Plan(x=2, data=4, pipe=2, batch=8, micro_batch=2)
+    assert list(neighbours(plan)) == [
+        *({"x": 4}, {"x": 1}, {"y": 2}, {"z": 2}, {"pipe": 4}, {"pipe": 1}, {"interleave": 2}),
+        *({"micro_batch": 4}, {"micro_batch": 1}, {"zero": 1}, {"zero": 3}),
+        *({"recompute": "selective"}, {"recompute": "full"}, {"sequence_parallel": True}),
+    ]
+
+
+def test_the_mildest_remedies_come_first() -> None:
+    plan = Plan(x=1, data=4, batch=8, micro_batch=2, recompute="selective")
+    full = {"recompute": "full"}
+    assert list(remedies(plan))[:9] == [
+        *(full, {"zero": 1}, {"zero": 3}, full | {"zero": 1}, full | {"zero": 3}),
+        *({"micro_batch": 1}, full | {"micro_batch": 1}),
+        *(full | {"zero": 1, "micro_batch": 1}, full | {"zero": 3, "micro_batch": 1}),
+    ]
+    assert list(remedies(plan))[-1] == full | {"zero": 3, "micro_batch": 1, "x": 16}
+
+
+def test_the_best_neighbours_fit_and_the_fastest_is_first() -> None:
+    question = {**LLAMA, "plan": "x=4,pipe=4,data=rest,micro_batch=1,sequence_parallel=true"}
+    found = answered("best", question)
+    rates = [choice["tokens_per_s"] for choice in found["choices"]]
+    assert len(rates) == 5
+    assert rates == sorted(rates, reverse=True)
+    for choice in found["choices"]:
+        words = shlex.split(choice["command"])[1:]
+        record = json.loads(simgpt(*words, "--json").out)
+        assert record["step_s"] == choice["step_s"]
+        assert record["memory"]["fits"]
+        assert record["plan"] | choice["change"] == record["plan"] | {
+            key: str(value).lower()
+            for key, value in record["plan"].items()
+            if key in choice["change"]
+        }
+
+
+def test_a_plan_that_does_not_fit_is_made_to_fit_by_the_first_change_that_does() -> None:
+    assert not answered("predict", LLAMA)["prediction"]["memory"]["fits"]
+    found = answered("fit", LLAMA)
+    (choice,) = found["choices"]
+    before = asked_of(LLAMA).question().predicted()
+    mildest = next(
+        change
+        for change in remedies(before.plan)
+        if asked_of(LLAMA).changed(change).question().predicted().memory.fits
+    )
+    assert choice["change"] == {key: str(value).lower() for key, value in mildest.items()}
+    assert found["sentence"].startswith("it fits with ")
+    words = shlex.split(choice["command"])[1:]
+    assert simgpt(*words).status == 0
+
+
+def test_a_plan_that_fits_is_left_as_it_is() -> None:
+    found = answered("fit", TINY)
+    assert (found["choices"], found["sentence"]) == ([], "the plan fits as it is")
+
+
+def test_where_nothing_fits_it_says_so() -> None:
+    question = {**LLAMA, "model": "llama-3.1-405b", "devices": "8", "plan": "data=rest"}
+    found = answered("fit", {**question, "batch": "8"})
+    assert found["choices"] == []
+    assert "and neither does any of" in found["sentence"]
+
+
+def test_looking_for_plans_ends_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "LIMIT_S", -1.0)
+    found = answered("best", TINY)
+    assert found["choices"] == []
+    assert found["sentence"].endswith("the others were not tried")
+
+
+def test_a_pasted_config_becomes_a_model_that_the_command_line_takes() -> None:
+    answer = answered("config", {"text": json.dumps(LLAMA_2)})
+    gpt, preset = described_model(answer["model"]).gpt, described_model("llama-2-7b").gpt
+    assert gpt.name == "llama"
+    assert (gpt.parameters, gpt.model_flops(1)) == (preset.parameters, preset.model_flops(1))
+    assert any("max_position_embeddings" in text for text in answer["remarks"])
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"model_type": "mixtral"}', None])
+def test_a_text_that_is_no_config_is_refused(text: Any) -> None:
+    assert answered("config", {"text": text})["error"]
+
+
+def test_a_model_of_other_names_is_spelled_as_one_word() -> None:
+    fields = {"name": "our model, v2", "layers": 2, "hidden": 64, "heads": 2}
+    text = json.dumps({**fields, "sequence": 16, "vocab": 100, "dropout": 0.1})
+    model = answered("config", {"text": text})["model"]
+    assert model == (
+        "name=our-model-v2,layers=2,hidden=64,heads=2,ffn=256,sequence=16,vocab=100,dropout=0.1"
+    )
+    assert described_model(model).gpt.dropout == 0.1
+
+
+def test_the_choices_are_what_ships() -> None:
+    found = answered("choices", {})
+    assert "llama-3.1-70b" in found["models"]
+    assert "dgx-h100" in found["machines"]
+    assert ["megatron-core", "Megatron-Core"] in found["stacks"]
