@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from simgpt import tables
 from simgpt.api.asking import Asked
 from simgpt.api.errors import NothingToDrawError
-from simgpt.api.result import Cells, Result, Row, flat, table_of
+from simgpt.api.result import Cells, Result, Row, flat, frame_of, table_of
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
 MOST_BARS = 12
@@ -131,6 +132,10 @@ class Why(Prediction):
         """The rows of a part of the answer: of the critical path, the sensitivities to numbers of
         the machine, machines that are twice as good in one respect, or the plans next to this."""
         return [flat(row) for row in self._record["why"][part]]
+
+    def to_frame(self, part: WhyPart = "neighbouring_plans") -> pandas.DataFrame:
+        """The rows of a part as a data frame of pandas."""
+        return frame_of(self.rows(part))
 
     def plot(self) -> Figure:
         """The sensitivities to numbers of the machine, the largest first."""

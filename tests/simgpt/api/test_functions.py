@@ -157,6 +157,17 @@ def test_an_argument_is_never_taken_for_an_option() -> None:
     assert words_of(command_of("predict"), ["-x"], {"plan": "-y"}) == ["--plan", "-y", "--", "-x"]
 
 
+def test_a_switch_is_on_where_it_is_true_alone() -> None:
+    words = [words_of(command_of("why"), ["m"], {"all_numbers": on}) for on in (True, False, None)]
+    assert words == [["m", "--all-numbers"], ["m"], ["m"]]
+
+
+def test_a_command_that_ends_without_an_answer_raises() -> None:
+    with pytest.raises(api.SimgptError, match="the time is too short") as refused:
+        api.search("gpt-640b", "frontier", 32768, batch=8192, time_limit=0.1, workers=1)
+    assert refused.value.exit_code == 3
+
+
 def test_an_unknown_comparison_is_refused() -> None:
     with pytest.raises(api.SimgptError, match=r"validate knows no 'hosts'; known: axonn, device"):
         api.validate("hosts")  # type: ignore[arg-type]
