@@ -65,13 +65,13 @@ def rerun_notebook(notebook: dict[str, Any]) -> dict[str, Any]:
 
 def _outputs(source: str, names: dict[str, Any], count: int) -> list[dict[str, Any]]:
     tree = ast.parse(source)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    *body, last = tree.body
+    shown = last if isinstance(last, ast.Expr) else None
+    tree.body = body if shown else tree.body
     exec(compile(tree, "<cell>", "exec"), names)
-    if last is None:
+    if shown is None:
         return []
-    value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
-    if value is None:
-        return []
+    value = eval(compile(ast.Expression(shown.value), "<cell>", "eval"), names)
     return [
         {
             "output_type": "execute_result",
