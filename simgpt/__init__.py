@@ -1,52 +1,67 @@
 """How long one training step of a GPT takes on a machine, what limits it, and the same step run.
 
+Each function asks what the command of its name asks (`machine` and `model`: `simgpt machines` and
+`simgpt models`), with the same options, and its result has the same JSON. docs/python.md shows how.
+
 >>> import simgpt
 >>> result = simgpt.predict("gpt-5b", "frontier", "z=16,data=rest", devices=512, batch=512)
->>> result.memory.fits
+>>> result.fits
 True
 """
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
+from topologies.errors import SimgptError
 from topologies.session import Session
 
 if TYPE_CHECKING:
-    from simulator.predict import Prediction
+    from simgpt.api.functions import (
+        machine,
+        model,
+        predict,
+        report,
+        search,
+        sweep,
+        validate,
+        why,
+    )
 
-__all__ = ["Session", "predict"]
+    __version__: str
+
+__all__ = [
+    "Session",
+    "SimgptError",
+    "__version__",
+    "machine",
+    "model",
+    "predict",
+    "report",
+    "search",
+    "sweep",
+    "validate",
+    "why",
+]
 
 
-def predict(
-    model: str,
-    machine: str,
-    plan: str,
-    *,
-    devices: int | None = None,
-    batch: int | None = None,
-    stack: str = "simgpt",
-) -> Prediction:
-    """Predict one training step of a model on a machine under a plan, all given as on the CLI.
+if not TYPE_CHECKING:  # to which every name would be one of this module
 
-    `devices` fills `data=rest`; `batch` counts sequences per step; `stack` is the software that
-    trains. Ranks are placed as a scheduler would place them. What a model's description leaves open
-    or says beyond the model is a UserWarning. Within `with simgpt.Session():` predictions share
-    what they have in common.
-    """
-    from simulator.predict import predict as predict_step
-    from simulator.stacks import load_stack
-    from simulator.stacks.job import job_of
-    from topologies.machine_files import load_machine
-    from topologies.placement import scheduler, with_room
-    from workload.models.read import described_model
+    def __getattr__(name: str) -> object:
+        """What is asked for is imported then, so that `import simgpt` takes no time."""
+        if name == "__version__":
+            from importlib.metadata import PackageNotFoundError, version
 
-    described = described_model(model)
-    for note in described.notes_on(described.gpt, ()):
-        warnings.warn(note, stacklevel=2)
-    job = job_of(described.gpt, plan, load_stack(stack), devices=devices, batch=batch)
-    ranks = job.plan.grid.ranks
-    built = with_room(load_machine(machine), ranks)
-    placement = scheduler(built, ranks)
-    return predict_step(job.gpt, job.plan, built, placement=placement, stack=job.stack)
+            try:
+                return version("simgpt")
+            except PackageNotFoundError:
+                return "unknown"
+        if name not in __all__:
+            raise AttributeError(f"module 'simgpt' has no attribute {name!r}")
+        from simgpt.api import functions
+
+        return getattr(functions, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -109,12 +109,17 @@ def _fail(words: str, status: int) -> NoReturn:
 
 def sentence_of(error: click.ClickException) -> str:
     """What click has to say, and where the command's options are explained."""
+    said = click_words(error)
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{said}; see {context.command_path} --help" if context is not None else said
+
+
+def click_words(error: click.ClickException) -> str:
+    """What click has to say, in our words."""
     said = error.format_message().removesuffix(".")
     for clicks, ours in (("integer range", "whole number"), ("float range", "number")):
         said = said.replace(f"is not a valid {clicks}", f"is not a {ours}")
-    said = said[:1].lower() + said[1:]
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return f"{said}; see {context.command_path} --help" if context is not None else said
+    return said[:1].lower() + said[1:]
 
 
 def _terminated(signum: int, _: object) -> NoReturn:

@@ -39,7 +39,10 @@ class Patience:
         return 0 if self.over in (None, TIME) else 128 + int(self.over or 0)
 
     def __enter__(self) -> Patience:
-        for number in (*ASKED, TIME):
+        """Heed signals, which only the main thread hears of; in another one the time alone counts,
+        and is looked at between steps."""
+        is_main = threading.current_thread() is threading.main_thread()
+        for number in (*ASKED, TIME) if is_main else ():
             if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                 continue  # as nohup leaves it
             self._before[number] = signal.signal(number, self._end)
@@ -73,6 +76,9 @@ class Patience:
             raise _OverError
 
     def _time_is_up(self) -> None:
+        if not self._before:
+            self.over = TIME
+            return
         thread = threading.main_thread().ident
         assert thread is not None
         signal.pthread_kill(thread, TIME)

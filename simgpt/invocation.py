@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from simgpt.api.collected import collecting
+
 if TYPE_CHECKING:
     from simgpt.studies.study import Study
     from simulator.stacks import Stack
@@ -47,8 +49,10 @@ def ran() -> dict[str, Any]:
 
 
 def command_line() -> str:
-    """The command that runs, ready for a shell."""
-    return _as_utf8(shlex.join(["simgpt", *sys.argv[1:]]))
+    """The command that runs, or the one that asks as Python did, ready for a shell."""
+    asker = collecting()
+    words = sys.argv[1:] if asker is None else asker.words
+    return _as_utf8(shlex.join(["simgpt", *words]))
 
 
 def files_of(names: Iterable[str]) -> dict[str, str]:

@@ -6,12 +6,13 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from simgpt.api.collected import collecting
 from simgpt.arguments.tokens import BatchTokens, Tokens
 from simgpt.stderr import tell
 from topologies.errors import DiskError
@@ -129,7 +130,11 @@ timeout_option = click.option(
 
 
 def answer(text: str, record: dict[str, Any], *, as_json: bool, output: Path | None) -> None:
-    """Print a command's answer, as text or as its JSON record, or write it to a file."""
+    """Print a command's answer, as text or as its JSON record, or write it to a file; the caller
+    has both where it is Python."""
+    if (asker := collecting()) is not None:
+        asker.answers.append((text, strict(record)))
+        return
     plain = printable(text.rstrip("\n"), keep="\n")
     content = json.dumps(strict(record), indent=2) if as_json else plain
     if output is None:
@@ -166,8 +171,19 @@ def write(path: Path, content: str) -> None:
 
 
 def note(text: str) -> None:
-    """Say something that is not the answer: on stderr."""
+    """Say something that is not the answer: on stderr, or as a warning where Python asks."""
+    if (asker := collecting()) is not None:
+        asker.notes.append(text)
+        return
     tell(printable(text, keep="\n"))
+
+
+def wrote(paths: Sequence[Path], text: str) -> None:
+    """Say which files were written: in a text on stderr, or by their paths where Python asks."""
+    if (asker := collecting()) is not None:
+        asker.paths.extend(paths)
+    else:
+        note(f"wrote {text}")
 
 
 def machine_of(name_or_path: str, settings: tuple[str, ...] = ()) -> Machine:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 FROZEN_S = 30.0  # of silence, after which a process counts as frozen
@@ -116,6 +118,18 @@ class Watch:
             if ready or frozen or now >= end:
                 answered = [pipe for pipe in ready if isinstance(pipe, Connection)]
                 return answered, [pipe for pipe in frozen if pipe not in answered]
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Processes spawned meanwhile do not run the file of `__main__` again, which they have no need
+    of: a script without `if __name__ == "__main__"` would ask its question once more in each."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager

@@ -26,10 +26,15 @@ DEVICE, NIC, SWITCH, FAR, QUIET = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#
 
 
 def draw_node(machine: Machine, path: str | Path) -> None:
-    """Draws a node: devices on a circle, links as wide as their number, NICs around them."""
+    """Draws a node into a file."""
+    _save(node_figure(machine), path)
+
+
+def node_figure(machine: Machine) -> Figure:
+    """A node: devices on a circle, links as wide as their number, NICs around them."""
     figure, axes = _canvas(1, (7.0, 7.4))
     _node(axes[0], machine)
-    _save(figure, path)
+    return figure
 
 
 def check_switches(machine: Machine) -> None:
@@ -40,7 +45,12 @@ def check_switches(machine: Machine) -> None:
 
 
 def draw_interconnect(machine: Machine, path: str | Path) -> None:
-    """Draws the dragonfly and one of its groups, or the fat tree."""
+    """Draws the interconnect into a file."""
+    _save(interconnect_figure(machine), path)
+
+
+def interconnect_figure(machine: Machine) -> Figure:
+    """The dragonfly and one of its groups, or the fat tree."""
     fabric = machine.interconnect
     check_switches(machine)
     if isinstance(fabric, Dragonfly):
@@ -52,7 +62,7 @@ def draw_interconnect(machine: Machine, path: str | Path) -> None:
         _fat_tree(axes[0], machine, fabric)
     else:
         raise MachineError(f"{machine.name} is a single node without an interconnect to draw")
-    _save(figure, path)
+    return figure
 
 
 def _canvas(parts: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:

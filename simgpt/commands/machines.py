@@ -86,7 +86,7 @@ def _draw(machine: Machine, path: Path) -> None:
     draw_node(machine, path)
     for joined in written[1:]:
         draw_interconnect(machine, joined)
-    options.note(f"wrote {' and '.join(str(each) for each in written)}")
+    options.wrote(written, " and ".join(str(each) for each in written))
 
 
 def _describe(machine: Machine) -> str:

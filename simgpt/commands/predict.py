@@ -163,7 +163,7 @@ def write_trace(prediction: Prediction, path: Path) -> None:
     assert prediction.timeline is not None
     with gc_paused():
         options.write(path, options.compact(chrome_trace([prediction.timeline])))
-    options.note(f"wrote {path}; open it at ui.perfetto.dev")
+    options.wrote([path], f"{path}; open it at ui.perfetto.dev")
 
 
 def costs_of(compute: str, gpt: GPT, plan: Plan) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def command(
     with Ticker() as ticker:
         ladders = weak_scaling(ticker) if ladder else {}
         written = write_report(answers, ladders, page=output, folder=folder, progress=ticker)
-    options.note(f"wrote {_listed(written.paths)}")
+    options.wrote(written.paths, _listed(written.paths))
     if written.missing:
         options.note(" ".join(written.missing.split()))
 

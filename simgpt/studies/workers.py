@@ -18,7 +18,14 @@ from typing import Protocol
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Batch, Row, rows_of
 from simgpt.studies.inputs import Inputs
-from simulator.child_process import Pulse, Watch, beat, end_with_the_parent, signals_ignored
+from simulator.child_process import (
+    Pulse,
+    Watch,
+    beat,
+    end_with_the_parent,
+    signals_ignored,
+    without_main,
+)
 from simulator.gc_pause import begin_worker
 from topologies.session import Session
 
@@ -215,9 +222,8 @@ class _Worker:
         self._process: SpawnProcess = context.Process(
             target=serve, args=(theirs, beats, frozen_s, inputs), daemon=True, name="simgpt-worker"
         )
-        with signals_ignored(
-            {signal.SIGINT}
-        ):  # a terminal's Ctrl-C is for the sweep, which ends them
+        # A terminal's Ctrl-C is for the sweep, which ends them.
+        with signals_ignored({signal.SIGINT}), without_main():
             self._process.start()
         theirs.close()
         beats.close()

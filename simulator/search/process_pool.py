@@ -25,6 +25,7 @@ from simulator.child_process import (
     beat,
     end_with_the_parent,
     signals_ignored,
+    without_main,
 )
 from simulator.gc_pause import begin_worker
 from topologies.errors import SimgptError
@@ -135,7 +136,7 @@ class ProcessPool:
         if self._processes:
             return
         context = multiprocessing.get_context("spawn")
-        with signals_ignored(IGNORED):
+        with signals_ignored(IGNORED), without_main():
             for _ in range(self.count):
                 ours, theirs = context.Pipe()
                 heard, beats = context.Pipe(duplex=False)

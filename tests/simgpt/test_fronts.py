@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-import simgpt as api
 from simgpt.interrupts import Patience
 from simgpt.search_output import Found, _group, variants
 from simgpt.search_runner import Searches
-from simulator.predict import Prediction
+from simulator.predict import Prediction, predict
 from simulator.search import Progress, SearchProblem
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
+from workload.plan_text import parse_plan
 
 FRONTIER = load_machine("frontier")
 QUESTION = SearchProblem(find_model("tiny-1m"), 8, 16)
-PLAIN = api.predict("tiny-1m", "frontier", "data=8", batch=16)
+PLAIN = predict(find_model("tiny-1m"), parse_plan("data=8", batch=16), FRONTIER)
 
 
 def taking(step_s: float, nodes: int = 1, peak_bytes: int = 100) -> Prediction:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import simgpt as api
 from tests.simgpt.face import simgpt
 from topologies.machine import machine_to_dict
 from topologies.machine_files import load_machine
@@ -30,15 +29,6 @@ def predicted(*words: str) -> dict[str, Any]:
     record: dict[str, Any] = json.loads(said.out)
     assert record["asked"].pop("command") == shlex.join(["simgpt", *words, "--json"])
     return record
-
-
-def test_the_postcard_gives_the_same_step_time_as_the_command() -> None:
-    prediction = api.predict("tiny-1m", "frontier", PLAN, batch=16)
-    assert predicted(*WORDS)["step_s"] == prediction.step_s
-
-
-def test_the_public_surface_is_one_function() -> None:
-    assert api.__all__ == ["Session", "predict"]
 
 
 def test_the_plan_string_gives_the_same_prediction_again() -> None:

@@ -69,6 +69,11 @@ def read_answers(paths: Sequence[Path]) -> Answers:
     return found
 
 
+def answers_in(document: Mapping[str, Any], origin: str) -> Answers:
+    """Everything that one answer of a command holds, as it stands in JSON."""
+    return _answer(document, origin) or Answers()
+
+
 def _folder(path: Path) -> Answers:
     found = Answers()
     try:

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
-import simgpt as api
+from simulator.predict import predict
+from topologies.machine_files import load_machine
 from validation.jobs.anatomy import Anatomy, Communicator
 from validation.jobs.causes import AS_PREDICTED
 from validation.jobs.comparison import JobComparison
 from validation.jobs.measured_job import LoggedSteps, MeasuredJob, statistics
+from workload.gpt import find_model
+from workload.plan_text import parse_plan
 
-TOLD = api.predict("tiny-1m", "frontier", "data=8", batch=16)
+PLAN = parse_plan("data=8", batch=16)
+TOLD = predict(find_model("tiny-1m"), PLAN, load_machine("frontier"))
 GATHER, SUM = Communicator("all_gather", 8), Communicator("all_reduce", 8)
 PREDICTED = Anatomy(
     steps=1,

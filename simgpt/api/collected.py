@@ -1,0 +1,30 @@
+"""Where the answer of a command goes that Python asked for, and not a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a command answers, says beside its answer and writes, while it is the object of the
+    command's context: text and JSON record of the answer, notes, and paths of files.
+
+    `words` are those of the command line that asks the same.
+    """
+
+    words: Sequence[str]
+    answers: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)
+
+
+def collecting() -> Collected | None:
+    """What the running command's answer is collected in; None for a command of the terminal."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.find_object(Collected)

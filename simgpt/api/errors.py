@@ -1,0 +1,23 @@
+"""What can be wrong with a call from Python, beside what can be wrong with a question."""
+
+from __future__ import annotations
+
+from topologies.errors import SimgptError
+
+
+class ArgumentError(SimgptError):
+    """An argument that a function of `import simgpt` does not take."""
+
+
+class NoAnswerError(SimgptError):
+    """A command that ended before it had an answer, as a search whose time was too short."""
+
+    exit_code = 3
+
+
+class MissingLibraryError(SimgptError):
+    """A library that simgpt does without, unless it is asked for just this."""
+
+
+class NothingToDrawError(SimgptError):
+    """An answer without anything that a figure could show."""

@@ -1,0 +1,127 @@
+"""The options of each function of `import simgpt`, by the names that they have in its command.
+
+`simgpt COMMAND --help` says what each is for. A mapping stands for several `key=value`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal, TypedDict
+
+Text = str | PathLike[str]
+Settings = Mapping[str, Any] | Sequence[str] | str  # key=value, several times
+Plan = Text | Mapping[str, Any]
+Swept = Mapping[str, Sequence[Any]] | Sequence[str] | str
+
+
+class Step(TypedDict, total=False):
+    """What names a step, beside the model, the machine and the plan."""
+
+    devices: int
+    batch: int
+    batch_tokens: int | str
+    set: Settings
+    model_set: Settings
+    placement: str
+    stack: Text
+
+
+class Noise(TypedDict, total=False):
+    """Steps drawn with noise."""
+
+    noise: str
+    slow: str
+    spread: str
+    samples: int
+    seed: int
+
+
+class PredictOptions(Step, Noise, total=False):
+    """The options of `simgpt predict`."""
+
+    compute: Literal["machine", "profile", "measured"]
+    tokens: float | str
+    engine: Literal["compiled", "simpy"]
+    trace: Text
+
+
+class SweptOptions(Step, total=False):
+    """The options of `simgpt predict` that go with `--sweep`."""
+
+    tokens: float | str
+
+
+class WhyOptions(Step, Noise, total=False):
+    """The options of `simgpt why`."""
+
+    all_numbers: bool
+
+
+class SearchOptions(TypedDict, total=False):
+    """The options of `simgpt search`."""
+
+    plan: Plan
+    batch: int
+    batch_tokens: int | str
+    top: int
+    set: Settings
+    model_set: Settings
+    placement: str
+    objective: Literal["time", "node-hours", "energy"]
+    also_devices: Sequence[int] | str
+    memory_front: bool
+    exhaustive: bool
+    rank_by: Literal["time", "axonn"]
+    time_limit: float
+    gap: float | str
+    workers: int
+
+
+class SweepOptions(TypedDict, total=False):
+    """The options of `simgpt sweep`."""
+
+    output: Text
+    workers: int
+    scheduler: str
+    slurm: bool
+    partition: str
+    account: str
+    time: str
+    cores: int
+    interface: str
+    timeout: float
+    sort: Literal["throughput", "time", "node-hours", "energy", "memory", "study"]
+    limit: int
+
+
+class ValidateOptions(TypedDict, total=False):
+    """The options of all comparisons of `simgpt validate`, each of which takes some of them."""
+
+    data: Text
+    table: str
+    tolerance: float
+    machine: Text | Sequence[str]
+    threads: int
+    timeout: float
+    device: Literal["auto", "cpu", "cuda"]
+    source: str | Sequence[str]
+    commands: bool
+    plans: int
+    seed: int
+    rows: bool
+
+
+class MachineOptions(TypedDict, total=False):
+    """The options of `simgpt machines` with a name."""
+
+    figure: Text
+    toml: bool
+
+
+class ReportOptions(TypedDict, total=False):
+    """The options of `simgpt report`."""
+
+    output: Text
+    figures: Text
+    weak_scaling: bool

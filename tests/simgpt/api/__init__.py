@@ -1,0 +1,1 @@
+"""Studies: keys, points, the journal, and who works on them."""

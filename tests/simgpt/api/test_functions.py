@@ -1,0 +1,225 @@
+"""The functions of `import simgpt` ask what their commands ask, with the same options."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import click
+import pytest
+
+import simgpt as api
+from simgpt.api import functions
+from simgpt.api import options as given
+from simgpt.api.result import Result
+from simgpt.api.words import keywords_of, words_of
+from simgpt.cli import COMMANDS, cli
+from simgpt.commands.validate import command as comparisons
+from tests.simgpt.face import simgpt
+
+PLAN = "x=2,z=2,data=2,micro_batch=2"
+STUDY = (
+    'model = "tiny-1m"\nmachine = "frontier"\ndevices = 8\nbatch = 16\nsweep = {z = [1, 2, 64]}\n'
+)
+
+
+def command_of(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
+
+
+def same_as_command(result: Result) -> None:
+    """Its JSON is what its command line prints, but for `--json` in that line."""
+    said = simgpt(*shlex.split(result.command)[1:], "--json")
+    assert said.status == result.status
+    record = json.loads(said.out)
+    if "asked" in record:
+        asked = record["asked"]["command"]
+        assert asked == f"{result.command} --json"
+        record["asked"]["command"] = result.command
+    assert json.loads(json.dumps(result.to_dict())) == record
+
+
+ASKED: dict[str, Callable[[], Result]] = {
+    "predict": lambda: api.predict("tiny-1m", "frontier", PLAN, batch=16, tokens="1B"),
+    "mappings": lambda: api.predict(
+        "tiny-1m",
+        "frontier",
+        {"x": 2, "data": "rest", "overlap": ["dp", "oar"], "sequence_parallel": True},
+        devices=8,
+        batch=16,
+        set={"device.launch": "9 us"},
+        model_set={"sequence": 128},
+        noise="2%",
+        samples=3,
+    ),
+    "sweep": lambda: api.predict("tiny-1m", "frontier", batch=64, sweep={"devices": (8, 16)}),
+    "why": lambda: api.why("tiny-1m", "frontier", PLAN, batch=16, all_numbers=True),
+    "search": lambda: api.search(
+        "tiny-1m", "frontier", 8, batch=16, plan={"pipe": 1}, also_devices=[4], workers=1
+    ),
+    "axonn": lambda: api.search("tiny-1m", "frontier", 8, batch=16, rank_by="axonn"),
+    "machine": lambda: api.machine("frontier"),
+    "machines": api.machine,
+    "model": lambda: api.model("gpt-5b", model_set={"sequence": 4096}),
+    "models": api.model,
+    "validate": lambda: api.validate("network", table="dgx_h100_nccl_allreduce_8gpu"),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_result_has_the_json_of_its_command(name: str) -> None:
+    same_as_command(ASKED[name]())
+
+
+def test_a_study_is_swept_into_its_folder(tmp_path: Path) -> None:
+    study = tmp_path / "plans.toml"
+    study.write_text(STUDY, encoding="utf-8")
+    found = api.sweep(study, output=tmp_path / "rows", workers=2)
+    assert [row["status"] for row in found.rows()] == ["ok", "ok", "infeasible"]
+    assert (tmp_path / "rows" / "results.jsonl").exists()
+    same_as_command(found)
+
+
+OPTIONS = {
+    "predict": (given.PredictOptions, {"machine", "plan", "sweep"}),
+    "why": (given.WhyOptions, {"machine", "plan"}),
+    "search": (given.SearchOptions, {"machine", "devices"}),
+    "sweep": (given.SweepOptions, set()),
+    "report": (given.ReportOptions, set()),
+    "machines": (given.MachineOptions, set()),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_function_has_the_options_of_its_command(name: str) -> None:
+    kind, named = OPTIONS[name]
+    assert {*get_type_hints(kind), *named} == set(keywords_of(command_of(name)))
+
+
+def test_comparisons_have_the_options_of_their_commands() -> None:
+    every = {key for each in comparisons.commands.values() for key in keywords_of(each)}
+    assert set(get_type_hints(given.ValidateOptions)) == every
+    names = get_args(functions.Comparison)
+    assert set(names) == set(comparisons.commands)
+
+
+def test_the_public_surface_fits_on_a_postcard() -> None:
+    questions = ["machine", "model", "predict", "report", "search", "sweep", "validate", "why"]
+    assert api.__all__ == ["Session", "SimgptError", "__version__", *questions]
+    assert set(questions) - {"machine", "model"} <= set(COMMANDS)
+    assert all(getattr(api, name).__doc__ for name in questions)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    text = Path("setup.cfg").read_text(encoding="utf-8")
+    assert f"version = {api.__version__}\n" in text or api.__version__ == "unknown"
+    with pytest.raises(AttributeError, match="has no attribute 'predictt'"):
+        api.predictt  # type: ignore[attr-defined]  # noqa: B018
+
+
+REFUSED: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
+    "unknown": (api.predict, {"btch": 16}, "predict takes no btch; did you mean batch?"),
+    "kind": (api.predict, {"batch": "x"}, "invalid value for batch: 'x' is not a whole number"),
+    "bounds": (api.predict, {"devices": 0}, "invalid value for devices: 0 is not in the range"),
+    "list": (api.predict, {"batch": [1, 2]}, "batch cannot be [1, 2]"),
+    "true": (api.predict, {"batch": True}, "batch cannot be True"),
+    "flag": (api.why, {"all_numbers": "yes"}, "all_numbers is True or False, not 'yes'"),
+    "two": (api.predict, {"batch": 1, "batch_tokens": 1}, "give batch or batch_tokens, not both"),
+    "nested": (api.predict, {"set": {"device": {"launch": 1}}}, "set['device'] cannot be {"),
+    "comma": (api.predict, {"sweep": {"machine": ["64x8xH100,8xNDR"]}}, "has a comma"),
+    "goes without": (api.predict, {"sweep": {"z": [1]}, "trace": "t.json"}, "sweep goes with"),
+    "json": (api.predict, {"json": True}, "predict takes no json"),
+    "missing": (lambda *_, **__: api.search("gpt-5b", "frontier", 8), {}, "needs batch or batch_t"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_arguments_are_told_in_one_sentence_in_the_words_of_python(name: str) -> None:
+    function, options, words = REFUSED[name]
+    with pytest.raises(api.SimgptError) as refused:
+        function("tiny-1m", "frontier", PLAN, **options)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value) and "--" not in str(refused.value)
+
+
+def test_an_argument_is_never_taken_for_an_option() -> None:
+    with pytest.raises(api.SimgptError, match="unknown model '--help'"):
+        api.predict("--help", "frontier")
+    assert words_of(command_of("predict"), ["-x"], {"plan": "-y"}) == ["--plan", "-y", "--", "-x"]
+
+
+def test_a_switch_is_on_where_it_is_true_alone() -> None:
+    words = [words_of(command_of("why"), ["m"], {"all_numbers": on}) for on in (True, False, None)]
+    assert words == [["m", "--all-numbers"], ["m"], ["m"]]
+
+
+def test_a_command_that_ends_without_an_answer_raises() -> None:
+    with pytest.raises(api.SimgptError, match="the time is too short") as refused:
+        api.search("gpt-640b", "frontier", 32768, batch=8192, time_limit=0.1, workers=1)
+    assert refused.value.exit_code == 3
+
+
+def test_an_unknown_comparison_is_refused() -> None:
+    with pytest.raises(api.SimgptError, match=r"validate knows no 'hosts'; known: axonn, device"):
+        api.validate("hosts")  # type: ignore[arg-type]
+
+
+def test_what_a_command_says_is_a_warning_at_the_line_that_asks() -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = api.predict("gpt-640b", "frontier", "data=8", batch=8)
+    assert [each.filename for each in said] == [__file__]
+    assert str(said[0].message).startswith("does not fit by 10,514.57 GiB per device")
+    assert (found.status, found.fits, found.notes) == (3, False, (str(said[0].message),))
+
+
+def test_a_time_limit_is_kept_outside_the_main_thread_too() -> None:
+    """Signals cannot end it there; the clock is looked at between steps of the search."""
+    said: list[str] = []
+
+    def asked() -> None:
+        try:
+            found = api.search("gpt-640b", "frontier", 32768, batch=8192, time_limit=1, workers=1)
+            said.append("stopped early" if not found.optimal else "not stopped")
+        except api.SimgptError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=asked)
+    thread.start()
+    thread.join()
+    assert said in (["stopped early"], ["the time is too short"])
+
+
+SCRIPT = """
+import simgpt, sys
+heavy = {'click', 'numpy', 'torch', 'matplotlib', 'pandas', 'networkx'} & set(sys.modules)
+print(sorted(heavy), len(simgpt.search('tiny-1m', 'frontier', 8, batch=16, workers=2)))
+"""
+
+
+def test_a_script_needs_no_guard_around_a_search_on_several_processes(tmp_path: Path) -> None:
+    """And `import simgpt` imports nothing heavy."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    words = [sys.executable, str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.stdout, done.stderr) == ("[] 3\n", "")
+
+
+def test_a_prediction_says_which_files_it_wrote(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    found = api.predict("tiny-1m", "frontier", PLAN, batch=16, trace=trace)
+    assert found.paths == (trace,) and trace.exists() and found.notes == ()
+    page = tmp_path / "page.html"
+    written = api.report(found, output=page)
+    assert written.paths == (page,) and written.to_dict() == {"paths": [str(page)]}
+    assert "tiny-1m" in page.read_text(encoding="utf-8")
