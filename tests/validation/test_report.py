@@ -25,6 +25,7 @@ from validation.weak_scaling import Rung, _data
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
+RANGE = ("low_step_s", "high_step_s", "range")
 BAD = '</script><script>alert("x")</script><img src=x onerror=alert(1)>&amp;'
 
 
@@ -33,6 +34,8 @@ def answer(plan: str = "z=4,data=rest", devices: int = 32, **changes: Any) -> di
     parsed = parse_plan(plan, devices=devices, batch=32)
     placement = scheduler(machine, devices)
     record = predict(find_model("tiny-1m"), parsed, machine, placement=placement).as_dict()
+    for key in RANGE:  # of this very step, whose length tests change
+        del record[key]
     return {**record, **changes}
 
 

@@ -11,7 +11,17 @@ import numpy as np
 from topologies.files.units import format_quantity
 from validation.report.figures.drawn_step import MemoryCurve, Scene, Track
 from validation.report.figures.scaling_figures import seconds, time_unit
-from validation.report.figures.style import BLUE, GREY, INK, ORANGE, RED, ROLES, canvas, look_of
+from validation.report.figures.style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    RED,
+    ROLES,
+    canvas,
+    fitting_legend,
+    look_of,
+)
 from workload.op import ATTENTIONS, COMPUTE, HOST, STEP, Op
 
 if TYPE_CHECKING:
@@ -57,7 +67,8 @@ def timeline(scene: Scene) -> Figure:
         axes.set_ylim(len(streams), 0)
     below.set_xlabel(f"{word} after the step's begin")
     handles = _patches(list(dict.fromkeys(sort_of(op) for op in track.ops)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8.5)
+    names = [handle.get_label() for handle in handles]
+    fitting_legend(figure, handles, names, "outside lower center")
     return figure
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,7 @@ SETTINGS: dict[Any, Any] = {
 }
 SUFFIXES = ("png", "svg", "pdf")
 DPI = 200
+MOST_COLUMNS = 4  # of a legend
 
 
 @contextmanager
@@ -101,6 +102,22 @@ def canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list[
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, [figure.add_subplot(1, columns, n + 1) for n in range(columns)]
+
+
+def fitting_legend(
+    figure: Figure, handles: Sequence[Any], names: Sequence[str], where: str
+) -> None:
+    """A legend outside the axes, with as many columns as fit into the figure's width."""
+    for columns in range(min(MOST_COLUMNS, len(names)), 0, -1):
+        legend = figure.legend(
+            handles, names, loc=where, ncols=columns, fontsize=8.5, handlelength=1.8,
+            columnspacing=1.2, borderaxespad=0.3,
+        )  # fmt: skip
+        figure.canvas.draw()
+        box = legend.get_window_extent()
+        if columns == 1 or box.width <= 0.98 * figure.bbox.width:
+            return
+        legend.remove()
 
 
 def plain_log_ticks(axes: Axes, which: str, unit: str = "") -> None:
