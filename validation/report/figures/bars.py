@@ -75,9 +75,9 @@ def _bar(
         left += width
     end = left
     if answer.range_s is not None:
-        low, high = (value / unit for value in answer.range_s)
-        axes.errorbar(left, row, xerr=[[left - low], [high - left]], **WHISKERS)
-        end = high
+        low, step, high = (v / unit for v in (answer.range_s[0], answer.step_s, answer.range_s[1]))
+        axes.errorbar(step, row, xerr=[[step - low], [high - step]], **WHISKERS)
+        end = max(left, high)
     axes.text(end, row, f" {seconds(answer.step_s)}", va="center", fontsize=9)
 
 
