@@ -105,6 +105,7 @@ def test_labels_have_every_key_that_differs_and_none_that_does_not() -> None:
 def test_whiskers_reach_from_the_low_to_the_high_end_of_a_steps_range() -> None:
     """A step of 3 s within 2.5 and 4 s, and one whose range is not known."""
     with drawing():
+        axes: Any
         (axes,) = breakdown([ranged(3.0, 2.5, 4.0), made(step_s=3.0, plan_string="z=2")]).axes
     (whisker,) = [segment for lines in axes.collections for segment in lines.get_segments()]
     assert [tuple(point) for point in whisker] == [(2.5, 0.0), (4.0, 0.0)]
@@ -128,7 +129,8 @@ def test_a_legend_has_as_many_columns_as_fit(length: int) -> None:
         names = [f"{number}" * length for number in range(6)]
         fitting_legend(figure, [Patch() for _ in names], names, "outside upper right")
         figure.canvas.draw()
-        (legend,) = figure.legends
+        legend: Any = figure.legends[0]
+        assert len(figure.legends) == 1
         assert legend.get_window_extent().x0 >= 0
         assert legend.get_window_extent().width <= figure.bbox.width
         assert (length > 5) == (legend._ncols < 4)

@@ -7,13 +7,21 @@ from dataclasses import replace
 
 from validation.report.answers import Answers
 from validation.report.facts import facts_of
+from validation.report.figures.drawn_step import Scene
+from validation.report.figures.labels import labels
 from validation.report.figures.scaling_figures import seconds
+from validation.report.figures.side_by_side import differences
+from validation.report.figures.side_by_side import side_by_side as drawn_aside
+from validation.report.figures.timeline_data import key_of, timeline_data
 from validation.report.findings import Finding
 from validation.report.headline import headline, question_of
-from validation.report.page import Section
+from validation.report.page import Drawing, PageTable, Player, Section
 from validation.report.ranking import ranked
 from validation.report.read_prediction import Answer
-from validation.report.sections import failures_of, predictions
+from validation.report.sections import failures_of, micro_batches_of, predictions
+
+ALIGNED = "Both steps from their begin, on one axis of time."
+ASIDE = 2  # ranks of each step that are drawn side by side
 
 
 def questions_of(answers: Answers) -> list[Answers]:
@@ -82,3 +90,27 @@ def runner_up(about: Answer | None, groups: Sequence[Answers]) -> Answer | None:
 
 def _differ(one: Answer, other: Answer) -> bool:
     return one.command != other.command
+
+
+def side_by_side(scenes: Sequence[Scene]) -> Section:
+    """Two plans of one question: what differs, and their timelines on one axis of time."""
+    first, second = (scene.answer for scene in scenes)
+    names = labels([first, second])
+    rows = [("plan", first.plan, second.plan), *differences(first, second)]
+    parts = [
+        f"{' '.join(name.split())}: drawn with {micro_batches_of(scene)}."
+        for scene, name in zip(scenes, names, strict=True)
+        if not scene.is_whole
+    ]
+    data = [timeline_data(scene) for scene in scenes]
+    names = [" ".join(name.split()) for name in names]
+    player = Player("beside", range(len(scenes)), key_of(data), ASIDE, names)
+    columns = ("", *names)
+    return Section(
+        "side-by-side",
+        "Two plans side by side",
+        ["The answer, and the best of the other plans for the same question that fit.", *parts],
+        [Drawing("side-by-side", drawn_aside(scenes, names), ALIGNED, still=True)],
+        [PageTable(columns, rows, left=1)],
+        player=player,
+    )

@@ -14,11 +14,8 @@ from validation.report.figures import step_figures as scene_figures
 from validation.report.figures.bars import MOST_BARS, breakdown
 from validation.report.figures.drawn_step import MOST_RANKS, Scene
 from validation.report.figures.efficiency import efficiency, reach_of
-from validation.report.figures.labels import labels
 from validation.report.figures.lines import OTHERS, ladders_of, scaling_lines, where
 from validation.report.figures.scaling_figures import seconds
-from validation.report.figures.side_by_side import differences
-from validation.report.figures.side_by_side import side_by_side as drawn_aside
 from validation.report.figures.timeline_data import key_of, timeline_data
 from validation.report.findings import MEASURES, Ladder
 from validation.report.page import Drawing, PageTable, Player, Section
@@ -34,8 +31,6 @@ LEAST_POINTS = 3  # of a scatter
 STILL = "The whole step, and some ops close up."
 WHISKERS = " Lines at the ends of bars are the range of 8 of 10 such steps."
 SCATTER = "The step against the peak memory per device; points that do not fit are hollow."
-ALIGNED = "Both steps from their begin, on one axis of time."
-ASIDE = 2  # ranks of each step that are drawn side by side
 MEMORY = "What one rank holds, by part, and what its device has."
 LINKS = "A node with its links and NICs, and how busy every sort of link is."
 NOMINAL = (
@@ -201,34 +196,10 @@ def weak_scaling(ladders: Mapping[str, Sequence[Rung]]) -> Section | None:
     return Section("weak-scaling", "Weak scaling", texts, drawings, [table])
 
 
-def side_by_side(scenes: Sequence[Scene]) -> Section:
-    """Two plans of one question: what differs, and their timelines on one axis of time."""
-    first, second = (scene.answer for scene in scenes)
-    names = labels([first, second])
-    rows = [("plan", first.plan, second.plan), *differences(first, second)]
-    parts = [
-        f"{' '.join(name.split())}: drawn with {_micro_batches(scene)}."
-        for scene, name in zip(scenes, names, strict=True)
-        if not scene.is_whole
-    ]
-    data = [timeline_data(scene) for scene in scenes]
-    names = [" ".join(name.split()) for name in names]
-    player = Player("beside", range(len(scenes)), key_of(data), ASIDE, names)
-    columns = ("", *names)
-    return Section(
-        "side-by-side",
-        "Two plans side by side",
-        ["The answer, and the best of the other plans for the same question that fit.", *parts],
-        [Drawing("side-by-side", drawn_aside(scenes, names), ALIGNED, still=True)],
-        [PageTable(columns, rows, left=1)],
-        player=player,
-    )
-
-
 def simulated(scene: Scene, *, named: bool = False) -> list[Section]:
     """Timeline, memory and links of one step, whose plan is told of if `named`."""
     plan, whole = scene.prediction.plan, scene.is_whole
-    drawn = f"Drawn with {_micro_batches(scene)}, which take {seconds(scene.step_s)}."
+    drawn = f"Drawn with {micro_batches_of(scene)}, which take {seconds(scene.step_s)}."
     part = [] if whole else [drawn]
     alike = _alike(len(scene.tracks), len(scene.step.times), plan.grid.ranks)
     which = [f"{_step_of(scene.answer)}."] if named else []
@@ -248,7 +219,8 @@ def simulated(scene: Scene, *, named: bool = False) -> list[Section]:
     ]
 
 
-def _micro_batches(scene: Scene) -> str:
+def micro_batches_of(scene: Scene) -> str:
+    """How many of the step's micro-batches are drawn, in words."""
     return f"{scene.shown.micro_batches:,} of {scene.prediction.plan.micro_batches:,} micro-batches"
 
 

@@ -20,7 +20,7 @@ from validation.report.figures.timeline_data import timeline_data
 from validation.report.headline import headline
 from validation.report.noise_section import variability
 from validation.report.page import Page, Section, html
-from validation.report.questions import question_sections, questions_of, runner_up
+from validation.report.questions import question_sections, questions_of, runner_up, side_by_side
 from validation.report.read_prediction import Answer
 from validation.report.words import several
 from validation.weak_scaling import Rung
@@ -82,7 +82,7 @@ def _page(
         sections.scaling(answers),
         sections.weak_scaling(ladders),
         None if apart else sections.predictions(answers, answer),
-        sections.side_by_side(scenes) if rival else None,
+        side_by_side(scenes) if rival else None,
         *(sections.simulated(scene, named=len(answers.predictions) > 1) if scene else []),
         Section("not-drawn", "Not drawn", [missing]) if missing else None,
         *_made_by(answers, ladders),
