@@ -99,14 +99,18 @@ def test_buttons_zoom_and_move(opened: Any) -> None:
     assert shown_ns(opened) == (0, whole)
 
 
-def test_the_wheel_zooms_where_the_pointer_is(opened: Any) -> None:
+def test_the_wheel_zooms_where_the_pointer_is_with_ctrl_and_scrolls_without(opened: Any) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+    from selenium.webdriver.common.keys import Keys
 
     canvas = canvas_of(opened)
     _, whole = shown_ns(opened)
     origin = ScrollOrigin.from_element(canvas, canvas.size["width"] // 4, 0)
     ActionChains(opened).scroll_from_origin(origin, 0, -120).perform()
+    assert shown_ns(opened) == (0, whole)
+    keys = ActionChains(opened).key_down(Keys.CONTROL).scroll_from_origin(origin, 0, -120)
+    keys.key_up(Keys.CONTROL).perform()
     begin, end = shown_ns(opened)
     assert end - begin == pytest.approx(0.8 * whole, rel=1e-6)
     assert begin > whole - end  # more is cut off on the far side
@@ -122,6 +126,22 @@ def test_dragging_zooms_to_what_was_dragged_over(opened: Any) -> None:
     begin, end = shown_ns(opened)
     assert 0.05 * whole < end - begin < 0.2 * whole
     assert begin > 0.4 * whole
+
+
+def test_w_a_s_and_d_zoom_and_move_under_the_pointer(opened: Any) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    canvas = canvas_of(opened)
+    _, whole = shown_ns(opened)
+    ActionChains(opened, duration=20).move_to_element(canvas).send_keys("w").perform()
+    begin, end = shown_ns(opened)
+    assert end - begin == pytest.approx(whole / 2)
+    ActionChains(opened).send_keys("d").perform()
+    assert shown_ns(opened)[0] == pytest.approx(begin + whole / 8)
+    ActionChains(opened).send_keys("a").perform()
+    assert shown_ns(opened)[0] == pytest.approx(begin)
+    ActionChains(opened).send_keys("s").perform()
+    assert shown_ns(opened) == (0, whole)
 
 
 def test_hovering_names_an_op_its_bytes_and_its_links(opened: Any) -> None:
@@ -158,6 +178,7 @@ def test_nothing_is_wider_than_the_window(width: int, opened: Any) -> None:
     needed, given = opened.execute_script(script)
     assert needed <= given
     narrow = (
-        "return Math.min(...[...document.querySelectorAll('figure svg')].map(s => s.clientWidth));"
+        "const all = [...document.querySelectorAll('figure:not(.still) svg')];"
+        "return Math.min(...all.map(s => s.clientWidth));"
     )
     assert opened.execute_script(narrow) > 400

@@ -138,7 +138,8 @@ def test_a_studys_page_has_its_title_command_and_training(tmp_path: Path) -> Non
     assert "best first: most model FLOP/s per device" in said
     page = page_of(folder / "results.jsonl")
     assert "How deep may it be?" in page
-    assert "Which of 2 predicted steps has the most model FLOP/s per device, and fits?" in page
+    assert "Which of 2 predicted steps of tiny-1m on 16 devices of frontier with" in page
+    assert "has the most model FLOP/s per device, and fits?" in page
     assert f"simgpt sweep {tmp_path / 'study.toml'} -o {folder}" in page
     assert "training on 1 B tokens, without a break" in page
     assert "\ndays\n" in page
@@ -154,7 +155,9 @@ def test_the_json_of_sweeps_is_read_as_their_rows_are(tmp_path: Path) -> None:
     by_words = answered(tmp_path / "p.json", *ours, "--plan", "data=rest", "--sweep", "z=2,4")
     kept, told = read_answers([folder]), read_answers([tmp_path / "s.json"])
     assert {a.command for a in kept.predictions} == {a.command for a in told.predictions}
-    assert headline(told, {}).question.startswith("Which of 2 predicted steps has the shortest")
+    question = headline(told, {}).question
+    assert question.startswith("Which of 2 predicted steps of tiny-1m on 16 devices of frontier")
+    assert question.endswith("has the shortest step, and fits?")
     assert headline(told, {}).study == "How deep may it be?"
     found = read_answers([by_words])
     assert labels(found.predictions) in (["z=2", "z=4"], ["z=4", "z=2"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
@@ -10,7 +11,8 @@ from validation.report.page import PageTable
 from validation.report.read_prediction import Answer
 from validation.report.words import gib, hours, percent
 
-MOST_ROWS = 200
+MOST_ROWS = 1000
+RANGE = "8 of 10 such steps"
 NO_POWER = "not known: the machine's file says nothing of power"
 DAY_S = 86_400
 Column = tuple[str, Callable[[Answer], str]]
@@ -20,6 +22,7 @@ def facts_of(answer: Answer, *, step: bool) -> list[tuple[str, str]]:
     """What stands under the answer; with `step`, the step's time too."""
     fits = "fits" if answer.fits else "does not fit"
     own = [("one step", seconds(answer.step_s))] if step else []
+    own += [(RANGE, range_words(answer))] if answer.range_s else []
     rate = format_quantity(answer.flops_per_s / answer.devices, "FLOP/s")
     return [
         *own,
@@ -33,6 +36,11 @@ def facts_of(answer: Answer, *, step: bool) -> list[tuple[str, str]]:
         *_costs(answer),
         *_training(answer),
     ]
+
+
+def range_words(answer: Answer) -> str:
+    """Within which a step is expected: `3.86 s to 5.33 s`."""
+    return " to ".join(seconds(value) for value in answer.range_s or ())
 
 
 def _costs(answer: Answer) -> list[tuple[str, str]]:
@@ -96,7 +104,37 @@ def table_of(found: Sequence[Answer]) -> PageTable:
     above = [found[0].model] if shared[0] else []
     above += [f"on {found[0].machine}"] if shared[1] else []
     names = [name for name, _ in columns]
-    return PageTable(names, rows, left=len(words), caption=" ".join(above))
+    shown = found[:MOST_ROWS]
+    values = {name: [value(answer) for answer in shown] for name, value in VALUES.items()}
+    values = {name: values[name] for name in names if name in values}
+    return PageTable(names, rows, len(words), " ".join(above), values, list(map(point_of, shown)))
+
+
+# What rows are sorted by, where their words do not tell it; unknown values come last.
+VALUES: dict[str, Callable[[Answer], float]] = {
+    "devices": lambda a: a.devices,
+    "batch": lambda a: a.batch,
+    "step": lambda a: a.step_s,
+    "tokens/s": lambda a: a.tokens_per_s,
+    "days": lambda a: a.training.get("time_s") or math.inf,
+    "node-hours": lambda a: a.training.get("node_s") or math.inf,
+    "MWh": lambda a: a.training.get("energy_j") or math.inf,
+    "HFU": lambda a: a.hfu,
+    "efficiency": lambda a: math.inf if a.efficiency is None else a.efficiency,
+    "peak memory": lambda a: a.peak_bytes,
+}
+
+
+def point_of(answer: Answer) -> dict[str, str]:
+    """What a page's scatter draws of an answer: seconds, bytes, and whether it fits."""
+    low, high = answer.range_s or (answer.step_s, answer.step_s)
+    return {
+        "x": f"{answer.step_s:.6g}",
+        "y": f"{answer.peak_bytes}",
+        "room": f"{answer.capacity_bytes}",
+        "low": f"{low:.6g}",
+        "high": f"{high:.6g}",
+    }
 
 
 def _numbers(found: Sequence[Answer]) -> list[Column]:

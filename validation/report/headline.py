@@ -57,6 +57,15 @@ def headline(answers: Answers, ladders: Mapping[str, Sequence[Rung]]) -> Headlin
     return _measured(answers, ladders)
 
 
+Question = tuple[str, str, int, int]
+
+
+def question_of(answer: Answer) -> Question:
+    """Model, machine, devices and batch; what was changed of model and machine is left out."""
+    model, machine = (name.partition(" with ")[0] for name in (answer.model, answer.machine))
+    return model, machine, answer.devices, answer.batch
+
+
 def _one(answer: Answer) -> Headline:
     question = (
         f"How long does one training step of {answer.model} take on {_where(answer)}, "
@@ -129,10 +138,21 @@ def _best(finding: Finding) -> Headline:
     if len(finding.answers) == 1 and best is not None:
         only = _one(best)
         return Headline(only.question, only.answer, only.sentence, best, title)
-    question = f"Which of {len(finding.answers):,} predicted steps has the {measure}, and fits?"
+    steps = f"{len(finding.answers):,} predicted steps{_shared(finding.answers)}"
+    question = f"Which of {steps} has the {measure}, and fits?"
     if best is None:
         return Headline(question, "None fits", "", finding.answers[0], title)
     return Headline(question, _value(finding.measure, best), _of(best), best, title)
+
+
+def _shared(found: Sequence[Answer]) -> str:
+    """The one question that all steps answer, in words; nothing where there are several."""
+    questions = {question_of(answer) for answer in found}
+    if len(questions) > 1:
+        return ""
+    model, machine, devices, batch = questions.pop()
+    where = f"{several(devices, 'device')} of {machine}"
+    return f" of {model} on {where} with a batch of {several(batch, 'sequence')}"
 
 
 def _measured(answers: Answers, ladders: Mapping[str, Sequence[Rung]]) -> Headline:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from validation.report.answer_files import Reader
+from validation.report.answer_files import Reader, ReportError
 from validation.report.provenance import Asked, asked_of, named, shown, without_usual_variant
 
 WHY_ROWS = {
@@ -30,6 +30,8 @@ class Answer:
     it is not known, as has `training`, what training on so many tokens takes. `efficiency` is that
     of a rung of a scaling study, `why` is what `simgpt why` found besides, or empty, `variability`
     what steps with noise were like, or empty, and `label` is what a search calls the plan.
+    `range_s` is within which the step is expected, from low to high (simulator/step_range.py), or
+    None where the file does not say it.
     """
 
     origin: str
@@ -53,6 +55,7 @@ class Answer:
     training: Mapping[str, float | None]
     efficiency: float | None
     label: str
+    range_s: tuple[float, float] | None = None
 
     @property
     def fits(self) -> bool:
@@ -94,7 +97,18 @@ def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> 
         training=_training(of) if isinstance(document.get("training"), dict) else {},
         efficiency=_efficiency(document.get("scaling"), origin),
         label=label,
+        range_s=_range(of) if document.get("low_step_s") is not None else None,
     )
+
+
+def _range(of: Reader) -> tuple[float, float]:
+    low, step, high = (of.positive(key) for key in ("low_step_s", "step_s", "high_step_s"))
+    if not low <= step <= high:
+        raise ReportError(
+            f"{of.origin}: step_s = {step:.6g} should lie between low_step_s = {low:.6g} and "
+            f"high_step_s = {high:.6g}"
+        )
+    return low, high
 
 
 def _training(of: Reader) -> Mapping[str, float | None]:

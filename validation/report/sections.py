@@ -12,12 +12,13 @@ from validation.report.figures import link_figures
 from validation.report.figures import scaling_figures as figures
 from validation.report.figures import step_figures as scene_figures
 from validation.report.figures.bars import MOST_BARS, breakdown
-from validation.report.figures.drawn_step import Scene
+from validation.report.figures.drawn_step import MOST_RANKS, Scene
 from validation.report.figures.efficiency import efficiency, reach_of
 from validation.report.figures.lines import OTHERS, ladders_of, scaling_lines, where
 from validation.report.figures.scaling_figures import seconds
+from validation.report.figures.timeline_data import key_of, timeline_data
 from validation.report.findings import MEASURES, Ladder
-from validation.report.page import Drawing, PageTable, Section
+from validation.report.page import Drawing, PageTable, Player, Section
 from validation.report.ranking import USUAL, chosen, is_climbed, ranked
 from validation.report.read_prediction import Answer
 from validation.report.words import gib, percent, several
@@ -26,7 +27,10 @@ from validation.weak_scaling import Rung
 MOST_FAILURES = 30
 PLANS = 10
 SAME = 1e-6
-STILL = "The same for print: the whole step, and some ops close up."
+LEAST_POINTS = 3  # of a scatter
+STILL = "The whole step, and some ops close up."
+WHISKERS = " Lines at the ends of bars are the range of 8 of 10 such steps."
+SCATTER = "The step against the peak memory per device; points that do not fit are hollow."
 MEMORY = "What one rank holds, by part, and what its device has."
 LINKS = "A node with its links and NICs, and how busy every sort of link is."
 NOMINAL = (
@@ -35,8 +39,9 @@ NOMINAL = (
 )
 
 
-def predictions(answers: Answers, about: Answer | None) -> Section | None:
-    """All predictions in a table, and bars of where their steps go."""
+def predictions(answers: Answers, about: Answer | None, prefix: str = "") -> Section | None:
+    """All predictions in a table, and bars of where their steps go; names of figures start with
+    the prefix."""
     found = ranked(answers)
     if not found:
         return None
@@ -53,11 +58,23 @@ def predictions(answers: Answers, about: Answer | None) -> Section | None:
     explained = any(answer.why for answer in found)
     later = answers.findings if explained else answers.findings[1:]
     texts += [each.proof[0] for each in later if each.proof]
-    bold = "; the answer is in bold." if len(bars) > 1 and about else "."
-    figure = breakdown(bars, found, about)
-    drawing = Drawing("breakdown", figure, f"What a step goes to{bold}")
-    tables = [table_of(rows), *_failures(answers.failures)]
-    return Section("predictions", "Where the step goes", texts, [drawing], tables)
+    tables = [table_of(rows), *failures_of(answers.failures)]
+    drawings = _drawings(bars, found, about, f"{prefix}-" if prefix else "")
+    return Section("predictions", "Where the step goes", texts, drawings, tables)
+
+
+def _drawings(
+    bars: Sequence[Answer], found: Sequence[Answer], about: Answer | None, prefix: str
+) -> list[Drawing]:
+    """The bars, and step time against memory where there are points enough."""
+    bold = "; the answer is in bold" if len(bars) > 1 and about else ""
+    ranged = any(answer.range_s for answer in bars)
+    words = f"What a step goes to{bold}.{WHISKERS if ranged else ''}"
+    drawings = [Drawing(f"{prefix}breakdown", breakdown(bars, found, about), words)]
+    if len(found) >= LEAST_POINTS:
+        figure = figures.scatter(found, about)
+        drawings.append(Drawing(f"{prefix}scatter", figure, SCATTER, 700, still=True))
+    return drawings
 
 
 def _order(answers: Answers, found: Sequence[Answer]) -> list[str]:
@@ -74,7 +91,8 @@ def _order(answers: Answers, found: Sequence[Answer]) -> list[str]:
     return [f"Best first: {MEASURES[measure]}.{last}"]
 
 
-def _failures(failures: Sequence[tuple[str, str]]) -> list[PageTable]:
+def failures_of(failures: Sequence[tuple[str, str]]) -> list[PageTable]:
+    """The points of sweeps that have no answer, each with the reason."""
     if not failures:
         return []
     caption = f"{several(len(failures), 'point')} of the sweep without an answer"
@@ -178,30 +196,42 @@ def weak_scaling(ladders: Mapping[str, Sequence[Rung]]) -> Section | None:
     return Section("weak-scaling", "Weak scaling", texts, drawings, [table])
 
 
-def simulated(scene: Scene) -> list[Section]:
-    """Timeline, memory and links of one step."""
+def simulated(scene: Scene, *, named: bool = False) -> list[Section]:
+    """Timeline, memory and links of one step, whose plan is told of if `named`."""
     plan, whole = scene.prediction.plan, scene.is_whole
-    shown = f"{scene.shown.micro_batches:,} of {plan.micro_batches:,} micro-batches"
-    part = [] if whole else [f"Drawn with {shown}, which take {seconds(scene.step_s)}."]
+    drawn = f"Drawn with {micro_batches_of(scene)}, which take {seconds(scene.step_s)}."
+    part = [] if whole else [drawn]
     alike = _alike(len(scene.tracks), len(scene.step.times), plan.grid.ranks)
-    texts = [*part, *_op_by_op(scene), alike]
+    which = [f"{_step_of(scene.answer)}."] if named else []
+    texts = [*which, *part, *_op_by_op(scene), alike]
     curve = scene_figures.memory(scene.memory, scene.step_s, scene.answer.capacity_bytes)
     still, memory, links = (
-        Drawing("timeline", scene_figures.timeline(scene), STILL),
+        Drawing("timeline", scene_figures.timeline(scene), STILL, still=True),
         Drawing("memory", curve, MEMORY),
         Drawing("links", link_figures.link_load(scene), LINKS, 980),
     )
+    player = Player("player", [0], key_of([timeline_data(scene)]), MOST_RANKS)
     reach = PageTable(("groups over", "reach and links"), list(scene.links.items()), left=2)
     return [
-        Section("timeline", "Timeline", texts, [still], timeline=True),
-        Section("memory", "Memory over time", [*part, *_peak(scene)], [memory]),
-        Section("links", "Links", [*part, NOMINAL], [links], [reach]),
+        Section("timeline", "Timeline", texts, [still], player=player),
+        Section("memory", "Memory over time", [*which, *part, *_peak(scene)], [memory]),
+        Section("links", "Links", [*which, *part, NOMINAL], [links], [reach]),
     ]
+
+
+def micro_batches_of(scene: Scene) -> str:
+    """How many of the step's micro-batches are drawn, in words."""
+    return f"{scene.shown.micro_batches:,} of {scene.prediction.plan.micro_batches:,} micro-batches"
 
 
 def _peak(scene: Scene) -> list[str]:
     peak = scene.prediction.memory
     return [] if scene.is_whole else [f"The whole step's peak is {gib(peak.peak_bytes)}."]
+
+
+def _step_of(answer: Answer) -> str:
+    where = f"{several(answer.devices, 'device')} of {answer.machine}"
+    return f"Step of {answer.model} on {where}, split {answer.plan}"
 
 
 def _op_by_op(scene: Scene) -> list[str]:

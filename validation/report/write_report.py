@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from validation.report.figures.timeline_data import timeline_data
 from validation.report.headline import headline
 from validation.report.noise_section import variability
 from validation.report.page import Page, Section, html
+from validation.report.questions import question_sections, questions_of, runner_up, side_by_side
 from validation.report.read_prediction import Answer
 from validation.report.words import several
 from validation.weak_scaling import Rung
@@ -68,15 +69,21 @@ def _page(
     head = headline(answers, ladders)
     answer = head.about
     scene, missing = _scene(answer, progress)
+    groups = questions_of(answers)
+    rival, _ = _scene(runner_up(answer, groups) if scene else None, progress)
+    scenes = [each for each in (scene, rival) if each]
     progress("drawing")
+    apart = question_sections(answers, groups) if len(groups) > 1 else []
     found = [
+        *apart,
         sections.reasons(answer.why) if answer else None,
         variability([answer, *answers.predictions]),
         sections.measured(answers.pairs),
         sections.scaling(answers),
         sections.weak_scaling(ladders),
-        sections.predictions(answers, answer),
-        *(sections.simulated(scene) if scene else []),
+        None if apart else sections.predictions(answers, answer),
+        side_by_side(scenes) if rival else None,
+        *(sections.simulated(scene, named=len(answers.predictions) > 1) if scene else []),
         Section("not-drawn", "Not drawn", [missing]) if missing else None,
         *_made_by(answers, ladders),
     ]
@@ -89,9 +96,19 @@ def _page(
         sentence=head.sentence,
         facts=facts_of(answer, step=step) if answer else (),
         sections=[section for section in found if section is not None],
-        timeline=timeline_data(scene) if scene else {},
+        steps=[timeline_data(each) for each in scenes],
     )
+    page = _overview(page, apart) if apart else page
     return page, missing
+
+
+def _overview(page: Page, apart: Sequence[Section]) -> Page:
+    """The page of several questions: its head has all of them with their answers."""
+    questions = [section for section in apart if section.answer]
+    title = f"Answers to {len(questions)} questions"
+    contents = [(each.anchor, each.title, each.answer) for each in questions]
+    return replace(page, study="", question=title, answer="", sentence="", facts=(),
+                   contents=contents)  # fmt: skip
 
 
 def _scene(answer: Answer | None, progress: Progress) -> tuple[Scene | None, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation.report.figures.labels import labels
 from validation.report.figures.scaling_figures import seconds, shorter, time_unit
-from validation.report.figures.style import GREY, canvas, look_of
+from validation.report.figures.style import GREY, INK, canvas, fitting_legend, look_of
 from validation.report.read_prediction import Answer
 
 if TYPE_CHECKING:
@@ -19,6 +19,12 @@ WHITE = "#FFFFFF"
 FAINT = 0.45  # of the colours: what the bar of a plan that does not fit has
 LEAST_SHARE = 0.004  # of a bar: less is drawn together as "rest"
 NAMES = {"pipe": "waiting for other stages", "compute": "compute", "optimizer": "optimizer"}
+
+
+# The range within which a step is expected, as a line with ends at the end of its bar.
+WHISKERS: dict[str, Any] = {
+    "color": INK, "linewidth": 1.0, "capsize": 3.0, "capthick": 1.0, "zorder": 4,
+}  # fmt: skip
 
 
 def name_of(part: str) -> str:
@@ -47,7 +53,7 @@ def breakdown(
     axes.margins(x=0.1)
     axes.set_xlabel(f"one step, {word}")
     axes.grid(axis="x")
-    _legend_above(axes, 4)
+    _legend_above(figure, axes)
     return figure
 
 
@@ -67,7 +73,12 @@ def _bar(
                   edgecolor="white" if colour != WHITE else GREY, linewidth=0.5,
                   label=_label(parts))  # fmt: skip
         left += width
-    axes.text(left, row, f" {seconds(answer.step_s)}", va="center", fontsize=9)
+    end = left
+    if answer.range_s is not None:
+        low, step, high = (v / unit for v in (answer.range_s[0], answer.step_s, answer.range_s[1]))
+        axes.errorbar(step, row, xerr=[[step - low], [high - step]], **WHISKERS)
+        end = max(left, high)
+    axes.text(end, row, f" {seconds(answer.step_s)}", va="center", fontsize=9)
 
 
 def _fainter(colour: str) -> tuple[float, ...]:
@@ -111,9 +122,8 @@ def _width(answer: Answer, part: str) -> float:
     return sum(value for value in answer.breakdown_s.values() if value < least)
 
 
-def _legend_above(axes: Axes, columns: int) -> None:
+def _legend_above(figure: Figure, axes: Axes) -> None:
     unique: dict[str, Any] = {}
     for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
         unique.setdefault(name, handle)  # the first bar's, since the last ones may be faint
-    axes.legend(unique.values(), unique.keys(), loc="lower left", bbox_to_anchor=(0, 1.0),
-                ncols=columns, fontsize=8.5, handlelength=1.8, columnspacing=1.2)  # fmt: skip
+    fitting_legend(figure, list(unique.values()), list(unique), "outside upper right")

@@ -16,6 +16,7 @@ FILE = "from"
 FIRST, LAST = ("model", "devices", "machine"), ("batch", FILE)
 HOW = ("placement", "compute")
 PLANS = 3  # the rank of a plan's parts
+FOLLOWS = ("data", *LAST)  # left out where the keys before tell all answers apart
 PLAN = tuple(field.name for field in fields(Plan))
 USUAL = {
     field.name: str(field.default).lower()
@@ -26,7 +27,7 @@ USUAL = {
 
 def labels(answers: Sequence[Answer], among: Sequence[Answer] = ()) -> list[str]:
     """For each answer the parts that tell it from the others, in lines. What all share is left out,
-    and of the plan what tells no more apart, as the data parallelism that follows from the rest.
+    and so is the data parallelism where it follows from the rest.
 
     Where the answers are some `among` more, what all of those share is left out. The file is named
     only where it is needed to tell the answers themselves apart.
@@ -35,8 +36,8 @@ def labels(answers: Sequence[Answer], among: Sequence[Answer] = ()) -> list[str]
     every = [_traits(answer) for answer in among] or traits
     telling: list[str] = []
     keys = dict.fromkeys(key for each in every for key in each)
-    for key in sorted(keys, key=_rank):
-        before = telling if _rank(key) >= PLANS else []
+    for key in sorted(keys, key=_place):  # those that may follow from others last
+        before = telling if key in FOLLOWS else []
         told = traits if key == FILE else every
         if _classes(told, [*before, key]) > _classes(told, before):
             telling.append(key)
@@ -68,6 +69,11 @@ def _rank(key: str) -> int:
     """Changes of the model and the machine, which only some have, come before the plan."""
     ranks = {FIRST: 0, LAST: 4, HOW: 2, PLAN: PLANS}
     return next((rank for keys, rank in ranks.items() if key in keys), 1)
+
+
+def _place(key: str) -> tuple[bool, int, int]:
+    """Where a key stands: by its rank, keys of a plan as a plan has them."""
+    return key in FOLLOWS, _rank(key), PLAN.index(key) if key in PLAN else 0
 
 
 def _words(traits: Mapping[str, str], telling: Sequence[str]) -> str:

@@ -22,6 +22,9 @@ PUBLISHED: dict[str, Any] = {
     "color": RED, "marker": "D", "markersize": 7, "markerfacecolor": "none",
     "markeredgewidth": 1.6, "linestyle": "none",
 }  # fmt: skip
+RING: dict[str, Any] = {
+    "color": RED, "marker": "o", "markersize": 10, "markerfacecolor": "none", "linestyle": "none",
+}  # fmt: skip
 # How a legend that lines may pass behind stays legible.
 OVER_LINES: dict[str, Any] = {
     "frameon": True, "facecolor": "white", "edgecolor": "none", "framealpha": 0.85,
@@ -82,6 +85,22 @@ def scaling(lines: Mapping[str, Sequence[Answer]]) -> Figure:
     for axes in (left, right):
         device_axis(axes, sorted({a.devices for line in lines.values() for a in line}))
     right.legend(fontsize=8.5, **OVER_LINES)
+    return figure
+
+
+def scatter(found: Sequence[Answer], about: Answer | None = None) -> Figure:
+    """The step of each answer against its peak memory; a ring around the answer."""
+    figure, (axes,) = canvas(7.0, 4.2)
+    word, unit = time_unit(max(answer.step_s for answer in found))
+    for fits, face in ((True, BLUE), (False, "none")):
+        own = [answer for answer in found if answer.fits is fits]
+        axes.scatter([a.step_s / unit for a in own], [a.peak_bytes / 2**30 for a in own], s=24,
+                     facecolor=face, edgecolor=BLUE, linewidth=0.8, zorder=3)  # fmt: skip
+    if about in found and about is not None:
+        axes.plot(about.step_s / unit, about.peak_bytes / 2**30, **RING)
+    axes.set_xlabel(f"one step, {word}")
+    axes.set_ylabel("peak memory per device, GiB")
+    axes.grid(visible=True)
     return figure
 
 

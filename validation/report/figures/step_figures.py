@@ -11,7 +11,17 @@ import numpy as np
 from topologies.files.units import format_quantity
 from validation.report.figures.drawn_step import MemoryCurve, Scene, Track
 from validation.report.figures.scaling_figures import seconds, time_unit
-from validation.report.figures.style import BLUE, GREY, INK, ORANGE, RED, ROLES, canvas, look_of
+from validation.report.figures.style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    RED,
+    ROLES,
+    canvas,
+    fitting_legend,
+    look_of,
+)
 from workload.op import ATTENTIONS, COMPUTE, HOST, STEP, Op
 
 if TYPE_CHECKING:
@@ -47,7 +57,7 @@ def timeline(scene: Scene) -> Figure:
     figure.clear()
     above, below = figure.subplots(2, 1, height_ratios=[1.15, 1])
     word, unit = time_unit(scene.step_s)
-    _binned(above, track, streams, scene.step_s, unit)
+    binned(above, track, streams, scene.step_s, unit)
     above.set_title(f"Rank {track.rank}: the whole step, as shares of {BINS} equal times")
     begin, end = _close_up(track)
     _spans(below, track, streams, (begin, end), unit)
@@ -56,8 +66,9 @@ def timeline(scene: Scene) -> Figure:
         axes.set_yticks([n + 0.5 for n in range(len(streams))], streams)
         axes.set_ylim(len(streams), 0)
     below.set_xlabel(f"{word} after the step's begin")
-    handles = _patches(list(dict.fromkeys(sort_of(op) for op in track.ops)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8.5)
+    handles = patches_of(list(dict.fromkeys(sort_of(op) for op in track.ops)))
+    names = [handle.get_label() for handle in handles]
+    fitting_legend(figure, handles, names, "outside lower center")
     return figure
 
 
@@ -66,7 +77,7 @@ def streams_of(track: Track) -> list[str]:
     return [COMPUTE, *sorted({op.stream for op in track.ops} - {COMPUTE})]
 
 
-def _patches(sorts: Sequence[str]) -> list[Any]:
+def patches_of(sorts: Sequence[str]) -> list[Any]:
     """A patch for every look; collectives that look alike share one."""
     from matplotlib.patches import Patch
 
@@ -91,7 +102,7 @@ def _words(sorts: Sequence[str]) -> str:
     return "between stages" if "pipe" in sorts else f"collectives over {', '.join(sorts)}"
 
 
-def _binned(axes: Axes, track: Track, streams: Sequence[str], step_s: float, unit: float) -> None:
+def binned(axes: Axes, track: Track, streams: Sequence[str], step_s: float, unit: float) -> None:
     """Each stream as stacked shares of every bin, by sort of op."""
     edges = np.linspace(0.0, step_s, BINS + 1)
     for row, stream in enumerate(streams):

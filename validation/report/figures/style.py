@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from topologies.files.writing import figure_bytes, write_whole
 
@@ -24,14 +24,14 @@ GREY, PALE, INK = "#8C8C8C", "#CFCFCF", "#222222"
 LOOKS = {
     "matmul": (BLUE, ""),
     "compute": (BLUE, ""),
-    "attention": (SKY, "..."),
+    "attention": (SKY, ".."),
     "elementwise": (GREEN, "\\\\\\"),
     "optimizer": (YELLOW, "---"),
     "x": (ORANGE, "///"),
     "y": (RED, "xxx"),
     "z": (PINK, "|||"),
     "data": (GREY, "+++"),
-    "pipe": (PALE, "ooo"),
+    "pipe": (PALE, "oo"),
     "idle": ("#FFFFFF", ""),
     "other": (BLACK, ""),
 }
@@ -52,7 +52,7 @@ ROLES = {
     "activations": (GREEN, "\\\\\\"),
     "gathered": (PINK, "|||"),
     "workspace": (GREY, "+++"),
-    "host": (PALE, "ooo"),
+    "host": (PALE, "oo"),
 }
 SETTINGS: dict[Any, Any] = {
     "font.size": 10,
@@ -77,8 +77,17 @@ SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "path",
     "pdf.fonttype": 42,
 }
+Place = Literal["outside upper right", "outside lower center"]
 SUFFIXES = ("png", "svg", "pdf")
 DPI = 200
+OUTLINE, FRACTION = re.compile(r'(?<= d=")[^"]*'), re.compile(r"-?\d+\.\d{3,}")
+PAGE_COLOUR = re.compile(r"((?:fill|stroke): )(#000000|#222222|#444444|#666666|#ffffff|#dddddd)\b")
+# What a page draws in colours of its own, which a dark one turns round.
+PAGE_COLOURS = {
+    "#000000": "--ink", "#222222": "--ink", "#444444": "--soft", "#666666": "--soft",
+    "#ffffff": "--paper", "#dddddd": "--line",
+}  # fmt: skip
+MOST_COLUMNS = 4  # of a legend
 
 
 @contextmanager
@@ -101,6 +110,22 @@ def canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list[
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, [figure.add_subplot(1, columns, n + 1) for n in range(columns)]
+
+
+def fitting_legend(
+    figure: Figure, handles: Sequence[Any], names: Sequence[str], where: Place
+) -> None:
+    """A legend outside the axes, with as many columns as fit into the figure's width."""
+    for columns in range(min(MOST_COLUMNS, len(names)), 0, -1):
+        legend = figure.legend(
+            handles, names, loc=where, ncols=columns, fontsize=8.5, handlelength=1.8,
+            columnspacing=1.2, borderaxespad=0.3,
+        )  # fmt: skip
+        figure.canvas.draw()
+        box = legend.get_window_extent()
+        if columns == 1 or box.width <= 0.98 * figure.bbox.width:
+            return
+        legend.remove()
 
 
 def plain_log_ticks(axes: Axes, which: str, unit: str = "") -> None:
@@ -129,13 +154,21 @@ def look_of(axes: str) -> tuple[str, str]:
 
 
 def as_svg(figure: Figure, prefix: str) -> str:
-    """The figure as an element for a page. Identifiers get a prefix, since a page has several."""
+    """The figure as an element for a page. Identifiers get a prefix, since a page has several; ink
+    and paper are the page's; outlines are rounded to a hundredth of a point, for a small page."""
     text = figure_bytes(figure, "svg", metadata={"Date": None, "Creator": None}).decode("utf-8")
     text = text[text.index("<svg") :]
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     text = re.sub(r'(xlink:href|href)="#', rf'\1="#{prefix}-', text)
     text = re.sub(r"url\(#", f"url(#{prefix}-", text)
+    text = OUTLINE.sub(lambda found: _rounded(found[0]), text)
+    text = PAGE_COLOUR.sub(lambda found: f"{found[1]}var({PAGE_COLOURS[found[2]]})", text)
     return re.sub(r'<svg ([^>]*?)height="[^"]*" ([^>]*?)width="[^"]*"', r"<svg \1\2", text)
+
+
+def _rounded(outline: str) -> str:
+    numbers = FRACTION.sub(lambda found: f"{float(found[0]):.2f}", outline)
+    return " ".join(numbers.split())
 
 
 def write_figure(figure: Figure, folder: Path, name: str) -> list[Path]:

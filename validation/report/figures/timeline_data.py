@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from validation.report.figures.drawn_step import Scene, Track
@@ -32,15 +33,15 @@ def timeline_data(scene: Scene) -> dict[str, Any]:
     return {
         "step_ns": round(scene.step_s * TO_NS),
         "sorts": [{"name": sort, "colour": look_of(sort)[0]} for sort in sorts],
-        "key": _key(sorts),
         "axes": [{"name": each, "links": scene.links.get(each, "")} for each in axes],
         "stages": stages,
         "ranks": [_rank(track) for track in tracks],
     }
 
 
-def _key(sorts: list[str]) -> list[dict[str, str]]:
-    """What each colour stands for; sorts that look alike share it."""
+def key_of(data: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """What each colour of these timelines stands for; sorts that look alike share it."""
+    sorts = list(dict.fromkeys(sort["name"] for each in data for sort in each["sorts"]))
     return [{"name": words, "colour": look[0]} for look, words in looks_of(sorts).items()]
 
 
