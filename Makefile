@@ -12,11 +12,26 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 DEMO_PLAN := z=64,data=rest,recompute=full,overlap=oar+ors+oag
 
+# How `make demo` ends; a test runs the commands.
+define SHOWN
+
+Shown: a published run's step predicted, all of AxoNN's runs predicted beside what was published (HFU), and a
+small GPT trained on two ranks here, its steps beside their prediction from a calibration of this machine.
+
+Next:
+  $(BIN)/simgpt search gpt-5b -m perlmutter -n 64 --batch 256
+  $(BIN)/simgpt why gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
+  $(BIN)/simgpt predict llama-3.1-70b -m 64x8xH100,8xNDR -n 512 --stack megatron-core --plan tp=4,pp=4,dp=rest,mbs=1,sp=true --batch 1024
+endef
+export SHOWN
+
 .PHONY: demo test test-all test-gpu mutants fuzz bench lint format clean
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
+	$(BIN)/simgpt validate axonn
 	$(BIN)/simgpt run tiny-2m --plan data=2,precision=fp32 --ranks 2 --batch 16 --steps 20
+	@echo "$$SHOWN"
 
 test: lint
 	$(PYTEST) -n 2 -m "not gpu and not slow"
