@@ -25,7 +25,7 @@ Next:
 endef
 export SHOWN
 
-.PHONY: demo test test-all test-gpu mutants fuzz bench lint format clean
+.PHONY: demo dist test test-all test-gpu mutants fuzz bench lint format clean
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
@@ -64,6 +64,16 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# What a release is: built, its description checked, and the wheel used where nothing else is.
+dist: $(VENV)/.installed-release
+	rm -rf dist build
+	$(BIN)/python -m build --quiet --outdir dist
+	$(BIN)/twine check --strict dist/*
+	rm -rf build/fresh && $(PYTHON) -m venv build/fresh
+	build/fresh/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build/fresh && bin/simgpt --version && bin/simgpt predict gpt-5b -m frontier -n 512 --batch 512 \
+		--plan z=16,data=rest,recompute=full
+
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -75,6 +85,10 @@ $(VENV)/.installed-run: $(SETUP) | $(BIN)/python
 $(VENV)/.installed-test: $(SETUP) | $(BIN)/python
 	$(INSTALL) -e '.[run,test,cluster]'
 	@touch $@ $(VENV)/.installed-run
+
+$(VENV)/.installed-release: $(SETUP) | $(BIN)/python
+	$(INSTALL) -e '.[release]'
+	@touch $@
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("simgpt needs Python 3.11 or newer; choose one with \

@@ -87,7 +87,7 @@ def cli(context: click.Context) -> None:
 
     \b
     simgpt predict llama-3.1-70b -m 64x8xH100,8xNDR -n 512 \\
-        --plan tp=8,pp=4,dp=rest,mbs=1 --batch 1024
+        --plan tp=8,pp=4,dp=rest,mbs=1,zero=1 --batch 1024
     simgpt search gpt-5b -m perlmutter -n 64 --batch 256
     simgpt run tiny-2m --plan data=2 --ranks 2 --steps 20
     """

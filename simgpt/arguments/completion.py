@@ -28,7 +28,8 @@ class Named(click.ParamType[str]):
         from click.shell_completion import CompletionItem
 
         names = [name for name in _names(self.kind) if name.startswith(incomplete.lower())]
-        return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
+        # Files first: on their item click's code for bash drops what it has collected.
+        return [CompletionItem(incomplete, type="file"), *map(CompletionItem, names)]
 
 
 def _names(kind: str) -> list[str]:
