@@ -12,11 +12,26 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 DEMO_PLAN := z=64,data=rest,recompute=full,overlap=oar+ors+oag
 
-.PHONY: demo test test-all test-gpu mutants fuzz bench docs lint format clean
+# How `make demo` ends; a test runs the commands.
+define SHOWN
+
+Shown: a published run's step predicted, all of AxoNN's runs predicted beside what was published (HFU), and a
+small GPT trained on two ranks here, its steps beside their prediction from a calibration of this machine.
+
+Next:
+  $(BIN)/simgpt search gpt-5b -m perlmutter -n 64 --batch 256
+  $(BIN)/simgpt why gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
+  $(BIN)/simgpt predict llama-3.1-70b -m 64x8xH100,8xNDR -n 512 --stack megatron-core --plan tp=4,pp=4,dp=rest,mbs=1,sp=true --batch 1024
+endef
+export SHOWN
+
+.PHONY: demo dist docs test test-all test-gpu mutants fuzz bench lint format clean
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
+	$(BIN)/simgpt validate axonn
 	$(BIN)/simgpt run tiny-2m --plan data=2,precision=fp32 --ranks 2 --batch 16 --steps 20
+	@echo "$$SHOWN"
 
 test: lint
 	$(PYTEST) -n 2 -m "not gpu and not slow"
@@ -54,6 +69,16 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# What a release is: built, its description checked, and the wheel used where nothing else is.
+dist: $(VENV)/.installed-release
+	rm -rf dist build
+	$(BIN)/python -m build --quiet --outdir dist
+	$(BIN)/twine check --strict dist/*
+	rm -rf build/fresh && $(PYTHON) -m venv build/fresh
+	build/fresh/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build/fresh && bin/simgpt --version && bin/simgpt predict gpt-5b -m frontier -n 512 --batch 512 \
+		--plan z=16,data=rest,recompute=full
+
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -68,6 +93,10 @@ $(VENV)/.installed-test: $(SETUP) | $(BIN)/python
 
 $(VENV)/.installed-docs: $(SETUP) | $(BIN)/python
 	$(INSTALL) -e '.[docs]'
+	@touch $@
+
+$(VENV)/.installed-release: $(SETUP) | $(BIN)/python
+	$(INSTALL) -e '.[release]'
 	@touch $@
 
 $(BIN)/python:

@@ -15,6 +15,10 @@ class PeersLostError(LaunchError):
     """Another rank is gone; what became of it is the cause, and this a consequence."""
 
 
+class DisturbedError(LaunchError):
+    """Other processes disturbed a measurement: its repeats disagree."""
+
+
 class DivergedError(SimgptError):
     """The loss is not a finite number any more, so that nothing is left to train."""
 

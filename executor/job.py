@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from executor.errors import LaunchError, PeersLostError
 from executor.groups import ProcessGroups
 from executor.launching.launch_env import RankInfo
 from executor.launching.sentences import first_sentence
+from executor.launching.stopping import stopped_by
 from executor.launching.task_specs import Job, Report
 from executor.memory.device_memory import check_device_memory, check_memory
 from executor.train import Trainer, TrainingRun, TrainingStep
@@ -30,12 +32,22 @@ from workload.program import Program
 _LOST = re.compile(r"gloo|connection|timed? ?out|ncclRemoteError|ncclSystemError|abort", re.I)
 
 
-def perform(job: Job, info: RankInfo, report: Report) -> dict[str, Any]:
+STOP = "simgpt/last_step"  # of the ranks' store: the step that a run which was asked to end ends at
+
+
+def perform(
+    job: Job,
+    info: RankInfo,
+    report: Report,
+    *,
+    ends_on: Sequence[signal.Signals] = (signal.SIGINT,),
+) -> dict[str, Any]:
     """Connect to the other ranks, train, and return what rank 0 has to say; other ranks nothing.
 
     `report` gets a dict per step. The result holds losses, step times, the largest peak of all
     ranks and every rank's spans of the last step. Training stops at a loss that is not finite,
-    whose step is then `diverged_at_step`: all ranks see the same loss.
+    whose step is then `diverged_at_step`: all ranks see the same loss. While it trains, a signal
+    of `ends_on` ends it a few steps later, at the same one on all ranks: `stopped_at_step`.
     """
     text = read_text(job.text)
     check_text(text, job.gpt)
@@ -54,8 +66,9 @@ def perform(job: Job, info: RankInfo, report: Report) -> dict[str, Any]:
         def each(step: TrainingStep) -> None:
             report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
 
-        run = trainer.run(batches, each, recorded=job.steps)
-        result = _gather(run, info)
+        with stopped_by(ends_on, _agreed) as stop:
+            run = trainer.run(batches, each, recorded=job.steps, last_step=stop.last_step)
+        result = _gather(run, info, job.steps)
         return {**result, "device": device.type} if result else {}
 
 
@@ -119,7 +132,13 @@ def _device(info: RankInfo, wanted: str) -> torch.device:
     return device
 
 
-def _gather(run: TrainingRun, info: RankInfo) -> dict[str, Any]:
+def _agreed(step: int) -> int:
+    """The step that the first rank to ask named as the last: this one's, if that was it."""
+    store = dist.distributed_c10d._get_default_store()
+    return int(store.compare_set(STOP, "", str(step)))
+
+
+def _gather(run: TrainingRun, info: RankInfo, steps: int) -> dict[str, Any]:
     mine = {
         "rank": info.rank,
         "peak_bytes": run.peak_bytes,
@@ -133,11 +152,16 @@ def _gather(run: TrainingRun, info: RankInfo) -> dict[str, Any]:
     if info.rank:
         return {}
     last = run.steps[-1]
+    is_finite = math.isfinite(last.loss)
+    low_s, high_s = run.spread_s
     return {
         "step_s": run.step_s,
+        "step_p10_s": low_s,
+        "step_p90_s": high_s,
         "steps_s": [step.seconds for step in run.steps],
         "losses": [step.loss for step in run.steps],
-        "diverged_at_step": None if math.isfinite(last.loss) else last.number,
+        "diverged_at_step": None if is_finite else last.number,
+        "stopped_at_step": last.number if is_finite and last.number < steps else None,
         "peak_bytes": max(entry["peak_bytes"] for entry in everyone),
         "ranks": everyone,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,12 +53,23 @@ class TrainingRun:
     @property
     def step_s(self) -> float:
         """Median step time after the warm-up."""
+        return statistics.median(self._counted)
+
+    @property
+    def spread_s(self) -> tuple[float, float]:
+        """Between which times eight of ten steps after the warm-up lie: their 10th and 90th
+        percentile, interpolated between the steps."""
+        counted = self._counted
+        if len(counted) < 2:
+            return counted[0], counted[0]
+        low, *_, high = statistics.quantiles(counted, n=10, method="inclusive")
+        return low, high
+
+    @property
+    def _counted(self) -> list[float]:
+        """The seconds of the steps after the warm-up; of few steps, of the last."""
         seconds = [step.seconds for step in self.steps]
-        counted = sorted(seconds[WARM_UP_STEPS:] or seconds[1:] or seconds)
-        middle = len(counted) // 2
-        if len(counted) % 2:
-            return counted[middle]
-        return (counted[middle - 1] + counted[middle]) / 2
+        return seconds[WARM_UP_STEPS:] or seconds[1:] or seconds
 
 
 class Trainer:
@@ -105,11 +117,13 @@ class Trainer:
         report: Callable[[TrainingStep], None] | None = None,
         *,
         recorded: int = 0,
+        last_step: Callable[[int, float], int | None] | None = None,
     ) -> TrainingRun:
         """Play one step per batch of (sequences, sequence + 1) tokens.
 
         The step of the number `recorded` is recorded op by op, of a list of batches the last one.
-        A step whose loss is not finite is the last.
+        A step whose loss is not finite is the last, and so is that which `last_step` names, which
+        is asked after each with its number and seconds, and which is then the recorded one.
         """
         result = TrainingRun()
         if not recorded and isinstance(batches, Sequence):
@@ -129,8 +143,10 @@ class Trainer:
                 result.timeline = recorder.timeline(self.program, self.place.rank)
             if report is not None:
                 report(result.steps[-1])
-            if not math.isfinite(loss):
+            last = None if last_step is None else last_step(number, result.steps[-1].seconds)
+            if not math.isfinite(loss) or (last is not None and number >= last):
                 break
+            recorded = recorded if last is None else min(recorded, last)
         return result
 
     def _play(self, place: RankContext, recorder: Recorder) -> dict[str, int]:

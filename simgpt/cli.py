@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 from click.exceptions import NoArgsIsHelpError
 
+from simgpt.arguments.completion import completed
 from simgpt.stderr import tell
 from topologies.errors import DiskError, SimgptError
 from topologies.files.printable import sentence
@@ -48,6 +49,15 @@ COMMANDS = {
     "models": ("simgpt.commands.models", "List the model presets, or show one."),
     "stacks": ("simgpt.commands.stacks", "List the software stacks, or show one with its source."),
     "machines": ("simgpt.commands.machines", "List the machines, or show one with its sources."),
+    "completion": (
+        "simgpt.commands.shell.completion",
+        "Print what makes bash, zsh or fish complete command lines.",
+    ),
+}
+SECTIONS = {
+    "Commands to ask": ("predict", "search", "why", "sweep", "report", "serve", "import", "export"),
+    "Commands to measure": ("run", "calibrate", "compare", "validate", "sbatch"),
+    "Commands to look up": ("models", "machines", "stacks", "bench-network", "completion"),
 }
 
 
@@ -55,18 +65,19 @@ class LazyGroup(click.Group):
     """Commands by name; a command's module is imported when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [name for names in SECTIONS.values() for name in names]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
         module = importlib.import_module(COMMANDS[name][0])
         command: click.Command = module.command
-        return command
+        return completed(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,7 +87,9 @@ def cli(context: click.Context) -> None:
     """How long will one training step of this GPT take, split this way, on this machine?
 
     \b
-    simgpt predict gpt-80b -m frontier -n 8192 --plan z=64,data=rest,recompute=full --batch 8192
+    simgpt predict llama-3.1-70b -m 64x8xH100,8xNDR -n 512 \\
+        --plan tp=8,pp=4,dp=rest,mbs=1,zero=1 --batch 1024
+    simgpt search gpt-5b -m perlmutter -n 64 --batch 256
     simgpt run tiny-2m --plan data=2 --ranks 2 --steps 20
     """
     context.with_resource(Session())

@@ -139,7 +139,7 @@ def test_files_are_read_and_written_in_one_place(
     assert [name for name in allowed if not found[name]] == []  # strike it from the list
 
 
-HIDDEN = {".ci", ".gitignore", ".pre-commit-config.yaml"}
+HIDDEN = {".ci", ".github", ".gitignore", ".pre-commit-config.yaml"}
 BUILT = (".so", ".pyc", ".pth", ".whl", "pyvenv.cfg")
 
 

@@ -7,10 +7,12 @@ import hashlib
 import os
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from executor.calibrating.conditions import Conditions
 from executor.calibrating.host_machine import machine_document
 from executor.calibrating.measurement_cache import (
     DamagedError,
@@ -34,15 +36,19 @@ def calibrate(
     """The machine document of this machine with `ranks` devices.
 
     With `one_rank`, kernels are measured a second time with one rank alone, for predictions of
-    fewer ranks than the machine has.
+    fewer ranks than the machine has. Its `profile.provenance` has the `Conditions` under which it
+    was measured.
     """
+    before = Conditions.now()
     runs = [
         _measure(task, count, progress)
         for count in ((1, ranks) if one_rank and ranks > 1 else (ranks,))
     ]
-    when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    measured = f"{when}, torch {runs[-1].torch}, {task.threads} thread(s) a rank"
-    return machine_document(runs[0] if len(runs) > 1 else None, runs[-1], ranks, measured)
+    measured = f"{before.at:%Y-%m-%d}, torch {runs[-1].torch}, {task.threads} thread(s) a rank"
+    document = machine_document(runs[0] if len(runs) > 1 else None, runs[-1], ranks, measured)
+    under = replace(before, spread=max(run.spread for run in runs))
+    document["profile"]["provenance"] |= under.as_provenance()
+    return document
 
 
 def _measure(task: Calibration, ranks: int, progress: Progress) -> Calibrated:
@@ -56,23 +62,32 @@ def _measure(task: Calibration, ranks: int, progress: Progress) -> Calibrated:
 
 
 def cached(
-    task: Calibration, ranks: int, progress: Progress, *, announce: Progress = lambda _: None
+    task: Calibration,
+    ranks: int,
+    progress: Progress,
+    *,
+    announce: Progress = lambda _: None,
+    again: bool = False,
 ) -> Path:
-    """The file of this machine's quick calibration, made now if it is not there yet.
+    """The file of this machine's quick calibration, made now if it is not there yet, or `again`.
 
     Of two processes that want it at once, one measures, undisturbed by the other, which waits.
-    `announce` hears that something is about to be measured, and why.
+    `announce` hears that something is about to be measured, and why, and how old a calibration is,
+    beside which load it was made and whether its repeats agreed.
     """
     require_torch()
     check_ranks(ranks)
     path = folder() / f"host-{_fingerprint(task, ranks)}.json"
-    if not _lacking(path, ranks):
-        return path
-    with alone(path):
-        if why := _lacking(path, ranks):
-            announce(why)
-            keep(path, calibrate(task, ranks, progress, one_rank=False))
-            announce(f"kept in {path}")
+    if again or _lacking(path, ranks):
+        with alone(path):
+            why = "measuring this machine anew" if again else _lacking(path, ranks)
+            if why:
+                announce(why)
+                keep(path, calibrate(task, ranks, progress, one_rank=False))
+                announce(f"kept in {path}")
+    under = Conditions.of(kept(path))
+    if under is not None:
+        announce(under.words(datetime.datetime.now(datetime.UTC)))
     return path
 
 

@@ -52,10 +52,11 @@ def measure(task: Calibration, info: RankInfo, report: Report) -> dict[str, Any]
         groups = ProcessGroups(info.rank, task.timeout_s)
         tables: dict[str, Tables] = {"kernels": {}, "collectives": {}}
         issued: dict[str, list[float]] = {}
+        spreads: list[float] = []
         samples = list(_samples(task, info))
         sample_s = task.sample_s / 2 if task.quick else task.sample_s
         for done, (table, key, features, sample) in enumerate(samples, start=1):
-            row = {**features, "seconds": seconds_of(sample, place, groups, sample_s)}
+            row = {**features, "seconds": seconds_of(sample, place, groups, sample_s, spreads)}
             tables[table].setdefault(key, []).append(row)
             if table == "kernels" and device.type == "cuda":
                 issued.setdefault(key, []).append(issue_s(sample, place, groups))
@@ -69,6 +70,7 @@ def measure(task: Calibration, info: RankInfo, report: Report) -> dict[str, Any]
             torch=str(torch.__version__),
             reserve_bytes=reserve_bytes(device),
             host={key: statistics.median(seconds) for key, seconds in issued.items()},
+            spread=statistics.median(spreads),
         )
         return asdict(found)
 
@@ -104,17 +106,27 @@ def _samples(
         yield "collectives", sample.key, sample.features, sample
 
 
-def seconds_of(sample: Sample, place: RankContext, groups: ProcessGroups, sample_s: float) -> float:
+def seconds_of(
+    sample: Sample,
+    place: RankContext,
+    groups: ProcessGroups,
+    sample_s: float,
+    spreads: list[float] | None = None,
+) -> float:
     """Median over a few playings of the seconds that one repeat takes, the mean of all ranks.
 
-    On a GPU they are the device's, which never waits for its host.
+    On a GPU they are the device's, which never waits for its host. `spreads` gets by how much, as
+    a share of it, the slowest of this rank's playings is above the fastest.
     """
     place = _sliced(sample, place)
     if sample.meets:
         return _mean(_meetings(sample, MEETINGS, place, groups))
     once = max(_mean(_play(sample, 2, place, groups, 1)), 1e-7)
     count = min(max(int(sample_s / once), 2), MOST_REPEATED)
-    return _mean(_play(sample, count, place, groups, REPEATS))
+    timings = _timings(sample, count, place, groups, REPEATS)
+    if spreads is not None:
+        spreads.append(max(timings) / min(timings) - 1)
+    return _mean(statistics.median(timings))
 
 
 def issue_s(sample: Sample, place: RankContext, groups: ProcessGroups) -> float:
@@ -161,6 +173,13 @@ def _meetings(sample: Sample, count: int, place: RankContext, groups: ProcessGro
 def _play(
     sample: Sample, count: int, place: RankContext, groups: ProcessGroups, repeats: int
 ) -> float:
+    return statistics.median(_timings(sample, count, place, groups, repeats))
+
+
+def _timings(
+    sample: Sample, count: int, place: RankContext, groups: ProcessGroups, repeats: int
+) -> list[float]:
+    """Seconds of one repeat on this rank, of each playing."""
     place = replace(place, grid=sample.program(1).plan.grid) if sample.key == "send_recv" else place
     program, table = _prepared(sample, count, place, groups)[1:]
     timings = []
@@ -169,7 +188,7 @@ def _play(
         with _timed(place.device, count) as seconds:
             play(program, table, place, NoRecorder())
         timings.append(seconds[0] / count)
-    return statistics.median(timings)
+    return timings
 
 
 @contextmanager

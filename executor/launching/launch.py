@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from executor.errors import DivergedError, LaunchError
 from executor.launching.rank_processes import RankProcess, end, start
+from executor.launching.stopping import passed_on
 from executor.launching.task_specs import Job, Report
 from executor.launching.watch import watch
 
@@ -49,13 +51,21 @@ def launch_training(job: Job) -> dict[str, Any]:
 
 
 def launch(
-    task: str, description: str, *, ranks: int, report: Report, timeout_s: float
+    task: str,
+    description: str,
+    *,
+    ranks: int,
+    report: Report,
+    timeout_s: float,
+    on_interrupt: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Start `ranks` workers on a task, pass rank 0's messages to `report`, return its result.
 
     They meet through a file in a private folder, so that nothing listens on the network. When a
     rank dies, is frozen, or says nothing for `timeout_s`, all are stopped and a LaunchError says
-    which one it was and why; a PlanCannotRunError where it says that its plan does not fit.
+    which one it was and why; a PlanCannotRunError where it says that its plan does not fit. With
+    `on_interrupt`, Ctrl-C ends a run that trains at a step of all ranks, which is its result, and
+    calls that; without it, or the second time, it is a KeyboardInterrupt.
     """
     require_torch()
     check_ranks(ranks)
@@ -67,6 +77,8 @@ def launch(
             stack.callback(lambda: end(started, finished=finished))
             for rank in range(ranks):
                 started.append(start(task, description, rank, ranks, folder))
+            if on_interrupt is not None:
+                stack.enter_context(passed_on(started, on_interrupt))
         except OSError as error:
             raise LaunchError(f"{ranks} rank(s) cannot be started here: {error}") from None
         result = watch(started, report, timeout_s)

@@ -90,7 +90,8 @@ class Calibrated:
     `overlap` is the share of a collective's time that compute beside it loses; `device` is what a
     rank's device calls itself, `memory_bytes` what it holds, `reserve_bytes` what of it the driver
     and the communicators took, and `torch` the version. `host` has, by `kind@precision`, the
-    seconds in which the host issues an op to a GPU.
+    seconds in which the host issues an op to a GPU. `spread` is by how much the slowest of a
+    kernel's repeats is above the fastest, as a share of it: the median over all kernels, on rank 0.
     """
 
     kernels: Tables
@@ -101,6 +102,7 @@ class Calibrated:
     torch: str
     reserve_bytes: int = 0
     host: dict[str, float] = field(default_factory=dict)
+    spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +14,9 @@ from simgpt import options, tables
 from simgpt.advice import what_fits
 from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
-from simgpt.progress import Ticker
-from simgpt.trained import check_converged, record_of, summary, write_trace
-from topologies.errors import SimgptError
+from simgpt.running.calibrated import machine_for
+from simgpt.running.launched import join, ranks_of, said_by_rank_0
+from simgpt.running.trained import check_finished, record_of, summary, write_trace
 from workload.errors import PlanCannotRunError
 
 if TYPE_CHECKING:
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from topologies.machine import Machine
 
 MOST_SEED = 2**32
+STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at once"
 
 
 @click.command("run")
@@ -58,6 +57,7 @@ MOST_SEED = 2**32
 @options.threads_option
 @options.timeout_option
 @click.option("-m", "--machine", help="Machine file to predict with; default: measured once.")
+@click.option("--recalibrate", is_flag=True, help="Measure this machine anew to predict with.")
 @click.option("--no-predict", is_flag=True, help="Do not predict beside the measurement.")
 @click.option(
     "--trace",
@@ -72,20 +72,24 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     simgpt run tiny-2m --plan data=2 --ranks 2 --steps 20
     torchrun --nproc-per-node 4 -m simgpt run gpt2 --plan x=2,data=2 --batch 16 --steps 20
 
-    Starts --ranks processes on this machine, or joins those that torchrun or srun started.
+    Starts --ranks processes on this machine, or joins those that torchrun or srun started. Without
+    -m, this machine is measured once, in about a minute, to predict with. Ctrl-C ends training a
+    few steps later, with its summary, JSON and trace, and status 130.
     """
     from executor.data.corpus import check_text, read_text
     from executor.launching.launch import require_torch
     from executor.launching.launch_env import RankInfo
 
-    options.check_apart(output, how["trace"])
-    require_torch()
     info = RankInfo.from_environment(os.environ)
-    job = _job(model, text, info, how)
-    check_text(read_text(text), job.gpt)
-    built = _machine(job, how["machine"], info, predicts=not how["no_predict"])
-    job = _with_forms(job, built)
-    prediction = None if how["no_predict"] else _predict(job, built, info)
+    with said_by_rank_0(info):
+        options.check_apart(output, how["trace"])
+        require_torch()
+        job = _job(model, text, info, how)
+        check_text(read_text(text), job.gpt)
+        predicts, again = not how["no_predict"], how["recalibrate"]
+        built = machine_for(job, how["machine"], info, predicts=predicts, again=again)
+        job = _with_forms(job, built)
+        prediction = _predict(job, built, info) if predicts else None
     report = _reporter(job, prediction, quiet=as_json)
     result = _perform(job, info, report)
     if info is not None and info.rank:
@@ -94,7 +98,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
         write_trace(how["trace"], job, result, prediction)
     record = record_of(job, result, prediction) | ran()
     options.answer(summary(record, prediction), record, as_json=as_json, output=output)
-    check_converged(record, job)
+    check_finished(record, job)
 
 
 def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any]) -> Job:
@@ -104,7 +108,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
     from executor.launching.task_specs import AdamW, Job
     from workload.lowering import check
 
-    ranks = _ranks(how["ranks"], info)
+    ranks = ranks_of(how["ranks"], info)
     gpt = model_of(model, how["model_fields"], tells=info is None or not info.rank)
     if how["plan"] is None:
         plan = options.plan_of("data=rest", devices=ranks or 1, batch=how["batch"])
@@ -129,38 +133,6 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
     )
 
 
-def _ranks(wanted: int | None, info: RankInfo | None) -> int | None:
-    if info is None:
-        return wanted
-    if wanted is not None and wanted != info.ranks:
-        raise click.UsageError(
-            f"--ranks {wanted}, but this process is one of {info.ranks} that a launcher started; "
-            "leave --ranks out"
-        )
-    return info.ranks
-
-
-def _machine(
-    job: Job, machine: str | None, info: RankInfo | None, *, predicts: bool
-) -> Machine | None:
-    """The given machine, or this one as it was measured once, where something is to be known of it.
-
-    To choose matmul forms every rank must know it, to predict only the first.
-    """
-    tunes = job.plan.matmul_forms == "tuned"
-    if not tunes and not (predicts and (info is None or not info.rank)):
-        return None
-    if machine is None and info is not None:
-        if tunes:
-            raise click.UsageError(
-                "matmul_forms=tuned on ranks that a launcher started needs -m FILE, from which all "
-                "make the same choice; `simgpt calibrate -o FILE` writes it"
-            )
-        options.note("no -m FILE, so nothing is predicted beside the measurement")
-        return None
-    return options.machine_of(_calibrated(job) if machine is None else machine)
-
-
 def _with_forms(job: Job, built: Machine | None) -> Job:
     """The job with the matmul forms that are fastest on the machine, if its plan tunes them."""
     from simulator.predict import forms_on
@@ -182,18 +154,6 @@ def _predict(job: Job, built: Machine | None, info: RankInfo | None) -> Predicti
     return prediction
 
 
-def _calibrated(job: Job) -> str:
-    """The file of this machine's quick calibration, made if it is not there yet."""
-    from executor.calibrating.calibrate import cached
-    from executor.launching.task_specs import Calibration
-
-    task = Calibration(
-        precisions=(job.plan.precision,), quick=True, threads=job.threads, device=job.device
-    )
-    with Ticker() as ticker:
-        return str(cached(task, job.plan.grid.ranks, ticker, announce=options.note))
-
-
 def _reporter(
     job: Job, prediction: Prediction | None, *, quiet: bool
 ) -> Callable[[dict[str, Any]], None]:
@@ -213,7 +173,7 @@ def _perform(
     job: Job, info: RankInfo | None, report: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
     if info is not None:
-        return _join(job, info, report if info.rank == 0 else lambda _: None)
+        return join(job, info, report if info.rank == 0 else lambda _: None)
     from executor.launching.launch import launch
 
     return launch(
@@ -222,32 +182,5 @@ def _perform(
         ranks=job.plan.grid.ranks,
         report=report,
         timeout_s=job.timeout_s,
+        on_interrupt=lambda: options.note(STOPPING),
     )
-
-
-def _join(job: Job, info: RankInfo, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Be the rank that a launcher started this process as."""
-    # Torch's own account of a lost connection is a page; ours is a sentence.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    from executor.launching.rank_processes import CUDA_QUEUES
-
-    for name, value in CUDA_QUEUES.items():
-        os.environ.setdefault(name, value)
-    from executor.job import perform
-    from executor.launching.sentences import sentence_of
-
-    try:
-        return perform(job, info, report)
-    except SimgptError as error:
-        options.note(f"simgpt: {error}")
-        status = error.exit_code
-    except BrokenPipeError:  # nobody reads on: `| head`
-        status = 1
-    except Exception as error:
-        options.note(f"simgpt: rank {info.rank} stopped: {sentence_of(error)}")
-        status = 1
-    # At once: torch's groups, if they were taken down, may wait for ranks that are gone.
-    with suppress(BrokenPipeError):
-        sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)

@@ -133,7 +133,7 @@ def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> 
         raise PlanCannotRunError(f"{title} cannot be told this: {why}")
     devices = job.plan.grid.ranks
     read = job_of(again.gpt, dict(again.plan), job.stack, devices=devices, batch=again.batch)
-    assumed = {key for key, _ in job.assumed}
+    assumed = {key for key, _ in job.assumed} - {"batch", "micro_batch"}  # no stack's own choice
     for key, (own, other) in _differences(job, gpt, read, again.gpt).items():
         if key in elsewhere:
             yield f"{key}={text_of(own)} is told in {elsewhere[key]}"

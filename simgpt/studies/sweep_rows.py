@@ -65,6 +65,8 @@ def sweep_into(
         if journal.damage:
             resources.note(journal.damage)
         progress(journal.done)
+        if there := journal.done + len(journal.kept):
+            options.note(f"{folder} has {there:,} of {len(study):,} rows already")
         if journal.done < len(study):
             earlier = rows_in(folder)
             rest = _rest(

@@ -12,7 +12,8 @@ from workload.gpt import GPT
 from workload.plan import CHOICES, MOST, Plan, text_of
 from workload.plan_text import CONTEXT, parse_plan, plan_words
 
-SAID = ("overlap", "attention", "gradients", "zero", "recompute")  # of what is assumed, in order
+# Of what is assumed, in order.
+SAID = ("batch", "micro_batch", "overlap", "attention", "gradients", "zero", "recompute")
 FP8, TRAINED = "fp8", "bf16"
 
 
@@ -58,7 +59,8 @@ def job_of(
         given["recompute"] = stack.recompute(str(words["recompute"]), layers)
     within = None if devices is None else devices // context
     plan = parse_plan(given, devices=within, batch=batch)
-    assumed = tuple((key, text_of(getattr(plan, key))) for key in SAID if key not in words)
+    said = {*words, "batch"} if batch is not None else {*words}
+    assumed = tuple((key, text_of(getattr(plan, key))) for key in SAID if key not in said)
     asked = replace(stack, fp8=fp8, context=context)
     if context > 1:
         plan = replace(plan, data=plan.data * context, batch=plan.batch * context)

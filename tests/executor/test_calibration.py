@@ -313,18 +313,21 @@ def test_kernels_are_measured_in_the_slices_of_the_step_they_come_from(
     timing = importlib.import_module("executor.calibrating.calibrate_worker")
     held: list[int] = []
 
-    def played(_: Sample, count: int, place: RankContext, *others: object) -> float:
+    def played(_: Sample, count: int, place: RankContext, *others: object) -> list[float]:
         held.append(place.scratch_bytes)
-        return 1.0
+        return [1.0, 0.8, 1.2]
 
-    monkeypatch.setattr(timing, "_play", played)
+    monkeypatch.setattr(timing, "_timings", played)
     monkeypatch.setattr(timing, "_mean", float)
     place = RankContext(grid=Grid(data=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
     wide = [sample for sample in kernels("fp32", quick=False) if sample.key == "gelu"][-1]
     least = LEAST_SCRATCH_BYTES["cpu"]
     assert wide.peak_bytes // 128 > SCRATCH_BYTES["cpu"]
+    spreads: list[float] = []
     for peak_bytes in (128 * (least + 1), 1, 0):
-        timing.seconds_of(replace(wide, peak_bytes=peak_bytes), place, ProcessGroups(0, 1.0), 0.1)
+        each = replace(wide, peak_bytes=peak_bytes)
+        assert timing.seconds_of(each, place, ProcessGroups(0, 1.0), 0.1, spreads) == 1.0
+    assert spreads == pytest.approx([0.5, 0.5, 0.5])  # 1.2 is half as much again as 0.8
     assert held[::2] == [least + 1, least, SCRATCH_BYTES["cpu"]]
 
 

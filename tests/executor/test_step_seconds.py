@@ -22,3 +22,21 @@ def test_a_step_takes_the_median_of_those_after_the_first_two(
     """The first two warm up; of two steps the second counts, of one that one."""
     steps = [TrainingStep(number, 0.0, each) for number, each in enumerate(seconds, start=1)]
     assert TrainingRun(steps).step_s == median
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spread"),
+    [
+        ([9.0, 9.0, *map(float, range(11))], (1.0, 9.0)),
+        ([9.0, 9.0, 3.0, 2.0], (2.1, 2.9)),
+        ([9.0, 8.0], (8.0, 8.0)),
+        ([9.0], (9.0, 9.0)),
+    ],
+)
+def test_eight_of_ten_steps_after_the_first_two_lie_in_the_spread(
+    seconds: list[float], spread: tuple[float, float]
+) -> None:
+    """Of 0 to 10 s the 10th percentile is 1 s and the 90th 9 s; of two steps a tenth of the way
+    from one to the other."""
+    steps = [TrainingStep(number, 0.0, each) for number, each in enumerate(seconds, start=1)]
+    assert TrainingRun(steps).spread_s == pytest.approx(spread)

@@ -300,7 +300,7 @@ def test_a_plan_that_does_not_fit_is_answered_and_ends_with_3() -> None:
 def test_no_command_at_all_shows_the_help_and_ends_with_2() -> None:
     said = simgpt()
     assert (said.status, said.out) == (2, "")
-    assert "Commands:" in said.err
+    assert "Commands to ask:" in said.err
     assert said.err.endswith("\nsimgpt: missing command; see simgpt --help\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -28,7 +29,8 @@ WORDS = ("run", "tiny-30k", "--steps", "3", "--batch", "4", "--timeout", "250")
 KEYS = {
     *("model", "plan", "plan_string", "ranks", "step_s", "steps_s", "losses", "peak_bytes"),
     *("comm_bytes", "tokens_per_s", "predicted_step_s", "predicted_peak_bytes"),
-    *("matmul_forms", "asked", "device", "diverged_at_step"),
+    *("matmul_forms", "asked", "device", "diverged_at_step", "stopped_at_step"),
+    *("step_p10_s", "step_p90_s"),
 }
 
 
@@ -46,7 +48,8 @@ def test_two_ranks_join_their_prediction_without_a_remainder(tmp_path: Path) -> 
     assert said.status == 0, said.err
     record, program = json.loads(said.out), program_of(plan)
     assert set(record) == KEYS
-    assert record["diverged_at_step"] is None
+    assert record["diverged_at_step"] is None is record["stopped_at_step"]
+    assert 0 < record["step_p10_s"] <= record["step_s"] <= record["step_p90_s"]
     assert record["comm_bytes"] == program.comm_bytes
     assert record["predicted_peak_bytes"] == program.peak.total_bytes <= record["peak_bytes"]
     assert record["losses"][-1] < record["losses"][0]
@@ -187,7 +190,7 @@ def test_without_a_prediction_the_programs_memory_stands_beside_the_allocated() 
 
 def test_ranks_that_a_launcher_started_join_each_other() -> None:
     port = _free_port()
-    ranks = [_joined(rank, port) for rank in range(2)]
+    ranks = [_joined(rank, port, words=("--no-predict",)) for rank in range(2)]
     first, second = (rank.communicate(timeout=250) for rank in ranks)
     assert [rank.returncode for rank in ranks] == [0, 0], first[1] + second[1]
     record = json.loads(first[0])
@@ -196,7 +199,9 @@ def test_ranks_that_a_launcher_started_join_each_other() -> None:
     assert second == ("", "")
 
 
-def _joined(rank: int, port: int, *paths: str) -> subprocess.Popen[str]:
+def _joined(
+    rank: int, port: int, *paths: str, plan: str = "data=rest", words: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         "RANK": str(rank),
@@ -206,7 +211,7 @@ def _joined(rank: int, port: int, *paths: str) -> subprocess.Popen[str]:
         "PYTHONPATH": os.pathsep.join([*paths, os.getcwd()]),
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "simgpt", *WORDS, "--plan", "data=rest", "--json"],
+        [sys.executable, "-m", "simgpt", *WORDS, "--plan", plan, "--json", *words],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -263,8 +268,88 @@ if os.environ["RANK"] == "1":
 def test_a_rank_of_a_launcher_that_fails_says_so_and_the_others_do_not_wait(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(FAILING, encoding="utf-8")
     port = _free_port()
-    ranks = [_joined(rank, port, str(tmp_path)) for rank in range(2)]
+    words = ("--no-predict",)
+    ranks = [_joined(rank, port, str(tmp_path), words=words) for rank in range(2)]
     (_, lost), (_, failed) = (rank.communicate(timeout=250) for rank in ranks)
     assert [rank.returncode for rank in ranks] == [5, 3]
     assert failed == "simgpt: rank 1 does not fit: CUDA out of memory. Tried to allocate 2 GiB\n"
     assert lost.splitlines()[-1].startswith("simgpt: rank 0 lost the others: ")
+
+
+def test_a_wrong_plan_is_said_once_by_rank_0_of_those_that_a_launcher_started() -> None:
+    ranks = [_joined(rank, _free_port(), plan="x=3,data=rest") for rank in range(2)]
+    first, second = (rank.communicate(timeout=250) for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [3, 3]
+    assert first[1] == "simgpt: x*y*z*pipe=3 does not divide 2 devices, so data=rest cannot fill\n"
+    assert second == ("", "")
+
+
+def test_what_is_wrong_on_one_node_is_said_with_its_rank() -> None:
+    rank = _joined(1, _free_port(), words=("--data", "/no/such/text"))
+    out, err = rank.communicate(timeout=250)
+    assert (rank.returncode, out) == (2, "")
+    assert err.startswith("simgpt: rank 1: ")
+
+
+@pytest.mark.parametrize(
+    ("local_ranks", "bound", "why"),
+    [
+        (2, False, "ranks are on several nodes, whose network is not measured"),
+        (4, True, "each rank sees one GPU alone"),
+    ],
+)
+def test_what_rank_0_cannot_measure_is_not_predicted_and_it_says_why(
+    local_ranks: int, bound: bool, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from executor.launching.launch_env import RankInfo
+    from executor.launching.task_specs import Job
+    from simgpt.running.calibrated import machine_for
+
+    job = Job(gpt=find_model("tiny-30k"), plan=parsed("data=4"), steps=1)
+    info = RankInfo(0, 4, 0, local_ranks, bound=bound)
+    assert machine_for(job, None, info, predicts=True, again=False) is None
+    said = f"nothing is predicted beside the measurement: {why}; give -m FILE\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_run_takes_this_machine_as_it_was_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rank 0 of a launcher too; a busy host is said before."""
+    from executor.calibrating import calibrate
+    from executor.calibrating.conditions import Conditions
+    from executor.launching.launch_env import RankInfo
+    from executor.launching.task_specs import Job
+    from simgpt.running.calibrated import machine_for
+
+    machine = machine_to_dict(with_settings("frontier", {}))
+    machine["profile"] = {"provenance": Conditions.now().as_provenance()}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibrate, "calibrate", lambda *_, **__: machine)
+    job = Job(gpt=find_model("tiny-30k"), plan=parsed("data=2"), steps=1, device="cpu")
+    for info in (None, RankInfo(0, 2, 0, 2)):
+        found = machine_for(job, None, info, predicts=True, again=False)
+        assert found is not None
+        assert found.name == "frontier"
+    assert machine_for(job, None, RankInfo(1, 2, 1, 2), predicts=True, again=False) is None
+
+
+def test_an_interrupted_run_keeps_its_summary_its_json_and_its_trace(tmp_path: Path) -> None:
+    out, trace = tmp_path / "run.json", tmp_path / "trace.json"
+    words = ["run", "tiny-30k", "--steps", "1000000", "--batch", "4", "--no-predict", "--json"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "simgpt", *words, "-o", str(out), "--trace", str(trace)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stderr is not None
+    while "step" not in run.stderr.readline():
+        pass
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=250)
+    assert run.returncode == 130
+    assert "stopping a few steps from here, with a summary; Ctrl-C again ends at once" in err
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert record["stopped_at_step"] == len(record["steps_s"])
+    ops = _ops_by_process(json.loads(trace.read_text(encoding="utf-8")))["measured rank 0"]
+    assert len(ops) == len(lower(find_model("tiny-30k"), parsed("data=1")).ops)

@@ -29,7 +29,7 @@ PREDICT = (
 )
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS, "models", "machines"])
+@pytest.mark.parametrize("command", ["", *COMMANDS, "models", "machines", "completion"])
 def test_the_help_opens_with_two_examples(command: str) -> None:
     said = simgpt(*command.split(), "--help")
     assert said.status == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -44,9 +45,11 @@ def begin(study: Path, folder: Path, *words: str, own_group: bool = False) -> su
 
 
 def finish(sweep: subprocess.Popen[str]) -> str:
-    """Wait until the sweep is through; what it said on stdout."""
+    """Wait until the sweep is through; what it said on stdout. On stderr it says at most how many
+    rows were there."""
     out, err = sweep.communicate(timeout=PATIENCE_S)
-    assert (sweep.returncode, err) == (0, "")
+    assert sweep.returncode == 0
+    assert re.fullmatch(r"(.* has \d+ of \d+ rows already\n)?", err), err
     json.loads(out)
     return out
 

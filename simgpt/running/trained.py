@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,14 @@ if TYPE_CHECKING:
     from simulator.predict import Prediction
 
 
-def check_converged(record: dict[str, Any], job: Job) -> None:
-    """End with a status of its own, after the answer, where training stopped at a lost loss."""
+def check_finished(record: dict[str, Any], job: Job) -> None:
+    """End with a status of its own, after the answer, where training stopped at a lost loss or
+    because it was asked to."""
     from executor.errors import DivergedError
 
+    if record["stopped_at_step"] is not None:
+        options.note(f"simgpt: interrupted after step {record['stopped_at_step']} of {job.steps}")
+        raise SystemExit(128 + signal.SIGINT)
     if record["diverged_at_step"] is not None:
         raise DivergedError(
             f"the loss of step {record['diverged_at_step']} of {job.steps} is not a finite number, "
@@ -35,9 +40,12 @@ def record_of(job: Job, result: dict[str, Any], prediction: Prediction | None) -
         "ranks": job.plan.grid.ranks,
         "device": result["device"],
         "step_s": result["step_s"],
+        "step_p10_s": result["step_p10_s"],
+        "step_p90_s": result["step_p90_s"],
         "steps_s": result["steps_s"],
         "losses": result["losses"],
         "diverged_at_step": result["diverged_at_step"],
+        "stopped_at_step": result["stopped_at_step"],
         "peak_bytes": result["peak_bytes"],
         "comm_bytes": result["ranks"][0]["carried"],
         "tokens_per_s": job.plan.batch * job.gpt.sequence / result["step_s"],
@@ -66,8 +74,10 @@ def summary(record: dict[str, Any], prediction: Prediction | None) -> str:
         error = tables.percent(predicted / measured - 1, sign=True)
         return name, form(measured), form(predicted), error
 
+    spread = " to ".join(tables.seconds(record[f"step_{end}_s"]) for end in ("p10", "p90"))
     rows = [
         row("step (median)", "step_s", tables.seconds),
+        ("step (p10 to p90)", spread, "", ""),
         row("memory allocated per rank", "peak_bytes", tables.gib),
     ]
     title = tables.paragraph(f"{record['model']} with {record['plan_string']}")
@@ -91,7 +101,7 @@ def write_trace(
     programs = [lower(job.gpt, job.plan, stage, forms=forms) for stage in range(grid.pipe)]
     named = [{op.name: op for op in program.ops} for program in programs]
     measured = []
-    for entry in result["ranks"]:
+    for entry in filter(lambda entry: entry["ops"], result["ranks"]):
         stage = named[grid.coordinates(entry["rank"])["pipe"]]
         ran = [stage[name] for name in entry["ops"]]
         spans = (ran, entry["start_s"], entry["end_s"])

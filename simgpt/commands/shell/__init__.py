@@ -1,0 +1,1 @@
+"""Commands for the shell that simgpt is used from."""

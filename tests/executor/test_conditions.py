@@ -1,0 +1,72 @@
+"""Under which conditions a calibration was made, and what is said of them."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from executor.calibrating import calibrate as calibration
+from executor.calibrating.calibrate import cached
+from executor.calibrating.conditions import Conditions
+from executor.launching.task_specs import Calibration
+
+AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TASK = Calibration(precisions=("fp32",), quick=True)
+
+
+@pytest.mark.parametrize(
+    ("load", "spread", "words"),
+    [
+        (0.4, 0.05, "load 0.4 on 2 cores"),
+        (1.5, 0.15, "load 1.5 on 2 cores"),
+        (8.0, 0.05, "load 8.0 on 2 cores, a busy machine"),
+        (
+            *(8.0, 0.4),
+            "load 8.0 on 2 cores, while its repeats differed by 40%: not to be relied on",
+        ),
+    ],
+)
+def test_a_calibration_says_its_age_its_load_and_what_is_wrong_with_it(
+    load: float, spread: float, words: str
+) -> None:
+    """From three quarters of a process for each core on a machine is busy."""
+    said = Conditions(AT, load, 2, spread).words(AT + timedelta(hours=3, minutes=59))
+    assert said == f"calibration made 3 hours ago at {words}"
+
+
+def test_conditions_are_kept_in_a_machine_s_document() -> None:
+    under = Conditions(AT, 0.25, 2, 0.125)
+    assert Conditions.of({"profile": {"provenance": under.as_provenance()}}) == under
+
+
+@pytest.mark.parametrize("document", [None, {}, {"profile": {"provenance": {"at": "yesterday"}}}])
+def test_a_document_without_conditions_has_none(document: object) -> None:
+    assert Conditions.of(document) is None
+
+
+def test_the_load_of_this_moment_is_the_host_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (8.0, 1.0, 1.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    now = Conditions.now()
+    assert (now.load_words, now.is_busy) == ("load 8.0 on 2 cores", True)
+
+
+def test_a_kept_calibration_is_announced_and_made_again_on_demand(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made: list[int] = []
+
+    def measure(*_: object, **__: object) -> dict[str, object]:
+        made.append(1)
+        return {"profile": {"provenance": Conditions.now().as_provenance()}}
+
+    monkeypatch.setattr(calibration, "calibrate", measure)
+    for again, times in ((False, 1), (False, 1), (True, 2)):
+        said: list[str] = []
+        cached(TASK, 1, pytest.fail, announce=said.append, again=again)
+        assert len(made) == times
+        assert said[-1].startswith("calibration made less than a minute ago at load ")

@@ -1,0 +1,56 @@
+"""What `make demo` runs and names works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.simgpt.face import simgpt
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def made(*words: str) -> str:
+    """What make prints."""
+    done = subprocess.run(
+        ["make", *words, "VENV=env"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+def commands() -> list[list[str]]:
+    """The commands that the demo runs, then those that it names."""
+    runs = made("-n", "demo", "-o", "env/.installed-run")
+    ends = made("--eval", 'ends: ; @echo "$$SHOWN"', "ends")
+    found = re.findall(r"^ *env/bin/simgpt (.*)$", f"{runs}\n{ends}", re.MULTILINE)
+    return [shlex.split(line) for line in found]
+
+
+def test_the_demo_predicts_compares_runs_and_names_three_commands() -> None:
+    first = [words[0] for words in commands()]
+    assert first == ["predict", "validate", "run", "search", "why", "predict"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 4, 5])
+def test_the_demo_s_quick_commands_are_answered_without_a_warning(number: int) -> None:
+    said = simgpt(*commands()[number])
+    assert (said.status, said.err) == (0, "")
+
+
+def test_the_published_figure_stands_beside_the_one_that_was_predicted() -> None:
+    """Of gpt-80b on 8,192 GCDs AxoNN's paper has 36.3 % of HFU."""
+    predicted, compared = (simgpt(*words).out for words in commands()[:2])
+    hfu = re.search(r"^HFU .*?(\d+\.\d) %$", predicted, re.MULTILINE)
+    row = re.search(r"^gpt-80b .* (\d+\.\d) % +(\d+\.\d) % ", compared, re.MULTILINE)
+    assert hfu is not None
+    assert row is not None
+    assert (row[1], row[2]) == ("36.3", hfu[1])

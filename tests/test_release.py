@@ -1,0 +1,43 @@
+"""A release names one version everywhere, and is tested on the Pythons that it names."""
+
+from __future__ import annotations
+
+import configparser
+import re
+
+import yaml
+
+from tests.test_house import ROOT
+
+
+def setup() -> configparser.ConfigParser:
+    parsed = configparser.ConfigParser()
+    parsed.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parsed
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = setup()["metadata"]["version"]
+    listed = re.findall(r"^## \[(\d[^]]*)\]", text("CHANGELOG.md"), re.MULTILINE)
+    assert yaml.safe_load(text("CITATION.cff"))["version"] == version == listed[0]
+    assert listed == sorted(listed, reverse=True)
+
+
+def test_hosted_tests_run_on_every_python_that_is_supported() -> None:
+    supported = re.findall(r"Python :: (3\.\d+)", setup()["metadata"]["classifiers"])
+    jobs = yaml.safe_load(text(".github/workflows/test.yml"))["jobs"]
+    assert jobs["test"]["strategy"]["matrix"]["python"] == supported
+    runs = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
+    assert {"make test PYTHON=python", "make dist PYTHON=python"} <= set(runs)
+
+
+def test_what_an_extra_names_has_an_exact_version() -> None:
+    pinned = set(re.findall(r"^([\w-]+)==", text("constraints.txt"), re.MULTILINE))
+    wanted = [setup()["options"]["install_requires"], *setup()["options.extras_require"].values()]
+    names = {name for each in wanted for name in re.findall(r"^([\w-]+)>=", each, re.MULTILINE)}
+    assert names <= pinned
+    assert {"build", "twine", "torch", "numpy"} <= names
