@@ -13,6 +13,8 @@ from workload.models.described import Described
 from workload.models.fields import model_from_text
 from workload.models.hugging_face import is_config, model_from_config
 
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml")  # what `simgpt import` reads
+
 
 def described_model(text: str) -> Described:
     """The model that a text stands for: a file, fields of a model, or a preset's name.
@@ -26,6 +28,11 @@ def described_model(text: str) -> Described:
         return _from_json(Path(text), MODEL_FILE.document(text))
     if "=" in text:
         return Described(model_from_text(text))
+    if text.endswith(SCRIPTS) and os.path.exists(text):
+        raise ModelError(
+            f"{path_shown(Path(text))} is a framework's file and no model; simgpt import "
+            f"{path_shown(Path(text))} says what it asks for"
+        )
     if "/" in text and os.path.exists(text):
         hint = "; give its config.json" if os.path.isdir(text) else ""
         raise ModelError(f"a model's file ends in .toml or .json, unlike {path_shown(text)}{hint}")
