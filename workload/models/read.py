@@ -8,7 +8,7 @@ from typing import Any
 
 from topologies.files.printable import path_shown
 from workload.errors import ModelError
-from workload.gpt import MODEL_FILE, find_model, model_from_table, read_model
+from workload.gpt import MODEL_FILE, beyond_preset, find_model, model_from_table, read_model
 from workload.models.described import Described
 from workload.models.fields import model_from_text
 from workload.models.hugging_face import is_config, model_from_config
@@ -36,7 +36,8 @@ def described_model(text: str) -> Described:
     if "/" in text and os.path.exists(text):
         hint = "; give its config.json" if os.path.isdir(text) else ""
         raise ModelError(f"a model's file ends in .toml or .json, unlike {path_shown(text)}{hint}")
-    return Described(find_model(text))
+    preset = find_model(text)
+    return Described(preset, beyond=beyond_preset(preset.name))
 
 
 def _from_json(path: Path, document: Any) -> Described:
