@@ -18,7 +18,7 @@ from simgpt.frameworks.files import (
     read_files,
 )
 from simgpt.frameworks.question import Question, question_of
-from simgpt.frameworks.reading import FrameworkError, Reading
+from simgpt.frameworks.reading import FrameworkError, NotSaidError, Reading
 from simgpt.frameworks.recipes import arguments_of
 from topologies.files.reading import shipped_toml
 
@@ -45,7 +45,14 @@ def imported(
     says. `model` is a MODEL for files that say nothing of one, `changed` are fields of it,
     `defined` variables of a script's surroundings."""
     described = read_files(paths, framework, defined or {})
-    return question_from(described, devices=devices, model=model, changed=changed or {})
+    try:
+        return question_from(described, devices=devices, model=model, changed=changed or {})
+    except NotSaidError as error:
+        lines = [line for each in described for line in each.left_out]
+        sourced = [line for line in lines if line.name.startswith("source ")]
+        if not sourced:
+            raise
+        raise FrameworkError(f"{error}; {sourced[0].name}: {sourced[0].why}") from None
 
 
 def question_from(

@@ -34,6 +34,10 @@ class FrameworkError(SimgptError):
     """A framework's file that cannot be read, or settings that mean nothing to simgpt."""
 
 
+class NotSaidError(FrameworkError):
+    """A setting whose value is that of a variable, or of a command, that a script does not say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remark:
     """A setting that a question does not carry, as it is spelled, and what simgpt does instead."""
@@ -101,9 +105,9 @@ class Reading:
             value = float("nan")
         whole = kind == "a number" or value == value // 1
         if not (whole and abs(value) <= MOST):
-            raise FrameworkError(
-                f"{self.spelled(name)} = {shown(text)} must be {kind}{_hint(text)}"
-            )
+            hint = _hint(text)
+            error = NotSaidError if hint else FrameworkError
+            raise error(f"{self.spelled(name)} = {shown(text)} must be {kind}{hint}")
         return value
 
     def spelled(self, name: str) -> str:

@@ -169,7 +169,7 @@ def _remarks(found: JobComparison) -> Iterator[str]:
     yield from found.job.remarks
     own = [name for name, _, told in found.timers() if told is None]
     if own:
-        yield "timers without a prediction are the log's own parts, which simgpt does not divide by"
+        yield "timers without a prediction are the log's own: no predicted part has their extent"
 
 
 def _row(name: str, measured_s: float, predicted_s: float) -> tuple[str, str, str, str]:

@@ -25,6 +25,7 @@ ASSIGNMENT = re.compile(
 _COMPARISON = re.compile(r"\[\[?\s+(.*?)\s+\]\]?$", re.DOTALL)
 _OPENS = re.compile(r"(if|elif|case)\b\s*(.*)", re.DOTALL)
 _WITHIN = re.compile(r"^(?:then|do|\{|time)\s+")
+DECLARATIONS = ("export", "declare", "local", "readonly", "typeset")
 SHELL_SETUP = ("activate", "conda.sh", ".bashrc", ".profile", ".bash_profile", "profile", "bash")
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-lt": "<", "-ge": ">=", "-le": "<="}
 
@@ -66,7 +67,10 @@ class _Script:
             self._assign(found[1], found[3], adds=bool(found[2]))
             return
         command = split(expanded(statement, self.variables))
-        if command:
+        several = [ASSIGNMENT.fullmatch(word) for word in _without_declaration(command)]
+        if several and all(several):
+            self.variables |= {each[1]: each[3] for each in several if each}
+        elif command:
             self.commands.append(command)
 
     def _follows_branches(self, statement: str) -> bool:
@@ -149,6 +153,11 @@ def _sourced(commands: Sequence[list[str]]) -> Iterator[str]:
             name = words[1].rpartition("/")[2]
             if name not in SHELL_SETUP:
                 yield name if "$" in words[1] else words[1]
+
+
+def _without_declaration(words: list[str]) -> list[str]:
+    """A statement's words after `export` and such."""
+    return words[1:] if words and words[0] in DECLARATIONS else words
 
 
 def split(text: str, *, whole: bool = False) -> list[str]:

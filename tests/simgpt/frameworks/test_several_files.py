@@ -26,8 +26,11 @@ def imported(**files: str) -> Said:
     return simgpt("import", *(f"{name}.sh" for name in files), "-n", "16", "--json")
 
 
-def test_variables_of_a_script_reach_the_next_which_may_change_them() -> None:
-    said = imported(env="export TP=2\nPP=8", train=f"PP=4\n{TRAIN} {SPLIT}")
+@pytest.mark.parametrize(
+    "env", ["export TP=2\nPP=8", "TP=2 PP=8", "export TP=2 PP=8", "PP=8 TP='2' # sizes"]
+)
+def test_variables_of_a_script_reach_the_next_which_may_change_them(env: str) -> None:
+    said = imported(env=env, train=f"PP=4\n{TRAIN} {SPLIT}")
     assert said.status == 0, said.err
     plan = json.loads(said.out)["plan"]
     assert (plan["x"], plan["pipe"]) == (2, 4)
@@ -75,6 +78,12 @@ def test_a_value_that_is_not_in_the_script_names_its_variable(script: str, why: 
     said = imported(train=script)
     assert said.status == 2
     assert why in said.sentence
+
+
+def test_a_value_that_a_file_taken_in_may_set_names_that_file_too() -> None:
+    said = imported(train=f". env.sh\n{TRAIN} --global-batch-size $B")
+    assert "give --define B=VALUE; source env.sh: the file is not read" in said.sentence
+    assert said.sentence.endswith("simgpt import env.sh train.sh")
 
 
 def test_what_a_command_would_say_can_be_defined() -> None:

@@ -120,6 +120,16 @@ def test_timers_stand_beside_the_parts_that_they_time() -> None:
     )
 
 
+def test_a_timer_that_no_predicted_part_matches_is_said_to_be_the_logs_own(tmp_path: Path) -> None:
+    log = (ROOT / "docs/samples/megatron-lm-invented.log").read_text(encoding="utf-8")
+    path = tmp_path / "train.log"
+    path.write_text(log.replace("optimizer ..", "forward-compute .."), encoding="utf-8")
+    said = simgpt("compare", str(path), *MEGATRON, "--batch", "256")
+    (line,) = [line for line in said.out.splitlines() if line.startswith("forward-compute")]
+    assert line.split()[1:] == ["18.4", "ms", "-", "-"]
+    assert "(timers without a prediction are the log's own:" in said.out
+
+
 def test_the_warm_up_can_be_chosen() -> None:
     log = "docs/samples/megatron-lm-invented.log"
     words = (*MEGATRON, "--batch", "256", "--json", "--warm-up")
