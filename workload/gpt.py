@@ -186,6 +186,16 @@ def find_model(name: str) -> GPT:
     raise ModelError(f"unknown model {name!r}; {hint}")
 
 
+def beyond_preset(name: str) -> tuple[str, ...]:
+    """What a preset's model has beyond the fields of `GPT`, in the words of `Described.beyond`.
+
+    >>> beyond_preset("qwen2.5-7b")
+    ('qkv',)
+    """
+    families = shipped_toml("workload", "models.toml").values()
+    return next(tuple(each.get("beyond", ())) for each in families if name in each["models"])
+
+
 @cache
 def _presets() -> dict[str, GPT]:
     families = shipped_toml("workload", "models.toml")

@@ -38,10 +38,12 @@ def command(model: str, framework: str, **how: Any) -> None:
     """
     from simgpt.frameworks.exporting import Asked, exported
     from simgpt.frameworks.rendering import rendered
+    from workload.models.read import described_model
 
     gpt = model_of(model, how["model_fields"])
     batch = options.batch_of(how["batch"], how["batch_tokens"], gpt)
-    asked = Asked(gpt, options.plan_table(how["plan"]), how["devices"], batch)
+    plan, beyond = options.plan_table(how["plan"]), described_model(model).beyond
+    asked = Asked(gpt, plan, how["devices"], batch, beyond)
     found = exported(asked, framework, how["stack"])
     for text in found.notes:
         options.note(text)

@@ -23,6 +23,7 @@ from workload.grid import AXES
 from workload.passes.table import PASSES
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan, text_of
+from workload.plan_text import plan_words
 
 Writer = Callable[[Mapping[str, Any]], dict[str, Any]]
 WRITERS: Mapping[str, Writer] = {
@@ -32,6 +33,7 @@ WRITERS: Mapping[str, Writer] = {
     DEEPSPEED: deepspeed.written,
     AXONN: axonn.written,
 }
+BIASES = {"qkvo": "biases of the attention's linears", "mlp": "biases of the MLP's linears"}
 ALONE = ("x", "pipe", "cp", "y", "z")  # sizes that need not be written where they are 1
 
 
@@ -47,30 +49,40 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be exported: a model, a plan's words, and the step's devices and batch."""
+    """What is to be exported: a model, a plan's words, the step's devices and batch, and what the
+    model has beyond its fields, in the words of `Described.beyond`."""
 
     gpt: GPT
     plan: str | Mapping[str, Any]
     devices: int | None
     batch: int | None
+    beyond: tuple[str, ...] = ()
 
 
 def exported(asked: Asked, framework: str, stack: str | None = None) -> Exported:
     """The settings by which a framework runs what is asked; what the plan does not say is as
     `stack` has it, the framework's own if none is given. A PlanCannotRunError names what the
     framework has no setting for."""
-    table = _table(framework)
-    own = load_stack(stack or table["stack"])
+    own = load_stack(stack or _table(framework)["stack"])
     job = job_of(asked.gpt, asked.plan, own, devices=asked.devices, batch=asked.batch)
-    _check_axes(job.plan, own, table)
-    own.check(job.plan)
-    fields = fields_of(asked.gpt, job)
+    return exported_job(asked, job, framework)
+
+
+def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
+    """The same for the job that was asked for."""
+    table = _table(framework)
+    _check_axes(job.plan, job.stack, table)
+    job.stack.check(job.plan)
+    fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
     settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})
     if framework == BRIDGE:
         settings = recipe_of(settings)
     devices = job.plan.grid.ranks
     again = _read_again(framework, settings, devices, fields["model"])
-    notes = tuple(_compared(job, asked.gpt, again, table))
+    notes = (*_compared(job, asked.gpt, again, table), *_not_asked(asked, job, again))
+    lacking = [each for each in asked.beyond if each not in table.get("beyond", {})]
+    if lacking and framework in (MEGATRON, BRIDGE):
+        notes += tuple(f"{BIASES[each]}, which the model has, have no setting" for each in lacking)
     return Exported(framework, settings, notes, devices)
 
 
@@ -85,6 +97,7 @@ def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
     sequences, of which `cp` devices hold a part each."""
     context, plan = job.stack.context, job.plan
     fields = {**asdict(gpt), **asdict(plan), "cp": context, "stack": job.stack.name}
+    fields["family"] = job.stack.family
     fields |= {"data": plan.data // context, "batch": plan.batch // context}
     fields |= {"precision": FP8} if job.stack.fp8 else {}
     return fields | {"model": spelled(gpt)[0]}
@@ -138,12 +151,32 @@ def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> 
         if key in elsewhere:
             yield f"{key}={text_of(own)} is told in {elsewhere[key]}"
         elif key in assumed:
-            yield f"{key}={text_of(own)} of the stack {job.stack.name} is {text_of(other)} here"
+            yield (
+                f"with these settings {title} runs {key}={text_of(other)}, where the stack "
+                f"{job.stack.name} assumes {key}={text_of(own)}; to predict what will run, put "
+                f"{key}={text_of(other)} into --plan"
+            )
         else:
             raise PlanCannotRunError(
                 f"{title} has no setting for {key}={text_of(own)}; it would run "
                 f"{key}={text_of(other)}"
             )
+
+
+def _not_asked(asked: Asked, job: Job, again: Question) -> Iterator[str]:
+    """Sentences on sizes that the settings have and that nobody gave."""
+    words, context, plan = plan_words(asked.plan), job.stack.context, job.plan
+    batch, ranks = plan.batch // context, plan.grid.ranks // (plan.x * plan.pipe * context)
+    if asked.batch is None and "batch" not in words and again.batch is not None:
+        yield (
+            f"batch not given: {batch:,}, one micro-batch of {plan.micro_batch:,} for each of the "
+            f"{ranks:,} data-parallel ranks; --batch says another"
+        )
+    if "micro_batch" not in words and "micro_batch" in again.plan:
+        yield (
+            f"micro_batch not given: {plan.micro_batch:,}, all that a rank has of the batch; "
+            "micro_batch=1 in --plan says another"
+        )
 
 
 def _differences(job: Job, gpt: GPT, read: Job, other: GPT) -> dict[str, tuple[Any, Any]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from simgpt.frameworks.reading import FrameworkError, flattened
+from simgpt.frameworks.reading import FrameworkError, Remark, flattened
 from simgpt.frameworks.recipes import devices_of
 from simgpt.frameworks.scripts.job_script import devices_of_job, job_variables
 from simgpt.frameworks.scripts.shell import read_script
 from topologies.files.printable import path_shown
 from topologies.files.reading import UserFile
+from workload.models.hugging_face import is_config
 
 FILE = UserFile("framework's file", FrameworkError)
 MEGATRON, BRIDGE, NEMO = "megatron", "megatron-bridge", "nemo"
@@ -21,6 +22,12 @@ TORCHTITAN, DEEPSPEED, AXONN = "torchtitan", "deepspeed", "axonn"
 FRAMEWORKS = (MEGATRON, TORCHTITAN, DEEPSPEED, BRIDGE, NEMO, AXONN)
 ARGUMENTS, ENVIRONMENT = "MODEL_ARGS", "ENV_VARS"
 YAML = (".yaml", ".yml")
+UNTOLD = "it cannot be told here, so what depends on it is left out"
+UNREAD = "the file is not read; where arguments depend on its variables"
+_LOGS = re.compile(r"\.log(\.gz)?$")
+_LOGGED = re.compile(
+    r"\biteration +\d+/ *\d+ \||\bstep: *\d+ +\S*loss: *\d|^-{9,} arguments -{9,}$", re.M
+)
 _REDIRECTION = re.compile(r"\d?[<>]|&>")
 # Keys by which a table is known, in this order.
 _KNOWN = (
@@ -37,18 +44,50 @@ _KNOWN = (
 @dataclass(frozen=True, slots=True)
 class Described:
     """What one file says: the framework, its settings, and the devices that its launcher starts
-    (None: it does not say); `left_out` are conditions of a script that could not be told."""
+    (None: it does not say); `left_out` are lines of a script that could not be followed. A script
+    that only sets `variables` has no settings."""
 
     framework: str
     settings: Mapping[str, Any]
     devices: int | None = None
-    left_out: tuple[str, ...] = field(default=())
+    left_out: tuple[Remark, ...] = field(default=())
+    variables: Mapping[str, str] | None = None
+
+    @property
+    def only_sets_variables(self) -> bool:
+        """Whether this is a script for others to build on."""
+        return self.variables is not None and not self.settings
 
 
-def read_file(path: Path, framework: str | None, defined: Mapping[str, str]) -> Described:
+def read_files(
+    paths: Sequence[Path], framework: str | None, defined: Mapping[str, str]
+) -> list[Described]:
+    """What files say, each script with the variables that those before it set."""
+    found: list[Described] = []
+    variables: dict[str, str] = {}
+    for path in paths:
+        each = read_file(path, framework, defined, variables)
+        variables |= each.variables or {}
+        named = {f"source {other.name}" for other in paths}
+        kept = tuple(line for line in each.left_out if _without_folder(line.name) not in named)
+        found.append(replace(each, left_out=kept))
+    if all(each.only_sets_variables for each in found):
+        raise FrameworkError(
+            f"{path_shown(paths[-1])} gives no program arguments such as --num-layers 24; name the "
+            f"script that does after it: simgpt import {path_shown(paths[-1])} SCRIPT"
+        )
+    return found
+
+
+def read_file(
+    path: Path,
+    framework: str | None,
+    defined: Mapping[str, str],
+    before: Mapping[str, str] | None = None,
+) -> Described:
     """A file in the words of `framework`, or of the one that it is found to be of.
 
-    `defined` are variables that a script's surroundings set.
+    `defined` are variables that a script's surroundings set, `before` those of earlier scripts.
     """
     origin = path_shown(path)
     if path.suffix in (*YAML, ".toml", ".json"):
@@ -58,11 +97,33 @@ def read_file(path: Path, framework: str | None, defined: Mapping[str, str]) -> 
         return Described(found, settings, devices_of(settings) if found == NEMO else None)
     if framework not in (None, MEGATRON):
         raise FrameworkError(f"{origin} is read as a script of Megatron-LM's, not of {framework}'s")
+    if _LOGS.search(path.name):
+        raise _is_log(origin)
     text = FILE.text(path)
+    if _LOGGED.search(text):
+        raise _is_log(origin)
     allotted = job_variables(text)
-    launch = read_script(text, allotted | dict(defined))
+    launch = read_script(text, allotted | dict(defined), before)
     devices = _devices(arguments(launch.launcher)) or devices_of_job(allotted)
-    return Described(MEGATRON, arguments(launch.arguments), devices, launch.left_out)
+    lines = [Remark(condition, "", UNTOLD) for condition in launch.left_out]
+    lines += [
+        Remark(f"source {file}", "", f"{UNREAD}: simgpt import {file} {origin}")
+        for file in launch.sourced
+    ]
+    settings = arguments(launch.arguments)
+    return Described(MEGATRON, settings, devices, tuple(lines), launch.variables)
+
+
+def _without_folder(line: str) -> str:
+    """A line that takes a file in, with the file's name alone."""
+    return re.sub(r"^source .*/", "source ", line)
+
+
+def _is_log(origin: str) -> FrameworkError:
+    return FrameworkError(
+        f"{origin} is a job's log, which asks nothing: simgpt compare {origin} MODEL … puts it "
+        "beside a prediction"
+    )
 
 
 def arguments(words: Sequence[str]) -> dict[str, Any]:
@@ -108,6 +169,11 @@ def _framework_of(document: Mapping[str, Any], origin: str) -> str:
     for framework, keys in _KNOWN:
         if any(key in document for key in keys):
             return framework
+    if is_config(document):
+        raise FrameworkError(
+            f"{origin} is a model of Hugging Face, which is a MODEL as it is: simgpt predict "
+            f"{origin} -m MACHINE -n DEVICES"
+        )
     known = ", ".join(FRAMEWORKS)
     raise FrameworkError(f"{origin} is of no framework that is known; give --from: {known}")
 

@@ -15,10 +15,10 @@ from simgpt.frameworks.files import (
     NEMO,
     TORCHTITAN,
     Described,
-    read_file,
+    read_files,
 )
 from simgpt.frameworks.question import Question, question_of
-from simgpt.frameworks.reading import FrameworkError, Reading, Remark
+from simgpt.frameworks.reading import FrameworkError, NotSaidError, Reading
 from simgpt.frameworks.recipes import arguments_of
 from topologies.files.reading import shipped_toml
 
@@ -30,7 +30,6 @@ READERS: Mapping[str, Reader] = {
     AXONN: axonn.read,
 }
 RECIPES = (BRIDGE, NEMO)  # Megatron-LM's arguments under names of their own
-UNTOLD = "it cannot be told here, so what depends on it is left out"
 
 
 def imported(
@@ -45,8 +44,15 @@ def imported(
     """The question that files of a framework ask; without `framework` each file is known by what it
     says. `model` is a MODEL for files that say nothing of one, `changed` are fields of it,
     `defined` variables of a script's surroundings."""
-    described = [read_file(path, framework, defined or {}) for path in paths]
-    return question_from(described, devices=devices, model=model, changed=changed or {})
+    described = read_files(paths, framework, defined or {})
+    try:
+        return question_from(described, devices=devices, model=model, changed=changed or {})
+    except NotSaidError as error:
+        lines = [line for each in described for line in each.left_out]
+        sourced = [line for line in lines if line.name.startswith("source ")]
+        if not sourced:
+            raise
+        raise FrameworkError(f"{error}; {sourced[0].name}: {sourced[0].why}") from None
 
 
 def question_from(
@@ -58,7 +64,8 @@ def question_from(
 ) -> Question:
     """The question of what files say, later ones before earlier ones; DeepSpeed's JSON beside a
     script of Megatron-LM's says what it says of Megatron-DeepSpeed."""
-    frameworks = tuple(dict.fromkeys(each.framework for each in described))
+    telling = [each for each in described if not each.only_sets_variables]
+    frameworks = tuple(dict.fromkeys(each.framework for each in telling))
     if len(frameworks) > 1 and set(frameworks) != {MEGATRON, DEEPSPEED}:
         raise FrameworkError(f"files of {' and '.join(frameworks)} do not make one question")
     told = [each.devices for each in described if each.devices is not None]
@@ -70,7 +77,7 @@ def question_from(
         fields |= reading.fields
     if len(frameworks) > 1 and "shard" not in readings[-1].fields:
         fields.pop("shard", None)
-    conditions = [Remark(text, "", UNTOLD) for each in described for text in each.left_out]
+    lines = [line for each in described for line in each.left_out]
     return question_of(
         fields,
         frameworks=frameworks,
@@ -79,7 +86,7 @@ def question_from(
         model=model or fields.get("model"),
         changed=changed,
         remarks=(
-            (*(each for reading in readings for each in reading.changes), *conditions),
+            (*(each for reading in readings for each in reading.changes), *lines),
             tuple(each for reading in readings for each in reading.refused),
             tuple(each for reading in readings for each in reading.without_effect),
         ),

@@ -206,7 +206,8 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields["positions"] == "rope":
         settings["rotary-base"] = fields["rope_base"]
     settings |= dict.fromkeys(("attention-dropout", "hidden-dropout"), fields["dropout"])
-    settings["attention-backend"] = fields["attention"]
+    backends = fields["table"]["backends"].get(fields["family"], {})
+    settings["attention-backend"] = backends.get(fields["attention"], fields["attention"])
     settings |= megatron_stages.written(fields)
     if fields["precision"] != "fp32":
         settings["bf16"] = True
@@ -214,6 +215,8 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["fp8-format"] = "hybrid"
     if fields["gradients"] == "bf16":
         settings["grad-reduce-in-bf16"] = True
+    flags = fields["table"]["beyond"]
+    settings |= {flags[each]: True for each in fields["beyond"] if each in flags}
     return settings | _written_state(fields) | _written_recompute(fields)
 
 

@@ -130,10 +130,13 @@ def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
 
 
 def shape_of(gpt: GPT) -> dict[str, Any]:
-    """The fields of a model without its labels, and without a base that nothing turns by."""
+    """The fields of a model without its labels, and without a base that nothing turns by or a
+    width of heads that is the usual one."""
     shape = {key: value for key, value in asdict(gpt).items() if key not in ("name", "source")}
     if gpt.positions != "rope":
         shape.pop("rope_base")
+    if gpt.width * gpt.heads == gpt.hidden:
+        shape["head_width"] = 0
     return shape
 
 

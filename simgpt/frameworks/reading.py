@@ -13,10 +13,12 @@ All other names are read by the framework's module, or else are said to be unkno
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 from topologies.errors import SimgptError
@@ -24,11 +26,16 @@ from topologies.files.printable import shown
 
 OFF = ("", "false", "0", "none", "null", "0.0", "auto")
 MOST = 10**12
-_VARIABLE = re.compile(r"\$\{?(\w+)")
+_VARIABLE = re.compile(r"\$(?:[({]+[^A-Za-z_)]*)?([A-Za-z_]\w*)")
+LIKE = 0.8  # of difflib's ratio: names that are taken for one another's misspelling
 
 
 class FrameworkError(SimgptError):
     """A framework's file that cannot be read, or settings that mean nothing to simgpt."""
+
+
+class NotSaidError(FrameworkError):
+    """A setting whose value is that of a variable, or of a command, that a script does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +105,9 @@ class Reading:
             value = float("nan")
         whole = kind == "a number" or value == value // 1
         if not (whole and abs(value) <= MOST):
-            raise FrameworkError(
-                f"{self.spelled(name)} = {shown(text)} must be {kind}{_hint(text)}"
-            )
+            hint = _hint(text)
+            error = NotSaidError if hint else FrameworkError
+            raise error(f"{self.spelled(name)} = {shown(text)} must be {kind}{hint}")
         return value
 
     def spelled(self, name: str) -> str:
@@ -158,9 +165,20 @@ class Reading:
                 break
         else:
             if not off and not self._is_without_effect(name):
-                self.changes.append(Remark(remark.name, value, "not known here: left out"))
+                why = f"not known here: left out{self._nearest(name)}"
+                self.changes.append(Remark(remark.name, value, why))
                 return
         self.without_effect.append(remark)
+
+    def _nearest(self, name: str) -> str:
+        """The known name that an unknown one resembles, in the middle of a sentence."""
+        if name in self.names or name != name.lower() or name.startswith("$"):
+            return ""
+        tables = (self.table.get(kind, {}) for kind in ("refused", "changes"))
+        known = {*self._read, *chain.from_iterable(tables), *self.table["without_effect"]}
+        known = {each for each in known if each == each.lower() and "*" not in each}
+        found = difflib.get_close_matches(name, sorted(known), 1, LIKE)
+        return f"; nearest: {self.spelled(found[0])}" if found else ""
 
     def _is_without_effect(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.table["without_effect"])
@@ -194,5 +212,11 @@ def flattened(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[st
 
 def _hint(text: str) -> str:
     """How to say what a script leaves to its surroundings."""
-    found = _VARIABLE.search(text)
-    return f"; the script does not set it: give --define {found[1]}=VALUE" if found else ""
+    if found := _VARIABLE.search(text):
+        return f"; the script does not say {found[1]}: give --define {found[1]}=VALUE"
+    if "$(" in text:
+        return (
+            "; it is what a command prints, and no command is run: write the value into a copy of "
+            "the script"
+        )
+    return ""

@@ -14,6 +14,8 @@ from topologies.files.printable import printable, shown
 MARGIN, START_S, ROUND_S = 1.25, 600.0, 300.0  # of a time limit that nobody gave
 LONGEST_DAYS = 365
 MOST_LETTERS = 64  # of a job's name
+# What torchrun would tell each rank that srun starts; a task that sees one device has it as 0.
+_AS_TORCHRUN = 'export RANK=$SLURM_PROCID LOCAL_RANK={local} WORLD_SIZE=$SLURM_NTASKS; exec "$@"'
 _TIME = re.compile(
     r"(?:(?P<d>\d{1,3})-(?P<dh>\d{1,2})(?::(?P<dm>\d{1,2})(?::(?P<ds>\d{1,2}))?)?"
     r"|(?:(?P<h>\d{1,5}):(?P<hm>\d{1,2}):(?P<hs>\d{1,2}))"
@@ -24,10 +26,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+,-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What a job runs: the words of `simgpt run`, on so many ranks of each node, for `limit_s`.
+    """What a job runs: a program of python's, on so many ranks of each node, for `limit_s`.
 
+    `program` and lines of `prepared` before it are shell as they are, `words` after it are quoted.
     `about` are comments, `setup` lines of shell before the run. `is_full` says that the ranks take
-    all devices of their nodes.
+    all devices of their nodes, `by_torch` that the program takes its rank from torchrun's variables
+    and not from Slurm's.
     """
 
     name: str
@@ -40,6 +44,9 @@ class JobRequest:
     setup: tuple[str, ...] = ()
     account: str = ""
     partition: str = ""
+    program: str = "-m simgpt run"
+    prepared: tuple[tuple[str, ...], ...] = ()
+    by_torch: bool = False
 
 
 def nodes_of(ranks: int, devices_per_node: int) -> int:
@@ -144,6 +151,7 @@ def job_script(site: Site, job: JobRequest) -> str:
             "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
             "export MASTER_ADDR MASTER_PORT",
         ],
+        *map(list, job.prepared),
         [_command(site, job)],
     ]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
@@ -173,20 +181,26 @@ def _command(site: Site, job: JobRequest) -> str:
     if site.cpus_per_task:  # which srun does not take over from sbatch since Slurm 22.05
         options.insert(0, Setting('"$SLURM_CPUS_PER_TASK"', "", "--cpus-per-task", expands=True))
     srun = ["srun", *(_option(each) for each in options)]
-    python = ["python", "-m"]
+    run = ["python"]
     if site.launcher != SRUN:
-        python += [
-            "torch.distributed.run",
+        run += [
+            "-m torch.distributed.run",
             '--nnodes="$SLURM_JOB_NUM_NODES"',
             f"--nproc-per-node={job.ranks_per_node}",
             '--rdzv-id="$SLURM_JOB_ID"',
             "--rdzv-backend=c10d",
             '--rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"',
-            "-m",
         ]
-    run = (*python, "simgpt", "run")
+    elif job.by_torch:
+        alone = any(each.name == "--gpus-per-task" for each in site.srun)
+        run = [
+            "bash -c",
+            shlex.quote(_AS_TORCHRUN.format(local="0" if alone else "$SLURM_LOCALID")),
+        ]
+        run += ["bash", "python"]
     words = map(shlex.quote, job.words)
-    return " \\\n    ".join(" ".join(part) for part in (srun, run, words))
+    parts = [" ".join(part) for part in (srun, (*run, job.program), words)]
+    return " \\\n    ".join(filter(None, parts))
 
 
 def _option(setting: Setting) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from simulator.predict import Prediction
 from validation.jobs.anatomy import BESIDE, CLASSES, COMPUTE, EXPOSED, IDLE, Anatomy
 from validation.jobs.causes import causes
+from validation.jobs.logged_sizes import contradictions
 from validation.jobs.measured_job import MeasuredJob, StepStatistics
 
 
 @dataclass(frozen=True)
 class JobComparison:
     """A job, its steps that count, and what was predicted; `anatomy` is that of the predicted step,
-    where the job has one and the step is not too long to be simulated op by op. `batch` and `ranks`
-    are those of the question, before sequences are split over devices."""
+    where the job has one and the step is not too long to be simulated op by op. `batch` and `sizes`
+    (by the names of `logged_sizes`) are those of the question, before sequences are split over
+    devices."""
 
     job: MeasuredJob
     steps: StepStatistics
@@ -24,6 +26,7 @@ class JobComparison:
     anatomy: Anatomy | None
     batch: int
     remarks: tuple[str, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
@@ -47,8 +50,31 @@ class JobComparison:
             yield f"the job's batch is {job.batch:,} sequences, the prediction's {self.batch:,}"
         if job.ranks is not None and job.ranks != asked.devices:
             yield f"the job had {job.ranks:,} ranks, the prediction has {asked.devices:,}"
+        yield from contradictions(job.sizes, self.sizes)
         if job.plan and job.plan != str(asked.plan):
             yield f"the job's plan was {job.plan}, the prediction's is {asked.plan}"
+
+    def timers(self) -> list[tuple[str, float, float | None]]:
+        """The log's timers: their names, their measured seconds, and the predicted ones of those
+        that mean the same as a part of the prediction."""
+        told = self._timers_s()
+        return [(name, real, told.get(name)) for name, real in self.job.timers_s.items()]
+
+    def _timers_s(self) -> dict[str, float]:
+        """Megatron-LM's timers of a step's two halves, of which `forward-backward` has all sums of
+        gradients. Parameters are gathered within `optimizer`, unless they are beside the forward
+        pass; then, or where none are, it is the update alone.
+
+        *Source:* NVIDIA/Megatron-LM, megatron/training/training.py (train_step) and
+        megatron/core/optimizer/distrib_optimizer.py (step_with_ready_grads).
+        """
+        plan, optimizer_s = self.prediction.plan, self.prediction.breakdown_s["optimizer"]
+        if plan.zero and not {"dp", "oag"} & set(plan.overlap):
+            return {}
+        return {
+            "forward-backward": self.prediction.step_s - optimizer_s,
+            "optimizer": optimizer_s,
+        }
 
     def parts(self) -> list[tuple[str, float, float]]:
         """Of a step with an anatomy, the name of each part of its time line, and its measured and
@@ -91,12 +117,16 @@ class JobComparison:
                 "peak_bytes": job.peak_bytes,
                 "peak_of": job.peak_of if job.peak_bytes is not None else None,
                 "timers_s": dict(job.timers_s),
+                "sizes": dict(job.sizes),
                 "anatomy": job.anatomy.as_dict() if job.anatomy is not None else None,
                 "remarks": [*job.remarks, *self.remarks],
             },
             "predicted": {
                 **prediction.as_dict(),
                 "anatomy": self.anatomy.as_dict() if self.anatomy is not None else None,
+            },
+            "predicted_timers_s": {
+                name: told for name, _, told in self.timers() if told is not None
             },
             "error": self.error,
             "within_range": self.is_within,

@@ -15,11 +15,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from validation.jobs.errors import LogError
+from validation.jobs.logged_sizes import BATCH, DEVICES, logged_sizes
 from validation.jobs.measured_job import LoggedSteps, MeasuredJob, numbered
 
 _NUMBER = r"([\d,]+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_RANK = re.compile(r"^\s*\[?(?:rank|default)?(\d{1,7})\]?:")  # as torchrun and srun --label do
+# Of torchrun (`[default7]:`) and of srun --label (`0: `), perhaps both; a time as 10:00:04 is none.
+_RANK = re.compile(
+    r"(?:\s*(?:\[[A-Za-z_-]*\d{1,7}\]:|\d{1,7}:(?=\s|\[)|(?:rank|default)\d{1,7}:))+"
+)
 # A number counts only with what follows it, since a line may be cut off within one.
 _ITERATION = re.compile(rf"iteration\s+(\d{{1,12}})/\s*\d+ \|.*?elapsed time per iteration "
                         rf"\((ms|s)\): {_NUMBER} \|")  # fmt: skip
@@ -51,15 +55,19 @@ def read_log(text: str, name: str, tokens_per_device: float) -> MeasuredJob:
     """The job of a log's text.
 
     torchtitan logs tokens per second and device, of which `tokens_per_device` are a step. Where
-    lines of several ranks are in one log, those of the first rank that logged a step count.
+    lines of several ranks are in one log, steps are those of the first rank that logged one;
+    Megatron-LM logs steps on the last rank, and memory and arguments on the first.
     """
     lines = [_COLOURS.sub("", line[:MOST_LINE]) for line in text.splitlines()]
     for kind, pattern in ((MEGATRON, _ITERATION), (TORCHTITAN, _STEP)):
         mine, others = _of_one_rank(lines, pattern)
-        is_megatron = kind == MEGATRON
-        found = _megatron(mine) if is_megatron else _torchtitan(mine, tokens_per_device)
+        if mine and kind == MEGATRON:
+            found = _megatron(mine, [_RANK.sub("", line, count=1) for line in lines])
+        else:
+            found = _torchtitan(mine, tokens_per_device)
         if found.lines:
-            return _job(kind, found, others)
+            sizes = logged_sizes(_RANK.sub("", line, count=1) for line in lines)
+            return _job(kind, found, others, sizes)
     raise LogError(
         f"{name} has no steps: no line with `elapsed time per iteration (ms):` as Megatron-LM logs "
         "them, none with `step:` and `tps:` as torchtitan does"
@@ -77,19 +85,21 @@ def _of_one_rank(lines: Sequence[str], pattern: re.Pattern[str]) -> tuple[list[s
 
 def _rank_of(line: str) -> str:
     found = _RANK.match(line)
-    return found[1] if found else ""
+    return found[0].strip() if found else ""
 
 
-def _megatron(lines: Sequence[str]) -> _Found:
+def _megatron(mine: Sequence[str], lines: Sequence[str]) -> _Found:
+    """What the lines of one rank say of its steps, and those of all ranks of all else."""
     found = _Found()
-    for line in lines:
+    for line in mine:
         if step := _ITERATION.search(line):
             step_s, rate = _number(step[3]) * UNITS_S[step[2]], _RATE.search(line)
             flops_per_s = _number(rate[1]) * TERA if rate else None
             found.lines += [(int(step[1]), step_s, flops_per_s)] if _is_time(step_s) else []
             if batch := _BATCH.search(line):
                 found.batches[int(batch[1])] = None
-        elif peak := _ALLOCATED.search(line):
+    for line in lines:
+        if peak := _ALLOCATED.search(line):
             found.peaks.append(_number(peak[1]) * MIB)
         elif timer := _TIMER.match(line):
             found.timers.setdefault(timer[1], []).append(_number(timer[3]) * 1e-3)
@@ -108,17 +118,20 @@ def _torchtitan(lines: Sequence[str], tokens_per_device: float) -> _Found:
     return found
 
 
-def _job(kind: str, found: _Found, others: int) -> MeasuredJob:
+def _job(kind: str, found: _Found, others: int, sizes: dict[str, int]) -> MeasuredJob:
     entries, starts = numbered(found.lines)
     is_megatron = kind == MEGATRON
     batches = list(found.batches)
+    ranks, batch = sizes.pop(DEVICES, None), sizes.pop(BATCH, None)
     return MeasuredJob(
         kind=kind,
         entries=entries,
         starts=starts,
         peak_bytes=max(found.peaks, default=None),
         peak_of="allocated" if is_megatron else "reserved",
-        batch=batches[0] if len(batches) == 1 else None,
+        batch=batches[0] if len(batches) == 1 else None if batches else batch,
+        ranks=ranks,
+        sizes=sizes,
         timers_s={name: float(np.median(values)) for name, values in found.timers.items()},
         remarks=tuple(_remarks(kind, entries, starts, others, batches)),
     )

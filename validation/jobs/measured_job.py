@@ -32,8 +32,9 @@ class MeasuredJob:
 
     `starts` are the numbers of the first steps after each start of the job. `peak_bytes` is the
     most memory of one device that was in use, and `peak_of` says what of it is counted: what was
-    `allocated` for tensors, or all that the allocator had `reserved`. `batch` and `plan` are the
-    job's own, where the log has them. `timers_s` are the seconds of named parts of a step.
+    `allocated` for tensors, or all that the allocator had `reserved`. `batch`, `plan`, `ranks` and
+    `sizes` (by the names of `logged_sizes`) are the job's own, where the log has them. `timers_s`
+    are the seconds of named parts of a step.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class MeasuredJob:
     batch: int | None = None
     plan: str = ""
     ranks: int | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
     timers_s: Mapping[str, float] = field(default_factory=dict)
     anatomy: Anatomy | None = None
     remarks: tuple[str, ...] = ()

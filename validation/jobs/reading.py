@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 from topologies.files.printable import path_shown
@@ -11,6 +12,7 @@ from validation.jobs.records import LOG, read_lines, read_run
 from validation.jobs.trace import read_trace
 from validation.jobs.trace_events import EVENTS, GZIP
 
+GZIP_BITS = 16 + zlib.MAX_WBITS  # of zlib: with gzip's own head
 HEAD = 2**16  # bytes by which a file's kind is told
 
 
@@ -24,9 +26,11 @@ def read_job(path: Path, tokens_per_device: float) -> tuple[MeasuredJob, int]:
     name = path_shown(path)
     if not head.strip():
         raise LOG.error(f"{name} is empty")
-    if _is_trace(head):
+    packed = head.startswith(GZIP)
+    if _is_trace(_unpacked(head, HEAD) if packed else head):
         return read_trace(path)
-    text = LOG.content(path).decode("utf-8-sig", "replace")
+    content = LOG.content(path)
+    text = (_whole(content, name) if packed else content).decode("utf-8-sig", "replace")
     if not text.lstrip().startswith("{"):
         return read_log(text, name, tokens_per_device), 0
     first = text.lstrip().partition("\n")[0].rstrip()
@@ -35,7 +39,31 @@ def read_job(path: Path, tokens_per_device: float) -> tuple[MeasuredJob, int]:
 
 
 def _is_trace(head: bytes) -> bool:
-    """By gzip, by its list of events, or by what torch.profiler writes before that."""
+    """By its list of events, or by what torch.profiler writes before that."""
     marks = (f'"{EVENTS}"', '"schemaVersion"', '"deviceProperties"', '"ph"')
-    is_json = head.lstrip()[:1] in (b"{", b"[") and any(mark.encode() in head for mark in marks)
-    return head.startswith(GZIP) or is_json
+    return head.lstrip()[:1] in (b"{", b"[") and any(mark.encode() in head for mark in marks)
+
+
+def _unpacked(content: bytes, most: int) -> bytes:
+    """The first bytes of what gzip has compressed; none where that is damaged."""
+    try:
+        return zlib.decompressobj(wbits=GZIP_BITS).decompress(content, most)
+    except zlib.error:
+        return b""
+
+
+def _whole(content: bytes, name: str) -> bytes:
+    """All that gzip has compressed, of one or more parts, as far as it is not cut off."""
+    parts: list[bytes] = []
+    room = LOG.most_bytes
+    while content:
+        part = zlib.decompressobj(wbits=GZIP_BITS)
+        try:
+            parts.append(part.decompress(content, room + 1))
+        except zlib.error:
+            raise LOG.error(f"{name} is compressed by gzip, and damaged") from None
+        room -= len(parts[-1])
+        if room < 0:
+            raise LOG.error(f"{name} holds more than {LOG.most_bytes // 2**20} MiB of text")
+        content = part.unused_data if part.unused_data.startswith(GZIP) else b""
+    return b"".join(parts)

@@ -23,10 +23,16 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A model and the notes on what its description says beyond it."""
+    """A model and the notes on what its description says beyond it.
+
+    `beyond` names what the model itself has and `GPT` no field for: `qkv` and `qkvo` are biases of
+    queries, keys and values, without and with the attention's output, `mlp` those of the MLP,
+    `head_norms` norms of queries and keys, `squared_relu` an activation.
+    """
 
     gpt: GPT
     notes: tuple[Note, ...] = ()
+    beyond: tuple[str, ...] = ()
 
     def notes_on(self, gpt: GPT, given: Collection[str]) -> Iterator[str]:
         """What to say of the model once the `given` fields of it have been set."""

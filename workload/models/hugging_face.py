@@ -50,7 +50,8 @@ def model_from_config(document: Mapping[str, Any], origin: str, *, name: str) ->
         **config.fields(),
     )
     gpt = replace(gpt, biases=gpt.biases or config.has_all_biases)
-    return Described(gpt, tuple(config.notes(gpt, tables["without_effect"])))
+    notes = tuple(config.notes(gpt, tables["without_effect"]))
+    return Described(gpt, notes, tuple(config.beyond(gpt)))
 
 
 def _family(document: Mapping[str, Any], origin: str, tables: dict[str, Any]) -> str:
@@ -207,6 +208,12 @@ class _Config:
     def _filled(self, field: str) -> str:
         key = self.key_of(field)
         return f"{key} = {_shown(self.get(key))}"
+
+    def beyond(self, gpt: GPT) -> Iterator[str]:
+        """What the model has and `GPT` no field for, in the words of `Described.beyond`."""
+        yield from [] if gpt.biases else self._biases
+        if self.table["head_norms"]:
+            yield "head_norms"
 
     def _left_out(self, gpt: GPT) -> Iterator[Note]:
         for which in [] if gpt.biases else self._biases:

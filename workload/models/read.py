@@ -8,10 +8,12 @@ from typing import Any
 
 from topologies.files.printable import path_shown
 from workload.errors import ModelError
-from workload.gpt import MODEL_FILE, find_model, model_from_table, read_model
+from workload.gpt import MODEL_FILE, beyond_preset, find_model, model_from_table, read_model
 from workload.models.described import Described
 from workload.models.fields import model_from_text
 from workload.models.hugging_face import is_config, model_from_config
+
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml")  # what `simgpt import` reads
 
 
 def described_model(text: str) -> Described:
@@ -26,10 +28,16 @@ def described_model(text: str) -> Described:
         return _from_json(Path(text), MODEL_FILE.document(text))
     if "=" in text:
         return Described(model_from_text(text))
+    if text.endswith(SCRIPTS) and os.path.exists(text):
+        raise ModelError(
+            f"{path_shown(Path(text))} is a framework's file and no model; simgpt import "
+            f"{path_shown(Path(text))} says what it asks for"
+        )
     if "/" in text and os.path.exists(text):
         hint = "; give its config.json" if os.path.isdir(text) else ""
         raise ModelError(f"a model's file ends in .toml or .json, unlike {path_shown(text)}{hint}")
-    return Described(find_model(text))
+    preset = find_model(text)
+    return Described(preset, beyond=beyond_preset(preset.name))
 
 
 def model_from_json(text: str) -> Described:

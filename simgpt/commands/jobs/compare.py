@@ -58,12 +58,31 @@ def command(
         prediction=question.predicted(),
         anatomy=told,
         batch=plan.batch // question.job.stack.context,
+        sizes=_sizes(question),
     )
     record = {**found.as_dict(), **asked(model, machine, how, question.job.stack)}
     options.answer(describe(found, log), record, as_json=as_json, output=output)
 
 
 command = asked_as_predict(command)
+
+
+def _sizes(question: StepQuestion) -> dict[str, int]:
+    """The sizes of the question as logs name them, before sequences are split over devices."""
+    from validation.jobs import logged_sizes as names
+
+    gpt, plan, context = question.gpt, question.plan, question.job.stack.context
+    return {
+        names.TENSOR: plan.x * plan.y * plan.z,
+        names.PIPELINE: plan.pipe,
+        names.CONTEXT: context,
+        names.MICRO_BATCH: plan.micro_batch,
+        names.SEQUENCE: gpt.sequence * context,
+        names.LAYERS: gpt.layers,
+        names.HIDDEN: gpt.hidden,
+        names.HEADS: gpt.heads,
+        names.FFN: gpt.ffn,
+    }
 
 
 def _anatomy(question: StepQuestion, rank: int) -> tuple[Anatomy | None, list[str]]:
@@ -102,7 +121,7 @@ def describe(found: JobComparison, log: Path) -> str:
         tables.table(["", "measured", "predicted", "error"], list(_facts(found)), first=COLUMN),
         *_tables(found),
         "\n".join(tables.paragraph(f"- {each}", indent="  ") for each in found.causes),
-        "\n".join(tables.paragraph(f"({each})", indent=" ") for each in found.job.remarks),
+        "\n".join(tables.paragraph(f"({each})", indent=" ") for each in _remarks(found)),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -139,8 +158,18 @@ def _tables(found: JobComparison) -> Iterator[str]:
         if shown:
             yield tables.table([title, *columns], shown, first=COLUMN)
     if found.job.timers_s:
-        timers = [(name, tables.seconds(value)) for name, value in found.job.timers_s.items()]
-        yield tables.table(["timers of the log", "measured"], timers, first=COLUMN)
+        timers = [
+            (name, tables.seconds(real), "-", "-") if told is None else _row(name, real, told)
+            for name, real, told in found.timers()
+        ]
+        yield tables.table(["timers of the log", *columns], timers, first=COLUMN)
+
+
+def _remarks(found: JobComparison) -> Iterator[str]:
+    yield from found.job.remarks
+    own = [name for name, _, told in found.timers() if told is None]
+    if own:
+        yield "timers without a prediction are the log's own: no predicted part has their extent"
 
 
 def _row(name: str, measured_s: float, predicted_s: float) -> tuple[str, str, str, str]:

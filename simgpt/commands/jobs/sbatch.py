@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,8 @@ import click
 
 from simgpt import options, tables
 from simgpt.advice import what_fits
-from simgpt.invocation import asked
+from simgpt.arguments.model import model_of
+from simgpt.invocation import asked as answered
 from simgpt.sites.job_script import (
     JobRequest,
     job_name,
@@ -22,6 +24,7 @@ from simgpt.sites.job_script import (
     slurm_name,
     time_text,
 )
+from simgpt.sites.launches import LAUNCHES, USUAL
 from simgpt.sites.site import NAMES, JobCannotRunError, Site, site_of, sites
 from simgpt.step_options import StepQuestion, asked_as_predict, question_of
 
@@ -46,35 +49,52 @@ MOST_STEPS = 10**9
 @click.option(
     "--setup", multiple=True, help="A line of shell before the run: 'source env/bin/activate'."
 )
+@click.option(
+    "--launch",
+    type=click.Choice(LAUNCHES),
+    help="Whose training is run, by settings as simgpt export writes them; default: the stack's.",
+)
+@click.option(
+    "--script",
+    help="The training script of --launch; default: pretrain_gpt.py, or DeepSpeed train.py.",
+)
 @options.answer_options
 def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
-    """Write a job script for Slurm that runs a plan with `simgpt run`, one process per device.
+    """Write a job script for Slurm that runs a plan, one process per device.
 
     \b
     simgpt sbatch gpt-5b -m frontier -n 64 --plan z=8,data=rest,recompute=full --batch 64 \\
         --account abc123 -o job.sh
     simgpt sbatch gpt2-xl -m 4x8xH100,8xNDR -n 32 --plan x=2,data=rest --batch 64 --time 00:30:00
+    simgpt sbatch llama-3.1-8b -m 8x8xH100,8xNDR -n 64 --stack megatron-core \\
+        --plan tp=2,dp=rest,mbs=1,sp=true --batch 256
+
+    `simgpt run` trains; under the stacks of Megatron-Core and torchtitan, and with --launch, the
+    framework itself does, with variables of data and tokenizer left to fill in.
 
     The settings of Frontier, Perlmutter, Alps and LUMI are those that the centres document, each
     with its source (simgpt/sites). Comments state the prediction, from which the time limit follows
     if none is given. The job is not submitted.
     """
     question = question_of(model, machine, how)
-    _check_runs(question)
+    launch = _launch(question, how)
     site = sites()[how["site"]] if how["site"] else site_of(question.machine.name)
     prediction = question.predicted()
     if not prediction.memory.fits:
         raise JobCannotRunError(f"{question.gpt.name} with {question.plan} {what_fits(prediction)}")
     job = _job(question, prediction, site, (model, machine), how)
+    if launch is not None:
+        job = _of_framework(job, question, launch, model, how)
     script = job_script(site, job)
     record = {
         "site": site.name,
         "nodes": job.nodes,
         "ranks_per_node": job.ranks_per_node,
         "limit_s": job.limit_s,
+        "launch": launch,
         "script": script,
         "predicted": prediction.as_dict(),
-        **asked(model, machine, how, prediction.stack),
+        **answered(model, machine, how, prediction.stack),
     }
     options.answer(script, record, as_json=as_json, output=output)
     _comment(site, job, prediction, how["steps"])
@@ -83,14 +103,43 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 command = asked_as_predict(command)
 
 
-def _check_runs(question: StepQuestion) -> None:
-    """Refuse what `simgpt run` does not train."""
+def _launch(question: StepQuestion, how: dict[str, Any]) -> str | None:
+    """The framework that trains, or none for `simgpt run`."""
     stack = question.job.stack
-    if stack.name != "simgpt" or stack.fp8 or stack.context > 1:
+    framework = how["launch"] or USUAL.get(stack.name) or USUAL.get(stack.family)
+    known = f"{', '.join(LAUNCHES[:-1])} or {LAUNCHES[-1]}"
+    if framework is None and stack.name != "simgpt":
         raise JobCannotRunError(
-            f"a job script runs `simgpt run`, which trains with simgpt's own executor, without fp8 "
-            f"and cp; leave out --stack {stack.name} and these"
+            f"for the stack {stack.name} no framework's run is known: give --launch {known}, or "
+            "leave --stack out, and `simgpt run` trains"
         )
+    if framework is None and (stack.fp8 or stack.context > 1):
+        lacking = "fp8" if stack.fp8 else "cp"
+        raise JobCannotRunError(f"`simgpt run` trains without {lacking}; --launch: {known}")
+    if framework is None and how["script"] is not None:
+        raise click.UsageError(
+            f"--script is the training script of a framework: give --launch {known}"
+        )
+    return str(framework) if framework else None
+
+
+def _of_framework(
+    job: JobRequest, question: StepQuestion, framework: str, model: str, how: dict[str, Any]
+) -> JobRequest:
+    """The job with the framework's run, by the settings that `simgpt export` writes."""
+    from simgpt.frameworks.exporting import Asked, exported_job
+    from simgpt.sites.framework_run import framework_run
+    from workload.models.read import described_model
+
+    gpt = model_of(model, how["model_fields"], tells=False)
+    batch = options.batch_of(how["batch"], how["batch_tokens"], gpt)
+    beyond = described_model(model).beyond
+    asked = Asked(gpt, options.plan_table(how["plan"]), how["devices"], batch, beyond)
+    exported = exported_job(asked, question.job, framework)
+    for text in exported.notes:
+        options.note(text)
+    run = framework_run(exported, question.plan, how["steps"], how["script"])
+    return replace(job, words=(), program=run.program, prepared=run.prepared, by_torch=True)
 
 
 def _job(

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from simgpt.frameworks.reading import MOST, FrameworkError
 
 MOST_CHARACTERS = 2**16
+COMMAND = "$(...)"  # what a command would print
 DEEPEST = 16
 _BRACED = re.compile(r"([A-Za-z_]\w*|\d+|[@*#?])(?:\[[^]]*\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*|\d|[@*#?]")
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _SUMS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -47,7 +49,7 @@ def _next(text: str, at: int, variables: Mapping[str, str], depth: int) -> tuple
     letter, rest = text[at], text[at + 1 : at + 2]
     if letter == "`":
         end = text.find("`", at + 1)
-        return "$(...)", (end if end >= 0 else len(text)) + 1
+        return COMMAND, (end if end >= 0 else len(text)) + 1
     if letter == "\\" and rest:
         return text[at : at + 2], at + 2
     if letter == "'" and (end := text.find("'", at + 1)) >= 0 and not _in_quotes(text, at):
@@ -61,7 +63,7 @@ def _next(text: str, at: int, variables: Mapping[str, str], depth: int) -> tuple
         inner = text[at + 2 : end]
         if inner.startswith("(") and inner.endswith(")"):
             return _summed(expanded(inner[1:-1], variables, depth + 1), variables), end + 1
-        return "$(...)", end + 1
+        return COMMAND, end + 1
     if rest == "{":
         end = _closing(text, at + 1, "{", "}")
         return _braced(text[at + 2 : end], variables, depth + 1), end + 1
@@ -99,7 +101,7 @@ def _braced(inner: str, variables: Mapping[str, str], depth: int) -> str:
     """What stands for `${...}`."""
     found = _BRACED.fullmatch(inner)
     if not found:
-        return "$(...)"
+        return COMMAND
     name, sign, default = found[1], found[2] or "", found[3] or ""
     if sign.endswith(("-", "=")) and not variables.get(name):
         return expanded(default, variables, depth).strip("\"'")
@@ -109,14 +111,18 @@ def _braced(inner: str, variables: Mapping[str, str], depth: int) -> str:
 
 
 def _summed(text: str, variables: Mapping[str, str]) -> str:
-    """The value of `$((...))`, or `$(...)` where it is no sum of whole numbers."""
-    names = re.sub(r"[A-Za-z_]\w*", lambda found: variables.get(found[0], "x"), text)
+    """The value of `$((...))`, or `$(...)` where it is no sum of whole numbers; with a variable
+    whose value is not known it stays a sum, which names the variable."""
+    if any(variables.get(name, "$").startswith("$") for name in _WORD.findall(text)):
+        known = _WORD.sub(lambda found: variables.get(found[0], found[0]), text)
+        return f"$(({''.join(known.split())}))"
+    names = _WORD.sub(lambda found: variables[found[0]], text)
     if len(names) > 200:
-        return "$(...)"
+        return COMMAND
     try:
         return str(_sum(ast.parse(names.strip(), mode="eval").body))
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-        return "$(...)"
+        return COMMAND
 
 
 def _sum(node: ast.AST) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_OPTION = re.compile(r"\s*#SBATCH\s+(-\w|--[\w-]+)(?:[= ]\s*)(\S+)")
+_LINE = re.compile(r"^\s*#SBATCH\s(.*)", re.MULTILINE)
+_OPTION = re.compile(r"(?:^|\s)(-\w(?=[\s\d])|--[\w-]+(?=[=\s]))(?:=|\s*)([^\s=-]\S*)")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z]\w*:)?(\d{1,4})")
 _NODES = ("--nodes", "-N")
 _PER_NODE = ("--gpus-per-node", "--gres", "--ntasks-per-node")  # the first of them that is given
@@ -18,11 +19,11 @@ VARIABLES = {"nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "each": ("SLURM_G
 def job_variables(text: str) -> dict[str, str]:
     """The variables of a job that tell of its nodes and of a node's devices.
 
-    >>> job_variables("#SBATCH -N 4\\n#SBATCH --gres=gpu:a100:8")["SLURM_NNODES"]
-    '4'
+    >>> job_variables("#SBATCH -N4 --gres=gpu:a100:8")
+    {'SLURM_NNODES': '4', 'SLURM_JOB_NUM_NODES': '4', 'SLURM_GPUS_ON_NODE': '8'}
     """
-    lines = filter(None, map(_OPTION.match, text.splitlines()))
-    given = {line[1]: line[2] for line in lines}
+    lines = (line.partition(" #")[0] for line in _LINE.findall(text))
+    given = {name: value for line in lines for name, value in _OPTION.findall(line)}
     nodes = next((given[key] for key in _NODES if key in given), "")
     each = [_GPUS.match(given[key]) for key in _PER_NODE if key in given]
     found: dict[str, str] = {}

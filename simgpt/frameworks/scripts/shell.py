@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from simgpt.frameworks.reading import FrameworkError
-from simgpt.frameworks.scripts.expansion import expanded
+from simgpt.frameworks.scripts.expansion import COMMAND, expanded
 from simgpt.frameworks.scripts.statements import statements
 
 ASSIGNMENT = re.compile(
@@ -26,18 +25,22 @@ ASSIGNMENT = re.compile(
 _COMPARISON = re.compile(r"\[\[?\s+(.*?)\s+\]\]?$", re.DOTALL)
 _OPENS = re.compile(r"(if|elif|case)\b\s*(.*)", re.DOTALL)
 _WITHIN = re.compile(r"^(?:then|do|\{|time)\s+")
+DECLARATIONS = ("export", "declare", "local", "readonly", "typeset")
+SHELL_SETUP = ("activate", "conda.sh", ".bashrc", ".profile", ".bash_profile", "profile", "bash")
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-lt": "<", "-ge": ">=", "-le": "<="}
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """The words after a training program's name, and those before it; `left_out` are conditions
-    that could not be told, so that what depends on them is left out."""
+    that could not be told, so that what depends on them is left out, `sourced` files that the
+    script takes in. Without arguments the script starts nothing that is known."""
 
     arguments: tuple[str, ...]
     launcher: tuple[str, ...]
     variables: Mapping[str, str]
     left_out: tuple[str, ...]
+    sourced: tuple[str, ...] = ()
 
 
 @dataclass
@@ -64,7 +67,10 @@ class _Script:
             self._assign(found[1], found[3], adds=bool(found[2]))
             return
         command = split(expanded(statement, self.variables))
-        if command:
+        several = [ASSIGNMENT.fullmatch(word) for word in _without_declaration(command)]
+        if several and all(several):
+            self.variables |= {each[1]: each[3] for each in several if each}
+        elif command:
             self.commands.append(command)
 
     def _follows_branches(self, statement: str) -> bool:
@@ -102,15 +108,20 @@ class _Script:
             value = expanded(text, self.variables)
         else:
             value = " ".join(split(expanded(text, self.variables), whole=True))
+            if COMMAND in value and "--" not in value:
+                value = value.replace(COMMAND, f"$({name})")  # by which --define can give it
         before = self.variables.get(name, "")
         glue = " " if text and adds and before else ""
         self.variables[name] = before + glue + value if adds else value
 
 
-def read_script(text: str, given: Mapping[str, str]) -> Launch:
+def read_script(
+    text: str, given: Mapping[str, str], before: Mapping[str, str] | None = None
+) -> Launch:
     """What a script gives to the last training program that it starts, or, where it starts none,
-    what its variables hold; `given` are variables that the surroundings set."""
-    script = _Script(dict(given))
+    what its variables hold; `given` are variables that the surroundings set, whatever the script
+    says, `before` those that scripts before it have set."""
+    script = _Script({**(before or {}), **given})
     for statement in statements(text):
         script.run(statement)
         script.variables |= given
@@ -122,14 +133,31 @@ def read_script(text: str, given: Mapping[str, str]) -> Launch:
         assert at is not None
         arguments, launcher = words[at + 1 :], words[:at]
     else:
-        fragments = [value for value in script.variables.values() if "--" in value]
+        own = {
+            key: each for key, each in script.variables.items() if each != (before or {}).get(key)
+        }
+        fragments = [value for value in own.values() if "--" in value]
         loose = [word for each in script.commands for word in each if each[0].startswith("--")]
         arguments = _flat([word for text in fragments for word in split(text)] + loose)
         launcher = []
     if not any(word.startswith("--") for word in arguments):
-        raise FrameworkError("the script gives no program arguments such as --num-layers 24")
-    left_out = tuple(script.left_out)
-    return Launch(tuple(arguments), tuple(launcher), script.variables, left_out)
+        arguments = []
+    left_out, sourced = tuple(script.left_out), tuple(_sourced(script.commands))
+    return Launch(tuple(arguments), tuple(launcher), script.variables, left_out, sourced)
+
+
+def _sourced(commands: Sequence[list[str]]) -> Iterator[str]:
+    """The files that `source` or `.` takes in, but for those that only set up a shell."""
+    for words in commands:
+        if words[0] in ("source", ".") and len(words) > 1:
+            name = words[1].rpartition("/")[2]
+            if name not in SHELL_SETUP:
+                yield name if "$" in words[1] else words[1]
+
+
+def _without_declaration(words: list[str]) -> list[str]:
+    """A statement's words after `export` and such."""
+    return words[1:] if words and words[0] in DECLARATIONS else words
 
 
 def split(text: str, *, whole: bool = False) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -68,7 +69,64 @@ def test_torchtitan_has_no_model_of_ones_own() -> None:
 def test_what_the_stack_assumes_and_a_framework_is_not_told_is_said() -> None:
     said = simgpt(*LLAMA, "--plan", "pipe=2,data=rest,micro_batch=1", "--to", "megatron")
     assert said.status == 0
-    assert said.err == "overlap=dp+pp of the stack megatron-core is dp here\n"
+    assert said.err == (
+        "with these settings Megatron-LM runs overlap=dp, where the stack megatron-core assumes "
+        "overlap=dp+pp; to predict what will run, put overlap=dp into --plan\n"
+    )
+    plan = "pipe=2,data=rest,micro_batch=1,overlap=dp"
+    assert simgpt(*LLAMA, "--plan", plan, "--to", "megatron").err == ""
+
+
+def test_sizes_that_nobody_gave_are_said() -> None:
+    words = ("export", "llama-3.1-8b", "-n", "64", "--plan", "x=2,data=rest", "--to", "megatron")
+    said = simgpt(*words)
+    assert "--global-batch-size 32 " in said.out
+    assert said.err == (
+        "batch not given: 32, one micro-batch of 1 for each of the 32 data-parallel ranks; --batch "
+        "says another\n"
+        "micro_batch not given: 1, all that a rank has of the batch; micro_batch=1 in --plan says "
+        "another\n"
+    )
+    assert simgpt(*words, "--batch", "64").err.startswith("micro_batch not given: 2, ")
+    assert "not given" not in simgpt(*words[:5], "mbs=1,gbs=64,tp=2,dp=rest", *words[6:]).err
+
+
+@pytest.mark.parametrize(
+    ("model", "flag"),
+    [
+        ("qwen2.5-7b", "--add-qkv-bias"),
+        ("qwen3-8b", "--qk-layernorm"),
+        ("nemotron-4-340b", "--squared-relu"),
+        ("llama-3.1-8b", ""),
+    ],
+)
+def test_what_a_model_has_beyond_its_fields_has_its_flag(model: str, flag: str) -> None:
+    words = ("--plan", "data=64,micro_batch=1", "--batch", "64", "--to", "megatron")
+    said = simgpt("export", model, *words)
+    assert (said.status, said.err) == (0, "")
+    flags = ("--add-qkv-bias", "--qk-layernorm", "--squared-relu")
+    assert [each for each in flags if each in said.out] == [flag][: bool(flag)]
+
+
+def test_a_config_of_hugging_face_says_its_biases(tmp_path: Path) -> None:
+    sizes = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2}
+    sizes |= {"intermediate_size": 512, "vocab_size": 512, "max_position_embeddings": 128}
+    path = tmp_path / "config.json"
+    words = ("--plan", "data=8,micro_batch=1", "--batch", "8", "--to", "megatron")
+    path.write_text(json.dumps({"model_type": "qwen2", **sizes}), encoding="utf-8")
+    assert "--add-qkv-bias" in simgpt("export", str(path), *words).out
+    llama = {"model_type": "llama", "attention_bias": True, **sizes}
+    path.write_text(json.dumps(llama), encoding="utf-8")
+    said = simgpt("export", str(path), *words)
+    assert "--add-qkv-bias" not in said.out
+    assert "biases of the attention's linears, which the model has, have no setting" in said.err
+
+
+def test_the_attention_of_a_stack_is_its_backend() -> None:
+    words = (*LLAMA, "--plan", "data=rest,micro_batch=1", "--to", "megatron")
+    assert "--attention-backend fused " in simgpt(*words).out
+    assert "--attention-backend flash " in simgpt(*words, "--stack", "simgpt").out
 
 
 def test_exported_settings_stand_in_json() -> None:

@@ -71,6 +71,65 @@ def test_a_batch_of_sequences_that_are_split_over_devices_is_the_users() -> None
     assert json.loads(simgpt("compare", log, *words).out)["differences"] == []
 
 
+def test_every_size_that_the_log_contradicts_is_named(tmp_path: Path) -> None:
+    log = (ROOT / "docs/samples/megatron-lm-invented.log").read_text(encoding="utf-8")
+    sizes = {"num_layers": 32, "hidden_size": 5120, "seq_length": 4096, "micro_batch_size": 2}
+    path = tmp_path / "train.log"
+    path.write_text(
+        "0: using world size: 512, data-parallel size: 32, context-parallel size: 1, "
+        "tensor-model-parallel size: 4, pipeline-model-parallel size: 4\n"
+        + "".join(f"0:   {name} {'.' * 20} {size}\n" for name, size in sizes.items())
+        + "".join(f"63: {line}\n" for line in log.splitlines()),
+        encoding="utf-8",
+    )
+    found = json.loads(simgpt("compare", str(path), *MEGATRON, "--batch", "256", "--json").out)
+    assert found["differences"] == [
+        "the job had 512 ranks, the prediction has 64",
+        "the job's tp is 4, the prediction's 2",
+        "the job's pp is 4, the prediction's 1",
+        "the job's hidden is 5,120, the prediction's 4,096",
+        "the job's sequence is 4,096, the prediction's 8,192",
+        "the job's micro-batch is 2, the prediction's 1",
+    ]
+    assert found["measured"]["sizes"]["layers"] == 32
+
+
+def test_sizes_of_sequences_that_are_split_over_devices_are_the_users(tmp_path: Path) -> None:
+    log = (ROOT / "docs/samples/megatron-lm-invented.log").read_text(encoding="utf-8")
+    path = tmp_path / "train.log"
+    world = "using world size: 64, context-parallel size: 2, tensor-model-parallel size: 2\n"
+    path.write_text(f"{world}  seq_length ..... 8192\n{log}", encoding="utf-8")
+    plan = ("--plan", "tp=2,cp=2,dp=rest,mbs=1,sp=true", "--batch", "256", "--json")
+    found = json.loads(simgpt("compare", str(path), *MEGATRON[:-2], *plan).out)
+    assert found["differences"] == []
+
+
+def test_timers_stand_beside_the_parts_that_they_time() -> None:
+    log = "docs/samples/megatron-lm-invented.log"
+    words = ("--batch", "256", "--json")
+    found = json.loads(simgpt("compare", log, *MEGATRON, *words).out)
+    step_s, parts = found["predicted"]["step_s"], found["predicted"]["breakdown_s"]
+    assert found["predicted_timers_s"] == {
+        "forward-backward": pytest.approx(step_s - parts["optimizer"]),
+        "optimizer": parts["optimizer"],
+    }
+    plan = f"{MEGATRON[-1]},overlap=none"
+    assert (
+        json.loads(simgpt("compare", log, *MEGATRON[:-1], plan, *words).out)["predicted_timers_s"]
+        == {}
+    )
+
+
+def test_a_timer_that_no_predicted_part_matches_is_said_to_be_the_logs_own(tmp_path: Path) -> None:
+    log = (ROOT / "docs/samples/megatron-lm-invented.log").read_text(encoding="utf-8")
+    path = tmp_path / "train.log"
+    path.write_text(log.replace("optimizer ..", "forward-compute .."), encoding="utf-8")
+    said = simgpt("compare", str(path), *MEGATRON, "--batch", "256")
+    (line,) = [line for line in said.out.splitlines() if line.startswith("forward-compute")]
+    assert line.split()[1:] == ["18.4", "ms", "-", "-"]
+    assert "(timers without a prediction are the log's own:" in said.out
+
+
 def test_the_warm_up_can_be_chosen() -> None:
     log = "docs/samples/megatron-lm-invented.log"
     words = (*MEGATRON, "--batch", "256", "--json", "--warm-up")

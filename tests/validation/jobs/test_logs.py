@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,93 @@ def test_megatrons_memory_and_timers_are_read() -> None:
     job = read(text)
     assert (job.peak_bytes, job.peak_of) == (2 * 2**30, "allocated")
     assert job.timers_s == {"forward-backward": pytest.approx(0.95)}
+
+
+ARGUMENTS = (
+    "using world size: 512, data-parallel size: 16, context-parallel size: 2, hierarchical "
+    "context-parallel sizes: None, tensor-model-parallel size: 4, encoder-tensor-model-parallel "
+    "size: 0, pipeline-model-parallel size: 4\n"
+    "------------------------ arguments ------------------------\n"
+    "  hidden_size ..................................... 4096\n"
+    "  kv_channels ..................................... None\n"
+    "  micro_batch_size ................................ 2\n"
+    "  num_layers ...................................... 32\n"
+    "  seq_length ...................................... 8192\n"
+    "  seed ............................................ 1234\n"
+)
+MEMORY = (
+    "[Rank 0] (after 2 iterations) memory (MB) | allocated: 100.00 | max allocated: 2048.00 | \n"
+)
+TIMER = "    optimizer ......................................: (18.20, 18.44)\n"
+
+
+def test_a_job_of_megatrons_states_its_sizes() -> None:
+    job = read(ARGUMENTS + megatron((1, 1000.0)))
+    assert job.ranks == 512
+    assert job.sizes == {
+        **{"tp": 4, "pp": 4, "cp": 2, "micro-batch": 2},
+        **{"layers": 32, "hidden": 4096, "sequence": 8192},
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "sizes"),
+    [
+        ("Building 3-D device mesh with ['pp', 'dp_shard', 'tp'], [2, 4, 8]", (64, 2, 1, 8)),
+        (
+            "Building device mesh with parallelism: pp=1, dp_replicate=2, dp_shard=4, cp=2, tp=1, "
+            "ep=4, etp=1",
+            (16, 1, 2, 1),
+        ),
+    ],
+)
+def test_a_job_of_torchtitans_states_its_sizes(line: str, sizes: tuple[int, ...]) -> None:
+    trainer = (
+        "[rank0]:[titan] x - root - INFO - Trainer is initialized with local batch size 2, global "
+        "batch size 64, gradient accumulation steps 1, sequence length 8192, total steps 1000\n"
+    )
+    step = TITAN.format(rank=0, step=1, tps=1024, gib=10)
+    job = read(f"[rank0]:[titan] x - root - INFO - {line}\n{trainer}{step}")
+    assert (job.ranks, *(job.sizes[name] for name in ("pp", "cp", "tp"))) == sizes
+    assert (job.batch, job.sizes["sequence"]) == (64, 8192)
+    assert job.sizes.get("micro-batch") == (2 if sizes[1] == 1 else None)
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ("0: ", "7: "),
+        ("[default0]:", "[default7]:"),
+        ("0: [default0]:", "1: [default7]: "),
+        ("", ""),
+    ],
+)
+def test_the_labels_of_launchers_hide_nothing(first: str, last: str) -> None:
+    """Steps on the last rank; memory, arguments and timers on any."""
+    text = "".join(f"{first}{line}\n" for line in (ARGUMENTS + MEMORY).splitlines())
+    steps = megatron((1, 1000.0), (2, 2000.0)) + TIMER
+    job = read(text + "".join(f"{last}{line}\n" for line in steps.splitlines()))
+    assert [each.step_s for each in job.entries] == [1.0, 2.0]
+    assert (job.peak_bytes, job.timers_s, job.ranks) == (2 * 2**30, {"optimizer": 0.01844}, 512)
+
+
+def test_a_time_at_the_begin_of_a_line_is_no_rank() -> None:
+    lines = megatron((1, 1000.0), (2, 2000.0)).splitlines()
+    text = "".join(f"10:00:0{n} {line}\n" for n, line in enumerate(lines))
+    assert len(read(text).entries) == 2
+
+
+def test_a_log_may_be_compressed_and_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "train.log.gz"
+    text = megatron(*((n, 1000.0) for n in range(1, 50))).encode()
+    path.write_bytes(gzip.compress(text) + gzip.compress(megatron((50, 3000.0)).encode()))
+    job, _ = read_job(path, 1.0)
+    assert (len(job.entries), job.entries[-1].step_s) == (50, 3.0)
+    path.write_bytes(gzip.compress(text)[:-40])
+    assert 1 < len(read_job(path, 1.0)[0].entries) < 50
+    path.write_bytes(gzip.compress(text)[:12] + b"\xff" * 40)
+    with pytest.raises(LogError, match=r"train.log.gz is compressed by gzip, and damaged"):
+        read_job(path, 1.0)
 
 
 def test_seconds_and_tflops_as_megatron_deepspeed_logs_them() -> None:

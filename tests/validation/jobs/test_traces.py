@@ -146,7 +146,7 @@ def test_events_are_the_same_however_the_file_is_cut_into_blocks(
         (b'{"schemaVersion" 1}', "is not valid JSON"),
         (json.dumps({"traceEvents": STEPS}), "has no marks of steps"),
         (b'{"traceEvents": [' + b"[" * 100_000, "is nested too deep|is cut off"),
-        (gzip.compress(b"hello", mtime=0), "is no trace"),
+        (gzip.compress(b"hello", mtime=0), "has no steps"),
     ],
 )
 def test_what_is_no_whole_trace_is_refused(content: str | bytes, why: str, tmp_path: Path) -> None:

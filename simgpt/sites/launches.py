@@ -1,0 +1,5 @@
+"""The frameworks whose training a job script can run."""
+
+LAUNCHES = ("megatron", "torchtitan", "deepspeed")
+# By names and families of stacks; DeepSpeed's stacks are trained by scripts of several frameworks.
+USUAL = {"megatron-core": "megatron", "torchtitan": "torchtitan", "torchtitan-eager": "torchtitan"}
