@@ -11,6 +11,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from simgpt.arguments.completion import completed
+from simgpt.invocation import HELP
 from simgpt.stderr import tell
 from topologies.errors import DiskError, SimgptError
 from topologies.files.printable import sentence
@@ -80,7 +81,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": HELP})
 @click.version_option(package_name="simgpt")
 @click.pass_context
 def cli(context: click.Context) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from simgpt.studies.study import Study
     from simulator.stacks import Stack
 
+HELP = ["-h", "--help"]  # what asks any command for its help
+
 
 def asked(
     model: str, machine: str, how: Mapping[str, Any], stack: Stack | None = None, **places: Any

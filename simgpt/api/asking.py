@@ -15,6 +15,7 @@ from simgpt.api.collected import Collected
 from simgpt.api.errors import ArgumentError, NoAnswerError
 from simgpt.api.words import keywords_of, long_name, words_of
 from simgpt.cli import cli, click_words
+from simgpt.invocation import HELP
 from topologies.files.printable import sentence
 from topologies.session import in_session
 
@@ -63,7 +64,9 @@ def _run(command: click.Command, words: list[str], names: int) -> tuple[Collecte
     """The command in a context whose object collects what it says, and its exit status."""
     collected, status = Collected(words), 0
     try:
-        context = command.make_context(" ".join(words[:names]), words[names:], obj=collected)
+        context = command.make_context(
+            " ".join(words[:names]), words[names:], obj=collected, help_option_names=HELP
+        )
         with context:
             command.invoke(context)
     except SystemExit as end:

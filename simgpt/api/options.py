@@ -71,6 +71,8 @@ class SearchOptions(TypedDict, total=False):
     objective: Literal["time", "node-hours", "energy"]
     also_devices: Sequence[int] | str
     memory_front: bool
+    families: bool
+    stack: str
     exhaustive: bool
     rank_by: Literal["time", "axonn"]
     time_limit: float

@@ -56,7 +56,11 @@ TOO_MANY = 10**8
         (2, f"{PREDICT} --plan x=1,x=2", "x stands twice"),
         (2, f"{PREDICT} --plan x=0", "x=0 must be at least 1"),
         (2, f"{PREDICT} --plan recompute=half", "none, selective, full, or full:N for the first"),
-        (3, "predict tiny-30k -m frontier --plan x=3", "x=3 does not divide heads=8; nearest: 2"),
+        (
+            3,
+            "predict tiny-30k -m frontier --plan x=3",
+            "heads=8 and ffn=128; nearest: 2",
+        ),
         (3, f"{PREDICT} --batch 7", "batch=7 does not divide over z*data=8"),
         (3, f"{PREDICT} --batch 16 --plan data=8,micro_batch=3", "try 1, 2"),
         (3, f"{PREDICT} --plan data=4", "multiply to 4 ranks, not to 8 devices"),
@@ -287,7 +291,7 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     said = simgpt("run", "tiny-30k")
     assert said.status == 5
-    assert "--no-predict" in said.sentence
+    assert "--no-predict" in said.err
 
 
 def test_a_plan_that_does_not_fit_is_answered_and_ends_with_3() -> None:

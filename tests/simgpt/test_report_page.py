@@ -171,7 +171,7 @@ def test_a_step_of_a_stack_in_fp8_with_context_parallelism_is_asked_again_as_it_
     words = ("llama-3.1-8b", "-m", "dgx-h100", "-n", "16", "--stack", "megatron-core", *plan)
     path = answered(tmp_path / "a.json", "predict", *words)
     page = page_of(path)
-    assert "of dgx-h100 with stack=megatron-core, split" in page
+    assert "of dgx-h100 with stack=megatron-core, precision=fp8, cp=2, split" in page
     assert 'id="timeline"' in page
     assert "Not drawn" not in page
     (found,) = read_answers([path]).predictions

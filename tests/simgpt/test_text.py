@@ -182,4 +182,4 @@ def test_a_cluster_of_any_size_is_asked_for_as_many_devices_as_are_wanted() -> N
     assert "12288 ranks do not fit alps, which has 10752 devices" in refused.err
     listed = simgpt("machines").out.splitlines()
     names = [line.split()[0] for line in listed if "any number  " in line]
-    assert names == ["dgx-a100", "dgx-b200", "dgx-h100"]
+    assert names == ["dgx-a100", "dgx-b200", "dgx-h100", "dgx-h200"]

@@ -86,8 +86,8 @@ def test_a_machine_can_be_hashed_for_caches() -> None:
 def test_an_unknown_machine_is_answered_with_the_known_ones() -> None:
     assert refusal("frontire") == (
         'no machine is called "frontire"; known: alps, aurora, dgx-a100, dgx-b200, dgx-h100, '
-        "el-capitan, frontier, gb200-nvl72, host, jupiter-booster, kestrel, leonardo, lumi, "
-        "marenostrum5, perlmutter; nearest: frontier; "
+        "dgx-h200, el-capitan, frontier, gb200-nvl72, host, jupiter-booster, kestrel, leonardo, "
+        "lumi, marenostrum5, perlmutter; nearest: frontier; "
         "or give a .toml or .json file, or the machine's parts, as in 64x8xH100,8xNDR"
     )
 

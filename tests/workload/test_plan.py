@@ -139,7 +139,7 @@ def test_a_plan_that_does_not_divide_says_what_would(text: str, said: str) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x=3", "x=3 does not divide heads=8; nearest: 2, 4"),
+        ("x=3", "x=3 does not divide heads=8 and ffn=512; nearest: 2, 4"),
         ("y=5", "y=5 does not divide hidden=128; nearest: 4, 8"),
     ],
 )
