@@ -9,7 +9,7 @@ import pytest
 from simgpt.advice import starved, what_fits
 from simulator.predict import Prediction, predict
 from simulator.search.bounds.peak_memory import plan_bytes
-from simulator.stacks import load_stack
+from simulator.stacks import EXECUTOR, load_stack
 from simulator.stacks.job import job_of
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
@@ -67,10 +67,11 @@ def test_a_pipeline_with_too_few_micro_batches_is_told_so(plan: Plan, said: str)
 
 
 def test_what_a_stack_does_not_run_is_not_named() -> None:
-    found = job_of(
-        find_model("gpt-40b"), "x=4,data=rest", load_stack("megatron-core"), devices=64, batch=1024
-    )
-    machine = load_machine("16x4xA100-40")
-    prediction = predict(found.gpt, found.plan, machine, stack=found.stack)
-    assert not prediction.memory.fits
-    assert "z=" not in what_fits(prediction)
+    model, text = find_model("llama-3.1-70b"), "tp=4,pp=2,vpp=5,dp=rest,mbs=1,sp=true"
+    machine = load_machine("32x8xH100")
+    words = []
+    for stack in (EXECUTOR, load_stack("megatron-core")):
+        found = job_of(model, text, stack, devices=256, batch=512)
+        words.append(what_fits(predict(found.gpt, found.plan, machine, stack=found.stack)))
+    assert "z=" in words[0]
+    assert "z=" not in words[1]

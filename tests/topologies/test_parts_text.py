@@ -142,3 +142,9 @@ def test_words_that_say_nothing_else_belong_to_a_device(text: str) -> None:
 
 def test_the_rate_of_a_nic_may_be_in_bytes() -> None:
     assert parse_parts("2xH100,8x50GB/s") == parse_parts("2xH100,8x400Gbit/s")
+
+
+@pytest.mark.parametrize("name", ["H1000", "GH100", "MI3000X"])
+def test_a_part_of_a_word_is_no_gpu(name: str) -> None:
+    with pytest.raises(MachineError, match=f'gpu "{name}" is not known; known'):
+        gpu_of(name)

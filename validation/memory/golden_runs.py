@@ -7,7 +7,6 @@ the golden values recorded for it (`max_memory_allocated` of the last rank, step
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -156,17 +155,11 @@ class GoldenRun:
         return words
 
     def _attention(self) -> str:
-        """`auto` leaves it to Transformer Engine, whose releases of before November 2025 had no
-        deterministic fused attention in the images for long-term support."""
-        given, notes = self.cells["attention_backend"], self.cells["notes"]
-        if given == "unfused" or (
-            self.cells["transformer_impl"] == "local" and "flash" not in given
-        ):
-            return "unfused"
-        recorded = re.search(r"first recorded (\d{4}-\d\d)", notes)
-        is_old = "[env:lts]" in notes and recorded is not None and recorded[1] < "2025-11"
-        is_fixed = "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0" in notes
-        return "unfused" if given == "auto" and is_old and is_fixed else "flash"
+        """`auto` leaves it to Transformer Engine, which mostly takes a fused kernel; where it does
+        not, as in old images asked for deterministic kernels, the peak is predicted too low."""
+        given = self.cells["attention_backend"]
+        is_local = self.cells["transformer_impl"] == "local"
+        return "unfused" if given == "unfused" or (is_local and "flash" not in given) else "flash"
 
     @property
     def machine(self) -> Machine:

@@ -21,7 +21,7 @@ CONTROL = re.compile(
     r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
 PYTHON = re.compile(r"<class '|object at 0x|Errno|\b[A-Z]\w+Error\b|\bNoneType\b")
-OWN_SCRIPTS, OWN_STYLES = 3, 120  # timeline, its data, tables; each figure has a style
+OWN_SCRIPTS, OWN_STYLES = 3, 60  # timeline, its data, tables; each figure has a style
 
 
 def wrong_with(draw: Draw, said: Said, folder: Path) -> str:
