@@ -83,7 +83,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 def _commands() -> str:
     from simgpt.cli import cli
 
-    context = click.Context(cli, info_name="simgpt", terminal_width=100, max_content_width=100)
+    wide = {"terminal_width": 100, "max_content_width": 100}
+    context = click.Context(cli, info_name="simgpt", **wide, **cli.context_settings)
     parts = ["# Commands\n\nThe help of every command, as `--help` prints it."]
     parts += [
         f"## {name}\n\n```text\n{command.get_help(within).rstrip()}\n```"

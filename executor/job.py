@@ -142,6 +142,7 @@ def _gather(run: TrainingRun, info: RankInfo, steps: int) -> dict[str, Any]:
     mine = {
         "rank": info.rank,
         "peak_bytes": run.peak_bytes,
+        "waited_share": run.waited_share,
         "carried": run.carried,
         "ops": [span.op.name for span in run.timeline.spans],
         "start_s": [span.start_s for span in run.timeline.spans],
@@ -163,5 +164,6 @@ def _gather(run: TrainingRun, info: RankInfo, steps: int) -> dict[str, Any]:
         "diverged_at_step": None if is_finite else last.number,
         "stopped_at_step": last.number if is_finite and last.number < steps else None,
         "peak_bytes": max(entry["peak_bytes"] for entry in everyone),
+        "waited_share": max(entry["waited_share"] for entry in everyone),
         "ranks": everyone,
     }

@@ -13,6 +13,7 @@ import torch
 from executor.buffer_table import BufferTable
 from executor.data.batches import share
 from executor.groups import ProcessGroups
+from executor.launching.procfs import waited_s
 from executor.launching.task_specs import AdamW
 from executor.memory.allocations import allocations
 from executor.nccl.issue_order import issue_order
@@ -30,11 +31,13 @@ WARM_UP_STEPS = 2
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
     """What one step gave: its loss (before the update) and the seconds it took on this rank, from
-    its batch in the host's memory to its loss there."""
+    its batch in the host's memory to its loss there; `waited_s` of them the thread that computes
+    stood ready while other threads held the cores."""
 
     number: int
     loss: float
     seconds: float
+    waited_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -53,23 +56,27 @@ class TrainingRun:
     @property
     def step_s(self) -> float:
         """Median step time after the warm-up."""
-        return statistics.median(self._counted)
+        return statistics.median(step.seconds for step in self._counted)
+
+    @property
+    def waited_share(self) -> float:
+        """The share of the counted steps' time in which this rank waited for a core."""
+        return sum(s.waited_s for s in self._counted) / sum(s.seconds for s in self._counted)
 
     @property
     def spread_s(self) -> tuple[float, float]:
         """Between which times eight of ten steps after the warm-up lie: their 10th and 90th
         percentile, interpolated between the steps."""
-        counted = self._counted
+        counted = [step.seconds for step in self._counted]
         if len(counted) < 2:
             return counted[0], counted[0]
         low, *_, high = statistics.quantiles(counted, n=10, method="inclusive")
         return low, high
 
     @property
-    def _counted(self) -> list[float]:
-        """The seconds of the steps after the warm-up; of few steps, of the last."""
-        seconds = [step.seconds for step in self.steps]
-        return seconds[WARM_UP_STEPS:] or seconds[1:] or seconds
+    def _counted(self) -> list[TrainingStep]:
+        """The steps after the warm-up; of few steps, the last."""
+        return self.steps[WARM_UP_STEPS:] or self.steps[1:] or self.steps
 
 
 class Trainer:
@@ -131,14 +138,15 @@ class Trainer:
         for number, batch in enumerate(batches, start=1):
             place = replace(self.place, step=number)
             recorder = recorder_for(self.program, place) if number == recorded else NoRecorder()
-            started = time.perf_counter()
+            started, waited = time.perf_counter(), waited_s()
             self._feed(batch)
             if number == 1:
                 result.carried, result.peak_bytes = self._measured(place, recorder)
             else:
                 result.carried = self._play(place, recorder)
             loss = float(self.table["loss"])
-            result.steps.append(TrainingStep(number, loss, time.perf_counter() - started))
+            took = time.perf_counter() - started
+            result.steps.append(TrainingStep(number, loss, took, waited_s() - waited))
             if number == recorded:
                 result.timeline = recorder.timeline(self.program, self.place.rank)
             if report is not None:

@@ -29,3 +29,16 @@ def state_of(process: int) -> ProcessState:
         return ProcessState()
     ticks = int(fields[11]) + int(fields[12])
     return ProcessState(fields[0], ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def waited_s() -> float:
+    """How long this process's first thread has waited so far for a core while it could run, in
+    seconds; 0 where it is not known.
+
+    Source: the Linux kernel's Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat,
+    field 2.
+    """
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        return 0.0

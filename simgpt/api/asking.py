@@ -40,7 +40,7 @@ class Asked:
 def ask(names: Sequence[str], arguments: Sequence[object], options: Mapping[str, Any]) -> Asked:
     """Ask the command of these names. A note of it is a UserWarning at the line of the caller's
     caller; a SimgptError says in one sentence what is wrong."""
-    context = click.Context(cli, info_name="simgpt")
+    context = click.Context(cli, info_name="simgpt", **cli.context_settings)
     command: click.Command = cli
     for name in names:
         assert isinstance(command, click.Group)

@@ -15,6 +15,7 @@ from simgpt.advice import what_fits
 from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
 from simgpt.running.calibrated import machine_for
+from simgpt.running.host_load import warn_of_measured
 from simgpt.running.launched import join, ranks_of, said_by_rank_0
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
 from workload.errors import PlanCannotRunError
@@ -98,6 +99,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
         write_trace(how["trace"], job, result, prediction)
     record = record_of(job, result, prediction) | ran()
     options.answer(summary(record, prediction), record, as_json=as_json, output=output)
+    warn_of_measured(record, calibrated=how["machine"] is None)
     check_finished(record, job)
 
 

@@ -46,6 +46,7 @@ def record_of(job: Job, result: dict[str, Any], prediction: Prediction | None) -
         "losses": result["losses"],
         "diverged_at_step": result["diverged_at_step"],
         "stopped_at_step": result["stopped_at_step"],
+        "waited_share": result["waited_share"],
         "peak_bytes": result["peak_bytes"],
         "comm_bytes": result["ranks"][0]["carried"],
         "tokens_per_s": job.plan.batch * job.gpt.sequence / result["step_s"],

@@ -40,3 +40,10 @@ def test_eight_of_ten_steps_after_the_first_two_lie_in_the_spread(
     from one to the other."""
     steps = [TrainingStep(number, 0.0, each) for number, each in enumerate(seconds, start=1)]
     assert TrainingRun(steps).spread_s == pytest.approx(spread)
+
+
+def test_the_share_of_waiting_is_that_of_the_steps_after_the_first_two() -> None:
+    """Of 4 s that the last two steps took, 1 s was waiting for a core."""
+    times = [(9.0, 9.0), (9.0, 0.0), (1.0, 0.25), (3.0, 0.75)]
+    steps = [TrainingStep(n, 0.0, took, waited) for n, (took, waited) in enumerate(times, start=1)]
+    assert TrainingRun(steps).waited_share == pytest.approx(0.25)

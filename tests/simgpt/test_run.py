@@ -30,7 +30,7 @@ KEYS = {
     *("model", "plan", "plan_string", "ranks", "step_s", "steps_s", "losses", "peak_bytes"),
     *("comm_bytes", "tokens_per_s", "predicted_step_s", "predicted_peak_bytes"),
     *("matmul_forms", "asked", "device", "diverged_at_step", "stopped_at_step"),
-    *("step_p10_s", "step_p90_s"),
+    *("step_p10_s", "step_p90_s", "waited_share"),
 }
 
 
@@ -49,6 +49,7 @@ def test_two_ranks_join_their_prediction_without_a_remainder(tmp_path: Path) -> 
     record, program = json.loads(said.out), program_of(plan)
     assert set(record) == KEYS
     assert record["diverged_at_step"] is None is record["stopped_at_step"]
+    assert 0 <= record["waited_share"] < 1
     assert 0 < record["step_p10_s"] <= record["step_s"] <= record["step_p90_s"]
     assert record["comm_bytes"] == program.comm_bytes
     assert record["predicted_peak_bytes"] == program.peak.total_bytes <= record["peak_bytes"]

@@ -23,13 +23,7 @@ def timeline_data(scene: Scene) -> dict[str, Any]:
     ops = [op for track in _of_stages(tracks) for op in track.ops]
     sorts = list(dict.fromkeys(sort_of(op) for op in ops))
     axes = list(dict.fromkeys("+".join(op.axes) for op in ops))
-    stages = {
-        str(track.stage): {
-            "streams": streams_of(track),
-            "ops": [_op(op, streams_of(track), sorts, axes) for op in track.ops],
-        }
-        for track in _of_stages(tracks)
-    }
+    stages = {str(track.stage): _stage(track, sorts, axes) for track in _of_stages(tracks)}
     return {
         "step_ns": round(scene.step_s * TO_NS),
         "sorts": [{"name": sort, "colour": look_of(sort)[0]} for sort in sorts],
@@ -48,6 +42,11 @@ def key_of(data: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 def _of_stages(tracks: list[Track]) -> list[Track]:
     """One track of each stage."""
     return list({track.stage: track for track in reversed(tracks)}.values())[::-1]
+
+
+def _stage(track: Track, sorts: list[str], axes: list[str]) -> dict[str, Any]:
+    streams = streams_of(track)
+    return {"streams": streams, "ops": [_op(op, streams, sorts, axes) for op in track.ops]}
 
 
 def _op(op: Op, streams: list[str], sorts: list[str], axes: list[str]) -> list[Any]:

@@ -1,0 +1,61 @@
+"""What a run says of a host that others disturbed, or that changed since its calibration."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from simgpt.running.host_load import warn_of_measured
+
+
+def said(
+    capsys: pytest.CaptureFixture[str], *, calibrated: bool = True, **changes: float | None
+) -> str:
+    """What is said on stderr of a run of two ranks that was predicted at 0.1 s."""
+    record = {"waited_share": 0.0, "ranks": 2, "step_s": 0.1, "predicted_step_s": 0.1} | changes
+    warn_of_measured(record, calibrated=calibrated)
+    return capsys.readouterr().err
+
+
+@pytest.fixture(autouse=True)
+def _host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.4, 1.0, 1.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+
+def test_steps_that_other_processes_made_longer_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert said(capsys, waited_share=0.374, step_s=0.3).split("\n") == [
+        "ranks waited for a core in 37% of the measured steps' time, load 1.4 on 2 cores: other "
+        "processes made these steps longer; run again on a quiet machine",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(("step_s", "times"), [(0.16, "1.6"), (0.05, "0.5")])
+def test_a_calibration_that_does_not_describe_the_machine_is_named(
+    capsys: pytest.CaptureFixture[str], step_s: float, times: str
+) -> None:
+    line = said(capsys, step_s=step_s)
+    assert line.startswith(f"measured steps took {times} times the predicted time: the calibration")
+    assert line.endswith("--recalibrate measures it anew\n")
+
+
+@pytest.mark.parametrize("step_s", [0.07, 0.1, 0.14])
+def test_a_quiet_run_near_its_prediction_says_nothing(
+    capsys: pytest.CaptureFixture[str], step_s: float
+) -> None:
+    assert said(capsys, waited_share=0.1, step_s=step_s) == ""
+
+
+def test_more_ranks_than_cores_wait_for_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, waited_share=0.5, ranks=4) == ""
+
+
+def test_a_machine_file_or_no_prediction_has_no_calibration(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert said(capsys, step_s=0.3, calibrated=False) == ""
+    assert said(capsys, step_s=0.3, predicted_step_s=None) == ""
