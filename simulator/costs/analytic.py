@@ -23,6 +23,7 @@ BACKWARD_OVER_FORWARD = 2.5
 HEAD = 128
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
 FAMILY |= {"swiglu": "gelu", "swiglu_grad": "gelu_grad"}
+NORMS, EAGER_NORM = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad"), "eager_norm"
 
 
 class ComputeCosts(Protocol):
@@ -76,7 +77,7 @@ class AnalyticCosts:
         if not op.launches and not op.nbytes:
             return 0.0
         count, width = op.attributes.get("count", 1), op.attributes.get("width", HEAD)
-        key = (op.kind, op.dtype, shape, op.nbytes, op.flops, bool(op.launches), count, width)
+        key = (op.kind, op.dtype, shape, op.nbytes, op.flops, op.launches, count, width)
         if key not in self._known:
             self._known[key] = self._seconds(op) / self._kernels.pace
         return self._known[key]
@@ -180,13 +181,14 @@ def padded(width: int) -> float:
 
 
 def memory_bound_s(device: Device, op: Op) -> float:
-    """t = launch + bytes / achieved memory bandwidth, for everything that multiplies no matrices.
+    """t = launches + bytes / achieved memory bandwidth, for everything that multiplies no matrices.
 
-    Norms and GELU reach shares of their own where a machine gives them. An op inside a neighbour's
-    kernel has no launch. Source: topologies/hardware/device.py, class Device. Not modelled:
-    operands still in a cache, atomics of the embedding's gradient, launches of the second and
-    further kernels of an op.
+    Norms and GELU reach shares of their own where a machine gives them; a norm of several kernels
+    is an eager one. An op inside a neighbour's kernel has no launch. Source:
+    topologies/hardware/device.py, class Device. Not modelled: operands still in a cache, atomics of
+    the embedding's gradient.
     """
-    share = device.efficiency_of.get(FAMILY.get(op.kind, op.kind), device.memory_efficiency)
-    launch_s = device.launch_s if op.launches else 0.0
-    return launch_s + op.nbytes / (share * device.memory_bytes_per_s)
+    eager = op.launches > 1 and op.kind in NORMS
+    family = EAGER_NORM if eager else FAMILY.get(op.kind, op.kind)
+    share = device.efficiency_of.get(family, device.memory_efficiency)
+    return op.launches * device.launch_s + op.nbytes / (share * device.memory_bytes_per_s)

@@ -18,7 +18,7 @@ FORMS = ("NN", "NT", "TN")
 ALIGNMENTS = ("odd", "even")
 MEASURED_KINDS = (
     "layernorm", "layernorm_grad", "gelu", "gelu_grad", "softmax", "softmax_grad",
-    "dropout", "dropout_grad",
+    "dropout", "dropout_grad", "eager_norm",
 )  # fmt: skip
 
 
@@ -96,11 +96,12 @@ class Device:
     An elementwise kernel takes launch_s + bytes / (memory_efficiency * memory_bytes_per_s): that
     sum also follows the measured fall of the rate towards small sizes. `best` of the matmul is
     the highest rate anyone measured for a single one, for information. `efficiency_of` has kinds of
-    kernels that reach another share of the memory's bandwidth. `slowest` lists [devices,
-    rate]: how fast the slowest of that many devices is, relative to the mean device. `reserve` is
-    the memory that no program's tensors get: the driver's context and communicators' buffers.
-    `like` is the device of the library whose rates hold for it, whatever its name. `variability` is
-    there where somebody measured it.
+    kernels that reach another share of the memory's bandwidth; `eager_norm` is that of the
+    elementwise kernels and reductions, one by one, that a norm is made of where none is fused.
+    `slowest` lists [devices, rate]: how fast the slowest of that many devices is, relative to the
+    mean device. `reserve` is the memory that no program's tensors get: the driver's context and
+    communicators' buffers. `like` is the device of the library whose rates hold for it, whatever
+    its name. `variability` is there where somebody measured it.
     """
 
     name: Annotated[str, Key("name")]
