@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulator.costs.analytic import attention_s, matmul_s, memory_bound_s, peak_flops_per_s
+from simulator.costs.analytic import matmul_s, memory_bound_s, peak_flops_per_s
+from simulator.costs.attention import attention_s
 from simulator.costs.published import MatmulTable, half_matmul
 from topologies.errors import MachineError, SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
@@ -182,19 +183,17 @@ def interpolated_errors(machine: Machine, shapes: Mapping[Shape, Sequence[float]
 
 
 def _attention(machine: Machine, batch: int, heads: int, seq: int, width: int) -> dict[str, float]:
-    """Not causal, as the tables are: twice the FLOPs that our causal op works off."""
-    flops = 8 * batch * heads * seq * seq * width
+    """Not causal, as the tables are."""
+    flops = 4 * batch * heads * seq * seq * width
     rates = (machine.device.attention.forward, machine.device.attention.backward)
-    peak = peak_flops_per_s(machine, "bf16")
-    ways = ((FORWARD, "attention", flops), (BACKWARD, "attention_grad", 2 * flops))
-    return {
-        way: attention_s(machine.device, peak, _fused(kind, work, width), rates)
-        for way, kind, work in ways
+    peak, how = peak_flops_per_s(machine, "bf16"), {"width": width, "sequence": seq}
+    ops = {
+        FORWARD: Op("op", "attention", (), (), flops=flops, attributes=how),
+        BACKWARD: Op("op", "attention_grad", (), (), flops=2 * flops, attributes=how),
     }
-
-
-def _fused(kind: str, flops: int, width: int) -> Op:
-    return Op(kind, kind, (), (), flops=flops, attributes={"width": width})
+    return {
+        way: attention_s(machine.device, peak, op, rates, causal=False) for way, op in ops.items()
+    }
 
 
 def _pointwise(machine: Machine, kind: str, elements: int, habits: Habits) -> dict[str, float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from simulator.costs.attention import HEAD, attention_s
 from simulator.costs.calibrated import COPIES, CalibratedCosts
 from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from topologies.errors import MachineError
@@ -17,10 +18,8 @@ from workload.op import ATTENTIONS, Op
 PRODUCTS = ("matmul", "batched_matmul")
 SHAPE = ("form", "m", "n", "k")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
-CAUSAL = 0.5
+UNSAID = (("count", 1), ("width", HEAD), ("sequence", 0))
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
-BACKWARD_OVER_FORWARD = 2.5
-HEAD = 128
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
 FAMILY |= {"swiglu": "gelu", "swiglu_grad": "gelu_grad"}
 NORMS, EAGER_NORM = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad"), "eager_norm"
@@ -76,8 +75,8 @@ class AnalyticCosts:
         shape = tuple(op.attributes[key] for key in SHAPE) if op.kind in PRODUCTS else ()
         if not op.launches and not op.nbytes:
             return 0.0
-        count, width = op.attributes.get("count", 1), op.attributes.get("width", HEAD)
-        key = (op.kind, op.dtype, shape, op.nbytes, op.flops, op.launches, count, width)
+        asked = tuple(op.attributes.get(key, unsaid) for key, unsaid in UNSAID)
+        key = (op.kind, op.dtype, shape, op.nbytes, op.flops, op.launches, asked)
         if key not in self._known:
             self._known[key] = self._seconds(op) / self._kernels.pace
         return self._known[key]
@@ -148,36 +147,6 @@ def aligned(device: Device, op: Op) -> float:
     if any(length % 8 for length in lengths):
         return device.matmul.unaligned.get("even", 1.0)
     return 1.0
-
-
-def attention_s(
-    device: Device, peak_flops_per_s: float, op: Op, rates: tuple[float, float]
-) -> float:
-    """Fused causal attention: the triangle's FLOPs at the kernel's share of the peak, `rates`.
-
-    An op counts the whole square, forward once and backward twice. A causal kernel does half of
-    the forward; its backward does 5 matmuls for the forward's 2, that is 2.5 times as much.
-    Source: Dao (FlashAttention-2, arXiv 2307.08691), sections 3.2 and 4.1. Not modelled: short
-    sequences and few heads, which fill a device badly.
-    """
-    work, efficiency = op.flops * CAUSAL * padded(op.attributes.get("width", HEAD)), rates[0]
-    if op.kind == "attention_grad":
-        work *= BACKWARD_OVER_FORWARD / 2
-        efficiency = rates[1]
-    return device.launch_s + work / (peak_flops_per_s * efficiency)
-
-
-def padded(width: int) -> float:
-    """How many columns a fused kernel works through for each one of a head of this width.
-
-    Source: Dao-AILab/flash-attention, csrc/flash_attn: kernels for widths in steps of 32 up to 128,
-    then 192 and 256.
-
-    >>> padded(128), padded(72)
-    (1.0, 1.3333333333333333)
-    """
-    kernels = (32, 64, 96, 128, 192, 256)
-    return next((size for size in kernels if size >= width), width) / width
 
 
 def memory_bound_s(device: Device, op: Op) -> float:

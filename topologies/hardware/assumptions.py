@@ -13,6 +13,7 @@ ASSUMED = {
     "device.matmul.unaligned": "1: rows of any length are as fast as aligned ones",
     "device.matmul.forms": "1: matmuls of all forms are alike",
     "device.matmul.fp8": "1: fp8 reaches the share of its peak that bf16 reaches",
+    "device.attention.shape": "1: attention of all shapes runs at the rate of large ones",
     "device.efficiency_of": "memory_efficiency, for kernels of all kinds",
     "device.slowest": "1: the slowest of many devices is as fast as the mean",
     "device.variability": "0: one run is as the other",

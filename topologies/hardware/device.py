@@ -12,6 +12,7 @@ import numpy as np
 from topologies.errors import MachineError
 from topologies.files.keys import Key
 from topologies.files.units import format_quantity
+from topologies.hardware.attention import Attention
 
 DTYPES = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
 FORMS = ("NN", "NT", "TN")
@@ -56,14 +57,6 @@ class Matmul:
         default_factory=dict, hash=False
     )
     fp8: Annotated[float, Key("fp8")] = 1.0
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Fused attention's share of the matmul peak on the FLOPs it really does."""
-
-    forward: Annotated[float, Key("forward", share=True)]
-    backward: Annotated[float, Key("backward", share=True)]
 
 
 @dataclass(frozen=True)
