@@ -15,7 +15,8 @@ from topologies.hardware.device import Device
 from topologies.machine import Machine
 from workload.op import ATTENTIONS, Op
 
-PRODUCTS = ("matmul", "batched_matmul")
+BATCHED = "batched_matmul"
+PRODUCTS = ("matmul", BATCHED)
 SHAPE = ("form", "m", "n", "k")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
 UNSAID = (("count", 1), ("width", HEAD), ("sequence", 0))
@@ -138,15 +139,18 @@ def aligned(device: Device, op: Op) -> float:
 
     Source: NVIDIA, Matrix Multiplication Background User's Guide, section 2.2: tensor cores want
     multiples of 16 bytes. The rows are those of both operands and the product, as the form stores
-    them. Not modelled: bands of a fused tensor, whose rows are longer.
+    them. Batched products of such rows (unfused attention with heads of, say, 100 columns) have no
+    kernel on matrix cores, and run at the peak of the others where the machine's file has it. Not
+    modelled: bands of a fused tensor, whose rows are longer.
     """
     rows = ROWS[op.attributes["form"]] if op.dtype in ("fp8", "bf16", "fp16") else ""
     lengths = {int(op.attributes[key]) for key in rows}
-    if any(length % 2 for length in lengths):
-        return device.matmul.unaligned.get("odd", 1.0)
-    if any(length % 8 for length in lengths):
-        return device.matmul.unaligned.get("even", 1.0)
-    return 1.0
+    if not any(length % 8 for length in lengths):
+        return 1.0
+    if op.kind == BATCHED and op.dtype in device.vector_flops_per_s:
+        return device.vector_flops_per_s[op.dtype] / device.peak_flops_per_s[op.dtype]
+    odd = any(length % 2 for length in lengths)
+    return device.matmul.unaligned.get("odd" if odd else "even", 1.0)
 
 
 def memory_bound_s(device: Device, op: Op) -> float:

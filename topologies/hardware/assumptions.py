@@ -11,6 +11,7 @@ ASSUMED = {
     "device.reserve": "0 B: programs get all of the memory",
     "device.matmul.sustained": "1: long runs are as fast as the short ones that were timed",
     "device.matmul.unaligned": "1: rows of any length are as fast as aligned ones",
+    "device.vector_flops": "batched matmuls with unaligned rows run as other matmuls do",
     "device.matmul.forms": "1: matmuls of all forms are alike",
     "device.matmul.fp8": "1: fp8 reaches the share of its peak that bf16 reaches",
     "device.attention.shape": "1: attention of all shapes runs at the rate of large ones",

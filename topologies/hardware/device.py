@@ -88,8 +88,9 @@ class Device:
 
     An elementwise kernel takes launch_s + bytes / (memory_efficiency * memory_bytes_per_s): that
     sum also follows the measured fall of the rate towards small sizes. `best` of the matmul is
-    the highest rate anyone measured for a single one, for information. `efficiency_of` has kinds of
-    kernels that reach another share of the memory's bandwidth; `eager_norm` is that of the
+    the highest rate anyone measured for a single one, for information. `vector_flops` are peaks without
+    matrix cores, at which 16-bit batched matmuls with unaligned rows run. `efficiency_of` has kinds
+    of kernels that reach another share of the memory's bandwidth; `eager_norm` is that of the
     elementwise kernels and reductions, one by one, that a norm is made of where none is fused.
     `slowest` lists [devices, rate]: how fast the slowest of that many devices is, relative to the
     mean device. `reserve` is the memory that no program's tensors get: the driver's context and
@@ -106,6 +107,9 @@ class Device:
     attention: Annotated[Attention, Key("attention")]
     peak_flops_per_s: Annotated[dict[str, float], Key("peak_flops", "FLOP/s", names=DTYPES)] = (
         field(hash=False)
+    )
+    vector_flops_per_s: Annotated[dict[str, float], Key("vector_flops", "FLOP/s", names=DTYPES)] = (
+        field(default_factory=dict, hash=False)
     )
     efficiency_of: Annotated[
         dict[str, float], Key("efficiency_of", names=MEASURED_KINDS, share=True)
