@@ -20,7 +20,7 @@ from benchmarks.fit_network import simplex
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import attention_s
 from topologies.files.reading import shipped_text
-from topologies.hardware.attention import Pass, Shape
+from topologies.hardware.attention import Attention, Pass, Shape
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
 from workload.op import Op
@@ -50,11 +50,10 @@ def error(machine: Machine, units: int, values: NDArray[np.float64], rows: list[
     if max(share, wide, uneven) > 1:
         return math.inf
     own = Pass(softmax, wide, uneven, memory)
-    attention = replace(machine.device.attention, shape=Shape(units, ROWS, own, own))
+    attention = Attention(share, share, Shape(units, ROWS, own, own))
     device, peak = replace(machine.device, attention=attention), peak_flops_per_s(machine, "bf16")
     return statistics.fmean(
-        abs(attention_s(device, peak, op, (share, share), causal=False) / seconds - 1)
-        for op, seconds in rows
+        abs(attention_s(device, peak, op, causal=False) / seconds - 1) for op, seconds in rows
     )
 
 

@@ -92,7 +92,7 @@ def _note_unused(settings: tuple[str, ...], stack: Stack, machine: Machine) -> N
         if key in FOR_INFORMATION:
             options.note(f"{key} is for information and changes no prediction")
         for table in stack.stands_over(machine):
-            if key.rpartition(".")[0] == table:
+            if key.startswith(f"{table}."):
                 options.note(f"{key} changes nothing: the stack {stack.name} has its own {table}")
 
 

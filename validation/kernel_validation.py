@@ -185,15 +185,12 @@ def interpolated_errors(machine: Machine, shapes: Mapping[Shape, Sequence[float]
 def _attention(machine: Machine, batch: int, heads: int, seq: int, width: int) -> dict[str, float]:
     """Not causal, as the tables are."""
     flops = 4 * batch * heads * seq * seq * width
-    rates = (machine.device.attention.forward, machine.device.attention.backward)
     peak, how = peak_flops_per_s(machine, "bf16"), {"width": width, "sequence": seq}
     ops = {
         FORWARD: Op("op", "attention", (), (), flops=flops, attributes=how),
         BACKWARD: Op("op", "attention_grad", (), (), flops=2 * flops, attributes=how),
     }
-    return {
-        way: attention_s(machine.device, peak, op, rates, causal=False) for way, op in ops.items()
-    }
+    return {way: attention_s(machine.device, peak, op, causal=False) for way, op in ops.items()}
 
 
 def _pointwise(machine: Machine, kind: str, elements: int, habits: Habits) -> dict[str, float]:

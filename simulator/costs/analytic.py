@@ -5,12 +5,14 @@ Letters of the matmul model: m, n, k are the call's shape, e the share of the pe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 from simulator.costs.attention import HEAD, attention_s
 from simulator.costs.calibrated import COPIES, CalibratedCosts
 from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from topologies.errors import MachineError
+from topologies.hardware.attention import Attention
 from topologies.hardware.device import Device
 from topologies.machine import Machine
 from workload.op import ATTENTIONS, Op
@@ -69,6 +71,10 @@ class AnalyticCosts:
         self._machine = machine
         self._kernels = kernels
         self._slowest = machine.device.slowest_of(devices)
+        own = kernels.attention  # of other kernels than the machine's, whose shapes are not theirs
+        self._attending = (
+            replace(machine.device, attention=Attention(*own)) if own else machine.device
+        )
         self._known: dict[tuple[object, ...], float] = {}
 
     def seconds(self, op: Op) -> float:
@@ -90,8 +96,7 @@ class AnalyticCosts:
         if op.kind == LAUNCHES:
             return float(op.attributes["count"]) * device.launch_s
         if op.kind in ATTENTIONS:
-            rates = kernels.attention or (device.attention.forward, device.attention.backward)
-            seconds = attention_s(device, self._peak(op.dtype), op, rates)
+            seconds = attention_s(self._attending, self._peak(op.dtype), op)
             return seconds * kernels.attention_work
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
@@ -129,7 +134,9 @@ def matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
     m, n, k = (float(op.attributes[key]) for key in "mnk")
     m *= float(op.attributes.get("count", 1))
     e = model.e_max * m / (m + model.m0) * n / (n + model.n0) * k / (k + model.k0)
-    e *= model.forms.get(op.attributes["form"], 1.0) * aligned(device, op)
+    if min(n, k) >= model.forms_from:
+        e *= model.forms.get(op.attributes["form"], 1.0)
+    e *= aligned(device, op)
     memory_s = op.nbytes / (model.memory_fraction * device.memory_bytes_per_s)
     return model.launch_s + max(op.flops / (peak_flops_per_s * e), memory_s)
 

@@ -18,14 +18,8 @@ STEP, WIDEST = 32, 256
 BACKWARD_KERNELS = 3  # the sums of rows, the gradients, the cast of the queries'
 
 
-def attention_s(
-    device: Device,
-    peak_flops_per_s: float,
-    op: Op,
-    rates: tuple[float, float],
-    causal: bool = True,
-) -> float:
-    """Fused attention: its FLOPs at the kernel's share of the peak, `rates`.
+def attention_s(device: Device, peak_flops_per_s: float, op: Op, causal: bool = True) -> float:
+    """Fused attention: its FLOPs at the kernel's share of the peak.
 
     An op counts the whole square, forward once and backward twice. A causal kernel does half of
     the forward; its backward does 5 matmuls for the forward's 2, that is 2.5 times as much.
@@ -34,10 +28,10 @@ def attention_s(
     """
     backward = op.kind == "attention_grad"
     width, sequence = int(op.attributes.get("width", HEAD)), op.attributes.get("sequence")
-    work, rate = op.flops * padded(width), rates[backward]
+    attention, shape = device.attention, device.attention.shape
+    work, rate = op.flops * padded(width), attention.forward
     if backward:
-        work *= BACKWARD_OVER_FORWARD / 2
-    shape = device.attention.shape
+        work, rate = work * BACKWARD_OVER_FORWARD / 2, attention.backward
     if shape is None or sequence is None:
         square = CAUSAL if causal else 1.0
         return device.launch_s + square * work / (peak_flops_per_s * rate)

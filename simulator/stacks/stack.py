@@ -99,8 +99,7 @@ class Stack:
         return 0 if held is None else int(quantity(held, "bytes"))
 
     def stands_over(self, machine: Machine) -> tuple[str, ...]:
-        """The tables of a machine's file in whose place the stack has rates of its own; tables
-        inside them stand."""
+        """The tables of a machine's file in whose place the stack has rates of its own."""
         own = _of_gpu(self.own_kernels.get("attention", {}), _gpu(machine))
         return () if own is None else ("device.attention",)
 

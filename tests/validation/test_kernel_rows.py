@@ -69,7 +69,7 @@ def test_attention_is_predicted_without_a_mask(tmp_path: Path) -> None:
     rates = (DEVICE.attention.forward, DEVICE.attention.backward)
     how = {"width": width, "sequence": seq}
     op = Op("a", "attention", (), (), BLOCK, flops=square, attributes=how)
-    seconds = attention_s(DEVICE, PEAK, op, rates, causal=False)
+    seconds = attention_s(DEVICE, PEAK, op, causal=False)
     waves = 10 / (32 * 32 / 108)  # 32 heads of 32 blocks
     shape = DEVICE.attention.shape
     assert shape is not None
