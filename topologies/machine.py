@@ -13,7 +13,8 @@ from topologies.files.facts import Fact, grouped, put, read_facts, write_facts
 from topologies.files.keys import Key, fields_of
 from topologies.files.schema import Leaf, checked, leaves, nearest
 from topologies.files.structured import structured
-from topologies.hardware.device import Attention, Device, Draw, Matmul, Variability
+from topologies.hardware.attention import Attention
+from topologies.hardware.device import Device, Draw, Matmul, Variability
 from topologies.hardware.interconnect import KINDS, Dragonfly, FatTree, Interconnect, NoInterconnect
 from topologies.hardware.node import Host, Links, Nics, Node
 from topologies.hardware.profile import MeasuredTable, Profile

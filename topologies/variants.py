@@ -1,4 +1,4 @@
-"""Variants: one machine with another collective library, or with other settings of it."""
+"""Variants: one machine with other software: its collective library, or the one of its kernels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from topologies.errors import MachineError
 from topologies.files.facts import ABOUT
 from topologies.files.schema import nearest
+
+TABLES = ("software", "device")
 
 
 def variants_in(document: Mapping[str, Any]) -> list[str]:
@@ -19,7 +21,8 @@ def variants_in(document: Mapping[str, Any]) -> list[str]:
 
 
 def as_variant(document: Mapping[str, Any], variant: str, origin: str) -> dict[str, Any]:
-    """The document with the `software` keys of `[variants.NAME]` in place of its own.
+    """The document with the `software` and `device` keys of `[variants.NAME]` in place of its own.
+    A variant's device is the same one, with kernels of another version.
 
     An empty variant takes the default, which is the first; a document without variants has
     none to name. The table's name stays in the result under `variant`. A source given for a
@@ -34,13 +37,17 @@ def as_variant(document: Mapping[str, Any], variant: str, origin: str) -> dict[s
         return rest
     chosen = variant or known[0]
     changes = document["variants"][chosen]
-    if not isinstance(changes, Mapping) or set(changes) - {"software"}:
-        raise MachineError(f"{origin}: variants.{chosen} may hold software alone")
-    softwares = [each.get("software", {}) for each in (rest, changes)]
-    if not all(isinstance(each, Mapping) for each in softwares):
-        raise MachineError(f"{origin}: software must be a table, in variants.{chosen} too")
-    own, new = map(_with_sources, softwares)
-    return rest | {"software": _merged(own, new), "variant": chosen}
+    if not isinstance(changes, Mapping) or set(changes) - set(TABLES):
+        raise MachineError(f"{origin}: variants.{chosen} may hold software and device alone")
+    result = rest | {"variant": chosen}
+    for name in TABLES:
+        tables = [each.get(name, {}) for each in (rest, changes)]
+        if not all(isinstance(each, Mapping) for each in tables):
+            raise MachineError(f"{origin}: {name} must be a table, in variants.{chosen} too")
+        if name == "software" or name in changes:
+            own, new = map(_with_sources, tables)
+            result[name] = _merged(own, new)
+    return result
 
 
 def _merged(own: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,24 +5,27 @@ Letters of the matmul model: m, n, k are the call's shape, e the share of the pe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
+from simulator.costs.attention import HEAD, attention_s
 from simulator.costs.calibrated import COPIES, CalibratedCosts
 from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from topologies.errors import MachineError
+from topologies.hardware.attention import Attention
 from topologies.hardware.device import Device
 from topologies.machine import Machine
 from workload.op import ATTENTIONS, Op
 
-PRODUCTS = ("matmul", "batched_matmul")
+BATCHED = "batched_matmul"
+PRODUCTS = ("matmul", BATCHED)
 SHAPE = ("form", "m", "n", "k")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
-CAUSAL = 0.5
+UNSAID = (("count", 1), ("width", HEAD), ("sequence", 0))
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
-BACKWARD_OVER_FORWARD = 2.5
-HEAD = 128
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
 FAMILY |= {"swiglu": "gelu", "swiglu_grad": "gelu_grad"}
+NORMS, EAGER_NORM = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad"), "eager_norm"
 
 
 class ComputeCosts(Protocol):
@@ -68,6 +71,10 @@ class AnalyticCosts:
         self._machine = machine
         self._kernels = kernels
         self._slowest = machine.device.slowest_of(devices)
+        own = kernels.attention  # of other kernels than the machine's, whose shapes are not theirs
+        self._attending = (
+            replace(machine.device, attention=Attention(*own)) if own else machine.device
+        )
         self._known: dict[tuple[object, ...], float] = {}
 
     def seconds(self, op: Op) -> float:
@@ -75,8 +82,8 @@ class AnalyticCosts:
         shape = tuple(op.attributes[key] for key in SHAPE) if op.kind in PRODUCTS else ()
         if not op.launches and not op.nbytes:
             return 0.0
-        count, width = op.attributes.get("count", 1), op.attributes.get("width", HEAD)
-        key = (op.kind, op.dtype, shape, op.nbytes, op.flops, bool(op.launches), count, width)
+        asked = tuple(op.attributes.get(key, unsaid) for key, unsaid in UNSAID)
+        key = (op.kind, op.dtype, shape, op.nbytes, op.flops, op.launches, asked)
         if key not in self._known:
             self._known[key] = self._seconds(op) / self._kernels.pace
         return self._known[key]
@@ -89,8 +96,7 @@ class AnalyticCosts:
         if op.kind == LAUNCHES:
             return float(op.attributes["count"]) * device.launch_s
         if op.kind in ATTENTIONS:
-            rates = kernels.attention or (device.attention.forward, device.attention.backward)
-            seconds = attention_s(device, self._peak(op.dtype), op, rates)
+            seconds = attention_s(self._attending, self._peak(op.dtype), op)
             return seconds * kernels.attention_work
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
@@ -128,7 +134,9 @@ def matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
     m, n, k = (float(op.attributes[key]) for key in "mnk")
     m *= float(op.attributes.get("count", 1))
     e = model.e_max * m / (m + model.m0) * n / (n + model.n0) * k / (k + model.k0)
-    e *= model.forms.get(op.attributes["form"], 1.0) * aligned(device, op)
+    if min(n, k) >= model.forms_from:
+        e *= model.forms.get(op.attributes["form"], 1.0)
+    e *= aligned(device, op)
     memory_s = op.nbytes / (model.memory_fraction * device.memory_bytes_per_s)
     return model.launch_s + max(op.flops / (peak_flops_per_s * e), memory_s)
 
@@ -138,55 +146,29 @@ def aligned(device: Device, op: Op) -> float:
 
     Source: NVIDIA, Matrix Multiplication Background User's Guide, section 2.2: tensor cores want
     multiples of 16 bytes. The rows are those of both operands and the product, as the form stores
-    them. Not modelled: bands of a fused tensor, whose rows are longer.
+    them. Batched products of such rows (unfused attention with heads of, say, 100 columns) have no
+    kernel on matrix cores, and run at the peak of the others where the machine's file has it. Not
+    modelled: bands of a fused tensor, whose rows are longer.
     """
     rows = ROWS[op.attributes["form"]] if op.dtype in ("fp8", "bf16", "fp16") else ""
     lengths = {int(op.attributes[key]) for key in rows}
-    if any(length % 2 for length in lengths):
-        return device.matmul.unaligned.get("odd", 1.0)
-    if any(length % 8 for length in lengths):
-        return device.matmul.unaligned.get("even", 1.0)
-    return 1.0
-
-
-def attention_s(
-    device: Device, peak_flops_per_s: float, op: Op, rates: tuple[float, float]
-) -> float:
-    """Fused causal attention: the triangle's FLOPs at the kernel's share of the peak, `rates`.
-
-    An op counts the whole square, forward once and backward twice. A causal kernel does half of
-    the forward; its backward does 5 matmuls for the forward's 2, that is 2.5 times as much.
-    Source: Dao (FlashAttention-2, arXiv 2307.08691), sections 3.2 and 4.1. Not modelled: short
-    sequences and few heads, which fill a device badly.
-    """
-    work, efficiency = op.flops * CAUSAL * padded(op.attributes.get("width", HEAD)), rates[0]
-    if op.kind == "attention_grad":
-        work *= BACKWARD_OVER_FORWARD / 2
-        efficiency = rates[1]
-    return device.launch_s + work / (peak_flops_per_s * efficiency)
-
-
-def padded(width: int) -> float:
-    """How many columns a fused kernel works through for each one of a head of this width.
-
-    Source: Dao-AILab/flash-attention, csrc/flash_attn: kernels for widths in steps of 32 up to 128,
-    then 192 and 256.
-
-    >>> padded(128), padded(72)
-    (1.0, 1.3333333333333333)
-    """
-    kernels = (32, 64, 96, 128, 192, 256)
-    return next((size for size in kernels if size >= width), width) / width
+    if not any(length % 8 for length in lengths):
+        return 1.0
+    if op.kind == BATCHED and op.dtype in device.vector_flops_per_s:
+        return device.vector_flops_per_s[op.dtype] / device.peak_flops_per_s[op.dtype]
+    odd = any(length % 2 for length in lengths)
+    return device.matmul.unaligned.get("odd" if odd else "even", 1.0)
 
 
 def memory_bound_s(device: Device, op: Op) -> float:
-    """t = launch + bytes / achieved memory bandwidth, for everything that multiplies no matrices.
+    """t = launches + bytes / achieved memory bandwidth, for everything that multiplies no matrices.
 
-    Norms and GELU reach shares of their own where a machine gives them. An op inside a neighbour's
-    kernel has no launch. Source: topologies/hardware/device.py, class Device. Not modelled:
-    operands still in a cache, atomics of the embedding's gradient, launches of the second and
-    further kernels of an op.
+    Norms and GELU reach shares of their own where a machine gives them; a norm of several kernels
+    is an eager one. An op inside a neighbour's kernel has no launch. Source:
+    topologies/hardware/device.py, class Device. Not modelled: operands still in a cache, atomics of
+    the embedding's gradient.
     """
-    share = device.efficiency_of.get(FAMILY.get(op.kind, op.kind), device.memory_efficiency)
-    launch_s = device.launch_s if op.launches else 0.0
-    return launch_s + op.nbytes / (share * device.memory_bytes_per_s)
+    eager = op.launches > 1 and op.kind in NORMS
+    family = EAGER_NORM if eager else FAMILY.get(op.kind, op.kind)
+    share = device.efficiency_of.get(family, device.memory_efficiency)
+    return op.launches * device.launch_s + op.nbytes / (share * device.memory_bytes_per_s)

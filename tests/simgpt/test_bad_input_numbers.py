@@ -138,7 +138,7 @@ def test_a_number_of_a_study(
         ("confidence = [1]", "is [1], but wants text"),
         ("note = {a = 1}", "but wants text"),
         ("[sources]\nx = 3", "sources must be a table of short name = full text"),
-        ("[variants]\nx = 3", "variants.x may hold software alone"),
+        ("[variants]\nx = 3", "variants.x may hold software and device alone"),
     ],
 )
 def test_a_machine_whose_words_are_no_text(line: str, words: str, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.costs.analytic import AnalyticCosts, compute_costs
+from simulator.costs.analytic import AnalyticCosts, compute_costs, matmul_s
 from simulator.costs.calibrated import CalibratedCosts
 from simulator.costs.measured import MeasuredCosts
 from tests.blocks import BLOCK
@@ -217,3 +217,25 @@ def test_a_matmuls_rate_is_scaled_by_the_factor_of_its_form_alone() -> None:
     )
     assert other == plain
     assert slow == pytest.approx(4 * plain)
+
+
+@pytest.mark.parametrize(
+    ("machine", "width", "dtype", "share"),
+    [
+        ("perlmutter", 100, "fp16", 78 / 312),
+        ("perlmutter", 100, "bf16", 39 / 312),
+        ("perlmutter", 104, "bf16", 1.0),
+        ("perlmutter", 100, "fp32", 1.0),  # nothing there is loaded 16 bytes at once
+        ("dgx-h100", 100, "bf16", 0.8),
+    ],
+)
+def test_heads_of_a_width_no_multiple_of_eight_are_multiplied_without_matrix_cores(
+    machine: str, width: int, dtype: str, share: float
+) -> None:
+    device = load_machine(machine).device
+    op = replace(batched(64, 2048, 2048, width), dtype=dtype, nbytes=0)
+    op = replace(op, attributes={**op.attributes, "form": "NT"})
+    smooth = replace(device, vector_flops_per_s={}, matmul=replace(device.matmul, unaligned={}))
+    peak, launch_s = device.peak_flops_per_s[dtype], device.matmul.launch_s
+    aligned_s = matmul_s(smooth, peak, op) - launch_s
+    assert matmul_s(device, peak, op) == pytest.approx(launch_s + aligned_s / share)

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.costs.analytic import AnalyticCosts
 from simulator.costs.calibrated import CalibratedCosts
-from simulator.costs.matmul_tuning import fastest_forms
+from simulator.costs.matmul_tuning import fastest_forms, is_tuned
 from simulator.engine.whole_step import simulate_step
 from simulator.pipeline import simulate_pipeline
 from simulator.predict import forms_on, predict
@@ -20,6 +20,8 @@ from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine, with_settings
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
+from workload.passes.matmul_forms import with_forms
+from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 SMALL = GPT(name="small", layers=36, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
@@ -143,3 +145,27 @@ def test_stages_and_interleaving_do_not_change_the_choice() -> None:
     plans = [parse_plan(f"z=4,{text},micro_batch=2,matmul_forms=tuned", batch=64) for text in texts]
     first, *others = (forms_on(gpt, plan, machine) for plan in plans)
     assert all(other == first for other in others)
+
+
+def test_a_slow_form_of_large_matmuls_is_tuned_away_on_frontiers_software_of_2024() -> None:
+    """AxoNN's 320B on the grid that its row takes: it printed 30.1 s for a batch's compute before
+    tuning, and 13.2 s after. Neither figure chose a constant."""
+    gpt = GPT(
+        name="320b", layers=96, hidden=16384, heads=128, ffn=65536, sequence=2048, vocab=50304
+    )
+    plan = Plan(batch=8192, x=4, z=64, data=128, micro_batch=1, recompute="full")
+    program = lower(gpt, plan)
+    early, later = (
+        AnalyticCosts(load_machine(name), 32768) for name in ("frontier:rocm-5", "frontier")
+    )
+    found = fastest_forms(gpt, plan, early)
+    assert is_tuned(found) and not is_tuned(fastest_forms(gpt, plan, later))
+    ops, _ = with_forms(program.ops, program.buffers, found)
+    plain_s, tuned_s = (
+        sum(early.seconds(op) for op in each if not op.communicates and op.kind != "fence")
+        for each in (program.ops, ops)
+    )
+    assert plain_s == pytest.approx(30.1, rel=0.1)
+    assert tuned_s == pytest.approx(13.2, rel=0.1)
+    small = replace(gpt, hidden=12288, ffn=49152, heads=96)
+    assert not is_tuned(fastest_forms(small, plan, early))

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.costs.analytic import AnalyticCosts, matmul_s, padded
+from simulator.costs.analytic import AnalyticCosts, matmul_s
+from simulator.costs.attention import attention_s, padded
 from simulator.costs.kernel_launch import launch_bound
 from simulator.costs.kernels import Kernels
 from tests.blocks import BLOCK
+from topologies.hardware.attention import Attention, Pass, Shape
+from topologies.hardware.device import Device
 from topologies.machine_files import load_machine
 from workload.op import BACKWARD, FORWARD, STEP, Block, Op, layer_part
 from workload.passes.stack import Habits, with_habits
@@ -155,4 +158,81 @@ def test_rms_norms_and_swiglu_reach_what_layer_norms_and_gelu_reach() -> None:
 
 
 def test_fused_attention_works_through_the_next_width_that_it_has_a_kernel_for() -> None:
-    assert [padded(width) for width in (64, 80, 160, 512)] == [1, 96 / 80, 192 / 160, 1]
+    assert [padded(width) for width in (64, 80, 160, 512)] == [1, 96 / 80, 1, 1]
+    assert padded(168) == 192 / 168
+
+
+def attention(width: int, sequence: int, heads: int, kind: str = "attention") -> Op:
+    flops = (4 if kind == "attention" else 8) * heads * sequence * sequence * width
+    return Op("a", kind, (), (), flops=flops, attributes={"width": width, "sequence": sequence})
+
+
+# A device of 4 units whose blocks do 128 rows, at 100 TFLOP/s; launches and memory cost nothing.
+PLAIN = Pass(softmax=0.0, wide=1.0, uneven=1.0, memory=0.0)
+SMALL = Device(
+    "small", 1e9, 1e12, 1.0, 0.0, load_machine("dgx-a100").device.matmul,
+    Attention(1.0, 1.0, Shape(4, 128, PLAIN, PLAIN)), {"bf16": 1e14},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("heads", "sequence", "causal", "square"),
+    [
+        (2, 256, False, 1.0),  # four blocks on four units
+        (3, 256, False, 4 / 3),  # six blocks take two waves of four
+        (2, 512, False, 1.0),
+        (32, 512, True, (1 + 1 / 4) / 2 * 32.5 / 32),  # 32 waves, and half a block at the end
+        (4, 512, True, (1 + 1 / 4) / 2 * 4.5 / 4),  # four blocks of 1 to 4 tiles on each unit
+        (1, 512, True, (1 + 1 / 4) / 2 * 1.6),  # as long as the longest block, 4 tiles of 2.5
+    ],
+)
+def test_blocks_of_attention_fill_a_device_in_waves_and_the_diagonal_is_worked_whole(
+    heads: int, sequence: int, causal: bool, square: float
+) -> None:
+    op = attention(128, sequence, heads)
+    seconds = attention_s(SMALL, 1e14, op, causal)
+    assert seconds == pytest.approx(op.flops * square / 1e14)
+
+
+@pytest.mark.parametrize(
+    ("width", "longer"),
+    [
+        (128, 1.0),
+        (64, 96 / 64 * 128 / 160),  # the softmax of 32 columns weighs more
+        (160, 192 / 160 * 128 / 160 / 0.8),  # smaller tiles
+        (80, 96 / 80 * (128 / 96) * (128 / 160) / 0.5),  # as 96 columns, and masked
+    ],
+)
+def test_the_rate_of_attention_follows_from_the_width_of_a_head(width: int, longer: float) -> None:
+    own = Pass(softmax=32.0, wide=0.8, uneven=0.5, memory=0.0)
+    device = replace(SMALL, attention=Attention(1.0, 1.0, Shape(4, 128, own, own)))
+    op = attention(width, 256, 4)
+    seconds = attention_s(device, 1e14, op, causal=False)
+    assert seconds == pytest.approx(op.flops / 1e14 * longer)
+
+
+def test_the_gradients_of_attention_move_bytes_and_launch_three_kernels() -> None:
+    """40 bytes for each of 2 * 256 * 128 elements at half of 1 TB/s, and three launches of 1 us."""
+    own = replace(PLAIN, memory=40.0)
+    attended = Attention(1.0, 0.5, Shape(4, 128, PLAIN, own))
+    device = replace(SMALL, attention=attended, memory_efficiency=0.5, launch_s=1e-6)
+    op = attention(128, 256, 2, "attention_grad")
+    work_s = 1.25 * op.flops / 0.5e14
+    expected = 3e-6 + work_s + 40 * 2 * 256 * 128 / 0.5e12
+    assert attention_s(device, 1e14, op, causal=False) == pytest.approx(expected)
+
+
+def test_sequences_of_two_lengths_are_not_taken_for_each_other_though_they_do_as_much() -> None:
+    costs = AnalyticCosts(load_machine("dgx-a100"))
+    long, short = attention(128, 4096, 4), attention(128, 1024, 64)
+    assert long.flops == short.flops
+    assert costs.seconds(long) != costs.seconds(short)
+
+
+def test_the_shapes_of_the_machines_kernels_are_not_those_of_a_stacks_own() -> None:
+    """Half of 312 TFLOP/s at half of the square, however few heads there are."""
+    machine = load_machine("dgx-a100")
+    own = AnalyticCosts(machine, 1, Kernels(attention=(0.5, 0.25)))
+    op = attention(128, 1024, 1)
+    expected = machine.device.launch_s + 0.5 * op.flops / 156e12
+    assert own.seconds(op) == pytest.approx(expected)

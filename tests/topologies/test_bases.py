@@ -20,7 +20,7 @@ base = "dgx-h100"
 device = "H200"
 nodes = {value = 16, source = "procurement document"}
 """
-TOO_FINE = ("size", "best", "links", "nics", "variant", "peak_flops", "algorithm")
+TOO_FINE = ("size", "best", "links", "nics", "variant", "peak_flops", "algorithm", "forms_from")
 
 
 def machine(folder: Path, text: str, name: str = "lab.toml") -> Machine:

@@ -128,8 +128,8 @@ def test_a_bare_number_where_a_unit_belongs_is_refused(tmp_path: Path) -> None:
          "node has 8 devices; give one NIC for each"),
         ('value = "1 GiB"', 'value = "64 GiB"', "device.reserve = 64 GiB must be less than "
          "device.memory"),
-        ("e_max = 0.65", "e_max = 0", "device.matmul.e_max = 0 must be above 0 and at most 1"),
-        ("e_max = 0.65", "e_max = 65.5", "device.matmul.e_max = 65.5 must be above 0 and at most "
+        ("e_max = 0.688", "e_max = 0", "device.matmul.e_max = 0 must be above 0 and at most 1"),
+        ("e_max = 0.688", "e_max = 65.5", "device.matmul.e_max = 65.5 must be above 0 and at most "
          "1; write 0.655 for 65.5 %"),
         ("efficiency_across = 0.7362", "efficiency_across = 1.01", "software.all_gather."
          "efficiency_across = 1.01 must be above 0 and at most 1"),

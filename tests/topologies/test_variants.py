@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def test_an_unknown_variant_is_answered_with_the_known_ones(mine: Path) -> None:
 def test_a_variant_may_change_software_alone(mine: Path) -> None:
     text = mine.read_text(encoding="utf-8").replace("[variants.plain]", "[variants.plain.node]")
     mine.write_text(text, encoding="utf-8")
-    with pytest.raises(MachineError, match=r"variants\.plain may hold software alone"):
+    with pytest.raises(MachineError, match=r"variants\.plain may hold software and device alone"):
         load_machine(str(mine))
 
 
@@ -97,3 +98,15 @@ def test_the_slowest_of_many_devices_is_six_percent_below_the_mean() -> None:
 def test_a_table_of_slowest_devices_must_fall(table: str) -> None:
     with pytest.raises(MachineError, match=r"device\.slowest = .* rates that fall from 1"):
         with_settings("perlmutter", {"device.slowest": table})
+
+
+def test_a_variant_may_have_other_kernels_on_the_same_device() -> None:
+    """Frontier's software of 2024 has NT at an eighth of the rate where n and k are 16,384."""
+    plain, early = load_machine("frontier"), load_machine("frontier:rocm-5")
+    assert plain.device.matmul.forms == {}
+    assert early.device.matmul.forms == {"NT": 0.12}
+    assert early.device.matmul.forms_from == 16384
+    same = replace(early.device.matmul, forms={}, forms_from=0)
+    assert replace(early.device, matmul=same) == plain.device
+    assert early.software == plain.software
+    assert load_machine("lumi:rocm-5").device.matmul.forms == {"NT": 0.12}

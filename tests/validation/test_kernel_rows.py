@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.costs.analytic import attention_s, matmul_s, memory_bound_s, peak_flops_per_s
+from simulator.costs.analytic import matmul_s, memory_bound_s, peak_flops_per_s
+from simulator.costs.attention import attention_s
 from simulator.costs.published import half_matmul
 from tests.blocks import BLOCK
 from tests.validation.test_kernels import table
@@ -66,10 +67,16 @@ def test_attention_is_predicted_without_a_mask(tmp_path: Path) -> None:
     batch, heads, seq, width = 2, 16, 4096, 128
     square = 2 * 2 * batch * heads * seq * seq * width
     rates = (DEVICE.attention.forward, DEVICE.attention.backward)
-    seconds = attention_s(
-        DEVICE, PEAK, Op("a", "attention", (), (), BLOCK, flops=2 * square), rates
-    )
-    assert seconds - DEVICE.launch_s == pytest.approx(square / (PEAK * rates[0]))
+    how = {"width": width, "sequence": seq}
+    op = Op("a", "attention", (), (), BLOCK, flops=square, attributes=how)
+    seconds = attention_s(DEVICE, PEAK, op, causal=False)
+    waves = 10 / (32 * 32 / 108)  # 32 heads of 32 blocks
+    shape = DEVICE.attention.shape
+    assert shape is not None
+    rate = DEVICE.memory_efficiency * DEVICE.memory_bytes_per_s
+    moved_s = shape.forward.memory * batch * heads * seq * width / rate
+    expected = waves * square / (PEAK * rates[0]) + moved_s
+    assert seconds - DEVICE.launch_s == pytest.approx(expected)
     found = groups(tmp_path, f"A100,flash_attention,,,,{batch},{heads},{seq},{width},{seconds},")
     assert found["flash_attention"].mape == pytest.approx(0.0, abs=1e-12)
 

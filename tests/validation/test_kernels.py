@@ -11,7 +11,7 @@ from simulator.costs.analytic import matmul_s, peak_flops_per_s
 from tests.blocks import BLOCK
 from tests.simgpt.face import simgpt
 from topologies.machine_files import load_machine
-from validation.kernel_validation import KernelsError, validate_kernels
+from validation.kernel_validation import KernelsError, _errors, validate_kernels
 from workload.op import Op
 
 HEADER = "device,op,M,N,K,batch,heads,seq,head_dim,seconds,backward_seconds\n"
@@ -73,3 +73,36 @@ def test_linears_interpolated_in_every_other_shape_are_within_five_percent() -> 
     groups = {each.device[:5]: each for each in validate_kernels() if "interpolated" in each.op}
     assert set(groups) == {"A100-", "GH200"}
     assert all(each.mape <= 0.05 for each in groups.values())
+
+
+def test_rows_of_an_eager_norm_count_each_of_its_kernels_and_a_fused_ones_row_one() -> None:
+    """4096 x 4096 elements on an A100: 20 bytes each in 5 kernels at 0.82 of 2.039 TB/s, or 4 in
+    one at a layer norm's 0.532."""
+    device = load_machine("dgx-a100").device
+    elements, rate = 4096 * 4096, device.memory_bytes_per_s
+    eager_s = 5 * device.launch_s + 20 * elements / (0.82 * rate)
+    back_s = 15 * device.launch_s + 96 * elements / (0.82 * rate)
+    fused_s = device.launch_s + 4 * elements / (0.532 * rate)
+    assert _predicted("RMSlayernorm") == pytest.approx((eager_s, back_s), rel=1e-9)
+    assert _predicted("rmsnorm")[0] == pytest.approx(fused_s, rel=1e-9)
+
+
+def _predicted(op: str) -> tuple[float, ...]:
+    row = {"device": "A100", "op": op, "M": "4096", "N": "4096", "heads": "1"}
+    errors = _errors({**row, "seconds": "1", "backward_seconds": "1"}, "here")
+    return tuple(error + 1 for _, error in errors)
+
+
+def test_eager_norms_are_within_fifteen_percent_on_both_devices() -> None:
+    """The GH200's backward rows chose none of the constants."""
+    found = {(each.device[:4], each.op): each.mape for each in validate_kernels()}
+    norms = {key: mape for key, mape in found.items() if "eager" in key[1]}
+    assert len(norms) == 4
+    assert max(norms.values()) < 0.15
+
+
+def test_flash_attention_is_within_nine_percent_on_each_device_and_pass() -> None:
+    """Half of the rows chose the constants; the A100's own repeats differ by 4 %."""
+    attentions = [group for group in validate_kernels() if "attention" in group.op]
+    assert len(attentions) == 3
+    assert all(group.mape < 0.09 for group in attentions)

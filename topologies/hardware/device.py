@@ -12,13 +12,14 @@ import numpy as np
 from topologies.errors import MachineError
 from topologies.files.keys import Key
 from topologies.files.units import format_quantity
+from topologies.hardware.attention import Attention
 
 DTYPES = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
 FORMS = ("NN", "NT", "TN")
 ALIGNMENTS = ("odd", "even")
 MEASURED_KINDS = (
     "layernorm", "layernorm_grad", "gelu", "gelu_grad", "softmax", "softmax_grad",
-    "dropout", "dropout_grad",
+    "dropout", "dropout_grad", "eager_norm",
 )  # fmt: skip
 
 
@@ -33,7 +34,8 @@ class Matmul:
     the steps that tiles and kernel choice make (mean error 7 to 9 %).
 
     `forms` multiplies e for matmuls of a form (T: that operand is stored transposed, row by row);
-    one that is not named has 1, so that without measurements all forms cost alike.
+    one that is not named has 1, so that without measurements all forms cost alike. They hold for
+    matmuls whose n and k are `forms_from` at least: which kernel a library takes depends on both.
     `sustained` is the rate of a long run over that of the short one in which matmuls are timed,
     where the device's power limits it. `unaligned` multiplies e where rows of an operand or of the
     product have an odd number of elements, or an even one that is no multiple of 8: 16 bytes are
@@ -51,19 +53,12 @@ class Matmul:
     forms: Annotated[dict[str, float], Key("forms", names=FORMS)] = field(
         default_factory=dict, hash=False
     )
+    forms_from: Annotated[int, Key("forms_from", zero=True)] = 0
     sustained: Annotated[float, Key("sustained", share=True)] = 1.0
     unaligned: Annotated[dict[str, float], Key("unaligned", names=ALIGNMENTS)] = field(
         default_factory=dict, hash=False
     )
     fp8: Annotated[float, Key("fp8")] = 1.0
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Fused attention's share of the matmul peak on the FLOPs it really does."""
-
-    forward: Annotated[float, Key("forward", share=True)]
-    backward: Annotated[float, Key("backward", share=True)]
 
 
 @dataclass(frozen=True)
@@ -95,12 +90,14 @@ class Device:
 
     An elementwise kernel takes launch_s + bytes / (memory_efficiency * memory_bytes_per_s): that
     sum also follows the measured fall of the rate towards small sizes. `best` of the matmul is
-    the highest rate anyone measured for a single one, for information. `efficiency_of` has kinds of
-    kernels that reach another share of the memory's bandwidth. `slowest` lists [devices,
-    rate]: how fast the slowest of that many devices is, relative to the mean device. `reserve` is
-    the memory that no program's tensors get: the driver's context and communicators' buffers.
-    `like` is the device of the library whose rates hold for it, whatever its name. `variability` is
-    there where somebody measured it.
+    the highest rate anyone measured for a single one, for information. `vector_flops` are peaks
+    without matrix cores, at which 16-bit batched matmuls with unaligned rows run. `efficiency_of`
+    has kinds of kernels that reach another share of the memory's bandwidth; `eager_norm` is that of
+    the elementwise kernels and reductions, one by one, that a norm is made of where none is fused.
+    `slowest` lists [devices, rate]: how fast the slowest of that many devices is, relative to the
+    mean device. `reserve` is the memory that no program's tensors get: the driver's context and
+    communicators' buffers. `like` is the device of the library whose rates hold for it, whatever
+    its name. `variability` is there where somebody measured it.
     """
 
     name: Annotated[str, Key("name")]
@@ -112,6 +109,9 @@ class Device:
     attention: Annotated[Attention, Key("attention")]
     peak_flops_per_s: Annotated[dict[str, float], Key("peak_flops", "FLOP/s", names=DTYPES)] = (
         field(hash=False)
+    )
+    vector_flops_per_s: Annotated[dict[str, float], Key("vector_flops", "FLOP/s", names=DTYPES)] = (
+        field(default_factory=dict, hash=False)
     )
     efficiency_of: Annotated[
         dict[str, float], Key("efficiency_of", names=MEASURED_KINDS, share=True)

@@ -1,0 +1,98 @@
+"""How long fused attention takes: FLOPs at a kernel's rate, by sequence, heads and width.
+
+Letters: s is the sequence, b a block's rows of it, w the width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+
+from topologies.hardware.attention import Pass, Shape
+from topologies.hardware.device import Device
+from workload.op import Op
+
+CAUSAL = 0.5
+BACKWARD_OVER_FORWARD = 2.5
+HEAD = 128  # columns of the heads whose share of the peak a machine's file gives
+STEP, WIDEST = 32, 256
+BACKWARD_KERNELS = 3  # the sums of rows, the gradients, the cast of the queries'
+
+
+def attention_s(device: Device, peak_flops_per_s: float, op: Op, causal: bool = True) -> float:
+    """Fused attention: its FLOPs at the kernel's share of the peak.
+
+    An op counts the whole square, forward once and backward twice. A causal kernel does half of
+    the forward; its backward does 5 matmuls for the forward's 2, that is 2.5 times as much.
+    Source: Dao (FlashAttention-2, arXiv 2307.08691), sections 3.2 and 4.1. Not modelled: heads of
+    keys shared by several of queries, and the order in which a kernel starts its blocks.
+    """
+    backward = op.kind == "attention_grad"
+    width, sequence = int(op.attributes.get("width", HEAD)), op.attributes.get("sequence")
+    attention, shape = device.attention, device.attention.shape
+    work, rate = op.flops * padded(width), attention.forward
+    if backward:
+        work, rate = work * BACKWARD_OVER_FORWARD / 2, attention.backward
+    if shape is None or sequence is None:
+        square = CAUSAL if causal else 1.0
+        return device.launch_s + square * work / (peak_flops_per_s * rate)
+    own, sequence = shape.backward if backward else shape.forward, int(sequence)
+    rows = op.flops / ((8 if backward else 4) * sequence * width)  # of all heads
+    nbytes = own.memory * rows * width * padded(width)
+    work *= square_share(shape.rows, sequence, causal)
+    work *= waves(shape, rows / sequence, sequence, causal) / width_share(own, width)
+    moving_s = nbytes / (device.memory_efficiency * device.memory_bytes_per_s)
+    launches = BACKWARD_KERNELS if backward else 1
+    return launches * device.launch_s + work / (peak_flops_per_s * rate) + moving_s
+
+
+def padded(width: int) -> float:
+    """How many columns a fused kernel works through for each one of a head of this width.
+
+    Source: Dao-AILab/flash-attention, csrc/flash_attn/src: kernels for widths in steps of 32 up
+    to 256, but 128.
+
+    >>> padded(128), padded(72), padded(160)
+    (1.0, 1.3333333333333333, 1.0)
+    """
+    return math.ceil(width / STEP) * STEP / width if width <= WIDEST else 1.0
+
+
+def width_share(own: Pass, width: int) -> float:
+    """The rate with heads of a width over that with heads of 128 columns, for padded columns.
+
+    >>> width_share(Pass(softmax=32.0, wide=0.8, uneven=0.9, memory=0.0), 64)
+    0.8333333333333333
+    """
+    columns = width * padded(width)
+    share = columns / (columns + own.softmax) * (HEAD + own.softmax) / HEAD
+    return share * (own.wide if columns > HEAD else 1.0) * (own.uneven if width % STEP else 1.0)
+
+
+def square_share(rows: int, sequence: int, causal: bool) -> float:
+    """The part of the square of scores that is worked through: with a mask, the blocks on the
+    diagonal whole, so 1/2 + b / 2s.
+
+    >>> square_share(128, 2048, causal=True)
+    0.53125
+    """
+    return CAUSAL * (1 + min(rows / sequence, 1.0)) if causal else 1.0
+
+
+def waves(shape: Shape, heads: float, sequence: int, causal: bool) -> float:
+    """How much longer than all blocks spread evenly the device's units take for them.
+
+    Blocks of one length run in whole waves. Under a mask their lengths grow from one tile to all,
+    so that a unit that is done takes the next block: what is lost is half a block at the end
+    (greedy scheduling: Graham, SIAM J. Appl. Math. 1969, bounds it by the longest), and no unit is
+    done before the longest block is, of 2 t / (t + 1) times the mean for t tiles.
+
+    >>> from topologies.machine_files import load_machine
+    >>> shape = load_machine("dgx-a100").device.attention.shape
+    >>> waves(shape, 54, 256, causal=False), round(waves(shape, 60, 256, causal=False), 3)
+    (1.0, 1.8)
+    """
+    tiles = math.ceil(sequence / shape.rows)
+    each = heads * tiles / shape.units
+    if not causal:
+        return math.ceil(each - 1e-9) / each
+    return max(each + 0.5, 2 * tiles / (tiles + 1)) / each
