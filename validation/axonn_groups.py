@@ -48,5 +48,5 @@ def _beside(machine: Machine, inner: int, size: int, published: float) -> GroupB
     efficiency = 1.0
     if curve is not None:
         efficiency = curve.efficiency_across if ring.nodes > 1 else curve.efficiency_within
-    reached = ring.bytes_per_s * efficiency
+    reached = ring.bytes_per_s * (ring.reached_share(efficiency) if ring.nodes > 1 else efficiency)
     return GroupBandwidth(inner, size, published, ring.bytes_per_s, reached)

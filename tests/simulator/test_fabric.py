@@ -26,6 +26,17 @@ def test_of_rings_that_differ_in_their_rate_alone_the_extremes_are_kept() -> Non
     assert fabric.fastest(rings) == [replace(ring, bytes_per_s=3e10), other]
 
 
+def test_of_two_rings_each_slower_in_one_way_both_are_kept() -> None:
+    """NICs of 20 GB/s, or NICs of 40 behind links that leave 15: which is slower the library's
+    efficiency says. What has NICs of 50 behind links that leave 18 is not the slowest."""
+    nics = Ring(ranks=8, nodes=2, devices_per_node=4, bytes_per_s=2e10)
+    links = replace(nics, bytes_per_s=1.5e10, fabric_share=0.375)
+    between = replace(nics, bytes_per_s=1.8e10, fabric_share=0.36)
+    fabric = MachineFabric(FRONTIER, 8)
+    assert fabric.slowest([nics, between, links]) == [links, nics]
+    assert fabric.fastest([nics, between, links]) == [nics, between]
+
+
 def test_the_fullest_node_says_how_many_ranks_share_one() -> None:
     """Three ranks on the first node, and one on the third."""
     placement = Placement(node=np.array([0, 0, 0, 2]), device=np.array([0, 1, 2, 0]))

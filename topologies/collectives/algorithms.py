@@ -55,14 +55,21 @@ class DeviceGroup:
         return self.ring.ranks / self.ring.nodes
 
 
-def seconds(curve: Curve, phases: Sequence[Phase], further_s: float = 0.0) -> float:
-    """Launch and phases of an algorithm; distance adds `further_s` to each hop."""
-    return curve.launch_s + sum(phase_seconds(curve, phase, further_s) for phase in phases)
+def seconds(curve: Curve, phases: Sequence[Phase], ring: Ring | None = None) -> float:
+    """Launch and phases of an algorithm, over the way of that ring."""
+    return curve.launch_s + sum(phase_seconds(curve, phase, ring) for phase in phases)
 
 
-def phase_seconds(curve: Curve, phase: Phase, further_s: float = 0.0) -> float:
-    """Transfer and latency of one phase, which overlap by the curve's q."""
+def phase_seconds(curve: Curve, phase: Phase, ring: Ring | None = None) -> float:
+    """Transfer and latency of one phase, which overlap by the curve's q.
+
+    The ring's distance adds to each hop. Where the links between switches hold it back, the
+    library's efficiency on its NICs counts as far as it is the lesser of both.
+    """
     efficiency = curve.efficiency_across if phase.across else curve.efficiency_within
+    further_s = 0.0 if ring is None else ring.further_s
+    if ring is not None and phase.across:
+        efficiency = ring.reached_share(efficiency)
     transfer_s = max(phase.moved_bytes / (phase.bytes_per_s * efficiency), phase.least_s)
     latency_s = _latency_seconds(curve, phase) + phase.hops * further_s
     longer = max(transfer_s, latency_s)

@@ -141,7 +141,7 @@ def _seconds(
     if kind == "all_reduce" and name in ("ring", "recursive", "hierarchical"):
         if name == "ring" and software.all_reduce is not None:
             return algorithms.seconds(
-                software.all_reduce, algorithms.ring(size, group, passes=2), group.ring.further_s
+                software.all_reduce, algorithms.ring(size, group, passes=2), group.ring
             )
         return _two_halves(software, name, size, group)
     curve = _curve(software, kind, name, group)
@@ -151,7 +151,7 @@ def _seconds(
         else algorithms.seconds(
             curve,
             _phases(kind, name, size, group, _links_share(software, name, curve)),
-            group.ring.further_s,
+            group.ring,
         )
     )
 
@@ -163,8 +163,8 @@ def _two_halves(software: Software, name: str, size: float, group: DeviceGroup) 
     if gather is None or scatter is None:
         return None
     phases = _phases("all_gather", name, size, group)
-    both_s = algorithms.seconds(gather, phases, group.ring.further_s) + algorithms.seconds(
-        scatter, phases, group.ring.further_s
+    both_s = algorithms.seconds(gather, phases, group.ring) + algorithms.seconds(
+        scatter, phases, group.ring
     )
     return both_s - min(gather.launch_s, scatter.launch_s)
 
