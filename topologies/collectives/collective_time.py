@@ -140,9 +140,8 @@ def _seconds(
     """Time by one algorithm, or nothing where the library has no curve for it."""
     if kind == "all_reduce" and name in ("ring", "recursive", "hierarchical"):
         if name == "ring" and software.all_reduce is not None:
-            return algorithms.seconds(
-                software.all_reduce, algorithms.ring(size, group, passes=2), group.ring
-            )
+            own = software.of_pair(software.all_reduce, group.ring.pair_links)
+            return algorithms.seconds(own, algorithms.ring(size, group, passes=2), group.ring)
         return _two_halves(software, name, size, group)
     curve = _curve(software, kind, name, group)
     return (
@@ -183,8 +182,11 @@ def _curve(software: Software, kind: Kind, name: str, group: DeviceGroup) -> Cur
         own = software.broadcast
         borrowed = software.all_gather if name == "ring" else software.tree
         return borrowed if own is None else own
-    curve: Curve | None = getattr(software, kind)
-    return software.all_gather if curve is None else curve
+    own_curve: Curve | None = getattr(software, kind)
+    curve = software.all_gather if own_curve is None else own_curve
+    if curve is None or name != "ring":
+        return curve
+    return software.of_pair(curve, group.ring.pair_links)
 
 
 def _links_share(software: Software, name: str, curve: Curve) -> float:

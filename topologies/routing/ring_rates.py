@@ -71,6 +71,17 @@ def _visits(placement: Placement, axis: AxisGroups) -> Visits:
     return visits_of(placement, axis.members)
 
 
+def pair_links(node: Node, placement: Placement, members: Indices) -> Indices:
+    """The links that join the two devices of each group of two in one node; -1 for other groups."""
+    if members.shape[1] != 2 or node.links.switch:
+        return np.full(len(members), -1)
+    links = np.zeros((node.devices, node.devices), dtype=np.int64)
+    for (a, b), count in node.link_counts().items():
+        links[a, b] = links[b, a] = count
+    of, device = placement.node[members].T, placement.device[members].T
+    return np.where(of[0] == of[1], links[device[0], device[1]], -1)
+
+
 @session_cached(256)
 def least_rates(
     network: Network, placement: Placement, axes: tuple[AxisGroups, ...]
