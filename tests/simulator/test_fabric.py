@@ -58,3 +58,21 @@ def test_what_the_machine_says_of_interference_is_taken_from_compute_beside_coll
         )
         assert (after > 1.01 * before) == grows
         assert after >= before
+
+
+def test_the_share_of_compute_that_collectives_take_is_each_devices_own() -> None:
+    """24 blocks of a collective on the 132 multiprocessors of an H100, or the 108 of an A100."""
+    shares = [load_machine(name).software.compute_share for name in ("dgx-h100", "dgx-a100")]
+    assert shares == [round(24 / 132, 3), round(24 / 108, 3)]
+
+
+def test_what_a_bucket_of_gradients_takes_and_costs_grows_with_its_ranks() -> None:
+    """25 MB over 2 to 16 nodes: more hops, and compute beside it loses a share of all of them."""
+    own = load_machine("dgx-a100")
+    times = []
+    for ranks in (16, 32, 64, 128):
+        fabric = MachineFabric(own, ranks)
+        (ring,) = fabric.rings([np.arange(ranks).reshape(1, ranks)])[0][0]
+        times.append(fabric.seconds("all_reduce", 25_000_000, ring))
+    assert times == sorted(times)
+    assert times[-1] > 1.2 * times[0]
