@@ -27,7 +27,13 @@ from topologies.hardware.software import Algorithms, Curve, Software, Staged, St
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
 from validation.network_tables import Measured, measured, read_tables
-from validation.network_validation import comparable, devices_per_node, fit_rows, ring_of
+from validation.network_validation import (
+    comparable,
+    devices_per_node,
+    fit_rows,
+    is_sparse,
+    ring_of,
+)
 
 Vector = NDArray[np.float64]
 Slots = dict[str, dict[str, float]]
@@ -196,12 +202,14 @@ def report(
     return "\n".join(lines)
 
 
-def toml(job: dict[str, Any], slots: Slots) -> str:
-    """The curves as tables of a machine file."""
+def toml(job: dict[str, Any], slots: Slots, tables: list[Measured]) -> str:
+    """The curves as tables of a machine file, of low confidence where the rows are too few."""
+    sparse = is_sparse(sum(map(len, job["free"].values())), tables, job.get("from", 0))
+    confidence = "low" if sparse else job.get("confidence", "high")
     text = []
     for slot, values in slots.items():
         text.append(f"[{job['into']}.{slot}]\nsource = {json.dumps(job['source'])}")
-        text.append(f'confidence = "{job.get("confidence", "high")}"')
+        text.append(f'confidence = "{confidence}"')
         text += [f"{key} = {_shown(key, value)}" for key, value in values.items()]
         text.append("")
     return "\n".join(text)
@@ -227,7 +235,7 @@ def main(words: list[str]) -> None:
         found = [measured(table, every[table], per_node) for table in job["tables"]]
         tables = [table for table in found if isinstance(table, Measured)]
         slots, about = fit(job, tables)
-        sys.stdout.write(f"# {name}\n{about}\n{toml(job, slots)}\n")
+        sys.stdout.write(f"# {name}\n{about}\n{toml(job, slots, tables)}\n")
         sys.stdout.flush()
 
 

@@ -47,6 +47,7 @@ def _beside(machine: Machine, inner: int, size: int, published: float) -> GroupB
     curve = machine.software.all_gather
     efficiency = 1.0
     if curve is not None:
+        curve = machine.software.of_pair(curve, ring.pair_links)
         efficiency = curve.efficiency_across if ring.nodes > 1 else curve.efficiency_within
-    reached = ring.bytes_per_s * efficiency
+    reached = ring.bytes_per_s * (ring.reached_share(efficiency) if ring.nodes > 1 else efficiency)
     return GroupBandwidth(inner, size, published, ring.bytes_per_s, reached)

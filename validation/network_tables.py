@@ -114,6 +114,11 @@ def fitted_tables() -> frozenset[str]:
     return frozenset(_mapping()["fitted"])
 
 
+def explanation_of(name: str) -> str:
+    """Why a shipped table is predicted badly, where that is known."""
+    return str(_mapping()["explanations"].get(name, ""))
+
+
 def _rule(name: str, table: Mapping[str, Any]) -> dict[str, str]:
     fields = {**table, "name": name}
     rules: list[dict[str, str]] = _mapping()["rules"]

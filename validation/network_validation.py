@@ -29,6 +29,7 @@ from validation.network_tables import (
     MeasuredRow,
     Skipped,
     TableError,
+    explanation_of,
     fitted_tables,
     measured,
     read_tables,
@@ -74,6 +75,7 @@ class Comparison:
     artefacts: int = 0
     fitted_devices: tuple[int, ...] = ()
     reason: str = ""
+    explanation: str = ""
 
     @property
     def mape(self) -> float | None:
@@ -97,6 +99,7 @@ class Comparison:
             "name": self.name,
             "status": "compared" if errors else "skipped",
             "reason": self.reason,
+            "explanation": self.explanation,
             "machine": self.variant,
             "collective": self.kind,
             "rows": len(errors),
@@ -164,6 +167,7 @@ def _compared(
         points=points,
         artefacts=len([row for row in found.rows if is_artefact(found, row)]),
         fitted_devices=tuple(sorted({point.row.devices for point in points if point.fitted})),
+        explanation=explanation_of(key),
     )
 
 
@@ -178,8 +182,23 @@ def is_artefact(table: Measured, row: MeasuredRow) -> bool:
 
     Source: the note of the tables of axonn-ai/sc2025-pccl-reproducer for Frontier.
     """
-    first = row.size_bytes <= ARTEFACT_BYTES and len({r.devices for r in table.rows}) > 1
-    return first and row.devices >= ARTEFACT_DEVICES and table.variant.startswith("frontier")
+    if row.size_bytes > ARTEFACT_BYTES or row.devices < ARTEFACT_DEVICES:
+        return False
+    first = min(each.size_bytes for each in table.rows if each.devices == row.devices)
+    return row.size_bytes == first and table.variant.startswith("frontier")
+
+
+def is_sparse(parameters: int, tables: Sequence[Measured], least_bytes: float = 0) -> bool:
+    """Whether the rows that a fit may see, of so many bytes and more, are too few to be trusted.
+
+    Two rows for each parameter are wanted, and two counts of devices, but for messages, which have
+    two devices always. Such a fit takes its shape from another curve, where there is one, and its
+    confidence is low: it meets the rows that it saw and says little of others.
+    """
+    rows = [row for table in tables for row in fit_rows(table) if row.size_bytes >= least_bytes]
+    one_count = len({row.devices for row in rows}) < 2
+    messages = all(table.kind == "send_recv" for table in tables)
+    return len(rows) < 2 * parameters or (one_count and not messages)
 
 
 def fit_rows(table: Measured) -> list[MeasuredRow]:

@@ -47,12 +47,12 @@ class MachineFabric:
         return [(found, index) for index, found in every]
 
     def slowest(self, rings: Sequence[Ring]) -> list[Ring]:
-        """Of rings that differ in their rate alone the slowest."""
-        return [min(alike, key=_rate) for alike in _alike_but_for_rate(rings)]
+        """Of rings that differ in their rate alone those than which none is slower."""
+        return [ring for alike in _alike_but_for_rate(rings) for ring in _first(alike, -1)]
 
     def fastest(self, rings: Sequence[Ring]) -> list[Ring]:
-        """Of rings that differ in their rate alone the fastest."""
-        return [max(alike, key=_rate) for alike in _alike_but_for_rate(rings)]
+        """Of rings that differ in their rate alone those than which none is faster."""
+        return [ring for alike in _alike_but_for_rate(rings) for ring in _first(alike, 1)]
 
     def ideal(self, ranks: int) -> list[Ring]:
         """Rings on one of which a gather or a scatter is as fast as on that of any group of so many
@@ -70,14 +70,26 @@ class MachineFabric:
         return collective_seconds(self._machine, known, payload_bytes, ring)
 
 
-def _rate(ring: Ring) -> float:
-    return ring.bytes_per_s
+def _first(rings: Sequence[Ring], sign: int) -> list[Ring]:
+    """Of rings that differ in their rate alone the fastest, or the slowest where the sign is -1.
+
+    Each has a rate and, where links between switches hold it back, a higher one of its NICs. Which
+    of two rings is faster the library's efficiency decides, if one is not faster in both.
+    """
+    by_rates = {(sign * r.bytes_per_s, sign * r.bytes_per_s / r.fabric_share): r for r in rings}
+    found: list[Ring] = []
+    best = -math.inf
+    for (_, of_nics), ring in sorted(by_rates.items(), reverse=True):
+        if of_nics > best:
+            best = of_nics
+            found.append(ring)
+    return found
 
 
 def _alike_but_for_rate(rings: Sequence[Ring]) -> Iterable[Sequence[Ring]]:
     found: dict[Ring, list[Ring]] = {}
     for ring in rings:
-        found.setdefault(replace(ring, bytes_per_s=0.0), []).append(ring)
+        found.setdefault(replace(ring, bytes_per_s=0.0, fabric_share=1.0), []).append(ring)
     return found.values()
 
 

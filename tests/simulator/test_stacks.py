@@ -249,3 +249,17 @@ def test_a_device_of_another_name_is_known_by_the_one_that_it_is_like() -> None:
 def test_a_precision_that_is_not_known_is_answered_with_fp8_too() -> None:
     with pytest.raises(PlanError, match="fp4 is not supported; use one of bf16, fp32, fp64, fp8"):
         job("dp=rest,precision=fp4")
+
+
+@pytest.mark.parametrize("machine", ["lumi", "frontier"])
+def test_messages_cut_over_the_ranks_of_x_are_gathered_where_devices_are_joined_in_pairs(
+    machine: str,
+) -> None:
+    """Such a node has neither a switch nor links between all devices, whose rate was divided by."""
+    stack = load_stack("megatron-lm-2021")
+    own = load_machine(machine)
+    plan = parse_plan("x=8,pipe=2,data=1,micro_batch=1,overlap=none", batch=8)
+    cut = predict(GPT_20B, plan, own, stack=stack)
+    kernels = {**stack.own_kernels, "scatter_gather": False}
+    whole = predict(GPT_20B, plan, own, stack=replace(stack, own_kernels=kernels))
+    assert 0 < cut.step_s < whole.step_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -40,7 +41,44 @@ def test_a_ring_in_a_node_never_hops() -> None:
 
 
 def test_a_tree_over_two_nodes_moves_the_buffer_once_each_way_in_halves() -> None:
-    assert algorithms.tree(S, TWO_NODES) == [Phase(8e6, 100e9, True, 2, 6, 1e6)]
+    # Inside, a device amid the chain sends 8 MB up and 8 MB down: 80 us at 200 GB/s.
+    assert algorithms.tree(S, TWO_NODES) == [Phase(8e6, 100e9, True, 2, 6, 1e6, 80e-6)]
+    (slower,) = algorithms.tree(S, TWO_NODES, links_share=0.5)
+    assert slower.least_s == pytest.approx(160e-6)
+    assert algorithms.tree(S, ONE_EACH)[0].least_s == 0
+
+
+@pytest.mark.parametrize(("nodes", "moved"), [(2, 1.0), (3, 1.5), (4, 2.0), (64, 2.0)])
+def test_the_busiest_node_of_two_trees_has_three_neighbours_in_one_and_one_in_the_other(
+    nodes: int, moved: float
+) -> None:
+    group = DeviceGroup(Ring(4 * nodes, nodes, 4, 100e9), 200e9)
+    (both,) = algorithms.tree(S, group)
+    (down,) = algorithms.tree(S, group, passes=1)
+    assert (both.moved_bytes, down.moved_bytes) == (moved * S, S)
+    assert (both.least_s, down.least_s) == pytest.approx((80e-6, 40e-6))
+
+
+def test_two_devices_of_a_node_send_the_buffer_up_or_down_and_not_both() -> None:
+    (phase,) = algorithms.tree(S, DeviceGroup(Ring(4, 2, 2, 100e9), 200e9))
+    assert phase.least_s == pytest.approx(40e-6)
+
+
+def test_links_in_a_node_and_nics_work_at_once_and_the_slower_counts() -> None:
+    # 8 MB take 160 us at half of 100 GB/s; the links inside 80 us, or 200 where they are slower.
+    phase = Phase(8e6, 100e9, True, 0, 0, 1e6)
+    times = [
+        algorithms.phase_seconds(CURVE, dataclasses.replace(phase, least_s=least_s))
+        for least_s in (80e-6, 200e-6)
+    ]
+    assert times == pytest.approx([160e-6, 200e-6])
+
+
+def test_reduction_in_the_switches_of_two_nodes_is_one_pipeline_with_the_nics() -> None:
+    inside, across = algorithms.nvls(S, TWO_NODES, links_share=0.5)
+    assert (inside.moved_bytes, inside.steps) == (0, 1)
+    assert (across.moved_bytes, across.hops, across.steps) == (8e6, 2, 0)
+    assert across.least_s == pytest.approx(80e-6)  # 8 MB at half of 200 GB/s
 
 
 def test_recursive_doubling_sends_all_that_four_ranks_hold_between_the_nodes() -> None:

@@ -254,3 +254,22 @@ def test_only_the_times_that_were_measured_in_groups_of_that_size_count() -> Non
     pair = Ring(2, 1, 2, 100e9)
     for payload, seconds in ((1024.0, 5e-6), (2048.0, 1e-5), (4096.0, 2e-5)):
         assert collective_seconds(PROFILED, "all_gather", payload, pair) == pytest.approx(seconds)
+
+
+def test_a_pairs_ring_reaches_the_share_of_its_kind_of_links() -> None:
+    # A package: 1 GB, half of which passes each of the two; 0.645 of 200 GB/s.
+    ring = Ring(2, 1, 2, 200e9, pair_links=4)
+    software = dataclasses.replace(FRONTIER.software, all_gather=PLAIN)
+    machine = dataclasses.replace(FRONTIER, software=software)
+    expected = 1e-3 + 0.5e9 / (0.645 * 200e9)
+    assert collective_seconds(machine, "all_gather", 1e9, ring) == pytest.approx(expected)
+    unknown = dataclasses.replace(ring, pair_links=2)
+    assert collective_seconds(machine, "all_gather", 1e9, unknown) == pytest.approx(3.5e-3)
+
+
+@pytest.mark.parametrize("rows", ["[[4, 1.2]]", "[[4, 0]]", "[[0.5, 0.5]]", "[[4, 0.5], [4, 0.6]]"])
+def test_shares_of_pairs_that_are_none_are_refused(rows: str) -> None:
+    with pytest.raises(
+        MachineError, match=r"software\.pair_share = .* wants rows of \[links, share\]"
+    ):
+        with_settings(FRONTIER, {"software.pair_share": rows})

@@ -72,14 +72,15 @@ def test_the_farthest_group_counts_for_all_of_its_axis() -> None:
 def test_each_hop_takes_the_further_time_once() -> None:
     curve = Curve(0.0, 1.0, 1.0, hop_small_s=5e-6)
     phase = Phase(0.0, 1e9, True, 7, 3, 1e3)
-    assert algorithms.phase_seconds(curve, phase, 1e-6) == pytest.approx(7 * 6e-6)
+    far = Ring(64, 8, 8, 1e9, further_s=1e-6)
+    assert algorithms.phase_seconds(curve, phase, far) == pytest.approx(7 * 6e-6)
 
 
 def test_a_tree_adds_its_levels_twice_and_a_ring_its_nodes() -> None:
     far = DeviceGroup(Ring(64, 8, 8, 100e9, 200e9, 1e-6), 200e9)
     curve = Curve(0.0, 1.0, 1.0)
-    assert algorithms.seconds(curve, algorithms.tree(0.0, far), 1e-6) == pytest.approx(6e-6)
-    assert algorithms.seconds(curve, algorithms.ring(0.0, far), 1e-6) == pytest.approx(8e-6)
+    assert algorithms.seconds(curve, algorithms.tree(0.0, far), far.ring) == pytest.approx(6e-6)
+    assert algorithms.seconds(curve, algorithms.ring(0.0, far), far.ring) == pytest.approx(8e-6)
 
 
 def test_a_scattered_placement_costs_a_small_gather_more_than_a_contiguous_one() -> None:

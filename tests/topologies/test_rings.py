@@ -150,3 +150,11 @@ def test_an_axis_of_32768_ranks_takes_a_fraction_of_a_second(inner: int, size: i
         rings(FRONTIER, placement, members)
         took.append(time.perf_counter() - start)
     assert min(took) < 0.15
+
+
+def test_the_links_between_the_two_devices_of_a_pair_are_told_apart() -> None:
+    """A package, devices two apart, four apart (none joins 0 and 4), and pairs over two nodes."""
+    pairs = np.array([[0, 1], [0, 2], [0, 4], [0, 8]])
+    index, found = rings(FRONTIER, contiguous(FRONTIER, 16), pairs)
+    assert [found[i].pair_links for i in index] == [4, 1, 0, -1]
+    assert only_ring(FRONTIER, 8, 1, 8).pair_links == -1

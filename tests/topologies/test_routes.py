@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from topologies.collectives import algorithms
+from topologies.collectives.algorithms import DeviceGroup
+from topologies.hardware.software import Curve
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, contiguous, scattered
@@ -54,6 +58,29 @@ def test_groups_in_one_dragonfly_group_outrun_those_spread_over_all() -> None:
         ranks = contiguous(machine, 128)
         assert rings(machine, ranks, inside)[1][0].bytes_per_s == 25 * GB
         assert rings(machine, ranks, over)[1][0].bytes_per_s == pytest.approx(spread * GB, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "reached"),
+    [(0.74, 12.5), (0.4, 10.0)],  # NICs of 25 GB/s, bundles that leave 12.5
+)
+def test_nics_and_global_links_hold_a_ring_back_by_the_lesser_and_not_by_both(
+    efficiency: float, reached: float
+) -> None:
+    machine = tapered("adaptive")
+    over = np.arange(0, 128, 8).reshape(4, 4).T.copy()
+    (ring,) = rings(machine, contiguous(machine, 128), over)[1]
+    assert ring.fabric_share == pytest.approx(0.5, rel=1e-3)
+    curve = Curve(0.0, efficiency, 1.0)
+    phases = algorithms.ring(4e9, DeviceGroup(ring, math.inf))
+    expected = pytest.approx(3e9 / (reached * GB), rel=1e-3)
+    assert algorithms.seconds(curve, phases, ring) == expected
+
+
+def test_a_ring_that_its_nics_hold_back_gets_the_librarys_share_of_them() -> None:
+    (ring,) = rings(FRONTIER, contiguous(FRONTIER, 64), np.arange(64).reshape(1, 64))[1]
+    assert (ring.bytes_per_s, ring.fabric_share) == (100 * GB, 1.0)
+    assert ring.reached_share(0.74) == 0.74
 
 
 @pytest.mark.parametrize("routing", ["minimal", "adaptive"])

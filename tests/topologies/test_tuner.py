@@ -61,6 +61,41 @@ def test_a_tree_on_two_nodes_counts_with_twice_the_rate_of_the_nics() -> None:
     assert slope == pytest.approx([92e9, 46e9])
 
 
+@pytest.mark.parametrize(
+    ("tuner", "links", "expected"),
+    [
+        # 0.736 of the links, half of it each way; twice the NICs' 0.92 where the links allow it.
+        ("nccl-ampere", 300e9, 0.736 * 300e9 / 2),
+        ("nccl-ampere", 900e9, 1.84 * 200e9 / 2),
+    ],
+)
+def test_a_tree_on_two_nodes_counts_with_no_more_than_the_links_inside_them(
+    tuner: str, links: float, expected: float
+) -> None:
+    shape = Shape(16, 2, 200e9, links)
+    first, second = (tuner_seconds(tuner, size, shape)["tree"] for size in (4 * GIB, 8 * GIB))
+    assert 4 * GIB / (second - first) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("machine", "devices", "algorithm", "bus"),
+    [
+        # Sources: 480 in a node and some 470 on two, 366 (NVIDIA/nccl-tests issue 309), 192
+        # (NVIDIA/nccl issue 812); a tree on two nodes of A100 reaches 192 to 235.
+        ("dgx-h100", 16, "nvls", 470e9),
+        ("dgx-h100", 32, "ring", 366e9),
+        ("dgx-a100", 16, "tree", 214e9),
+        ("dgx-a100", 32, "ring", 192e9),
+    ],
+)
+def test_large_all_reduces_on_a_few_nodes_reach_what_was_measured(
+    machine: str, devices: int, algorithm: str, bus: float
+) -> None:
+    (line,) = bench(load_machine(machine), "all_reduce", [16 * GIB], [devices])
+    assert line.algorithm == algorithm
+    assert line.busbw_bytes_per_s == pytest.approx(bus, rel=0.1)
+
+
 def test_rccl_corrects_its_bandwidths_by_size() -> None:
     # The ring's share at 64 MiB in protocol Simple is 1. Of its 2,046 steps 256 leave a node, with
     # 19.8 us each, and the others take 6 us.

@@ -35,5 +35,12 @@ def test_on_frontier_the_graph_explains_the_order_in_the_node_but_not_one_effici
     assert shares == [0.52, 0.65, 0.68, 0.72, 0.72, 1.0]
 
 
+@pytest.mark.parametrize(("group", "published"), [((1, 2), 129), ((2, 2), 50), ((4, 2), 36)])
+def test_on_frontier_two_gcds_reach_what_the_links_between_them_were_measured_to(
+    group: tuple[int, int], published: float
+) -> None:
+    assert rows("frontier")[group].reached_bytes_per_s / 1e9 == pytest.approx(published, rel=0.01)
+
+
 def test_machines_without_published_rows_have_none() -> None:
     assert axonn_group_bandwidths(load_machine("alps")) == []

@@ -10,9 +10,11 @@ import pytest
 
 from tests.simgpt.face import simgpt
 from topologies.collectives.benchmark import bench
+from topologies.hardware.software import Kind
 from topologies.machine_files import load_machine
 from validation.network_tables import (
     Measured,
+    MeasuredRow,
     Skipped,
     TableError,
     fitted_tables,
@@ -24,6 +26,7 @@ from validation.network_validation import (
     comparable,
     devices_per_node,
     fit_rows,
+    is_sparse,
     validate_network,
 )
 
@@ -77,6 +80,49 @@ def test_the_fit_saw_at_most_half_of_the_device_counts_or_half_of_the_sizes() ->
 def test_the_fitted_tables_are_those_of_the_fit_script() -> None:
     jobs = json.loads((ROOT / "benchmarks" / "fit_jobs.json").read_text(encoding="utf-8"))
     assert fitted_tables() == {table for job in jobs.values() for table in job["tables"]}
+
+
+def test_every_table_of_more_than_eight_rows_is_within_a_tenth_or_its_error_explained() -> None:
+    large = {name: each for name, each in COMPARED.items() if len(each.points) > 8}
+    badly = {name for name, each in large.items() if each.mape is not None and each.mape > 0.1}
+    assert badly == {name for name, each in COMPARED.items() if each.explanation}
+
+
+def test_a_curve_fitted_to_few_rows_or_to_one_count_of_devices_is_of_low_confidence() -> None:
+    jobs = json.loads((ROOT / "benchmarks" / "fit_jobs.json").read_text(encoding="utf-8"))
+    every, per_node, sparse = read_tables(), devices_per_node(), 0
+    for job in jobs.values():
+        found = [measured(name, every[name], per_node) for name in job["tables"]]
+        ours = [table for table in found if isinstance(table, Measured)]
+        if is_sparse(sum(map(len, job["free"].values())), ours, job.get("from", 0)):
+            sparse += 1
+            variant = job["into"].partition(".software")[0].removeprefix("variants.")
+            name = ours[0].variant.partition(":")[0]
+            own = load_machine(f"{name}:{variant}" if variant != "software" else name)
+            facts = {fact.key: fact for fact in own.entries}
+            for slot, keys in job["free"].items():
+                for key in keys:
+                    assert facts[f"software.{slot}.{key}"].confidence == "low", (slot, key, name)
+    assert sparse > 10
+
+
+def test_two_rows_a_parameter_and_two_counts_make_a_fit() -> None:
+    """Of four counts of devices the fit sees two, of four sizes each; of sixteen sizes of one
+    count eight. A message has two devices always."""
+
+    def table(kind: Kind, counts: tuple[int, ...], sizes: int) -> Measured:
+        rows = [
+            MeasuredRow(devices, 2, 2.0**power, 2.0**power, 1e-3)
+            for devices in counts
+            for power in range(20, 20 + sizes)
+        ]
+        return Measured("t", "perlmutter", kind, tuple(rows))
+
+    several = table("all_gather", (8, 16, 32, 64), 4)
+    assert [is_sparse(parameters, [several]) for parameters in (4, 5)] == [False, True]
+    assert is_sparse(1, [table("all_gather", (8,), 16)])
+    message = table("send_recv", (2,), 16)
+    assert [is_sparse(parameters, [message]) for parameters in (4, 5)] == [False, True]
 
 
 def test_start_up_artefacts_are_left_out_and_counted() -> None:

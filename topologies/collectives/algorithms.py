@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from topologies.hardware.software import Curve
 from topologies.routing.rings import Ring
@@ -28,7 +28,9 @@ from topologies.routing.rings import Ring
 class Phase:
     """Bytes through each node (or through each device, inside one), their nominal rate and steps.
 
-    `hops` go from node to node and `steps` between devices of a node, each with a chunk.
+    `hops` go from node to node and `steps` between devices of a node, each with a chunk. `least_s`
+    is the time that the same bytes take on other links meanwhile, whatever the rate reached here:
+    the transfer takes the longer of both.
     """
 
     moved_bytes: float
@@ -37,6 +39,7 @@ class Phase:
     hops: float
     steps: float
     chunk_bytes: float
+    least_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,22 @@ class DeviceGroup:
         return self.ring.ranks / self.ring.nodes
 
 
-def seconds(curve: Curve, phases: Sequence[Phase], further_s: float = 0.0) -> float:
-    """Launch and phases of an algorithm; distance adds `further_s` to each hop."""
-    return curve.launch_s + sum(phase_seconds(curve, phase, further_s) for phase in phases)
+def seconds(curve: Curve, phases: Sequence[Phase], ring: Ring | None = None) -> float:
+    """Launch and phases of an algorithm, over the way of that ring."""
+    return curve.launch_s + sum(phase_seconds(curve, phase, ring) for phase in phases)
 
 
-def phase_seconds(curve: Curve, phase: Phase, further_s: float = 0.0) -> float:
-    """Transfer and latency of one phase, which overlap by the curve's q."""
+def phase_seconds(curve: Curve, phase: Phase, ring: Ring | None = None) -> float:
+    """Transfer and latency of one phase, which overlap by the curve's q.
+
+    The ring's distance adds to each hop. Where the links between switches hold it back, the
+    library's efficiency on its NICs counts as far as it is the lesser of both.
+    """
     efficiency = curve.efficiency_across if phase.across else curve.efficiency_within
-    transfer_s = phase.moved_bytes / (phase.bytes_per_s * efficiency)
+    further_s = 0.0 if ring is None else ring.further_s
+    if ring is not None and phase.across:
+        efficiency = ring.reached_share(efficiency)
+    transfer_s = max(phase.moved_bytes / (phase.bytes_per_s * efficiency), phase.least_s)
     latency_s = _latency_seconds(curve, phase) + phase.hops * further_s
     longer = max(transfer_s, latency_s)
     if longer == 0 or min(transfer_s, latency_s) == 0:
@@ -106,20 +116,32 @@ def ring(size_bytes: float, group: DeviceGroup, passes: int = 1) -> list[Phase]:
     return [Phase(moved, group.ring.bytes_per_s, nodes > 1, hops, steps, size_bytes / p)]
 
 
-def tree(size_bytes: float, group: DeviceGroup, passes: int = 2) -> list[Phase]:
+def tree(
+    size_bytes: float, group: DeviceGroup, passes: int = 2, links_share: float = 1.0
+) -> list[Phase]:
     """Two binary trees of half the buffer each: up and down (an all-reduce), or down (one pass).
 
-    Source: Sanders, Speck and Traeff, Two-tree algorithms (Parallel Computing 2009), and NCCL's
-    latency (src/graph/tuning.cc): (L-1) steps in the node and log2(N) hops each way. Each edge
-    carries half of S per tree, so N-1 edges make S (N-1)/N per node. Not modelled: the uneven
-    load of a tree's inner nodes and leaves.
+    Across nodes the busiest one moves S on two nodes (a half up, the other down), 3/2 S on three,
+    and 2 S on four and more, where it has a parent and two children in one tree and a parent in the
+    other; in one pass it receives S. Inside, the devices of a node are a chain: those amid it send
+    S up and S down, one of two devices S in all, at the `links_share` of their links that rings
+    reach. All of it is one pipeline, so the slower of NICs and links counts.
+
+    Source: Sanders, Speck and Traeff, Two-tree algorithms (Parallel Computing 2009); NCCL's
+    src/graph/trees.cc and tuning.cc (half the NICs' rate from three nodes on; (L-1) steps in the
+    node and log2(N) hops each way), chains in the node: NVIDIA/nccl issue 919. Not modelled: the
+    time in which the pipeline fills.
     """
-    p, nodes = group.ring.ranks, group.ring.nodes
-    of = nodes if nodes > 1 else p
-    moved = passes * size_bytes * (of - 1) / of
+    p, nodes, per_node = group.ring.ranks, group.ring.nodes, group.per_node
     rate = group.ring.bytes_per_s
     hops, steps = passes * math.log2(nodes), passes * (group.per_node - 1)
-    return [Phase(moved, rate, nodes > 1, hops, steps, size_bytes / p)]
+    if nodes == 1:
+        inside = passes * size_bytes * (p - 1) / p
+        return [Phase(inside, rate, False, 0, steps, size_bytes / p)]
+    moved = size_bytes * (min(nodes / 2, 2) if passes == 2 else 1)
+    chained = 0 if per_node == 1 else passes if per_node > 2 else 1
+    inside_s = chained * size_bytes / (group.within_bytes_per_s * links_share)
+    return [Phase(moved, rate, True, hops, steps, size_bytes / p, inside_s)]
 
 
 def recursive(size_bytes: float, group: DeviceGroup, passes: int = 1) -> list[Phase]:
@@ -162,15 +184,21 @@ def hierarchical(size_bytes: float, group: DeviceGroup, passes: int = 1) -> list
     return phases
 
 
-def nvls(size_bytes: float, group: DeviceGroup) -> list[Phase]:
+def nvls(size_bytes: float, group: DeviceGroup, links_share: float = 1.0) -> list[Phase]:
     """Reduction in the switch of a node: each device sends its buffer once and receives it once.
 
-    Source: NCCL's NVLS (src/graph/tuning.cc). A ring moves 2 (p-1)/p times as much. Across nodes
-    the switches' results meet by a tree over the NICs. Not modelled: the units that the switch
-    shares among groups.
+    A ring moves 2 (p-1)/p times as much. Across nodes the switches' results meet by a tree over the
+    NICs, in one pipeline with what goes on inside, so the slower of both counts.
+
+    Source: NCCL's NVLS and NVLSTree (src/graph/tuning.cc). Not modelled: the units that the switch
+    shares among groups; that small messages fill no pipeline.
     """
-    phases = [Phase(size_bytes, group.within_bytes_per_s, False, 0, 1, size_bytes)]
-    return phases + (tree(size_bytes, group) if group.ring.nodes > 1 else [])
+    rate = group.within_bytes_per_s
+    if group.ring.nodes == 1:
+        return [Phase(size_bytes, rate, False, 0, 1, size_bytes)]
+    (across,) = tree(size_bytes, group)
+    inside_s = size_bytes / (rate * links_share)
+    return [Phase(0.0, rate, False, 0, 1, size_bytes), replace(across, steps=0, least_s=inside_s)]
 
 
 def chain(size_bytes: float, group: DeviceGroup) -> list[Phase]:

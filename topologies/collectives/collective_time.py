@@ -78,7 +78,8 @@ def picked(
     if tuned and kind == "broadcast" and "ring" in times:
         return "ring"
     if tuned and kind == "all_reduce":
-        shape = Shape(ring.ranks, ring.nodes, nominal_bytes_per_s(machine, ring))
+        rate = nominal_bytes_per_s(machine, ring)
+        shape = Shape(ring.ranks, ring.nodes, rate, _links_bytes_per_s(machine, ring))
         times = {
             name: expected
             for name, expected in tuner_seconds(
@@ -95,11 +96,18 @@ def nominal_bytes_per_s(machine: Machine, ring: Ring) -> float:
     It knows neither of other groups on them nor of other jobs. A group is taken to have the first
     devices of its nodes, and as many NICs as devices there.
     """
-    local, node = ring.devices_per_node, machine.node
     if ring.nodes > 1:
+        local, node = ring.devices_per_node, machine.node
         return min(local, node.nics.count) * node.nics.bytes_per_s
-    (unit_rings,) = packed_rings(node, (tuple(range(local)),))
-    return unit_rings * node.links.bytes_per_s
+    return _links_bytes_per_s(machine, ring)
+
+
+def _links_bytes_per_s(machine: Machine, ring: Ring) -> float:
+    """What the links inside a node have for the group's devices there; infinite for one device."""
+    if ring.devices_per_node == 1:
+        return math.inf
+    (unit_rings,) = packed_rings(machine.node, (tuple(range(ring.devices_per_node)),))
+    return unit_rings * machine.node.links.bytes_per_s
 
 
 def with_algorithm(machine: Machine, kind: Kind, name: str) -> Machine:
@@ -132,15 +140,18 @@ def _seconds(
     """Time by one algorithm, or nothing where the library has no curve for it."""
     if kind == "all_reduce" and name in ("ring", "recursive", "hierarchical"):
         if name == "ring" and software.all_reduce is not None:
-            return algorithms.seconds(
-                software.all_reduce, algorithms.ring(size, group, passes=2), group.ring.further_s
-            )
+            own = software.of_pair(software.all_reduce, group.ring.pair_links)
+            return algorithms.seconds(own, algorithms.ring(size, group, passes=2), group.ring)
         return _two_halves(software, name, size, group)
     curve = _curve(software, kind, name, group)
     return (
         None
         if curve is None
-        else algorithms.seconds(curve, _phases(kind, name, size, group), group.ring.further_s)
+        else algorithms.seconds(
+            curve,
+            _phases(kind, name, size, group, _links_share(software, name, curve)),
+            group.ring,
+        )
     )
 
 
@@ -151,8 +162,8 @@ def _two_halves(software: Software, name: str, size: float, group: DeviceGroup) 
     if gather is None or scatter is None:
         return None
     phases = _phases("all_gather", name, size, group)
-    both_s = algorithms.seconds(gather, phases, group.ring.further_s) + algorithms.seconds(
-        scatter, phases, group.ring.further_s
+    both_s = algorithms.seconds(gather, phases, group.ring) + algorithms.seconds(
+        scatter, phases, group.ring
     )
     return both_s - min(gather.launch_s, scatter.launch_s)
 
@@ -171,19 +182,36 @@ def _curve(software: Software, kind: Kind, name: str, group: DeviceGroup) -> Cur
         own = software.broadcast
         borrowed = software.all_gather if name == "ring" else software.tree
         return borrowed if own is None else own
-    curve: Curve | None = getattr(software, kind)
-    return software.all_gather if curve is None else curve
+    own_curve: Curve | None = getattr(software, kind)
+    curve = software.all_gather if own_curve is None else own_curve
+    if curve is None or name != "ring":
+        return curve
+    return software.of_pair(curve, group.ring.pair_links)
 
 
-def _phases(kind: Kind, name: str, size: float, group: DeviceGroup) -> Sequence[Phase]:
+def _links_share(software: Software, name: str, curve: Curve) -> float:
+    """The share of the links' rate that an algorithm across nodes reaches inside them.
+
+    A tree copies and reduces as rings do; its own curve in one node is that of small messages.
+    """
+    if name == "nvls":
+        return curve.efficiency_within
+    return 1.0 if software.all_gather is None else software.all_gather.efficiency_within
+
+
+def _phases(
+    kind: Kind, name: str, size: float, group: DeviceGroup, links_share: float = 1.0
+) -> Sequence[Phase]:
     if name == "tree":
-        return algorithms.tree(size, group, passes=1 if kind == "broadcast" else 2)
+        passes = 1 if kind == "broadcast" else 2
+        return algorithms.tree(size, group, passes, links_share)
+    if name == "nvls":
+        return algorithms.nvls(size, group, links_share)
     if name == "ring":
         return (algorithms.chain if kind == "broadcast" else algorithms.ring)(size, group)
     by_name = {
         "recursive": algorithms.recursive,
         "hierarchical": algorithms.hierarchical,
-        "nvls": algorithms.nvls,
         "pairwise": algorithms.pairwise,
         "direct": algorithms.direct,
     }

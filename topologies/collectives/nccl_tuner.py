@@ -36,10 +36,11 @@ Triple = tuple[float, float, float]
 class Constants:
     """What a tuner assumes of one algorithm on one, two or more nodes, by protocol.
 
-    `ratio` is the share of the nominal bus bandwidth, `cap` its upper bound, and `correction` the
-    share of the bandwidth by power of two of the size, from 64 bytes on. A `step` goes to the next
-    device of a node and takes at least `overhead` in a ring across nodes; a `hop` goes to another
-    node, and takes `hop_alone` where the group has one rank in each.
+    `ratio` is the share of the nominal bus bandwidth, `cap` its upper bound, `links` the share of
+    the links' bandwidth inside a node, which is another bound across nodes (0 for none), and
+    `correction` the share of the bandwidth by power of two of the size, from 64 bytes on. A `step`
+    goes to the next device of a node and takes at least `overhead` in a ring across nodes; a `hop`
+    goes to another node, and takes `hop_alone` where the group has one rank in each.
     """
 
     base_s: Triple
@@ -48,6 +49,7 @@ class Constants:
     hop_alone_s: Triple
     overhead_s: Triple
     ratio: Triple
+    links: Triple
     cap_bytes_per_s: Triple
     correction: tuple[tuple[float, ...], ...]
     plateau: float
@@ -55,11 +57,13 @@ class Constants:
 
 @dataclass(frozen=True)
 class Shape:
-    """The group as a tuner sees it: the bus bandwidth is what its links and NICs have nominally."""
+    """The group as a tuner sees it: the bus bandwidth is what its links and NICs have nominally,
+    that of the links what it has inside a node."""
 
     ranks: int
     nodes: int
     bytes_per_s: float
+    links_bytes_per_s: float = math.inf
 
 
 def tuner_seconds(tuner: str, size_bytes: float, shape: Shape) -> dict[str, float]:
@@ -82,7 +86,8 @@ def _seconds(
     name: str, c: Constants, protocol: int, size: float, shape: Shape, channels: float
 ) -> float:
     p = shape.ranks
-    bus = min(shape.bytes_per_s * c.ratio[protocol], c.cap_bytes_per_s[protocol])
+    inside = shape.links_bytes_per_s * c.links[protocol] if c.links[protocol] else math.inf
+    bus = min(shape.bytes_per_s * c.ratio[protocol], inside, c.cap_bytes_per_s[protocol])
     bus *= _correction(c.correction[protocol], size)
     per_bus = {"ring": p / (2 * (p - 1)), "tree": 0.5, "nvls": 5 / 6}[name]
     latency_s = c.base_s[protocol] + _path_seconds(name, c, protocol, shape)
@@ -138,6 +143,7 @@ def _constants(tuner: str, name: str, nodes: int) -> Constants:
         hop_alone_s=times("hop_alone", "hop"),
         overhead_s=times("overhead"),
         ratio=_triple(own["ratio"]),
+        links=_triple(own.get("links", [0] * 3)),
         cap_bytes_per_s=_triple(quantity(cap, "bytes/s") if cap else math.inf for cap in caps),
         correction=tuple(tuple(map(float, shares)) for shares in own.get("correction", [[1]] * 3)),
         plateau=float(own.get("plateau", 1)),

@@ -21,6 +21,7 @@ ASSUMED = {
     "device.power": "unknown: no energy is predicted",
     "interconnect.background": "0: no other jobs are on the network",
     "software.tuner": "none: the cheapest algorithm is taken",
+    "software.pair_share": "efficiency_within, for groups of two devices too",
     "software.compute_share": "0: collectives do not slow the compute beside them",
     "software.reduce_scatter": "as all_gather",
     "software.all_reduce": "a reduce_scatter and an all_gather, both as rings",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Literal
 
 from topologies.collectives.nccl_tuner import NONE, check_tuner
@@ -105,7 +105,9 @@ class Software:
 
     `all_gather` and `reduce_scatter` are rings; `all_reduce` is one too, where it was measured by
     itself. `tuner` names the constants by which the library picks an all-reduce's algorithm, or
-    `none`. `compute_share` is the share of an overlapped collective's time that it takes from its
+    `none`. `pair_share` has what rings of two devices in a node reach of the links between them:
+    rows of [links, share], 0 links for a pair that none joins; others reach `efficiency_within`.
+    `compute_share` is the share of an overlapped collective's time that it takes from its
     device's compute: 0 where it has an engine of its own, near 1 where it needs the cores that
     compute.
     """
@@ -124,10 +126,27 @@ class Software:
     algorithm: Annotated[Algorithms, Key("algorithm")] = Algorithms()
     tuner: Annotated[str, Key("tuner")] = NONE
     compute_share: Annotated[float, Key("compute_share", zero=True, share=True)] = 0.0
+    pair_share: Annotated[tuple[tuple[float, float], ...], Key("pair_share")] = ()
 
     def __post_init__(self) -> None:
-        """Refuses a tuner that is not known."""
+        """Refuses a tuner that is not known, and shares that are none."""
         check_tuner(self.tuner)
+        counts = [links for links, _ in self.pair_share]
+        whole = all(links >= 0 and links == int(links) for links in counts)
+        if (
+            not whole
+            or len({*counts}) < len(counts)
+            or any(not 0 < s <= 1 for _, s in self.pair_share)
+        ):
+            raise MachineError(
+                f"software.pair_share = {[list(row) for row in self.pair_share]} wants rows of "
+                "[links, share]: each count of links once, and shares above 0 and at most 1"
+            )
+
+    def of_pair(self, curve: Curve, links: int) -> Curve:
+        """The curve for a ring of two devices in a node that so many links join."""
+        share = dict(self.pair_share).get(float(links))
+        return curve if share is None else replace(curve, efficiency_within=share)
 
 
 PARTS = (Stall, Curve, Staged, Algorithms, Software)  # each after the parts that it is made of

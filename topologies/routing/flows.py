@@ -30,13 +30,14 @@ class _Channels:
 
 
 def ring_rates_across(network: Network, visits: Visits) -> NDArray[np.float64]:
-    """Bytes/s of each group's ring over the network; infinite for groups inside one node.
+    """Bytes/s of each group's ring over the network, and over its NICs alone, (2, groups); infinite
+    for groups inside one node.
 
     All rings run at once and share NICs and the links between switches by max-min fairness.
     Not modelled: the links inside a dragonfly group, which have a capacity above what its NICs
     inject.
     """
-    rates = np.full(visits.groups, np.inf)
+    rates = np.full((2, visits.groups), np.inf)
     across = visits.nodes_of_group > 1
     if not across.any():
         return rates
@@ -46,8 +47,10 @@ def ring_rates_across(network: Network, visits: Visits) -> NDArray[np.float64]:
     link = wires.nic_link(hops.node, hops.nic)
     ends = Crossings(hops.flow, link, np.full(wires.nic_links, wires.nic_bytes_per_s))
     flow_rates = fair_rates(network, hops, ends, len(channels.group_of_flow))
-    sums = np.bincount(channels.group_of_flow, weights=flow_rates, minlength=visits.groups)
-    rates[across] = sums[across]
+    nic_rates = np.maximum(ends.rates(len(channels.group_of_flow)), flow_rates)
+    for row, of_flow in enumerate((flow_rates, nic_rates)):
+        sums = np.bincount(channels.group_of_flow, weights=of_flow, minlength=visits.groups)
+        rates[row, across] = sums[across]
     return rates
 
 

@@ -71,13 +71,25 @@ def _visits(placement: Placement, axis: AxisGroups) -> Visits:
     return visits_of(placement, axis.members)
 
 
+def pair_links(node: Node, placement: Placement, members: Indices) -> Indices:
+    """The links that join the two devices of each group of two in one node; -1 for other groups."""
+    if members.shape[1] != 2 or node.links.switch:
+        return np.full(len(members), -1)
+    links = np.zeros((node.devices, node.devices), dtype=np.int64)
+    for (a, b), count in node.link_counts().items():
+        links[a, b] = links[b, a] = count
+    of, device = placement.node[members].T, placement.device[members].T
+    return np.where(of[0] == of[1], links[device[0], device[1]], -1)
+
+
 @session_cached(256)
 def least_rates(
     network: Network, placement: Placement, axes: tuple[AxisGroups, ...]
 ) -> tuple[Rates, ...]:
-    """The rates of all groups by axis, the least over all selections of the axes."""
+    """The rates of all groups by axis, and those that NICs and links in nodes alone let through,
+    (2, groups) each, the least over all selections of the axes."""
     visits = [_visits(placement, axis) for axis in axes]
-    rates = list(rates_within(network.node, placement, axes))
+    rates = [np.stack([rate, rate]) for rate in rates_within(network.node, placement, axes)]
     across = [i for i, part in enumerate(visits) if len(part.group) > part.groups]
     found = _rates_across(network, placement, tuple(axes[i] for i in across))
     for i, bound in zip(across, found, strict=True):
@@ -94,12 +106,13 @@ def least_rates(
 def _rates_across(
     network: Network, placement: Placement, axes: tuple[AxisGroups, ...]
 ) -> tuple[Rates, ...]:
-    """The rates by axis over the network alone; apart, since axes in a node do not change them."""
+    """The rates by axis over the network and over its NICs alone, (2, groups) each; apart, since
+    axes in a node do not change them."""
     visits = [_visits(placement, axis) for axis in axes]
     if not visits:
         return ()
     rates = ring_rates_across(network, together(visits))
-    return tuple(np.split(rates, np.cumsum([part.groups for part in visits])[:-1]))
+    return tuple(np.split(rates, np.cumsum([part.groups for part in visits])[:-1], axis=1))
 
 
 @session_cached(256)

@@ -15,10 +15,18 @@ from topologies.kept_results import kept_about
 from topologies.machine import Machine
 from topologies.network import Network
 from topologies.placement import Placement
-from topologies.routing.ring_rates import AxisGroups, Rates, least_rates, rates_within, reach_of
+from topologies.routing.ring_rates import (
+    AxisGroups,
+    Rates,
+    least_rates,
+    pair_links,
+    rates_within,
+    reach_of,
+)
 from topologies.session import session_cached
 
 _STEP_BYTES_PER_S = 1e3  # rates closer than this are one ring
+_SHARE_DIGITS = 6
 _COUNT, _RATE, _INDEX = np.dtype("<i8"), np.dtype("<f8"), np.dtype("<i4")
 
 
@@ -30,7 +38,9 @@ class Ring:
     efficiency of the library, and infinite for a group of one rank; `devices_per_node` is the
     most that the group has in one node. `within_bytes_per_s` is what a ring across nodes could
     move over the links inside its nodes, were it not for its NICs; infinite where it needs none.
-    `further_s` is what distance adds to each of its hops.
+    `further_s` is what distance adds to each of its hops. `fabric_share` is below 1 where the links
+    between switches hold the ring back: what they leave of the rate of its NICs. `pair_links` is
+    how many links join the two devices of a group of two in one node, and -1 for other groups.
     """
 
     ranks: int
@@ -39,6 +49,16 @@ class Ring:
     bytes_per_s: float
     within_bytes_per_s: float = math.inf
     further_s: float = 0.0
+    fabric_share: float = 1.0
+    pair_links: int = -1
+
+    def reached_share(self, efficiency: float) -> float:
+        """The share of its rate that a library reaches which gets that share out of its NICs.
+
+        The links between switches pass on what the NICs send and cost nothing beyond that where
+        they have room for it: the lesser of NICs and links counts, not their product.
+        """
+        return min(1.0, efficiency / self.fabric_share)
 
 
 Found = tuple[NDArray[np.int64], list[Ring]]
@@ -100,15 +120,17 @@ def _computed(network: Network, placement: Placement, axes: tuple[AxisGroups, ..
 def _rings_of(
     network: Network, placement: Placement, axis: AxisGroups, found: tuple[Rates, Rates]
 ) -> Found:
-    reach, (rate, within) = reach_of(network, placement, axis), found
+    reach, ((rate, of_nics), within) = reach_of(network, placement, axis), found
     rounded = np.round(rate / _STEP_BYTES_PER_S) * _STEP_BYTES_PER_S
     inside = np.where(reach.nodes > 1, within, np.inf)
-    table = np.column_stack([reach.nodes, reach.devices_per_node, rounded, inside])
+    share = np.round(rate / of_nics, _SHARE_DIGITS)
+    links = pair_links(network.node, placement, axis.members)
+    table = np.column_stack([reach.nodes, reach.devices_per_node, rounded, inside, share, links])
     different, index = _different_rows(table)
     ranks = axis.members.shape[1]
     rings_found = [
-        Ring(ranks, int(nodes), int(most), r, w, reach.further_s if nodes > 1 else 0.0)
-        for nodes, most, r, w in different.tolist()
+        Ring(ranks, int(nodes), int(most), r, w, reach.further_s if nodes > 1 else 0.0, s, int(n))
+        for nodes, most, r, w, s, n in different.tolist()
     ]
     return index, rings_found
 
@@ -127,8 +149,11 @@ def packed(found: Sequence[Found]) -> bytes:
     parts = []
     for index, rows in found:
         ends = np.append(np.flatnonzero(np.diff(index)) + 1, len(index))
-        counts = [(ring.ranks, ring.nodes, ring.devices_per_node) for ring in rows]
-        rates = [(ring.bytes_per_s, ring.within_bytes_per_s, ring.further_s) for ring in rows]
+        counts = [(r.ranks, r.nodes, r.devices_per_node, r.pair_links) for r in rows]
+        rates = [
+            (ring.bytes_per_s, ring.within_bytes_per_s, ring.further_s, ring.fabric_share)
+            for ring in rows
+        ]
         parts += [np.array([len(rows), len(ends)], dtype=_COUNT), np.array(counts, dtype=_COUNT)]
         parts += [np.array(rates, dtype=_RATE), ends.astype(_INDEX), index[ends - 1].astype(_INDEX)]
     return b"".join(part.tobytes() for part in parts)
@@ -147,13 +172,14 @@ def unpacked(data: bytes, groups: Sequence[int]) -> list[Found] | None:
     try:
         for length in groups:
             rows, runs = taken(_COUNT, 2).tolist()
-            counts = taken(_COUNT, 3 * rows).reshape(rows, 3).tolist()
-            rates = taken(_RATE, 3 * rows).reshape(rows, 3).tolist()
+            counts = taken(_COUNT, 4 * rows).reshape(rows, 4).tolist()
+            rates = taken(_RATE, 4 * rows).reshape(rows, 4).tolist()
             ends, value = taken(_INDEX, runs), taken(_INDEX, runs).astype(np.int64)
             index = np.repeat(value, np.diff(ends, prepend=0))
             if len(index) != length or not 0 <= value.min() <= value.max() < rows:
                 return None
-            found.append((index, [Ring(*c, *r) for c, r in zip(counts, rates, strict=True)]))
+            parts = ([*c[:3], *r, c[3]] for c, r in zip(counts, rates, strict=True))
+            found.append((index, [Ring(*part) for part in parts]))
     except ValueError:
         return None
     return found if at == len(data) else None

@@ -11,6 +11,7 @@ import click
 from simgpt import options, tables
 
 OUTSIDE_TOLERANCE = 4
+EXPLAINED = 0.1  # mean error from which on a table's explanation is given
 
 
 @click.command("network")
@@ -67,6 +68,9 @@ def _remarks(record: dict[str, Any]) -> Iterator[str]:
     for each in record["tables"]:
         if each["reason"]:
             yield f"{each['name']}: skipped, {each['reason']}"
+    for each in record["tables"]:
+        if each["explanation"] and (each["mape"] or 0) > EXPLAINED:
+            yield f"{each['name']}: {tables.percent(each['mape'])}, {each['explanation']}"
     dropped = sum(each["artefacts"] for each in record["tables"])
     if dropped:
         yield f"{dropped} rows left out: 1 MiB on 128 GCDs and more, the first size timed"
