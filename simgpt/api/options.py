@@ -108,6 +108,7 @@ class ValidateOptions(TypedDict, total=False):
     timeout: float
     device: Literal["auto", "cpu", "cuda"]
     source: str | Sequence[str]
+    only: str | Sequence[str]
     commands: bool
     plans: int
     seed: int
