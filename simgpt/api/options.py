@@ -56,6 +56,7 @@ class WhyOptions(Step, Noise, total=False):
     """The options of `simgpt why`."""
 
     all_numbers: bool
+    plan_importance: bool
 
 
 class SearchOptions(TypedDict, total=False):
