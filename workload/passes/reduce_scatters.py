@@ -2,11 +2,11 @@
 
 A scatter reads the whole gradient of a weight, which lives until compute has waited for the
 scatter. If all waits stood at the end of the pass, the whole gradients of all layers would live
-until then (142 GiB of gpt-80b), unless something else makes compute wait for the stream, as weight
-gathers of the next layers do. So compute waits for a scatter when as many more as a layer has are
-issued; by then it is mostly done. FSDP bounds them too: PyTorch's waits for the last one before the next
-(torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py); AxoNN waits at the end alone, and its
-gradients' memory is given back by the allocator when a scatter is done.
+until then (142 GiB of gpt-80b), unless something else makes compute wait for the stream, as
+weight gathers of the next layers do. So compute waits for a scatter when as many more as a layer
+has are issued; by then it is mostly done. FSDP bounds them too: PyTorch's waits for the last one
+before the next (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py); AxoNN waits at the end
+alone, and its gradients' memory is given back by the allocator when a scatter is done.
 """
 
 from __future__ import annotations
