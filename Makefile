@@ -15,7 +15,7 @@ DEMO_PLAN := z=64,data=rest,recompute=full,overlap=oar+ors+oag
 # How `make demo` ends; a test runs the commands.
 define SHOWN
 
-Shown: a published run's step predicted, all of AxoNN's runs predicted beside what was published (HFU), and a
+Shown: a step predicted, AxoNN's weak scaling predicted beside what was published (share of the peak), and a
 small GPT trained on two ranks here, its steps beside their prediction from a calibration of this machine.
 
 Next:
@@ -29,7 +29,7 @@ export SHOWN
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
-	$(BIN)/simgpt validate axonn
+	$(BIN)/simgpt validate seeds --only axonn-weak-frontier
 	$(BIN)/simgpt run tiny-2m --plan data=2,precision=fp32 --ranks 2 --batch 16 --steps 20
 	@echo "$$SHOWN"
 

@@ -101,7 +101,7 @@ def test_every_module_that_a_page_names_is_in_the_reference(name: str) -> None:
 
 def test_the_reference_has_every_command_and_what_a_docstring_says() -> None:
     commands = anchors(GENERATED["reference/commands.md"])
-    assert {f"simgpt-{name}" for name in COMMANDS} | {"simgpt-validate-axonn"} <= commands
+    assert {f"simgpt-{name}" for name in COMMANDS} | {"simgpt-validate-seeds"} <= commands
     page = GENERATED["reference/simulator.md"]
     assert "**`attention_s(" in page
     assert "**`AnalyticCosts.seconds(" in page

@@ -8,14 +8,14 @@ from functools import cache
 from typing import Any
 
 from simulator.costs.analytic import peak_flops_per_s
-from topologies.files.reading import shipped_toml
 from topologies.machine_files import load_machine
 from topologies.session import session_cached
+from validation.seeds.candidates import published_hfus, seed_runs
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan_text import parse_plan
 
-SOURCE = "AxoNN, SC24"  # Singh et al., arXiv 2502.08145; see validation/data/axonn.toml
+SOURCE = "AxoNN, SC24"  # Singh et al., arXiv 2502.08145; see validation/data/seeds.toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,13 @@ def published_point(point: Mapping[str, Any], batch: int) -> PublishedStep | Non
 
 @cache
 def _runs() -> tuple[dict[str, Any], ...]:
-    return tuple(shipped_toml("validation", "data/axonn.toml")["run"])
+    """The runs of AxoNN's paper with a published share of the peak."""
+    shares, runs = published_hfus(), seed_runs()
+    return tuple(
+        {**vars(runs[name]), "hfu": hfu}
+        for name, hfu in shares.items()
+        if runs[name].stack == "axonn"
+    )
 
 
 @session_cached(64)
@@ -67,10 +73,10 @@ def _full_name(machine: str) -> str:
 def _step_s(name: str) -> float:
     """t = hardware FLOPs / (devices * peak * HFU): papers publish the share, all layers recomputed.
 
-    Source: the runs' own plans in validation/data/axonn.toml, of which none changes the FLOPs.
+    The grid is not published, and changes no FLOPs: here it is data parallelism alone.
     """
     run = next(run for run in _runs() if run["id"] == name)
-    plan = parse_plan(run["plan"], devices=run["devices"], batch=run["batch"])
-    flops = lower(find_model(run["model"]), plan).hardware_flops
+    plan = parse_plan("data=1,micro_batch=1,recompute=full", batch=1)
+    flops = lower(find_model(run["model"]), plan).hardware_flops * run["batch"]
     peak = peak_flops_per_s(load_machine(run["machine"]), plan.precision)
     return float(flops / (run["devices"] * peak * run["hfu"]))

@@ -1,4 +1,7 @@
-"""Weak scaling over AxoNN's ladder of models: our curve for each machine, with published points."""
+"""Weak scaling over AxoNN's ladder of models: our curve for each machine, with published points.
+
+The rungs are runs of `validation/data/seeds.toml`, predicted as `simgpt validate seeds` does.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.predict import Prediction, predict
-from topologies.files.reading import shipped_toml
-from topologies.machine_files import load_machine
-from topologies.placement import scheduler
-from workload.gpt import find_model
-from workload.plan_text import parse_plan
-
-BATCH = 8192
-COMMON = "recompute=full,overlap=oar+ors+oag"
+from simulator.predict import Prediction
+from topologies.session import in_session
+from validation.seeds.candidates import SeedRuns, published_hfus, seed_runs
 
 
 @dataclass(frozen=True)
@@ -46,25 +43,20 @@ class Rung:
         }
 
 
+def ladders() -> dict[str, list[str]]:
+    """The runs on each machine's ladder, by their ids, from the fewest devices to the most."""
+    found: dict[str, list[str]] = {}
+    for run in seed_runs().values():
+        if run.ladder:
+            found.setdefault(run.machine, []).append(run.id)
+    return found
+
+
+@in_session
 def weak_scaling(progress: Callable[[str], None] = lambda _: None) -> dict[str, list[Rung]]:
     """The ladder of each machine, predicted."""
-    published = {(run["machine"], run["devices"]): run["hfu"] for run in _data("axonn")["run"]}
-    ladders: dict[str, list[Rung]] = {}
-    for machine, rungs in _data("axonn_ladder").items():
-        for devices, rung in rungs.items():
-            progress(f"{rung['model']} on {devices} of {machine}")
-            hfu = published.get((machine, int(devices)))
-            found = Rung(_predicted(machine, int(devices), rung), hfu)
-            ladders.setdefault(machine, []).append(found)
-    return ladders
-
-
-def _predicted(machine: str, devices: int, rung: dict[str, Any]) -> Prediction:
-    plan = parse_plan(f"{rung['plan']},{COMMON}", devices=devices, batch=rung.get("batch", BATCH))
-    built = load_machine(machine)
-    placement = scheduler(built, plan.grid.ranks)
-    return predict(find_model(rung["model"]), plan, built, placement=placement)
-
-
-def _data(name: str) -> dict[str, Any]:
-    return shipped_toml("validation", f"data/{name}.toml")
+    published, runs = published_hfus(), SeedRuns(progress)
+    return {
+        machine: [Rung(runs[name].best, published.get(name)) for name in names]
+        for machine, names in ladders().items()
+    }

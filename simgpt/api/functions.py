@@ -15,7 +15,7 @@ from simgpt.api.result import Result
 from topologies.files.writing import write_whole
 
 Comparison = Literal[
-    "host", "axonn", "groups", "network", "device", "published", "kernels", "engine", "memory"
+    "host", "seeds", "groups", "network", "device", "published", "kernels", "engine", "memory"
 ]
 
 

@@ -56,6 +56,7 @@ class WhyOptions(Step, Noise, total=False):
     """The options of `simgpt why`."""
 
     all_numbers: bool
+    plan_importance: bool
 
 
 class SearchOptions(TypedDict, total=False):
@@ -108,6 +109,7 @@ class ValidateOptions(TypedDict, total=False):
     timeout: float
     device: Literal["auto", "cpu", "cuda"]
     source: str | Sequence[str]
+    only: str | Sequence[str]
     commands: bool
     plans: int
     seed: int

@@ -12,7 +12,7 @@ from simgpt import noise_options, options, tables
 from simgpt.commands.predict import comment
 from simgpt.invocation import asked
 from simgpt.progress import Ticker
-from simgpt.step_options import asked_as_predict, question_of
+from simgpt.step_options import StepQuestion, asked_as_predict, question_of
 
 if TYPE_CHECKING:
     from simulator.explain.why import Why
@@ -26,6 +26,11 @@ COLUMN = 34  # characters of the tables' first column
 @click.command("why")
 @click.option(
     "--all-numbers", is_flag=True, help="Sensitivity to numbers without a unit too: efficiencies."
+)
+@click.option(
+    "--plan-importance",
+    is_flag=True,
+    help="Shapley values of the plan's fields, over plans of the same devices and batch.",
 )
 @noise_options.noise_options
 @options.answer_options
@@ -56,15 +61,18 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         found = why(
             prediction, question.machine, question.placement, ticker, pure=how["all_numbers"]
         )
+    importance, fields = _importance(question, how["plan_importance"])
     drawn = noise_options.answered(how, prediction, question.machine, question.placement, {})
     record = {
         **prediction.as_dict(),
         "software": question.machine.variant or None,
         **asked(model, machine, how, question.job.stack),
-        "why": found.as_dict(),
+        "why": found.as_dict() | fields,
         **drawn.record,
     }
-    options.answer(describe(found) + drawn.text, record, as_json=as_json, output=output)
+    options.answer(
+        describe(found) + importance + drawn.text, record, as_json=as_json, output=output
+    )
     comment(prediction)
 
 
@@ -93,6 +101,28 @@ def describe(found: Why) -> str:
             _plans(found),
         ]
     )
+
+
+def _importance(question: StepQuestion, wanted: bool) -> tuple[str, dict[str, Any]]:
+    """The importance of the plan's fields as text and for the answer's JSON, if it is wanted."""
+    from simulator.explain.plan_importance import plan_importance
+
+    if not wanted:
+        return "", {}
+    job = question.job
+    with Ticker() as ticker:
+        found = plan_importance(
+            job.gpt, job.plan, question.machine, question.placement, job.stack, ticker
+        )
+    rows = [(field, tables.percent(share)) for field, share in found.shares.items()]
+    text = tables.table(["field of the plan", "share of the variance"], rows, first=COLUMN)
+    plans = f"{found.plans:,} plans that fit, of {found.space:,} legal ones"
+    about = (
+        f"(Shapley values, of the logarithm of the step's time; {plans}; {found.unfit:,} more were "
+        f"drawn and do not fit; the slowest takes {found.spread:,.3g} times as long as the "
+        f"fastest, {found.fastest})"
+    )
+    return f"\n\n{text}\n{tables.paragraph(about)}", {"plan_importance": found.as_dict()}
 
 
 def _shares(found: Why) -> str:

@@ -81,7 +81,8 @@ class Ranked:
 def by_axonn(
     problem: SearchProblem, machine: Machine, *, placement: Placement | None = None, top: int = 20
 ) -> list[Ranked]:
-    """The `top` grids by AxoNN's model that fit, each simulated with all overlaps.
+    """The `top` grids by AxoNN's model that fit, each simulated under the problem's stack with all
+    overlaps, unless the problem fixes others.
 
     The model knows the four axes alone, so pipelines and zero are left out, and a rank runs the
     largest micro-batch with which it fits.
@@ -107,7 +108,8 @@ def by_axonn(
             break
         if plan.grid in seen:
             continue
-        prediction = predict(problem.gpt, plan, machine, placement=placement)
+        gpt, stack = problem.stack.model(problem.gpt, plan.x), problem.stack
+        prediction = predict(gpt, plan, machine, placement=placement, stack=stack)
         if prediction.memory.fits:
             seen.add(plan.grid)
             ranked.append(Ranked(seconds, prediction))

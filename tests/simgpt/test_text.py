@@ -15,7 +15,7 @@ from validation.host_validation import HostRow
 from workload.plan_text import parse_plan
 
 COMMANDS = (
-    *("predict", "run", "calibrate", "validate", "validate host", "validate axonn"),
+    *("predict", "run", "calibrate", "validate", "validate host", "validate seeds"),
     *("validate network", "validate groups", "validate published", "validate kernels"),
     *("bench-network", "search", "sweep", "compare", "sbatch", "serve"),
 )

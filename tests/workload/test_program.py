@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import COMPUTE, Op
+from workload.passes.reduce_scatters import IN_FLIGHT
 from workload.passes.table import OVERLAPS
 from workload.plan import RECOMPUTES, Plan
 from workload.plan_text import parse_plan
@@ -100,6 +101,18 @@ def test_ors_awaits_reduce_scatters_at_the_end_of_the_backward_pass() -> None:
     waiting = [i for i, w in enumerate(program.waits) if scatter in w or (w and max(w) > scatter)]
     backward = place(program, "m0.embed.grad.scatter")
     assert all(program.ops[i].stream != COMPUTE or i > backward for i in waiting)
+
+
+def test_ors_holds_the_whole_gradients_of_a_layer_and_no_more() -> None:
+    """Of three layers with four linears each, the embedding and the classifier, a scatter's whole
+    gradient lives until four more are issued: five at most, where nothing else waits for z."""
+    program = program_of("z=2,overlap=ors", replace(find_model("tiny-1m"), layers=3))
+    live, most = set[str](), 0
+    for op, gone in zip(program.ops, program.releases, strict=True):
+        live |= {name for name in op.writes if name.endswith(".dw")}
+        most = max(most, len(live))
+        live -= set(gone)
+    assert (most, len(live)) == (IN_FLIGHT + 1, 0)
 
 
 def test_ors_computes_the_weight_gradient_first_where_nothing_covers_it() -> None:

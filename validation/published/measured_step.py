@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from simulator.costs.analytic import peak_flops_per_s
 from topologies.files.reading import shipped_toml
 from topologies.machine import Machine
 from validation.published.runs import PublishedRun
 from workload.gpt import GPT
+
+SEEDS = "plan not published; predicted by simgpt validate seeds"
 
 
 def measured_s(run: PublishedRun, gpt: GPT, machine: Machine) -> float | None:
@@ -45,6 +48,11 @@ def unscored(run: PublishedRun) -> str:
     return next((str(why) for tag, why in table["notes"].items() if tag in run.text("notes")), "")
 
 
+def settled_elsewhere(run: PublishedRun) -> str:
+    """Where a row's published figures are predicted, if not among the published runs."""
+    return SEEDS if run.id in _unscored()["elsewhere"]["rows"] else ""
+
+
 @cache
-def _unscored() -> dict[str, dict[str, str]]:
+def _unscored() -> dict[str, dict[str, Any]]:
     return shipped_toml("validation", "data/unscored.toml")

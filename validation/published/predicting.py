@@ -26,13 +26,14 @@ from validation.published.case import (
     NoCaseError,
     case_of,
 )
-from validation.published.measured_step import measured_s, unscored
+from validation.published.measured_step import measured_s, settled_elsewhere, unscored
 from validation.published.outcome import BEST_PLAN, NO_MEASUREMENT, PREDICTED, Outcome
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
 from workload.lowering import structure
 
 Found = TypeVar("Found")
+ELSEWHERE = "elsewhere"  # the status of a row that another comparison predicts
 WORTH_A_POOL = 40  # rows: below that, starting processes takes longer than predicting
 AT_ONCE = 8  # neighbours have the same programs; more of them leave a worker idle at the end
 
@@ -100,6 +101,8 @@ def predict_runs(
 
 def prepared(run: PublishedRun, find_plan: FindPlan | None = None) -> Prepared | Failure:
     """What stands for a row, or why nothing does."""
+    if where := settled_elsewhere(run):
+        return Failure(ELSEWHERE, where)
     try:
         return case_of(run, find_plan), machine_of(run)
     except NoCaseError as error:

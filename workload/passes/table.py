@@ -64,7 +64,7 @@ PASSES = (
     ),
     Overlap(
         name="ors",
-        words="reduce-scatters awaited at the end of the backward pass",
+        words="reduce-scatters beside the backward pass, awaited a layer later",
         source="AxoNN (SC24), section 5; axonn, intra_layer/fully_connected.py",
         scope=SLOT,
         matters=lambda sizes: (sizes["z"] > 1) | _shards(sizes, 2),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.commands.validate import device, engine, kernels, memory, network, published
+from simgpt.commands.validate import device, engine, kernels, memory, network, published, seeds
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
 from topologies.machine import Machine
@@ -27,13 +27,14 @@ def command() -> None:
 
     \b
     simgpt validate host
-    simgpt validate axonn --json
+    simgpt validate seeds --json
     """
 
 
 command.add_command(network.command)
 command.add_command(device.command)
 command.add_command(published.command)
+command.add_command(seeds.command)
 command.add_command(kernels.command)
 command.add_command(engine.command)
 command.add_command(memory.command)
@@ -108,38 +109,6 @@ def _rows(rows: list[HostRow], error: float) -> str:
             f"mean absolute error {tables.percent(error)} over {steps}",
         ]
     )
-
-
-@command.command("axonn")
-@options.answer_options
-def axonn(as_json: bool, output: Path | None) -> None:
-    """Predict AxoNN's published weak-scaling runs, with nothing fitted to them.
-
-    \b
-    simgpt validate axonn
-    simgpt validate axonn --json
-    """
-    from validation.axonn_scaling import validate_axonn
-    from validation.host_validation import mape
-
-    rows = validate_axonn()
-    shown = [
-        (
-            row.prediction.gpt.name,
-            f"{row.prediction.devices:,} of {row.prediction.machine}",
-            str(row.prediction.plan),
-            tables.percent(row.hfu),
-            tables.percent(row.prediction.hfu),
-            tables.percent(row.error, sign=True),
-        )
-        for row in rows
-    ]
-    columns = ["model", "devices", "plan", "HFU published", "predicted", "step error"]
-    error = mape([row.error for row in rows])
-    record = {"rows": [row.as_dict() for row in rows], "mape": error} | ran()
-    text = tables.table(columns, shown, left=3)
-    text += f"\n\nmean absolute error {tables.percent(error)} over {len(rows)} published runs"
-    options.answer(text, record, as_json=as_json, output=output)
 
 
 @command.command("groups")

@@ -113,7 +113,7 @@ def test_a_smaller_device_gets_the_fastest_plan_that_fits_it() -> None:
 def test_a_plan_that_only_its_simulation_shows_to_be_a_byte_too_large_is_not_found() -> None:
     """Bounds of memory leave out what gathers ahead of their layers hold."""
     machine = MACHINES["frontier"]
-    plan = parse_plan("z=4,recompute=full,overlap=oag+ors", batch=8)
+    plan = parse_plan("z=4,micro_batch=1,recompute=full,overlap=oag+ors", batch=8)
     fixed = {key: getattr(plan, key) for key in (*AXES, "recompute", "overlap", "micro_batch")}
     problem = SearchProblem(SMALL, 4, 8, {**fixed, "zero": 0, "sequence_parallel": False})
     peak = predict(SMALL, plan, machine).memory.peak_bytes

@@ -1,0 +1,80 @@
+"""The importance of a plan's fields: shares that can be worked out by hand."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from simulator.explain.plan_importance import plan_importance, shapley_shares
+from simulator.stacks import load_stack
+from simulator.stacks.stack import EXECUTOR
+from tests.simgpt.face import simgpt
+from topologies.machine_files import load_machine
+from topologies.placement import scheduler
+from workload.errors import PlanCannotRunError
+from workload.gpt import find_model
+from workload.plan_text import parse_plan
+
+BITS = [(a, b) for a in (0, 1) for b in (0, 1)]
+
+
+def test_fields_that_matter_only_together_share_alike() -> None:
+    assert shapley_shares("ab", BITS, [0.0, 1.0, 1.0, 0.0]) == {"a": 0.5, "b": 0.5}
+
+
+def test_of_fields_that_say_the_same_each_has_half() -> None:
+    """x=1 with data=2, or x=2 with data=1: either tells the plan."""
+    rows = [(1, 2, 0), (1, 2, 1), (2, 1, 0), (2, 1, 1)]
+    shares = shapley_shares(["x", "data", "zero"], rows, [0.0, 0.0, 4.0, 4.0])
+    assert shares == {"x": 0.5, "data": 0.5, "zero": 0.0}
+
+
+def test_a_small_sample_gives_no_share_to_a_field_that_does_nothing() -> None:
+    """Of 400 rows of 40,000, most alone in what 200 values of `b` say of them: `a` alone decides,
+    up to noise of its own that no field explains until all rows differ."""
+    draws = np.random.default_rng(1)
+    rows = draws.integers((2, 200), size=(400, 2)).tolist()
+    values = [float(a) for a, _ in rows]
+    shares = shapley_shares("ab", rows, values, drawn=0.01)
+    assert shares["a"] == pytest.approx(1.0, abs=0.1)
+    plain = shapley_shares("ab", rows, values)
+    assert plain["b"] > 0.15  # what groups of one and two plans seem to explain, uncorrected
+
+
+def test_shares_sum_to_one_and_fields_without_a_choice_have_none() -> None:
+    rows = [(a, b, c, 7) for a, b, c in product(range(2), range(3), range(2))]
+    values = [a + b * c + 0.1 * b for a, b, c, _ in rows]
+    shares = shapley_shares("abcd", rows, values)
+    assert set(shares) == set("abc")
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_the_space_has_the_plans_of_the_stack_for_the_same_devices_and_batch() -> None:
+    gpt, stack = find_model("tiny-1m"), load_stack("megatron-deepspeed")
+    plan, machine = parse_plan("data=4", batch=8), load_machine("frontier")
+    found = plan_importance(gpt, plan, machine, scheduler(machine, 4), stack)
+    assert {"y", "z"}.isdisjoint(found.shares)  # of DeepSpeed's plans these are 1
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+    assert found.plans + found.unfit <= found.space
+    assert (found.fastest.grid.ranks, found.fastest.batch) == (4, 8)
+    assert found.spread >= 1
+
+
+def test_plans_that_no_search_has_are_refused_by_name() -> None:
+    gpt, machine = find_model("tiny-1m"), load_machine("frontier")
+    plan = parse_plan("data=4,zero=1,shard=2", batch=8)
+    with pytest.raises(PlanCannotRunError, match="not known with shard"):
+        plan_importance(gpt, plan, machine, scheduler(machine, 4), EXECUTOR)
+    alone = parse_plan("data=1", batch=1)
+    with pytest.raises(PlanCannotRunError, match="needs 8"):
+        plan_importance(gpt, alone, machine, scheduler(machine, 1), EXECUTOR)
+
+
+def test_why_tells_the_importance_when_it_is_asked_to() -> None:
+    words = ("why", "tiny-1m", "-m", "frontier", "--plan", "data=4", "--batch", "8")
+    said = simgpt(*words, "--plan-importance")
+    assert said.status == 0
+    assert "share of the variance" in said.out and "Shapley values" in said.out
+    assert "share of the variance" not in simgpt(*words).out

@@ -1,0 +1,142 @@
+"""The table of the two papers: its rule for plans and its ranges, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.predict import Prediction, predict
+from topologies.files.reading import shipped_toml
+from topologies.machine_files import load_machine
+from validation.published.predicting import predict_runs
+from validation.published.runs import read_runs
+from validation.seeds import validate_seeds
+from validation.seeds.candidates import Candidates, SeedRun, SeedRuns, _predicted, seed_runs
+from validation.seeds.figures import OF_ONE, OF_TWO, of_one, of_two
+from validation.seeds.table import SeedsError
+from workload.errors import PlanCannotRunError
+from workload.gpt import find_model
+from workload.plan_text import parse_plan
+
+DATA: dict[str, Any] = shipped_toml("validation", "data/seeds.toml")
+STEP = predict(find_model("tiny-1m"), parse_plan("data=8", batch=64), load_machine("frontier"))
+
+
+def taking(*steps_s: float) -> tuple[Prediction, ...]:
+    """Predictions of the same plan whose steps take so long, half of it in compute."""
+    return tuple(
+        replace(
+            STEP,
+            step_s=step_s,
+            breakdown_s={"compute": step_s / 2, "data": step_s / 2},
+            hardware_flops_per_s_per_device=1e12 / step_s,
+        )
+        for step_s in steps_s
+    )
+
+
+def test_the_fastest_candidate_is_predicted_and_ranges_hold_all_where_nobody_chose() -> None:
+    run = Candidates(taking(4.0, 2.0, 8.0), chosen=False)
+    found = of_one("compute", run)
+    assert (found.predicted, found.low, found.high) == (1.0, 1.0, 4.0)
+
+
+def test_where_the_authors_measured_only_what_cannot_be_told_from_the_fastest_is_possible() -> None:
+    share = STEP.difference_error.share
+    steps = (2.0, 2.0 * (1 + share) * 0.999, 2.0 * (1 + share) * 1.001)
+    possible = Candidates(taking(*steps), chosen=True).possible
+    assert [each.step_s for each in possible] == [*steps[:2]]
+
+
+def test_a_figure_that_follows_from_the_step_has_the_step_s_own_range_too() -> None:
+    (step,) = taking(2.0)
+    within, found = step.range, of_one("days", Candidates((step,), chosen=False))
+    per_second = found.predicted / 2.0
+    assert found.low == pytest.approx(within.low_s * per_second)
+    assert found.high == pytest.approx(within.high_s * per_second)
+    rate = of_one("hfu", Candidates((step,), chosen=False))
+    assert rate.low == pytest.approx(rate.predicted * 2.0 / within.high_s)
+
+
+def test_candidates_with_changed_words_are_compared_one_by_one_with_their_own() -> None:
+    """The fastest plan takes 2 s of 4 s, the other 3 s of 3 s: 50 %, and never 2 s of 3 s."""
+    run = Candidates(taking(3.0, 2.0), chosen=False)
+    base = Candidates(taking(3.0, 4.0), chosen=False)
+    assert of_two("saving", run, base, paired=True).predicted == pytest.approx(50.0)
+    other = of_two("saving", run, base, paired=False)
+    assert other.predicted == pytest.approx(100 / 3)
+    assert other.low <= 0.0 < 50.0 <= other.high
+
+
+def test_a_ratio_of_two_steps_has_the_error_of_a_difference() -> None:
+    one, two = Candidates(taking(2.0), chosen=True), Candidates(taking(1.0), chosen=True)
+    found, share = of_two("efficiency", one, two, paired=False), STEP.difference_error.share
+    assert found.predicted == pytest.approx(50.0)
+    assert (found.low, found.high) == pytest.approx((50 / (1 + share), 50 * (1 + share)))
+    saved = of_two("saving", two, one, paired=False)
+    halves = 50 * (1 + share), 50 / (1 + share)
+    assert (saved.low, saved.high) == pytest.approx((100 - halves[0], 100 - halves[1]))
+
+
+def test_combinations_that_are_no_plan_or_do_not_fit_are_no_candidates() -> None:
+    """Of x=1, 2 and 3 the last divides no 8 devices."""
+    run = SeedRun(
+        id="small", model="tiny-1m", machine="frontier", devices=8, batch=64,
+        stack="megatron-deepspeed", candidates={"x": [1, 2, 3]},
+    )  # fmt: skip
+    found = _predicted(run)
+    assert [each.plan.x for each in found.predictions] == [1, 2]
+    assert (found.chosen, found.best.plan.batch) == (False, 64)
+    with pytest.raises(PlanCannotRunError, match="no candidate for small"):
+        _predicted(replace(run, candidates={"x": [3]}))
+
+
+def test_grids_are_the_first_of_axonn_s_model_under_the_run_s_stack() -> None:
+    run = SeedRun(id="small", model="tiny-1m", machine="frontier", devices=8, batch=64, grids=3)
+    found = _predicted(run)
+    assert len(found.predictions) == 3 and found.chosen
+    assert {each.stack.name for each in found.predictions} == {"axonn"}
+    assert {each.plan.recompute for each in found.predictions} == {"full"}
+
+
+def test_every_figure_is_of_a_known_kind_and_of_runs_that_are_stated() -> None:
+    runs = seed_runs()
+    for figure in DATA["figure"]:
+        assert {*OF_ONE, *OF_TWO, "top-ten", "traced", "groups"} >= {figure["kind"]}
+        for row in figure["rows"]:
+            assert row["certainty"] in ("read", "quoted", "derived", "memory")
+            if figure["kind"] in (*OF_ONE, *OF_TWO):
+                assert row["run"] in runs and row.get("base", row["run"]) in runs
+    assert all(run.of in runs for run in runs.values() if run.of)
+
+
+def test_rows_are_chosen_by_words_of_their_ids() -> None:
+    rows = validate_seeds(["ornl-weak"])
+    assert [row.id for row in rows] == ["ornl-weak-175b", "ornl-weak-1t"]
+    with pytest.raises(SeedsError, match=r"no row has ornl-9 in its id; rows: axonn-weak"):
+        validate_seeds(["ornl-9"])
+
+
+def test_a_row_in_json_has_the_plan_and_the_step_that_was_published() -> None:
+    (row,) = [row for row in validate_seeds(["ornl-1t"]) if row.id == "ornl-1t"]
+    record = row.as_dict()
+    assert record["within"] == (row.low <= row.published <= row.high)
+    assert record["devices"] == 3072
+    ratio = record["predicted_s"] / record["measured_s"]
+    assert ratio - 1 == pytest.approx(record["error"])
+    assert ratio == pytest.approx(row.published / row.predicted)
+
+
+def test_profiled_runs_are_predicted_as_validate_published_does() -> None:
+    rows = {row.id: row for row in validate_seeds(["axonn-20b-perlmutter"])}
+    (outcome,) = predict_runs([run for run in read_runs() if run.id == "axonn-007"], print)
+    assert rows["axonn-20b-perlmutter-step"].predicted == outcome.predicted_s
+    assert rows["axonn-20b-perlmutter-z"].published == 4.06
+
+
+def test_a_run_made_from_another_has_its_candidates_with_other_words() -> None:
+    runs = SeedRuns()
+    one, other = runs["ornl-1t"], runs["ornl-1t-3072-strong"]
+    assert other.best.plan == replace(one.best.plan, batch=8016)

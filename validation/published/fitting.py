@@ -1,0 +1,65 @@
+"""A run that ran fits: the nearest setting of a row's plan that fits into its devices' memory.
+
+Columns of recomputation and sharding are often defaults of a recipe rather than what ran. Where the
+plan as it is read does not fit, recomputation is raised step by step until it does, then, from the
+beginning, with the optimizer's states sharded over data. What fits first is taken and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from simulator.search.bounds.peak_memory import plan_bytes
+from simulator.stacks.job import Job
+from simulator.step_memory import room_for_tensors
+from topologies.errors import SimgptError
+from topologies.machine import Machine
+
+Change = Mapping[str, Any]
+
+
+def does_fit(job: Job, machine: Machine) -> bool:
+    """Whether the fullest stage of the job's plan fits into what a device has for tensors."""
+    return plan_bytes(job.gpt, job.plan) <= room_for_tensors(machine, job.stack)
+
+
+def nearest_changes(job: Job) -> Iterator[Change]:
+    """Changes of a plan that lessen its memory, the mildest first."""
+    plan = job.plan
+    layers = max(job.gpt.layers // (plan.pipe * plan.interleave), 1)
+    some = [f"full:{1 << n}" for n in range(layers.bit_length()) if 1 << n < layers]
+    more = ["selective", *some, "full"] if plan.recompute == "none" else ["full"]
+    more = [] if plan.recompute == "full" else more
+    yield from ({"recompute": word} for word in more)
+    if plan.zero == 0 and plan.data > 1:
+        yield {"zero": 1}
+        yield from ({"zero": 1, "recompute": word} for word in more)
+
+
+def changed_job(job: Job, change: Change) -> Job | None:
+    """The job with a change of its plan, or None where its stack does not run it."""
+    try:
+        plan = replace(job.plan, **change)
+        job.stack.check(plan)
+    except SimgptError:
+        return None
+    return replace(job, plan=plan)
+
+
+def fitting_change(job: Job, machine: Machine) -> Change | None:
+    """The nearest change with which the plan fits: none where it does as it is, None where no
+    change of these is enough."""
+    if does_fit(job, machine):
+        return {}
+    for change in nearest_changes(job):
+        other = changed_job(job, change)
+        if other is not None and does_fit(other, machine):
+            return change
+    return None
+
+
+def text_of_change(change: Change) -> str:
+    """A change as a plan has it: `zero=1,recompute=full`."""
+    return ",".join(f"{key}={value}" for key, value in change.items())
