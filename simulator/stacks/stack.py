@@ -141,6 +141,7 @@ class Stack:
                 launches=tuple(own.get("launches", {}).items()),
                 scatter_gather=bool(own.get("scatter_gather", False)),
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
+                early_stop=bool(own.get("early_stop", False)),
             ),
         )
         unfused = plan.attention == "unfused" and "softmax" in own

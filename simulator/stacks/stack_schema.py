@@ -73,6 +73,7 @@ KERNELS: dict[str, Rule] = {
     "usual_pace": NUMBER,
     "scatter_gather": SWITCH,
     "launches_of_slice": COUNT,
+    "early_stop": SWITCH,
 }
 BY_NAME: dict[str, Rule] = {
     "pace": NUMBER,

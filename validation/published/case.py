@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.explain.nearest_fit import fitting_change, text_of_change
 from simulator.stacks.job import Job, job_of
 from topologies.errors import SimgptError
 from topologies.machine import Machine
@@ -92,6 +93,10 @@ def _case_as_published(run: PublishedRun) -> Case:
     gpt = _gpt(run, dialect, remarks)
     words, scale = _plan_words(run, dialect, gpt, remarks)
     job = job_of(gpt, words, dialect.stack)
+    if change := fitting_change(job, machine_of(run)):
+        remarks.append(f"it ran, but does not fit as it is read: {text_of_change(change)}")
+        words |= change
+        job = job_of(gpt, words, dialect.stack)
     gpt = dialect.stack.model(gpt, job.plan.x)
     return Case(gpt, words, job, scale, (*remarks, *job.remarks))
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any, TypeVar
 
 from simulator.gc_pause import begin_worker, gc_paused
 from simulator.predict import predict
+from simulator.stacks import Stack
 from simulator.stacks.job import Job
 from topologies.errors import SimgptError
 from topologies.machine import Machine
@@ -80,13 +82,17 @@ Asked = dict[
 
 
 def predict_runs(
-    runs: Sequence[PublishedRun], progress: Callable[[str], None], find_plan: FindPlan | None = None
+    runs: Sequence[PublishedRun],
+    progress: Callable[[str], None],
+    find_plan: FindPlan | None = None,
+    stack_of: Callable[[PublishedRun, Stack], Stack] = lambda _, stack: stack,
 ) -> list[Outcome]:
     """An outcome for every row, in their order; none is left out.
 
-    The plans of rows that say none are searched beside the predictions of the others.
+    The plans of rows that say none are searched beside the predictions of the others. `stack_of`
+    gives another stack for a row's own.
     """
-    cases = {run.id: prepared(run) for run in runs}
+    cases = {run.id: _with_stack(prepared(run), partial(stack_of, run)) for run in runs}
     lacking = [run for run in runs if find_plan is not None and _has_no_plan(cases[run.id])]
     with Session(), processes(len(runs)) as pool:
         searches = {run.id: pool.submit(prepared, run, find_plan) for run in lacking}
@@ -109,6 +115,13 @@ def prepared(run: PublishedRun, find_plan: FindPlan | None = None) -> Prepared |
         return Failure(error.status, str(error))
     except SimgptError as error:
         return Failure(UNSUPPORTED, str(error))
+
+
+def _with_stack(case: Prepared | Failure, stack_of: Callable[[Stack], Stack]) -> Prepared | Failure:
+    if isinstance(case, Failure):
+        return case
+    job = case[0].job
+    return replace(case[0], job=replace(job, stack=stack_of(job.stack))), case[1]
 
 
 def _has_no_plan(case: Prepared | Failure) -> bool:

@@ -9,6 +9,8 @@ from topologies.machine import Machine
 from topologies.session import session_cached
 from validation.published.runs import PublishedRun
 
+SHIPPED_AS = {"JUPITER": "jupiter-booster"}  # machines that are called otherwise in the rows
+
 
 def machine_of(run: PublishedRun) -> Machine:
     """The machine of a row, with as many nodes as it needs."""
@@ -26,7 +28,7 @@ def parts_of(run: PublishedRun) -> Parts:
         nics_per_node=run.whole("nics_per_node") or 0,
         nic_bits_per_s=(run.real("nic_gbps") or 0.0) * 1e9,
         fabric=run.text("fabric").lower(),
-        name=run.text("machine"),
+        name=SHIPPED_AS.get(run.text("machine"), run.text("machine")),
     )
 
 

@@ -18,11 +18,14 @@ Place = tuple[int, int]
 class Chunks:
     """The stage's chunks, and what slots already emitted left for those to come.
 
+    With `early_stop` a layer is recomputed up to the last value that its backward pass needs. With
+    dropout that is the mask behind the last linear, so nothing is left out.
     `outputs` has the residual stream, or its gradient, that a slot hands to the next chunk.
     """
 
-    def __init__(self, b: Builder) -> None:
+    def __init__(self, b: Builder, *, early_stop: bool = False) -> None:
         self._b = b
+        self._whole = bool(b.gpt.dropout) or not early_stop
         self._parts = chunk_layers(b.gpt, b.plan)
         self._saved: dict[Place, list[layer.Saved]] = {}
         self._embedded: dict[Place, vocabulary.Kept] = {}
@@ -107,7 +110,7 @@ class Chunks:
             kept, again, part = every.pop(), recomputed(b.plan, at), layer_part(index)
             if again == "full":
                 b.block = Block(m, part, RECOMPUTE)
-                _, kept = layer.forward(b, part, kept.source)
+                _, kept = layer.forward(b, part, kept.source, whole=self._whole)
             b.block = Block(m, part, BACKWARD)
             grad = layer.backward(b, part, kept, grad, again=again)
         if self.is_first(chunk):

@@ -50,7 +50,7 @@ def lower_slots(
     assert not forms or plan.matmul_forms == "tuned", "a plan of plain matmuls leaves no choice"
     check(gpt, plan)
     b = Builder(gpt, plan, stage)
-    chunks = Chunks(b)
+    chunks = Chunks(b, early_stop=habits.early_stop)
     _declare(b, chunks)
     messages = Messages(b, chunks, order, scattered=habits.scatter_gather)
     ops: list[Op] = []

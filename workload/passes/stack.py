@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from workload.naming import op_name
 from workload.op import Buffer, Op
+from workload.passes.fp8 import multiply_in_fp8
 
 Shares = tuple[tuple[str, float], ...]
 Buffers = dict[str, Buffer]
@@ -28,6 +28,7 @@ class Habits:
     host issues. `payloads` has, for a kind of collective, how many bytes the stack sends for each
     of the program's: another data type, or sent more often. With `scatter_gather` each rank of x
     sends its part of a message between stages, and the parts are gathered where they arrive.
+    With `early_stop` a recomputed layer ends with the last value that its backward pass needs.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data.
     """
@@ -39,6 +40,7 @@ class Habits:
     launches: tuple[tuple[str, int], ...] = ()
     scatter_gather: bool = False
     launches_of_slice: int = 0
+    early_stop: bool = False
 
 
 NO_HABITS = Habits()
@@ -46,8 +48,10 @@ NO_HABITS = Habits()
 
 def of_lowering(habits: Habits) -> Habits:
     """Those that lowering itself heeds, before overlaps and all other habits: kernels for the
-    slices of weights."""
-    return replace(NO_HABITS, launches_of_slice=habits.launches_of_slice)
+    slices of weights, and where a recomputed layer ends."""
+    return replace(
+        NO_HABITS, launches_of_slice=habits.launches_of_slice, early_stop=habits.early_stop
+    )
 
 
 def fuse(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
@@ -58,46 +62,6 @@ def fuse(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritte
         return replace(op, nbytes=0, launches=0) if inside else op
 
     return [fused(op) for op in ops], {}
-
-
-def multiply_in_fp8(ops: Sequence[Op], _: Mapping[str, Buffer], __: Habits) -> Rewritten:
-    """The linears of layers in fp8, each behind an op that casts its first operand.
-
-    Source: NVIDIA Transformer Engine casts activations and gradients as they come, mostly inside
-    the kernel before, so that a cast launches no kernel of its own. Weights are cast once in a
-    step, which is left out, as are scaling factors; the classifier and attention stay in 16 bits.
-    """
-    result: list[Op] = []
-    added: Buffers = {}
-    for op in ops:
-        if not is_linear(op):
-            result.append(op)
-            continue
-        source, label = op.reads[0], f"{op.label}.cast"
-        name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
-        m, k = op.attributes["m"], op.attributes["k"]
-        copy = Buffer(f"{name}.o", (m, k), "fp8", "workspace")
-        added[copy.name] = copy
-        cast = replace(
-            op,
-            name=name,
-            kind="cast",
-            reads=(source,),
-            writes=(copy.name,),
-            nbytes=3 * m * k,
-            flops=0,
-            attributes={},
-            label=label,
-            purpose="",
-            launches=0,
-        )
-        result += [cast, replace(op, reads=(copy.name, *op.reads[1:]), dtype="fp8")]
-    return result, added
-
-
-def is_linear(op: Op) -> bool:
-    """Whether a matmul is a linear of a layer, which fp8 training runs in fp8."""
-    return op.kind == "matmul" and op.part.is_layer
 
 
 def in_steps(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
@@ -196,6 +160,14 @@ HABITS = (
         source="github.com/huggingface/nanotron, ZeroDistributedOptimizer",
         scope="step",
         matters=lambda habits: bool(habits.launches_of_slice),
+    ),
+    HabitPass(
+        name="early_stop",
+        words="recomputation that ends with the last value that the backward pass needs",
+        source="pytorch/pytorch, torch/utils/checkpoint.py, set_checkpoint_early_stop: on by "
+        "default where use_reentrant is off",
+        scope="step",
+        matters=lambda habits: habits.early_stop,
     ),
 )
 

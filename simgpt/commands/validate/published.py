@@ -28,11 +28,18 @@ NAME = 44  # characters of a source that its row in a table shows
 @click.option(
     "--commands", is_flag=True, help="Print the simgpt predict of each run; predict nothing."
 )
+@click.option(
+    "--leave-source-out",
+    "unseen",
+    is_flag=True,
+    help="Predict each source again with the constants that the others give.",
+)
 @options.answer_options
 def command(
     data: Path | None,
     sources: tuple[str, ...],
     commands: bool,
+    unseen: bool,
     as_json: bool,
     output: Path | None,
 ) -> None:
@@ -41,10 +48,11 @@ def command(
     \b
     simgpt validate published
     simgpt validate published --source korth
-    simgpt validate published --data runs.csv --json
+    simgpt validate published --leave-source-out --json
 
-    Of the frameworks' constants two were chosen on a part of the rows, pace and host in
-    validation/data/dialects.toml; nothing else is fitted to step times. The file's columns are
+    Of the stacks' constants two were chosen on a part of the rows, the pace that stacks share and
+    the host's time of one (simulator/stacks/usual.toml); nothing else is fitted to step times. The
+    file's columns are
     described in validation/data/published_runs.md; columns that are not known are kept. With
     --source each row is shown with where its time goes, and with the part in which its error most
     likely sits: from a trace, or by regression of the source's errors on the parts' shares (the
@@ -53,17 +61,38 @@ def command(
     fitted on the stack's other rows) and that of a formula: one constant utilisation for each
     family of GPUs, and the pipeline's bubble.
     """
+    from validation.leave_source_out import leave_source_out
     from validation.published import validate_published
 
     if commands:
         return _commands(data, sources, as_json=as_json, output=output)
+    if unseen and sources:
+        raise click.UsageError("--leave-source-out takes every source; leave out --source")
     with Ticker() as ticker:
         report = validate_published(data, sources, ticker)
+        left_out = leave_source_out(report, ticker) if unseen else {}
     parts = [_scores(report, "source"), _scores(report, "machine"), *_remarks(report)]
+    if left_out:
+        parts.append(_unseen(report, left_out))
     if sources:
         parts.insert(0, _rows(report.outcomes))
     text = "\n\n".join(part for part in parts if part)
-    options.answer(text, report.as_dict(), as_json=as_json, output=output)
+    record = report.as_dict()
+    if left_out:
+        mean = fmean(left_out.values())
+        record |= {"leave_source_out_mape": mean, "leave_source_out": left_out}
+    options.answer(text, record, as_json=as_json, output=output)
+
+
+def _unseen(report: Comparison, left_out: dict[str, float]) -> str:
+    """Each source's error beside that with the constants that the others give."""
+    seen = report.by("source")
+    rows = [
+        (name[:NAME], _percent(seen[name].mape), _percent(error))
+        for name, error in left_out.items()
+    ]
+    rows.append(("mean", _percent(report.mean_of_sources()), _percent(fmean(left_out.values()))))
+    return tables.table(["source", "ours", "constants of the other sources"], rows)
 
 
 def _commands(

@@ -52,8 +52,11 @@ def declare(b: Builder, owner: Part) -> None:
     linear.declare(b, every["down"], owner)
 
 
-def forward(b: Builder, owner: Part, source: str) -> tuple[str, Saved]:
-    """Emit the layer on the residual stream `source`; returns its output and what it saved."""
+def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tuple[str, Saved]:
+    """Emit the layer on the residual stream `source`; returns its output and what it saved.
+
+    A layer that is not `whole` ends before its last linear, which has no output then.
+    """
     every = linears(b)
     normed1, stats1 = norm.forward(b, "norm1", f"{owner}.norm1", source)
     qkv, w_qkv = linear.forward(b, every["qkv"], owner, normed1)
@@ -63,8 +66,10 @@ def forward(b: Builder, owner: Part, source: str) -> tuple[str, Saved]:
     normed2, stats2 = norm.forward(b, "norm2", f"{owner}.norm2", middle)
     up, w_up = linear.forward(b, every["up"], owner, normed2)
     activation = mlp.forward(b, up)
-    out, w_down = linear.forward(b, every["down"], owner, activation)
-    mask2 = _add(b, owner, "down", out, middle)
+    out, w_down, mask2 = "", "", ""
+    if whole:
+        out, w_down = linear.forward(b, every["down"], owner, activation)
+        mask2 = _add(b, owner, "down", out, middle)
     weights = {"qkv": w_qkv, "out": w_out, "up": w_up, "down": w_down}
     saved = Saved(
         source,

@@ -1,8 +1,7 @@
-"""A run that ran fits: the nearest setting of a row's plan that fits into its devices' memory.
+"""The nearest setting of a job's plan that fits into its devices' memory.
 
-Columns of recomputation and sharding are often defaults of a recipe rather than what ran. Where the
-plan as it is read does not fit, recomputation is raised step by step until it does, then, from the
-beginning, with the optimizer's states sharded over data. What fits first is taken and said.
+What a plan leaves in memory is lessened step by step: by recomputation, of ever more layers, then
+from the beginning with the optimizer's states sharded over data.
 """
 
 from __future__ import annotations
@@ -11,18 +10,31 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from simulator.search.bounds.peak_memory import plan_bytes
+from simulator.search.bounds.peak_memory import pipeline_bytes, plan_bytes
 from simulator.stacks.job import Job
 from simulator.step_memory import room_for_tensors
 from topologies.errors import SimgptError
 from topologies.machine import Machine
+from workload.lowering import lower
+from workload.passes.stack import Habits
 
+IN_FP8 = Habits(fp8=True)
 Change = Mapping[str, Any]
 
 
 def does_fit(job: Job, machine: Machine) -> bool:
-    """Whether the fullest stage of the job's plan fits into what a device has for tensors."""
-    return plan_bytes(job.gpt, job.plan) <= room_for_tensors(machine, job.stack)
+    """Whether the fullest stage of the job's plan fits into what a device has for tensors.
+
+    Of a stack's habits fp8 alone lessens what is in memory.
+    """
+    room = room_for_tensors(machine, job.stack)
+    if plan_bytes(job.gpt, job.plan) <= room:
+        return True
+    if not job.stack.fp8:
+        return False
+    if job.plan.pipe > 1:
+        return pipeline_bytes(job.gpt, job.plan, IN_FP8) <= room
+    return lower(job.gpt, job.plan, habits=IN_FP8).peak.total_bytes <= room
 
 
 def nearest_changes(job: Job) -> Iterator[Change]:

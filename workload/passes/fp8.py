@@ -1,0 +1,108 @@
+"""Linears of layers in fp8, as a pass over the ops of a program.
+
+Source: NVIDIA Transformer Engine, user guide, FP8 primer, and transformer_engine/pytorch/module:
+activations and gradients are cast as they come, mostly inside the kernel before, so that a cast
+launches no kernel of its own. Where rows are split over tensor parallelism they are cast first and
+gathered in fp8. For the gradient of its weight a linear keeps its input in fp8 alone. Weights are
+cast once in a step, which is left out, as are scaling factors; the classifier and attention stay in
+16 bits, and sums over ranks too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from workload.naming import op_name
+from workload.op import BACKWARD, COMPUTE, WEIGHT_GATHER, Buffer, Op
+
+Buffers = dict[str, Buffer]
+CAST_BYTES = 3  # an element is read in 16 bits and written in 8
+
+
+def multiply_in_fp8(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], _: object
+) -> tuple[list[Op], Buffers]:
+    """The ops with linears in fp8, and the buffers that casts write or that are smaller."""
+    return _Casts(ops, buffers).rewritten()
+
+
+class _Casts:
+    """A program's casts. `_copies` has the fp8 copies of linears' inputs, which live on for the
+    backward pass, `added` the buffers that are new or of fewer bytes."""
+
+    def __init__(self, ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> None:
+        self._ops = ops
+        self._buffers = buffers
+        self._operands = {name for op in ops if is_linear(op) for name in op.reads}
+        self._copies: dict[str, str] = {}
+        self.added: Buffers = {}
+
+    def rewritten(self) -> tuple[list[Op], Buffers]:
+        """The new ops and buffers."""
+        result: list[Op] = []
+        for op in self._ops:
+            if is_linear(op):
+                result += self._multiplied(op)
+            elif self._gathers_rows(op):
+                result += self._gathered(op)
+            else:
+                result.append(op)
+        return result, self.added
+
+    def _gathers_rows(self, op: Op) -> bool:
+        """Whether an op gathers rows for a linear of a layer, and not a weight."""
+        gathers = op.kind == "all_gather" and op.purpose != WEIGHT_GATHER
+        return gathers and op.writes[0] in self._operands
+
+    def _multiplied(self, op: Op) -> list[Op]:
+        op = replace(op, reads=tuple(self._copies.get(name, name) for name in op.reads))
+        source = op.reads[0]
+        if self._is_cast(source):
+            return [replace(op, dtype="fp8")]
+        cast = self._cast(op, source, kept=not op.purpose)
+        return [cast, replace(op, reads=(cast.writes[0], *op.reads[1:]), dtype="fp8")]
+
+    def _gathered(self, op: Op) -> list[Op]:
+        """The gather of rows in fp8, behind their cast where there is none yet."""
+        source, casts = op.reads[0], list[Op]()
+        if source not in self._copies:
+            if op.stream != COMPUTE:
+                return [op]
+            casts = [self._cast(op, source, kept=op.block.phase != BACKWARD)]
+        copy = casts[0].writes[0] if casts else self._copies[source]
+        whole = self._buffers[op.writes[0]]
+        self.added[whole.name] = replace(whole, dtype="fp8")
+        return [*casts, replace(op, reads=(copy,), nbytes=op.nbytes // 2, dtype="fp8")]
+
+    def _is_cast(self, name: str) -> bool:
+        return name in self.added and self.added[name].dtype == "fp8"
+
+    def _cast(self, op: Op, source: str, *, kept: bool) -> Op:
+        """The cast of what an op reads first; its copy lives on if it is `kept`."""
+        label = f"{op.label}.cast"
+        name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
+        whole = self._buffers[source]
+        role = "activations" if kept else "workspace"
+        copy = self.added[f"{name}.o"] = Buffer(f"{name}.o", whole.shape, "fp8", role)
+        if kept:
+            self._copies[source] = copy.name
+        return replace(
+            op,
+            name=name,
+            kind="cast",
+            reads=(source,),
+            writes=(copy.name,),
+            axes=(),
+            nbytes=CAST_BYTES * whole.elements,
+            flops=0,
+            attributes={},
+            label=label,
+            purpose="",
+            launches=0,
+        )
+
+
+def is_linear(op: Op) -> bool:
+    """Whether a matmul is a linear of a layer, which fp8 training runs in fp8."""
+    return op.kind == "matmul" and op.part.is_layer
