@@ -97,11 +97,12 @@ def plan_words(text: str | Mapping[str, Any]) -> dict[str, Any]:
     {'x': '4', 'pipe': '2', 'data': 'rest', 'zero': 3, 'shard': '8'}
     """
     found: dict[str, Any] = {}
+    said: dict[str, str] = {}
     for word, value in (text if isinstance(text, Mapping) else split_plan(text)).items():
         for key, own in _in_our_words(word, value).items():
             if key in found:
-                raise PlanError(f"{key} stands twice in the plan: as {word} too")
-            found[key] = own
+                raise PlanError(f"{said[key]} and {word} both set {key}: give one of them")
+            found[key], said[key] = own, word
     return found
 
 
