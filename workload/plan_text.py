@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from topologies.errors import SimgptError
-from workload.errors import PlanCannotRunError, PlanError
+from workload.errors import PlanCannotRunError, PlanError, RestError
 from workload.grid import AXES, SHARDS
 from workload.passes.table import OVERLAPS
 from workload.plan import MOST, Plan
@@ -179,10 +179,11 @@ def _overlap(value: Any) -> tuple[str, ...]:
 def _fill_rest(values: dict[str, Any], devices: int | None) -> None:
     if values.get("data") != REST:
         return
-    if devices is None:
-        raise PlanError("data=rest fills a number of devices: give it (-n), or say data=8")
     others = [axis for axis in AXES if axis != "data"]
     inner = prod(max(values.get(axis, 1), 1) for axis in others)
+    if devices is None:
+        instead = ", or say data=8" if inner == 1 else ""
+        raise RestError(f"data=rest fills a number of devices: give it (-n){instead}")
     if devices % inner:
         raise PlanCannotRunError(
             f"{'*'.join(others)}={inner} does not divide {devices} devices, so data=rest cannot "
