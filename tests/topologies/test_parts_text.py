@@ -120,6 +120,7 @@ def test_a_shipped_machine_is_named_only_by_parts_that_it_has() -> None:
         ("64x8xH200-pcie", "pcie is nothing of h200"),
         ("8x8xH100,8x400Gb/s", "8x400Gb/s may mean bits or bytes; write 400Gbit/s, or 400GB/s"),
         ("8x8xH100,8x400G", "8x400G has no unit; write 400Gbit/s"),
+        ("64x8xH100,8xXDR400", "nearest: NDR$"),
         ("64x8xH100,8xNDRR", "8xNDRR is neither a NIC nor a fabric; .*; nearest: NDR$"),
         ("64x8xH100,8xslingshot11", "nearest: Slingshot-11$"),
         ("64x8xH100,8xNDR800", "nearest: XDR$"),
