@@ -126,9 +126,8 @@ class Found:
         assert self.difference is not None
         count, order = len(self.undecided), published_order()
         error = f"{tables.percent(self.difference.share)}, the error of a difference between two"
-        those = "these" if count == len(self.state.found) else "the first"
         said = (
-            f"{those} {count} plans differ by less than {error} plans: measure them"
+            f"{self._told_apart()} differ by less than {error} plans: measure them"
             if count
             else f"the best plan is ahead of the next by more than {error} plans"
         )
@@ -137,6 +136,17 @@ class Found:
             f"Kendall's tau {order.tau:.2f}, and the plan picked takes "
             f"{tables.percent(order.regret)} longer than the best)"
         )
+
+    def _told_apart(self) -> str:
+        """The undecided plans as the table shows them, which has several plans in a row."""
+        count = len(self.undecided)
+        rows = sum(not set(self.undecided).isdisjoint(each) for each in variants(self.state.found))
+        is_all = count == len(self.state.found)
+        if rows == count:
+            return f"{'these' if is_all else 'the first'} {count} plans"
+        if rows == 1:
+            return f"the {count} plans of {'this' if is_all else 'the first'} row"
+        return f"{'these' if is_all else 'the first'} {rows} rows ({count} plans)"
 
     def certificate(self) -> str:
         """What is known of the plans that were not simulated."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options
+from simgpt.arguments.machine import assumed_nics, own_machine
 from simgpt.arguments.model import model_of
 from simgpt.commands import predict
+from workload.errors import RestError
 
 if TYPE_CHECKING:
     from simulator.predict import Prediction
@@ -113,7 +115,14 @@ def question_of(
     stack, text = load_stack(how["stack"]), options.plan_table(how["plan"])
     if tells:
         _note_unused(how["settings"], stack, built)
-    job = job_of(gpt, text, stack, devices=how["devices"], batch=sequences)
+    try:
+        job = job_of(gpt, text, stack, devices=how["devices"], batch=sequences)
+    except RestError as error:
+        if own_machine(machine) is None:
+            raise
+        raise RestError(f"{error}; -n {built.devices} is all of {built.name}") from None
+    if nics := assumed_nics(machine, built):
+        job = replace(job, remarks=(*job.remarks, nics))
     built = with_room(built, job.plan.grid.ranks)
     placed = parse_placement(how["placement"], built, job.plan.grid.ranks)
     return StepQuestion(job, built, placed)

@@ -119,7 +119,7 @@ def _nic(kind: str, word: str) -> dict[str, Any]:
     if kind == _ANY_NIC:
         return {}
     if kind not in nics():
-        names = [str(nic["name"]) for nic in nics().values()]
+        names = list(dict.fromkeys(str(nic["name"]) for nic in nics().values()))
         raise MachineError(
             f"{shown(word)} is neither a NIC nor a fabric; NICs: {', '.join(names)}, or a rate "
             f"such as 400Gbit/s; fabrics: {', '.join(fabrics())}, none"
@@ -140,14 +140,23 @@ def _bits_per_s(number: str, prefix: str, unit: str, word: str) -> float:
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
-    """A hint at the known word that looks most like it, in the writing of its file."""
+    """A hint at the known word that looks most like it, in the writing of its file; where the word
+    names a rate in Gbit/s, of that rate alone."""
     names = {name: str(nic["name"]) for name, nic in nics().items()}
+    rates = {name: str(nic["rate"]).partition(" ")[0] for name, nic in nics().items()}
+    if said := set(re.findall(r"\d+", word)) & set(rates.values()):
+        known = [name for name in known if rates.get(name) in (None, *said)]
     hint, colon, found = nearest(word, known).partition(": ")
     return f"{hint}{colon}{names.get(found, found)}"
 
 
 @cache
 def nics() -> dict[str, dict[str, Any]]:
-    """The NICs of nics.toml by their names in lower case; `name` is as it is written there."""
+    """The NICs of nics.toml by their names in lower case, and by what else they are called; `name`
+    is as it is written there."""
     table = shipped_toml("topologies", "nics.toml")
-    return {name.lower(): {"name": name, **nic} for name, nic in table.items()}
+    return {
+        word.lower(): {"name": name, **nic}
+        for name, nic in table.items()
+        for word in (name, *nic.get("also", ()))
+    }

@@ -13,6 +13,10 @@ class PlanError(SimgptError):
     """The plan's text cannot be read: an unknown key, a value of the wrong kind."""
 
 
+class RestError(PlanError):
+    """The plan has `data=rest`, and nothing says how many devices there are."""
+
+
 class PlanCannotRunError(SimgptError):
     """The plan is well formed, but this model cannot be split that way."""
 

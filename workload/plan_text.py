@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from topologies.errors import SimgptError
-from workload.errors import PlanCannotRunError, PlanError
+from workload.errors import PlanCannotRunError, PlanError, RestError
 from workload.grid import AXES, SHARDS
 from workload.passes.table import OVERLAPS
 from workload.plan import MOST, Plan
@@ -97,11 +97,12 @@ def plan_words(text: str | Mapping[str, Any]) -> dict[str, Any]:
     {'x': '4', 'pipe': '2', 'data': 'rest', 'zero': 3, 'shard': '8'}
     """
     found: dict[str, Any] = {}
+    said: dict[str, str] = {}
     for word, value in (text if isinstance(text, Mapping) else split_plan(text)).items():
         for key, own in _in_our_words(word, value).items():
             if key in found:
-                raise PlanError(f"{key} stands twice in the plan: as {word} too")
-            found[key] = own
+                raise PlanError(f"{said[key]} and {word} both set {key}: give one of them")
+            found[key], said[key] = own, word
     return found
 
 
@@ -178,10 +179,11 @@ def _overlap(value: Any) -> tuple[str, ...]:
 def _fill_rest(values: dict[str, Any], devices: int | None) -> None:
     if values.get("data") != REST:
         return
-    if devices is None:
-        raise PlanError("data=rest fills a number of devices: give it (-n), or say data=8")
     others = [axis for axis in AXES if axis != "data"]
     inner = prod(max(values.get(axis, 1), 1) for axis in others)
+    if devices is None:
+        instead = ", or say data=8" if inner == 1 else ""
+        raise RestError(f"data=rest fills a number of devices: give it (-n){instead}")
     if devices % inner:
         raise PlanCannotRunError(
             f"{'*'.join(others)}={inner} does not divide {devices} devices, so data=rest cannot "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
+from simgpt.arguments.machine import own_machine
 from simgpt.arguments.model import fields_of, model_set_option
 from simgpt.invocation import ran
 
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from simgpt.frameworks.question import Question
     from simgpt.frameworks.reading import Remark
 
+WORDS = {
+    "layers": "the number of layers",
+    "hidden": "the width",
+    "heads": "the number of heads",
+    "sequence": "the length of a sequence",
+    "vocab": "the vocabulary",
+}
 FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "nemo", "axonn")
 
 
@@ -62,6 +70,7 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
         model=how["model"],
         changed=fields_of(how["model_fields"]),
         defined=_definitions(how["definitions"]),
+        room=_room(machine),
     )
     text = describe(question, machine, verbose=how["verbose"])
     answer = record(question, machine) | ran()
@@ -71,8 +80,29 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
         others = f" (and {tables.several(more, 'other setting')})" if more else ""
         raise FrameworkError(f"refused: {first}: {first.why}{others}")
     if question.missing:
-        keys = " ".join(f"--model-set {key}=…" for key in question.missing)
-        raise FrameworkError(f"the files do not say {', '.join(question.missing)}; give {keys}")
+        raise FrameworkError(_missing(question))
+
+
+def _room(machine: str | None) -> tuple[int, int] | None:
+    """The nodes of a machine of the user's own, and the devices of each."""
+    if machine is None or (own := own_machine(machine)) is None:
+        return None
+    return own.nodes, own.devices_per_node
+
+
+def _missing(question: Question) -> str:
+    """Which fields of a model the files do not say, and how to say them."""
+    from simgpt.frameworks.question import like_preset
+
+    missing = question.missing
+    named = [WORDS[key] for key in missing]
+    listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+    keys = " ".join(f"--model-set {key}=N" for key in missing)
+    said = f"{listed} {'is' if len(named) == 1 else 'are'} missing: add {keys}"
+    like = like_preset(question.described) if missing == ("vocab",) else None
+    if like is None:
+        return said
+    return f"{said}; {like.name} has the same other fields and vocab={like.vocab}"
 
 
 def _definitions(words: Sequence[str]) -> dict[str, str]:
@@ -96,11 +126,12 @@ def record(question: Question, machine: str | None) -> dict[str, Any]:
         "batch": question.batch,
         "stack": question.stack,
         "devices": question.devices,
+        "devices_words": question.devices_words or None,
         "missing": list(question.missing),
         "changes": [_remark(each) for each in question.changes],
         "refused": [_remark(each) for each in question.refused],
         "without_effect": [str(each) for each in question.without_effect],
-        "predict": None if question.refused else question.command(machine),
+        "predict": question.command(machine) if _can_run(question) else None,
     }
 
 
@@ -113,12 +144,12 @@ def describe(question: Question, machine: str | None, *, verbose: bool = False) 
     counted = tables.several(question.settings, "setting")
     said = {
         "read": f"{counted} of {' and '.join(question.frameworks)}",
-        "model": question.model or "not in these files: give --model",
+        "model": question.model or _model_in_part(question),
         **{key: str(value) for key, value in question.model_set.items()},
         "plan": question.plan_text,
         "batch": "not said" if question.batch is None else f"{question.batch:,} sequences",
         "stack": question.stack,
-        "devices": "not said: give -n" if question.devices is None else f"{question.devices:,}",
+        "devices": _devices(question),
     }
     parts = [tables.table([], list(said.items()), left=2)]
     lists = {
@@ -131,9 +162,31 @@ def describe(question: Question, machine: str | None, *, verbose: bool = False) 
             name = "simgpt assumes" if remarks is question.changes else "why"
             parts.append(tables.table([title, name], rows, left=2))
     parts += _without_effect(question, verbose)
-    if not question.refused:
+    if _can_run(question):
         parts.append(question.command(machine))
     return "\n\n".join(parts)
+
+
+def _can_run(question: Question) -> bool:
+    """Whether there is a command that asks the question."""
+    return not question.refused and not question.missing
+
+
+def _model_in_part(question: Question) -> str:
+    """What the files say of a model that they do not say whole."""
+    from simgpt.frameworks.question import word_of
+
+    if not question.missing:
+        return "not in these files: give --model"
+    named = [f"{key}={word_of(value)}" for key, value in question.described.items()]
+    return f"{', '.join(named)}; {', '.join(question.missing)} missing"
+
+
+def _devices(question: Question) -> str:
+    if question.devices is None:
+        return "not said: give -n"
+    words = f": {question.devices_words}" if question.devices_words else ""
+    return f"{question.devices:,}{words}"
 
 
 def _without_effect(question: Question, verbose: bool) -> list[str]:

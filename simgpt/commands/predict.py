@@ -107,25 +107,37 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         timeline=trace is not None, tabled=how["compute"] == "profile", **costs
     )
     reach = reach_of(prediction, built, placed)
-    record = prediction.as_dict() | {"software": built.variant or None, "engine": engine_name()}
+    remedy = remedy_of(prediction)
+    record = _record(prediction, remedy, {"software": built.variant, "engine": engine_name()})
     noise = noise_options.answered(how, prediction, built, placed, costs)
     record |= asked(model, machine, how, prediction.stack, axes=reach) | noise.record
-    text = describe(prediction, f"placement {how['placement']}", reach, job) + noise.text
+    text = describe(prediction, f"placement {how['placement']}", reach, job, remedy) + noise.text
     if how["tokens"] is not None:
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
         record, text = {**record, "training": run.as_dict()}, f"{text}\n\n{describe_training(run)}"
     options.answer(text, record, as_json=as_json, output=output)
     if trace is not None:
         write_trace(prediction, trace)
-    comment(prediction)
+    comment(prediction, remedy)
 
 
-def comment(prediction: Prediction) -> None:
+def _record(prediction: Prediction, remedy: str, about: dict[str, str]) -> dict[str, Any]:
+    """The prediction as it stands in JSON, with what makes it fit and what else is known of it."""
+    found = {"remedy": remedy, **about}
+    return prediction.as_dict() | {key: text or None for key, text in found.items()}
+
+
+def remedy_of(prediction: Prediction) -> str:
+    """By how much a plan does not fit and what to change about it; nothing of one that fits."""
+    return "" if prediction.memory.fits else what_fits(prediction)
+
+
+def comment(prediction: Prediction, remedy: str) -> None:
     """Say what to change about a plan that mostly waits or does not fit; the latter ends with 3."""
     if few := starved(prediction.plan):
         options.note(few)
-    if not prediction.memory.fits:
-        options.note(what_fits(prediction))
+    if remedy:
+        options.note(remedy)
         raise SystemExit(3)
 
 

@@ -23,9 +23,14 @@ LABELS = 30  # characters of the tables' first column
 
 
 def describe(
-    prediction: Prediction, placed: str, reach: Mapping[str, str], job: Job | None = None
+    prediction: Prediction,
+    placed: str,
+    reach: Mapping[str, str],
+    job: Job | None = None,
+    remedy: str = "",
 ) -> str:
-    """The prediction as a person reads it, with what was assumed of the job."""
+    """The prediction as a person reads it, with what was assumed of the job, and a `remedy` where
+    the plan does not fit."""
     memory, within = prediction.memory, prediction.range
     parts = [
         (name, tables.seconds(value), tables.percent(value / prediction.step_s))
@@ -41,6 +46,7 @@ def describe(
             _headline(prediction, job),
             *([tables.table([placed, ""], reached, first=LABELS)] if reached else []),
             tables.table([], facts(prediction), first=LABELS),
+            *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
             tables.paragraph(f"8 of 10 such steps: {within.words}", indent="  "),
             tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
             tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import noise_options, options, tables
-from simgpt.commands.predict import comment
+from simgpt.commands.predict import comment, remedy_of
 from simgpt.invocation import asked
 from simgpt.progress import Ticker
 from simgpt.step_options import StepQuestion, asked_as_predict, question_of
@@ -63,24 +63,25 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         )
     importance, fields = _importance(question, how["plan_importance"])
     drawn = noise_options.answered(how, prediction, question.machine, question.placement, {})
+    remedy = remedy_of(prediction)
     record = {
         **prediction.as_dict(),
+        "remedy": remedy or None,
         "software": question.machine.variant or None,
         **asked(model, machine, how, question.job.stack),
         "why": found.as_dict() | fields,
         **drawn.record,
     }
-    options.answer(
-        describe(found) + importance + drawn.text, record, as_json=as_json, output=output
-    )
-    comment(prediction)
+    text = describe(found, remedy) + importance + drawn.text
+    options.answer(text, record, as_json=as_json, output=output)
+    comment(prediction, remedy)
 
 
 command = asked_as_predict(command)
 
 
-def describe(found: Why) -> str:
-    """The answer as a person reads it."""
+def describe(found: Why, remedy: str = "") -> str:
+    """The answer as a person reads it; first of all that a plan does not fit, with its `remedy`."""
     prediction = found.prediction
     head = (
         f"{prediction.gpt.name} on {tables.several(prediction.devices, 'device')} of "
@@ -90,6 +91,7 @@ def describe(found: Why) -> str:
     span = tables.between(within.low_s, within.high_s)
     return "\n\n".join(
         [
+            *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
             f"{head}\n{tables.paragraph(f'plan {prediction.plan}', indent=' ' * 5)}",
             tables.paragraph(f"8 of 10 such steps: {span}, {within.words}", indent="  "),
             tables.paragraph(found.sentence),

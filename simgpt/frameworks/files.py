@@ -22,6 +22,7 @@ TORCHTITAN, DEEPSPEED, AXONN = "torchtitan", "deepspeed", "axonn"
 FRAMEWORKS = (MEGATRON, TORCHTITAN, DEEPSPEED, BRIDGE, NEMO, AXONN)
 ARGUMENTS, ENVIRONMENT = "MODEL_ARGS", "ENV_VARS"
 YAML = (".yaml", ".yml")
+LAUNCHERS = (("torchrun", "--nnodes"), ("DeepSpeed's launcher", "--num_nodes"))
 UNTOLD = "it cannot be told here, so what depends on it is left out"
 UNREAD = "the file is not read; where arguments depend on its variables"
 _LOGS = re.compile(r"\.log(\.gz)?$")
@@ -45,13 +46,15 @@ _KNOWN = (
 class Described:
     """What one file says: the framework, its settings, and the devices that its launcher starts
     (None: it does not say); `left_out` are lines of a script that could not be followed. A script
-    that only sets `variables` has no settings."""
+    that only sets `variables` has no settings. `per_node` says in words that the devices are those
+    of each node, the number of nodes not being said."""
 
     framework: str
     settings: Mapping[str, Any]
     devices: int | None = None
     left_out: tuple[Remark, ...] = field(default=())
     variables: Mapping[str, str] | None = None
+    per_node: str = ""
 
     @property
     def only_sets_variables(self) -> bool:
@@ -104,14 +107,17 @@ def read_file(
         raise _is_log(origin)
     allotted = job_variables(text)
     launch = read_script(text, allotted | dict(defined), before)
-    devices = _devices(arguments(launch.launcher)) or devices_of_job(allotted)
+    devices, per_node = _devices(arguments(launch.launcher))
+    if devices is None or per_node:
+        of_job = devices_of_job(allotted)
+        devices, per_node = (of_job, "") if of_job else (devices, per_node)
     lines = [Remark(condition, "", UNTOLD) for condition in launch.left_out]
     lines += [
         Remark(f"source {file}", "", f"{UNREAD}: simgpt import {file} {origin}")
         for file in launch.sourced
     ]
     settings = arguments(launch.arguments)
-    return Described(MEGATRON, settings, devices, tuple(lines), launch.variables)
+    return Described(MEGATRON, settings, devices, tuple(lines), launch.variables, per_node)
 
 
 def _without_folder(line: str) -> str:
@@ -194,11 +200,16 @@ def _settings(document: Mapping[str, Any], framework: str) -> dict[str, Any]:
     return dict(flattened(inner if isinstance(inner, Mapping) else document))
 
 
-def _devices(launcher: Mapping[str, Any]) -> int | None:
-    """Devices that torchrun, or DeepSpeed's launcher, starts."""
+def _devices(launcher: Mapping[str, Any]) -> tuple[int | None, str]:
+    """Devices that torchrun, or DeepSpeed's launcher, starts; where it does not say on how many
+    nodes, those of each, and words for that."""
     within = launcher.get("nproc-per-node", launcher.get("num-gpus", ""))
     nodes = launcher.get("nnodes", launcher.get("num-nodes", "1"))
     sizes = [str(each).split(" ")[0] for each in (within, nodes)]
     if not all(size.isdecimal() and 0 < len(size) < 8 for size in sizes):
-        return None
-    return int(sizes[0]) * int(sizes[1])
+        return None, ""
+    devices = int(sizes[0]) * int(sizes[1])
+    if {"nnodes", "num-nodes"} & launcher.keys():
+        return devices, ""
+    program, lacking = LAUNCHERS["nproc-per-node" not in launcher]
+    return devices, f"{program} starts {devices} per node and {lacking} is missing"

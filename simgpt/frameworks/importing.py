@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,17 @@ def imported(
     model: str | None = None,
     changed: Mapping[str, Any] | None = None,
     defined: Mapping[str, str] | None = None,
+    room: tuple[int, int] | None = None,
 ) -> Question:
     """The question that files of a framework ask; without `framework` each file is known by what it
     says. `model` is a MODEL for files that say nothing of one, `changed` are fields of it,
-    `defined` variables of a script's surroundings."""
+    `defined` variables of a script's surroundings, `room` the nodes of the user's machine and the
+    devices of each, taken where a launcher does not say on how many nodes it starts."""
     described = read_files(paths, framework, defined or {})
     try:
-        return question_from(described, devices=devices, model=model, changed=changed or {})
+        return question_from(
+            described, devices=devices, model=model, changed=changed or {}, room=room
+        )
     except NotSaidError as error:
         lines = [line for each in described for line in each.left_out]
         sourced = [line for line in lines if line.name.startswith("source ")]
@@ -61,6 +66,7 @@ def question_from(
     devices: int | None = None,
     model: str | None = None,
     changed: Mapping[str, Any],
+    room: tuple[int, int] | None = None,
 ) -> Question:
     """The question of what files say, later ones before earlier ones; DeepSpeed's JSON beside a
     script of Megatron-LM's says what it says of Megatron-DeepSpeed."""
@@ -68,8 +74,7 @@ def question_from(
     frameworks = tuple(dict.fromkeys(each.framework for each in telling))
     if len(frameworks) > 1 and set(frameworks) != {MEGATRON, DEEPSPEED}:
         raise FrameworkError(f"files of {' and '.join(frameworks)} do not make one question")
-    told = [each.devices for each in described if each.devices is not None]
-    devices = devices or (told[-1] if told else None)
+    devices, counted = _devices(described, devices, room)
     order = sorted(frameworks, key=lambda name: name == DEEPSPEED)
     readings = [reading_of(name, _merged(described, name), devices) for name in order]
     fields: dict[str, Any] = {}
@@ -78,7 +83,7 @@ def question_from(
     if len(frameworks) > 1 and "shard" not in readings[-1].fields:
         fields.pop("shard", None)
     lines = [line for each in described for line in each.left_out]
-    return question_of(
+    question = question_of(
         fields,
         frameworks=frameworks,
         stack=megatron.FORK if len(frameworks) > 1 else readings[0].stack,
@@ -92,6 +97,27 @@ def question_from(
         ),
         settings=sum(len(each.settings) for each in described),
     )
+    return replace(question, devices_words=counted)
+
+
+def _devices(
+    described: Sequence[Described], given: int | None, room: tuple[int, int] | None
+) -> tuple[int | None, str]:
+    """The number of devices, and where it comes from in words where that is not plain."""
+    telling = [each for each in described if each.devices is not None]
+    if not telling:
+        return given, ""
+    last = telling[-1]
+    said, per_node = last.devices or 0, last.per_node
+    if given is not None:
+        words = f"-n, in place of the {said:,} that the files say" if given != said else ""
+        return given, words
+    if per_node and room is not None and room[0] > 1 and said <= room[1]:
+        nodes = room[0]
+        return said * nodes, f"{per_node}: taking all {nodes:,} nodes of -m (or give -n)"
+    if per_node:
+        return said, f"{per_node}: taking one node (or give -n)"
+    return said, ""
 
 
 def reading_of(framework: str, settings: Mapping[str, Any], devices: int | None) -> Reading:

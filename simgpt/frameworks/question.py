@@ -26,7 +26,9 @@ class Question:
     """Which step is asked for, and what of the files it does not carry.
 
     `model` is a MODEL of simgpt's command line, `model_set` are fields set of it, `plan` has keys
-    of a plan; None where the files do not say it.
+    of a plan; None where the files do not say it. Of a model that the files say in part,
+    `described` has the fields that are there, and `missing` names those that are not;
+    `devices_words` say where the number of devices comes from.
     """
 
     frameworks: tuple[str, ...]
@@ -42,17 +44,19 @@ class Question:
     without_effect: tuple[Remark, ...] = ()
     settings: int = 0
     missing: tuple[str, ...] = field(default=())
+    described: Mapping[str, Any] = field(default_factory=dict)
+    devices_words: str = ""
 
     @property
     def plan_text(self) -> str:
         """The plan as a command line has it."""
-        return ",".join(f"{key}={_word(value)}" for key, value in self.plan.items())
+        return ",".join(f"{key}={word_of(value)}" for key, value in self.plan.items())
 
     def command(self, machine: str | None = None) -> str:
         """The command that asks the question, with words in capitals for what is not known."""
         words = ["simgpt", "predict", self.model or MODEL]
         for key, value in self.model_set.items():
-            words += ["--model-set", f"{key}={_word(value)}"]
+            words += ["--model-set", f"{key}={word_of(value)}"]
         words += ["-m", machine or MACHINE, "-n", str(self.devices or DEVICES)]
         words += ["--stack", self.stack, "--plan", self.plan_text]
         if self.batch is not None:
@@ -90,8 +94,23 @@ def question_of(
         without_effect=remarks[2],
         settings=settings,
         missing=tuple(missing) if unknown else (),
+        described={key: fields[key] for key in KINDS if key in fields} | dict(changed),
     )
     return checked(question)
+
+
+def like_preset(described: Mapping[str, Any]) -> GPT | None:
+    """The preset that a model without a vocabulary is like in all other fields; None if none is."""
+    for name in model_names():
+        preset = find_model(name)
+        table = {**described, "vocab": preset.vocab}
+        try:
+            gpt = model_from_table(table, "the model", name="the model")
+        except SimgptError:
+            return None
+        if shape_of(replace(preset, sequence=gpt.sequence)) == shape_of(gpt):
+            return preset
+    return None
 
 
 def _model_of(
@@ -123,7 +142,9 @@ def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
             same = preset.sequence == gpt.sequence
             return name, {} if same else {"sequence": gpt.sequence}
     usual = {each.name: each.default for each in GPT.__dataclass_fields__.values()}
-    words = [f"{key}={_word(value)}" for key, value in shape_of(gpt).items() if value != usual[key]]
+    words = [
+        f"{key}={word_of(value)}" for key, value in shape_of(gpt).items() if value != usual[key]
+    ]
     if gpt.ffn == 4 * gpt.hidden and gpt.activation != "swiglu":
         words.remove(f"ffn={gpt.ffn}")
     return ",".join(words), {}
@@ -184,5 +205,6 @@ def checked(question: Question) -> Question:
     return question
 
 
-def _word(value: Any) -> str:
+def word_of(value: Any) -> str:
+    """A field's value as a command line has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -24,13 +24,22 @@ def warn_if_busy() -> None:
         )
 
 
+def disturbed(record: Mapping[str, Any]) -> bool:
+    """Whether other processes made a run's steps longer, so that they are no measure of a
+    prediction; more ranks than cores wait for each other."""
+    from executor.calibrating.conditions import Conditions
+
+    waited = bool(record["waited_share"] > WAITED)
+    return waited and record["ranks"] <= Conditions.now().cores
+
+
 def warn_of_measured(record: Mapping[str, Any], *, calibrated: bool) -> None:
     """Say on stderr of a run's record that other processes lengthened its steps, or else that the
     calibration it was predicted with does not describe this machine as it is now."""
     from executor.calibrating.conditions import Conditions
 
     now = Conditions.now()
-    if record["waited_share"] > WAITED and record["ranks"] <= now.cores:
+    if disturbed(record):
         note(
             f"ranks waited for a core in {record['waited_share']:.0%} of the measured steps' time, "
             f"{now.load_words}: other processes made these steps longer; run again on a quiet "

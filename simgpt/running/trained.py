@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simgpt import options, tables
 from simgpt.commands.prediction_text import tuned_forms
+from simgpt.running.host_load import disturbed
 
 if TYPE_CHECKING:
     from executor.launching.task_specs import Job
@@ -75,9 +76,12 @@ def summary(record: dict[str, Any], prediction: Prediction | None) -> str:
         error = tables.percent(predicted / measured - 1, sign=True)
         return name, form(measured), form(predicted), error
 
+    step = row("step (median)", "step_s", tables.seconds)
+    if record["predicted_step_s"] is not None and disturbed(record):
+        step = (*step[:-1], "not comparable")
     spread = " to ".join(tables.seconds(record[f"step_{end}_s"]) for end in ("p10", "p90"))
     rows = [
-        row("step (median)", "step_s", tables.seconds),
+        step,
         ("step (p10 to p90)", spread, "", ""),
         row("memory allocated per rank", "peak_bytes", tables.gib),
     ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from topologies.errors import SimgptError
 from topologies.files.reading import shipped_toml
+from topologies.files.units import quantity
 
 NAMES = ("frontier", "perlmutter", "alps", "lumi", "generic")
 GENERIC = NAMES[-1]
@@ -28,13 +29,15 @@ class JobCannotRunError(JobError):
 @dataclass(frozen=True, slots=True)
 class Setting:
     """An option, a module or a variable; `full` ones are for nodes whose devices are all used, and
-    in one that `expands` the shell expands variables. `source` is spelled out."""
+    in one that `expands` the shell expands variables. One with a `memory` replaces those of its
+    name where a device has as many bytes or more. `source` is spelled out."""
 
     value: str
     source: str
     name: str = ""
     full: bool = False
     expands: bool = False
+    memory: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,11 @@ class Site:
     environment: tuple[Setting, ...]
     srun: tuple[Setting, ...]
     notes: tuple[str, ...]
+
+    def of_devices(self, memory_bytes: float) -> Site:
+        """The site as nodes whose devices have that memory are asked for."""
+        found = [each for each in self.directives if each.memory <= memory_bytes]
+        return replace(self, directives=tuple({each.name: each for each in found}.values()))
 
     @property
     def sources(self) -> list[str]:
@@ -80,8 +88,12 @@ def _site(name: str, table: dict[str, Any]) -> Site:
     sources = table.pop("sources")
     for key in ("directives", "modules", "environment", "srun"):
         table[key] = tuple(
-            Setting(**{"value": "", **each, "source": sources[each["source"]]})
-            for each in table[key]
+            _setting({**each, "source": sources[each["source"]]}) for each in table[key]
         )
     table |= {key: tuple(table[key]) for key in ("machines", "notes")}
     return Site(name=name, **table)
+
+
+def _setting(table: dict[str, Any]) -> Setting:
+    memory = quantity(table.pop("memory", "0 B"), "bytes")
+    return Setting(**{"value": "", **table}, memory=memory)

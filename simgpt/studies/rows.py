@@ -26,6 +26,7 @@ PREDICTED = (
     "model_flops_per_s_per_device",
     "mfu",
     "memory.peak_bytes",
+    "memory.capacity_bytes",
     "cost.node_s_per_step",
     "plan.batch",
     "devices",

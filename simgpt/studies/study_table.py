@@ -55,17 +55,25 @@ def ranked(rows: Iterable[Row], order: str) -> list[Row]:
     return sorted(good, key=ORDERS[order]) + [row for row in every if row["status"] != "ok"]
 
 
+def _is_shown(row: Row) -> bool:
+    """Whether there is a prediction to show: of a plan that fits, or that lacks memory alone."""
+    return row["status"] == "ok" or (row["status"] == "infeasible" and bool(row["prediction"]))
+
+
 def describe(study: Study, rows: Sequence[Row], limit: int, order: str) -> str:
-    """The study, a table of its best rows in that order, and one of those that cannot run."""
+    """The study, a table of its best rows in that order and then of those that do not fit, and one
+    of those that cannot run at all."""
     good = [row for row in rows if row["status"] == "ok"]
-    bad = [row for row in rows if row["status"] != "ok"]
+    figured = [row for row in rows if _is_shown(row)]
+    bad = [row for row in rows if not _is_shown(row)]
     parts = [_headline(study)]
-    if good:
-        parts.append(_good(study, good[:limit]))
+    if figured:
+        parts.append(_good(study, figured[:limit]))
     if bad:
         parts.append(_bad(study, bad[:limit]))
-    left = len(good) - len(good[:limit]) + len(bad) - len(bad[:limit])
-    counts = f"{tables.several(len(rows), 'point')}: {len(good):,} can run, {len(bad):,} cannot"
+    left = len(rows) - len(figured[:limit]) - len(bad[:limit])
+    cannot = len(rows) - len(good)
+    counts = f"{tables.several(len(rows), 'point')}: {len(good):,} can run, {cannot:,} cannot"
     more = f"; {left:,} more rows are not shown; --json has all" if left else ""
     best = f"\nbest first: {MEASURES[order]}" if order in MEASURES and len(good) > 1 else ""
     return "\n\n".join([*parts, counts + more + best, *_decided(good, order)])
@@ -123,8 +131,12 @@ def _value(key: str, value: Any) -> str:
 
 
 def _good(study: Study, rows: Sequence[Row]) -> str:
-    """The rows that can run; where they are too wide, figures that others imply are left out."""
+    """The rows that are predicted; where they are too wide, figures that others imply are left
+    out."""
     figures = _figures(study, any(row.get("published") for row in rows))
+    if any(row["status"] != "ok" for row in rows):
+        at = 1 + next(n for n, (name, _) in enumerate(figures) if name == "memory")
+        figures.insert(at, ("fits", _fits))
     shown = _good_with(study, rows, figures)
     for name in LEAST:
         if max(map(len, shown.splitlines())) > tables.width():
@@ -172,22 +184,28 @@ def _figures(study: Study, published: bool) -> list[Figure]:
     ]
 
 
+def _fits(row: Row) -> str:
+    memory = row["prediction"]["memory"]
+    over = memory["peak_bytes"] - memory["capacity_bytes"]
+    return f"no, by {tables.gib(over)}" if over > 0 else "yes"
+
+
 def _tokens_per_s(row: Row) -> str:
     return f"{row['prediction']['tokens_per_s']:,.0f}"
 
 
 def _efficiency(row: Row) -> str:
-    efficiency = row["scaling"]["efficiency"]
+    efficiency = (row["scaling"] or {}).get("efficiency")
     return "-" if efficiency is None else tables.percent(efficiency)
 
 
 def _published_step(row: Row) -> str:
-    published = row["published"]
+    published = row.get("published")
     return "-" if published is None else tables.seconds(published["step_s"])
 
 
 def _error(row: Row) -> str:
-    published = row["published"]
+    published = row.get("published")
     return "-" if published is None else tables.percent(published["error"], sign=True)
 
 

@@ -2,7 +2,9 @@
 
 The elasticity of a parameter p is d ln t / d ln p: at -0.3, one per cent more of p takes 0.3 % off
 the step. It is a central difference over p / `FACTOR` and p * `FACTOR`; for what is counted rather
-than measured (links), over one less, but never none, and one more. A share that comes near 1 rises
+than measured (links), over one less, but never none, and one more. Links to a switch within a node
+are not counted: times `node.links.bandwidth` they are a device's one rate, whose sensitivity is the
+same for both. A share that comes near 1 rises
 less than it falls, since 1 is the end. Since seconds are the only unit of time, the elasticities of
 all durations minus those of all rates sum to 1 for a machine whose every number with a unit is in
 its file, but where a library changes its algorithm within the difference.
@@ -28,7 +30,6 @@ SYMBOLS: dict[Unit, str] = {"bytes/s": "B/s", "FLOP/s": "FLOP/s", "s": "s"}
 LINK_CLASSES = "node.links.pairs"
 COUNTS = (
     "node.links.all_pairs",
-    "node.links.switch",
     "interconnect.global_links",
     "interconnect.uplinks_per_leaf",
 )

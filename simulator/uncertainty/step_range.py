@@ -38,6 +38,7 @@ OTHER_GPU, OTHER_GPU_FAMILY = 0.5, 1.0
 DOUBLED = 1 / 6  # distance of a plan on twice as many devices
 OTHER_KIND = 0.3  # with or without tensor parallelism, with or without a pipeline
 NEAR = 1.0  # runs that are called alike
+FEW = 5  # of them, below which the answer says that others decide with them
 Reals = NDArray[np.float64]
 
 
@@ -181,9 +182,10 @@ def _words(run: Run, alike: int, sources: int) -> str:
             f"outside what was validated: no published run is like {run.stack} on {run.devices:,} "
             f"{run.gpu}"
         )
-    runs = "run" if alike == 1 else "runs"
+    runs = "run that is" if alike == 1 else "runs that are"
     of = "1 source" if sources == 1 else f"{sources} sources"
-    return f"from {alike:,} published {runs} that are alike, of {of}"
+    few = "; these are few, so runs that are less alike count for more" if alike < FEW else ""
+    return f"from {alike:,} published {runs} alike, of {of}{few}"
 
 
 @cache

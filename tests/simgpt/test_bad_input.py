@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -294,11 +295,56 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None
     assert "--no-predict" in said.err.splitlines()[-1]
 
 
+PLAN_TOO_LARGE = ("predict", "gpt-175b", "-m", "frontier", "--plan", "data=1")
+
+
 def test_a_plan_that_does_not_fit_is_answered_and_ends_with_3() -> None:
-    said = simgpt("predict", "gpt-175b", "-m", "frontier", "--plan", "data=1")
+    said = simgpt(*PLAN_TOO_LARGE)
     assert said.status == 3
     assert said.err.startswith("does not fit by ")
-    assert "fits" in said.out
+    assert f"this plan {said.err.strip()}" in " ".join(said.out.split())
+    record = json.loads(simgpt(*PLAN_TOO_LARGE, "--json").out)
+    assert (record["memory"]["fits"], record["remedy"]) == (False, said.err.strip())
+
+
+def test_why_begins_with_a_plan_that_does_not_fit() -> None:
+    said = simgpt("why", "gpt2-xl", "-m", "1x2xH100", "--plan", "data=2", "--batch", "512")
+    assert said.status == 3
+    first = " ".join(said.out.partition("\n\n")[0].split())
+    assert first == f"this plan {said.err.strip()}"
+
+
+@pytest.mark.parametrize(
+    ("machine", "plan", "words"),
+    [
+        ("48x8xH100", "data=rest", "give it (-n), or say data=8; -n 384 is all of 48x8xh100"),
+        ("48x8xH100", "tp=2,pp=2,dp=rest", "give it (-n); -n 384 is all of 48x8xh100"),
+        ("frontier", "tp=2,dp=rest", "give it (-n)"),
+        ("dgx-h100", "tp=2,dp=rest", "give it (-n)"),
+    ],
+)
+def test_the_devices_that_rest_fills_are_asked_for_with_those_of_the_machine(
+    machine: str, plan: str, words: str
+) -> None:
+    said = simgpt("predict", "gpt-5b", "-m", machine, "--plan", plan)
+    assert (said.status, said.out) == (2, "")
+    assert said.sentence.endswith(f"data=rest fills a number of devices: {words}")
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        ("2x8xH100", "NICs assumed, as -m leaves them out: 8 of 400 Gbit/s in each node"),
+        ("2x8xH100,4xnic", "NICs assumed, as -m leaves them out: 4 of 400 Gbit/s in each node"),
+        ("2x8xH100:pytorch", "NICs assumed, as -m leaves them out: 8 of 400 Gbit/s in each node"),
+        ("2x8xH100,8xNDR", ""),
+        ("1x8xH100", ""),
+        ("dgx-h100", ""),
+    ],
+)
+def test_nics_that_a_machines_parts_leave_out_are_named(machine: str, words: str) -> None:
+    said = simgpt("predict", "tiny-2m", "-m", machine, "--plan", "data=8", "--batch", "8")
+    assert [line for line in said.out.splitlines() if "NIC" in line] == [words] * bool(words)
 
 
 def test_no_command_at_all_shows_the_help_and_ends_with_2() -> None:

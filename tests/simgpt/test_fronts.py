@@ -141,6 +141,23 @@ def test_what_the_error_of_a_difference_leaves_undecided_is_said() -> None:
     assert "the best plan is ahead of the next by more than" in decided.describe()
 
 
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ((10.0, 10.01, 10.5), "these 2 rows (3 plans) differ by less than"),
+        ((10.0, 10.01, 10.5, 20.0), "the first 2 rows (3 plans) differ by less than"),
+        ((10.0, 10.01, 10.02), "the 3 plans of this row differ by less than"),
+        ((10.0, 10.01, 20.0), "the 2 plans of the first row differ by less than"),
+        ((10.0, 10.5), "these 2 plans differ by less than"),
+    ],
+)
+def test_plans_that_cannot_be_told_apart_are_counted_as_the_table_shows_them(
+    steps: tuple[float, ...], words: str
+) -> None:
+    said = answer(state(*map(at, steps), is_optimal=True)).describe()
+    assert words in " ".join(said.split())
+
+
 def test_of_one_plan_and_of_energies_no_error_of_a_difference_is_known() -> None:
     for some in (
         answer(state(at(10.0), is_optimal=True)),

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from simgpt.running.host_load import warn_of_measured
+from simgpt.running.trained import summary
 
 
 def said(
@@ -59,3 +60,28 @@ def test_a_machine_file_or_no_prediction_has_no_calibration(
 ) -> None:
     assert said(capsys, step_s=0.3, calibrated=False) == ""
     assert said(capsys, step_s=0.3, predicted_step_s=None) == ""
+
+
+@pytest.mark.parametrize(
+    ("waited", "ranks", "error"),
+    [(0.374, 2, "not comparable"), (0.1, 2, "-50.0 %"), (0.374, 4, "-50.0 %")],
+)
+def test_steps_that_others_made_longer_are_compared_with_no_prediction(
+    waited: float, ranks: int, error: str
+) -> None:
+    record = {
+        "model": "tiny",
+        "plan_string": "data=2",
+        "waited_share": waited,
+        "ranks": ranks,
+        "step_s": 0.2,
+        "step_p10_s": 0.2,
+        "step_p90_s": 0.2,
+        "predicted_step_s": 0.1,
+        "peak_bytes": 100,
+        "predicted_peak_bytes": 110,
+    }
+    lines = summary(record, None).splitlines()
+    (step,) = [line for line in lines if line.startswith("step (median)")]
+    assert step.endswith(error)
+    assert lines[-1].endswith("+10.0 %")  # memory does not depend on the load

@@ -11,6 +11,7 @@ import pytest
 from simgpt import tables
 from simgpt.commands.validate import _rows
 from tests.simgpt.face import assert_golden, simgpt
+from topologies.machine_files import load_machine, machine_names
 from validation.host_validation import HostRow
 from workload.plan_text import parse_plan
 
@@ -182,4 +183,6 @@ def test_a_cluster_of_any_size_is_asked_for_as_many_devices_as_are_wanted() -> N
     assert "12288 ranks do not fit alps, which has 10752 devices" in refused.err
     listed = simgpt("machines").out.splitlines()
     names = [line.split()[0] for line in listed if "any number  " in line]
-    assert names == ["dgx-a100", "dgx-b200", "dgx-h100", "dgx-h200"]
+    assert names == ["dgx-a100", "dgx-b200", "dgx-h100", "dgx-h200", "gb200-nvl72"]
+    told = [m.name for m in map(load_machine, machine_names()) if "any number" in m.description]
+    assert told == names

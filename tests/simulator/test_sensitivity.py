@@ -63,6 +63,12 @@ def test_links_are_changed_by_one() -> None:
     assert seen == [3, 5]
 
 
+def test_the_rate_of_links_to_a_switch_is_listed_once() -> None:
+    """18 links of 25 GB/s are one rate of 450 GB/s."""
+    names = {p.name for p in parameters(load_machine("dgx-h100"), "bf16")}
+    assert [name for name in names if name.startswith("node.links.")] == ["node.links.bandwidth"]
+
+
 def test_a_class_of_links_in_the_node_is_changed_by_itself() -> None:
     (four,) = (p for p in parameters(FRONTIER, "bf16") if p.of_class == 4)
     changed = with_settings(FRONTIER, four.settings(FRONTIER, 5))

@@ -108,7 +108,7 @@ def test_what_a_stack_does_not_run_is_refused_by_name(text: str, words: str) -> 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("tp=2,x=4", "x stands twice in the plan"),
+        ("tp=2,x=4", "tp and x both set x: give one of them"),
         ("ep=2", "ep=2: layers of experts are not modelled"),
         ("cp=none", "cp=none must be a whole number of 1 or more"),
         ("fsdp=maybe", "fsdp=maybe must be true or false"),

@@ -71,6 +71,21 @@ def test_the_prediction_itself_is_always_within() -> None:
     assert found.high_s > 3.0
 
 
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        (1, "from 1 published run that is alike, of 1 source; these are few, so runs that are less "
+         "alike count for more"),
+        (4, "from 4 published runs that are alike, of 1 source; these are few, so runs that are "
+         "less alike count for more"),
+        (5, "from 5 published runs that are alike, of 1 source"),
+    ],
+)  # fmt: skip
+def test_few_runs_that_are_alike_are_called_few(runs: int, words: str) -> None:
+    known = PublishedResiduals([HERE] * runs, ["a"] * runs, [0.1] * runs)
+    assert known.range_of(1.0, HERE).words == words
+
+
 def test_what_no_run_is_like_is_said() -> None:
     alone = HERE._replace(stack="ours", stack_family="ours", gpu="B300", gpu_family="B300")
     assert published_residuals().range_of(1.0, alone).words == (

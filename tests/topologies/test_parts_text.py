@@ -62,6 +62,13 @@ def test_a_kind_of_nic_says_its_fabric_unless_another_is_named() -> None:
     assert {parse_parts(text).fabric for text in words} == {"roce"}
 
 
+@pytest.mark.parametrize(
+    ("also", "kind"), [("NDR400", "NDR"), ("hdr200", "HDR"), ("XDR800", "XDR"), ("EDR100", "EDR")]
+)
+def test_a_nic_may_be_called_with_its_rate(also: str, kind: str) -> None:
+    assert parse_parts(f"2x8xH100,8x{also}") == parse_parts(f"2x8xH100,8x{kind}")
+
+
 @pytest.mark.parametrize("kind", nics())
 def test_every_kind_of_nic_has_a_rate_a_fabric_and_a_source(kind: str) -> None:
     parts = parse_parts(f"2x8xH100,8x{kind}")
@@ -113,8 +120,12 @@ def test_a_shipped_machine_is_named_only_by_parts_that_it_has() -> None:
         ("64x8xH200-pcie", "pcie is nothing of h200"),
         ("8x8xH100,8x400Gb/s", "8x400Gb/s may mean bits or bytes; write 400Gbit/s, or 400GB/s"),
         ("8x8xH100,8x400G", "8x400G has no unit; write 400Gbit/s"),
+        ("64x8xH100,8xXDR400", "nearest: NDR$"),
         ("64x8xH100,8xNDRR", "8xNDRR is neither a NIC nor a fabric; .*; nearest: NDR$"),
         ("64x8xH100,8xslingshot11", "nearest: Slingshot-11$"),
+        ("64x8xH100,8xNDR800", "nearest: XDR$"),
+        ("64x8xH100,8xRoCE400", "nearest: RoCE-400$"),
+        ("64x8xH100,8xHDR400", "nearest: NDR$"),
         ("64x8xH100,infiniban", "nearest: infiniband$"),
         ("64x8xH100,", "nothing after a comma is no NIC or fabric; write it like"),
         ("64x8xH100,0xNDR", "0xNDR after a comma is no NIC or fabric"),

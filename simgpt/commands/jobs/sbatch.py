@@ -85,7 +85,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     job = _job(question, prediction, site, (model, machine), how)
     if launch is not None:
         job = _of_framework(job, question, launch, model, how)
-    script = job_script(site, job)
+    script = job_script(site.of_devices(question.machine.device.memory_bytes), job)
     record = {
         "site": site.name,
         "nodes": job.nodes,

@@ -6,10 +6,20 @@ import json
 import shlex
 from pathlib import Path
 
+import pytest
+
 from tests.simgpt.face import assert_golden, simgpt
 
 FILES = Path(__file__).parent / "files"
 SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "examples" / "pretrain.sh"
+
+LLAMA = (
+    "pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+    "--group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm "
+    "--position-embedding-type rope --rotary-base 500000 --disable-bias-linear "
+    "--untie-embeddings-and-output-weights --seq-length 8192 --micro-batch-size 1 --bf16 "
+    "--global-batch-size 512 --attention-dropout 0 --hidden-dropout 0"
+)
 
 
 def test_an_imported_script_as_a_person_reads_it() -> None:
@@ -47,5 +57,57 @@ def test_what_the_files_do_not_say_of_a_model_is_asked_for(tmp_path: Path) -> No
     path.write_text("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32")
     said = simgpt("import", str(path))
     assert said.status == 2
-    assert said.err == "simgpt: the files do not say vocab; give --model-set vocab=…\n"
+    assert said.err == "simgpt: the vocabulary is missing: add --model-set vocab=N\n"
+    assert "layers=2, hidden=64, heads=4, ffn=256, sequence=32, dropout=0.1; vocab" in said.out
+    assert "--model" not in said.out and "simgpt predict" not in said.out  # which could not run
     assert simgpt("import", str(path), "--model-set", "vocab=512").status == 0
+    path.write_text("--num-layers 2 --hidden-size 64 --num-attention-heads 4")
+    assert simgpt("import", str(path), "--json").err == (
+        "simgpt: the length of a sequence and the vocabulary are missing: add "
+        "--model-set sequence=N --model-set vocab=N\n"
+    )
+
+
+def test_a_preset_that_is_alike_but_for_the_vocabulary_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text(f"{LLAMA} --ffn-hidden-size 14336\n")
+    said = simgpt("import", str(path))
+    assert said.err == (
+        "simgpt: the vocabulary is missing: add --model-set vocab=N; llama-3.1-8b has the same "
+        "other fields and vocab=128256\n"
+    )
+    path.write_text(f"{LLAMA} --ffn-hidden-size 14337\n")
+    assert simgpt("import", str(path)).err.endswith("add --model-set vocab=N\n")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words", "devices", "why"),
+    [
+        ("torchrun --nproc-per-node 8", ("-m", "64x8xH100"), 512,
+         "torchrun starts 8 per node and --nnodes is missing: taking all 64 nodes of -m (or give "
+         "-n)"),
+        ("torchrun --nproc-per-node 8", (), 8,
+         "torchrun starts 8 per node and --nnodes is missing: taking one node (or give -n)"),
+        ("torchrun --nproc-per-node 8", ("-m", "frontier"), 8, None),
+        ("torchrun --nproc-per-node 8", ("-m", "64x4xA100"), 8, None),
+        ("torchrun --nproc-per-node 8 --nnodes 2", ("-m", "64x8xH100"), 16, ""),
+        ("torchrun --nproc-per-node 8 --nnodes 2", ("-n", "32"), 32,
+         "-n, in place of the 16 that the files say"),
+        ("torchrun --nproc-per-node 8 --nnodes 2", ("-n", "16"), 16, ""),
+        ("#SBATCH -N 4 --gpus-per-node=8\ntorchrun --nproc-per-node 8", (), 32, ""),
+        ("deepspeed --num_gpus 4", ("-m", "2x4xA100"), 8,
+         "DeepSpeed's launcher starts 4 per node and --num_nodes is missing: taking all 2 nodes of "
+         "-m (or give -n)"),
+    ],
+)  # fmt: skip
+def test_where_the_number_of_devices_comes_from_is_said(
+    launcher: str, words: tuple[str, ...], devices: int, why: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text(f"{launcher} {LLAMA} --ffn-hidden-size 14336 --vocab-size 128256\n")
+    record = json.loads(simgpt("import", str(path), *words, "--json").out)
+    assert record["devices"] == devices
+    if why is not None:
+        assert (record["devices_words"] or "") == why
+        told = " ".join(simgpt("import", str(path), *words).out.split())
+        assert f"devices {devices}" + (f": {why}" if why else "") in told

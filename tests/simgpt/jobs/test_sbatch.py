@@ -70,6 +70,23 @@ def test_every_setting_of_a_site_has_its_source(site: str) -> None:
     assert found.devices_per_node in (0, *(load_machine(m).node.devices for m in found.machines))
 
 
+@pytest.mark.parametrize(
+    ("machine", "constraint"),
+    [
+        ("perlmutter", "gpu"),
+        ("32x4xA100-80,4xSlingshot-11,name=perlmutter", "gpu&hbm80g"),
+        ("32x4xA100-80,4xSlingshot-11,name=mine", "gpu&hbm80g"),
+        ("32x4xA100-40,4xSlingshot-11", "gpu"),
+    ],
+)
+def test_perlmutter_is_asked_for_nodes_with_the_devices_that_were_predicted(
+    machine: str, constraint: str
+) -> None:
+    said = script(machine, "--site", "perlmutter", "--account", "abc123")
+    assert submitted(said.out).options["--constraint"] == constraint
+    assert ("queues and charges" in said.out) == (constraint != "gpu")  # the source of that setting
+
+
 def test_the_run_is_the_plan_that_was_predicted() -> None:
     said = script("frontier", "--json", "--model-set", "sequence=1024", "--steps", "7")
     record = json.loads(said.out)

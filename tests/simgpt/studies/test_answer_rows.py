@@ -9,6 +9,7 @@ import pytest
 
 from simgpt.commands.sweep import answer_rows
 from simgpt.studies.study_table import ranked, undecided
+from tests.simgpt.face import simgpt
 
 Row = dict[str, Any]
 
@@ -49,6 +50,22 @@ def test_a_plan_that_does_not_fit_comes_last_though_it_would_be_the_fastest() ->
     rows = [row(0, "infeasible", 0.1), row(1, step_s=3.0), row(2, step_s=2.0)]
     for order in ("time", "throughput"):
         assert [each["id"] for each in ranked(rows, order)] == [2, 1, 0]
+
+
+def test_rows_that_do_not_fit_show_their_figures_below_those_that_fit() -> None:
+    said = simgpt(
+        *("predict", "llama-3.1-8b", "-m", "8x8xH100,8xNDR", "-n", "64", "--plan", "dp=rest"),
+        *("--stack", "megatron-core", "--model-set", "sequence=8192", "--batch", "512"),
+        *("--sweep", "tp=1,2", "--sweep", "mbs=1,3"),
+    )
+    first, second, *_ = said.out.partition("\n\n    x")[2].split("\n\n")
+    rows = [line.split() for line in first.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["2", "0"]  # though the second would be the faster one
+    assert "yes" in rows[0]
+    assert float(rows[0][3]) > float(rows[1][3])
+    assert " ".join(rows[1]).startswith("0 1 1 ") and " GiB no, by " in " ".join(rows[1])
+    assert [line.split()[0] for line in second.splitlines()[2:] if line[0] != " "] == ["1", "3"]
+    assert "4 points: 1 can run, 3 cannot" in said.out
 
 
 def point(number: int, tokens_per_s: float, point: Row) -> Row:

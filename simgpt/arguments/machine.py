@@ -1,0 +1,44 @@
+"""The MACHINE that a user names: whether its number of nodes is one that the user said."""
+
+from __future__ import annotations
+
+from topologies.errors import MachineError
+from topologies.machine import Machine
+from topologies.machine_files import load_machine
+from topologies.parts_text import is_parts, parse_parts
+from topologies.placement import is_of_any_size
+
+
+def own_machine(name: str) -> Machine | None:
+    """The machine, if the user described it, by parts or in a file, with a number of nodes; None of
+    a machine that ships, or that has as many nodes as are asked for.
+
+    >>> own_machine("64x8xH100").nodes, own_machine("frontier"), own_machine("dgx-h100")
+    (64, None, None)
+    """
+    if not (is_parts(name) or name.endswith((".toml", ".json"))):
+        return None
+    machine = load_machine(name)
+    return None if is_of_any_size(machine) else machine
+
+
+def assumed_nics(name: str, machine: Machine) -> str:
+    """What is taken of the NICs that parts leave out; nothing of a machine that says its own.
+
+    >>> from topologies.machine_files import load_machine
+    >>> assumed_nics("4x8xH100", load_machine("4x8xH100"))
+    'NICs assumed, as -m leaves them out: 8 of 400 Gbit/s in each node'
+    >>> assumed_nics("4x8xH100,8xNDR", load_machine("4x8xH100,8xNDR"))
+    ''
+    """
+    if not is_parts(name) or machine.nodes == 1:
+        return ""
+    try:
+        parts = parse_parts(name)
+    except MachineError:  # with a variant of the library after its last colon
+        parts = parse_parts(name.rpartition(":")[0])
+    if parts.nics_per_node and parts.nic_bits_per_s:
+        return ""
+    nics = machine.node.nics
+    rate = f"{nics.bytes_per_s * 8 / 1e9:g} Gbit/s"
+    return f"NICs assumed, as -m leaves them out: {nics.count} of {rate} in each node"
