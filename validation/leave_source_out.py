@@ -48,7 +48,7 @@ def own_pace(outcomes: Sequence[Outcome]) -> dict[str, float]:
         compute_s = each.breakdown_s.get("compute", 0.0)
         left_s = each.measured_s - (each.predicted_s - compute_s)
         if left_s > 0:
-            ratio = SHARED.own_kernels["usual_pace"] * compute_s / left_s
+            ratio = SHARED.own_kernels["pace"] * compute_s / left_s
             found.setdefault(each.run.source, []).append(ratio)
     return {source: statistics.median(each) for source, each in found.items()}
 
@@ -69,7 +69,7 @@ def leave_source_out(
 
     def without_own(run: PublishedRun, stack: Stack) -> Stack:
         own = {key: value for key, value in stack.own_kernels.items() if key != "host"}
-        own["usual_pace"] = shared_pace(paces, run.source)
+        own["pace"] = shared_pace(paces, run.source)
         return replace(stack, own_kernels=own)
 
     again = {each.run.id: each for each in predict_runs(chosen, progress, stack_of=without_own)}
@@ -82,7 +82,7 @@ def leave_source_out(
 
 def _shares(stack: Stack) -> bool:
     return bool(
-        stack.own_kernels.get("usual_pace") == SHARED.own_kernels["usual_pace"]
+        stack.own_kernels.get("pace") == SHARED.own_kernels["pace"]
         and "host" not in stack.own_kernels
     )
 

@@ -58,9 +58,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         stack=question.job.stack,
     )
     with Ticker() as ticker:
-        found = why(
-            prediction, question.machine, question.placement, ticker, pure=how["all_numbers"]
-        )
+        pure = how["all_numbers"]
+        found = why(prediction, question.machine, question.placement, ticker, pure=pure)
     importance, fields = _importance(question, how["plan_importance"])
     drawn = noise_options.answered(how, prediction, question.machine, question.placement, {})
     remedy = remedy_of(prediction)

@@ -125,13 +125,13 @@ class Stack:
         What the file has by GPU is that of the machine's, or else of its family.
         """
         gpu, own = _gpu(machine), self.own_kernels
-        shares, host, pace = (_of_gpu(own.get(key, {}), gpu) for key in RATES)
+        shares, host = (_of_gpu(own.get(key, {}), gpu) for key in RATES)
         payloads = own.get("fp8_payloads" if self.fp8 else "payloads", {})
         kernels = Kernels(
             host_s=0.0 if host is None else quantity(host, "s"),
             attention=None if shares is None else (shares[0], shares[1]),
             attention_work=float(self.context),
-            pace=pace or own.get("usual_pace", 1.0),
+            pace=float(own.get("pace", 1.0)),
             tabled=self.tabled,
             habits=Habits(
                 fused=tuple(own.get("fused", ())),
@@ -148,7 +148,7 @@ class Stack:
         return _with_softmax(kernels, own["softmax"], gpt, plan) if unfused else kernels
 
 
-RATES = ("attention", "host", "pace")
+RATES = ("attention", "host")
 EXECUTOR = Stack(
     name="simgpt",
     title="simgpt's own executor",

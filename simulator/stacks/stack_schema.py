@@ -70,13 +70,12 @@ CAN: dict[str, Rule] = {
 VOCABULARY: dict[str, Rule] = {"multiple": COUNT, "times_x": SWITCH, "cut": SWITCH}
 KERNELS: dict[str, Rule] = {
     "fused": WORDS,
-    "usual_pace": NUMBER,
+    "pace": NUMBER,
     "scatter_gather": SWITCH,
     "launches_of_slice": COUNT,
     "early_stop": SWITCH,
 }
 BY_NAME: dict[str, Rule] = {
-    "pace": NUMBER,
     "host": DURATION,
     "attention": RATES,
     "passes": NUMBER,

@@ -31,7 +31,7 @@ def test_distance_is_by_stack_device_size_and_kind() -> None:
     assert distance(HERE, HERE._replace(devices=8)) == pytest.approx(3 / 6)
     assert distance(HERE, HERE._replace(gpu="h200")) == 0.5
     assert distance(HERE, HERE._replace(gpu="a100-80", gpu_family="a100")) == 1.0
-    assert distance(HERE, HERE._replace(stack="megatron-core")) == 0.5
+    assert distance(HERE, HERE._replace(stack="nemo")) == 0.5
     assert distance(HERE, HERE._replace(stack="torchtitan", stack_family="fsdp")) == 1.5
     assert distance(HERE, HERE._replace(pipeline=False)) == 0.3
 

@@ -8,7 +8,7 @@ import pytest
 
 from workload.gpt import GPT
 from workload.lowering import lower, lower_again
-from workload.op import Op
+from workload.op import INPUT_GRAD, WEIGHT_GRAD, Op
 from workload.passes.stack import HABITS, NO_HABITS, Habits, scaled, with_habits
 from workload.plan import Plan
 from workload.program import Program
@@ -41,17 +41,75 @@ def test_an_op_is_fused_by_its_kind_or_by_its_label_and_then_no_bytes_are_its_ow
     assert all((after[name].launches, after[name].nbytes) == (0, 0) for name in changed)
 
 
-def test_fp8_casts_the_first_operand_of_each_linear_of_a_layer_into_a_byte_an_element() -> None:
+def linears(found: Program, purpose: str) -> list[Op]:
+    """The matmuls of layers that serve this."""
+    of_layers = [op for op in found.ops if op.kind == "matmul" and op.part.is_layer]
+    return [op for op in of_layers if op.purpose == purpose]
+
+
+def test_fp8_casts_inputs_and_gradients_of_a_layers_linears_into_a_byte_an_element() -> None:
     found = program(Habits(fp8=True))
-    linears = [op for op in found.ops if op.kind == "matmul" and op.part.is_layer]
     casts = {op.writes[0]: op for op in found.ops if op.kind == "cast" and op.part.is_layer}
-    assert len(linears) == len(casts) == 2 * 2 * 4 * 3  # micro-batches, layers, linears, products
-    for op in linears:
+    forward, backward = linears(found, ""), linears(found, INPUT_GRAD)
+    assert len(forward) == len(backward) == 2 * 2 * 4  # micro-batches, layers, linears
+    assert len(casts) == len(forward) + len(backward)
+    for op, role in [*((op, "activations") for op in forward),
+                     *((op, "workspace") for op in backward)]:  # fmt: skip
         cast, (m, k) = casts[op.reads[0]], (op.attributes["m"], op.attributes["k"])
         assert (op.dtype, cast.dtype, cast.nbytes) == ("fp8", "bf16", 3 * m * k)
         copy = found.buffers[op.reads[0]]
-        assert (copy.nbytes, copy.role) == (m * k, "workspace")
-    assert all(op.dtype == "bf16" for op in found.ops if op.kind == "matmul" and op not in linears)
+        assert (copy.nbytes, copy.role) == (m * k, role)
+    rest = [op for op in found.ops if op.kind == "matmul" and not op.part.is_layer]
+    assert {op.dtype for op in rest} == {"bf16"}
+
+
+def test_fp8_keeps_a_linears_input_in_a_byte_an_element_alone() -> None:
+    """For the gradient of its weight a linear has the copy that its forward pass multiplied."""
+    found = program(Habits(fp8=True))
+    kept = {op.reads[0] for op in linears(found, "")}
+    assert {op.reads[0] for op in linears(found, WEIGHT_GRAD)} == kept
+    whole, small = (program(habits).peak for habits in (NO_HABITS, Habits(fp8=True)))
+    assert small.parts["activations"] < whole.parts["activations"]
+
+
+def test_fp8_gathers_rows_that_tensor_parallelism_splits_in_a_byte_an_element() -> None:
+    plan = replace(PLAN, sequence_parallel=True)
+    before, after = (program(habits, plan) for habits in (NO_HABITS, Habits(fp8=True)))
+    halved = [
+        (old.nbytes, new.nbytes)
+        for old in before.ops
+        for new in after.ops
+        if old.name == new.name and old.kind == "all_gather" and old.part.is_layer
+    ]
+    # In both passes of 2 micro-batches and 2 layers: the rows of two linears and of two gradients,
+    # and backward those of the two inputs once more.
+    assert len(halved) == 2 * 2 * (2 + 4)
+    assert all(old == 2 * new for old, new in halved)
+    (gather, *_) = [op for op in after.ops if op.label == "qkv.grad.source.gather"]
+    assert after.buffers[gather.reads[0]].dtype == "fp8"
+    assert gather.reads[0] in {op.writes[0] for op in after.ops if op.kind == "cast"}
+
+
+def test_a_recomputation_that_stops_early_leaves_out_what_no_gradient_needs() -> None:
+    plan = replace(PLAN, recompute="full")
+    before, after = (program(habits, plan) for habits in (NO_HABITS, Habits(early_stop=True)))
+    left_out = {op.label for op in before.ops} - {op.label for op in after.ops}
+    assert not left_out  # all of it runs in the forward pass
+    again = [[op.label for op in each.ops if op.is_recomputed] for each in (before, after)]
+    gone = set(again[0]) - set(again[1])
+    assert gone == {"down.matmul", "down.bias", "down.reduce", "down.add"}
+    assert len(again[0]) - len(again[1]) == 2 * 2 * len(gone)
+    assert sum(op.flops for op in before.ops) - sum(op.flops for op in after.ops) == (
+        2 * 2 * 2 * 32 * 128 * 64  # micro-batches, layers; 2 m k n of a rank of x
+    )
+
+
+def test_dropout_behind_the_last_linear_leaves_nothing_to_stop_before() -> None:
+    plan, gpt = replace(PLAN, recompute="full"), replace(TINY, dropout=0.1)
+    before, after = (
+        lower(gpt, plan, 0, habits=habits) for habits in (NO_HABITS, Habits(early_stop=True))
+    )
+    assert before.ops == after.ops
 
 
 def test_an_op_in_steps_goes_through_memory_and_is_launched_as_often_as_said() -> None:
@@ -102,10 +160,14 @@ EVERY = Habits(
     launches=(("layernorm", 2),),
     scatter_gather=True,
     launches_of_slice=2,
+    early_stop=True,
 )
 
 
-@pytest.mark.parametrize("plan", [PLAN, PIPELINE])
+@pytest.mark.parametrize(
+    "plan",
+    [PLAN, PIPELINE, replace(PLAN, recompute="full"), replace(PLAN, sequence_parallel=True)],
+)
 def test_lowering_again_has_the_same_habits(plan: Plan) -> None:
     for hidden in (64, 64, 128, 256):
         gpt = replace(TINY, hidden=hidden, ffn=4 * hidden)

@@ -53,36 +53,40 @@ def command(
 
     Of the stacks' constants two were chosen on a part of the rows, the pace that stacks share and
     the host's time of one (simulator/stacks/usual.toml); nothing else is fitted to step times. The
-    file's columns are
-    described in validation/data/published_runs.md; columns that are not known are kept. With
-    --source each row is shown with where its time goes, and with the part in which its error most
-    likely sits: from a trace, or by regression of the source's errors on the parts' shares (the
-    rule, and where it names none: validation/published/error_attribution.py). Beside our error
-    stand that of the calibrated prediction (times one factor for each machine and software stack,
-    fitted on the stack's other rows) and that of a formula: one constant utilisation for each
-    family of GPUs, and the pipeline's bubble.
+    file's columns are described in validation/data/published_runs.md; columns that are not known
+    are kept. With --source each row is shown with where its time goes, and with the part in which
+    its error most likely sits: from a trace, or by regression of the source's errors on the parts'
+    shares (the rule, and where it names none: validation/published/error_attribution.py). Beside
+    our error stand that of the calibrated prediction (times one factor for each machine and
+    software stack, fitted on the stack's other rows) and that of a formula: one constant
+    utilisation for each family of GPUs, and the pipeline's bubble.
     """
-    from validation.leave_source_out import leave_source_out
-    from validation.published import validate_published
-
     if commands:
         return _commands(data, sources, as_json=as_json, output=output)
     if unseen and sources:
         raise click.UsageError("--leave-source-out takes every source; leave out --source")
-    with Ticker() as ticker:
-        report = validate_published(data, sources, ticker)
-        left_out = leave_source_out(report, ticker) if unseen else {}
-    parts = [_scores(report, "source"), _scores(report, "machine"), *_remarks(report)]
-    if left_out:
-        parts.append(_unseen(report, left_out))
-    if sources:
-        parts.insert(0, _rows(report.outcomes))
+    report, left_out = _compared(data, sources, unseen=unseen)
+    parts = [_rows(report.outcomes)] if sources else []
+    parts += [_scores(report, "source"), _scores(report, "machine"), *_remarks(report)]
+    parts += [_unseen(report, left_out)] if unseen else []
     text = "\n\n".join(part for part in parts if part)
     record = report.as_dict()
-    if left_out:
+    if unseen:
         mean = fmean(left_out.values())
         record |= {"leave_source_out_mape": mean, "leave_source_out": left_out}
     options.answer(text, record, as_json=as_json, output=output)
+
+
+def _compared(
+    data: Path | None, sources: tuple[str, ...], *, unseen: bool
+) -> tuple[Comparison, dict[str, float]]:
+    """The comparison, and if asked for each source's error with the constants of the others."""
+    from validation.leave_source_out import leave_source_out
+    from validation.published import validate_published
+
+    with Ticker() as ticker:
+        report = validate_published(data, sources, ticker)
+        return report, leave_source_out(report, ticker) if unseen else {}
 
 
 def _unseen(report: Comparison, left_out: dict[str, float]) -> str:

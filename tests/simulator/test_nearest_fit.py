@@ -1,0 +1,71 @@
+"""The nearest setting of a plan that fits, in a world where what fits is known by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.explain import nearest_fit
+from simulator.explain.nearest_fit import does_fit, fitting_change, nearest_changes, text_of_change
+from simulator.stacks import load_stack
+from simulator.stacks.job import Job, job_of
+from topologies.machine_files import load_machine, with_settings
+from workload.gpt import find_model
+
+GPT_5B = find_model("gpt-5b")
+H100 = load_machine("dgx-h100")
+
+
+def job(text: str, stack: str = "megatron-core") -> Job:
+    return job_of(GPT_5B, f"dp=rest,{text}", load_stack(stack), devices=8, batch=64)
+
+
+def test_changes_come_from_the_mildest_to_the_strongest() -> None:
+    plain = [text_of_change(change) for change in nearest_changes(job("mbs=2,zero=0"))]
+    again = ["selective", "full:1", "full:2", "full:4", "full:8", "full:16", "full"]
+    assert plain == [
+        *(f"recompute={word}" for word in again),
+        "zero=1",
+        *(f"zero=1,recompute={word}" for word in again),
+    ]
+    full = [
+        text_of_change(change) for change in nearest_changes(job("mbs=2,zero=0,recompute=full"))
+    ]
+    assert full == ["zero=1"]
+    sharded = [
+        text_of_change(change) for change in nearest_changes(job("mbs=2,recompute=selective"))
+    ]
+    assert sharded == ["recompute=full"]
+
+
+def test_a_plan_that_fits_is_left_as_it_is() -> None:
+    assert fitting_change(job("mbs=1"), H100) == {}
+
+
+def test_the_first_change_that_is_enough_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def fits(other: Job, _: object) -> bool:
+        tried.append(other.plan.recompute)
+        return other.plan.recompute == "full:2"
+
+    monkeypatch.setattr(nearest_fit, "does_fit", fits)
+    assert fitting_change(job("mbs=2"), H100) == {"recompute": "full:2"}
+    assert tried == ["none", "selective", "full:1", "full:2"]
+
+
+def test_where_nothing_is_enough_there_is_no_change() -> None:
+    small = with_settings(H100, {"device.memory": "8 GiB"})
+    assert fitting_change(job("mbs=2"), small) is None
+
+
+@pytest.mark.parametrize("pipe", [1, 2])
+def test_what_fp8_keeps_in_fewer_bytes_counts(pipe: int) -> None:
+    """There is a device into which a plan fits with precision=fp8 alone."""
+    text = f"pp={pipe},mbs=4"
+    verdicts = []
+    for gib in range(40, 140):
+        machine = with_settings(H100, {"device.memory": f"{gib} GiB"})
+        found = tuple(does_fit(job(f"{text}{more}"), machine) for more in ("", ",precision=fp8"))
+        verdicts.append(found)
+    assert (False, True) in verdicts
+    assert (True, False) not in verdicts
