@@ -111,6 +111,7 @@ class ValidateOptions(TypedDict, total=False):
     source: str | Sequence[str]
     only: str | Sequence[str]
     commands: bool
+    leave_source_out: bool
     plans: int
     seed: int
     rows: bool

@@ -32,7 +32,7 @@ def bases_of(folder: Path) -> dict[str, bytes]:
             "why": _out("why", *asked),
             "search": _out("search", *asked, "--workers", "1", "--plan", FEW),
             "sweep": _out("sweep", "s.toml", "-o", "r", "--json"),
-            "validation": _out("validate", "axonn", "--json"),
+            "validation": _out("validate", "seeds", "--only", "perlmutter-4096", "--json"),
             "run": json.dumps(RUN).encode(),
             "study.json": Path("r/study.json").read_bytes(),
             "results.jsonl": Path("r/results.jsonl").read_bytes(),
