@@ -83,7 +83,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 def _commands() -> str:
     from simgpt.cli import cli
 
-    wide = {"terminal_width": 100, "max_content_width": 100}
+    wide: dict[str, Any] = {"terminal_width": 100, "max_content_width": 100}
     context = click.Context(cli, info_name="simgpt", **wide, **cli.context_settings)
     parts = ["# Commands\n\nThe help of every command, as `--help` prints it."]
     parts += [
