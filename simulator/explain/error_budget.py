@@ -5,13 +5,13 @@ first order. The total is the root of the sum of squares, as for errors that are
 another. Source: JCGM 100:2008 (Guide to the Expression of Uncertainty in Measurement), section 5.1,
 whose combined standard uncertainty this is.
 
-What a number's confidence means stands in ERRORS alone. Efficiencies that were measured on several
-of the shipped machines spread by 0.17 among them, latencies and launches by 0.55 (the median over
-numbers of the standard deviation of ln p). So what is taken from one machine for another is off by
-the square root of two times that, some 0.25 and 0.8: this is "low", an estimate or a number taken
-from elsewhere. "medium", measured on something alike or worked out, is half of it. "high", measured
-there or stated by its vendor, is 5 and 10 per cent, by which repeated measurements and the devices
-of a fleet differ; that is judgement. No confidence counts as "low".
+What a number's confidence means stands in ERRORS alone. Efficiencies of which several of the
+shipped machines have values of their own spread by 0.17 among them, latencies and launches by 0.84
+(the median over numbers of the standard deviation of ln p). So what is taken from one machine for
+another is off by the square root of two times that, some 0.25 and 1.2: this is "low", an estimate
+or a number taken from elsewhere. "medium", measured on something alike or worked out, is half of
+it. "high", measured there or stated by its vendor, is 5 and 10 per cent, by which repeated
+measurements and the devices of a fleet differ; that is judgement. No confidence counts as "low".
 
 Not in it: counts of links, which are right or wrong; what the model itself leaves out, which the
 range of a step has; numbers that err together, as those of one benchmark may.
@@ -28,7 +28,7 @@ from simulator.explain.sensitivity import Elasticity
 from topologies.machine import Machine
 
 # By confidence: the relative error of rates and shares, and of durations.
-ERRORS = {"high": (0.05, 0.1), "medium": (0.12, 0.4), "low": (0.25, 0.8)}
+ERRORS = {"high": (0.05, 0.1), "medium": (0.12, 0.6), "low": (0.25, 1.2)}
 UNSTATED = "low"
 
 

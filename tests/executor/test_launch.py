@@ -210,7 +210,8 @@ def _children_file(parent: int) -> Path:
         (
             signal.SIGINT,
             130,
-            r"(stopping a few steps.*\n)?simgpt: interrupted( after step \d+ of \d+)?",
+            r"(stopping a few steps.*\n)?(ranks waited for a core.*\n)?"
+            r"simgpt: interrupted( after step \d+ of \d+)?",
         ),
         (signal.SIGTERM, 143, "simgpt: ended by SIGTERM"),
         (signal.SIGHUP, 129, "simgpt: ended by SIGHUP"),

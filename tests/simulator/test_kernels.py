@@ -14,7 +14,7 @@ from tests.blocks import BLOCK
 from topologies.hardware.attention import Attention, Pass, Shape
 from topologies.hardware.device import Device
 from topologies.machine_files import load_machine
-from workload.op import BACKWARD, FORWARD, STEP, Block, Op, layer_part
+from workload.op import BACKWARD, FORWARD, STEP, Block, Buffer, Op, layer_part
 from workload.passes.stack import Habits, with_habits
 
 SHAPE = {"m": 4096, "n": 4096, "k": 4096, "form": "NN"}
@@ -36,7 +36,8 @@ def test_a_fused_op_takes_no_time() -> None:
 def test_fp8_runs_a_layers_linear_at_its_rate_and_casts_its_input_but_not_the_classifier() -> None:
     machine = load_machine("dgx-h100")
     device, costs = machine.device, AnalyticCosts(machine)
-    (cast, fp8), _ = with_habits([LINEAR], {}, Habits(fp8=True))
+    source = Buffer("a", (4096, 4096), "bf16", "activations")
+    (cast, fp8), _ = with_habits([LINEAR], {"a": source}, Habits(fp8=True))
     cast_s = 3 * 4096 * 4096 / (device.memory_efficiency * device.memory_bytes_per_s)
     assert costs.seconds(cast) == pytest.approx(cast_s)
     gain = device.peak_flops_per_s["fp8"] / device.peak_flops_per_s["bf16"] * device.matmul.fp8
