@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from simgpt.running import host_load
 from tests.simgpt.face import simgpt
 from tests.simgpt.test_predict import assert_tracks_in_order
 from topologies.machine import machine_to_dict
@@ -137,7 +138,10 @@ def test_tuned_matmul_forms_on_ranks_of_a_launcher_want_a_machine_file(
     assert "needs -m FILE" in said.err
 
 
-def test_a_run_without_a_prediction_prints_a_line_per_step() -> None:
+def test_a_run_without_a_prediction_prints_a_line_per_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host_load, "WAITED", 1.0)  # other tests keep this host busy
     said = simgpt(*WORDS, "--no-predict")
     assert (said.status, said.err) == (0, "")
     assert [line[:8] for line in said.out.splitlines()[:3]] == ["step 1/3", "step 2/3", "step 3/3"]
