@@ -40,7 +40,7 @@ def test_the_demo_predicts_compares_runs_and_names_three_commands() -> None:
     assert first == ["predict", "validate", "run", "search", "why", "predict"]
 
 
-@pytest.mark.parametrize("number", [0, 1, 4, 5])
+@pytest.mark.parametrize("number", [0, 4, 5])
 def test_the_demo_s_quick_commands_are_answered_without_a_warning(number: int) -> None:
     said = simgpt(*commands()[number])
     progress = [line for line in said.err.splitlines() if line.startswith("predicting ")]
@@ -49,7 +49,8 @@ def test_the_demo_s_quick_commands_are_answered_without_a_warning(number: int) -
 
 def test_the_published_figure_stands_beside_a_prediction() -> None:
     """Of gpt-80b on 8,192 GCDs AxoNN's paper has 36.3 % of the peak."""
-    compared = simgpt(*commands()[1]).out
-    row = re.search(r"^axonn-weak-frontier-8192 .* % of peak +([\d.]+) +[\d.]+ ", compared, re.M)
+    said = simgpt(*commands()[1])
+    assert (said.status, said.err) == (0, "")
+    row = re.search(r"^axonn-weak-frontier-8192 .* % of peak +([\d.]+) +[\d.]+ ", said.out, re.M)
     assert row is not None
     assert row[1] == "36.3"
