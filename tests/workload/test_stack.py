@@ -128,6 +128,18 @@ def test_what_a_stack_sends_is_in_the_programs_volume() -> None:
     assert after == {axes: 2 * nbytes for axes, nbytes in before.items()}
 
 
+def test_rows_that_fp8_gathers_are_not_halved_again_as_a_payload() -> None:
+    rows = replace(PLAN, sequence_parallel=True)
+
+    def gathered(habits: Habits) -> dict[str, int]:
+        ops = program(habits, rows).ops
+        return {op.name: op.nbytes for op in ops if op.is_collective and op.dtype == "fp8"}
+
+    alone = gathered(Habits(fp8=True))
+    assert alone
+    assert gathered(Habits(fp8=True, payloads=(("all_gather", 0.5),))) == alone
+
+
 def test_ranks_of_x_send_a_part_of_a_message_each_and_gather_it_where_it_arrives() -> None:
     first, last = (program(Habits(scatter_gather=True), PIPELINE, stage) for stage in (0, 1))
     assert {op.nbytes for op in (*first.ops, *last.ops) if op.is_message} == {STREAM_BYTES // 2}
