@@ -91,8 +91,7 @@ class AnalyticCosts:
     def _seconds(self, op: Op) -> float:
         device, kernels = self._machine.device, self._kernels
         if op.kind in PRODUCTS:
-            share = device.matmul.fp8 if op.dtype == "fp8" else 1.0
-            return matmul_s(device, self._sustained(op.dtype) * share, op)
+            return matmul_s(device, self._sustained(op.dtype) * share_of_bf16(device, op), op)
         if op.kind == LAUNCHES:
             return float(op.attributes["count"]) * device.launch_s
         if op.kind in ATTENTIONS:
@@ -122,6 +121,14 @@ def peak_flops_per_s(machine: Machine, dtype: str) -> float:
             f"{machine.name} has no device.peak_flops.{dtype}; it knows {', '.join(peaks)}"
         )
     return peaks[dtype]
+
+
+def share_of_bf16(device: Device, op: Op) -> float:
+    """The share of its dtype's peak that a matmul reaches, over that of a bf16 one of its shape."""
+    if op.dtype != "fp8":
+        return 1.0
+    k, model = float(op.attributes["k"]), device.matmul
+    return model.fp8 * k / (k + model.fp8_k0)
 
 
 def matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:

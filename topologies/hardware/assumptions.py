@@ -14,6 +14,7 @@ ASSUMED = {
     "device.vector_flops": "batched matmuls with unaligned rows run as other matmuls do",
     "device.matmul.forms": "1: matmuls of all forms are alike",
     "device.matmul.fp8": "1: fp8 reaches the share of its peak that bf16 reaches",
+    "device.matmul.fp8_k0": "0: fp8 gains as much in shallow matmuls as in deep ones",
     "device.attention.shape": "1: attention of all shapes runs at the rate of large ones",
     "device.efficiency_of": "memory_efficiency, for kernels of all kinds",
     "device.slowest": "1: the slowest of many devices is as fast as the mean",
@@ -27,7 +28,11 @@ ASSUMED = {
     "software.all_reduce": "a reduce_scatter and an all_gather, both as rings",
     "power": "unknown: no energy is predicted",
 }
-_IF = {"device.matmul.fp8": "device.peak_flops.fp8", "interconnect.background": "node.nics.count"}
+_IF = {
+    "device.matmul.fp8": "device.peak_flops.fp8",
+    "device.matmul.fp8_k0": "device.peak_flops.fp8",
+    "interconnect.background": "node.nics.count",
+}
 
 
 def assumed(given: Collection[str]) -> dict[str, str]:
