@@ -54,7 +54,8 @@ def _speaks(dialect: Mapping[str, Any], run: PublishedRun) -> bool:
     when = dialect["when"].items()
     framework = run.text("framework").lower()
     said = all(_says(run.text(column).lower(), words) for column, words in when)
-    return said and not any(word in framework for word in dialect.get("unless", ()))
+    timely = "before" not in dialect or "" < run.date < dialect["before"]
+    return said and timely and not any(word in framework for word in dialect.get("unless", ()))
 
 
 def _says(cell: str, words: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,17 @@ WORDS = {
     "flash_attention": ("yes", "no"),
     "sequence_parallel": ("yes", "no"),
 }
+# How a date is written, the surest first: of the run, of a release (23.03), of a preprint, a year.
+DATES = (
+    (
+        r"(?<!\d)(20\d\d)-(0[1-9]|1[0-2])(?!\d)",
+        ("notes", "table_or_figure", "provenance", "source"),
+    ),
+    (r"(?<!\d)(20\d\d)(0[1-9]|1[0-2])(?!\d)", ("table_or_figure", "provenance")),
+    (r"(?<![\d.])(2\d)\.(0[1-9]|1[0-2])(?![\d.])", ("provenance", "source")),
+    (r"(?<!\d)(2\d)(0[1-9]|1[0-2])\.\d{5}(?!\d)", ("source", "provenance")),
+    (r"\b(20\d\d)\b()", ("source", "provenance")),
+)
 
 
 class RunsError(SimgptError):
@@ -61,6 +73,18 @@ class PublishedRun:
     def real(self, column: str) -> float | None:
         """A cell that holds a number, or None where it is unknown."""
         return float(self.text(column)) if self.text(column) else None
+
+    @property
+    def date(self) -> str:
+        """When the software was that of the run, as `2023-03` or `2023`, empty where nothing says:
+        the date of the run or of the release, else that of the publication."""
+        for pattern, columns in DATES:
+            for column in columns:
+                found = re.search(pattern, self.text(column))
+                if found:
+                    year, month = found.groups()
+                    return f"20{year[-2:]}-{month}".rstrip("-")
+        return ""
 
     @property
     def stack(self) -> tuple[str, str, str]:
