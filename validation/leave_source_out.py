@@ -21,6 +21,7 @@ from validation.published.runs import PublishedRun
 SHARED = load_stack("other")  # a stack of which nothing is known but what stacks have in common
 ONE_OF = 3  # rows of which one chooses
 STEP = 0.01  # to which the pace is rounded
+ALL = "all sources"
 
 
 def is_chosen(name: str) -> bool:
@@ -54,9 +55,18 @@ def own_pace(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def shared_pace(of_sources: dict[str, float], without: str = "") -> float:
-    """The median over sources, but for one that is left out, rounded."""
+    """The median over sources, but for one that is left out, rounded; with no other source the
+    file's own."""
     others = [pace for source, pace in of_sources.items() if source != without]
+    if not others:
+        return float(SHARED.own_kernels["pace"])
     return round(statistics.median(others) / STEP) * STEP
+
+
+def chosen_paces(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """The pace that all sources choose together, and the one without each of them."""
+    paces = own_pace(outcomes)
+    return {ALL: shared_pace(paces)} | {source: shared_pace(paces, source) for source in paces}
 
 
 def leave_source_out(

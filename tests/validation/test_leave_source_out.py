@@ -6,7 +6,15 @@ import pytest
 
 import validation.leave_source_out
 from simulator.stacks import load_stack
-from validation.leave_source_out import SHARED, is_chosen, leave_source_out, own_pace, shared_pace
+from validation.leave_source_out import (
+    ALL,
+    SHARED,
+    chosen_paces,
+    is_chosen,
+    leave_source_out,
+    own_pace,
+    shared_pace,
+)
 from validation.published.comparison import Comparison
 from validation.published.outcome import PREDICTED, Outcome, held_out
 from validation.published.predicting import predict_runs
@@ -50,6 +58,7 @@ def test_the_shared_pace_is_the_median_of_the_sources_but_for_the_one_left_out()
     assert shared_pace(paces) == pytest.approx(0.85)
     assert shared_pace(paces, "A") == pytest.approx(0.90)
     assert shared_pace({"A": 0.80, "B": 0.884}, "A") == pytest.approx(0.88)
+    assert shared_pace({"A": 0.80}, "A") == PACE
 
 
 def test_a_source_that_is_left_out_is_predicted_with_what_the_others_choose(
@@ -70,3 +79,17 @@ def test_a_source_that_is_left_out_is_predicted_with_what_the_others_choose(
 def test_the_shared_constant_is_that_of_a_stack_of_which_nothing_is_known() -> None:
     assert SHARED.own_kernels["pace"] == PACE == 0.9
     assert "host" not in SHARED.own_kernels
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_pace_of_the_file_is_the_one_that_the_shipped_rows_choose() -> None:
+    rows = [run for run in read_runs() if is_chosen(run.id)]
+    chosen = chosen_paces(predict_runs(rows, lambda _: None))
+    assert chosen.pop(ALL) == pytest.approx(PACE)
+    assert max(abs(pace - PACE) for pace in chosen.values()) < 0.025
+
+
+def test_the_paces_that_are_printed_are_those_of_all_and_of_all_but_one() -> None:
+    rows = [outcome(CHOOSING[0], 12.0), outcome(CHOOSING[1], 10.0, source="B")]
+    assert chosen_paces(rows) == pytest.approx({ALL: 0.81, "A": PACE, "B": 0.72})

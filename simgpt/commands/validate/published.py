@@ -72,8 +72,11 @@ def command(
     text = "\n\n".join(part for part in parts if part)
     record = report.as_dict()
     if unseen:
+        from validation.leave_source_out import chosen_paces
+
         mean = fmean(left_out.values())
         record |= {"leave_source_out_mape": mean, "leave_source_out": left_out}
+        record["chosen_pace"] = chosen_paces(report.outcomes)
     options.answer(text, record, as_json=as_json, output=output)
 
 
@@ -91,13 +94,27 @@ def _compared(
 
 def _unseen(report: Comparison, left_out: dict[str, float]) -> str:
     """Each source's error beside that with the constants that the others give."""
-    seen = report.by("source")
+    seen, columns = report.by("source"), ["source", "ours", "constants of the other sources"]
     rows = [
         (name[:NAME], _percent(seen[name].mape), _percent(error))
         for name, error in left_out.items()
     ]
     rows.append(("mean", _percent(report.mean_of_sources()), _percent(fmean(left_out.values()))))
-    return tables.table(["source", "ours", "constants of the other sources"], rows)
+    return f"{tables.table(columns, rows)}\n\n{_paces(report)}"
+
+
+def _paces(report: Comparison) -> str:
+    """What the shared pace is chosen from, so that it can be held against the file's."""
+    from validation.leave_source_out import ALL, SHARED, chosen_paces
+
+    chosen = chosen_paces(report.outcomes)
+    without = [pace for source, pace in chosen.items() if source != ALL]
+    if not without:
+        return "no row of these chooses a pace"
+    return (
+        f"pace: {SHARED.own_kernels['pace']:g} in simulator/stacks/usual.toml; {len(without)} "
+        f"sources choose {chosen[ALL]:.2f}, {min(without):.2f} to {max(without):.2f} without one"
+    )
 
 
 def _commands(
