@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -71,12 +71,7 @@ def command(
     parts += [_unseen(report, left_out)] if unseen else []
     text = "\n\n".join(part for part in parts if part)
     record = report.as_dict()
-    if unseen:
-        from validation.leave_source_out import chosen_paces
-
-        mean = fmean(left_out.values())
-        record |= {"leave_source_out_mape": mean, "leave_source_out": left_out}
-        record["chosen_pace"] = chosen_paces(report.outcomes)
+    record |= _unseen_record(report, left_out) if unseen else {}
     options.answer(text, record, as_json=as_json, output=output)
 
 
@@ -101,6 +96,14 @@ def _unseen(report: Comparison, left_out: dict[str, float]) -> str:
     ]
     rows.append(("mean", _percent(report.mean_of_sources()), _percent(fmean(left_out.values()))))
     return f"{tables.table(columns, rows)}\n\n{_paces(report)}"
+
+
+def _unseen_record(report: Comparison, left_out: dict[str, float]) -> dict[str, Any]:
+    """What `_unseen` shows, for the JSON record."""
+    from validation.leave_source_out import chosen_paces
+
+    mean, paces = fmean(left_out.values()), chosen_paces(report.outcomes)
+    return {"leave_source_out_mape": mean, "leave_source_out": left_out, "chosen_pace": paces}
 
 
 def _paces(report: Comparison) -> str:
