@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from simgpt import tables
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
+from workload.plan_text import ALIASES, CONTEXT
 
 if TYPE_CHECKING:
     from simulator.economics import Cost, Training
@@ -126,13 +127,29 @@ def _headline(prediction: Prediction, job: Job | None) -> str:
     return "\n".join(
         [
             f"{gpt.name} on {tables.several(prediction.devices, 'device')} of {prediction.machine}",
-            tables.paragraph(f"plan {plan}", indent=" " * 5),
+            plan_lines(prediction),
             f"{batch}, {each}, {plan.precision}",
             *([tuned] if (tuned := tuned_forms(prediction)) else []),
             *([STAND_IN] if prediction.machine == "host" else []),
             *(tables.paragraph(line, indent=" " * 5) for line in _assumptions(job)),
         ]
     )
+
+
+def plan_lines(prediction: Prediction) -> str:
+    """The plan in our own words, and below it its sizes in the field's where the stack is another
+    framework: those that `--plan` takes, with `cp` apart from `dp`. A tensor in three dimensions
+    has no such words."""
+    from simulator.stacks import EXECUTOR
+
+    plan, stack = prediction.plan, prediction.stack
+    line = tables.paragraph(f"plan {plan}", indent=" " * 5)
+    if stack.name == EXECUTOR.name or plan.y * plan.z > 1:
+        return line
+    sizes = {word: getattr(plan, ALIASES[word]) for word in ("tp", "pp", "vpp")}
+    sizes |= {CONTEXT: stack.context, "dp": plan.data // stack.context}
+    said = [f"{k}={size}" for k, size in sizes.items() if size > 1 or k not in ("vpp", CONTEXT)]
+    return f"{line}\nthat is {', '.join(said)}"
 
 
 def _assumptions(job: Job | None) -> Iterator[str]:

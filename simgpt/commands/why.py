@@ -10,6 +10,7 @@ import click
 
 from simgpt import noise_options, options, tables
 from simgpt.commands.predict import comment, remedy_of
+from simgpt.commands.prediction_text import plan_lines
 from simgpt.invocation import asked
 from simgpt.progress import Ticker
 from simgpt.step_options import StepQuestion, asked_as_predict, question_of
@@ -91,7 +92,7 @@ def describe(found: Why, remedy: str = "") -> str:
     return "\n\n".join(
         [
             *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
-            f"{head}\n{tables.paragraph(f'plan {prediction.plan}', indent=' ' * 5)}",
+            f"{head}\n{plan_lines(prediction)}",
             tables.paragraph(f"8 of 10 such steps: {span}, {within.words}", indent="  "),
             tables.paragraph(found.sentence),
             _shares(found),
