@@ -22,6 +22,11 @@ LEAST = 0.0005  # of a step: shares and elasticities below are left out of the t
 PLANS = 8
 NUMBERS = 10  # of an error budget
 COLUMN = 34  # characters of the tables' first column
+BESIDE_THE_RANGE = (
+    "(the range above is what published runs took over their predictions, whatever the reason, and "
+    "is the one to quote; this budget is what the machine's numbers alone may change, by how sure "
+    "each is said to be: the two do not add up, and either may be the wider)"
+)
 
 
 @click.command("why")
@@ -168,7 +173,7 @@ def _budget(found: Why) -> str:
     rows.append(("root of the sum of squares", "", "", tables.percent(budget.total)))
     title = "what the answer's error may come from"
     columns = [title, "value", "confidence, error", "of the step"]
-    return tables.table(columns, rows, first=COLUMN)
+    return f"{tables.table(columns, rows, first=COLUMN)}\n{tables.paragraph(BESIDE_THE_RANGE)}"
 
 
 def _better(found: Why) -> str:
