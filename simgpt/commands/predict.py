@@ -15,6 +15,7 @@ from simgpt.commands.prediction_text import describe, describe_training
 from simgpt.invocation import asked
 
 if TYPE_CHECKING:
+    from simgpt.step_options import StepQuestion
     from simulator.predict import Prediction
     from topologies.machine import Machine
     from topologies.placement import Placement
@@ -107,7 +108,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         timeline=trace is not None, tabled=how["compute"] == "profile", **costs
     )
     reach = reach_of(prediction, built, placed)
-    remedy = remedy_of(prediction)
+    remedy = remedy_of(prediction, None if costs else question)
     record = _record(prediction, remedy, {"software": built.variant, "engine": engine_name()})
     noise = noise_options.answered(how, prediction, built, placed, costs)
     record |= asked(model, machine, how, prediction.stack, axes=reach) | noise.record
@@ -127,9 +128,13 @@ def _record(prediction: Prediction, remedy: str, about: dict[str, str]) -> dict[
     return prediction.as_dict() | {key: text or None for key, text in found.items()}
 
 
-def remedy_of(prediction: Prediction) -> str:
-    """By how much a plan does not fit and what to change about it; nothing of one that fits."""
-    return "" if prediction.memory.fits else what_fits(prediction)
+def remedy_of(prediction: Prediction, question: StepQuestion | None) -> str:
+    """By how much a plan does not fit and what to change about it; nothing of one that fits. With
+    the question, the changes stand in the order of the predicted steps; measured times of ops are
+    those of the one plan, and so go without."""
+    if prediction.memory.fits:
+        return ""
+    return what_fits(prediction, None if question is None else question.step_s)
 
 
 def comment(prediction: Prediction, remedy: str) -> None:

@@ -68,7 +68,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         found = why(prediction, question.machine, question.placement, ticker, pure=pure)
     importance, fields = _importance(question, how["plan_importance"])
     drawn = noise_options.answered(how, prediction, question.machine, question.placement, {})
-    remedy = remedy_of(prediction)
+    remedy = remedy_of(prediction, question)
     record = {
         **prediction.as_dict(),
         "remedy": remedy or None,
