@@ -106,7 +106,7 @@ def _note_unused(settings: tuple[str, ...], stack: Stack, machine: Machine) -> N
 
 
 def question_of(
-    model: str, machine: str, how: dict[str, Any], *, tells: bool = True
+    model: str, machine: str, how: Mapping[str, Any], *, tells: bool = True
 ) -> StepQuestion:
     """What those arguments and options ask; `tells` has notes said on stderr."""
     from simulator.stacks import load_stack

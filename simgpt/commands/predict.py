@@ -94,18 +94,30 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     A plan that does not fit into memory is answered in full, and then ends with status 3.
     """
-    from simgpt.step_options import question_of
-    from simulator.engine.engines import engine_name, using
-
     if how["swept"]:
         return _sweep(model, machine, as_json=as_json, output=output, how=how)
     options.check_apart(output, how["trace"])
-    question, trace = question_of(model, machine, how), how["trace"]
+    text, record, prediction = answered(model, machine, how)
+    options.answer(text, record, as_json=as_json, output=output)
+    if how["trace"] is not None:
+        write_trace(prediction, how["trace"])
+    comment(prediction, record["remedy"] or "")
+
+
+def answered(
+    model: str, machine: str, how: Mapping[str, Any]
+) -> tuple[str, dict[str, Any], Prediction]:
+    """The answer to the arguments and options of `simgpt predict`: its text, its JSON record and
+    the prediction. It needs click's context, in which the engine that was asked for serves."""
+    from simgpt.step_options import question_of
+    from simulator.engine.engines import engine_name, using
+
+    question = question_of(model, machine, how)
     job, built, placed = question.job, question.machine, question.placement
     costs = costs_of(how["compute"], job.gpt, job.plan)
     click.get_current_context().with_resource(using(how["engine"]))
     prediction = question.predicted(
-        timeline=trace is not None, tabled=how["compute"] == "profile", **costs
+        timeline=how["trace"] is not None, tabled=how["compute"] == "profile", **costs
     )
     reach = reach_of(prediction, built, placed)
     remedy = remedy_of(prediction, None if costs else question)
@@ -116,10 +128,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if how["tokens"] is not None:
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
         record, text = {**record, "training": run.as_dict()}, f"{text}\n\n{describe_training(run)}"
-    options.answer(text, record, as_json=as_json, output=output)
-    if trace is not None:
-        write_trace(prediction, trace)
-    comment(prediction, remedy)
+    return text, record, prediction
 
 
 def _record(prediction: Prediction, remedy: str, about: dict[str, str]) -> dict[str, Any]:
