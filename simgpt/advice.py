@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from workload.plan import Plan
 
 Change = dict[str, Any]
+StepTime = Callable[["Plan"], float]  # in seconds
 
 
 def does_not_fit(prediction: Prediction) -> str:
@@ -26,28 +28,40 @@ def does_not_fit(prediction: Prediction) -> str:
     return f"does not fit by {tables.gib(memory.peak_bytes - memory.capacity_bytes)} per device"
 
 
-def what_fits(prediction: Prediction) -> str:
+def what_fits(prediction: Prediction, step_s: StepTime | None = None) -> str:
     """The same, and which change of the plan is enough, or else which are together; with plain
-    matmul forms, as the memory of tuned ones follows from times."""
+    matmul forms, as the memory of tuned ones follows from times. With `step_s`, the seconds that a
+    plan's step takes, each change is said with its step's time, the fastest first."""
     plain = {} if prediction.plan.matmul_forms == "plain" else {"matmul_forms": "plain"}
     fits = partial(_fits, prediction)
     levers = [
         [change | plain for change in lever] for lever in _levers(prediction.gpt, prediction.plan)
     ]
-    enough = []
-    for lever in levers:
-        if fits(lever[-1]):
-            enough.append(_words(lever[bisect_left(lever, True, key=fits)]))
+    enough = [lever[bisect_left(lever, True, key=fits)] for lever in levers if fits(lever[-1])]
     if enough:
-        return f"{does_not_fit(prediction)}; it fits with {', or '.join(enough)}"
+        ranked = ", or ".join(_ranked(prediction, enough, step_s))
+        return f"{does_not_fit(prediction)}; it fits with {ranked}"
     same_grid = [lever[-1] for lever in levers if "z" not in lever[-1]]
     every = {key: value for change in same_grid for key, value in change.items()}
     if fits(every):
-        return f"{does_not_fit(prediction)}; it fits with {_words(every)} together"
+        (together,) = _ranked(prediction, [every], step_s, " together")
+        return f"{does_not_fit(prediction)}; it fits with {together}"
     return (
         f"{does_not_fit(prediction)}, and no recomputation, sharding or smaller micro-batch is "
         "enough; take more devices, or let `simgpt search` split the model another way"
     )
+
+
+def _ranked(
+    prediction: Prediction, changes: Sequence[Change], step_s: StepTime | None, end: str = ""
+) -> list[str]:
+    """The changes in words, each with the time of its step, the fastest first; in their order and
+    without a time where `step_s` is not known."""
+    if step_s is None:
+        return [f"{_words(change)}{end}" for change in changes]
+    timed = [(step_s(replace(prediction.plan, **change)), change) for change in changes]
+    timed.sort(key=lambda each: each[0])
+    return [f"{_words(change)}{end} ({tables.seconds(time_s)} a step)" for time_s, change in timed]
 
 
 def starved(plan: Plan) -> str:

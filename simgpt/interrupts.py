@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -30,6 +31,7 @@ class Patience:
         self.over: signal.Signals | None = None
         self._heeded = False
         self._before: dict[signal.Signals, Any] = {}
+        self._limit_s, self._ends = limit_s, math.inf
         self._timer = threading.Timer(min(limit_s, threading.TIMEOUT_MAX), self._time_is_up)
         self._timer.daemon = True
 
@@ -37,6 +39,11 @@ class Patience:
     def status(self) -> int:
         """The exit status of a command that has no answer yet; 0 if nobody ended it."""
         return 0 if self.over in (None, TIME) else 128 + int(self.over or 0)
+
+    @property
+    def left_s(self) -> float:
+        """The seconds until the time is over; infinite without a limit."""
+        return max(self._ends - time.monotonic(), 0.0)
 
     def __enter__(self) -> Patience:
         """Heed signals, which only the main thread hears of; in another one the time alone counts,
@@ -46,6 +53,7 @@ class Patience:
             if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                 continue  # as nohup leaves it
             self._before[number] = signal.signal(number, self._end)
+        self._ends = time.monotonic() + self._limit_s
         self._timer.start()
         return self
 

@@ -81,7 +81,11 @@ class Searches:
         try:
             with Ticker() as progress, self.patience.heeded():
                 for state in states if self.patience.over is None else ():
-                    progress(moment(state, self.objective))
+                    progress(
+                        moment(state, self.objective),
+                        share=state.bounded,
+                        at_most_s=self.patience.left_s,
+                    )
                     if self.patience.over is not None or self._is_good(state):
                         break
         except SearchError as error:

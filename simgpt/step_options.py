@@ -77,6 +77,13 @@ class StepQuestion:
             op_seconds=op_seconds,
         )
 
+    def step_s(self, plan: Plan) -> float:
+        """The seconds that a step takes under another plan for the same devices."""
+        from simulator.predict import predict
+
+        where, stack = self.placement, self.job.stack
+        return predict(self.gpt, plan, self.machine, placement=where, stack=stack).step_s
+
 
 def asked_as_predict(command: click.Command) -> click.Command:
     """Give a command the arguments and options by which `simgpt predict` is told of a step, after
@@ -99,7 +106,7 @@ def _note_unused(settings: tuple[str, ...], stack: Stack, machine: Machine) -> N
 
 
 def question_of(
-    model: str, machine: str, how: dict[str, Any], *, tells: bool = True
+    model: str, machine: str, how: Mapping[str, Any], *, tells: bool = True
 ) -> StepQuestion:
     """What those arguments and options ask; `tells` has notes said on stderr."""
     from simulator.stacks import load_stack

@@ -13,6 +13,7 @@ from topologies.machine import Machine
 class Training:
     """What it takes to train on `tokens` tokens, in `steps` whole steps without a break.
 
+    Energies are None where no file says the power; `devices_energy_j` is of the devices alone.
     Not modelled: checkpoints, failures, restarts, queues and evaluation.
     """
 
@@ -21,15 +22,17 @@ class Training:
     time_s: float
     node_s: float
     energy_j: float | None
+    devices_energy_j: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The run's cost as it stands in JSON."""
+        """The run's cost as it stands in JSON; the devices' energy only where it is known."""
         return {
             "tokens": self.tokens,
             "steps": self.steps,
             "time_s": self.time_s,
             "node_s": self.node_s,
             "energy_j": self.energy_j,
+            **_known("devices_energy_j", self.devices_energy_j),
         }
 
 
@@ -37,13 +40,15 @@ class Training:
 class Cost:
     """One step's cost: whole `nodes` are charged for `step_s`; without facts on power, no energy.
 
-    `busy` is the share of the step in which a device computes.
+    `busy` is the share of the step in which a device computes. `devices_energy_j_per_step` is what
+    the plan's devices draw of the energy, which is known where only the nodes' power is not.
     """
 
     nodes: int
     step_s: float
     busy: float
     energy_j_per_step: float | None
+    devices_energy_j_per_step: float | None = None
 
     @property
     def node_s_per_step(self) -> float:
@@ -58,21 +63,23 @@ class Cost:
     def training(self, tokens: float, tokens_per_step: int) -> Training:
         """The cost of training on that many tokens."""
         steps = math.ceil(tokens / tokens_per_step)
-        energy = self.energy_j_per_step
+        energy, of_devices = self.energy_j_per_step, self.devices_energy_j_per_step
         return Training(
             tokens=tokens,
             steps=steps,
             time_s=steps * self.step_s,
             node_s=steps * self.node_s_per_step,
             energy_j=None if energy is None else steps * energy,
+            devices_energy_j=None if of_devices is None else steps * of_devices,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The cost as it stands in JSON."""
+        """The cost as it stands in JSON; the devices' energy only where it is known."""
         return {
             "nodes": self.nodes,
             "node_s_per_step": self.node_s_per_step,
             "energy_j_per_step": self.energy_j_per_step,
+            **_known("devices_energy_j_per_step", self.devices_energy_j_per_step),
             "power_w": self.power_w,
             "busy": self.busy,
         }
@@ -81,12 +88,24 @@ class Cost:
 def cost_of(machine: Machine, devices: int, *, step_s: float, busy_s: float) -> Cost:
     """The cost of a step of `step_s` on `devices` that compute for `busy_s` of it.
 
-    Energy is step_s times what the job's nodes and its share of the switches draw.
+    Energy is step_s times what the job's nodes and its share of the switches draw; that of the
+    devices alone, times what they draw, with no heed to the most that a node draws.
     """
     nodes = math.ceil(devices / machine.devices_per_node)
     busy = busy_s / step_s
     drawn = power_w(machine, nodes, devices * busy)
-    return Cost(nodes, step_s, busy, None if drawn is None else step_s * drawn)
+    of_devices = devices_power_w(machine, devices, devices * busy)
+    return Cost(
+        nodes=nodes,
+        step_s=step_s,
+        busy=busy,
+        energy_j_per_step=None if drawn is None else step_s * drawn,
+        devices_energy_j_per_step=None if of_devices is None else step_s * of_devices,
+    )
+
+
+def _known(key: str, value: float | None) -> dict[str, float]:
+    return {} if value is None else {key: value}
 
 
 def power_w(machine: Machine, nodes: int, busy_devices: float) -> float | None:
@@ -106,3 +125,14 @@ def power_w(machine: Machine, nodes: int, busy_devices: float) -> float | None:
     drawn = nodes * node.node_idle_w + busy_devices * (device.max_w - device.idle_w)
     switches = nodes * machine.interconnect.switches / machine.nodes
     return min(drawn, nodes * node.node_max_w) + switches * node.switch_w
+
+
+def devices_power_w(machine: Machine, devices: int, busy_devices: float) -> float | None:
+    """What `devices` draw of which `busy_devices` compute, in watts; None where no file says it.
+
+    P = n idle + d (max - idle), with n devices and d busy ones: the devices' part of `power_w`.
+    """
+    each = machine.device.power
+    if each is None:
+        return None
+    return devices * each.idle_w + busy_devices * (each.max_w - each.idle_w)

@@ -13,6 +13,7 @@ import pytest
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.study import read_study
 from simgpt.studies.sweep_rows import sweep
+from simulator.explain.error_budget import ERRORS
 from simulator.predict import predict
 from topologies.files.reading import shipped_toml
 from topologies.machine_files import load_machine
@@ -124,3 +125,10 @@ def test_the_tour_of_the_code_is_read_in_ten_minutes() -> None:
     assert len(files) >= 8
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
     assert lines <= 1500
+
+
+def test_the_page_on_reasons_has_the_errors_that_a_confidence_stands_for() -> None:
+    text = (DOCS / "why-and-reports.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)`[^|]*\|[^|]*\| (\d+) % \| (\d+) % \|$", text, re.MULTILINE)
+    said = {level: (int(rate) / 100, int(duration) / 100) for level, rate, duration in rows}
+    assert said == ERRORS

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,13 +48,14 @@ FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "nemo", 
     metavar="NAME=VALUE",
     help="A variable that a script takes from its surroundings.",
 )
+@click.option("--predict", "predicts", is_flag=True, help="Run that command too; needs -m.")
 @click.option("-v", "--verbose", is_flag=True, help="List what does not matter, too.")
 @options.answer_options
 def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
     """Say which step another framework's files ask for, and the command that predicts it.
 
     \b
-    simgpt import pretrain_gpt.sh -m frontier
+    simgpt import pretrain_gpt.sh -m frontier --predict
     simgpt import model_config.yaml --from megatron -n 8 --json
     simgpt import ds_config.json --model llama-3.1-8b -n 64
 
@@ -61,8 +64,9 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
     does not carry over is listed, with what it assumes instead.
     """
     from simgpt.frameworks.importing import imported
-    from simgpt.frameworks.reading import FrameworkError
 
+    if how["predicts"] and machine is None:
+        raise click.UsageError("--predict needs the machine: give -m")
     question = imported(
         files,
         how["framework"],
@@ -74,7 +78,37 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
     )
     text = describe(question, machine, verbose=how["verbose"])
     answer = record(question, machine) | ran()
+    comment = None
+    if how["predicts"] and _can_run(question):
+        more, answer["prediction"], comment = _predicted(question, machine)
+        text = f"{text}\n\n{more}"
     options.answer(text, answer, as_json=how["as_json"], output=how["output"])
+    _check(question)
+    if comment is not None:
+        comment()
+
+
+def _predicted(
+    question: Question, machine: str | None
+) -> tuple[str, dict[str, Any], Callable[[], None]]:
+    """The answer of the command that asks the question, in text and JSON, and what is said after
+    it, which ends with status 3 where the plan does not fit."""
+    from simgpt.commands import predict
+
+    for known, option in ((question.model, "--model"), (question.devices, "-n")):
+        if known is None:
+            raise click.UsageError(f"--predict: the files do not say it all; give {option}")
+    words = shlex.split(question.command(machine))[2:]
+    with predict.command.make_context("predict", words) as context:
+        how = dict(context.params)
+        text, record, found = predict.answered(how.pop("model"), how.pop("machine"), how)
+    return text, record, partial(predict.comment, found, record["remedy"] or "")
+
+
+def _check(question: Question) -> None:
+    """Refuse, with the answer said, a question that cannot be asked."""
+    from simgpt.frameworks.reading import FrameworkError
+
     if question.refused:
         first, more = question.refused[0], len(question.refused) - 1
         others = f" (and {tables.several(more, 'other setting')})" if more else ""

@@ -15,6 +15,7 @@ from simgpt.commands.prediction_text import describe, describe_training
 from simgpt.invocation import asked
 
 if TYPE_CHECKING:
+    from simgpt.step_options import StepQuestion
     from simulator.predict import Prediction
     from topologies.machine import Machine
     from topologies.placement import Placement
@@ -93,21 +94,33 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     A plan that does not fit into memory is answered in full, and then ends with status 3.
     """
-    from simgpt.step_options import question_of
-    from simulator.engine.engines import engine_name, using
-
     if how["swept"]:
         return _sweep(model, machine, as_json=as_json, output=output, how=how)
     options.check_apart(output, how["trace"])
-    question, trace = question_of(model, machine, how), how["trace"]
+    text, record, prediction = answered(model, machine, how)
+    options.answer(text, record, as_json=as_json, output=output)
+    if how["trace"] is not None:
+        write_trace(prediction, how["trace"])
+    comment(prediction, record["remedy"] or "")
+
+
+def answered(
+    model: str, machine: str, how: Mapping[str, Any]
+) -> tuple[str, dict[str, Any], Prediction]:
+    """The answer to the arguments and options of `simgpt predict`: its text, its JSON record and
+    the prediction. It needs click's context, in which the engine that was asked for serves."""
+    from simgpt.step_options import question_of
+    from simulator.engine.engines import engine_name, using
+
+    question = question_of(model, machine, how)
     job, built, placed = question.job, question.machine, question.placement
     costs = costs_of(how["compute"], job.gpt, job.plan)
     click.get_current_context().with_resource(using(how["engine"]))
     prediction = question.predicted(
-        timeline=trace is not None, tabled=how["compute"] == "profile", **costs
+        timeline=how["trace"] is not None, tabled=how["compute"] == "profile", **costs
     )
     reach = reach_of(prediction, built, placed)
-    remedy = remedy_of(prediction)
+    remedy = remedy_of(prediction, None if costs else question)
     record = _record(prediction, remedy, {"software": built.variant, "engine": engine_name()})
     noise = noise_options.answered(how, prediction, built, placed, costs)
     record |= asked(model, machine, how, prediction.stack, axes=reach) | noise.record
@@ -115,10 +128,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if how["tokens"] is not None:
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
         record, text = {**record, "training": run.as_dict()}, f"{text}\n\n{describe_training(run)}"
-    options.answer(text, record, as_json=as_json, output=output)
-    if trace is not None:
-        write_trace(prediction, trace)
-    comment(prediction, remedy)
+    return text, record, prediction
 
 
 def _record(prediction: Prediction, remedy: str, about: dict[str, str]) -> dict[str, Any]:
@@ -127,9 +137,13 @@ def _record(prediction: Prediction, remedy: str, about: dict[str, str]) -> dict[
     return prediction.as_dict() | {key: text or None for key, text in found.items()}
 
 
-def remedy_of(prediction: Prediction) -> str:
-    """By how much a plan does not fit and what to change about it; nothing of one that fits."""
-    return "" if prediction.memory.fits else what_fits(prediction)
+def remedy_of(prediction: Prediction, question: StepQuestion | None) -> str:
+    """By how much a plan does not fit and what to change about it; nothing of one that fits. With
+    the question, the changes stand in the order of the predicted steps; measured times of ops are
+    those of the one plan, and so go without."""
+    if prediction.memory.fits:
+        return ""
+    return what_fits(prediction, None if question is None else question.step_s)
 
 
 def comment(prediction: Prediction, remedy: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from simgpt import tables
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
+from workload.plan_text import ALIASES, CONTEXT
 
 if TYPE_CHECKING:
     from simulator.economics import Cost, Training
@@ -18,6 +19,7 @@ PARTS = {
     "pipe": "waiting for other stages",
 }
 NO_POWER = "not known: the machine's file says nothing of power"
+OF_DEVICES = "of the devices alone, the nodes' not known"
 STAND_IN = "host is a stand-in, of which nothing was measured: simgpt calibrate measures yours"
 LABELS = 30  # characters of the tables' first column
 
@@ -94,14 +96,21 @@ def cost_facts(cost: Cost) -> list[tuple[str, str]]:
     charged = f"{tables.hours(cost.node_s_per_step)} on {tables.several(cost.nodes, 'node')}"
     nodes = ("node-hours per step", charged)
     if cost.energy_j_per_step is None or cost.power_w is None:
-        return [nodes, ("energy per step", NO_POWER)]
+        known = _of_devices(cost.devices_energy_j_per_step, format_energy)
+        return [nodes, ("energy per step", known)]
     drawn = f"{format_energy(cost.energy_j_per_step)} at {format_quantity(cost.power_w, 'W')}"
     return [nodes, ("energy per step", drawn)]
 
 
+def _of_devices(joules: float | None, words: Callable[[float], str]) -> str:
+    """What is known of an energy of which the nodes' part is not."""
+    return NO_POWER if joules is None else f"{words(joules)} {OF_DEVICES}"
+
+
 def describe_training(run: Training) -> str:
     """What a training run takes, as a person reads it."""
-    energy = NO_POWER if run.energy_j is None else _megawatt_hours(run.energy_j)
+    of_devices = _of_devices(run.devices_energy_j, _megawatt_hours)
+    energy = of_devices if run.energy_j is None else _megawatt_hours(run.energy_j)
     is_short = run.time_s < 864
     time = tables.seconds(run.time_s) if is_short else f"{tables.amount(run.time_s / 86_400)} days"
     facts = [
@@ -126,13 +135,29 @@ def _headline(prediction: Prediction, job: Job | None) -> str:
     return "\n".join(
         [
             f"{gpt.name} on {tables.several(prediction.devices, 'device')} of {prediction.machine}",
-            tables.paragraph(f"plan {plan}", indent=" " * 5),
+            plan_lines(prediction),
             f"{batch}, {each}, {plan.precision}",
             *([tuned] if (tuned := tuned_forms(prediction)) else []),
             *([STAND_IN] if prediction.machine == "host" else []),
             *(tables.paragraph(line, indent=" " * 5) for line in _assumptions(job)),
         ]
     )
+
+
+def plan_lines(prediction: Prediction) -> str:
+    """The plan in our own words, and below it its sizes in the field's where the stack is another
+    framework: those that `--plan` takes, with `cp` apart from `dp`. A tensor in three dimensions
+    has no such words."""
+    from simulator.stacks import EXECUTOR
+
+    plan, stack = prediction.plan, prediction.stack
+    line = tables.paragraph(f"plan {plan}", indent=" " * 5)
+    if stack.name == EXECUTOR.name or plan.y * plan.z > 1:
+        return line
+    sizes = {word: getattr(plan, ALIASES[word]) for word in ("tp", "pp", "vpp")}
+    sizes |= {CONTEXT: stack.context, "dp": plan.data // stack.context}
+    said = [f"{k}={size}" for k, size in sizes.items() if size > 1 or k not in ("vpp", CONTEXT)]
+    return f"{line}\nthat is {', '.join(said)}"
 
 
 def _assumptions(job: Job | None) -> Iterator[str]:

@@ -76,7 +76,7 @@ def command(study: Path, output: Path | None, as_json: bool, **how: Any) -> None
     folder = Path(f"{study.stem}-results") if output is None else output
     with Ticker() as ticker:
         words = f"sweeping {given.title}"
-        ticker(words, done=0, of=len(given))
+        ticker(words)
         sweep_into(
             folder, given, inputs, workers, lambda done: ticker(words, done=done, of=len(given))
         )

@@ -10,6 +10,7 @@ import click
 
 from simgpt import noise_options, options, tables
 from simgpt.commands.predict import comment, remedy_of
+from simgpt.commands.prediction_text import plan_lines
 from simgpt.invocation import asked
 from simgpt.progress import Ticker
 from simgpt.step_options import StepQuestion, asked_as_predict, question_of
@@ -21,6 +22,11 @@ LEAST = 0.0005  # of a step: shares and elasticities below are left out of the t
 PLANS = 8
 NUMBERS = 10  # of an error budget
 COLUMN = 34  # characters of the tables' first column
+BESIDE_THE_RANGE = (
+    "(the range above is what published runs took over their predictions, whatever the reason, and "
+    "is the one to quote; this budget is what the machine's numbers alone may change, by how sure "
+    "each is said to be: the two do not add up, and either may be the wider)"
+)
 
 
 @click.command("why")
@@ -62,7 +68,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         found = why(prediction, question.machine, question.placement, ticker, pure=pure)
     importance, fields = _importance(question, how["plan_importance"])
     drawn = noise_options.answered(how, prediction, question.machine, question.placement, {})
-    remedy = remedy_of(prediction)
+    remedy = remedy_of(prediction, question)
     record = {
         **prediction.as_dict(),
         "remedy": remedy or None,
@@ -91,7 +97,7 @@ def describe(found: Why, remedy: str = "") -> str:
     return "\n\n".join(
         [
             *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
-            f"{head}\n{tables.paragraph(f'plan {prediction.plan}', indent=' ' * 5)}",
+            f"{head}\n{plan_lines(prediction)}",
             tables.paragraph(f"8 of 10 such steps: {span}, {within.words}", indent="  "),
             tables.paragraph(found.sentence),
             _shares(found),
@@ -167,7 +173,7 @@ def _budget(found: Why) -> str:
     rows.append(("root of the sum of squares", "", "", tables.percent(budget.total)))
     title = "what the answer's error may come from"
     columns = [title, "value", "confidence, error", "of the step"]
-    return tables.table(columns, rows, first=COLUMN)
+    return f"{tables.table(columns, rows, first=COLUMN)}\n{tables.paragraph(BESIDE_THE_RANGE)}"
 
 
 def _better(found: Why) -> str:

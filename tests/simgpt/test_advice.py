@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from simgpt import tables
 from simgpt.advice import starved, what_fits
 from simulator.predict import Prediction, predict
 from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import EXECUTOR, load_stack
 from simulator.stacks.job import job_of
+from tests.simgpt.face import simgpt
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.plan import Plan
 from workload.plan_text import parse_plan
+
+ASKED = ("gpt-40b", "-m", "perlmutter", "-n", "1024", "--batch", "1024")
 
 
 def predicted(text: str, devices: int = 1024, model: str = "gpt-40b") -> Prediction:
@@ -48,6 +53,53 @@ def test_what_is_named_is_enough_and_the_mildest_of_its_kind(text: str, advice: 
         fitting = predict(prediction.gpt, plan, load_machine("perlmutter"))
         assert fitting.memory.fits
         assert fitting.memory.peak_bytes == plan_bytes(prediction.gpt, plan)
+
+
+@pytest.mark.parametrize(
+    ("text", "stack", "changes"),
+    [
+        ("x=4,z=8,data=rest", "simgpt", ["recompute=full:32", "micro_batch=1"]),
+        ("data=rest", "simgpt", ["z=64,data=16", "zero=3"]),  # levers have the other order
+        ("x=4,z=4,data=rest", "simgpt", ["recompute=full,micro_batch=1,zero=3 together"]),
+        ("x=4,z=8,data=rest,recompute=none", "axonn", ["recompute=full:32", "micro_batch=1"]),
+    ],
+)
+def test_what_is_enough_is_ranked_by_the_step_that_it_is_predicted_to_take(
+    text: str, stack: str, changes: list[str]
+) -> None:
+    asked = (*ASKED, "--stack", stack)
+    said = simgpt("predict", *asked, "--plan", text).err
+    found = said.rpartition("it fits with ")[2].strip().split(", or ")
+    assert [each.partition(" (")[0] for each in found] == changes
+    times_s = [step_s_of(asked, text, change.removesuffix(" together")) for change in changes]
+    assert times_s == sorted(times_s)
+    ends = [each.rpartition(" (")[2] for each in found]
+    assert ends == [f"{tables.seconds(each)} a step)" for each in times_s]
+
+
+def step_s_of(asked: tuple[str, ...], text: str, change: str) -> float:
+    """The step of a plan in which the words of a change stand in for earlier ones."""
+    words = dict(each.split("=") for each in f"{text},{change}".split(","))
+    plan = ",".join(f"{key}={value}" for key, value in words.items())
+    return float(json.loads(simgpt("predict", *asked, "--plan", plan, "--json").out)["step_s"])
+
+
+def test_the_time_alone_decides() -> None:
+    """Times that are made up, by which the smaller micro-batch is faster."""
+    prediction = predicted("x=4,z=8,data=rest")
+    size = prediction.plan.micro_batch
+    said = what_fits(prediction, lambda plan: 3.0 * plan.micro_batch)
+    assert said.endswith(
+        f"with micro_batch=1 (3.00 s a step), or recompute=full:32 ({3.0 * size:#.3g} s a step)"
+    )
+
+
+@pytest.mark.parametrize("command", ["why", "sbatch"])
+def test_other_commands_say_the_same_times(command: str) -> None:
+    words = (*ASKED, "--plan", "data=rest")
+    remedy = simgpt("predict", *words).err.strip()
+    assert remedy.endswith(" a step)")
+    assert simgpt(command, *words).err.strip().endswith(remedy)
 
 
 def test_where_nothing_is_enough_it_says_so() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.simgpt.face import simgpt
+from topologies.files.units import format_energy
 from topologies.machine import machine_to_dict
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
@@ -74,6 +75,29 @@ def test_tuned_matmul_forms_and_what_they_save_stand_in_text_and_json() -> None:
     assert none in simgpt(*words[:-2]).out
 
 
+@pytest.mark.parametrize(
+    ("plan", "stack", "words"),
+    [
+        ("tp=2,pp=2,dp=rest", "megatron-core", "tp=2, pp=2, dp=4"),
+        ("tp=2,pp=2,vpp=2,cp=2,dp=rest", "megatron-core", "tp=2, pp=2, vpp=2, cp=2, dp=2"),
+        ("dp=rest", "fsdp", "tp=1, pp=1, dp=16"),
+        ("tp=2,dp=rest", "simgpt", ""),
+        ("x=2,z=2,dp=rest", "axonn", ""),
+    ],
+)
+def test_the_sizes_of_another_framework_s_plan_stand_in_the_words_that_ask_for_it(
+    plan: str, stack: str, words: str
+) -> None:
+    where = ("gpt-5b", "-m", "frontier", "-n", "16", "--batch", "64", "--stack", stack)
+    text = simgpt("predict", *where, "--plan", f"{plan},mbs=1").out
+    said = [line for line in text.splitlines() if line.startswith("that is ")]
+    assert said == ([f"that is {words}"] if words else [])
+    if words:
+        again = ("--plan", f"{words.replace(' ', '')},mbs=1")
+        assert simgpt("predict", *where, *again).out == text
+        assert f"\nthat is {words}\n" in simgpt("why", *where, *again).out
+
+
 def test_the_breakdown_sums_to_the_step() -> None:
     record = predicted(*WORDS)
     assert sum(record["breakdown_s"].values()) == pytest.approx(record["step_s"], rel=1e-9)
@@ -89,16 +113,37 @@ def test_training_on_tokens_takes_so_many_steps_of_the_same_cost() -> None:
     assert "\n3.00 M tokens\n" in simgpt(*WORDS, "--tokens", "3e6").out
 
 
-def test_a_machine_without_power_says_so(tmp_path: Path) -> None:
+def silent_on(tmp_path: Path, *keys: str) -> str:
+    """The host's file without its facts on some power."""
     machine = load_machine("host")
-    facts = tuple(fact for fact in machine.entries if not fact.key.startswith("power."))
+    facts = tuple(fact for fact in machine.entries if not fact.key.startswith(keys))
     path = tmp_path / "silent.json"
-    silent = machine_to_dict(replace(machine, entries=facts))
-    path.write_text(json.dumps(silent), encoding="utf-8")
-    words = ("predict", "tiny-1m", "-m", str(path), "--plan", "data=2,precision=fp32")
+    path.write_text(json.dumps(machine_to_dict(replace(machine, entries=facts))), encoding="utf-8")
+    return str(path)
+
+
+def test_a_machine_without_power_says_so(tmp_path: Path) -> None:
+    path = silent_on(tmp_path, "power.", "device.power.")
+    words = ("predict", "tiny-1m", "-m", path, "--plan", "data=2,precision=fp32")
     said = simgpt(*words, "--tokens", "3M").out
     assert said.count("not known: the machine's file says nothing of power") == 2
     assert predicted(*words)["cost"]["energy_j_per_step"] is None
+
+
+def test_where_the_nodes_power_is_not_known_the_devices_energy_is_said_as_that(
+    tmp_path: Path,
+) -> None:
+    words = ("--plan", "data=2,precision=fp32", "--tokens", "3M")
+    said = predicted("predict", "tiny-1m", "-m", silent_on(tmp_path, "power."), *words)
+    cost, each = said["cost"], load_machine("host").device.power
+    assert each is not None
+    drawn = 2 * (each.idle_w + cost["busy"] * (each.max_w - each.idle_w))
+    assert cost["devices_energy_j_per_step"] == pytest.approx(said["step_s"] * drawn)
+    assert (cost["energy_j_per_step"], said["training"]["energy_j"]) == (None, None)
+    text = simgpt("predict", "tiny-1m", "-m", silent_on(tmp_path, "power."), *words).out
+    joules = format_energy(cost["devices_energy_j_per_step"])
+    assert f" {joules} of the devices alone, the nodes' not known\n" in text
+    assert text.count("of the devices alone, the nodes' not known") == 2
 
 
 def test_an_output_file_holds_the_answer_and_stdout_nothing(tmp_path: Path) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simgpt.progress import EVERY_S, Ticker
+from tests.simgpt.face import simgpt
 
 PATIENCE_S = 60
 MOVING = """
@@ -31,7 +35,10 @@ def test_elsewhere_a_line_is_said_every_thirty_seconds(monkeypatch: pytest.Monke
         for second in range(75):
             clock[0] = 100.0 + second
             ticker("sweeping", done=second, of=1200)
-    assert said.getvalue() == f"sweeping: {EVERY_S:.0f} of 1,200\nsweeping: 60 of 1,200\n"
+    assert said.getvalue() == (
+        f"sweeping: {EVERY_S:.0f} of 1,200, about 20 min left\n"
+        "sweeping: 60 of 1,200, about 19 min left\n"
+    )
 
 
 def test_elsewhere_what_takes_long_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +53,91 @@ def test_elsewhere_what_takes_long_is_said_again(monkeypatch: pytest.MonkeyPatch
             while said.getvalue().count("\n") < lines:
                 time.sleep(0.001)
     assert said.getvalue() == "sweeping: 0 of 3\nsweeping: 0 of 3 after 60 s\n"
+
+
+def said_after(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, *calls: dict[str, Any]
+) -> list[str]:
+    """The lines of a ticker that is called at first, and after every so many seconds again."""
+    said, clock = io.StringIO(), [100.0]
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setattr("simgpt.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("simgpt.progress.LOOK_S", 1000.0)
+    with Ticker() as ticker:
+        for call in calls:
+            ticker("working", **call)
+            clock[0] += seconds
+    return said.getvalue().splitlines()
+
+
+def test_what_was_done_earlier_does_not_count_for_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, Any]] = [{}, {"done": 900, "of": 1000}, {"done": 910, "of": 1000}]
+    assert said_after(monkeypatch, 40.0, *calls) == [
+        "working: 900 of 1,000",
+        "working: 910 of 1,000, about 6 min left",
+    ]
+
+
+def test_other_work_has_a_pace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [{"done": 0, "of": 2}, {"done": 1, "of": 2}, {"done": 0, "of": 2}, {"done": 1, "of": 2}]
+    assert said_after(monkeypatch, 30.0, *calls) == [
+        "working: 1 of 2, about 30 s left",
+        "working: 0 of 2",
+        "working: 1 of 2, about 30 s left",
+    ]
+
+
+def test_where_only_a_share_is_known_the_pace_is_the_share_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = [{"share": 0.0}, {"share": 0.25}, {"share": 1.0}]
+    assert said_after(monkeypatch, 50.0, *calls) == [
+        "working, about 2 min left",
+        "working after 100 s",
+    ]
+
+
+def test_a_limit_is_said_where_nothing_else_is_known_or_it_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = [{"share": 0.5, "at_most_s": 99.0}, {"share": 0.6, "at_most_s": 59.0}]
+    ended = {"share": 1.0, "at_most_s": 29.0}
+    assert said_after(monkeypatch, 30.0, *calls, ended) == [
+        "working, at most 59 s left",
+        "working after 60 s, at most 29 s left",
+    ]
+
+
+def every_line(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
+    """What a command says on stderr that says every message there is."""
+    monkeypatch.setattr("simgpt.progress.EVERY_S", 0.0)
+    return simgpt(*words).err.splitlines()
+
+
+def test_a_search_says_how_long_bounding_the_space_takes_and_when_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ("search", "gpt-5b", "-m", "perlmutter", "-n", "64", "--batch", "64")
+    alone = ("--workers", "1", "--time-limit", "7000")
+    lines = every_line(monkeypatch, *words, "--plan", "pipe=1,y=1,overlap=all", *alone)
+    ends = [line.partition("bounding the space: ")[2] for line in lines]
+    assert any(re.fullmatch(r"[\d.]+ %, about [\d.]+ (s|min) left", end) for end in ends), lines
+    assert lines[-1].endswith(", at most 1.9 h left")
+
+
+def test_a_sweep_that_goes_on_tells_the_time_left_from_its_own_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    study, rows = tmp_path / "study.toml", tmp_path / "rows"
+    table = "model = 'tiny-30k'\nmachine = 'host'\ndevices = 2\nbatch = 4\n"
+    study.write_text(f"{table}[sweep]\nzero = [0, 1, 2, 3]\n", encoding="utf-8")
+    words = ("sweep", str(study), "-o", str(rows))
+    whole = every_line(monkeypatch, *words)
+    assert any(re.fullmatch(r"sweeping .*: 1 of 4, about \d+ s left", line) for line in whole)
+    kept = (rows / "results.jsonl").read_bytes().splitlines(keepends=True)
+    (rows / "results.jsonl").write_bytes(b"".join(kept[:2]))
+    rest = [line for line in every_line(monkeypatch, *words) if ": 2 of 4" in line]
+    assert [line.partition(" of ")[2] for line in rest] == ["4"]
 
 
 def test_what_is_over_in_a_moment_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,17 @@ def test_the_answer_reads_as_its_golden_file() -> None:
     assert_golden("why.txt", said.out)
 
 
+def test_the_budget_says_how_it_stands_to_the_range_above_it() -> None:
+    """The sentence is below the budget, the range above both, and the two are of two numbers."""
+    text = simgpt(*WHY).out
+    rows = " ".join(text.split())
+    at = [rows.index(part) for part in ("8 of 10 such steps", "root of the sum", "the range above")]
+    assert at == sorted(at)
+    sentence = rows[at[-1] :].partition(")")[0]
+    assert "published runs" in sentence
+    assert "the two do not add up" in sentence
+
+
 def test_the_json_is_the_prediction_with_the_reasons_beside_it() -> None:
     record = json.loads(simgpt(*WHY, "--json").out)
     assert record["step_s"] == json.loads(simgpt("predict", *WHY[1:], "--json").out)["step_s"]

@@ -62,6 +62,22 @@ def test_a_single_node_has_no_switch_to_pay_for() -> None:
     assert cost_of(host, 2, step_s=1.0, busy_s=1.0).power_w == 10 + 2 * 9
 
 
+def test_of_the_devices_alone_half_busy_ones_draw_the_mean_of_idle_and_most() -> None:
+    """8 devices for 2 s at (50 + 250) / 2 W; two idle ones of the second node are none of the
+    plan's."""
+    for known in (machine(), replace(machine(), power=None)):
+        cost = cost_of(known, 8, step_s=2.0, busy_s=1.0)
+        assert cost.devices_energy_j_per_step == 2.0 * 8 * 150
+        assert cost.as_dict()["devices_energy_j_per_step"] == 2400.0
+        assert cost.training(100.0, 10).as_dict()["devices_energy_j"] == 24_000.0
+        assert cost_of(known, 6, step_s=1.0, busy_s=1.0).devices_energy_j_per_step == 6 * 250
+    silent = replace(machine(), device=replace(machine().device, power=None))
+    cost = cost_of(silent, 8, step_s=2.0, busy_s=1.0)
+    assert cost.devices_energy_j_per_step is None
+    records = (cost.as_dict(), cost.training(100.0, 10).as_dict())
+    assert not any("devices" in key for record in records for key in record)
+
+
 @pytest.mark.parametrize("part", ["device", "node"])
 def test_without_facts_on_power_there_is_no_energy(part: str) -> None:
     known = machine()

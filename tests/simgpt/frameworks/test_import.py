@@ -36,6 +36,53 @@ def test_the_printed_command_asks_the_question() -> None:
     assert json.loads(answer.out)["plan"]["interleave"] == 5
 
 
+IMPORTED = ("import", str(SCRIPT), "-m", "64x8xH100,8xNDR")
+
+
+def test_predict_answers_as_the_printed_command_does() -> None:
+    question, said = simgpt(*IMPORTED), simgpt(*IMPORTED, "--predict")
+    words = shlex.split(question.out.splitlines()[-1])
+    alone = simgpt(*words[1:])
+    assert (said.status, said.err) == (0, alone.err)
+    assert said.out == f"{question.out}\n{alone.out}"
+    record = json.loads(simgpt(*IMPORTED, "--predict", "--json").out)
+    answer = json.loads(simgpt(*words[1:], "--json").out)
+    assert record["prediction"]["step_s"] == answer["step_s"]
+    assert record["prediction"].keys() == answer.keys()
+    assert "prediction" not in json.loads(simgpt(*IMPORTED, "--json").out)
+
+
+def test_an_imported_plan_that_does_not_fit_is_predicted_and_ends_with_3(tmp_path: Path) -> None:
+    path = tmp_path / "large.txt"
+    path.write_text(f"{LLAMA} --vocab-size 128256", encoding="utf-8")
+    said = simgpt("import", str(path), "-m", "1x8xA100-40", "-n", "8", "--predict")
+    assert said.status == 3
+    assert "does not fit by" in said.err
+    assert "\nfits " in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((str(SCRIPT),), "--predict needs the machine: give -m"),
+        (("{part}", "-m", "frontier"), "the files do not say it all; give -n"),
+        (("{bare}", "-m", "frontier", "-n", "8"), "the files do not say it all; give --model"),
+        ((str(FILES / "experts.yaml"), "-m", "frontier", "-n", "8"), "refused: --num-experts 8"),
+    ],
+)
+def test_what_cannot_be_predicted_right_away_is_refused_by_name(
+    words: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    files = {"part": f"{LLAMA} --vocab-size 128256", "bare": '{"train_batch_size": 64}'}
+    for name, text in files.items():
+        (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
+    (tmp_path / "part.json").rename(tmp_path / "part.txt")
+    named = {"part": tmp_path / "part.txt", "bare": tmp_path / "bare.json"}
+    said = simgpt("import", *(word.format(**named) for word in words), "--predict")
+    assert said.status == 2
+    assert sentence in said.err
+
+
 def test_a_refused_file_is_said_whole_in_json_and_ends_as_refused_input_does() -> None:
     said = simgpt("import", str(FILES / "experts.yaml"), "-n", "8", "--json")
     assert said.status == 2
