@@ -153,8 +153,7 @@ class _PipelineRun:
         if message not in self._ready_sides:
             self._ready_sides[message] = ready
             return
-        schedule = self.pipeline.schedule
-        ticks = schedule.links[schedule.link(message)]
+        ticks = self.pipeline.schedule.message_ticks(message)
         self._over[message] = np.maximum(self._ready_sides.pop(message), ready) + ticks
         if message in self._waiting:
             self._ready.append(self._waiting.pop(message))

@@ -20,14 +20,10 @@ from types import MappingProxyType
 
 from simulator.attribution.breakdown import compute_stream, with_tail
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.simulate import (
-    KnownDurations,
-    arrays_of_tasks,
-    carry_outs,
-)
+from simulator.engine.simulate import KnownDurations, arrays_of_tasks, carry_outs
 from simulator.engine.stream_graph import PIPE
 from simulator.engine.streams import RankTask
-from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule, SlotTimes, simulate_schedule
+from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes, simulate_schedule
 from simulator.pipeline.slot_cost import SlotCost, ends_of_all, floors_of, meetings_of, slot_cost
 from simulator.pipeline.slot_ops import SlotOps
 from simulator.pipeline.stage_memory import stage_peak
@@ -37,6 +33,7 @@ from simulator.ranks.classes import Fabric, RankClasses, until_consistent
 from simulator.result import StepResult
 from workload.gpt import GPT
 from workload.lowering import check
+from workload.op import Op
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import Slot
@@ -128,19 +125,20 @@ class PipelineRun:
             for number, each in enumerate(stage_orders.kinds)
         )
         ends = [*schedule.arrivals[stage], *schedule.departures[stage]]
-        messages = sum(message != NO_MESSAGE for message in ends)
-        messages = messages * count // stage_orders.small.micro_batches
+        small = stage_orders.small.micro_batches
+        messages = [sent * count // small for sent in schedule.by_direction(ends)]
+        nbytes = sum(n * each for n, each in zip(messages, kind.message_bytes, strict=True))
         ops, volume = kind.volume(count)
         flops = [each.flops(count) for each in stage_orders.kinds]
         return StepResult(
             parts_ticks=parts,
             stage_memory=tuple(peaks),
-            ops=ops + 2 * messages,
-            comm_bytes=_with_messages(volume, messages * kind.message_bytes),
+            ops=ops + 2 * sum(messages),
+            comm_bytes=_with_messages(volume, nbytes),
             model_flops=sum(model for model, _ in flops),
             hardware_flops=sum(hardware for _, hardware in flops),
             rank_classes=len(self.network.ranks),
-            micro_batches=stage_orders.small.micro_batches,
+            micro_batches=small,
         )
 
     def _with_slots(
@@ -280,9 +278,13 @@ class PipelineRun:
     def _classes(self, stage: int) -> list[int]:
         return [number for number, own in enumerate(self.network.stages) if own == stage]
 
-    def link_ticks(self, stage: int) -> int:
-        """A message's time from this stage to the next in the ring of stages, or back."""
-        message = self.stage_orders.kinds[stage].message
+    def link_ticks(self, stage: int) -> tuple[int, int]:
+        """An activation's time from this stage to the next in the ring of stages, and a gradient's
+        back."""
+        there, back = self.stage_orders.kinds[stage].messages
+        return self._message_ticks(stage, there), self._message_ticks(stage, back)
+
+    def _message_ticks(self, stage: int, message: Op | None) -> int:
         if message is None:
             return 0
         there = replace(message, attributes={**message.attributes, "link": stage})

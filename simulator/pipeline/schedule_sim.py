@@ -28,15 +28,15 @@ class SlotTimes:
 
 @dataclass(frozen=True)
 class SlotSchedule:
-    """A schedule with durations: ticks of each stage's slots, and of a message over each link.
+    """A schedule with durations: ticks of each stage's slots, and of messages over each link.
 
-    `links[s]` is the link from stage s to the next one, or back. With `overlapped` a send runs
-    beside the next slot.
+    `links[s]` has the ticks of an activation from stage s to the next one, and of a gradient back.
+    With `overlapped` a send runs beside the next slot.
     """
 
     orders: Sequence[Sequence[Slot]]
     ticks: Sequence[Sequence[int]]
-    links: Sequence[int]
+    links: Sequence[tuple[int, int]]
     overlapped: bool
     micro_batches: int
 
@@ -70,10 +70,16 @@ class SlotSchedule:
         """Whether a message is a gradient."""
         return message >= self.chunks * self.micro_batches
 
-    def link(self, message: int) -> int:
-        """The earlier of the two stages, in the ring of stages, that a message goes between."""
+    def message_ticks(self, message: int) -> int:
+        """How long a message takes, once both sides are ready."""
         backward, number = divmod(message // self.micro_batches, self.chunks)
-        return (number if backward else number - 1) % self.stages
+        link = (number if backward else number - 1) % self.stages
+        return self.links[link][backward]
+
+    def by_direction(self, messages: Sequence[int]) -> tuple[int, int]:
+        """How many of some slots' messages are activations, and how many gradients."""
+        gradients = sum(map(self.is_backward, messages))
+        return len(messages) - messages.count(NO_MESSAGE) - gradients, gradients
 
     def _message(self, slot: Slot, number: int, further: int) -> int:
         """The message that arrives for a slot of chunk `number`, or for the same pass one chunk
@@ -163,7 +169,7 @@ class _ScheduleRun:
         if self._half[message] < 0:
             self._half[message] = ready
             return
-        ticks = self._schedule.links[self._schedule.link(message)]
+        ticks = self._schedule.message_ticks(message)
         self._over[message] = max(self._half[message], ready) + ticks
         if message in self._waiting:
             self._ready.append(self._waiting.pop(message))

@@ -15,7 +15,7 @@ import numpy as np
 from simulator.engine.stream_graph import StreamGraph, graph_among
 from workload.gpt import GPT
 from workload.lowering import lower_slots, lower_slots_again
-from workload.op import ROLES, STEP, Op
+from workload.op import BACKWARD, FORWARD, ROLES, STEP, Op
 from workload.passes.matmul_forms import Forms
 from workload.passes.stack import Habits
 from workload.pipeline.schedule import Slot
@@ -172,15 +172,21 @@ class StageKind:
         return {slot: self._part(places) for slot, places in found.items()}
 
     @cached_property
-    def message_bytes(self) -> int:
-        """Bytes of the residual stream between two chunks."""
-        return self.message.nbytes if self.message is not None else 0
+    def message_bytes(self) -> tuple[int, int]:
+        """Bytes of the residual stream between two chunks, and of its gradient, as they are sent;
+        0 where none is."""
+        forward, backward = (0 if op is None else op.nbytes for op in self.messages)
+        return forward, backward
 
     @cached_property
-    def message(self) -> Op | None:
-        """A message between two chunks."""
-        places = enumerate(self.program.outline.ops)
-        at = next((place for place, op in places if op.is_message), None)
+    def messages(self) -> tuple[Op | None, Op | None]:
+        """A message between two chunks in either direction."""
+        return self._message(FORWARD), self._message(BACKWARD)
+
+    def _message(self, direction: str) -> Op | None:
+        every = enumerate(self.program.outline.ops)
+        places = (at for at, op in every if op.is_message and op.direction == direction)
+        at = next(places, None)
         return None if at is None else self.program.ops[at]
 
     def persistent(self, micro_batches: int) -> Bytes:

@@ -64,7 +64,7 @@ class SlotPath:
         if message == NO_MESSAGE:
             return None
         sender, slot = self._departures[message]
-        left = at - self.pipe.links[self.pipe.link(message)]
+        left = at - self.pipe.message_ticks(message)
         return (sender, left) if self.times[sender].end[slot] == left else None
 
     @cached_property

@@ -16,6 +16,8 @@ from workload.pipeline.schedule import Slot
 from workload.pipeline.stages import chunk_layers
 from workload.sizes.arrays import Bytes, Counts, Indices
 
+Flags = NDArray[np.bool_]
+
 
 def stage_peak(
     kind: StageKind, schedule: SlotSchedule, stage: int, micro_batches: int
@@ -28,15 +30,13 @@ def stage_peak(
     order = schedule.orders[stage]
     parts, which = _parts(kind, order)
     most, after = (np.array([part.memory[at] for part in parts])[which] for at in (0, 1))
-    stream, posted = _activations(kind.message_bytes), _posted(schedule, stage)
-    sent = np.array(schedule.departures[stage]) != NO_MESSAGE
-    over = _over(sent, overlapped=schedule.overlapped)
-    steps = after - stream * over[:, None]
+    posted = _posted(schedule, stage, kind.message_bytes)
+    steps = after - _over(schedule, stage, kind.message_bytes)
     before = np.cumsum(steps, axis=0) - steps
     start = kind.persistent(micro_batches)
-    during = start + before + stream * posted[1:, None] + most
-    last = start + steps.sum(axis=0) + stream * posted[-1] + kind.end.memory[0]
-    idle = start + stream * posted[0]
+    during = start + before + posted[1:] + most
+    last = start + steps.sum(axis=0) + posted[-1] + kind.end.memory[0]
+    idle = start + posted[0]
     at, end = int(during.sum(axis=1).argmax()), kind.end.memory[2]
     found = [
         (idle, ""),
@@ -60,25 +60,33 @@ def _parts(kind: StageKind, order: Sequence[Slot]) -> tuple[list[SlotOps], Indic
     return parts, np.array(which)
 
 
-def _posted(schedule: SlotSchedule, stage: int) -> Counts:
-    """How many receives' buffers have been posted at first, and when each slot begins."""
-    arrivals = np.array(schedule.arrivals[stage])
-    backward = arrivals >= schedule.chunks * schedule.micro_batches
+def _posted(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int]) -> Bytes:
+    """Bytes of the receives' buffers posted at first, and when each slot begins."""
+    arrivals = schedule.arrivals[stage]
     posted = np.zeros(len(arrivals) + 1, dtype=np.int64)
-    for coming in ((arrivals != NO_MESSAGE) & ~backward, backward):
-        posted[0] += coming.any()
+    for coming, each in zip(_by_direction(schedule, arrivals), nbytes, strict=True):
+        posted[0] += each * coming.any()
         # The last one to come posts no further one.
-        posted[1:] += coming & (coming.cumsum() < coming.sum())
-    return posted.cumsum()
+        posted[1:] += each * (coming & (coming.cumsum() < coming.sum()))
+    return _activations(posted.cumsum())
 
 
-def _over(sent: NDArray[np.bool_], *, overlapped: bool) -> Counts:
-    """How many sends' buffers are free once each slot is through and its sends are awaited."""
-    over = sent.astype(np.int64)
-    if overlapped:
+def _over(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int]) -> Bytes:
+    """Bytes of the sends' buffers that are free once each slot is through and its sends are
+    awaited."""
+    forward, backward = _by_direction(schedule, schedule.departures[stage])
+    sent = over = nbytes[0] * forward + nbytes[1] * backward
+    if schedule.overlapped:
         over = np.concatenate([[0], over[:-1]])
         over[-1] += sent[-1]
-    return over
+    return _activations(over)
+
+
+def _by_direction(schedule: SlotSchedule, messages: Sequence[int]) -> tuple[Flags, Flags]:
+    """Of each slot's message, whether it is an activation, and whether a gradient."""
+    numbers = np.array(messages)
+    backward = numbers >= schedule.chunks * schedule.micro_batches
+    return (numbers != NO_MESSAGE) & ~backward, backward
 
 
 def _named(kind: StageKind, stage: int, slot: Slot, op: Op | None, micro_batches: int) -> str:
@@ -96,7 +104,8 @@ def _named(kind: StageKind, stage: int, slot: Slot, op: Op | None, micro_batches
     return op_name(number, part, op.label, recomputed=op.identity[2])
 
 
-def _activations(nbytes: int) -> Bytes:
-    level = np.zeros(len(ROLES), dtype=np.int64)
-    level[ROLES.index("activations")] = nbytes
+def _activations(nbytes: Counts) -> Bytes:
+    """A row of bytes by role for each of these."""
+    level = np.zeros((len(nbytes), len(ROLES)), dtype=np.int64)
+    level[:, ROLES.index("activations")] = nbytes
     return level

@@ -15,6 +15,7 @@ from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES
+from workload.op import BACKWARD, FORWARD
 from workload.passes.stack import Habits
 from workload.plan import Plan, text_of
 
@@ -139,7 +140,7 @@ class Stack:
                 passes=tuple(own.get("passes", {}).items()),
                 payloads=tuple(payloads.items()),
                 launches=tuple(own.get("launches", {}).items()),
-                scatter_gather=bool(own.get("scatter_gather", False)),
+                scatter_gather=DIRECTIONS[own.get("scatter_gather", False)],
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
                 early_stop=bool(own.get("early_stop", False)),
             ),
@@ -149,6 +150,7 @@ class Stack:
 
 
 RATES = ("attention", "host")
+DIRECTIONS = {False: (), True: (FORWARD, BACKWARD), FORWARD: (FORWARD,)}  # of cut messages
 EXECUTOR = Stack(
     name="simgpt",
     title="simgpt's own executor",

@@ -10,6 +10,7 @@ from topologies.errors import SimgptError
 from topologies.files.schema import nearest
 from topologies.files.units import quantity
 from workload.grid import AXES
+from workload.op import FORWARD
 from workload.plan import CHOICES, MOST
 from workload.plan_text import KEYS, plan_value
 
@@ -54,6 +55,10 @@ def _is_word(value: Any) -> bool:
 NUMBER: Rule = (_is_number, "a number above 0")
 COUNT: Rule = (_is_count, "a whole number")
 SWITCH: Rule = (lambda value: isinstance(value, bool), "true or false")
+DIRECTIONS: Rule = (
+    lambda value: isinstance(value, bool) or value == FORWARD,
+    'true, false or "forward"',
+)
 WORDS: Rule = (_list_of(_is_word), "a list of words")
 RATES: Rule = (lambda value: _list_of(_is_number)(value) and len(value) == 2, "two numbers above 0")
 DURATION: Rule = (_is_duration, 'a duration such as "75 us"')
@@ -71,7 +76,7 @@ VOCABULARY: dict[str, Rule] = {"multiple": COUNT, "times_x": SWITCH, "cut": SWIT
 KERNELS: dict[str, Rule] = {
     "fused": WORDS,
     "pace": NUMBER,
-    "scatter_gather": SWITCH,
+    "scatter_gather": DIRECTIONS,
     "launches_of_slice": COUNT,
     "early_stop": SWITCH,
 }

@@ -26,6 +26,7 @@ from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import Op
 from workload.passes.matmul_forms import PLAIN
+from workload.passes.stack import NO_HABITS, Habits
 from workload.passes.table import OVERLAPS
 from workload.plan import CHOICES, Plan
 from workload.sizes.arrays import Indices
@@ -36,7 +37,11 @@ BANDWIDTHS = (1e6, 3e7, 1e8, 1e9, 1e12)  # from bound by links to bound by compu
 
 
 def assert_slots_equal_ops(
-    gpt: GPT, plan: Plan, bytes_per_s: float = 1e6, compute_share: float = 0.0
+    gpt: GPT,
+    plan: Plan,
+    bytes_per_s: float = 1e6,
+    compute_share: float = 0.0,
+    habits: Habits = NO_HABITS,
 ) -> None:
     """The step slot by slot is that of all stages' whole programs.
 
@@ -48,9 +53,9 @@ def assert_slots_equal_ops(
         axes_share=False,
         compute_share=compute_share,
     )
-    programs = [lower(gpt, plan, stage) for stage in range(plan.pipe)]
+    programs = [lower(gpt, plan, stage, habits=habits) for stage in range(plan.pipe)]
     spans = simulate_timeline(programs, SmallCosts(), fabric).spans
-    step = simulate_pipeline(gpt, plan, SmallCosts(), fabric)
+    step = simulate_pipeline(gpt, plan, SmallCosts(), fabric, habits=habits)
     assert seconds(step) == pytest.approx(max(span.end_s for span in spans), rel=1e-12, abs=0)
     peaks = [program.peak.total_bytes for program in programs]
     assert step.memory.total_bytes == max(peaks)
@@ -141,7 +146,7 @@ def test_a_message_takes_as_long_as_on_the_slowest_link_between_two_stages() -> 
     for node_of, microseconds in (((0, 1, 0, 2), 2), ((0, 1, 0, 1), 1), ((0, 1, 2, 3), 2)):
         fabric = SmallFabric(bytes_per_s=1e18, launch_s=1e-6, node_of=node_of)
         stages = PipelineRun(lines, SmallCosts(), lines.network(fabric, ()))
-        assert stages.link_ticks(0) == microseconds * TICKS_PER_S // 10**6
+        assert stages.link_ticks(0) == (microseconds * TICKS_PER_S // 10**6,) * 2
 
 
 def test_stages_of_one_kind_need_not_hold_as_much() -> None:

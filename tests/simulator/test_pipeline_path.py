@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simulator.costs.analytic import compute_costs
@@ -11,10 +13,14 @@ from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
 from simulator.pipeline.slot_path import SlotPath, path_parts
 from simulator.predict import predict
 from simulator.ranks.fabric import MachineFabric
+from tests.simulator.test_pipeline import assert_slots_equal_ops
+from tests.simulator.worlds import TINY
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.passes.matmul_forms import PLAIN
-from workload.pipeline.schedule import FORWARD, slots
+from workload.passes.stack import Habits
+from workload.pipeline.schedule import BACKWARD, FORWARD, slots
+from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 
@@ -23,7 +29,7 @@ def test_the_path_of_two_stages_goes_over_and_back() -> None:
     one's last backward pass waits for it until 72."""
     orders = [slots("1f1b", stage, 2, 2, 1) for stage in range(2)]
     ticks = [[10 if slot.work == FORWARD else 20 for slot in order] for order in orders]
-    pipe = SlotSchedule(orders, ticks, links=[1, 1], overlapped=True, micro_batches=2)
+    pipe = SlotSchedule(orders, ticks, links=[(1, 1)] * 2, overlapped=True, micro_batches=2)
     times = simulate_schedule(pipe)
     assert times[0].start[-1] == 72
     stretches = list(SlotPath(pipe, times).back_from(0, 3))
@@ -54,3 +60,15 @@ def test_the_path_is_as_long_as_the_step(text: str, overlap: str) -> None:
     assert sum(parts.values()) == to_ticks(prediction.step_s)
     assert min(parts.values()) >= 0
     assert parts["compute"] >= 0.9 * to_ticks(prediction.breakdown_s["compute"])
+
+
+@pytest.mark.parametrize("directions", [(FORWARD,), (FORWARD, BACKWARD)])
+@pytest.mark.parametrize("overlap", [(), ("pp",)])
+@pytest.mark.parametrize("keys", [{"pipe": 3}, {"pipe": 2, "interleave": 2}])
+def test_messages_that_are_cut_in_one_direction_equal_their_ops(
+    keys: dict[str, int], overlap: tuple[str, ...], directions: tuple[str, ...]
+) -> None:
+    """Gradients then take longer than activations, and their buffers are larger."""
+    gpt = replace(TINY, layers=keys["pipe"] * keys.get("interleave", 1))
+    plan = Plan(x=2, batch=6, micro_batch=1, overlap=overlap, **keys)  # type: ignore[arg-type]
+    assert_slots_equal_ops(gpt, plan, 1e7, habits=Habits(scatter_gather=directions))

@@ -15,6 +15,7 @@ from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
+from workload.op import BACKWARD, FORWARD
 from workload.passes.stack import NO_HABITS
 from workload.plan_text import parse_fields, parse_plan
 
@@ -274,3 +275,19 @@ def test_messages_cut_over_the_ranks_of_x_are_gathered_where_devices_are_joined_
     kernels = {**stack.own_kernels, "scatter_gather": False}
     whole = predict(GPT_20B, plan, own, stack=replace(stack, own_kernels=kernels))
     assert 0 < cut.step_s < whole.step_s
+
+
+def test_messages_are_cut_in_the_directions_that_a_stacks_file_says() -> None:
+    plan, machine = parse_plan("x=2,pipe=2", batch=2), load_machine("dgx-a100")
+    cut = {
+        name: load_stack(name).kernels(GPT_20B, plan, machine).habits.scatter_gather
+        for name in ("nanotron", "megatron-lm-2021", "megatron-deepspeed-bloom", "gpt-neox-2022")
+    }
+    assert list(cut.values()) == [(), (FORWARD, BACKWARD), (FORWARD, BACKWARD), (FORWARD,)]
+
+
+def test_messages_cut_backward_alone_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('title = "t"\nsource = "s"\n[kernels]\nscatter_gather = "backward"\n')
+    with pytest.raises(StackError, match='scatter_gather must be true, false or "forward"'):
+        load_stack(str(file))

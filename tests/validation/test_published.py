@@ -195,6 +195,23 @@ def test_torchtitans_selective_recomputes_half_of_the_layers_and_shards_all() ->
     assert (found.job.gpt.norm, found.job.gpt.tied) == ("rmsnorm", False)
 
 
+def test_accelerate_shards_all_sums_in_bf16_and_pads_no_vocabulary() -> None:
+    cells = {"tp": "1", "pp": "1", "dp": "8", "activation": "swiglu"}
+    found = case(framework="Hugging Face Accelerate 1.2, transformers", **cells)
+    assert (found.job.stack.name, found.job.plan.zero) == ("accelerate", 3)
+    assert (found.job.plan.gradients, found.job.gpt.vocab) == ("bf16", 50257)
+    assert case(framework="accelerate with DeepSpeed", **cells).job.stack.name == "other"
+
+
+def test_gpt_neox_of_2022_sends_whole_gradients_between_stages() -> None:
+    cells = {"framework": "GPT-NeoX", "activation": "gelu"}
+    names = [
+        case(**cells, source=source).job.stack.name
+        for source in ("Black et al., GPT-NeoX-20B (arXiv 2204.06745)", "A. Author (arXiv 1)")
+    ]
+    assert names == ["gpt-neox-2022", "gpt-neox"]
+
+
 def test_context_parallelism_is_data_parallelism_over_parts_of_sequences() -> None:
     found = case(tp="1", pp="1", cp="4", dp="2")
     assert (found.job.plan.data, found.job.plan.batch, found.job.gpt.sequence) == (8, 64, 256)

@@ -8,7 +8,7 @@ import pytest
 
 from workload.gpt import GPT
 from workload.lowering import lower, lower_again
-from workload.op import INPUT_GRAD, WEIGHT_GRAD, Op
+from workload.op import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD, Op
 from workload.passes.stack import HABITS, NO_HABITS, Habits, scaled, with_habits
 from workload.plan import Plan
 from workload.program import Program
@@ -17,6 +17,7 @@ TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, voca
 PLAN = Plan(x=2, data=2, batch=4, micro_batch=1)
 PIPELINE = Plan(x=2, pipe=2, batch=2, micro_batch=1)
 STREAM_BYTES = 32 * 64 * 2  # rows, width, bf16
+BOTH = (FORWARD, BACKWARD)
 
 
 def program(habits: Habits, plan: Plan = PLAN, stage: int = 0) -> Program:
@@ -141,7 +142,7 @@ def test_rows_that_fp8_gathers_are_not_halved_again_as_a_payload() -> None:
 
 
 def test_ranks_of_x_send_a_part_of_a_message_each_and_gather_it_where_it_arrives() -> None:
-    first, last = (program(Habits(scatter_gather=True), PIPELINE, stage) for stage in (0, 1))
+    first, last = (program(Habits(scatter_gather=BOTH), PIPELINE, stage) for stage in (0, 1))
     assert {op.nbytes for op in (*first.ops, *last.ops) if op.is_message} == {STREAM_BYTES // 2}
     (gather, *_) = [op for op in last.ops if op.label == "c1.input.gather"]
     assert (gather.kind, gather.axes, gather.nbytes) == ("all_gather", ("x",), STREAM_BYTES)
@@ -151,9 +152,21 @@ def test_ranks_of_x_send_a_part_of_a_message_each_and_gather_it_where_it_arrives
     assert {op.nbytes for op in usual.ops if op.is_message} == {STREAM_BYTES}
 
 
+def test_activations_are_cut_alone_where_a_stack_sends_gradients_whole() -> None:
+    for stage, more in ((0, "c0.output.cut"), (1, "c1.input.gather")):
+        cut, whole = (
+            program(habits, PIPELINE, stage)
+            for habits in (Habits(scatter_gather=(FORWARD,)), NO_HABITS)
+        )
+        sent = {op.block.phase: op.nbytes for op in cut.ops if op.is_message}
+        assert sent == {FORWARD: STREAM_BYTES // 2, BACKWARD: STREAM_BYTES}
+        added = {op.name for op in cut.ops} - {op.name for op in whole.ops}
+        assert {name.partition(".")[2] for name in added} == {more}
+
+
 def test_with_sequence_parallelism_messages_are_parts_already() -> None:
     plan = replace(PIPELINE, sequence_parallel=True)
-    assert program(Habits(scatter_gather=True), plan).ops == program(NO_HABITS, plan).ops
+    assert program(Habits(scatter_gather=BOTH), plan).ops == program(NO_HABITS, plan).ops
 
 
 def test_slices_of_weights_are_launched_one_by_one_behind_the_update() -> None:
@@ -170,7 +183,7 @@ EVERY = Habits(
     passes=(("layernorm", 2.33),),
     payloads=(("all_reduce", 0.5),),
     launches=(("layernorm", 2),),
-    scatter_gather=True,
+    scatter_gather=BOTH,
     launches_of_slice=2,
     early_stop=True,
 )

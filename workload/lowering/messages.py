@@ -4,9 +4,11 @@ The next receive of either direction is always posted: so no stage waits for a s
 itself waiting, will not receive. A send has the next slot's time to finish; without the overlap
 "pp" the compute stream waits for it at once.
 
-With `scattered` each rank of x sends its part of the rows, over a NIC of its own where there are
-several, and the parts are gathered over x where they arrive.
-Source: Narayanan et al. (SC21), section 4.1.
+In the directions of `scattered` each rank of x sends its part of the rows, over a NIC of its own
+where there are several, and the parts are gathered over x where they arrive.
+Source: Narayanan et al. (SC21), section 4.1; microsoft/DeepSpeed, runtime/pipe/engine.py.
+Not modelled: DeepSpeed keeps but a part of what it sent, and gathers it again before the backward
+pass; and it sends the parts' sizes as a message of their own.
 """
 
 from __future__ import annotations
@@ -25,11 +27,10 @@ class Messages:
     """The messages around the slots of one stage, asked for in the order of the schedule."""
 
     def __init__(
-        self, b: Builder, chunks: Chunks, order: Sequence[Slot], *, scattered: bool = False
+        self, b: Builder, chunks: Chunks, order: Sequence[Slot], scattered: Sequence[str] = ()
     ) -> None:
         self._b = b
-        self._parts = b.grid.x if scattered and rows.parts(b) == 1 else rows.parts(b)
-        self._scattered = self._parts > rows.parts(b)
+        self._scattered = scattered if rows.parts(b) == 1 < b.grid.x else ()
         self._chunks = chunks
         self._order = order
         self._overlapped = "pp" in b.plan.overlap
@@ -48,7 +49,7 @@ class Messages:
         """The ops that make a slot's input whole, and the buffer that then holds it."""
         b, slot = self._b, self._order[number]
         b.ops, source = [], self.source(number)
-        if not (source and self._scattered):
+        if not (source and _direction(slot) in self._scattered):
             return [], source
         b.block, label = self._block(slot), self._arrival(slot)
         whole = b.tensor(f"{label}.whole", (b.rows, b.gpt.hidden // b.grid.y))
@@ -59,10 +60,10 @@ class Messages:
         """The op that cuts this rank's part out of a slot's output, behind the slot's own ops."""
         b, slot = self._b, self._order[number]
         b.ops = []
-        if not (self._sends(slot) and self._scattered):
+        if not (self._sends(slot) and _direction(slot) in self._scattered):
             return []
         b.block, output = self._block(slot), self._chunks.outputs[slot]
-        part = b.tensor(f"{self._departure(slot)}.part", self._shape())
+        part = b.tensor(f"{self._departure(slot)}.part", self._shape(slot))
         b.op(f"{self._departure(slot)}.cut", "slice", [output], [part], nbytes=2 * b.nbytes(part))
         self._chunks.outputs[slot] = part
         return b.ops
@@ -136,12 +137,15 @@ class Messages:
         what = "output" if slot.work == FORWARD else "input.grad"
         return _label(self._chunks.number(slot.chunk), what)
 
-    def _shape(self) -> tuple[int, int]:
-        return self._b.rows // self._parts, self._b.gpt.hidden // self._b.grid.y
+    def _shape(self, slot: Slot) -> tuple[int, int]:
+        b = self._b
+        parts = b.grid.x if _direction(slot) in self._scattered else rows.parts(b)
+        return b.rows // parts, b.gpt.hidden // b.grid.y
 
     def _stream(self, slot: Slot, label: str) -> str:
         """What arrives of the residual stream between two chunks, or of its gradient."""
-        return self._b.add(Buffer(_tag(slot, label), self._shape(), self._b.dtype, "activations"))
+        shape = self._shape(slot)
+        return self._b.add(Buffer(_tag(slot, label), shape, self._b.dtype, "activations"))
 
     def _block(self, slot: Slot) -> Block:
         return Block(slot.micro_batch, MODEL, slot.work, chunk=self._chunks.number(slot.chunk))

@@ -26,8 +26,9 @@ class Habits:
     linears of the layers multiply in fp8. `passes` has, for a kind of op made of several kernels,
     how often as many bytes go through memory as through one kernel, `launches` how many kernels the
     host issues. `payloads` has, for a kind of collective, how many bytes the stack sends for each
-    of the program's: another data type, or sent more often. With `scatter_gather` each rank of x
-    sends its part of a message between stages, and the parts are gathered where they arrive.
+    of the program's: another data type, or sent more often. `scatter_gather` has the directions,
+    "forward" and "backward", whose messages between stages each rank of x sends a part of, and the
+    parts are gathered where they arrive.
     With `early_stop` a recomputed layer ends with the last value that its backward pass needs.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data.
@@ -38,7 +39,7 @@ class Habits:
     passes: Shares = ()
     payloads: Shares = ()
     launches: tuple[tuple[str, int], ...] = ()
-    scatter_gather: bool = False
+    scatter_gather: tuple[str, ...] = ()
     launches_of_slice: int = 0
     early_stop: bool = False
 
@@ -150,9 +151,10 @@ HABITS = (
     HabitPass(
         name="scatter_gather",
         words="messages between stages in parts over several NICs",
-        source="Narayanan et al. (SC21), section 4.1",
+        source="Narayanan et al. (SC21), section 4.1; microsoft/DeepSpeed, "
+        "runtime/pipe/engine.py, is_pipe_partitioned and is_grad_partitioned",
         scope="messages",
-        matters=lambda habits: habits.scatter_gather,
+        matters=lambda habits: bool(habits.scatter_gather),
     ),
     HabitPass(
         name="slices",

@@ -40,7 +40,7 @@ def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
     pipe = SlotSchedule(
         orders=stage_orders.orders,
         ticks=[[0] * len(order) for order in stage_orders.orders],
-        links=[0] * plan.pipe,
+        links=[(0, 0)] * plan.pipe,
         overlapped="pp" in plan.overlap,
         micro_batches=stage_orders.small.micro_batches,
     )

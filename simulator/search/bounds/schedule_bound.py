@@ -48,7 +48,7 @@ def schedule_ticks(
         pipe = SlotSchedule(
             orders=orders,
             ticks=[stage_ticks(stage, order) for stage, order in enumerate(orders)],
-            links=links,
+            links=[(ticks, ticks) for ticks in links],
             overlapped="pp" in plan.overlap,
             micro_batches=small.micro_batches,
         )
