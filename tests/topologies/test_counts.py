@@ -88,3 +88,15 @@ def test_a_part_empty_group_is_drawn_as_others_where_it_holds_its_share() -> Non
     drawn = [set(group[scattered(machine, 512, 30, seed).node]) for seed in range(8)]
     assert any(73 in each for each in drawn)
     assert not all(73 in each for each in drawn)
+
+
+def test_the_pod_of_dgx_a100_is_the_reference_architecture_and_not_selene() -> None:
+    machine = load_machine("dgx-a100")
+    tree = machine.interconnect
+    assert isinstance(tree, FatTree)
+    assert (machine.nodes, tree.units, tree.nodes_per_unit) == (140, 7, 20)
+    assert (machine.node.nics.count, tree.rails, tree.link_bytes_per_s) == (8, 8, 25e9)
+    sources = {fact.key: fact.source for fact in machine.facts()}
+    assert "RA-09950-001" in sources["nodes"]
+    assert "RA-09950-001" in sources["interconnect.rails"]
+    assert not [key for key, source in sources.items() if "selene" in source.lower()]
