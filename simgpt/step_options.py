@@ -98,7 +98,7 @@ def asked_as_predict(command: click.Command) -> click.Command:
 def _note_unused(settings: tuple[str, ...], stack: Stack, machine: Machine) -> None:
     """Say which settings change nothing."""
     for key in options.settings_of(settings):
-        if key in FOR_INFORMATION:
+        if key in FOR_INFORMATION or key.startswith("run_to_run."):
             options.note(f"{key} is for information and changes no prediction")
         for table in stack.stands_over(machine):
             if key.startswith(f"{table}."):

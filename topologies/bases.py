@@ -27,6 +27,7 @@ from topologies.variants import as_variant
 
 MOST_BASES = 8  # of files that build on files
 _OWN_LABELS = ("name", "description", "variant")
+_MEASURED_THERE = "run_to_run."  # of the machine that was measured, and of no other
 _JOINS = ("node.links.all_pairs", "node.links.pairs", "node.links.switch")
 _LINKS = "node.links."
 _FOLLOWS = "as many as the rest of the file needs"
@@ -111,11 +112,12 @@ def _machine_with(library: str) -> str:
 
 
 def _taken(machine: Machine) -> Facts:
-    """A machine's facts but for its own names, each with where it comes from."""
+    """A machine's facts but for its own names and how its runs differ, each with where it comes
+    from."""
     return {
         fact.key: replace(fact, inherited=fact.inherited or machine.full_name)
         for fact in machine.entries
-        if fact.key not in _OWN_LABELS
+        if fact.key not in _OWN_LABELS and not fact.key.startswith(_MEASURED_THERE)
     }
 
 

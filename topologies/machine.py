@@ -18,6 +18,7 @@ from topologies.hardware.device import Device, Draw, Matmul, Variability
 from topologies.hardware.interconnect import KINDS, Dragonfly, FatTree, Interconnect, NoInterconnect
 from topologies.hardware.node import Host, Links, Nics, Node
 from topologies.hardware.profile import MeasuredTable, Profile
+from topologies.hardware.run_to_run import Band, RunToRun
 from topologies.hardware.software import PARTS, Software
 from topologies.network import Network
 from topologies.session import session_cached
@@ -53,6 +54,7 @@ class Machine:
     interconnect: Annotated[Interconnect, Key("interconnect")]
     software: Annotated[Software, Key("software")]
     power: Annotated[Power | None, Key("power")] = None
+    run_to_run: Annotated[RunToRun | None, Key("run_to_run")] = None
     variant: Annotated[str, Key("variant")] = ""
     profile: Profile | None = None
     entries: tuple[Fact, ...] = ()
@@ -93,6 +95,11 @@ class Machine:
     def devices(self) -> int:
         """Devices in the whole machine."""
         return self.nodes * self.node.devices
+
+    def band(self, what: str, nodes: int) -> Band | None:
+        """What eight of ten runs of a `step` or a kind of collective take on so many nodes; None
+        where the file has no runs of that, or only some on more nodes."""
+        return self.run_to_run.band(what, nodes) if self.run_to_run is not None else None
 
     def facts(self) -> list[Fact]:
         """Every number of the machine as its file writes it, with its source."""
@@ -202,7 +209,18 @@ def _converter() -> Converter:
 
     converter = Converter(forbid_extra_keys=True)
     of_node = (Matmul, Attention, Draw, Variability, Device, Links, Host, Nics, Node)
-    others = (Dragonfly, FatTree, NoInterconnect, *PARTS, Power, Profile, MeasuredTable, Machine)
+    others = (
+        Dragonfly,
+        FatTree,
+        NoInterconnect,
+        *PARTS,
+        Power,
+        Band,
+        RunToRun,
+        Profile,
+        MeasuredTable,
+        Machine,
+    )
     for cls in (*of_node, *others):
         renamed: Any = {
             field.attribute: override(rename=field.key.name) for field in fields_of(cls)

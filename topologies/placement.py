@@ -69,7 +69,8 @@ def scattered(
 ) -> Placement:
     """Spreads the nodes evenly over that many groups of the interconnect, drawn with the seed.
 
-    A group that is too small for its share leaves the rest to the others.
+    A group that is too small for its share leaves the rest to the others. Where the groups drawn
+    have too few nodes, as when one of them is not full, the largest ones are taken instead.
     """
     count = _nodes_for(machine, ranks)
     group_of_node = wiring(machine.network).group
@@ -80,8 +81,9 @@ def scattered(
             f"{machine.name}; try 1 to {min(known, count)}"
         )
     generator = np.random.default_rng(seed)
-    chosen = generator.permutation(known)[:groups]
-    shares = _shares(np.bincount(group_of_node)[chosen], count)
+    room = np.bincount(group_of_node)
+    chosen = _with_most_room(generator.permutation(known), room, groups, count)
+    shares = _shares(room[chosen], count)
     if shares.sum() < count:
         raise MachineError(
             f"scattered:{groups} groups of {machine.name} have {shares.sum()} nodes, but "
@@ -92,6 +94,13 @@ def scattered(
         for group, share in zip(chosen, shares, strict=True)
     ]
     return on_nodes(machine, _ordered(np.concatenate(drawn), order, generator), ranks)
+
+
+def _with_most_room(drawn: Indices, room: Indices, groups: int, count: int) -> Indices:
+    """The first groups drawn, or the largest ones in the order drawn where those hold too few."""
+    if room[drawn[:groups]].sum() >= count:
+        return drawn[:groups]
+    return drawn[np.argsort(-room[drawn], kind="stable")][:groups]
 
 
 def _shares(room: Indices, count: int) -> Indices:

@@ -25,7 +25,8 @@ def as_variant(document: Mapping[str, Any], variant: str, origin: str) -> dict[s
     A variant's device is the same one, with kernels of another version.
 
     An empty variant takes the default, which is the first; a document without variants has
-    none to name. The table's name stays in the result under `variant`. A source given for a
+    none to name. What the machine's runs were like (`run_to_run`) holds for the default alone, with
+    which they ran. The table's name stays in the result under `variant`. A source given for a
     table covers the keys that the variant gives there.
     """
     known = variants_in(document)
@@ -40,6 +41,8 @@ def as_variant(document: Mapping[str, Any], variant: str, origin: str) -> dict[s
     if not isinstance(changes, Mapping) or set(changes) - set(TABLES):
         raise MachineError(f"{origin}: variants.{chosen} may hold software and device alone")
     result = rest | {"variant": chosen}
+    if chosen != known[0]:
+        result.pop("run_to_run", None)
     for name in TABLES:
         tables = [each.get(name, {}) for each in (rest, changes)]
         if not all(isinstance(each, Mapping) for each in tables):

@@ -78,6 +78,7 @@ def command(
 
 def _text(lines: list[BenchmarkLine]) -> str:
     columns = ["algorithm", "devices", "bytes", "time", "algbw (GB/s)", "busbw (GB/s)"]
+    known = next((line.band for line in lines if line.band is not None), None)
     rows = [
         (
             line.algorithm,
@@ -86,10 +87,18 @@ def _text(lines: list[BenchmarkLine]) -> str:
             tables.seconds(line.seconds),
             f"{line.algbw_bytes_per_s / 1e9:.4g}",
             f"{line.busbw_bytes_per_s / 1e9:.4g}",
+            *([_within(line)] if known is not None else []),
         )
         for line in lines
     ]
-    return tables.table(columns, rows)
+    if known is None:
+        return tables.table(columns, rows)
+    about = f"(8 of 10 runs: how {known.words} lay about their median)"
+    return f"{tables.table([*columns, '8 of 10 runs'], rows)}\n{tables.paragraph(about)}"
+
+
+def _within(line: BenchmarkLine) -> str:
+    return tables.between(*line.band.around(line.seconds)) if line.band is not None else ""
 
 
 def _given(option: str, text: str, values_of: Callable[[str], list[float]]) -> list[float]:

@@ -17,6 +17,7 @@ from simgpt.invocation import asked
 if TYPE_CHECKING:
     from simgpt.step_options import StepQuestion
     from simulator.predict import Prediction
+    from topologies.hardware.run_to_run import Band
     from topologies.machine import Machine
     from topologies.placement import Placement
     from workload.gpt import GPT
@@ -121,20 +122,24 @@ def answered(
     )
     reach = reach_of(prediction, built, placed)
     remedy = remedy_of(prediction, None if costs else question)
-    record = _record(prediction, remedy, {"software": built.variant, "engine": engine_name()})
+    runs = built.band("step", prediction.cost.nodes)
+    record = _record(prediction, remedy, {"software": built.variant, "engine": engine_name()}, runs)
     noise = noise_options.answered(how, prediction, built, placed, costs)
     record |= asked(model, machine, how, prediction.stack, axes=reach) | noise.record
-    text = describe(prediction, f"placement {how['placement']}", reach, job, remedy) + noise.text
+    text = describe(prediction, how["placement"], reach, job, remedy, runs=runs) + noise.text
     if how["tokens"] is not None:
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
         record, text = {**record, "training": run.as_dict()}, f"{text}\n\n{describe_training(run)}"
     return text, record, prediction
 
 
-def _record(prediction: Prediction, remedy: str, about: dict[str, str]) -> dict[str, Any]:
+def _record(
+    prediction: Prediction, remedy: str, about: dict[str, str], runs: Band | None
+) -> dict[str, Any]:
     """The prediction as it stands in JSON, with what makes it fit and what else is known of it."""
-    found = {"remedy": remedy, **about}
-    return prediction.as_dict() | {key: text or None for key, text in found.items()}
+    band = runs.as_dict(prediction.step_s) if runs is not None else None
+    found = {"remedy": remedy, **about, "run_to_run": band}
+    return prediction.as_dict() | {key: known or None for key, known in found.items()}
 
 
 def remedy_of(prediction: Prediction, question: StepQuestion | None) -> str:

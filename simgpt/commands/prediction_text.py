@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from simulator.economics import Cost, Training
     from simulator.predict import Prediction
     from simulator.stacks.job import Job
+    from topologies.hardware.run_to_run import Band
 
 PARTS = {
     **{name: name for name in ("compute", "optimizer", "idle")},
@@ -30,10 +31,12 @@ def describe(
     reach: Mapping[str, str],
     job: Job | None = None,
     remedy: str = "",
+    *,
+    runs: Band | None = None,
 ) -> str:
-    """The prediction as a person reads it, with what was assumed of the job, and a `remedy` where
-    the plan does not fit."""
-    memory, within = prediction.memory, prediction.range
+    """The prediction as a person reads it, with what was assumed of the job, a `remedy` where
+    the plan does not fit, and the band of such `runs`; `placed` is the placement asked for."""
+    memory, within, where = prediction.memory, prediction.range, f"placement {placed}"
     parts = [
         (name, tables.seconds(value), tables.percent(value / prediction.step_s))
         for name, value in time_parts(prediction)
@@ -46,14 +49,24 @@ def describe(
     return "\n\n".join(
         [
             _headline(prediction, job),
-            *([tables.table([placed, ""], reached, first=LABELS)] if reached else []),
+            *([tables.table([where, ""], reached, first=LABELS)] if reached else []),
             tables.table([], facts(prediction), first=LABELS),
             *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
             tables.paragraph(f"8 of 10 such steps: {within.words}", indent="  "),
+            *run_to_run(prediction, runs),
             tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
             tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),
         ]
     )
+
+
+def run_to_run(prediction: Prediction, runs: Band | None) -> list[str]:
+    """A paragraph on how the step differs from run to run; none where no runs are known."""
+    if runs is None:
+        return []
+    span = tables.between(*runs.around(prediction.step_s))
+    text = f"run to run: 8 of 10 runs {span}, from {runs.words}"
+    return [tables.paragraph(text, indent="  ")]
 
 
 def time_parts(prediction: Prediction) -> list[tuple[str, float]]:

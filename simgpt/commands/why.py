@@ -10,13 +10,14 @@ import click
 
 from simgpt import noise_options, options, tables
 from simgpt.commands.predict import comment, remedy_of
-from simgpt.commands.prediction_text import plan_lines
+from simgpt.commands.prediction_text import plan_lines, run_to_run
 from simgpt.invocation import asked
 from simgpt.progress import Ticker
 from simgpt.step_options import StepQuestion, asked_as_predict, question_of
 
 if TYPE_CHECKING:
     from simulator.explain.why import Why
+    from topologies.hardware.run_to_run import Band
 
 LEAST = 0.0005  # of a step: shares and elasticities below are left out of the text
 PLANS = 8
@@ -53,31 +54,26 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     as good in one respect and the plans next to this one are simulated too.
     """
     from simulator.explain.why import why
-    from simulator.predict import predict
 
     question = question_of(model, machine, how)
-    prediction = predict(
-        question.gpt,
-        question.plan,
-        question.machine,
-        placement=question.placement,
-        stack=question.job.stack,
-    )
+    prediction = question.predicted()
     with Ticker() as ticker:
         pure = how["all_numbers"]
         found = why(prediction, question.machine, question.placement, ticker, pure=pure)
     importance, fields = _importance(question, how["plan_importance"])
     drawn = noise_options.answered(how, prediction, question.machine, question.placement, {})
     remedy = remedy_of(prediction, question)
+    runs = question.machine.band("step", prediction.cost.nodes)
     record = {
         **prediction.as_dict(),
         "remedy": remedy or None,
         "software": question.machine.variant or None,
+        "run_to_run": runs and runs.as_dict(prediction.step_s),
         **asked(model, machine, how, question.job.stack),
         "why": found.as_dict() | fields,
         **drawn.record,
     }
-    text = describe(found, remedy) + importance + drawn.text
+    text = describe(found, remedy, runs) + importance + drawn.text
     options.answer(text, record, as_json=as_json, output=output)
     comment(prediction, remedy)
 
@@ -85,8 +81,9 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 command = asked_as_predict(command)
 
 
-def describe(found: Why, remedy: str = "") -> str:
-    """The answer as a person reads it; first of all that a plan does not fit, with its `remedy`."""
+def describe(found: Why, remedy: str = "", runs: Band | None = None) -> str:
+    """The answer as a person reads it; first of all that a plan does not fit, with its `remedy`.
+    `runs` is the band of such runs, where it is known."""
     prediction = found.prediction
     head = (
         f"{prediction.gpt.name} on {tables.several(prediction.devices, 'device')} of "
@@ -99,6 +96,7 @@ def describe(found: Why, remedy: str = "") -> str:
             *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
             f"{head}\n{plan_lines(prediction)}",
             tables.paragraph(f"8 of 10 such steps: {span}, {within.words}", indent="  "),
+            *run_to_run(prediction, runs),
             tables.paragraph(found.sentence),
             _shares(found),
             _sensitivity(found),

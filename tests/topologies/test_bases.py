@@ -20,7 +20,8 @@ base = "dgx-h100"
 device = "H200"
 nodes = {value = 16, source = "procurement document"}
 """
-TOO_FINE = ("size", "best", "links", "nics", "variant", "peak_flops", "algorithm", "forms_from")
+TOO_FINE = ("size", "best", "links", "nics", "variant", "peak_flops", "algorithm", "forms_from",
+            "run_to_run")  # fmt: skip
 
 
 def machine(folder: Path, text: str, name: str = "lab.toml") -> Machine:

@@ -40,7 +40,7 @@ def refusal(path: Path | str, error: type[SimgptError] = MachineError) -> str:
 
 @pytest.mark.parametrize(
     ("name", "nodes", "devices", "bf16"),
-    [("frontier", 9472, 75776, 191.5e12), ("perlmutter", 1536, 6144, 312e12),
+    [("frontier", 9856, 78848, 191.5e12), ("perlmutter", 1536, 6144, 312e12),
      ("alps", 2688, 10752, 989e12)],
 )  # fmt: skip
 def test_shipped_machines_have_their_known_size_and_peak(
@@ -118,7 +118,7 @@ def test_a_bare_number_where_a_unit_belongs_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("groups = 74", "groups = 7.4", "interconnect.groups = 7.4 does not fit; "
+        ("local_links = 1", "local_links = 7.4", "interconnect.local_links = 7.4 does not fit; "
          "it wants a whole number"),
         ("[0, 1, 4]", "[0, 1]", "node.links.pairs = "),
         ("[0, 1, 4]", "[0, 8, 4]", "node.links.pairs has [0, 8, 4], but wants two different "
@@ -141,9 +141,9 @@ def test_a_bare_number_where_a_unit_belongs_is_refused(tmp_path: Path) -> None:
         ('launch = "10 us"', "", "device.matmul.launch is missing; it wants text with a unit (s)"),
         ('kind = "dragonfly"', 'kind = "torus"', "interconnect.kind is torus; try dragonfly, "
          "fat-tree or none"),
-        ('routing = "adaptive"', 'routing = "best"', 'interconnect.routing = "best" is not known; '
+        ('value = "adaptive"', 'value = "best"', 'interconnect.routing = "best" is not known; '
          "try adaptive or minimal"),
-        ("groups = 74", "groups = 73", "nodes = 9472, but the interconnect has room for 9344"),
+        ("{value = 77", "{value = 76", "nodes = 9856, but the interconnect has room for 9728"),
         ('confidence = "low"', 'confidence = "so-so"', 'device.reserve has confidence "so-so";'
          " try high, medium, low"),
     ],

@@ -122,8 +122,8 @@ def test_texts_name_the_policies() -> None:
         ("random:seed=x", "has seed=x"),
         ("random:order=up", 'node order "up" is not known; try sorted or shuffled'),
         ("contiguous:seed=1", "has seed=1, but takes no options"),
-        ("scattered:3", "scattered:3 does not fit 2 nodes on the 74 groups of frontier"),
-        ("hosts:frontier[9470-9472]", "names node 9472, but frontier has nodes 0 to 9471"),
+        ("scattered:3", "scattered:3 does not fit 2 nodes on the 77 groups of frontier"),
+        ("hosts:frontier[9854-9856]", "names node 9856, but frontier has nodes 0 to 9855"),
     ],
 )
 def test_unknown_placements_are_refused(text: str, sentence: str) -> None:
@@ -157,7 +157,7 @@ def test_the_reach_of_an_axis(inner: int, size: int, expected: Locality, words: 
 
 def test_sixteen_nodes_of_frontier_share_four_switches() -> None:
     wires = wiring(FRONTIER.network)
-    assert wires.switches == 74 * 32
+    assert wires.switches == 77 * 32
     assert np.unique(wires.switch[:16]).tolist() == [0, 1, 2, 3]
     assert wires.switch[16].tolist() == [4, 5, 6, 7]
     assert wires.switch[128].tolist() == [32, 33, 34, 35]

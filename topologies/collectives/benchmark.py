@@ -17,6 +17,7 @@ from topologies.collectives.collective_time import (
 )
 from topologies.errors import MachineError
 from topologies.files.units import quantity
+from topologies.hardware.run_to_run import Band
 from topologies.hardware.software import Kind
 from topologies.machine import Machine
 from topologies.placement import Placement, with_room
@@ -28,7 +29,8 @@ MOST_BYTES = 1e18
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkLine:
-    """One size on one number of devices, with the algorithm that served it."""
+    """One size on one number of devices, with the algorithm that served it, and the `band` of eight
+    of ten runs where somebody measured one on no more nodes."""
 
     algorithm: str
     devices: int
@@ -36,6 +38,7 @@ class BenchmarkLine:
     seconds: float
     algbw_bytes_per_s: float
     busbw_bytes_per_s: float
+    band: Band | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The line as it stands in JSON."""
@@ -46,6 +49,7 @@ class BenchmarkLine:
             "seconds": self.seconds,
             "algbw_bytes_per_s": self.algbw_bytes_per_s,
             "busbw_bytes_per_s": self.busbw_bytes_per_s,
+            "run_to_run": self.band.as_dict(self.seconds) if self.band is not None else None,
         }
 
 
@@ -87,6 +91,7 @@ def _line(machine: Machine, kind: Kind, size: float, ring: Ring) -> BenchmarkLin
         seconds=seconds,
         algbw_bytes_per_s=size / seconds,
         busbw_bytes_per_s=size / seconds * bus_factor(kind, ring.ranks),
+        band=machine.band(kind, ring.nodes),
     )
 
 

@@ -85,8 +85,8 @@ def test_what_does_not_fit_is_infeasible_but_predicted() -> None:
         ({"set": {"hidden": 10**9}}, "hidden=1000000000 must be at most 200,000"),
         ({"set": {"nodes": 100_000}}, "nodes = 100000, but the interconnect has room for"),
         ({"placement": "scattered:70"}, "scattered:70 does not fit 2 nodes"),
-        ({"devices": 2**20, "batch": 2**20}, "has 75776 devices"),
-        ({"devices": 2**20, "batch": 7}, "has 75776 devices"),
+        ({"devices": 2**20, "batch": 2**20}, "has 78848 devices"),
+        ({"devices": 2**20, "batch": 7}, "has 78848 devices"),
     ],
 )
 def test_a_point_that_cannot_run_says_why(document: dict[str, Any], words: str) -> None:
