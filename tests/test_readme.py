@@ -1,7 +1,8 @@
 """README and docs show what their commands print: `SIMGPT_REWRITE=1` writes their output anew.
 
 A block `<!-- output: COMMAND -->` is followed by the command and its output, and compared;
-`<!-- excerpt: COMMAND -->` likewise, of a prediction the question and the step alone;
+`<!-- excerpt: COMMAND -->` likewise, of a prediction the question and the step alone, of a why with
+a roofline the question and that;
 `<!-- slow: COMMAND -->` like the first, but only among the slow tests; `<!-- measured: COMMAND -->`
 likewise, but what was measured once on a machine is only kept.
 """
@@ -13,6 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -28,13 +30,22 @@ PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(
     r"<!-- (output|excerpt|slow|measured): (simgpt .*?) -->\n(?:```text\n.*?```\n)?", re.DOTALL
 )
+WRITES = {"--roofline"}  # options whose files go into a folder that the test throws away
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 
 def shown(command: str, kind: str = "output") -> str:
     """A command and what it prints, as the pages show it."""
     words = [sys.executable, *shlex.split(f"-m {command}")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=1200, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            check=False,
+            cwd=folder if WRITES.intersection(words) else None,
+        )
     assert done.returncode == 0, done.stderr
     output = excerpt(done.stdout) if kind == "excerpt" else done.stdout
     lines = (line.rstrip() for line in f"$ {command}\n{output}".strip().splitlines())
@@ -42,9 +53,10 @@ def shown(command: str, kind: str = "output") -> str:
 
 
 def excerpt(output: str) -> str:
-    """Of what `predict` prints, the question, and the step with its memory."""
+    """Of what a command prints, the question, and the step with its memory or the roofline."""
     question, *others = output.split("\n\n")
-    return "\n\n".join((question, *(part for part in others if part.startswith("step "))))
+    kept = (part for part in others if part.startswith(("step ", "roofline ")))
+    return "\n\n".join((question, *kept))
 
 
 def blocks(kind: str) -> list[str]:

@@ -10,7 +10,8 @@ from typing import Literal, Unpack, overload
 from simgpt.api import options as given
 from simgpt.api.asking import ask
 from simgpt.api.facts import Listing, Machine, Model, Report, Validation
-from simgpt.api.predictions import Prediction, Search, Sweep, Why
+from simgpt.api.predictions import Prediction, Search, Sweep
+from simgpt.api.reasons import Why
 from simgpt.api.result import Result
 from topologies.files.writing import write_whole
 

@@ -57,6 +57,7 @@ class WhyOptions(Step, Noise, total=False):
 
     all_numbers: bool
     plan_importance: bool
+    roofline: Text
 
 
 class SearchOptions(TypedDict, total=False):

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
 from simgpt.api.asking import Asked
 from simgpt.api.errors import NothingToDrawError
-from simgpt.api.result import Cells, Result, Row, flat, frame_of, table_of
+from simgpt.api.result import Cells, Result, Row, flat, table_of
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.figure import Figure
 
 MOST_BARS = 12
-PLANS = 8  # rows that a notebook shows of each part of a why
 REASONS = 5  # for which points cannot run, that a notebook shows
 ASKED = ("asked", "settings", "fields", "placement")  # of a record: what was asked
 LEFT_OUT = (*ASKED, "plan", "breakdown_s", "range")  # of rows of many predictions
@@ -115,46 +113,6 @@ class Prediction(Result):
             if value > 0
         ]
         return [], facts
-
-
-WhyPart = Literal["path", "sensitivity", "better_machines", "neighbouring_plans"]
-
-
-class Why(Prediction):
-    """What a predicted step waits for, what it is sensitive to, and what would make it faster."""
-
-    @property
-    def sentence(self) -> str:
-        """The answer in one sentence."""
-        return str(self._record["why"]["sentence"])
-
-    def rows(self, part: WhyPart = "neighbouring_plans") -> list[Row]:
-        """The rows of a part of the answer: of the critical path, the sensitivities to numbers of
-        the machine, machines that are twice as good in one respect, or the plans next to this."""
-        return [flat(row) for row in self._record["why"][part]]
-
-    def to_frame(self, part: WhyPart = "neighbouring_plans") -> pandas.DataFrame:
-        """The rows of a part as a data frame of pandas."""
-        return frame_of(self.rows(part))
-
-    def plot(self) -> Figure:
-        """The sensitivities to numbers of the machine, the largest first."""
-        from validation.report.figures.step_figures import tornado
-        from validation.report.figures.style import drawing
-
-        with drawing():
-            return tornado(self._record["why"]["sensitivity"])
-
-    def _table(self) -> tuple[Sequence[str], Cells]:
-        rows = [
-            (row["change"], tables.seconds(row["step_s"]), tables.percent(row["saving"]))
-            for part in ("better_machines", "neighbouring_plans")
-            for row in self._record["why"][part][:PLANS]
-        ]
-        return ["with", "step", "saves"], rows
-
-    def _remarks(self) -> Sequence[str]:
-        return (self.sentence,)
 
 
 class Sweep(Result):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from simgpt import noise_options, options, tables
+from simgpt import noise_options, options, roofline_text, tables
 from simgpt.commands.predict import comment, remedy_of
 from simgpt.commands.prediction_text import plan_lines, run_to_run
 from simgpt.invocation import asked
@@ -17,6 +18,7 @@ from simgpt.step_options import StepQuestion, asked_as_predict, question_of
 
 if TYPE_CHECKING:
     from simulator.explain.why import Why
+    from simulator.predict import Prediction
     from topologies.hardware.run_to_run import Band
 
 LEAST = 0.0005  # of a step: shares and elasticities below are left out of the text
@@ -39,6 +41,11 @@ BESIDE_THE_RANGE = (
     is_flag=True,
     help="Shapley values of the plan's fields, over plans of the same devices and batch.",
 )
+@click.option(
+    "--roofline",
+    type=options.NewFile(".png", ".svg", ".pdf"),
+    help="Print what each kind of op reaches of the device's rates, and draw it into a file.",
+)
 @noise_options.noise_options
 @options.answer_options
 def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
@@ -55,12 +62,13 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     """
     from simulator.explain.why import why
 
+    options.check_apart(output, how["roofline"], "--roofline")
     question = question_of(model, machine, how)
     prediction = question.predicted()
     with Ticker() as ticker:
         pure = how["all_numbers"]
         found = why(prediction, question.machine, question.placement, ticker, pure=pure)
-    importance, fields = _importance(question, how["plan_importance"])
+    further, fields = _further(question, prediction, how)
     drawn = noise_options.answered(how, prediction, question.machine, question.placement, {})
     remedy = remedy_of(prediction, question)
     runs = question.machine.band("step", prediction.cost.nodes)
@@ -73,8 +81,11 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         "why": found.as_dict() | fields,
         **drawn.record,
     }
-    text = describe(found, remedy, runs) + importance + drawn.text
+    text = describe(found, remedy, runs) + further + drawn.text
     options.answer(text, record, as_json=as_json, output=output)
+    if (figure := how["roofline"]) is not None:
+        roofline_text.draw(record, figure)
+        options.wrote([figure], str(figure))
     comment(prediction, remedy)
 
 
@@ -108,6 +119,15 @@ def describe(found: Why, remedy: str = "", runs: Band | None = None) -> str:
     )
 
 
+def _further(
+    question: StepQuestion, prediction: Prediction, how: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """What is answered only where it is asked for, as text and for the answer's JSON."""
+    importance, fields = _importance(question, how["plan_importance"])
+    roofline, kinds = _roofline(question, prediction, wanted=how["roofline"] is not None)
+    return importance + roofline, fields | kinds
+
+
 def _importance(question: StepQuestion, wanted: bool) -> tuple[str, dict[str, Any]]:
     """The importance of the plan's fields as text and for the answer's JSON, if it is wanted."""
     from simulator.explain.plan_importance import plan_importance
@@ -128,6 +148,19 @@ def _importance(question: StepQuestion, wanted: bool) -> tuple[str, dict[str, An
         f"fastest, {found.fastest})"
     )
     return f"\n\n{text}\n{tables.paragraph(about)}", {"plan_importance": found.as_dict()}
+
+
+def _roofline(
+    question: StepQuestion, prediction: Prediction, *, wanted: bool
+) -> tuple[str, dict[str, Any]]:
+    """The roofline as text and for the answer's JSON, if it is wanted."""
+    from simulator.explain.roofline import roofline
+
+    if not wanted:
+        return "", {}
+    found = roofline(prediction, question.machine, question.placement)
+    text = roofline_text.describe(found, prediction.plan.pipe)
+    return f"\n\n{text}", {"roofline": found.as_dict()}
 
 
 def _shares(found: Why) -> str:

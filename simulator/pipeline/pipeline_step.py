@@ -66,6 +66,11 @@ def _attempt(stage_orders: StageOrders, costs: ComputeCosts, fabric: Fabric) -> 
     )
 
 
+def busiest_stage(schedule: SlotSchedule) -> int:
+    """The stage whose slots take longest in all, the first of such: its time is broken down."""
+    return max(range(schedule.stages), key=lambda number: (sum(schedule.ticks[number]), -number))
+
+
 # By rank class of a stage, then by stream: ticks in flight at a slot's begin.
 CarryIns = tuple[tuple[tuple[str, int], ...], ...]
 
@@ -108,9 +113,7 @@ class PipelineRun:
         ]
         times_of = self.simulated(tasks)
         over = max(int(end.max()) for _, end in times_of)
-        stage = max(
-            range(schedule.stages), key=lambda number: (sum(schedule.ticks[number]), -number)
-        )
+        stage = busiest_stage(schedule)
         mine = [n for n, task in enumerate(tasks) if self.network.stages[task.number] == stage]
         latest = max(mine, key=lambda n: int(times_of[n][1].max()))
         begin, graph = times[stage].start[-1], tasks[latest].graph
@@ -148,7 +151,7 @@ class PipelineRun:
         before it the other slots and the pipeline's waits between them."""
         kind = self.stage_orders.kinds[stage]
         parts, busy = dict(ending), 0
-        for (slot, carry_ins), count in self._copies(stage).items():
+        for (slot, carry_ins), count in self.copies(stage).items():
             cost = self.cost_of(stage, kind.part(slot), carry_ins)
             times = count - (kind.part(slot) is kind.part(last))
             busy += times * cost.ticks
@@ -158,7 +161,7 @@ class PipelineRun:
             parts[PIPE] = waited
         return parts
 
-    def _copies(self, stage: int) -> Counter[tuple[Slot, CarryIns]]:
+    def copies(self, stage: int) -> Counter[tuple[Slot, CarryIns]]:
         """How many slots of the whole step each sampled one stands for, by carry-in.
 
         Omitted micro-batches take the most frequent carry-in.

@@ -24,12 +24,17 @@ class SlotCost:
 
 def slot_cost(tasks: Sequence[RankTask], times: Sequence[tuple[Ticks, Ticks]]) -> SlotCost:
     """The cost of a slot that was simulated alone: it ends with the last rank class's compute."""
-    pairs = list(zip(tasks, times, strict=True))
-    ends = [int(end[task.graph.compute_ops].max(initial=0)) for task, (_, end) in pairs]
+    slowest, ticks = slowest_of(tasks, times)
     over = max(int(end.max(initial=0)) for _, end in times)
-    slowest = ends.index(max(ends))
     parts = compute_stream(tasks[slowest].graph, *times[slowest])
-    return SlotCost(max(ends), over > max(ends), parts)
+    return SlotCost(ticks, over > ticks, parts)
+
+
+def slowest_of(tasks: Sequence[RankTask], times: Sequence[tuple[Ticks, Ticks]]) -> tuple[int, int]:
+    """The task whose compute ends last, by its place, and when that is."""
+    pairs = zip(tasks, times, strict=True)
+    ends = [int(end[task.graph.compute_ops].max(initial=0)) for task, (_, end) in pairs]
+    return ends.index(max(ends)), max(ends)
 
 
 def ends_of_all(tasks: Sequence[RankTask], times: Sequence[tuple[Ticks, Ticks]]) -> dict[str, int]:

@@ -1,0 +1,133 @@
+"""The compute ops of the busiest rank of a step, with how often each runs and for how long.
+
+They are the ops that `compute` and `optimizer` of a prediction's breakdown are made of, simulated
+in the same way: what hosts that issue kernels too slowly and collectives in flight add to an op
+is in its time. Their ticks sum to these two, to the tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.attribution.breakdown import last_to_end
+from simulator.costs.analytic import ComputeCosts
+from simulator.engine.stream_graph import StreamGraph
+from simulator.engine.whole_step import timed_step
+from simulator.pipeline.pipeline_step import PipelineRun, busiest_stage
+from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes, simulate_schedule
+from simulator.pipeline.slot_cost import slowest_of
+from simulator.pipeline.stage_orders import StageOrders
+from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
+from simulator.ranks.classes import Fabric, until_consistent
+from workload.gpt import GPT
+from workload.op import Op
+from workload.passes.matmul_forms import PLAIN, Forms
+from workload.passes.stack import NO_HABITS, Habits
+from workload.plan import Plan
+from workload.sizes.arrays import Counts, Ticks
+
+BUSY = ("compute", "optimizer")  # keys of a breakdown
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """An op of the compute stream that runs `count` times in a step, for `ticks` in all."""
+
+    op: Op
+    count: int
+    ticks: int
+
+
+@dataclass(frozen=True)
+class ComputeOps:
+    """The compute ops of a rank of the pipeline stage `stage`, whose time is broken down."""
+
+    stage: int
+    ops: Sequence[OpTime]
+
+
+def compute_ops(
+    gpt: GPT,
+    plan: Plan,
+    costs: ComputeCosts,
+    fabric: Fabric,
+    forms: Forms = PLAIN,
+    habits: Habits = NO_HABITS,
+) -> ComputeOps:
+    """The compute ops of a step, on the same costs and fabric as its prediction."""
+    if plan.pipe > 1:
+        return _of_pipeline(gpt, plan, costs, fabric, forms, habits)
+    timed = timed_step(gpt, plan, costs, fabric, forms=forms, habits=habits)
+    whole, last = timed.whole, last_to_end(timed.end + timed.delay)
+    times = timed.start[last], timed.end[last]
+    found = _timed(whole.graph, whole.ops, times, whole.copies(timed.omitted))
+    return ComputeOps(0, list(found))
+
+
+def _timed(
+    graph: StreamGraph, ops: Sequence[Op], times: tuple[Ticks, Ticks], copies: Counts
+) -> Iterator[OpTime]:
+    """The compute ops among those of a graph, of which op i stands for `copies[i]`."""
+    keys, key_of = graph.time_keys
+    wanted = [number for number, key in enumerate(keys) if key in BUSY]
+    at = graph.compute_ops[np.isin(key_of[graph.compute_ops], wanted)]
+    start, end = times
+    ticks = np.zeros(len(graph.written), dtype=np.int64)
+    counts = np.zeros_like(ticks)
+    np.add.at(ticks, graph.base[at], (end[at] - start[at]) * copies[at])
+    np.add.at(counts, graph.base[at], copies[at])
+    for place in np.flatnonzero(ticks).tolist():
+        yield OpTime(ops[place], int(counts[place]), int(ticks[place]))
+
+
+def _of_pipeline(
+    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms, habits: Habits
+) -> ComputeOps:
+    small = folded_plan(plan)
+    while (found := _attempt(StageOrders(gpt, plan, small, forms, habits), costs, fabric)) is None:
+        small = grown(plan, small)
+    return found
+
+
+def _attempt(stage_orders: StageOrders, costs: ComputeCosts, fabric: Fabric) -> ComputeOps | None:
+    return until_consistent(
+        lambda contended: stage_orders.network(fabric, contended),
+        lambda network: _of_stage(PipelineRun(stage_orders, costs, network)),
+    )
+
+
+def _of_stage(run: PipelineRun) -> ComputeOps | None:
+    """Those of the busiest stage; None if the schedule is not yet in its steady state."""
+    schedule, stage_orders = run.schedule(), run.stage_orders
+    times = simulate_schedule(schedule)
+    if not FoldedSchedule(stage_orders.plan, stage_orders.small, schedule, times).is_steady:
+        return None
+    stage = busiest_stage(schedule)
+    kind, last = stage_orders.kinds[stage], schedule.orders[stage][-1]
+    found = _of_ending(run, stage, schedule, times)
+    for (slot, carry_ins), count in run.copies(stage).items():
+        part = kind.part(slot)
+        tasks = run.tasks(stage, part, carry_ins)
+        simulated = run.simulated(tasks)
+        slowest, _ = slowest_of(tasks, simulated)
+        graph = part.graph
+        copies = np.full(len(graph.base), count - (part is kind.part(last)), dtype=np.int64)
+        found += _timed(graph, part.ops, simulated[slowest], copies)
+    return ComputeOps(stage, found)
+
+
+def _of_ending(
+    run: PipelineRun, stage: int, schedule: SlotSchedule, times: Sequence[SlotTimes]
+) -> list[OpTime]:
+    """Those of a stage's last slot and of what comes after all slots, in the latest of its rank
+    classes; all stages end together, as they meet in sums of gradients."""
+    every = range(schedule.stages)
+    tasks = [task for number in every for task in run.ending(number, schedule, times)]
+    simulated = run.simulated(tasks)
+    mine = [n for n, task in enumerate(tasks) if run.network.stages[task.number] == stage]
+    latest = max(mine, key=lambda n: int(simulated[n][1].max()))
+    task, once = tasks[latest], np.ones(len(tasks[latest].graph.base), dtype=np.int64)
+    return list(_timed(task.graph, task.ops, simulated[latest], once))
