@@ -10,7 +10,7 @@ from topologies.errors import SimgptError
 from topologies.files.schema import nearest
 from topologies.files.units import quantity
 from workload.grid import AXES
-from workload.op import FORWARD
+from workload.op import COLLECTIVES, FORWARD
 from workload.plan import CHOICES, MOST
 from workload.plan_text import KEYS, plan_value
 
@@ -88,6 +88,7 @@ BY_NAME: dict[str, Rule] = {
     "payloads": NUMBER,
     "fp8_payloads": NUMBER,
 }
+NAMES = {"payloads": COLLECTIVES, "fp8_payloads": COLLECTIVES}  # of BY_NAME, where few are known
 SOFTMAX: dict[str, Rule] = {"multiple": COUNT, "longest": COUNT}
 SOFTMAX_BY_NAME: dict[str, Rule] = {"fused": NUMBER, "steps": NUMBER, "launches": COUNT}
 MEMORY: dict[str, Rule] = {"fragmentation": SHARE}
@@ -154,6 +155,7 @@ def _check_table(
             _check(value, rules[key], f"{where}.{key}")
         elif key in named:
             _check(value, (lambda each: isinstance(each, Mapping), "a table"), f"{where}.{key}")
+            _check_keys(value, NAMES.get(key, tuple(value)), f"{where}.{key}")
             for name, each in value.items():
                 _check(each, named[key], f"{where}.{key}.{name}")
 

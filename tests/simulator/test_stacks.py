@@ -177,6 +177,7 @@ def test_a_users_stack_builds_on_another(tmp_path: Path) -> None:
         ("[kernels]\nearly_stop = 1\n", "kernels.early_stop must be true or false"),
         ("[kernels]\nfused = 3\n", "kernels.fused must be a list"),
         ("[kernels]\npasses = {gelu = 0}\n", "kernels.passes.gelu must be a number above 0"),
+        ("[kernels]\npayloads = {send = 2.0}\n", "kernels.payloads.send is not a key of a stack"),
         ("[can]\naxes = 'x'\n", "can.axes must be a list"),
         ("[plan]\noverlap = 'fast'\n", "overlap=fast is not supported"),
         ("[plan]\nselective = 'none'\n", "plan.selective must be one of selective, half"),

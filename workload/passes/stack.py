@@ -82,7 +82,7 @@ def on_the_wire(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> R
     sent = dict(habits.payloads)
 
     def whole(op: Op) -> Op:
-        if not op.is_collective or op.kind not in sent or op.dtype == "fp8":
+        if op.kind not in sent or op.dtype == "fp8":
             return op
         return replace(op, nbytes=scaled(op.nbytes, sent[op.kind]))
 
