@@ -73,6 +73,7 @@ def busiest_stage(schedule: SlotSchedule) -> int:
 
 # By rank class of a stage, then by stream: ticks in flight at a slot's begin.
 CarryIns = tuple[tuple[tuple[str, int], ...], ...]
+Parts = dict[str, int]  # ticks of the compute stream by cause
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,7 @@ class PipelineRun:
             micro_batches=small,
         )
 
-    def _with_slots(
-        self, ending: dict[str, int], stage: int, last: Slot, begin: int
-    ) -> dict[str, int]:
+    def _with_slots(self, ending: Parts, stage: int, last: Slot, begin: int) -> Parts:
         """Where a stage's time goes: `ending`, which starts with the `last` slot at `begin`, and
         before it the other slots and the pipeline's waits between them."""
         kind = self.stage_orders.kinds[stage]
