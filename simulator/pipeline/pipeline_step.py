@@ -128,7 +128,7 @@ class PipelineRun:
             for number, each in enumerate(stage_orders.kinds)
         )
         ends = [*schedule.arrivals[stage], *schedule.departures[stage]]
-        small = stage_orders.small.micro_batches
+        small, each = stage_orders.small.micro_batches, 1 if schedule.blocking else 2
         messages = [sent * count // small for sent in schedule.by_direction(ends)]
         nbytes = sum(n * each for n, each in zip(messages, kind.message_bytes, strict=True))
         ops, volume = kind.volume(count)
@@ -136,7 +136,7 @@ class PipelineRun:
         return StepResult(
             parts_ticks=parts,
             stage_memory=tuple(peaks),
-            ops=ops + 2 * sum(messages),
+            ops=ops + each * sum(messages),  # and the waits for them, where there are any
             comm_bytes=_with_messages(volume, nbytes),
             model_flops=sum(model for model, _ in flops),
             hardware_flops=sum(hardware for _, hardware in flops),
@@ -222,6 +222,7 @@ class PipelineRun:
             links=[self.link_ticks(stage) for stage in range(plan.pipe)],
             overlapped="pp" in plan.overlap,
             micro_batches=stage_orders.small.micro_batches,
+            blocking=stage_orders.habits.blocking_messages,
         )
 
     @cached_property
