@@ -18,8 +18,9 @@ def launch_bound(
     is longer. What is missing goes to its compute ops in equal shares. Ops that cost nothing are
     no kernels; the host issues a collective on the compute stream as it does a kernel. The closing
     block's ops on many parameters are issued at once, so they are left alone, and messages between
-    slots are too. Where ops are copies, `copies` tells blocks of the same name apart. Not modelled: how far ahead the host may run from
-    one block to the next, and that backward passes are issued faster than forward ones.
+    slots are too. Where ops are copies, `copies` tells blocks of the same name apart. Not modelled:
+    how far ahead the host may run from one block to the next, and that backward passes are issued
+    faster than forward ones.
     """
     result = list(ticks)
     blocks = list(zip([op.block for op in ops], copies or [0] * len(ops), strict=True))

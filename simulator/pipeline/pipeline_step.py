@@ -128,7 +128,7 @@ class PipelineRun:
             for number, each in enumerate(stage_orders.kinds)
         )
         ends = [*schedule.arrivals[stage], *schedule.departures[stage]]
-        small, each = stage_orders.small.micro_batches, 1 if schedule.blocking else 2
+        small = stage_orders.small.micro_batches
         messages = [sent * count // small for sent in schedule.by_direction(ends)]
         nbytes = sum(n * each for n, each in zip(messages, kind.message_bytes, strict=True))
         ops, volume = kind.volume(count)
@@ -136,7 +136,7 @@ class PipelineRun:
         return StepResult(
             parts_ticks=parts,
             stage_memory=tuple(peaks),
-            ops=ops + each * sum(messages),  # and the waits for them, where there are any
+            ops=ops + schedule.ops_of_message * sum(messages),
             comm_bytes=_with_messages(volume, nbytes),
             model_flops=sum(model for model, _ in flops),
             hardware_flops=sum(hardware for _, hardware in flops),
@@ -289,10 +289,8 @@ class PipelineRun:
         return self._message_ticks(stage, there), self._message_ticks(stage, back)
 
     def _message_ticks(self, stage: int, message: Op | None) -> int:
-        if message is None:
-            return 0
-        there = replace(message, attributes={**message.attributes, "link": stage})
-        if there.group not in self.network.class_groups:
+        there = message and replace(message, attributes={**message.attributes, "link": stage})
+        if there is None or there.group not in self.network.class_groups:
             return 0
         ticks = self.network.ticks(there)
         return max(ticks[number] for number in self._classes(stage))

@@ -50,6 +50,11 @@ class SlotSchedule:
         """How many stages there are."""
         return len(self.orders)
 
+    @property
+    def ops_of_message(self) -> int:
+        """How many ops a message is at each end: itself, and a wait for it unless it blocks."""
+        return 1 if self.blocking else 2
+
     @cached_property
     def chunks(self) -> int:
         """How many chunks the model has."""
@@ -79,7 +84,8 @@ class SlotSchedule:
 
     def _exchanges(self, stage: int) -> list[list[int]]:
         order, behind = self.orders[stage], self.stages - 1 - stage
-        pairs = zip([NO_MESSAGE, *self.departures[stage]], [*self.arrivals[stage], NO_MESSAGE])
+        sent, received = self.departures[stage], self.arrivals[stage]
+        pairs = zip([NO_MESSAGE, *sent], [*received, NO_MESSAGE], strict=True)
         found = [[m for m in pair if m != NO_MESSAGE] for pair in pairs]
         for number, (before, slot) in enumerate(pairwise(order), 1):
             if receives_first(before, slot, behind):

@@ -155,7 +155,9 @@ def stack_of(**keys: object) -> Stack:
     return replace(load_stack("other"), name="mine", own_kernels=keys)
 
 
-@pytest.mark.parametrize("name", ["megatron-deepspeed", "megatron-deepspeed-bloom", "gpt-neox-2022"])
+@pytest.mark.parametrize(
+    "name", ["megatron-deepspeed", "megatron-deepspeed-bloom", "gpt-neox-2022"]
+)
 def test_stacks_on_deepspeeds_pipeline_engine_block(name: str) -> None:
     assert load_stack(name).blocks
     assert not load_stack("megatron-lm-2021").blocks

@@ -186,11 +186,9 @@ class Builder:
         reads: Sequence[str],
         writes: Sequence[str],
         peer: int,
-        *,
-        blocks: bool = False,
     ) -> None:
-        """Append a send or a receive on a stream of its own, or if it `blocks` on that of compute;
-        `peer` is 1 for the next stage, -1 for the previous one."""
+        """Append a send or a receive on a stream of its own; `peer` is 1 for the next stage, -1 for
+        the previous one."""
         direction = FORWARD if (peer > 0) == (kind == "send") else BACKWARD
         moved = self.buffers[(reads or writes)[0]]
         link = (self.stage + min(peer, 0)) % self.grid.pipe
@@ -201,7 +199,7 @@ class Builder:
             None,
             kind=kind,
             **operands,
-            stream=COMPUTE if blocks else f"{kind}.{direction}",
+            stream=f"{kind}.{direction}",
             axes=("pipe",),
             nbytes=moved.nbytes,
             dtype=moved.dtype,

@@ -17,12 +17,13 @@ pass; and it sends the parts' sizes as a message of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.layers import sequence_parallel as rows
 from workload.naming import op_name
-from workload.op import MODEL, Block, Buffer, Op
+from workload.op import COMPUTE, MODEL, Block, Buffer, Op
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import receives_first
 from workload.pipeline.schedule import BACKWARD, FORWARD, WEIGHT, Slot
@@ -117,7 +118,7 @@ class Messages:
             self._send(before)
         if slot:
             self._receive(slot)
-        return self._b.ops
+        return [replace(op, stream=COMPUTE) for op in self._b.ops]
 
     def _receive(self, slot: Slot) -> None:
         if self._receives(slot):
@@ -130,8 +131,7 @@ class Messages:
             self._b.block = self._block(slot)
             peer = -1 if direction == FORWARD else 1
             arrives = self._stream(slot, label)
-            tag, blocks = _tag(slot, label), self._blocks
-            self._b.message(f"{label}.recv", "recv", tag, [], [arrives], peer, blocks=blocks)
+            self._b.message(f"{label}.recv", "recv", _tag(slot, label), [], [arrives], peer)
             return
 
     def _send(self, slot: Slot) -> None:
@@ -142,9 +142,8 @@ class Messages:
         label = self._departure(slot)
         token, tag = self._b.tensor(f"{label}.sent", (0,), role="workspace"), _tag(slot, there)
         peer = 1 if forward else -1
-        output, blocks = self._chunks.outputs[slot], self._blocks
-        self._b.message(f"{label}.send", "send", tag, [output], [token], peer, blocks=blocks)
-        if not blocks:
+        self._b.message(f"{label}.send", "send", tag, [self._chunks.outputs[slot]], [token], peer)
+        if not self._blocks:
             self._unfinished.append((slot.micro_batch, label, token))
 
     def _settle(self) -> None:
