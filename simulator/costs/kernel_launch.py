@@ -17,14 +17,15 @@ def launch_bound(
     block lasts as long as its ops take on the device, or as it takes to issue them all, whichever
     is longer. What is missing goes to its compute ops in equal shares. Ops that cost nothing are
     no kernels; the host issues a collective on the compute stream as it does a kernel. The closing
-    block's ops on many parameters are issued at once, so they are left alone. Where ops are copies,
-    `copies` tells blocks of the same name apart. Not modelled: how far ahead the host may run from
-    one block to the next, and that backward passes are issued faster than forward ones.
+    block's ops on many parameters are issued at once, so they are left alone, and messages between
+    slots are too. Where ops are copies, `copies` tells blocks of the same name apart. Not modelled:
+    how far ahead the host may run from one block to the next, and that backward passes are issued
+    faster than forward ones.
     """
     result = list(ticks)
     blocks = list(zip([op.block for op in ops], copies or [0] * len(ops), strict=True))
     for (block, _), group in groupby(range(len(ops)), key=lambda at: blocks[at]):
-        own = [at for at in group if ticks[at] and ops[at].stream == COMPUTE]
+        own = [at for at in group if ticks[at] and _is_issued(ops[at])]
         kernels = [at for at in own if not ops[at].communicates]
         missing = sum(each[at] for at in own) - sum(ticks[at] for at in own)
         if block == STEP or missing <= 0 or not kernels:
@@ -33,3 +34,7 @@ def launch_bound(
         for number, at in enumerate(kernels):
             result[at] += share + (number < rest)
     return result
+
+
+def _is_issued(op: Op) -> bool:
+    return op.stream == COMPUTE and not op.is_message

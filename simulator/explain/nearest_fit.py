@@ -16,25 +16,25 @@ from simulator.step_memory import room_for_tensors
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from workload.lowering import lower
-from workload.passes.stack import Habits
+from workload.passes.stack import NO_HABITS, Habits
 
-IN_FP8 = Habits(fp8=True)
 Change = Mapping[str, Any]
 
 
 def does_fit(job: Job, machine: Machine) -> bool:
     """Whether the fullest stage of the job's plan fits into what a device has for tensors.
 
-    Of a stack's habits fp8 alone lessens what is in memory.
+    Of a stack's habits fp8 and messages that block lessen what is in memory.
     """
     room = room_for_tensors(machine, job.stack)
     if plan_bytes(job.gpt, job.plan) <= room:
         return True
-    if not job.stack.fp8:
+    own = Habits(fp8=job.stack.fp8, blocking_messages=job.stack.blocks)
+    if own == NO_HABITS:
         return False
     if job.plan.pipe > 1:
-        return pipeline_bytes(job.gpt, job.plan, IN_FP8) <= room
-    return lower(job.gpt, job.plan, habits=IN_FP8).peak.total_bytes <= room
+        return pipeline_bytes(job.gpt, job.plan, own) <= room
+    return lower(job.gpt, job.plan, habits=own).peak.total_bytes <= room
 
 
 def nearest_changes(job: Job) -> Iterator[Change]:

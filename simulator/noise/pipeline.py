@@ -90,7 +90,8 @@ class _PipelineRun:
 
     def played(self) -> Played:
         """The step."""
-        runs = [self._stage(stage) for stage in range(len(self.pipeline.stages))]
+        play = self._blocking_stage if self.pipeline.schedule.blocking else self._stage
+        runs = [play(stage) for stage in range(len(self.pipeline.stages))]
         while self._ready:
             stage = self._ready.pop()
             message = next(runs[stage], NO_MESSAGE)
@@ -106,7 +107,8 @@ class _PipelineRun:
         schedule, own = self.pipeline.schedule, self.pipeline.stages[stage]
         arrivals, departures = schedule.arrivals[stage], schedule.departures[stage]
         kept = {tail.number for tail in (*own.tails, own.ending)}
-        free, sent, last = self._begin(stage, arrivals), NO_MESSAGE, len(arrivals) - 1
+        self._first_posts(stage, arrivals)
+        free, sent, last = self._zero(stage), NO_MESSAGE, len(arrivals) - 1
         for number, (arrival, departure) in enumerate(zip(arrivals, departures, strict=True)):
             start, waited = free, self.waited if number < last else None
             if arrival != NO_MESSAGE:
@@ -126,13 +128,31 @@ class _PipelineRun:
                     free, sent = _later(free, self._arrival(sent), waited), NO_MESSAGE
         self._free[stage] = free
 
-    def _begin(self, stage: int, arrivals: Sequence[int]) -> Clocks:
-        """Clocks at 0. The first receive of either direction is posted then."""
-        shape = len(self.draw.samples), len(self.pipeline.stages[stage].ranks.ranks)
+    def _blocking_stage(self, stage: int) -> Generator[int, None, None]:
+        """The same where slots and messages take turns."""
+        own, clock = self.pipeline.stages[stage], self._zero(stage)
+        kept = {tail.number for tail in (*own.tails, own.ending)}
+        last = len(own.slots) - 1
+        for number, messages in enumerate(self.pipeline.schedule.exchanges[stage]):
+            for message in messages:
+                self._post(message, clock)
+                yield from self._arrives(message)
+                waited = self.waited if number <= last else None
+                clock = _later(clock, self._arrival(message), waited)
+            if number in kept:
+                self._kept[stage][number] = clock
+            if number <= last:
+                clock = self._slot(stage, number, clock, self.waited if number < last else None)
+        self._free[stage] = clock
+
+    def _zero(self, stage: int) -> Clocks:
+        return np.zeros((len(self.draw.samples), len(self.pipeline.stages[stage].ranks.ranks)))
+
+    def _first_posts(self, stage: int, arrivals: Sequence[int]) -> None:
+        """The first receive of either direction is posted at the begin."""
         for backward in (False, True):
             line = self.pipeline.line(arrivals, backward=backward)
-            self._post(line[0] if line else NO_MESSAGE, np.zeros(shape))
-        return np.zeros(shape)
+            self._post(line[0] if line else NO_MESSAGE, self._zero(stage))
 
     def _arrives(self, message: int) -> Generator[int, None, None]:
         if message not in self._over:

@@ -137,7 +137,7 @@ class PipelineRun:
         return StepResult(
             parts_ticks=parts,
             stage_memory=tuple(peaks),
-            ops=ops + 2 * sum(messages),
+            ops=ops + schedule.ops_of_message * sum(messages),
             comm_bytes=_with_messages(volume, nbytes),
             model_flops=sum(model for model, _ in flops),
             hardware_flops=sum(hardware for _, hardware in flops),
@@ -221,6 +221,7 @@ class PipelineRun:
             links=[self.link_ticks(stage) for stage in range(plan.pipe)],
             overlapped="pp" in plan.overlap,
             micro_batches=stage_orders.small.micro_batches,
+            blocking=stage_orders.habits.blocking_messages,
         )
 
     @cached_property
@@ -287,10 +288,8 @@ class PipelineRun:
         return self._message_ticks(stage, there), self._message_ticks(stage, back)
 
     def _message_ticks(self, stage: int, message: Op | None) -> int:
-        if message is None:
-            return 0
-        there = replace(message, attributes={**message.attributes, "link": stage})
-        if there.group not in self.network.class_groups:
+        there = message and replace(message, attributes={**message.attributes, "link": stage})
+        if there is None or there.group not in self.network.class_groups:
             return 0
         ticks = self.network.ticks(there)
         return max(ticks[number] for number in self._classes(stage))

@@ -2,8 +2,9 @@
 
 A slot starts when the slot before it on its stage is over and what it receives has arrived. A
 message leaves when its sender's slot is over and its receiver has posted the receive, as
-`workload/lowering/messages.py` orders them. Messages are numbered: first by direction, then by the
-chunk at which they arrive, then by micro-batch.
+`workload/lowering/messages.py` orders them. Where messages block, both ends stand still until they
+are over, in the order of `workload/pipeline/message_order.py`. Messages are numbered: first by
+direction, then by the chunk at which they arrive, then by micro-batch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
+from workload.pipeline.message_order import receives_first
 from workload.pipeline.schedule import FORWARD, WEIGHT, Slot
 
 NO_MESSAGE = -1
@@ -31,7 +34,8 @@ class SlotSchedule:
     """A schedule with durations: ticks of each stage's slots, and of messages over each link.
 
     `links[s]` has the ticks of an activation from stage s to the next one, and of a gradient back.
-    With `overlapped` a send runs beside the next slot.
+    With `overlapped` a send runs beside the next slot; with `blocking` messages run beside none, on
+    neither side.
     """
 
     orders: Sequence[Sequence[Slot]]
@@ -39,11 +43,17 @@ class SlotSchedule:
     links: Sequence[tuple[int, int]]
     overlapped: bool
     micro_batches: int
+    blocking: bool = False
 
     @cached_property
     def stages(self) -> int:
         """How many stages there are."""
         return len(self.orders)
+
+    @property
+    def ops_of_message(self) -> int:
+        """How many ops a message is at each end: itself, and a wait for it unless it blocks."""
+        return 1 if self.blocking else 2
 
     @cached_property
     def chunks(self) -> int:
@@ -65,6 +75,22 @@ class SlotSchedule:
             [self._message(slot, slot.chunk * self.stages + stage, 1) for slot in order]
             for stage, order in enumerate(self.orders)
         ]
+
+    @cached_property
+    def exchanges(self) -> list[list[list[int]]]:
+        """For each stage the messages that it blocks on before each slot, and behind the last one,
+        in their order."""
+        return [self._exchanges(stage) for stage in range(self.stages)]
+
+    def _exchanges(self, stage: int) -> list[list[int]]:
+        order, behind = self.orders[stage], self.stages - 1 - stage
+        sent, received = self.departures[stage], self.arrivals[stage]
+        pairs = zip([NO_MESSAGE, *sent], [*received, NO_MESSAGE], strict=True)
+        found = [[m for m in pair if m != NO_MESSAGE] for pair in pairs]
+        for number, (before, slot) in enumerate(pairwise(order), 1):
+            if receives_first(before, slot, behind):
+                found[number].reverse()
+        return found
 
     def is_backward(self, message: int) -> bool:
         """Whether a message is a gradient."""
@@ -101,6 +127,13 @@ def simulate_schedule(schedule: SlotSchedule) -> list[SlotTimes]:
     return _ScheduleRun(schedule).run()
 
 
+def message_ends(schedule: SlotSchedule) -> list[int]:
+    """When each message of a schedule is over, by its number."""
+    run = _ScheduleRun(schedule)
+    run.run()
+    return run.over
+
+
 class _ScheduleRun:
     """Stages, each of which runs until it needs a message whose end is not yet known."""
 
@@ -108,13 +141,14 @@ class _ScheduleRun:
         self._schedule = schedule
         count = 2 * schedule.chunks * schedule.micro_batches
         self._half = [-1] * count
-        self._over = [-1] * count
+        self.over = [-1] * count
         self._waiting: dict[int, int] = {}
         self._ready = list(range(schedule.stages))
         self._times = [SlotTimes([], [], []) for _ in range(schedule.stages)]
 
     def run(self) -> list[SlotTimes]:
-        runs = [self._stage(stage) for stage in range(self._schedule.stages)]
+        play = self._blocking_stage if self._schedule.blocking else self._stage
+        runs = [play(stage) for stage in range(self._schedule.stages)]
         while self._ready:
             stage = self._ready.pop()
             message = next(runs[stage], NO_MESSAGE)
@@ -126,7 +160,7 @@ class _ScheduleRun:
 
     def _stage(self, stage: int) -> Generator[int, None, None]:
         """Run one stage's slots; yields each message that it has to wait for."""
-        schedule, over, times = self._schedule, self._over, self._times[stage]
+        schedule, over, times = self._schedule, self.over, self._times[stage]
         arrivals, departures = schedule.arrivals[stage], schedule.departures[stage]
         posts = self._posts(arrivals)
         free, sent = 0, NO_MESSAGE
@@ -152,6 +186,22 @@ class _ScheduleRun:
             times.end.append(end)
             times.free.append(free)
 
+    def _blocking_stage(self, stage: int) -> Generator[int, None, None]:
+        """The same where slots and messages take turns."""
+        exchanges, times, clock = self._schedule.exchanges[stage], self._times[stage], 0
+        for number, ticks in enumerate([*self._schedule.ticks[stage], 0]):
+            for message in exchanges[number]:
+                self._post(message, clock)
+                if self.over[message] < 0:
+                    yield message
+                clock = self.over[message]
+            if number:
+                times.free.append(clock)
+            if number + 1 < len(exchanges):
+                times.start.append(clock)
+                clock += ticks
+                times.end.append(clock)
+
     def _posts(self, arrivals: Sequence[int]) -> dict[int, int]:
         """For each message that arrives the next receive of its direction, which is posted then.
         The first receive of either direction is posted at the begin."""
@@ -170,6 +220,6 @@ class _ScheduleRun:
             self._half[message] = ready
             return
         ticks = self._schedule.message_ticks(message)
-        self._over[message] = max(self._half[message], ready) + ticks
+        self.over[message] = max(self._half[message], ready) + ticks
         if message in self._waiting:
             self._ready.append(self._waiting.pop(message))

@@ -19,7 +19,13 @@ from simulator.costs.analytic import ComputeCosts
 from simulator.engine.simulate import arrays_of_tasks
 from simulator.engine.stream_graph import PIPE
 from simulator.pipeline.pipeline_step import PipelineRun
-from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule, SlotTimes, simulate_schedule
+from simulator.pipeline.schedule_sim import (
+    NO_MESSAGE,
+    SlotSchedule,
+    SlotTimes,
+    message_ends,
+    simulate_schedule,
+)
 from simulator.pipeline.stage_orders import StageOrders
 from simulator.ranks.classes import Fabric, until_consistent
 from workload.gpt import GPT
@@ -76,6 +82,64 @@ class SlotPath:
         }
 
 
+@dataclass(frozen=True)
+class BlockingPath:
+    """The same where slots and messages of a stage take turns: a message begins when the later of
+    its two ends is through with what stands before it, and the path goes on there."""
+
+    pipe: SlotSchedule
+    times: list[SlotTimes]
+
+    def back_from(self, stage: int, place: int) -> Iterator[Stretch]:
+        """The stretches from a slot's begin back to the step's: they fill that time."""
+        number = self._lines[stage].index(("slot", place))
+        while number:
+            what, which = self._lines[stage][number - 1]
+            at = self._end(stage, number - 1)
+            if what == "slot":
+                number -= 1
+                yield what, stage, which, at - self.times[stage].start[which]
+                continue
+            left = at - self.pipe.message_ticks(which)
+            yield PIPE, stage, which, at - left
+            own = stage, number - 1
+            ends = (own, *(end for end in self._ends[which] if end != own))
+            stage, number = next(end for end in ends if self._end(end[0], end[1] - 1) == left)
+
+    def _end(self, stage: int, number: int) -> int:
+        """When one entry of a stage's line is over; the step begins at 0."""
+        if number < 0:
+            return 0
+        what, which = self._lines[stage][number]
+        return self.times[stage].end[which] if what == "slot" else self._over[which]
+
+    @cached_property
+    def _lines(self) -> list[list[tuple[str, int]]]:
+        """For each stage its slots and messages, one after another."""
+        lines = []
+        for exchanges in self.pipe.exchanges:
+            line: list[tuple[str, int]] = []
+            for place, messages in enumerate(exchanges):
+                line += [(PIPE, message) for message in messages]
+                line.append(("slot", place))
+            lines.append(line[:-1])
+        return lines
+
+    @cached_property
+    def _ends(self) -> dict[int, list[tuple[int, int]]]:
+        """For each message the two stages that it concerns, with its places in their lines."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for stage, line in enumerate(self._lines):
+            for number, (what, which) in enumerate(line):
+                if what == PIPE:
+                    found.setdefault(which, []).append((stage, number))
+        return found
+
+    @cached_property
+    def _over(self) -> list[int]:
+        return message_ends(self.pipe)
+
+
 def path_parts(
     gpt: GPT,
     plan: Plan,
@@ -94,13 +158,7 @@ def path_parts(
 
 def _parts(stages: PipelineRun) -> Parts:
     stage_orders = stages.stage_orders
-    pipe = SlotSchedule(
-        orders=stage_orders.orders,
-        ticks=[stages.slot_ticks(stage) for stage in range(stage_orders.plan.pipe)],
-        links=[stages.link_ticks(stage) for stage in range(stage_orders.plan.pipe)],
-        overlapped="pp" in stage_orders.plan.overlap,
-        micro_batches=stage_orders.small.micro_batches,
-    )
+    pipe = stages.schedule()
     times = simulate_schedule(pipe)
     tasks = [task for stage in range(pipe.stages) for task in stages.ending(stage, pipe, times)]
     times_of = arrays_of_tasks(tasks, stages.costs, stages.network)
@@ -111,7 +169,8 @@ def _parts(stages: PipelineRun) -> Parts:
     over = int(times_of[last][1].max())
     parts["idle"] = over - begin - sum(parts.values())
     last_place = len(pipe.orders[stage]) - 1
-    for what, where, place, ticks in SlotPath(pipe, times).back_from(stage, last_place):
+    path = BlockingPath(pipe, times) if pipe.blocking else SlotPath(pipe, times)
+    for what, where, place, ticks in path.back_from(stage, last_place):
         if what == PIPE:
             parts[PIPE] = parts.get(PIPE, 0) + ticks
             continue

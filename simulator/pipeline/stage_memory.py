@@ -25,7 +25,9 @@ def stage_peak(
     """The most memory that a stage of this kind ever uses in a step of so many micro-batches.
 
     On top of its slots' own buffers there are those of messages: the next receive of either
-    direction is always posted, and what is sent stays until the wait for it.
+    direction is always posted, and what is sent stays until the wait for it. Where messages block,
+    a receive is posted as it is waited for; the moment between two slots at which a gradient has
+    come and the output has not left is no peak, as the backward pass then makes gradients as large.
     """
     order = schedule.orders[stage]
     parts, which = _parts(kind, order)
@@ -65,6 +67,9 @@ def _posted(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int]) -> Byte
     arrivals = schedule.arrivals[stage]
     posted = np.zeros(len(arrivals) + 1, dtype=np.int64)
     for coming, each in zip(_by_direction(schedule, arrivals), nbytes, strict=True):
+        if schedule.blocking:
+            posted[1:] += each * coming
+            continue
         posted[0] += each * coming.any()
         # The last one to come posts no further one.
         posted[1:] += each * (coming & (coming.cumsum() < coming.sum()))
@@ -76,7 +81,7 @@ def _over(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int]) -> Bytes:
     awaited."""
     forward, backward = _by_direction(schedule, schedule.departures[stage])
     sent = over = nbytes[0] * forward + nbytes[1] * backward
-    if schedule.overlapped:
+    if schedule.overlapped and not schedule.blocking:
         over = np.concatenate([[0], over[:-1]])
         over[-1] += sent[-1]
     return _activations(over)

@@ -95,10 +95,11 @@ class PipelineNode:
         """A lower bound of its step."""
         entries = self.slots.entries
         nbytes = self.slots.message_bytes(self.at)
-        if self.slots.slot_program.lowered.habits.scatter_gather:  # a part of it, at least
+        habits = self.slots.slot_program.lowered.habits
+        if habits.scatter_gather:  # a part of it, at least
             nbytes //= self.plan.x
         links = self.slots.op_bounds.link_ticks(self.plan.grid, nbytes)
-        over = schedule_ticks(self.plan, self._slot_ticks, links)
+        over = schedule_ticks(self.plan, self._slot_ticks, links, blocking=habits.blocking_messages)
         return over + sum(
             int(part[self.at]) for part in self.slots.step(entries.interleave, ModelEnds())
         )

@@ -66,6 +66,9 @@ def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
 def allowed(stack: Stack) -> dict[str, tuple[Any, ...]]:
     """The values of searched fields that the stack can run, where it cannot run all."""
     found = {"zero": tuple(stack.can["zero"]), "schedule": tuple(stack.can["schedules"])}
+    if stack.blocks:
+        found["interleave"] = (1,)
+        found["schedule"] = ("1f1b",)
     if stack.plan.get("selective") == "half":
         found["recompute"] = ("none", "full")
     return found

@@ -99,6 +99,11 @@ class Stack:
         held = _of_gpu(self.memory.get("libraries", {}), _gpu(machine))
         return 0 if held is None else int(quantity(held, "bytes"))
 
+    @property
+    def blocks(self) -> bool:
+        """Whether compute waits for messages between stages, on both sides."""
+        return bool(self.own_kernels.get("blocking_messages", False))
+
     def stands_over(self, machine: Machine) -> tuple[str, ...]:
         """The tables of a machine's file in whose place the stack has rates of its own."""
         own = _of_gpu(self.own_kernels.get("attention", {}), _gpu(machine))
@@ -119,6 +124,17 @@ class Stack:
                 raise PlanCannotRunError(
                     f"the stack {self.name} has no {key}={given}; it has {words}"
                 )
+
+        if self.blocks and plan.pipe > 1 and (plan.interleave > 1 or plan.schedule != "1f1b"):
+            raise PlanCannotRunError(
+                f"the messages of the stack {self.name} block, as those of 1F1B with one chunk a "
+                "stage can; use schedule=1f1b and interleave=1"
+            )
+        if self.blocks and plan.pipe > 1 and "pp" in plan.overlap:
+            raise PlanCannotRunError(
+                f"the messages of the stack {self.name} block, so nothing hides them; leave pp out "
+                "of overlap"
+            )
 
     def kernels(self, gpt: GPT, plan: Plan, machine: Machine) -> Kernels:
         """The stack's kernels for a plan on the devices of a machine.
@@ -141,6 +157,7 @@ class Stack:
                 payloads=tuple(payloads.items()),
                 launches=tuple(own.get("launches", {}).items()),
                 scatter_gather=DIRECTIONS[own.get("scatter_gather", False)],
+                blocking_messages=self.blocks,
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
                 early_stop=bool(own.get("early_stop", False)),
             ),

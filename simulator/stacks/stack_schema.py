@@ -77,6 +77,7 @@ KERNELS: dict[str, Rule] = {
     "fused": WORDS,
     "pace": NUMBER,
     "scatter_gather": DIRECTIONS,
+    "blocking_messages": SWITCH,
     "launches_of_slice": COUNT,
     "early_stop": SWITCH,
 }

@@ -52,7 +52,7 @@ def lower_slots(
     b = Builder(gpt, plan, stage)
     chunks = Chunks(b, early_stop=habits.early_stop)
     _declare(b, chunks)
-    messages = Messages(b, chunks, order, habits.scatter_gather)
+    messages = Messages(b, chunks, order, habits)
     ops: list[Op] = []
     slot_of: dict[Block, Slot] = {}
     for number, slot in enumerate(order):

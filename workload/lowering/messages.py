@@ -4,6 +4,9 @@ The next receive of either direction is always posted: so no stage waits for a s
 itself waiting, will not receive. A send has the next slot's time to finish; without the overlap
 "pp" the compute stream waits for it at once.
 
+With the habit `blocking_messages` none of this holds: sends and receives stand on the compute
+stream of both stages, between slots, in the order of `workload/pipeline/message_order.py`.
+
 In the directions of `scattered` each rank of x sends its part of the rows, over a NIC of its own
 where there are several, and the parts are gathered over x where they arrive.
 Source: Narayanan et al. (SC21), section 4.1; microsoft/DeepSpeed, runtime/pipe/engine.py.
@@ -14,12 +17,15 @@ pass; and it sends the parts' sizes as a message of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.layers import sequence_parallel as rows
 from workload.naming import op_name
-from workload.op import MODEL, Block, Buffer, Op
+from workload.op import COMPUTE, MODEL, Block, Buffer, Op
+from workload.passes.stack import NO_HABITS, Habits
+from workload.pipeline.message_order import receives_first
 from workload.pipeline.schedule import BACKWARD, FORWARD, WEIGHT, Slot
 
 
@@ -27,10 +33,11 @@ class Messages:
     """The messages around the slots of one stage, asked for in the order of the schedule."""
 
     def __init__(
-        self, b: Builder, chunks: Chunks, order: Sequence[Slot], scattered: Sequence[str] = ()
+        self, b: Builder, chunks: Chunks, order: Sequence[Slot], habits: Habits = NO_HABITS
     ) -> None:
         self._b = b
-        self._scattered = scattered if rows.parts(b) == 1 < b.grid.x else ()
+        self._scattered = habits.scatter_gather if rows.parts(b) == 1 < b.grid.x else ()
+        self._blocks = habits.blocking_messages
         self._chunks = chunks
         self._order = order
         self._overlapped = "pp" in b.plan.overlap
@@ -72,6 +79,8 @@ class Messages:
         """What stands before a slot's own ops."""
         b, slot = self._b, self._order[number]
         b.ops = []
+        if self._blocks:
+            return self._exchanged(number)
         if number == 0:
             self._post_next(FORWARD)
             self._post_next(BACKWARD)
@@ -87,12 +96,33 @@ class Messages:
         """What stands behind a slot's own ops."""
         b, slot = self._b, self._order[number]
         b.ops, b.block = [], self._block(slot)
+        if self._blocks:
+            return self._exchanged(number + 1) if number + 1 == len(self._order) else []
         self._settle()
         if self._sends(slot):
             self._send(slot)
         if not self._overlapped or number + 1 == len(self._order):
             self._settle()
         return b.ops
+
+    def _exchanged(self, number: int) -> list[Op]:
+        """The messages before a slot, or behind the last one, for which compute waits."""
+        before = self._order[number - 1] if number else None
+        slot = self._order[number] if number < len(self._order) else None
+        behind = self._b.plan.pipe - 1 - self._b.stage
+        if before and slot and receives_first(before, slot, behind):
+            self._receive(slot)
+            slot = None
+        if before and self._sends(before):
+            self._b.block = self._block(before)
+            self._send(before)
+        if slot:
+            self._receive(slot)
+        return [replace(op, stream=COMPUTE) for op in self._b.ops]
+
+    def _receive(self, slot: Slot) -> None:
+        if self._receives(slot):
+            self._post_next(_direction(slot))
 
     def _post_next(self, direction: str) -> None:
         """Post the next receive of a direction, if there is one."""
@@ -113,7 +143,8 @@ class Messages:
         token, tag = self._b.tensor(f"{label}.sent", (0,), role="workspace"), _tag(slot, there)
         peer = 1 if forward else -1
         self._b.message(f"{label}.send", "send", tag, [self._chunks.outputs[slot]], [token], peer)
-        self._unfinished.append((slot.micro_batch, label, token))
+        if not self._blocks:
+            self._unfinished.append((slot.micro_batch, label, token))
 
     def _settle(self) -> None:
         """Wait for the sends that are on their way."""

@@ -29,6 +29,7 @@ class Habits:
     of the program's: another data type, or sent more often. `scatter_gather` has the directions,
     "forward" and "backward", whose messages between stages each rank of x sends a part of, and the
     parts are gathered where they arrive.
+    With `blocking_messages` both ends of a message between stages have their compute wait for it.
     With `early_stop` a recomputed layer ends with the last value that its backward pass needs.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data.
@@ -40,6 +41,7 @@ class Habits:
     payloads: Shares = ()
     launches: tuple[tuple[str, int], ...] = ()
     scatter_gather: tuple[str, ...] = ()
+    blocking_messages: bool = False
     launches_of_slice: int = 0
     early_stop: bool = False
 
@@ -155,6 +157,14 @@ HABITS = (
         "runtime/pipe/engine.py, is_pipe_partitioned and is_grad_partitioned",
         scope="messages",
         matters=lambda habits: bool(habits.scatter_gather),
+    ),
+    HabitPass(
+        name="blocking_messages",
+        words="messages between stages one after another with compute, on both sides",
+        source="deepspeedai/DeepSpeed, deepspeed/runtime/pipe/engine.py, "
+        "PipelineEngine._exec_schedule, and p2p.py, send and recv",
+        scope="messages",
+        matters=lambda habits: habits.blocking_messages,
     ),
     HabitPass(
         name="slices",

@@ -43,6 +43,7 @@ def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
         links=[(0, 0)] * plan.pipe,
         overlapped="pp" in plan.overlap,
         micro_batches=stage_orders.small.micro_batches,
+        blocking=habits.blocking_messages,
     )
     peaks = (
         stage_peak(kind, pipe, stage, plan.micro_batches)

@@ -23,9 +23,13 @@ Place = tuple[str, ModelEnds, bool]  # a work, a chunk's ends, whether it is the
 
 
 def schedule_ticks(
-    plan: Plan, slot_ticks: Callable[[Place, PrecedingSlot | None], int], links: Sequence[int]
+    plan: Plan,
+    slot_ticks: Callable[[Place, PrecedingSlot | None], int],
+    links: Sequence[int],
+    *,
+    blocking: bool = False,
 ) -> int:
-    """A lower bound of the end of the last slot of all stages.
+    """A lower bound of the end of the last slot of all stages, with messages that block or not.
 
     `slot_ticks` gives the bound of a slot, and takes the slot right before it if that is one of the
     last micro-batch.
@@ -51,6 +55,7 @@ def schedule_ticks(
             links=[(ticks, ticks) for ticks in links],
             overlapped="pp" in plan.overlap,
             micro_batches=small.micro_batches,
+            blocking=blocking,
         )
         times = simulate_schedule(pipe)
         folded = FoldedSchedule(plan, small, pipe, times)
