@@ -83,7 +83,8 @@ def trained(rank: int, gpt: GPT, plans: list[Plan], source: str, target: str) ->
 def check(ranks: int, name: str, texts: tuple[str, ...], folder: Path) -> None:
     gpt = MODELS[name]
     source, target = folder / "in", folder / "out"
-    source.mkdir(), target.mkdir()
+    source.mkdir()
+    target.mkdir()
     save_file(by_hand(gpt), source / FILE)
     plans = [parse_plan(f"{text},precision=fp64", batch=BATCH) for text in texts]
     found = on_ranks(ranks, trained, gpt, plans, str(source), str(target))

@@ -83,7 +83,7 @@ def trained(model: Any, batches: list[torch.Tensor]) -> list[float]:
     for batch in batches:
         adamw.zero_grad()
         loss = loss_of(model, batch)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         adamw.step()
         losses.append(loss.item())
@@ -103,7 +103,12 @@ def test_what_transformers_wrote_trains_as_there_and_is_read_there_again(
 ) -> None:
     source, target = tmp_path / "in", tmp_path / "out"
     model = written(config, source)
-    words = ("run", str(source / "config.json"), "--model-set", f"sequence={SEQUENCE}")
+    words: tuple[str, ...] = (
+        "run",
+        str(source / "config.json"),
+        "--model-set",
+        f"sequence={SEQUENCE}",
+    )
     words += ("--plan", f"{plan},precision=fp32", "--batch", str(BATCH), "--steps", str(STEPS))
     words += ("--from-weights", str(source), "--export-weights", str(target), "--lr", str(LR))
     said = simgpt(*words, "--no-predict", "--json", "--timeout", "250")
@@ -134,7 +139,12 @@ def test_files_in_parts_and_in_bf16_are_read_and_leave_as_they_came(
     model.save_pretrained(source, max_shard_size="20KB")
     (source / "model.safetensors").unlink()
     assert len(list(source.glob("*.safetensors"))) > 1
-    words = ("run", str(source / "config.json"), "--model-set", f"sequence={SEQUENCE}")
+    words: tuple[str, ...] = (
+        "run",
+        str(source / "config.json"),
+        "--model-set",
+        f"sequence={SEQUENCE}",
+    )
     words += ("--plan", "precision=bf16", "--batch", str(BATCH), "--steps", "1", "--lr", "0")
     words += ("--from-weights", str(source), "--export-weights", str(target), "--no-predict")
     said = simgpt(*words)
