@@ -149,7 +149,7 @@ def test_files_in_parts_and_in_bf16_are_read_and_leave_as_they_came(
     words += ("--from-weights", str(source), "--export-weights", str(target), "--no-predict")
     said = simgpt(*words)
     assert said.status == 0, said.err
-    again = transformers.AutoModelForCausalLM.from_pretrained(target)
+    again = transformers.AutoModelForCausalLM.from_pretrained(target, dtype="auto")
     assert again.dtype == torch.bfloat16
     tensors = again.state_dict()
     for name, tensor in model.state_dict().items():
