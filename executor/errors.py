@@ -27,3 +27,7 @@ class DivergedError(SimgptError):
 
 class TextError(SimgptError):
     """The training text cannot be read, or is too short for one sequence."""
+
+
+class WeightsError(SimgptError):
+    """Published weights that cannot be read, or are not those of the model."""

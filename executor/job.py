@@ -23,6 +23,7 @@ from executor.launching.sentences import first_sentence
 from executor.launching.stopping import stopped_by
 from executor.launching.task_specs import Job, Report
 from executor.memory.device_memory import check_device_memory, check_memory
+from executor.published.runs import finish, start
 from executor.train import Trainer, TrainingRun, TrainingStep
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
@@ -58,7 +59,7 @@ def perform(
         groups = ProcessGroups(info.rank, job.timeout_s)
         adamw, seed = job.adamw, job.seed
         trainer = Trainer(program, groups, rank=info.rank, device=device, adamw=adamw, seed=seed)
-        trainer.start_afresh(job.seed)
+        start(trainer, job, report)
         batches = (
             batch_of(text, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
         )
@@ -68,6 +69,8 @@ def perform(
 
         with stopped_by(ends_on, _agreed) as stop:
             run = trainer.run(batches, each, recorded=job.steps, last_step=stop.last_step)
+        if math.isfinite(run.steps[-1].loss):
+            finish(trainer, job, report)
         result = _gather(run, info, job.steps)
         return {**result, "device": device.type} if result else {}
 

@@ -33,6 +33,8 @@ class Job:
     """A training run as every rank is told of it; it travels as JSON.
 
     `forms` are the matmul forms that were chosen for the machine, pairs of a matmul and its form.
+    `from_weights` is the published checkpoint that it starts from, `export_weights` the folder for
+    that which it ends with.
     """
 
     gpt: GPT
@@ -45,6 +47,8 @@ class Job:
     timeout_s: float = 300.0
     device: str = "auto"
     adamw: AdamW = field(default_factory=AdamW)
+    from_weights: str | None = None
+    export_weights: str | None = None
 
     def to_json(self) -> str:
         """The job as one JSON object."""

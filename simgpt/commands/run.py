@@ -18,6 +18,7 @@ from simgpt.running.calibrated import machine_for
 from simgpt.running.host_load import warn_of_measured
 from simgpt.running.launched import join, ranks_of, said_by_rank_0
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
+from simgpt.running.weights import check_weights, tell_exported, weights_options
 from workload.errors import PlanCannotRunError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at
     show_default=True,
     help="Chooses the initial weights and the batches.",
 )
+@weights_options
 @options.device_option
 @options.threads_option
 @options.timeout_option
@@ -98,6 +100,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     if how["trace"] is not None:
         write_trace(how["trace"], job, result, prediction)
     record = record_of(job, result, prediction) | ran()
+    tell_exported(record)
     options.answer(summary(record, prediction), record, as_json=as_json, output=output)
     warn_of_measured(record, calibrated=how["machine"] is None)
     check_finished(record, job)
@@ -119,6 +122,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
     if info is None:
         check_ranks(plan.grid.ranks)
     check(gpt, plan)
+    check_weights(gpt, how["from_weights"], how["export_weights"], info)
     device = how["device"]
     if info is None:
         device = device_for(device, plan.grid.ranks, options.note)
@@ -132,6 +136,8 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         timeout_s=how["timeout_s"],
         device=device,
         adamw=AdamW(lr=how["lr"]),
+        from_weights=how["from_weights"],
+        export_weights=how["export_weights"],
     )
 
 
@@ -163,6 +169,8 @@ def _reporter(
     digits = len(str(job.steps))
 
     def report(step: dict[str, Any]) -> None:
+        if "step" not in step:  # weights are being read or written
+            return
         number = f"step {step['step']:>{digits}}/{job.steps}"
         measured = f"measured {tables.seconds(step['seconds']):>7}"
         line = f"{number}   loss {step['loss']:.4f}   {measured}{beside}"

@@ -47,6 +47,7 @@ def record_of(job: Job, result: dict[str, Any], prediction: Prediction | None) -
         "losses": result["losses"],
         "diverged_at_step": result["diverged_at_step"],
         "stopped_at_step": result["stopped_at_step"],
+        "exported_weights": None if result["diverged_at_step"] else job.export_weights,
         "waited_share": result["waited_share"],
         "peak_bytes": result["peak_bytes"],
         "comm_bytes": result["ranks"][0]["carried"],

@@ -1,0 +1,1 @@
+"""Weights as Hugging Face publishes them, in safetensors: into a run, and out of it."""

@@ -1,0 +1,65 @@
+"""Published tensors as whole parameters of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from executor.errors import WeightsError
+from executor.published.checkpoint import Checkpoint, Stored, checkpoint_of, opened
+from executor.published.names import HEAD, Published, published
+from workload.program import Program
+
+
+def published_values(program: Program, path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every parameter of a program, whole, from a checkpoint of its model, one at a time."""
+    checkpoint = checkpoint_of(path, program.gpt)
+    wide = torch.float64 if program.plan.precision == "fp64" else torch.float32
+    where = published(program.gpt)
+    with ExitStack() as stack:
+        read = _Reader(stack)
+        for name in program.layouts:
+            parts = [read(checkpoint.tensors[each]) for each in where[name].names]
+            whole = _joined(parts, where[name])
+            if name == "embed.w" and program.gpt.tied:
+                _check_tied(checkpoint, whole, read)
+            yield name, whole.to(wide)
+
+
+class _Reader:
+    """Reads tensors, each file of them opened once."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._files: dict[Path, Any] = {}
+
+    def __call__(self, stored: Stored) -> torch.Tensor:
+        if stored.path not in self._files:
+            self._files[stored.path] = self._stack.enter_context(opened(stored.path, "pt"))
+        tensor: torch.Tensor = self._files[stored.path].get_tensor(stored.name)
+        return tensor
+
+
+def _joined(tensors: list[torch.Tensor], where: Published) -> torch.Tensor:
+    turned = [t.t() if where.transposed else t for t in tensors]
+    whole = turned[0] if len(turned) == 1 else torch.cat(turned, -1)
+    return whole[: where.shapes[0][0]] if where.longer else whole
+
+
+def parted(whole: torch.Tensor, where: Published) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors, by name, that a whole parameter is published as."""
+    widths = [shape[0 if where.transposed else -1] for shape in where.shapes]
+    for name, part in zip(where.names, whole.split_with_sizes(widths, -1), strict=True):
+        yield name, (part.t() if where.transposed else part).contiguous()
+
+
+def _check_tied(checkpoint: Checkpoint, table: torch.Tensor, read: _Reader) -> None:
+    """Refuse a classifier beside the table that it is said to share."""
+    if HEAD in checkpoint.tensors and not torch.equal(read(checkpoint.tensors[HEAD]), table):
+        raise WeightsError(
+            f"{checkpoint.origin}: {HEAD} is not the embedding's table, though the model ties both"
+        )

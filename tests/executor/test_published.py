@@ -1,0 +1,262 @@
+"""Published weights in and out: against the plain model, under names written out by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from executor.errors import WeightsError
+from executor.groups import ProcessGroups
+from executor.kernels.norms import EPS
+from executor.published.checkpoint import FILE, INDEX, checkpoint_of
+from executor.published.config import CONFIG, NORM_EPS, config_of
+from executor.published.names import published
+from executor.published.reading import published_values
+from executor.published.writing import export
+from executor.train import Trainer
+from tests.executor import hugging_face
+from tests.executor.ranks import TIMEOUT_S, on_ranks
+from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, reference, start
+from tests.executor.test_parity_models import TOGETHER
+from workload.gpt import GPT, find_model
+from workload.lowering import lower
+from workload.models.hugging_face import model_from_config
+from workload.plan import Plan
+from workload.plan_text import parse_plan
+
+LLAMA = TOGETHER["Llama"]
+MODELS = {
+    "GPT-2": TINY,
+    "untied GPT-2": replace(TINY, tied=False),
+    "Llama": LLAMA,
+    "tied Llama": replace(LLAMA, tied=True),
+}
+PLANS = ("x=2", "z=2,zero=0", "data=2,zero=3", "pipe=2")
+LARGER = (
+    "x=2,y=2,z=2",
+    "x=2,pipe=2,data=2,zero=2",
+    "y=2,z=2,data=2,zero=1",
+    "z=2,data=4,shard=2,zero=3",
+    "x=2,z=2,pipe=2,order=pipe-data-z-y-x",
+    "x=2,data=2,pipe=2,micro_batch=2,recompute=full",
+)
+SMALL_FILES = 20_000  # bytes, so that an export has several files
+
+
+def by_hand(gpt: GPT) -> dict[str, torch.Tensor]:
+    weights = start(gpt)
+    if gpt.activation == "gelu":
+        return hugging_face.as_gpt2(weights)
+    return hugging_face.as_llama(weights, gpt.layers, gpt.width, gpt.heads)
+
+
+def back(folder: Path, gpt: GPT) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors |= load_file(file)
+    read = hugging_face.from_gpt2 if gpt.activation == "gelu" else hugging_face.from_llama
+    return read(tensors, gpt.layers)
+
+
+def trained(rank: int, gpt: GPT, plans: list[Plan], source: str, target: str) -> list[list[float]]:
+    """The losses of runs from a checkpoint, each exported into a folder of its own."""
+    groups, found = ProcessGroups(rank, TIMEOUT_S), []
+    for number, plan in enumerate(plans):
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        device = torch.device("cpu")
+        trainer = Trainer(program, groups, rank=rank, device=device, adamw=ADAMW)
+        trainer.start_from(published_values(program, Path(source)))
+        found.append([step.loss for step in trainer.run(batches(gpt, BATCH)).steps])
+        folder = Path(target) / str(number)
+        folder.mkdir(exist_ok=True)
+        export(trainer, folder, None, lambda: None, file_bytes=SMALL_FILES * (1 + number % 2 * 99))
+    return found
+
+
+def check(ranks: int, name: str, texts: tuple[str, ...], folder: Path) -> None:
+    gpt = MODELS[name]
+    source, target = folder / "in", folder / "out"
+    source.mkdir()
+    target.mkdir()
+    save_file(by_hand(gpt), source / FILE)
+    plans = [parse_plan(f"{text},precision=fp64", batch=BATCH) for text in texts]
+    found = on_ranks(ranks, trained, gpt, plans, str(source), str(target))
+    losses, weights = reference(gpt, BATCH)
+    for number, (plan, own) in enumerate(zip(plans, found, strict=True)):
+        assert own == pytest.approx(losses, rel=1e-9), plan
+        exported = back(target / str(number), gpt)
+        assert exported.keys() == weights.keys()
+        for key, tensor in exported.items():
+            torch.testing.assert_close(tensor, weights[key], rtol=1e-7, atol=1e-9, msg=key)
+        assert (target / str(number) / INDEX).exists() == (number % 2 == 0)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+def test_from_published_weights_it_trains_and_publishes_as_the_plain_model_does(
+    name: str, tmp_path: Path
+) -> None:
+    check(2, name, PLANS, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kind_of_plan_reads_and_publishes_weights(name: str, tmp_path: Path) -> None:
+    check(8, name, LARGER, tmp_path)
+
+
+def test_several_files_are_read_by_their_index(tmp_path: Path) -> None:
+    tensors = by_hand(LLAMA)
+    names = list(tensors)
+    places = {name: f"part-{i % 2}.safetensors" for i, name in enumerate(names)}
+    for file in set(places.values()):
+        save_file({name: tensors[name] for name in names if places[name] == file}, tmp_path / file)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": places}))
+    program = lower(LLAMA, parse_plan("", batch=1))
+    found = dict(published_values(program, tmp_path))
+    for name, tensor in start(LLAMA).items():
+        assert torch.equal(found[name], tensor.to(torch.float32)), name
+    assert found.keys() == program.layouts.keys()
+
+
+def saved(folder: Path, gpt: GPT, change: Callable[[dict[str, Any]], Any], **config: Any) -> Path:
+    """A checkpoint with something changed, and a config if any of it is given."""
+    tensors = by_hand(gpt)
+    change(tensors)
+    save_file(tensors, folder / FILE)
+    if config:
+        document = {**config_of(gpt, "fp32", None), **config}
+        (folder / CONFIG).write_text(json.dumps(document))
+    return folder
+
+
+def refused(folder: Path, gpt: GPT) -> str:
+    with pytest.raises(WeightsError) as error:
+        checkpoint_of(folder, gpt)
+    return str(error.value).removeprefix(str(folder)).lstrip("/: ")
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+def _set(name: str, value: torch.Tensor) -> Callable[[dict[str, Any]], Any]:
+    return lambda tensors: tensors.update({name: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda t: t.pop(UP), f"lacks {UP}, which tiny-llama-40k has"),
+        (_set("model.x.weight", torch.ones(2)), "holds model.x.weight, which tiny-llama-40k has"),
+        (
+            _set("model.layers.0.mlp.experts.0.w1.weight", torch.ones(2)),
+            "holds model.layers.0.mlp.experts.0.w1.weight, which tiny-llama-40k has "
+            "not: its layers are mixtures of experts",
+        ),
+        (_set(UP, torch.ones(32, 64)), f"{UP} is 32 x 64, but tiny-llama-40k needs 64 x 32"),
+        (
+            _set(UP, torch.ones(64, 32, dtype=torch.int8)),
+            f"{UP} is stored as I8; F64, F32, BF16, F16 are read",
+        ),
+    ],
+)
+def test_tensors_that_are_not_the_models_are_refused_by_name(
+    change: Callable[[dict[str, Any]], Any], sentence: str, tmp_path: Path
+) -> None:
+    assert refused(saved(tmp_path, LLAMA, change), LLAMA).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("gpt", "config", "sentence"),
+    [
+        (LLAMA, {"rms_norm_eps": 1e-6}, "rms_norm_eps = 1e-06 is not what simgpt computes"),
+        (LLAMA, {"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling = "),
+        (LLAMA, {"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters = "),
+        (LLAMA, {"model_type": "qwen2", "architectures": []}, "biases of queries, keys and values"),
+        (
+            LLAMA,
+            {"rope_theta": 10_000},
+            "has rope_base=10000, but tiny-llama-40k has",
+        ),
+        (
+            LLAMA,
+            {"model_type": "mistral", "sliding_window": 8},
+            "the attention's window of 8 tokens is not trained",
+        ),
+        (TINY, {"n_head": 4}, "has heads=4, but tiny-30k has heads=8"),
+        (TINY, {"activation_function": "gelu"}, "activation_function = gelu is not what simgpt"),
+        (TINY, {"scale_attn_weights": False}, "scale_attn_weights = False is not what simgpt"),
+    ],
+)
+def test_a_config_of_another_function_is_refused(
+    gpt: GPT, config: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    assert sentence in refused(saved(tmp_path, gpt, lambda _: None, **config), gpt)
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "holds neither model.safetensors nor" in refused(empty, TINY)
+    file = tmp_path / "cut.safetensors"
+    file.write_bytes((saved(tmp_path, TINY, lambda _: None) / FILE).read_bytes()[:-8])
+    assert refused(file, TINY).startswith("is no file of safetensors: ")
+    with pytest.raises(WeightsError, match=r"cannot read the weights .*No such file"):
+        checkpoint_of(tmp_path / "missing.safetensors", TINY)
+    (empty / INDEX).write_text(json.dumps({"weight_map": {"a": "../b.safetensors"}}))
+    assert refused(empty, TINY).endswith("../b.safetensors is no file beside it")
+    with pytest.raises(WeightsError, match="gelu and alibi positions"):
+        checkpoint_of(tmp_path, find_model("mpt-7b"))
+
+
+def test_the_bare_model_and_masks_are_read_and_a_false_head_is_not(tmp_path: Path) -> None:
+    """The released GPT-2 has no prefix, and the causal mask of each layer beside its weights."""
+    mask = torch.ones(1, 1, TINY.sequence, TINY.sequence)
+    bare = {name.removeprefix("transformer."): t for name, t in by_hand(TINY).items()}
+    save_file({**bare, "h.0.attn.bias": mask}, tmp_path / FILE)
+    program = lower(TINY, parse_plan("", batch=1))
+    assert dict(published_values(program, tmp_path)).keys() == program.layouts.keys()
+    save_file({**bare, "lm_head.weight": bare["wte.weight"].clone()}, tmp_path / FILE)
+    dict(published_values(program, tmp_path))
+    save_file({**bare, "lm_head.weight": bare["wte.weight"] + 1}, tmp_path / FILE)
+    with pytest.raises(WeightsError, match="is not the embedding's table, though the model ties"):
+        dict(published_values(program, tmp_path))
+
+
+def test_a_longer_table_of_positions_is_cut(tmp_path: Path) -> None:
+    gpt = replace(TINY, sequence=8)
+    saved(tmp_path, TINY, lambda _: None, n_positions=16)
+    found = dict(published_values(lower(gpt, parse_plan("", batch=1)), tmp_path))
+    assert torch.equal(found["position.w"], start(TINY)["position.w"][:8].to(torch.float32))
+    longer = replace(TINY, sequence=17)
+    assert "is 16 x 32, but tiny-30k needs 17 x 32 or more rows" in refused(tmp_path, longer)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_written_config_describes_the_model(name: str) -> None:
+    gpt = MODELS[name]
+    read = model_from_config(config_of(gpt, "bf16", None), "it", name="")
+    assert replace(read.gpt, name=gpt.name, source=gpt.source) == gpt
+    assert [note.text for note in read.notes if "not read" in note.text] == []
+    assert NORM_EPS == EPS
+
+
+def test_every_parameter_of_a_model_is_published_once() -> None:
+    for name in ("gpt2", "llama-3.1-8b", "llama-3.2-1b", "mistral-7b"):
+        gpt = find_model(name)
+        where = published(gpt)
+        elements = sum(
+            torch.Size(shape).numel() for each in where.values() for shape in each.shapes
+        )
+        assert elements == gpt.parameters
+        names = [each for one in where.values() for each in one.names]
+        assert len(set(names)) == len(names)

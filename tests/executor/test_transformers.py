@@ -1,0 +1,156 @@
+"""Published weights as transformers writes and reads them: the same loss, training and logits."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from executor.data.batches import batch_of
+from executor.data.corpus import read_text
+from tests.simgpt.face import simgpt
+from workload.models.read import described_model
+
+transformers = pytest.importorskip("transformers")
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+
+SEQUENCE, BATCH, STEPS, LR = 16, 4, 2, 2e-4
+DEVIATION = 0.2  # of what is added to the weights: attention is far from uniform then
+GPT2 = {
+    "model_type": "gpt2",
+    "n_layer": 2,
+    "n_embd": 32,
+    "n_head": 4,
+    "n_positions": SEQUENCE,
+    "vocab_size": 259,  # which two ranks of x do not divide
+    **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+    **dict.fromkeys(("bos_token_id", "eos_token_id"), 0),
+}
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "vocab_size": 259,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500.0,
+}
+MISTRAL = {**LLAMA, "model_type": "mistral", "head_dim": 16, "sliding_window": 32}
+CASES = [
+    (GPT2, "x=2"),
+    (GPT2, "data=2,zero=2"),
+    (LLAMA, "z=2"),
+    ({**LLAMA, "tie_word_embeddings": True}, "pipe=2"),
+    ({**LLAMA, "attention_bias": True, "mlp_bias": True}, "y=2"),
+    (MISTRAL, "x=2"),
+]
+
+
+def written(config: dict[str, Any], folder: Path, **how: Any) -> Any:
+    """A model with random weights, the norms and biases among them, and its checkpoint."""
+    kept = dict(config)
+    described = transformers.AutoConfig.for_model(kept.pop("model_type"), **kept)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(described)
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.add_(DEVIATION * torch.randn_like(tensor))
+    model.save_pretrained(folder, **how)
+    return model.eval()
+
+
+def loss_of(model: Any, batch: torch.Tensor) -> torch.Tensor:
+    logits = model(input_ids=batch[:, :-1]).logits
+    return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+
+def trained(model: Any, batches: list[torch.Tensor]) -> list[float]:
+    """The losses of steps of AdamW as a run takes them; the model is changed."""
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    adamw, losses = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95)), []
+    for batch in batches:
+        adamw.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adamw.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.parametrize(("config", "plan"), CASES)
+def test_what_transformers_wrote_trains_as_there_and_is_read_there_again(
+    config: dict[str, Any], plan: str, tmp_path: Path
+) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    model = written(config, source)
+    words: tuple[str, ...] = (
+        "run",
+        str(source / "config.json"),
+        "--model-set",
+        f"sequence={SEQUENCE}",
+    )
+    words += ("--plan", f"{plan},precision=fp32", "--batch", str(BATCH), "--steps", str(STEPS))
+    words += ("--from-weights", str(source), "--export-weights", str(target), "--lr", str(LR))
+    said = simgpt(*words, "--no-predict", "--json", "--timeout", "250")
+    assert said.status == 0, said.err
+    assert f"wrote the weights into {target}" in said.err
+    record = json.loads(said.out)
+    assert record["exported_weights"] == str(target)
+
+    gpt = replace(described_model(str(target / "config.json")).gpt, sequence=SEQUENCE)
+    batches = [batch_of(read_text(None), gpt, BATCH, step, 0) for step in range(STEPS)]
+    with torch.no_grad():
+        before = model(input_ids=batches[0][:, :-1]).logits
+    losses = trained(model, batches)
+    assert record["losses"] == pytest.approx(losses, rel=1e-6)
+    again = transformers.AutoModelForCausalLM.from_pretrained(target).eval()
+    with torch.no_grad():
+        found, expected = (each(input_ids=batches[0][:, :-1]).logits for each in (again, model))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert (found - before).abs().max() > 1e-3  # they were trained
+
+
+@pytest.mark.parametrize("config", [GPT2, LLAMA])
+def test_files_in_parts_and_in_bf16_are_read_and_leave_as_they_came(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    model = written(config, source).to(torch.bfloat16)
+    model.save_pretrained(source, max_shard_size="20KB")
+    (source / "model.safetensors").unlink()
+    assert len(list(source.glob("*.safetensors"))) > 1
+    words: tuple[str, ...] = (
+        "run",
+        str(source / "config.json"),
+        "--model-set",
+        f"sequence={SEQUENCE}",
+    )
+    words += ("--plan", "precision=bf16", "--batch", str(BATCH), "--steps", "1", "--lr", "0")
+    words += ("--from-weights", str(source), "--export-weights", str(target), "--no-predict")
+    said = simgpt(*words)
+    assert said.status == 0, said.err
+    again = transformers.AutoModelForCausalLM.from_pretrained(target, dtype="auto")
+    assert again.dtype == torch.bfloat16
+    tensors = again.state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensors[name], tensor), name
