@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from executor.data.batches import batch_of
-from executor.data.corpus import check_text, read_text
+from executor.data.sources import check_data, read_data
 from executor.errors import LaunchError, PeersLostError
 from executor.groups import ProcessGroups
 from executor.launching.launch_env import RankInfo
@@ -49,8 +49,8 @@ def perform(
     whose step is then `diverged_at_step`: all ranks see the same loss. While it trains, a signal
     of `ends_on` ends it a few steps later, at the same one on all ranks: `stopped_at_step`.
     """
-    text = read_text(job.text)
-    check_text(text, job.gpt)
+    data = read_data(job.text, job.tokenizer)
+    check_data(data, job.gpt)
     with connected(info, job.threads, job.timeout_s, job.device) as device:
         stage = job.plan.grid.coordinates(info.rank)["pipe"]
         program = lower(job.gpt, job.plan, stage, forms=dict(job.forms))
@@ -60,7 +60,7 @@ def perform(
         trainer = Trainer(program, groups, rank=info.rank, device=device, adamw=adamw, seed=seed)
         trainer.start_afresh(job.seed)
         batches = (
-            batch_of(text, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
+            batch_of(data, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
         )
 
         def each(step: TrainingStep) -> None:

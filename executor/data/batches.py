@@ -1,25 +1,29 @@
-"""Batches of byte-level tokens, the same for every plan, and each rank's share of one."""
+"""Batches of tokens, the same for every plan, and each rank's share of one."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from executor.data.corpus import Text
+from executor.data.dataset import Dataset
+from executor.data.sources import Data
 from executor.rank_context import RankContext
 from workload.gpt import GPT
 from workload.plan import Plan
 
 
-def batch_of(text: Text, gpt: GPT, batch: int, step: int, seed: int) -> torch.Tensor:
+def batch_of(data: Data, gpt: GPT, batch: int, step: int, seed: int) -> torch.Tensor:
     """The windows of one step's batch: (batch, sequence + 1) tokens, the same for every plan.
 
-    Of the text, only the windows are copied.
+    Of a text they begin anywhere, drawn anew in each step; of a dataset every window comes once in
+    each epoch. Only the windows are copied.
     """
+    if isinstance(data, Dataset):
+        return torch.from_numpy(data.samples(gpt, step * batch, batch, seed))
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-    starts = torch.randint(len(text) - gpt.sequence, (batch,), generator=generator)
+    starts = torch.randint(len(data) - gpt.sequence, (batch,), generator=generator)
     places = starts[:, None] + torch.arange(gpt.sequence + 1)
-    windows = np.frombuffer(text, dtype=np.uint8)[places.numpy()]
+    windows = np.frombuffer(data, dtype=np.uint8)[places.numpy()]
     return torch.from_numpy(windows).to(torch.int64)
 
 

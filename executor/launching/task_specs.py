@@ -33,6 +33,7 @@ class Job:
     """A training run as every rank is told of it; it travels as JSON.
 
     `forms` are the matmul forms that were chosen for the machine, pairs of a matmul and its form.
+    `text` is what `--data` names, and `tokenizer` the file that makes tokens of a text.
     """
 
     gpt: GPT
@@ -41,6 +42,7 @@ class Job:
     seed: int = 0
     forms: tuple[tuple[Matmul, str], ...] = ()
     text: str | None = None
+    tokenizer: str | None = None
     threads: int = 1
     timeout_s: float = 300.0
     device: str = "auto"

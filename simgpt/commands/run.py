@@ -12,6 +12,7 @@ import click
 
 from simgpt import options, tables
 from simgpt.advice import what_fits
+from simgpt.arguments import training
 from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
 from simgpt.running.calibrated import machine_for
@@ -43,7 +44,7 @@ STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at
     "--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to train."
 )
 @click.option("--batch", type=click.IntRange(min=1), help="Sequences per step.")
-@click.option("--data", "text", type=click.Path(), help="A text file; default: Python's manual.")
+@training.data_options
 @click.option(
     "--lr", type=options.Number(min=0), default=3e-4, show_default=True, help="Learning rate."
 )
@@ -77,7 +78,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     -m, this machine is measured once, in about a minute, to predict with. Ctrl-C ends training a
     few steps later, with its summary, JSON and trace, and status 130.
     """
-    from executor.data.corpus import check_text, read_text
+    from executor.data.sources import check_data, read_data
     from executor.launching.launch import require_torch
     from executor.launching.launch_env import RankInfo
 
@@ -86,7 +87,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
         options.check_apart(output, how["trace"])
         require_torch()
         job = _job(model, text, info, how)
-        check_text(read_text(text), job.gpt)
+        check_data(read_data(text, job.tokenizer), job.gpt)
         predicts, again = not how["no_predict"], how["recalibrate"]
         built = machine_for(job, how["machine"], info, predicts=predicts, again=again)
         job = _with_forms(job, built)
@@ -128,6 +129,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         steps=how["steps"],
         seed=how["seed"],
         text=text,
+        tokenizer=how["tokenizer"],
         threads=how["threads"],
         timeout_s=how["timeout_s"],
         device=device,
