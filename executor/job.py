@@ -57,19 +57,38 @@ def perform(
         _check_memory(program, info, device)
         groups = ProcessGroups(info.rank, job.timeout_s)
         adamw, seed = job.adamw, job.seed
-        trainer = Trainer(program, groups, rank=info.rank, device=device, adamw=adamw, seed=seed)
+        trainer = Trainer(
+            program,
+            groups,
+            rank=info.rank,
+            device=device,
+            adamw=adamw,
+            seed=seed,
+            lr_of=job.lr,
+        )
         trainer.start_afresh(job.seed)
         batches = (
             batch_of(data, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
         )
 
         def each(step: TrainingStep) -> None:
-            report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
+            report(said_of(step))
 
         with stopped_by(ends_on, _agreed) as stop:
             run = trainer.run(batches, each, recorded=job.steps, last_step=stop.last_step)
         result = _gather(run, info, job.steps)
         return {**result, "device": device.type} if result else {}
+
+
+def said_of(step: TrainingStep) -> dict[str, Any]:
+    """What a rank reports of a step."""
+    return {
+        "step": step.number,
+        "loss": step.loss,
+        "seconds": step.seconds,
+        "grad_norm": step.grad_norm,
+        "lr": step.lr,
+    }
 
 
 def _check_memory(program: Program, info: RankInfo, device: torch.device) -> None:
@@ -161,6 +180,7 @@ def _gather(run: TrainingRun, info: RankInfo, steps: int) -> dict[str, Any]:
         "step_p90_s": high_s,
         "steps_s": [step.seconds for step in run.steps],
         "losses": [step.loss for step in run.steps],
+        "grad_norms": [step.grad_norm for step in run.steps],
         "diverged_at_step": None if is_finite else last.number,
         "stopped_at_step": last.number if is_finite and last.number < steps else None,
         "peak_bytes": max(entry["peak_bytes"] for entry in everyone),

@@ -32,12 +32,15 @@ WARM_UP_STEPS = 2
 class TrainingStep:
     """What one step gave: its loss (before the update) and the seconds it took on this rank, from
     its batch in the host's memory to its loss there; `waited_s` of them the thread that computes
-    stood ready while other threads held the cores."""
+    stood ready while other threads held the cores. `grad_norm` is the global norm of all gradients
+    before they are clipped, `lr` the learning rate of the update."""
 
     number: int
     loss: float
     seconds: float
     waited_s: float = 0.0
+    grad_norm: float = math.nan
+    lr: float = math.nan
 
 
 @dataclass(slots=True)
@@ -80,7 +83,8 @@ class TrainingRun:
 
 
 class Trainer:
-    """One rank's buffers, groups and place for one program; `seed` is what dropout draws from."""
+    """One rank's buffers, groups and place for one program; `seed` is what dropout draws from, and
+    `lr_of` gives each step's learning rate, by default always that of `adamw`."""
 
     def __init__(
         self,
@@ -91,8 +95,11 @@ class Trainer:
         device: torch.device,
         adamw: AdamW,
         seed: int = 0,
+        lr_of: Callable[[int], float] | None = None,
     ) -> None:
         self.program = program
+        self._lr_of = lr_of or (lambda step: adamw.lr)
+        self.grad_norm = torch.full((1,), math.nan, dtype=torch.float64, device=device)
         grid = program.plan.grid
         self.place = RankContext(
             grid=grid,
@@ -101,6 +108,7 @@ class Trainer:
             adamw=adamw,
             seed=seed,
             scratch=scratch_of(program.peak.total_bytes, device),
+            grad_norm=self.grad_norm,
         )
         groups.prepare(program)
         self.order = issue_order(program, late=device.type == "cuda")
@@ -136,7 +144,7 @@ class Trainer:
         if not recorded and isinstance(batches, Sequence):
             recorded = len(batches)
         for number, batch in enumerate(batches, start=1):
-            place = replace(self.place, step=number)
+            place = self._at(number)
             recorder = recorder_for(self.program, place) if number == recorded else NoRecorder()
             started, waited = time.perf_counter(), waited_s()
             self._feed(batch)
@@ -146,7 +154,8 @@ class Trainer:
                 result.carried = self._play(place, recorder)
             loss = float(self.table["loss"])
             took = time.perf_counter() - started
-            result.steps.append(TrainingStep(number, loss, took, waited_s() - waited))
+            norm, lr = float(self.grad_norm), place.adamw.lr
+            result.steps.append(TrainingStep(number, loss, took, waited_s() - waited, norm, lr))
             if number == recorded:
                 result.timeline = recorder.timeline(self.program, self.place.rank)
             if report is not None:
@@ -156,6 +165,10 @@ class Trainer:
                 break
             recorded = recorded if last is None else min(recorded, last)
         return result
+
+    def _at(self, step: int) -> RankContext:
+        adamw = replace(self.place.adamw, lr=self._lr_of(step))
+        return replace(self.place, step=step, adamw=adamw)
 
     def _play(self, place: RankContext, recorder: Recorder) -> dict[str, int]:
         return play(self.prepared, self.table, place, recorder)

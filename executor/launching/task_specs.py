@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from executor.learning_rate import Schedule
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Matmul
 from workload.plan import Plan
@@ -47,6 +48,11 @@ class Job:
     timeout_s: float = 300.0
     device: str = "auto"
     adamw: AdamW = field(default_factory=AdamW)
+    schedule: Schedule = field(default_factory=Schedule)
+
+    def lr(self, step: int) -> float:
+        """The learning rate of a step, counted from 1."""
+        return self.schedule.rate(step, lr=self.adamw.lr, steps=self.steps)
 
     def to_json(self) -> str:
         """The job as one JSON object."""
@@ -58,6 +64,7 @@ class Job:
         raw = json.loads(text)
         plan = parse_plan(raw["plan"])
         parts = {"gpt": GPT(**raw["gpt"]), "plan": plan, "adamw": AdamW(**raw["adamw"])}
+        parts["schedule"] = Schedule(**raw["schedule"])
         forms = tuple((tuple(matmul), form) for matmul, form in raw["forms"])
         return Job(**{**raw, **parts, "forms": forms})
 

@@ -1,28 +1,89 @@
-"""Options of a training run: its data, its learning rate, and its evaluation."""
+"""Options of a training run: its data, and its updates."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from simgpt import options
+
+if TYPE_CHECKING:
+    from executor.launching.task_specs import AdamW
+    from executor.learning_rate import Schedule
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DATA = (
     "A text file, Megatron's PREFIX of .bin and .idx, or several of them with weights, as in "
     "a=0.7,b=0.3; default: Python's manual."
 )
+TOKENIZER = "A tokenizer.json of Hugging Face for the text; default: a token for each byte."
+DECAY = (
+    "Over how many steps the rate falls to --min-lr; default: from the warm-up to the end, with "
+    "wsd the last tenth."
+)
+BELOW_1 = options.Number(min=0, max=1, max_open=True)
+ANY, ABOVE_0 = options.Number(min=0), options.Number(min=0, min_open=True)
+KINDS = click.Choice(("constant", "cosine", "wsd", "linear"))
+UPDATE: tuple[tuple[str, click.ParamType[Any], Any, str], ...] = (
+    ("--lr", ANY, 3e-4, "Learning rate."),
+    ("--lr-schedule", KINDS, "constant", "How the learning rate goes after the warm-up."),
+    ("--warmup-steps", click.IntRange(0), 0, "Steps in which it rises from 0."),
+    ("--decay-steps", click.IntRange(1), None, DECAY),
+    ("--min-lr", ANY, None, "What it falls to; default: 0."),
+    ("--weight-decay", ANY, 0.1, "Of weights and tables; biases and norms have none."),
+    ("--beta1", BELOW_1, 0.9, "AdamW's decay of the mean."),
+    ("--beta2", BELOW_1, 0.95, "AdamW's decay of the mean square."),
+    ("--eps", ABOVE_0, 1e-8, "What AdamW adds to the root of the mean square."),
+    ("--clip", ANY, 1.0, "Clip gradients to this global norm; 0: never."),
+)
 
 
 def data_options(function: Command) -> Command:
     """Give a command --data and --tokenizer."""
-    for option in (
-        click.option("--data", "text", type=click.Path(), help=DATA),
-        click.option(
-            "--tokenizer",
-            type=click.Path(),
-            help="A tokenizer.json of Hugging Face for the text; default: a token for each byte.",
-        ),
-    ):
-        function = option(function)
+    function = click.option("--tokenizer", type=click.Path(), help=TOKENIZER)(function)
+    return click.option("--data", "text", type=click.Path(), help=DATA)(function)
+
+
+def update_options(function: Command) -> Command:
+    """Give a command the learning rate with its schedule, AdamW's numbers and the clipping."""
+    for name, kind, default, text in reversed(UPDATE):
+        shown = default is not None
+        function = click.option(name, type=kind, default=default, show_default=shown, help=text)(
+            function
+        )
     return function
+
+
+def adamw_of(how: dict[str, Any]) -> AdamW:
+    """The numbers of the update."""
+    from executor.launching.task_specs import AdamW
+
+    names = ("lr", "beta1", "beta2", "eps", "weight_decay")
+    return AdamW(**{name: how[name] for name in names}, clip=how["clip"] or math.inf)
+
+
+def schedule_of(how: dict[str, Any]) -> Schedule:
+    """The schedule of the learning rate, refused where an option would change nothing."""
+    from executor.learning_rate import CONSTANT, WSD, Schedule
+
+    kind, steps, warmup = how["lr_schedule"], how["steps"], how["warmup_steps"]
+    least, decay = how["min_lr"] or 0.0, how["decay_steps"] or 0
+    for option, given in (("--decay-steps", decay), ("--min-lr", how["min_lr"] is not None)):
+        if kind == CONSTANT and given:
+            raise click.UsageError(f"{option} needs --lr-schedule cosine, linear or wsd")
+    if least > how["lr"]:
+        raise click.UsageError(f"--min-lr {least:g} is above --lr {how['lr']:g}")
+    schedule = Schedule(kind=kind, warmup_steps=warmup, decay_steps=decay, least=least)
+    last, count = schedule.decays_from(steps)
+    if kind == WSD and last < warmup:
+        raise click.UsageError(
+            f"--warmup-steps {warmup} and a decay of {count} are more than --steps {steps}"
+        )
+    if kind != CONSTANT and count < 1:
+        raise click.UsageError(
+            f"--warmup-steps {warmup} leaves no step of --steps {steps} to decay in"
+        )
+    return schedule

@@ -45,9 +45,7 @@ STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at
 )
 @click.option("--batch", type=click.IntRange(min=1), help="Sequences per step.")
 @training.data_options
-@click.option(
-    "--lr", type=options.Number(min=0), default=3e-4, show_default=True, help="Learning rate."
-)
+@training.update_options
 @click.option(
     "--seed",
     type=click.IntRange(0, MOST_SEED),
@@ -108,7 +106,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
     """What every rank is told, once the plan is known to suit the model and the ranks."""
     from executor.launching.devices import device_for
     from executor.launching.launch import check_ranks
-    from executor.launching.task_specs import AdamW, Job
+    from executor.launching.task_specs import Job
     from workload.lowering import check
 
     ranks = ranks_of(how["ranks"], info)
@@ -133,7 +131,8 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         threads=how["threads"],
         timeout_s=how["timeout_s"],
         device=device,
-        adamw=AdamW(lr=how["lr"]),
+        adamw=training.adamw_of(how),
+        schedule=training.schedule_of(how),
     )
 
 
