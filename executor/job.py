@@ -56,17 +56,7 @@ def perform(
         program = lower(job.gpt, job.plan, stage, forms=dict(job.forms))
         _check_memory(program, info, device)
         groups = ProcessGroups(info.rank, job.timeout_s)
-        adamw, seed = job.adamw, job.seed
-        trainer = Trainer(
-            program,
-            groups,
-            rank=info.rank,
-            device=device,
-            adamw=adamw,
-            seed=seed,
-            lr_of=job.lr,
-        )
-        trainer.start_afresh(job.seed)
+        trainer = _trainer(job, program, groups, info, device)
         batches = (
             batch_of(data, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
         )
@@ -80,6 +70,23 @@ def perform(
         return {**result, "device": device.type} if result else {}
 
 
+def _trainer(
+    job: Job, program: Program, groups: ProcessGroups, info: RankInfo, device: torch.device
+) -> Trainer:
+    """What trains on this rank, with its initial weights."""
+    trainer = Trainer(
+        program,
+        groups,
+        rank=info.rank,
+        device=device,
+        adamw=job.adamw,
+        seed=job.seed,
+        lr_of=job.lr,
+    )
+    trainer.start_afresh(job.seed)
+    return trainer
+
+
 def said_of(step: TrainingStep) -> dict[str, Any]:
     """What a rank reports of a step."""
     return {
@@ -88,6 +95,7 @@ def said_of(step: TrainingStep) -> dict[str, Any]:
         "seconds": step.seconds,
         "grad_norm": step.grad_norm,
         "lr": step.lr,
+        "peak_bytes": step.peak_bytes,
     }
 
 

@@ -33,7 +33,7 @@ class TrainingStep:
     """What one step gave: its loss (before the update) and the seconds it took on this rank, from
     its batch in the host's memory to its loss there; `waited_s` of them the thread that computes
     stood ready while other threads held the cores. `grad_norm` is the global norm of all gradients
-    before they are clipped, `lr` the learning rate of the update."""
+    before they are clipped, `lr` the learning rate of the update, `peak_bytes` what the run has."""
 
     number: int
     loss: float
@@ -41,6 +41,7 @@ class TrainingStep:
     waited_s: float = 0.0
     grad_norm: float = math.nan
     lr: float = math.nan
+    peak_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -154,8 +155,8 @@ class Trainer:
                 result.carried = self._play(place, recorder)
             loss = float(self.table["loss"])
             took = time.perf_counter() - started
-            norm, lr = float(self.grad_norm), place.adamw.lr
-            result.steps.append(TrainingStep(number, loss, took, waited_s() - waited, norm, lr))
+            about = float(self.grad_norm), place.adamw.lr, result.peak_bytes
+            result.steps.append(TrainingStep(number, loss, took, waited_s() - waited, *about))
             if number == recorded:
                 result.timeline = recorder.timeline(self.program, self.place.rank)
             if report is not None:

@@ -8,7 +8,9 @@ import numpy as np
 
 from executor.data.tokens import Text, Tokens
 from executor.errors import LaunchError, TextError
+from topologies.files.reading import UserFile
 
+FILE = UserFile("tokenizer", TextError, most_bytes=1 << 28)
 MOST_BYTES = 1 << 26  # every rank holds the whole text with its tokens, some 100 bytes for each
 
 
@@ -31,10 +33,9 @@ def tokenized(text: Text, name: str, tokenizer: str) -> Tokens:
             "the run, into Megatron's .bin and .idx (its tools/preprocess_data.py)"
         )
     try:
-        with open(tokenizer, encoding="utf-8") as file:
-            encode = Tokenizer.from_str(file.read()).encode
-    except OSError as error:
-        raise TextError(f"cannot read the tokenizer {tokenizer}: {error.strerror}") from None
+        encode = Tokenizer.from_str(FILE.text(tokenizer)).encode
+    except TextError:
+        raise
     except Exception as error:  # the package has no errors of its own
         raise TextError(f"{tokenizer} is no tokenizer.json of Hugging Face: {error}") from None
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from executor.learning_rate import Schedule
+from executor.training.learning_rate import Schedule
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Matmul
 from workload.plan import Plan

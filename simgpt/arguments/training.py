@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,7 +13,7 @@ from simgpt import options
 
 if TYPE_CHECKING:
     from executor.launching.task_specs import AdamW
-    from executor.learning_rate import Schedule
+    from executor.training.learning_rate import Schedule
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DATA = (
@@ -24,6 +25,8 @@ DECAY = (
     "Over how many steps the rate falls to --min-lr; default: from the warm-up to the end, with "
     "wsd the last tenth."
 )
+LOG = "Write a line of JSON for each step, as the run goes."
+TENSORBOARD = "Write events for TensorBoard into this folder, as the run goes."
 BELOW_1 = options.Number(min=0, max=1, max_open=True)
 ANY, ABOVE_0 = options.Number(min=0), options.Number(min=0, min_open=True)
 KINDS = click.Choice(("constant", "cosine", "wsd", "linear"))
@@ -57,6 +60,13 @@ def update_options(function: Command) -> Command:
     return function
 
 
+def log_options(function: Command) -> Command:
+    """Give a command --log and --tensorboard."""
+    folder = click.Path(file_okay=False, path_type=Path)
+    function = click.option("--tensorboard", type=folder, help=TENSORBOARD)(function)
+    return click.option("--log", type=options.NewFile(), help=LOG)(function)
+
+
 def adamw_of(how: dict[str, Any]) -> AdamW:
     """The numbers of the update."""
     from executor.launching.task_specs import AdamW
@@ -67,7 +77,7 @@ def adamw_of(how: dict[str, Any]) -> AdamW:
 
 def schedule_of(how: dict[str, Any]) -> Schedule:
     """The schedule of the learning rate, refused where an option would change nothing."""
-    from executor.learning_rate import CONSTANT, WSD, Schedule
+    from executor.training.learning_rate import CONSTANT, WSD, Schedule
 
     kind, steps, warmup = how["lr_schedule"], how["steps"], how["warmup_steps"]
     least, decay = how["min_lr"] or 0.0, how["decay_steps"] or 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from simgpt.invocation import ran
 from simgpt.running.calibrated import machine_for
 from simgpt.running.host_load import warn_of_measured
 from simgpt.running.launched import join, ranks_of, said_by_rank_0
+from simgpt.running.step_log import Sink, check_tensorboard, entry_of, ignored, written_to
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
 from workload.errors import PlanCannotRunError
 
@@ -64,6 +66,7 @@ STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at
     type=options.NewFile(),
     help="Write the last step's measured and predicted timelines for ui.perfetto.dev.",
 )
+@training.log_options
 @options.answer_options
 def command(model: str, text: str | None, as_json: bool, output: Path | None, **how: Any) -> None:
     """Train for real with torch.distributed, a line per step with predicted beside measured.
@@ -82,7 +85,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
 
     info = RankInfo.from_environment(os.environ)
     with said_by_rank_0(info):
-        options.check_apart(output, how["trace"])
+        _check_files(output, how)
         require_torch()
         job = _job(model, text, info, how)
         check_data(read_data(text, job.tokenizer), job.gpt)
@@ -90,8 +93,9 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
         built = machine_for(job, how["machine"], info, predicts=predicts, again=again)
         job = _with_forms(job, built)
         prediction = _predict(job, built, info) if predicts else None
-    report = _reporter(job, prediction, quiet=as_json)
-    result = _perform(job, info, report)
+    is_first = info is None or not info.rank
+    with written_to(how["log"], how["tensorboard"]) if is_first else nullcontext(ignored) as write:
+        result = _perform(job, info, _reporter(job, prediction, write, quiet=as_json))
     if info is not None and info.rank:
         return
     if how["trace"] is not None:
@@ -100,6 +104,13 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     options.answer(summary(record, prediction), record, as_json=as_json, output=output)
     warn_of_measured(record, calibrated=how["machine"] is None)
     check_finished(record, job)
+
+
+def _check_files(output: Path | None, how: dict[str, Any]) -> None:
+    for option in ("trace", "log"):
+        options.check_apart(output, how[option], f"--{option}")
+    options.check_apart(how["log"], how["trace"], first="--log")
+    check_tensorboard(how["tensorboard"])
 
 
 def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any]) -> Job:
@@ -158,8 +169,9 @@ def _predict(job: Job, built: Machine | None, info: RankInfo | None) -> Predicti
 
 
 def _reporter(
-    job: Job, prediction: Prediction | None, *, quiet: bool
+    job: Job, prediction: Prediction | None, write: Sink, *, quiet: bool
 ) -> Callable[[dict[str, Any]], None]:
+    predicted_s = prediction.step_s if prediction is not None else None
     beside = f"   predicted {tables.seconds(prediction.step_s)}" if prediction is not None else ""
     digits = len(str(job.steps))
 
@@ -168,6 +180,7 @@ def _reporter(
         measured = f"measured {tables.seconds(step['seconds']):>7}"
         line = f"{number}   loss {step['loss']:.4f}   {measured}{beside}"
         (options.note if quiet else options.say)(line)
+        write(entry_of(step, job, predicted_s))
 
     return report
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.learning_rate import KINDS, Schedule
+from executor.training.learning_rate import KINDS, Schedule
 
 # Of a run of 6 steps with lr = 1 and a warm-up of 2; cosine and linear fall within 3 steps, wsd
 # within its last 2.

@@ -12,8 +12,8 @@ from torch import nn
 
 from executor.groups import ProcessGroups
 from executor.launching.task_specs import AdamW
-from executor.learning_rate import Schedule
 from executor.train import Trainer
+from executor.training.learning_rate import Schedule
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.test_parity import BATCH, TINY, TOLERANCE, _weight_error, batches, start
 from tests.reference import ReferenceGPT
