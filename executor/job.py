@@ -24,6 +24,7 @@ from executor.launching.stopping import stopped_by
 from executor.launching.task_specs import Job, Report
 from executor.memory.device_memory import check_device_memory, check_memory
 from executor.train import Trainer, TrainingRun, TrainingStep
+from executor.training.evaluation import evaluated_after
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
 from workload.program import Program
@@ -51,6 +52,7 @@ def perform(
     """
     data = read_data(job.text, job.tokenizer)
     check_data(data, job.gpt)
+    held_out = job.held_out.read(job.gpt, job.plan) if job.held_out is not None else None
     with connected(info, job.threads, job.timeout_s, job.device) as device:
         stage = job.plan.grid.coordinates(info.rank)["pipe"]
         program = lower(job.gpt, job.plan, stage, forms=dict(job.forms))
@@ -61,13 +63,19 @@ def perform(
             batch_of(data, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
         )
 
+        evaluated = evaluated_after(job, held_out, trainer, groups, report)
+        evaluations: list[dict[str, float]] = []
+
         def each(step: TrainingStep) -> None:
-            report(said_of(step))
+            found = evaluated(step.number) if math.isfinite(step.loss) else {}
+            evaluations.extend({"step": step.number, **each} for each in [found] if each)
+            report(said_of(step) | found)
 
         with stopped_by(ends_on, _agreed) as stop:
             run = trainer.run(batches, each, recorded=job.steps, last_step=stop.last_step)
         result = _gather(run, info, job.steps)
-        return {**result, "device": device.type} if result else {}
+        about = {"device": device.type, "evaluations": evaluations}
+        return {**result, **about} if result else {}
 
 
 def _trainer(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from executor.buffer_table import BufferTable
-from executor.data.batches import share
+from executor.data.batches import feed
 from executor.groups import ProcessGroups
 from executor.launching.procfs import waited_s
 from executor.launching.task_specs import AdamW
@@ -189,8 +189,4 @@ class Trainer:
         return carried, self._held_bytes - self.table.host_bytes + found.peak_bytes
 
     def _feed(self, batch: torch.Tensor) -> None:
-        for m in range(self.program.plan.micro_batches):
-            mine = share(batch, self.program.plan, self.place, m)
-            for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
-                if f"m{m}.{name}" in self.program.buffers:
-                    self.table[f"m{m}.{name}"].copy_(part.reshape(-1))
+        feed(batch, self.program, self.table, self.place)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from executor.buffer_table import BufferTable
 from executor.data.dataset import Dataset
 from executor.data.sources import Data
 from executor.rank_context import RankContext
 from workload.gpt import GPT
 from workload.plan import Plan
+from workload.program import Program
 
 
 def batch_of(data: Data, gpt: GPT, batch: int, step: int, seed: int) -> torch.Tensor:
@@ -31,3 +33,12 @@ def share(batch: torch.Tensor, plan: Plan, at: RankContext, micro_batch: int) ->
     """The sequences of one micro-batch that this rank's z and data coordinates see."""
     start = at.first_sequence(micro_batch, plan.micro_batch)
     return batch[start : start + plan.micro_batch]
+
+
+def feed(batch: torch.Tensor, program: Program, table: BufferTable, at: RankContext) -> None:
+    """Put this rank's share of a batch, token by token with its target, into its buffers."""
+    for m in range(program.plan.micro_batches):
+        mine = share(batch, program.plan, at, m)
+        for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
+            if f"m{m}.{name}" in program.buffers:
+                table[f"m{m}.{name}"].copy_(part.reshape(-1))

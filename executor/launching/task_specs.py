@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from executor.training.held_out import HeldOut
 from executor.training.learning_rate import Schedule
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Matmul
@@ -49,6 +50,7 @@ class Job:
     device: str = "auto"
     adamw: AdamW = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=Schedule)
+    held_out: HeldOut | None = None
 
     def lr(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""
@@ -65,6 +67,7 @@ class Job:
         plan = parse_plan(raw["plan"])
         parts = {"gpt": GPT(**raw["gpt"]), "plan": plan, "adamw": AdamW(**raw["adamw"])}
         parts["schedule"] = Schedule(**raw["schedule"])
+        parts["held_out"] = raw["held_out"] and HeldOut(**raw["held_out"])
         forms = tuple((tuple(matmul), form) for matmul, form in raw["forms"])
         return Job(**{**raw, **parts, "forms": forms})
 

@@ -13,6 +13,7 @@ from simgpt import options
 
 if TYPE_CHECKING:
     from executor.launching.task_specs import AdamW
+    from executor.training.held_out import HeldOut
     from executor.training.learning_rate import Schedule
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -25,6 +26,9 @@ DECAY = (
     "Over how many steps the rate falls to --min-lr; default: from the warm-up to the end, with "
     "wsd the last tenth."
 )
+HELD_OUT = "Held-out data to evaluate on, named as --data; the same sequences every time."
+EVERY = "Evaluate after every so many steps, and after the last."
+BATCHES = "Batches of an evaluation, each of --batch sequences; default: 1."
 LOG = "Write a line of JSON for each step, as the run goes."
 TENSORBOARD = "Write events for TensorBoard into this folder, as the run goes."
 BELOW_1 = options.Number(min=0, max=1, max_open=True)
@@ -58,6 +62,36 @@ def update_options(function: Command) -> Command:
             function
         )
     return function
+
+
+def evaluation_options(function: Command) -> Command:
+    """Give a command --eval-data, --eval-every and --eval-batches."""
+    counts = {"--eval-batches": BATCHES, "--eval-every": EVERY}
+    for name, text in counts.items():
+        function = click.option(name, type=click.IntRange(1), help=text)(function)
+    return click.option("--eval-data", type=click.Path(), help=HELD_OUT)(function)
+
+
+def held_out_of(how: dict[str, Any]) -> HeldOut | None:
+    """What is to be evaluated and when, if anything."""
+    from executor.training.held_out import HeldOut
+
+    text, every, batches = how["eval_data"], how["eval_every"], how["eval_batches"]
+    if text is None:
+        for option, given in (("--eval-every", every), ("--eval-batches", batches)):
+            if given is not None:
+                raise click.UsageError(f"{option} needs --eval-data")
+        return None
+    if every is None:
+        raise click.UsageError("--eval-data needs --eval-every")
+    return HeldOut(text=text, every=every, batches=batches or 1, tokenizer=_tokenizer(how))
+
+
+def _tokenizer(how: dict[str, Any]) -> str | None:
+    """The tokenizer for held-out data: that of `--data`, unless they have tokens already."""
+    from executor.data.indexed import is_indexed
+
+    return None if is_indexed(how["eval_data"]) else how["tokenizer"]
 
 
 def log_options(function: Command) -> Command:

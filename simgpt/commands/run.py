@@ -48,6 +48,7 @@ STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at
 @click.option("--batch", type=click.IntRange(min=1), help="Sequences per step.")
 @training.data_options
 @training.update_options
+@training.evaluation_options
 @click.option(
     "--seed",
     type=click.IntRange(0, MOST_SEED),
@@ -89,6 +90,8 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
         require_torch()
         job = _job(model, text, info, how)
         check_data(read_data(text, job.tokenizer), job.gpt)
+        if job.held_out is not None:
+            job.held_out.read(job.gpt, job.plan)
         predicts, again = not how["no_predict"], how["recalibrate"]
         built = machine_for(job, how["machine"], info, predicts=predicts, again=again)
         job = _with_forms(job, built)
@@ -144,6 +147,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         device=device,
         adamw=training.adamw_of(how),
         schedule=training.schedule_of(how),
+        held_out=training.held_out_of(how),
     )
 
 
@@ -176,9 +180,13 @@ def _reporter(
     digits = len(str(job.steps))
 
     def report(step: dict[str, Any]) -> None:
+        if "step" not in step:  # a batch of an evaluation
+            return
         number = f"step {step['step']:>{digits}}/{job.steps}"
         measured = f"measured {tables.seconds(step['seconds']):>7}"
         line = f"{number}   loss {step['loss']:.4f}   {measured}{beside}"
+        if "eval_loss" in step:
+            line += f"   evaluation {step['eval_loss']:.4f}"
         (options.note if quiet else options.say)(line)
         write(entry_of(step, job, predicted_s))
 

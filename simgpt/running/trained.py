@@ -46,6 +46,7 @@ def record_of(job: Job, result: dict[str, Any], prediction: Prediction | None) -
         "steps_s": result["steps_s"],
         "losses": result["losses"],
         "grad_norms": result["grad_norms"],
+        "evaluations": result["evaluations"],
         "diverged_at_step": result["diverged_at_step"],
         "stopped_at_step": result["stopped_at_step"],
         "waited_share": result["waited_share"],
