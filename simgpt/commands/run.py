@@ -19,7 +19,7 @@ from simgpt.invocation import ran
 from simgpt.running.calibrated import machine_for
 from simgpt.running.host_load import warn_of_measured
 from simgpt.running.launched import join, ranks_of, said_by_rank_0
-from simgpt.running.step_log import Sink, check_tensorboard, entry_of, ignored, written_to
+from simgpt.running.step_log import Sink, entry_of, ignored, written_to
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
 from workload.errors import PlanCannotRunError
 
@@ -113,7 +113,10 @@ def _check_files(output: Path | None, how: dict[str, Any]) -> None:
     for option in ("trace", "log"):
         options.check_apart(output, how[option], f"--{option}")
     options.check_apart(how["log"], how["trace"], first="--log")
-    check_tensorboard(how["tensorboard"])
+    if how["tensorboard"] is not None:
+        from executor.training.tensorboard import require_tensorboard
+
+        require_tensorboard()
 
 
 def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any]) -> Job:

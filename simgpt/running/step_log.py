@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simgpt import options
-from topologies.files.writing import failed, line_by_line
+from topologies.files.writing import line_by_line
 
 if TYPE_CHECKING:
     from executor.launching.task_specs import Job
@@ -18,17 +16,6 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 Sink = Callable[[Entry], None]
 KEYS = ("step", "loss", "grad_norm", "lr", "seconds", "peak_bytes")
-
-
-def check_tensorboard(folder: Path | None) -> None:
-    """Refuse `--tensorboard` without the package, saying how to get it."""
-    from executor.errors import LaunchError
-
-    if folder is not None and importlib.util.find_spec("tensorboard") is None:
-        raise LaunchError(
-            "--tensorboard needs the package tensorboard; `pip install 'simgpt[tensorboard]'` "
-            "brings it"
-        )
 
 
 def entry_of(step: Entry, job: Job, predicted_s: float | None) -> Entry:
@@ -53,32 +40,12 @@ def written_to(log: Path | None, tensorboard: Path | None) -> Iterator[Sink]:
             line = stack.enter_context(line_by_line(log))
             sinks.append(lambda entry: line(options.compact(options.strict(entry))))
         if tensorboard is not None:
-            sinks.append(stack.enter_context(_events(tensorboard)))
+            from executor.training.tensorboard import events_in
+
+            sinks.append(stack.enter_context(events_in(tensorboard)))
 
         def write(entry: Entry) -> None:
             for sink in sinks:
                 sink(entry)
 
         yield write
-
-
-@contextmanager
-def _events(folder: Path) -> Iterator[Sink]:
-    """What adds an entry's numbers to TensorBoard's events, under their names."""
-    from torch.utils.tensorboard.writer import SummaryWriter
-
-    try:
-        writer = SummaryWriter(str(folder))
-    except OSError as error:
-        raise failed(folder, error) from None
-
-    def add(entry: Entry) -> None:
-        for key, value in entry.items():
-            if key != "step" and value is not None and math.isfinite(value):
-                writer.add_scalar(key, value, entry["step"])
-        writer.flush()
-
-    try:
-        yield add
-    finally:
-        writer.close()
