@@ -33,9 +33,12 @@ class Index:
 
 
 def is_indexed(path: str) -> bool:
-    """Whether a path names an indexed dataset, by its prefix or by either of its files."""
+    """Whether a path names an indexed dataset, by its prefix or by either of its files.
+
+    A .bin is never taken for text, lest a lost index go unnoticed.
+    """
     if path.endswith((".bin", ".idx")):
-        return os.path.exists(f"{prefix_of(path)}.idx") or path.endswith(".idx")
+        return True
     return os.path.exists(f"{path}.idx") and not os.path.isfile(path)
 
 

@@ -104,3 +104,10 @@ def test_an_index_without_tokens_beside_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.bin").unlink()
     with pytest.raises(TextError, match=r"cannot read the text .*a.bin: No such file"):
         read_data(prefix)
+
+
+def test_tokens_without_an_index_are_not_taken_for_text(tmp_path: Path) -> None:
+    prefix = write_indexed(tmp_path / "a", [[1, 2, 3]])
+    (tmp_path / "a.idx").unlink()
+    with pytest.raises(TextError, match=r"cannot read the text .*a.idx: No such file"):
+        read_data(f"{prefix}.bin")
