@@ -22,10 +22,13 @@ class BufferTable:
     Persistent buffers that one collective sums together lie side by side in an arena, so that it is
     one call on one tensor. On a CPU a freed tensor's memory is kept for the next one of its size,
     as CUDA's caching allocator does, while `keeps_freed` is set. Buffers of the role "host" take
-    `host_bytes`; beside a GPU they lie in pinned memory.
+    `host_bytes`; beside a GPU they lie in pinned memory. With a table that has them `lent`,
+    persistent buffers are that one's.
     """
 
-    def __init__(self, program: Program, device: torch.device) -> None:
+    def __init__(
+        self, program: Program, device: torch.device, lent: BufferTable | None = None
+    ) -> None:
         self._buffers = list(program.buffers.values())
         self._slots = {buffer.name: slot for slot, buffer in enumerate(self._buffers)}
         self._device = device
@@ -36,12 +39,14 @@ class BufferTable:
         self._pools = [pools.setdefault(buffer.nbytes, []) for buffer in self._buffers]
         self.keeps_freed = device.type == "cpu"
         self.host_bytes = 0
-        for op in program.ops:
-            if self._sums_together(op):
-                self._lay_out(op)
+        if lent is None:
+            for op in program.ops:
+                if self._sums_together(op):
+                    self._lay_out(op)
         for slot, buffer in enumerate(self._buffers):
             if buffer.persistent and self._tensors[slot] is None:
-                self._tensors[slot] = self._empty(buffer).zero_()
+                own = self._empty(buffer).zero_() if lent is None else lent[buffer.name]
+                self._tensors[slot] = own
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self._tensors[self._slots[name]]

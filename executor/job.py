@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from executor.data.batches import batch_of
-from executor.data.corpus import check_text, read_text
+from executor.data.sources import check_data, read_data
 from executor.errors import LaunchError, PeersLostError
 from executor.groups import ProcessGroups
 from executor.launching.launch_env import RankInfo
@@ -25,6 +25,7 @@ from executor.launching.task_specs import Job, Report
 from executor.memory.device_memory import check_device_memory, check_memory
 from executor.published.runs import finish, start
 from executor.train import Trainer, TrainingRun, TrainingStep
+from executor.training.evaluation import evaluated_after
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
 from workload.program import Program
@@ -50,29 +51,62 @@ def perform(
     whose step is then `diverged_at_step`: all ranks see the same loss. While it trains, a signal
     of `ends_on` ends it a few steps later, at the same one on all ranks: `stopped_at_step`.
     """
-    text = read_text(job.text)
-    check_text(text, job.gpt)
+    data = read_data(job.text, job.tokenizer)
+    check_data(data, job.gpt)
+    held_out = job.held_out.read(job.gpt, job.plan) if job.held_out is not None else None
     with connected(info, job.threads, job.timeout_s, job.device) as device:
         stage = job.plan.grid.coordinates(info.rank)["pipe"]
         program = lower(job.gpt, job.plan, stage, forms=dict(job.forms))
         _check_memory(program, info, device)
         groups = ProcessGroups(info.rank, job.timeout_s)
-        adamw, seed = job.adamw, job.seed
-        trainer = Trainer(program, groups, rank=info.rank, device=device, adamw=adamw, seed=seed)
+        trainer = _trainer(job, program, groups, info, device)
         start(trainer, job, report)
         batches = (
-            batch_of(text, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
+            batch_of(data, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
         )
 
+        evaluated = evaluated_after(job, held_out, trainer, groups, report)
+        evaluations: list[dict[str, float]] = []
+
         def each(step: TrainingStep) -> None:
-            report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
+            found = evaluated(step.number) if math.isfinite(step.loss) else {}
+            evaluations.extend({"step": step.number, **each} for each in [found] if each)
+            report(said_of(step) | found)
 
         with stopped_by(ends_on, _agreed) as stop:
             run = trainer.run(batches, each, recorded=job.steps, last_step=stop.last_step)
         if math.isfinite(run.steps[-1].loss):
             finish(trainer, job, report)
         result = _gather(run, info, job.steps)
-        return {**result, "device": device.type} if result else {}
+        about = {"device": device.type, "evaluations": evaluations}
+        return {**result, **about} if result else {}
+
+
+def _trainer(
+    job: Job, program: Program, groups: ProcessGroups, info: RankInfo, device: torch.device
+) -> Trainer:
+    """What trains on this rank, without weights so far."""
+    return Trainer(
+        program,
+        groups,
+        rank=info.rank,
+        device=device,
+        adamw=job.adamw,
+        seed=job.seed,
+        lr_of=job.lr,
+    )
+
+
+def said_of(step: TrainingStep) -> dict[str, Any]:
+    """What a rank reports of a step."""
+    return {
+        "step": step.number,
+        "loss": step.loss,
+        "seconds": step.seconds,
+        "grad_norm": step.grad_norm,
+        "lr": step.lr,
+        "peak_bytes": step.peak_bytes,
+    }
 
 
 def _check_memory(program: Program, info: RankInfo, device: torch.device) -> None:
@@ -164,6 +198,7 @@ def _gather(run: TrainingRun, info: RankInfo, steps: int) -> dict[str, Any]:
         "step_p90_s": high_s,
         "steps_s": [step.seconds for step in run.steps],
         "losses": [step.loss for step in run.steps],
+        "grad_norms": [step.grad_norm for step in run.steps],
         "diverged_at_step": None if is_finite else last.number,
         "stopped_at_step": last.number if is_finite and last.number < steps else None,
         "peak_bytes": max(entry["peak_bytes"] for entry in everyone),

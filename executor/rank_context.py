@@ -31,7 +31,8 @@ class RankContext:
     (counted from 1).
 
     `seed` is what dropout draws from, the same on every rank. `scratch` is how many bytes of
-    temporaries a kernel may hold at once, 0 for what suits the device.
+    temporaries a kernel may hold at once, 0 for what suits the device. `grad_norm` is where a step
+    leaves the global norm of its gradients before they are clipped.
     """
 
     grid: Grid
@@ -41,6 +42,7 @@ class RankContext:
     step: int = 1
     seed: int = 0
     scratch: int = 0
+    grad_norm: torch.Tensor | None = field(default=None, repr=False, compare=False)
     streams: SideStreams = field(default_factory=SideStreams, repr=False, compare=False)
     coordinates: Mapping[str, int] = field(init=False, repr=False, compare=False)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from executor.buffer_table import BufferTable
-from executor.data.batches import share
+from executor.data.batches import feed
 from executor.groups import ProcessGroups
 from executor.launching.procfs import waited_s
 from executor.launching.task_specs import AdamW
@@ -32,12 +32,16 @@ WARM_UP_STEPS = 2
 class TrainingStep:
     """What one step gave: its loss (before the update) and the seconds it took on this rank, from
     its batch in the host's memory to its loss there; `waited_s` of them the thread that computes
-    stood ready while other threads held the cores."""
+    stood ready while other threads held the cores. `grad_norm` is the global norm of all gradients
+    before they are clipped, `lr` the learning rate of the update, `peak_bytes` what the run has."""
 
     number: int
     loss: float
     seconds: float
     waited_s: float = 0.0
+    grad_norm: float = math.nan
+    lr: float = math.nan
+    peak_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -80,7 +84,8 @@ class TrainingRun:
 
 
 class Trainer:
-    """One rank's buffers, groups and place for one program; `seed` is what dropout draws from."""
+    """One rank's buffers, groups and place for one program; `seed` is what dropout draws from, and
+    `lr_of` gives each step's learning rate, by default always that of `adamw`."""
 
     def __init__(
         self,
@@ -91,8 +96,11 @@ class Trainer:
         device: torch.device,
         adamw: AdamW,
         seed: int = 0,
+        lr_of: Callable[[int], float] | None = None,
     ) -> None:
         self.program = program
+        self._lr_of = lr_of or (lambda step: adamw.lr)
+        self.grad_norm = torch.full((1,), math.nan, dtype=torch.float64, device=device)
         grid = program.plan.grid
         self.place = RankContext(
             grid=grid,
@@ -101,6 +109,7 @@ class Trainer:
             adamw=adamw,
             seed=seed,
             scratch=scratch_of(program.peak.total_bytes, device),
+            grad_norm=self.grad_norm,
         )
         groups.prepare(program)
         self.order = issue_order(program, late=device.type == "cuda")
@@ -136,7 +145,7 @@ class Trainer:
         if not recorded and isinstance(batches, Sequence):
             recorded = len(batches)
         for number, batch in enumerate(batches, start=1):
-            place = replace(self.place, step=number)
+            place = self._at(number)
             recorder = recorder_for(self.program, place) if number == recorded else NoRecorder()
             started, waited = time.perf_counter(), waited_s()
             self._feed(batch)
@@ -146,7 +155,8 @@ class Trainer:
                 result.carried = self._play(place, recorder)
             loss = float(self.table["loss"])
             took = time.perf_counter() - started
-            result.steps.append(TrainingStep(number, loss, took, waited_s() - waited))
+            about = float(self.grad_norm), place.adamw.lr, result.peak_bytes
+            result.steps.append(TrainingStep(number, loss, took, waited_s() - waited, *about))
             if number == recorded:
                 result.timeline = recorder.timeline(self.program, self.place.rank)
             if report is not None:
@@ -156,6 +166,10 @@ class Trainer:
                 break
             recorded = recorded if last is None else min(recorded, last)
         return result
+
+    def _at(self, step: int) -> RankContext:
+        adamw = replace(self.place.adamw, lr=self._lr_of(step))
+        return replace(self.place, step=step, adamw=adamw)
 
     def _play(self, place: RankContext, recorder: Recorder) -> dict[str, int]:
         return play(self.prepared, self.table, place, recorder)
@@ -175,8 +189,4 @@ class Trainer:
         return carried, self._held_bytes - self.table.host_bytes + found.peak_bytes
 
     def _feed(self, batch: torch.Tensor) -> None:
-        for m in range(self.program.plan.micro_batches):
-            mine = share(batch, self.program.plan, self.place, m)
-            for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
-                if f"m{m}.{name}" in self.program.buffers:
-                    self.table[f"m{m}.{name}"].copy_(part.reshape(-1))
+        feed(batch, self.program, self.table, self.place)

@@ -144,12 +144,16 @@ def answer(text: str, record: dict[str, Any], *, as_json: bool, output: Path | N
         note(f"wrote {output}")
 
 
-def check_apart(output: Path | None, other: Path | None, option: str = "--trace") -> None:
+def check_apart(
+    output: Path | None, other: Path | None, option: str = "--trace", *, first: str = "-o"
+) -> None:
     """Refuse one file for two things to write."""
     if output is None or other is None:
         return
     if os.path.realpath(output) == os.path.realpath(other):
-        raise click.UsageError(f"-o and {option} both name {output}; give each a file of its own")
+        raise click.UsageError(
+            f"{first} and {option} both name {output}; give each a file of its own"
+        )
 
 
 def say(content: str) -> None:

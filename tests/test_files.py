@@ -44,7 +44,7 @@ PARSERS = {
 DESCRIPTORS = {
     READER: "the reader",
     WRITER: "the writer",
-    "executor/data/corpus.py": "the text that a run trains on, which is mapped",
+    "executor/data/tokens.py": "the text that a run trains on, which is mapped",
     "simgpt/options.py": "nothing, in the place of a full stdout",
     "simgpt/stderr.py": "nothing, in the place of a full stderr",
 }

@@ -1,25 +1,31 @@
-"""Batches of byte-level tokens, the same for every plan, and each rank's share of one."""
+"""Batches of tokens, the same for every plan, and each rank's share of one."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from executor.data.corpus import Text
+from executor.buffer_table import BufferTable
+from executor.data.dataset import Dataset
+from executor.data.sources import Data
 from executor.rank_context import RankContext
 from workload.gpt import GPT
 from workload.plan import Plan
+from workload.program import Program
 
 
-def batch_of(text: Text, gpt: GPT, batch: int, step: int, seed: int) -> torch.Tensor:
+def batch_of(data: Data, gpt: GPT, batch: int, step: int, seed: int) -> torch.Tensor:
     """The windows of one step's batch: (batch, sequence + 1) tokens, the same for every plan.
 
-    Of the text, only the windows are copied.
+    Of a text they begin anywhere, drawn anew in each step; of a dataset every window comes once in
+    each epoch. Only the windows are copied.
     """
+    if isinstance(data, Dataset):
+        return torch.from_numpy(data.samples(gpt, step * batch, batch, seed))
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-    starts = torch.randint(len(text) - gpt.sequence, (batch,), generator=generator)
+    starts = torch.randint(len(data) - gpt.sequence, (batch,), generator=generator)
     places = starts[:, None] + torch.arange(gpt.sequence + 1)
-    windows = np.frombuffer(text, dtype=np.uint8)[places.numpy()]
+    windows = np.frombuffer(data, dtype=np.uint8)[places.numpy()]
     return torch.from_numpy(windows).to(torch.int64)
 
 
@@ -27,3 +33,12 @@ def share(batch: torch.Tensor, plan: Plan, at: RankContext, micro_batch: int) ->
     """The sequences of one micro-batch that this rank's z and data coordinates see."""
     start = at.first_sequence(micro_batch, plan.micro_batch)
     return batch[start : start + plan.micro_batch]
+
+
+def feed(batch: torch.Tensor, program: Program, table: BufferTable, at: RankContext) -> None:
+    """Put this rank's share of a batch, token by token with its target, into its buffers."""
+    for m in range(program.plan.micro_batches):
+        mine = share(batch, program.plan, at, m)
+        for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
+            if f"m{m}.{name}" in program.buffers:
+                table[f"m{m}.{name}"].copy_(part.reshape(-1))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import mmap
-import os
 import pydoc_data.topics
-import stat
 
+from executor.data.tokens import Text, mapped
 from executor.errors import TextError
 from workload.gpt import GPT
 
 BYTES = 256
-Text = bytes | mmap.mmap
 
 
 def read_text(path: str | None) -> Text:
@@ -22,24 +18,7 @@ def read_text(path: str | None) -> Text:
     """
     if path is None:
         return "\n".join(pydoc_data.topics.topics.values()).encode()
-    try:
-        return _mapped(path)
-    except OSError as error:
-        raise TextError(f"cannot read the text {path}: {error.strerror}") from None
-
-
-def _mapped(path: str) -> Text:
-    # Opened without waiting: a FIFO would keep its reader until somebody writes to it.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(found.st_mode):
-            raise TextError(f"cannot read the text {path}: it is not a regular file")
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if found.st_size else b""
-    finally:
-        os.close(descriptor)
+    return mapped(path)
 
 
 def check_text(text: Text, gpt: GPT) -> None:

@@ -25,6 +25,8 @@ def square_sum(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None
 def clip_scale(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """What every gradient is multiplied by: at most 1, less where the norm exceeds the clip."""
     norm = torch.sqrt(reads[0], out=writes[0])
+    if at.grad_norm is not None:
+        at.grad_norm.copy_(norm)
     norm.add_(1e-6).reciprocal_().mul_(at.adamw.clip).clamp_(max=1.0)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from executor.training.held_out import HeldOut
+from executor.training.learning_rate import Schedule
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Matmul
 from workload.plan import Plan
@@ -35,6 +37,7 @@ class Job:
     `forms` are the matmul forms that were chosen for the machine, pairs of a matmul and its form.
     `from_weights` is the published checkpoint that it starts from, `export_weights` the folder for
     that which it ends with.
+    `text` is what `--data` names, and `tokenizer` the file that makes tokens of a text.
     """
 
     gpt: GPT
@@ -43,12 +46,19 @@ class Job:
     seed: int = 0
     forms: tuple[tuple[Matmul, str], ...] = ()
     text: str | None = None
+    tokenizer: str | None = None
     threads: int = 1
     timeout_s: float = 300.0
     device: str = "auto"
     adamw: AdamW = field(default_factory=AdamW)
     from_weights: str | None = None
     export_weights: str | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    held_out: HeldOut | None = None
+
+    def lr(self, step: int) -> float:
+        """The learning rate of a step, counted from 1."""
+        return self.schedule.rate(step, lr=self.adamw.lr, steps=self.steps)
 
     def to_json(self) -> str:
         """The job as one JSON object."""
@@ -60,6 +70,8 @@ class Job:
         raw = json.loads(text)
         plan = parse_plan(raw["plan"])
         parts = {"gpt": GPT(**raw["gpt"]), "plan": plan, "adamw": AdamW(**raw["adamw"])}
+        parts["schedule"] = Schedule(**raw["schedule"])
+        parts["held_out"] = raw["held_out"] and HeldOut(**raw["held_out"])
         forms = tuple((tuple(matmul), form) for matmul, form in raw["forms"])
         return Job(**{**raw, **parts, "forms": forms})
 

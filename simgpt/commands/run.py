@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,13 @@ import click
 
 from simgpt import options, tables
 from simgpt.advice import what_fits
+from simgpt.arguments import training
 from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
 from simgpt.running.calibrated import machine_for
 from simgpt.running.host_load import warn_of_measured
 from simgpt.running.launched import join, ranks_of, said_by_rank_0
+from simgpt.running.step_log import Sink, entry_of, ignored, written_to
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
 from simgpt.running.weights import check_weights, tell_exported, weights_options
 from workload.errors import PlanCannotRunError
@@ -44,10 +47,9 @@ STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at
     "--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to train."
 )
 @click.option("--batch", type=click.IntRange(min=1), help="Sequences per step.")
-@click.option("--data", "text", type=click.Path(), help="A text file; default: Python's manual.")
-@click.option(
-    "--lr", type=options.Number(min=0), default=3e-4, show_default=True, help="Learning rate."
-)
+@training.data_options
+@training.update_options
+@training.evaluation_options
 @click.option(
     "--seed",
     type=click.IntRange(0, MOST_SEED),
@@ -67,6 +69,7 @@ STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at
     type=options.NewFile(),
     help="Write the last step's measured and predicted timelines for ui.perfetto.dev.",
 )
+@training.log_options
 @options.answer_options
 def command(model: str, text: str | None, as_json: bool, output: Path | None, **how: Any) -> None:
     """Train for real with torch.distributed, a line per step with predicted beside measured.
@@ -79,22 +82,25 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     -m, this machine is measured once, in about a minute, to predict with. Ctrl-C ends training a
     few steps later, with its summary, JSON and trace, and status 130.
     """
-    from executor.data.corpus import check_text, read_text
+    from executor.data.sources import check_data, read_data
     from executor.launching.launch import require_torch
     from executor.launching.launch_env import RankInfo
 
     info = RankInfo.from_environment(os.environ)
     with said_by_rank_0(info):
-        options.check_apart(output, how["trace"])
+        _check_files(output, how)
         require_torch()
         job = _job(model, text, info, how)
-        check_text(read_text(text), job.gpt)
+        check_data(read_data(text, job.tokenizer), job.gpt)
+        if job.held_out is not None:
+            job.held_out.read(job.gpt, job.plan)
         predicts, again = not how["no_predict"], how["recalibrate"]
         built = machine_for(job, how["machine"], info, predicts=predicts, again=again)
         job = _with_forms(job, built)
         prediction = _predict(job, built, info) if predicts else None
-    report = _reporter(job, prediction, quiet=as_json)
-    result = _perform(job, info, report)
+    is_first = info is None or not info.rank
+    with written_to(how["log"], how["tensorboard"]) if is_first else nullcontext(ignored) as write:
+        result = _perform(job, info, _reporter(job, prediction, write, quiet=as_json))
     if info is not None and info.rank:
         return
     if how["trace"] is not None:
@@ -106,11 +112,21 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     check_finished(record, job)
 
 
+def _check_files(output: Path | None, how: dict[str, Any]) -> None:
+    for option in ("trace", "log"):
+        options.check_apart(output, how[option], f"--{option}")
+    options.check_apart(how["log"], how["trace"], first="--log")
+    if how["tensorboard"] is not None:
+        from executor.training.tensorboard import require_tensorboard
+
+        require_tensorboard()
+
+
 def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any]) -> Job:
     """What every rank is told, once the plan is known to suit the model and the ranks."""
     from executor.launching.devices import device_for
     from executor.launching.launch import check_ranks
-    from executor.launching.task_specs import AdamW, Job
+    from executor.launching.task_specs import Job
     from workload.lowering import check
 
     ranks = ranks_of(how["ranks"], info)
@@ -132,10 +148,13 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         steps=how["steps"],
         seed=how["seed"],
         text=text,
+        tokenizer=how["tokenizer"],
         threads=how["threads"],
         timeout_s=how["timeout_s"],
         device=device,
-        adamw=AdamW(lr=how["lr"]),
+        adamw=training.adamw_of(how),
+        schedule=training.schedule_of(how),
+        held_out=training.held_out_of(how),
         from_weights=how["from_weights"],
         export_weights=how["export_weights"],
     )
@@ -163,18 +182,22 @@ def _predict(job: Job, built: Machine | None, info: RankInfo | None) -> Predicti
 
 
 def _reporter(
-    job: Job, prediction: Prediction | None, *, quiet: bool
+    job: Job, prediction: Prediction | None, write: Sink, *, quiet: bool
 ) -> Callable[[dict[str, Any]], None]:
+    predicted_s = prediction.step_s if prediction is not None else None
     beside = f"   predicted {tables.seconds(prediction.step_s)}" if prediction is not None else ""
     digits = len(str(job.steps))
 
     def report(step: dict[str, Any]) -> None:
-        if "step" not in step:  # weights are being read or written
+        if "step" not in step:  # weights are being read or written, or a batch is evaluated
             return
         number = f"step {step['step']:>{digits}}/{job.steps}"
         measured = f"measured {tables.seconds(step['seconds']):>7}"
         line = f"{number}   loss {step['loss']:.4f}   {measured}{beside}"
+        if "eval_loss" in step:
+            line += f"   evaluation {step['eval_loss']:.4f}"
         (options.note if quiet else options.say)(line)
+        write(entry_of(step, job, predicted_s))
 
     return report
 

@@ -45,6 +45,8 @@ def record_of(job: Job, result: dict[str, Any], prediction: Prediction | None) -
         "step_p90_s": result["step_p90_s"],
         "steps_s": result["steps_s"],
         "losses": result["losses"],
+        "grad_norms": result["grad_norms"],
+        "evaluations": result["evaluations"],
         "diverged_at_step": result["diverged_at_step"],
         "stopped_at_step": result["stopped_at_step"],
         "exported_weights": None if result["diverged_at_step"] else job.export_weights,

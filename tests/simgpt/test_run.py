@@ -32,6 +32,7 @@ KEYS = {
     *("comm_bytes", "tokens_per_s", "predicted_step_s", "predicted_peak_bytes"),
     *("matmul_forms", "asked", "device", "diverged_at_step", "stopped_at_step"),
     *("step_p10_s", "step_p90_s", "waited_share", "exported_weights"),
+    *("grad_norms", "evaluations"),
 }
 
 

@@ -15,7 +15,8 @@ import os
 import re
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,31 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         _write(Path(path), data)
     except OSError as error:
         raise failed(path, error) from None
+
+
+@contextmanager
+def line_by_line(path: Path) -> Iterator[Callable[[str], None]]:
+    """What writes a file anew line by line, for as long as the with statement lasts; each line is
+    with the system before the next, so that a program that is killed leaves all that it wrote.
+
+    It raises what `write_whole` does.
+    """
+    with ExitStack() as stack:
+        try:
+            target = path if is_replaced(path) else _opened(path)
+            file = stack.enter_context(open(target, "wb", buffering=0))
+        except OSError as error:
+            raise failed(path, error) from None
+
+        def write(line: str) -> None:
+            left = memoryview(line.encode("utf-8"))
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except OSError as error:
+                raise failed(path, error) from None
+
+        yield write
 
 
 def failed(path: str | Path, error: OSError) -> OutputError:

@@ -51,20 +51,8 @@ def lower_slots(
     check(gpt, plan)
     b = Builder(gpt, plan, stage)
     chunks = Chunks(b, early_stop=habits.early_stop)
-    _declare(b, chunks)
-    messages = Messages(b, chunks, order, habits)
-    ops: list[Op] = []
-    slot_of: dict[Block, Slot] = {}
-    for number, slot in enumerate(order):
-        before = messages.before(number)
-        following = order[number + 1] if number + 1 < len(order) else None
-        gathered, source = messages.gathered(number)
-        emitted = [*gathered, *chunks.emit(slot, following, source), *messages.scattered(number)]
-        own = overlap_slot(emitted, plan.overlap)
-        own, copies = with_forms(own, b.buffers, forms)
-        b.buffers |= copies
-        ops += [*before, *own, *messages.after(number)]
-        slot_of |= {op.block: slot for op in own}
+    declare(b, chunks)
+    ops, slot_of = emitted(b, chunks, order, forms, habits)
     b.ops = []
     optimizer.finish(b, habits.launches_of_slice)
     every = overlap_step([*ops, *b.ops], plan.overlap, b.buffers, slot_of)
@@ -73,7 +61,33 @@ def lower_slots(
     return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)
 
 
-def _declare(b: Builder, chunks: Chunks) -> None:
+def emitted(
+    b: Builder,
+    chunks: Chunks,
+    order: Sequence[Slot],
+    forms: Forms,
+    habits: Habits = NO_HABITS,
+) -> tuple[list[Op], dict[Block, Slot]]:
+    """The ops of all slots with their messages, and to which slot each block belongs; the overlaps
+    within slots are applied."""
+    messages = Messages(b, chunks, order, habits)
+    ops: list[Op] = []
+    slot_of: dict[Block, Slot] = {}
+    for number, slot in enumerate(order):
+        before = messages.before(number)
+        following = order[number + 1] if number + 1 < len(order) else None
+        gathered, source = messages.gathered(number)
+        plain = [*gathered, *chunks.emit(slot, following, source), *messages.scattered(number)]
+        own = overlap_slot(plain, b.plan.overlap)
+        own, copies = with_forms(own, b.buffers, forms)
+        b.buffers |= copies
+        ops += [*before, *own, *messages.after(number)]
+        slot_of |= {op.block: slot for op in own}
+    return ops, slot_of
+
+
+def declare(b: Builder, chunks: Chunks) -> None:
+    """Declare the parameters of the stage's chunks with their states, and the loss."""
     if chunks.has_embedding:
         vocabulary.declare_embedding(b)
     if chunks.has_head:

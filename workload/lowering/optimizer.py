@@ -14,15 +14,21 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
     A stack that handles the slices of weights one by one launches `launches_of_slice` kernels for
     each: as many slices of each weight as there are ranks of data.
     """
-    b.block, tokens = STEP, b.shards_of("tokens")
+    b.block = STEP
     _sum_gradients(b)
-    if b.stage < b.grid.pipe - 1:
-        b.op("loss.zero", "zero", [], ["loss"])
-    b.all_reduce("loss.reduce", "loss", *tokens, *b.shards_of("layers"), purpose=LOSS_REDUCE)
+    sum_loss(b)
     _clip(b)
     update(b)
     if launches_of_slice and b.grid.data > 1:
         _handle_slices(b, launches_of_slice * b.grid.data)
+
+
+def sum_loss(b: Builder) -> None:
+    """Emit the sum of the loss over tokens and stages, of which the last alone has one."""
+    if b.stage < b.grid.pipe - 1:
+        b.op("loss.zero", "zero", [], ["loss"])
+    axes = *b.shards_of("tokens"), *b.shards_of("layers")
+    b.all_reduce("loss.reduce", "loss", *axes, purpose=LOSS_REDUCE)
 
 
 def _sum_gradients(b: Builder) -> None:

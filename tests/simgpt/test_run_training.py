@@ -1,0 +1,147 @@
+"""`simgpt run` as a trainer: tokenised data, schedules, evaluation, and its log."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.executor.data.megatron import write_indexed
+from tests.simgpt.face import simgpt
+
+WORDS = ("run", "tiny-30k", "--batch", "4", "--timeout", "250", "--no-predict")
+KEYS = {"step", "loss", "grad_norm", "lr", "seconds", "peak_bytes", "tokens_per_s", "predicted_s"}
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Callable[[str], str]:
+    """Indexed datasets of 40 documents of random bytes."""
+
+    def write(name: str) -> str:
+        chance = random.Random(name)
+        documents = [[chance.randrange(256) for _ in range(30)] for _ in range(40)]
+        return write_indexed(tmp_path / name, documents)
+
+    return write
+
+
+@pytest.mark.distributed
+def test_a_run_logs_each_step_with_its_rate_its_norm_and_its_evaluation(
+    tmp_path: Path, tokens: Callable[[str], str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    words = ["--steps", "4", "--lr", "1e-2", "--lr-schedule", "wsd", "--warmup-steps", "2"]
+    words += ("--data", f"{tokens('a')}=0.7,{tokens('b')}=0.3", "--decay-steps", "1")
+    words += ("--eval-data", tokens("c"), "--eval-every", "3", "--eval-batches", "2")
+    said = simgpt(*WORDS, *words, "--plan", "data=2", "--log", str(log), "--json")
+    assert said.status == 0, said.err
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert [set(line) - KEYS for line in lines] == [set(), set(), {"eval_loss"}, {"eval_loss"}]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert [line["lr"] for line in lines] == pytest.approx([5e-3, 1e-2, 1e-2, 0])
+    record = json.loads(said.out)
+    assert record["losses"] == [line["loss"] for line in lines]
+    assert record["grad_norms"] == [line["grad_norm"] for line in lines]
+    evaluations = [{key: line[key] for key in ("step", "eval_loss")} for line in lines[2:]]
+    assert record["evaluations"] == evaluations
+    for line in lines:
+        assert line["tokens_per_s"] == pytest.approx(4 * 16 / line["seconds"])
+        assert line["peak_bytes"] > 0 < line["grad_norm"]
+    assert said.err.count("   evaluation ") == 2
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_a_log_of_a_diverged_run_has_the_step_without_a_number(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    words = ["--steps", "3", "--lr", "1e30", "--log", str(log)]
+    words += ("--eval-data", "README.md", "--eval-every", "1")
+    said = simgpt(*WORDS, *words)
+    assert said.status == 6
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert lines[1]["loss"] is None
+    assert "eval_loss" not in lines[1]
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_events_for_tensorboard_have_every_number_of_every_step(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    words = ("--steps", "3", "--tensorboard", str(tmp_path / "events"))
+    said = simgpt(*WORDS, *words, "--json")
+    assert said.status == 0, said.err
+    events = EventAccumulator(str(tmp_path / "events")).Reload()
+    assert set(events.Tags()["scalars"]) == KEYS - {"step", "predicted_s"}
+    losses = events.Scalars("loss")
+    assert [each.step for each in losses] == [1, 2, 3]
+    assert [each.value for each in losses] == pytest.approx(json.loads(said.out)["losses"])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_every_plan_trains_on_the_same_sequences(tokens: Callable[[str], str]) -> None:
+    words = ("--steps", "4", "--data", f"0.5 {tokens('a')} 0.5 {tokens('b')}", "--json")
+    found = []
+    for plan in ("data=1", "x=2,data=2", "pipe=2,z=2,micro_batch=1"):
+        said = simgpt(*WORDS, *words, "--plan", f"{plan},precision=fp64")
+        assert said.status == 0, said.err
+        found.append(json.loads(said.out))
+    for other in found[1:]:
+        for key in ("losses", "grad_norms"):
+            assert other[key] == pytest.approx(found[0][key], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--min-lr 1e-4", "--min-lr needs --lr-schedule cosine, linear or wsd"),
+        ("--decay-steps 3", "--decay-steps needs --lr-schedule cosine, linear or wsd"),
+        ("--lr-schedule linear --min-lr 1", "--min-lr 1 is above --lr 0.0003"),
+        (
+            "--lr-schedule cosine --warmup-steps 10",
+            "--warmup-steps 10 leaves no step of --steps 10 to decay in",
+        ),
+        (
+            "--lr-schedule wsd --warmup-steps 8 --decay-steps 4",
+            "--warmup-steps 8 and a decay of 4 are more than --steps 10",
+        ),
+        ("--eval-every 3", "--eval-every needs --eval-data"),
+        ("--eval-batches 3", "--eval-batches needs --eval-data"),
+        ("--eval-data README.md", "--eval-data needs --eval-every"),
+        (
+            "--eval-data setup.py --eval-every 1 --eval-batches 1000",
+            "but an evaluation of 1000 batches of 4 takes 4000",
+        ),
+        ("--tokenizer /none", "cannot read the tokenizer /none: No such file or directory"),
+        ("--data a=1,b=0", "--data: the weight 0 of b is less than a ten-thousandth of all"),
+        ("--log same -o same", "-o and --log both name same; give each a file of its own"),
+        ("--log same --trace same", "--log and --trace both name same"),
+    ],
+)
+def test_what_would_have_no_effect_or_cannot_be_read_is_refused(words: str, sentence: str) -> None:
+    said = simgpt(*WORDS, *words.split())
+    assert said.status == 2
+    assert sentence in said.sentence
+
+
+@pytest.mark.parametrize(
+    ("option", "package", "extra"),
+    [("--tensorboard", "tensorboard", "tensorboard"), ("--tokenizer", "tokenizers", "data")],
+)
+def test_without_an_extra_its_option_says_what_brings_it(
+    monkeypatch: pytest.MonkeyPatch, option: str, package: str, extra: str
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == package else find(name)
+    )
+    said = simgpt(*WORDS, option, "there")
+    assert said.status == 5
+    assert f"{option} needs the package {package}; `pip install 'simgpt[{extra}]'`" in said.sentence

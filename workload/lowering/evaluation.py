@@ -1,0 +1,54 @@
+"""Forward passes alone: the program of an evaluation, on the parameters of a training step.
+
+It is what the lowering emits for the forward slots of the plan's schedule, in their order, without
+dropout and without what only a backward pass would read. So every stage sends and receives in the
+order in which it does in training, and every kernel is one of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from workload.gpt import GPT
+from workload.lowering import optimizer
+from workload.lowering.builder import Builder
+from workload.lowering.chunk import Chunks
+from workload.lowering.lower import declare, emitted
+from workload.op import STEP, Op
+from workload.passes.matmul_forms import PLAIN, Forms
+from workload.pipeline.schedule import FORWARD, slots
+from workload.plan import Plan
+from workload.program import Program
+
+LOSS = "loss"
+
+
+def lower_forward(gpt: GPT, plan: Plan, stage: int = 0, *, forms: Forms = PLAIN) -> Program:
+    """The program of a rank that evaluates one batch; it leaves its mean loss in `loss`.
+
+    Its persistent buffers are buffers of `lower`'s program, of the same names and shapes.
+    """
+    b = Builder(replace(gpt, dropout=0.0), plan, stage)
+    every = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
+    order = [slot for slot in every if slot.work == FORWARD]
+    chunks = Chunks(b)
+    declare(b, chunks)
+    ops, slot_of = emitted(b, chunks, order, forms)
+    b.ops, b.block = [], STEP
+    optimizer.sum_loss(b)
+    kept = _for_the_loss([*ops, *b.ops])
+    names = {name for op in kept for name in (*op.reads, *op.writes)}
+    buffers = {name: buffer for name, buffer in b.buffers.items() if name in names}
+    layouts = {name: layout for name, layout in b.layouts.items() if name in names}
+    return Program(b.gpt, plan, tuple(kept), buffers, layouts, {}, stage, slot_of)
+
+
+def _for_the_loss(ops: Sequence[Op]) -> list[Op]:
+    """The ops on which the loss depends, on this stage or through messages on another."""
+    needed, kept = {LOSS}, []
+    for op in reversed(ops):
+        if op.is_message or op.kind == "fence" or needed.intersection(op.writes):
+            needed.update(op.reads)
+            kept.append(op)
+    return kept[::-1]
