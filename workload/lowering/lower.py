@@ -51,7 +51,7 @@ def lower_slots(
     check(gpt, plan)
     b = Builder(gpt, plan, stage)
     chunks = Chunks(b, early_stop=habits.early_stop)
-    _declare(b, chunks)
+    declare(b, chunks)
     messages = Messages(b, chunks, order, habits.scatter_gather)
     ops: list[Op] = []
     slot_of: dict[Block, Slot] = {}
@@ -73,7 +73,8 @@ def lower_slots(
     return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)
 
 
-def _declare(b: Builder, chunks: Chunks) -> None:
+def declare(b: Builder, chunks: Chunks) -> None:
+    """Declare every parameter of a stage, with its gradient and optimizer state."""
     if chunks.has_embedding:
         vocabulary.declare_embedding(b)
     if chunks.has_head:
