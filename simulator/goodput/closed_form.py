@@ -27,6 +27,7 @@ from simulator.goodput.job import GoodputError, Run
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 MOST_EXPONENT = 700.0  # above, e^x is no float
+LEAST_EXPONENT = 1e-6  # below, a difference of reciprocals has no digits
 STEPS = 60  # of the golden section, each of which leaves 62 % of the range
 LEAST_SHARE = 0.01  # of a run's time in training, below which it is refused
 
@@ -143,3 +144,13 @@ def _unlimited(run: Run) -> float:
     from_restart = math.expm1(rate * min(first, run.work_s + run.write_s)) * (back + restart)
     between = -math.expm1(-rate * run.segment_s) * (back + restart + from_restart)
     return restart + from_restart + max(whole - 1, 0.0) * between
+
+
+def lost_s(run: Run) -> float:
+    """Training that a failure between saves throws away: what came after the last save, and while
+    one was written."""
+    length, rate = run.segment_s, run.failures_per_s
+    since = length / 2
+    if rate * length > LEAST_EXPONENT:
+        since = 1 / rate - length / math.expm1(min(rate * length, MOST_EXPONENT))
+    return since + run.write_s - run.stall_s

@@ -12,6 +12,7 @@ from topologies.errors import SimgptError
 from topologies.files.writing import write_whole
 from validation.report import sections
 from validation.report.answers import Answers
+from validation.report.calendars import calendar_sections
 from validation.report.facts import facts_of
 from validation.report.figures.drawn_step import Scene, staged
 from validation.report.figures.scaling_figures import seconds
@@ -77,6 +78,7 @@ def _page(
     found = [
         *apart,
         sections.reasons(answer.why) if answer else None,
+        *calendar_sections(answers.calendars),
         variability([answer, *answers.predictions]),
         sections.measured(answers.pairs),
         sections.scaling(answers),
