@@ -54,8 +54,10 @@ def test_saves_are_bytes_of_the_program_over_the_file_system() -> None:
 
 
 def test_the_machine_s_file_says_how_often_nodes_fail_and_mtbf_says_otherwise() -> None:
-    ask = ("plan-run", "tiny-1m", "-m", "dgx-h100", "--plan", "data=16", "--batch", "16")
-    ask += ("--tokens", "1T", "--save-time", "1s", "--draws", "20", "--start", "2026-01-01")
+    ask = (
+        *("plan-run", "tiny-1m", "-m", "dgx-h100", "--plan", "data=16", "--batch", "16"),
+        *("--tokens", "1T", "--save-time", "1s", "--draws", "20", "--start", "2026-01-01"),
+    )
     per_s = record(*ask)["node_failures_per_s"]
     assert per_s == pytest.approx(3.79 / 1000 / 86_400)
     assert record(*ask, "--mtbf", "10d")["node_failures_per_s"] == pytest.approx(1 / 864_000)
