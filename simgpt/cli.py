@@ -21,7 +21,7 @@ COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
     "search": ("simgpt.commands.search", "Find the plan with the fastest step of all that fit."),
     "why": ("simgpt.commands.why", "Say what a step waits for, and what would make it faster."),
-    "plan-run": ("simgpt.commands.plan_run", "Say when a whole training run is done."),
+    "plan-run": ("simgpt.commands.jobs.plan_run", "Say when a whole training run is done."),
     "sweep": ("simgpt.commands.sweep", "Predict every point of a study; resumes where it was."),
     "run": (
         "simgpt.commands.run",

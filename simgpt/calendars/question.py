@@ -25,7 +25,7 @@ from simulator.goodput.saves import (
 from simulator.predict import Prediction
 from topologies.hardware.run_to_run import Band
 from topologies.machine import Machine
-from workload.checkpoint import Checkpoint, checkpoint_of
+from workload.lowering.checkpoint import Checkpoint, checkpoint_of
 
 GIVEN = "as asked for"
 

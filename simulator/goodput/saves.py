@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from topologies.hardware.reliability import Storage
 from topologies.machine import Machine
-from workload.checkpoint import Checkpoint
+from workload.lowering.checkpoint import Checkpoint
 
 DETECTION_S = 600.0
 DETECTION_SOURCE = "PyTorch's NCCL time-out (torch.distributed.init_process_group)"

@@ -12,9 +12,9 @@ from topologies.files.printable import path_shown
 from validation.checksums import CHECKSUM, checksum_of
 from validation.report.answer_files import ROWS as ROWS_FILE
 from validation.report.answer_files import Reader, ReportError, document_of, lines_of
-from validation.report.calendars import Calendar, calendar_of
 from validation.report.findings import Finding, Row, search_of, sweep_of
 from validation.report.read_prediction import Answer, prediction_of
+from validation.report.whole_run.calendar import Calendar, calendar_of
 
 ROWS, STUDY = ".jsonl", "study.json"
 FORMAT = 2  # of a study.json, from which on its rows have checksums

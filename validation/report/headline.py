@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from topologies.files.units import format_energy, format_quantity
 from validation.report.answers import Answers
-from validation.report.calendars import Calendar
 from validation.report.figures.efficiency import KEPT_WORDS, Reach, reach_of
 from validation.report.figures.scaling_figures import seconds
 from validation.report.findings import MEASURES, Finding, best_of
 from validation.report.read_prediction import Answer
+from validation.report.whole_run.calendar import Calendar
 from validation.report.words import hours, percent, several
 from validation.weak_scaling import Rung
 

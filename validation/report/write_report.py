@@ -12,7 +12,6 @@ from topologies.errors import SimgptError
 from topologies.files.writing import write_whole
 from validation.report import sections
 from validation.report.answers import Answers
-from validation.report.calendars import calendar_sections
 from validation.report.facts import facts_of
 from validation.report.figures.drawn_step import Scene, staged
 from validation.report.figures.scaling_figures import seconds
@@ -23,6 +22,7 @@ from validation.report.noise_section import variability
 from validation.report.page import Page, Section, html
 from validation.report.questions import question_sections, questions_of, runner_up, side_by_side
 from validation.report.read_prediction import Answer
+from validation.report.whole_run.section import calendar_sections
 from validation.report.words import several
 from validation.weak_scaling import Rung
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from validation.report.calendars import Calendar
+    from validation.report.whole_run.calendar import Calendar
 
 UNITS = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0))
 FAILURES_AT, JOBS_AT, FLOOR = -0.06, -0.14, -0.2  # below the curve, whose axis is a share

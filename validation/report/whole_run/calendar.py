@@ -1,4 +1,4 @@
-"""The answers of `simgpt plan-run`, read and checked, and their section of a report."""
+"""The answers of `simgpt plan-run`, read and checked."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from validation.report.answer_files import Reader
-from validation.report.figures.calendar import calendar
-from validation.report.page import Drawing, PageTable, Section
-from validation.report.words import percent, several
-
-DAY_S = 86_400.0
-WORDS = (
-    "One life of the run: the one of the drawn lives that ends in the middle. Training counts once "
-    "it is in a checkpoint. Below are failures, and jobs where there are several."
-)
+from validation.report.words import several
 
 
 @dataclass(frozen=True)
@@ -80,34 +72,3 @@ def _pairs(life: Reader, key: str) -> list[tuple[float, float]]:
     flat = [number for pair in every if isinstance(pair, list) for number in pair]
     numbers = Reader({key: flat}, life.origin).list_of_numbers(key, 2)
     return list(zip(numbers[::2], numbers[1::2], strict=False))
-
-
-def calendar_sections(calendars: Sequence[Calendar]) -> list[Section]:
-    """A section for each calendar."""
-    return [_section(each, number) for number, each in enumerate(calendars, start=1)]
-
-
-def _section(found: Calendar, number: int) -> Section:
-    low, middle, high = found.ends
-    rows = [
-        ("start", found.start),
-        ("end", middle),
-        ("8 of 10 such runs end", f"{low} to {high}"),
-        ("expected run, by formulas", f"{found.expected_s / DAY_S:,.1f} days"),
-        ("effective training time", percent(found.effective_share)),
-        ("training between saves", f"{found.interval_s / 60:,.1f} minutes"),
-    ]
-    shares = sorted(found.shares.items(), key=lambda item: -item[1])
-    parts = [(name, percent(share)) for name, share in shares if share >= 0.00005]
-    tables = [
-        PageTable(("run", ""), rows),
-        PageTable(("where the time goes", "share"), parts),
-    ]
-    text = f"{found.model} on {found.where}."
-    drawings = []
-    if found.progress:
-        text += f" The life that is drawn has {several(found.saves, 'save')}, "
-        text += f"{several(found.failures, 'failure')} and {several(len(found.jobs_s), 'job')}."
-        drawings = [Drawing(f"calendar-{number}", calendar(found), WORDS)]
-    name = "calendar" if number == 1 else f"calendar-{number}"
-    return Section(name, "The whole run", [text], drawings, tables)
