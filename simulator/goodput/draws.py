@@ -7,18 +7,20 @@ attempt of the draw with most of them, some twenty passes over an array of draws
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.goodput.closed_form import check_progress
-from simulator.goodput.job import SETTLED_S, GoodputError, Run
+from simulator.goodput.job import SETTLED_S, GoodputError, Run, SparePool
 
 Reals = NDArray[np.float64]
 Rows = NDArray[np.intp]
 MOST_ATTEMPTS = 200_000
-MOST_SLOTS = 2_000  # of spares, of which more are never broken at once in a run that is allowed
+MOST_SLOTS = 20_000_000  # of broken nodes, in all draws together
+FAR = 8.0  # standard deviations above the mean of the nodes in repair, which never are
 PARTS = ("restart", "detection", "saving", "waiting", "queue")
 
 
@@ -61,7 +63,7 @@ class _Draws:
         )
         self.left_s = np.full(count, float(run.chain.walltime_s) if run.chain else np.inf)
         self.spares = np.full(count, float(run.chain.spares if run.chain else 0))
-        slots = min(run.pool.nodes, MOST_SLOTS) + 1 if run.pool else 0
+        slots = _slots(run.pool, run.failures_per_s, count) if run.pool else 0
         self.back_s = np.zeros((count, slots))  # when each broken node is repaired
 
     def attempt(self, chances: Reals) -> Rows:
@@ -175,6 +177,13 @@ def draw_lives(run: Run, work_s: Reals, seed: int) -> Lives:
         if not len(draws.of):
             return found
     raise GoodputError(f"the run is not done after {MOST_ATTEMPTS:,} attempts")
+
+
+def _slots(pool: SparePool, failures_per_s: float, draws: int) -> int:
+    """Slots for broken nodes: one more than the spares, or than are ever in repair at once."""
+    mean = failures_per_s * pool.repair_s
+    ever = math.ceil(mean + FAR * math.sqrt(mean + 1))
+    return min(pool.nodes, ever, MOST_SLOTS // draws) + 1
 
 
 def chances_of(run: Run) -> int:

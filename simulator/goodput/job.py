@@ -16,6 +16,7 @@ from topologies.errors import SimgptError
 
 DAY_S = 86_400.0
 HOUR_S = 3_600.0
+ROUNDING = 1e-9
 SETTLED_S = 1e-6  # training below this is done: sums of floats differ by less
 
 
@@ -69,7 +70,7 @@ class Run:
                 f"a save stalls training for {self.stall_s:g} s, longer than the "
                 f"{self.write_s:g} s that it takes"
             )
-        if self.write_s > self.interval_s + self.stall_s:
+        if self.write_s > self.segment_s * (1 + ROUNDING):
             raise GoodputError(
                 f"a save takes {self.write_s:.3g} s, and the next would begin before it is "
                 f"durable; save every {self.write_s - self.stall_s:.3g} s at most"
