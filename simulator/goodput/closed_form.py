@@ -29,6 +29,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 MOST_EXPONENT = 700.0  # above, e^x is no float
 LEAST_EXPONENT = 1e-6  # below, a difference of reciprocals has no digits
 STEPS = 60  # of the golden section, each of which leaves 62 % of the range
+LONG_S = 1e7  # of training, beside which a start takes no time
 LEAST_SHARE = 0.01  # of a run's time in training, below which it is refused
 
 
@@ -72,8 +73,10 @@ def effective_share(run: Run) -> float:
 
 
 def check_progress(run: Run) -> None:
-    """Refuse a run that hardly makes progress, which no draw would finish."""
-    if effective_share(run) < LEAST_SHARE:
+    """Refuse a run that hardly makes progress, which no draw would finish; a run of few steps,
+    most of whose time is its start, is none."""
+    long = replace(run, work_s=max(run.work_s, LONG_S))
+    if effective_share(long) < LEAST_SHARE:
         raise GoodputError(
             f"less than {LEAST_SHARE:.0%} of the time would be training that stays; save more "
             "often, restart faster, or take fewer nodes"

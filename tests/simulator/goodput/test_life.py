@@ -138,6 +138,11 @@ def test_what_makes_no_progress_is_refused() -> None:
         run(chain=Chain(500.0, 0.0))
 
 
+def test_a_run_of_one_step_is_no_run_without_progress() -> None:
+    drawn = draw_lives(run(failures_per_s=0.0), np.array([1.0]), seed=0)
+    assert drawn.total_s[0] == 300 + 1 + 300
+
+
 @pytest.mark.slow
 def test_ten_thousand_lives_of_ninety_days_take_less_than_five_seconds() -> None:
     world = run(work_s=81 * DAY_S, interval_s=600.0, write_s=30.0, stall_s=30.0)
