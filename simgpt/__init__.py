@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simgpt.api.functions import (
         machine,
         model,
+        plan_run,
         predict,
         report,
         search,
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "machine",
     "model",
+    "plan_run",
     "predict",
     "report",
     "search",

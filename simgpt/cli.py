@@ -21,6 +21,7 @@ COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
     "search": ("simgpt.commands.search", "Find the plan with the fastest step of all that fit."),
     "why": ("simgpt.commands.why", "Say what a step waits for, and what would make it faster."),
+    "plan-run": ("simgpt.commands.jobs.plan_run", "Say when a whole training run is done."),
     "sweep": ("simgpt.commands.sweep", "Predict every point of a study; resumes where it was."),
     "run": (
         "simgpt.commands.run",
@@ -56,7 +57,9 @@ COMMANDS = {
     ),
 }
 SECTIONS = {
-    "Commands to ask": ("predict", "search", "why", "sweep", "report", "serve", "import", "export"),
+    "Commands to ask": (
+        *("predict", "search", "why", "plan-run", "sweep", "report", "serve", "import", "export"),
+    ),
     "Commands to measure": ("run", "calibrate", "compare", "validate", "sbatch"),
     "Commands to look up": ("models", "machines", "stacks", "bench-network", "completion"),
 }

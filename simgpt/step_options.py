@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workload.plan import Plan
 
 FOR_INFORMATION = ("device.matmul.best", "node.nics.latency")  # keys of a machine's file
+OF_RUNS = ("reliability.", "storage.")  # which say nothing of a step
 SHARED = (
     "model",
     "machine",
@@ -95,20 +96,30 @@ def asked_as_predict(command: click.Command) -> click.Command:
     return command
 
 
-def _note_unused(settings: tuple[str, ...], stack: Stack, machine: Machine) -> None:
-    """Say which settings change nothing."""
+def _note_unused(
+    settings: tuple[str, ...], stack: Stack, machine: Machine, *, of_runs: bool
+) -> None:
+    """Say which settings change nothing; `of_runs` are those of whole runs used."""
     for key in options.settings_of(settings):
         if key in FOR_INFORMATION or key.startswith("run_to_run."):
             options.note(f"{key} is for information and changes no prediction")
+        if key.startswith(OF_RUNS) and not of_runs:
+            options.note(f"{key} changes no step; simgpt plan-run asks for it")
         for table in stack.stands_over(machine):
             if key.startswith(f"{table}."):
                 options.note(f"{key} changes nothing: the stack {stack.name} has its own {table}")
 
 
 def question_of(
-    model: str, machine: str, how: Mapping[str, Any], *, tells: bool = True
+    model: str,
+    machine: str,
+    how: Mapping[str, Any],
+    *,
+    tells: bool = True,
+    of_runs: bool = False,
 ) -> StepQuestion:
-    """What those arguments and options ask; `tells` has notes said on stderr."""
+    """What those arguments and options ask; `tells` has notes said on stderr, `of_runs` counts what
+    a machine's file says of whole runs as used."""
     from simulator.stacks import load_stack
     from simulator.stacks.job import job_of
     from topologies.placement import with_room
@@ -121,7 +132,7 @@ def question_of(
         built = with_room(built, how["devices"])
     stack, text = load_stack(how["stack"]), options.plan_table(how["plan"])
     if tells:
-        _note_unused(how["settings"], stack, built)
+        _note_unused(how["settings"], stack, built, of_runs=of_runs)
     try:
         job = job_of(gpt, text, stack, devices=how["devices"], batch=sequences)
     except RestError as error:

@@ -27,7 +27,7 @@ from topologies.variants import as_variant
 
 MOST_BASES = 8  # of files that build on files
 _OWN_LABELS = ("name", "description", "variant")
-_MEASURED_THERE = "run_to_run."  # of the machine that was measured, and of no other
+_OF_ITSELF = ("run_to_run.", "storage.")  # of the machine itself, and of no other
 _JOINS = ("node.links.all_pairs", "node.links.pairs", "node.links.switch")
 _LINKS = "node.links."
 _FOLLOWS = "as many as the rest of the file needs"
@@ -117,7 +117,7 @@ def _taken(machine: Machine) -> Facts:
     return {
         fact.key: replace(fact, inherited=fact.inherited or machine.full_name)
         for fact in machine.entries
-        if fact.key not in _OWN_LABELS and not fact.key.startswith(_MEASURED_THERE)
+        if fact.key not in _OWN_LABELS and not fact.key.startswith(_OF_ITSELF)
     }
 
 

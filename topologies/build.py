@@ -131,7 +131,9 @@ def _set_node(facts: dict[str, Fact], parts: Parts, like: Machine) -> None:
     words += f", {parts.fabric or 'its usual network'}"
     for label, text in (("name", parts.name or like.name), ("description", words)):
         facts[label] = Fact(label, text, "")
-    for key in [key for key in facts if key.startswith(("power.", "run_to_run."))]:
+    other = ("reliability.",) if devices != like.devices_per_node else ()
+    apart = ("power.", "run_to_run.", "storage.", *other)
+    for key in [key for key in facts if key.startswith(apart)]:
         del facts[key]
 
 

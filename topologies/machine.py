@@ -18,6 +18,7 @@ from topologies.hardware.device import Device, Draw, Matmul, Variability
 from topologies.hardware.interconnect import KINDS, Dragonfly, FatTree, Interconnect, NoInterconnect
 from topologies.hardware.node import Host, Links, Nics, Node
 from topologies.hardware.profile import MeasuredTable, Profile
+from topologies.hardware.reliability import Reliability, Storage
 from topologies.hardware.run_to_run import Band, RunToRun
 from topologies.hardware.software import PARTS, Software
 from topologies.network import Network
@@ -55,6 +56,8 @@ class Machine:
     software: Annotated[Software, Key("software")]
     power: Annotated[Power | None, Key("power")] = None
     run_to_run: Annotated[RunToRun | None, Key("run_to_run")] = None
+    reliability: Annotated[Reliability | None, Key("reliability")] = None
+    storage: Annotated[Storage | None, Key("storage")] = None
     variant: Annotated[str, Key("variant")] = ""
     profile: Profile | None = None
     entries: tuple[Fact, ...] = ()
@@ -217,6 +220,8 @@ def _converter() -> Converter:
         Power,
         Band,
         RunToRun,
+        Reliability,
+        Storage,
         Profile,
         MeasuredTable,
         Machine,

@@ -9,6 +9,7 @@ from typing import Literal, Unpack, overload
 
 from simgpt.api import options as given
 from simgpt.api.asking import ask
+from simgpt.api.calendars import PlanRun
 from simgpt.api.facts import Listing, Machine, Model, Report, Validation
 from simgpt.api.predictions import Prediction, Search, Sweep
 from simgpt.api.reasons import Why
@@ -16,7 +17,16 @@ from simgpt.api.result import Result
 from topologies.files.writing import write_whole
 
 Comparison = Literal[
-    "host", "seeds", "groups", "network", "device", "published", "kernels", "engine", "memory"
+    "host",
+    "seeds",
+    "groups",
+    "network",
+    "device",
+    "published",
+    "kernels",
+    "engine",
+    "memory",
+    "goodput",
 ]
 
 
@@ -71,6 +81,17 @@ def why(
     """Say what a step waits for, what it is sensitive to, and what would make it faster, as
     `simgpt why` does."""
     return Why(ask(["why"], [model], {"machine": machine, "plan": plan, **options}))
+
+
+def plan_run(
+    model: given.Text,
+    machine: given.Text,
+    plan: given.Plan = "data=rest",
+    **options: Unpack[given.PlanRunOptions],
+) -> PlanRun:
+    """Say when a whole training run is done, as `simgpt plan-run` does. It needs `tokens`; lives of
+    the run are drawn with its failures, saves, restarts and waits."""
+    return PlanRun(ask(["plan-run"], [model], {"machine": machine, "plan": plan, **options}))
 
 
 def search(

@@ -46,6 +46,26 @@ class PredictOptions(Step, Noise, total=False):
     trace: Text
 
 
+class PlanRunOptions(Step, Noise, total=False):
+    """The options of `simgpt plan-run`."""
+
+    tokens: float | str
+    start: str
+    nodes: Sequence[int] | str
+    save_every: str
+    async_save: bool
+    storage: str
+    save_time: str
+    mtbf: str
+    detection: str
+    restart: str
+    spares: int
+    repair: str
+    walltime: str
+    queue_wait: str
+    draws: int
+
+
 class SweptOptions(Step, total=False):
     """The options of `simgpt predict` that go with `--sweep`."""
 

@@ -14,7 +14,7 @@ from topologies.files.printable import shown
 
 NOT_OPTIONS = ("json", "output")  # what Python has from the result itself
 WITH_OUTPUT = ("sweep", "report")  # whose output is more than their answer
-IN_ONE = ("plan", "also_devices")  # whose values one word lists
+IN_ONE = ("plan", "also_devices", "nodes")  # whose values one word lists
 
 
 def keywords_of(command: click.Command) -> dict[str, click.Option]:

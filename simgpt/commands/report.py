@@ -36,11 +36,11 @@ def command(
     simgpt report sweeps/ -o report.html --figures figures/
     simgpt report --weak-scaling --figures figures/
 
-    FILES are what `simgpt predict`, `search`, `sweep`, `why`, `run` and `validate` wrote with
-    --json, the results.jsonl of a sweep, or folders of them. The page is one file that loads
-    nothing. It is about the step that `simgpt why` explained, or else about what the first search
-    or sweep found: its best step, or how far it scales. That step is simulated again to be drawn; a
-    machine or model of your own is read again from where it was, if it is still the same.
+    FILES are what `simgpt predict`, `search`, `sweep`, `why`, `plan-run`, `run` and `validate`
+    wrote with --json, the results.jsonl of a sweep, or folders of them. The page is one file that
+    loads nothing. It is about the step that `simgpt why` explained, or else about what the first
+    search or sweep found: its best step, or how far it scales. That step is simulated again to be
+    drawn; a machine or model of your own is read again from where it was, if it is still the same.
     """
     from validation.report.answers import Answers, read_answers
     from validation.report.write_report import write_report

@@ -34,7 +34,7 @@ COUNTS = (
     "interconnect.uplinks_per_leaf",
 )
 FOR_INFORMATION = ("device.matmul.best", "node.nics.latency")  # no cost depends on them
-RUN_TO_RUN = "run_to_run."  # says how steps differ, and not how long they take
+OF_RUNS = ("run_to_run.", "reliability.", "storage.")  # say nothing of how long a step takes
 Settings = dict[str, object]
 
 
@@ -179,7 +179,7 @@ def _link_classes(machine: Machine) -> list[MachineParameter]:
 def _matters(parameter: MachineParameter, precision: str) -> bool:
     if parameter.name.startswith("device.peak_flops."):
         return parameter.name.endswith((f".{precision}", ".fp32"))
-    return parameter.name not in FOR_INFORMATION and not parameter.name.startswith(RUN_TO_RUN)
+    return parameter.name not in FOR_INFORMATION and not parameter.name.startswith(OF_RUNS)
 
 
 def _can_be_set(machine: Machine, parameter: MachineParameter) -> bool:

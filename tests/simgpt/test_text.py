@@ -18,6 +18,7 @@ from workload.plan_text import parse_plan
 COMMANDS = (
     *("predict", "run", "calibrate", "validate", "validate host", "validate seeds"),
     *("validate network", "validate groups", "validate published", "validate kernels"),
+    *("validate goodput", "plan-run"),
     *("bench-network", "search", "sweep", "compare", "sbatch", "serve"),
 )
 BENCH = (

@@ -95,7 +95,7 @@ def test_a_folder_may_hold_other_files_too(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ("{", "is not valid JSON"),
-        ("[1, 2]", "is no answer of simgpt predict, search, sweep, why, run or validate"),
+        ("[1, 2]", "is no answer of simgpt predict, search, sweep, why, plan-run, run or validate"),
         ('{"a": 1}', "is no answer"),
         ('{"breakdown_s": {}}', "has no memory"),
         (json.dumps({"rows": []}), "is no answer"),

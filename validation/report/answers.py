@@ -14,6 +14,7 @@ from validation.report.answer_files import ROWS as ROWS_FILE
 from validation.report.answer_files import Reader, ReportError, document_of, lines_of
 from validation.report.findings import Finding, Row, search_of, sweep_of
 from validation.report.read_prediction import Answer, prediction_of
+from validation.report.whole_run.calendar import Calendar, calendar_of
 
 ROWS, STUDY = ".jsonl", "study.json"
 FORMAT = 2  # of a study.json, from which on its rows have checksums
@@ -38,13 +39,14 @@ class Pair:
 @dataclass(frozen=True)
 class Answers:
     """All that was read: predictions, measured steps, points of a sweep without an answer, what
-    searches and sweeps found, and the commands that were run for it."""
+    searches and sweeps found, the commands that were run for it, and calendars of whole runs."""
 
     predictions: Sequence[Answer] = ()
     pairs: Sequence[Pair] = ()
     failures: Sequence[tuple[str, str]] = ()
     findings: Sequence[Finding] = ()
     commands: Sequence[str] = ()
+    calendars: Sequence[Calendar] = ()
 
     def __add__(self, other: Answers) -> Answers:
         return Answers(
@@ -53,6 +55,7 @@ class Answers:
             [*self.failures, *other.failures],
             [*self.findings, *other.findings],
             [*self.commands, *other.commands],
+            [*self.calendars, *other.calendars],
         )
 
 
@@ -64,7 +67,7 @@ def read_answers(paths: Sequence[Path]) -> Answers:
             found += _folder(path)
         else:
             found += _file(path)
-    if not (found.predictions or found.pairs or found.findings):
+    if not (found.predictions or found.pairs or found.findings or found.calendars):
         raise ReportError(f"no answers of simgpt in {', '.join(map(str, paths))}")
     return found
 
@@ -96,8 +99,8 @@ def _file(path: Path) -> Answers:
     found = _answer(document_of(path), path.name)
     if found is None:
         raise ReportError(
-            f"{path} is no answer of simgpt predict, search, sweep, why, run or validate with "
-            "--json, nor a sweep's results.jsonl"
+            f"{path} is no answer of simgpt predict, search, sweep, why, plan-run, run or "
+            "validate with --json, nor a sweep's results.jsonl"
         )
     return found
 
@@ -157,6 +160,8 @@ def _answer(document: Any, origin: str) -> Answers | None:
     if isinstance(document.get("plans"), list):
         answers, finding = search_of(document, origin)
         return Answers(answers, findings=[finding], commands=commands)
+    if "calendar" in document:
+        return Answers(commands=commands, calendars=[calendar_of(document, origin)])
     if "breakdown_s" in document:
         return Answers([prediction_of(document, origin)], commands=commands)
     if "losses" in document and "step_s" in document:

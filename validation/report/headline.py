@@ -11,6 +11,7 @@ from validation.report.figures.efficiency import KEPT_WORDS, Reach, reach_of
 from validation.report.figures.scaling_figures import seconds
 from validation.report.findings import MEASURES, Finding, best_of
 from validation.report.read_prediction import Answer
+from validation.report.whole_run.calendar import Calendar
 from validation.report.words import hours, percent, several
 from validation.weak_scaling import Rung
 
@@ -52,6 +53,8 @@ def headline(answers: Answers, ladders: Mapping[str, Sequence[Rung]]) -> Headlin
     found = answers.predictions
     if len(found) == 1:
         return _one(found[0])
+    if not found and answers.calendars and not answers.pairs:
+        return _ended(answers.calendars[0])
     if found:
         return _best(Finding("throughput", best_of(found, "throughput"), found))
     return _measured(answers, ladders)
@@ -153,6 +156,14 @@ def _shared(found: Sequence[Answer]) -> str:
     model, machine, devices, batch = questions.pop()
     where = f"{several(devices, 'device')} of {machine}"
     return f" of {model} on {where} with a batch of {several(batch, 'sequence')}"
+
+
+def _ended(calendar: Calendar) -> Headline:
+    """When a whole run ends."""
+    low, middle, high = calendar.ends
+    question = f"When is the training of {calendar.model} on {calendar.where} done?"
+    sentence = f"Started on {calendar.start}; 8 of 10 such runs end from {low} to {high}."
+    return Headline(question, middle, sentence, None)
 
 
 def _measured(answers: Answers, ladders: Mapping[str, Sequence[Rung]]) -> Headline:

@@ -22,6 +22,7 @@ from validation.report.noise_section import variability
 from validation.report.page import Page, Section, html
 from validation.report.questions import question_sections, questions_of, runner_up, side_by_side
 from validation.report.read_prediction import Answer
+from validation.report.whole_run.section import calendar_sections
 from validation.report.words import several
 from validation.weak_scaling import Rung
 
@@ -77,6 +78,7 @@ def _page(
     found = [
         *apart,
         sections.reasons(answer.why) if answer else None,
+        *calendar_sections(answers.calendars),
         variability([answer, *answers.predictions]),
         sections.measured(answers.pairs),
         sections.scaling(answers),

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.commands.validate import device, engine, kernels, memory, network, published, seeds
+from simgpt.commands.validate import (
+    device,
+    engine,
+    goodput,
+    kernels,
+    memory,
+    network,
+    published,
+    seeds,
+)
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
 from topologies.machine import Machine
@@ -38,6 +47,7 @@ command.add_command(seeds.command)
 command.add_command(kernels.command)
 command.add_command(engine.command)
 command.add_command(memory.command)
+command.add_command(goodput.command)
 
 
 @command.command("host")

@@ -67,6 +67,9 @@ ASKED: dict[str, Callable[[], Result]] = {
         "tiny-1m", "frontier", 8, batch=16, plan={"pipe": 1}, also_devices=[4], workers=1
     ),
     "axonn": lambda: api.search("tiny-1m", "frontier", 8, batch=16, rank_by="axonn"),
+    "plan_run": lambda: api.plan_run(
+        "tiny-1m", "frontier", PLAN, batch=16, tokens="1B", mtbf="1d", start="2026-01-01", draws=20
+    ),
     "machine": lambda: api.machine("frontier"),
     "machines": api.machine,
     "model": lambda: api.model("gpt-5b", model_set={"sequence": 4096}),
@@ -92,6 +95,7 @@ def test_a_study_is_swept_into_its_folder(tmp_path: Path) -> None:
 OPTIONS = {
     "predict": (given.PredictOptions, {"machine", "plan", "sweep"}),
     "why": (given.WhyOptions, {"machine", "plan"}),
+    "plan-run": (given.PlanRunOptions, {"machine", "plan"}),
     "search": (given.SearchOptions, {"machine", "devices"}),
     "sweep": (given.SweepOptions, set()),
     "report": (given.ReportOptions, set()),
@@ -113,9 +117,11 @@ def test_comparisons_have_the_options_of_their_commands() -> None:
 
 
 def test_the_public_surface_fits_on_a_postcard() -> None:
-    questions = ["machine", "model", "predict", "report", "search", "sweep", "validate", "why"]
+    questions = ["machine", "model", "plan_run", "predict", "report"]
+    questions += ["search", "sweep", "validate", "why"]
     assert api.__all__ == ["Session", "SimgptError", "__version__", *questions]
-    assert set(questions) - {"machine", "model"} <= set(COMMANDS)
+    commands = {name.replace("-", "_") for name in COMMANDS}
+    assert set(questions) - {"machine", "model"} <= commands
     assert all(getattr(api, name).__doc__ for name in questions)
 
 

@@ -1,0 +1,49 @@
+"""How long a save and a restart take: bytes of the program over the machine's file system."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topologies.hardware.reliability import Storage
+from topologies.machine import Machine
+from workload.lowering.checkpoint import Checkpoint
+
+DETECTION_S = 600.0
+DETECTION_SOURCE = "PyTorch's NCCL time-out (torch.distributed.init_process_group)"
+RESTART_S = 600.0
+RESTART_SOURCE = "5 to 20 min in Kokolis et al. (arXiv 2410.21680)"
+
+
+@dataclass(frozen=True, slots=True)
+class SaveTimes:
+    """Seconds that a save takes to be durable, for which it stalls training, and in which all ranks
+    read what they hold; `limit` names what bounds the write."""
+
+    write_s: float
+    stall_s: float
+    read_s: float
+    limit: str
+
+
+def save_times(
+    checkpoint: Checkpoint, machine: Machine, storage: Storage, devices: int, *, async_save: bool
+) -> SaveTimes:
+    """The times of a checkpoint: each value is written once, evenly by all nodes, and every rank
+    reads what it holds.
+
+    An asynchronous save stalls training while a device's part goes to its host's memory, and no
+    longer. Not modelled: how writing slows training, and the time of many small files.
+    """
+    nodes = -(-devices // machine.devices_per_node)
+    nics = machine.node.nics
+    per_node = storage.node_bytes_per_s or nics.count * nics.bytes_per_s or float("inf")
+    all_nodes = nodes * per_node
+    write_s = checkpoint.total_bytes / min(storage.write_bytes_per_s, all_nodes)
+    read_s = checkpoint.held_bytes / min(storage.read_bytes_per_s, all_nodes)
+    copy_s = checkpoint.total_bytes / devices / machine.node.host.bytes_per_s
+    return SaveTimes(
+        write_s=write_s,
+        stall_s=min(copy_s, write_s) if async_save else write_s,
+        read_s=read_s,
+        limit="the file system" if storage.write_bytes_per_s <= all_nodes else "the nodes",
+    )

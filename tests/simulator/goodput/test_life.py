@@ -1,0 +1,153 @@
+"""A life in SimPy, lives as arrays, and formulas: three tellings of one run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from simulator.goodput.closed_form import effective_share, expected_s
+from simulator.goodput.draws import PARTS, chances_of, draw_lives
+from simulator.goodput.job import DAY_S, HOUR_S, Chain, GoodputError, Run, SparePool
+from simulator.goodput.life import live
+
+PER_DAY = 1 / DAY_S
+
+
+def run(**changes: object) -> Run:
+    fields = {
+        "work_s": 5 * DAY_S,
+        "interval_s": 3000.0,
+        "write_s": 300.0,
+        "stall_s": 300.0,
+        "failures_per_s": 8 * PER_DAY,
+        "detection_s": 120.0,
+        "restart_s": 300.0,
+    }
+    return Run(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+WORLDS = {
+    "blocking": run(),
+    "async": run(stall_s=20.0, write_s=1200.0),
+    "no failures": run(failures_per_s=0.0),
+    "two spares": run(pool=SparePool(2, 6 * HOUR_S)),
+    "no spares": run(pool=SparePool(0, HOUR_S)),
+    "chain": run(chain=Chain(12 * HOUR_S, 2 * HOUR_S), failures_per_s=PER_DAY),
+    "chain without failures": run(chain=Chain(12 * HOUR_S, 2 * HOUR_S), failures_per_s=0.0),
+    "chain with spares": run(
+        chain=Chain(4 * HOUR_S, 2 * HOUR_S, 2),
+        failures_per_s=14 * PER_DAY,
+        stall_s=20.0,
+        write_s=1200.0,
+    ),
+}
+
+
+def chances(world: Run, draws: int, draw: int) -> Iterator[NDArray[np.float64]]:
+    random = np.random.default_rng(1)
+    while True:
+        yield random.standard_exponential((chances_of(world), draws))[:, draw]
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_each_drawn_life_is_the_life_that_simpy_plays_with_the_same_chances(name: str) -> None:
+    world, draws = WORLDS[name], 12
+    drawn = draw_lives(world, np.full(draws, world.work_s), seed=1)
+    for draw in range(draws):
+        diary = live(world, world.work_s, chances(world, draws, draw))
+        assert diary.total_s == pytest.approx(drawn.total_s[draw], abs=1e-3)
+        assert len(diary.failures) == drawn.failures[draw]
+        assert diary.saves[-1][1] == pytest.approx(world.work_s)
+
+
+STATED = 0.002  # of the mean, beside what 1,500 draws are off by
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_the_closed_form_is_the_mean_of_drawn_lives_within_the_stated_difference(name: str) -> None:
+    world = run(
+        **{f: getattr(WORLDS[name], f) for f in Run.__dataclass_fields__} | {"work_s": 60 * DAY_S}
+    )
+    drawn = draw_lives(world, np.full(1500, world.work_s), seed=2)
+    mean = float(drawn.total_s.mean())
+    off = 3 * float(drawn.total_s.std()) / 1500**0.5
+    assert expected_s(world) == pytest.approx(mean, abs=STATED * mean + off)
+
+
+def test_a_run_without_failures_is_its_steps_its_saves_and_one_restart() -> None:
+    world = run(failures_per_s=0.0, work_s=9000.0)
+    diary = live(world, 9000.0, iter([[1.0]] * 9))
+    assert diary.total_s == 300 + 9000 + 3 * 300
+    assert diary.saves == [(3600, 3000), (6900, 6000), (10200, 9000)]
+    assert expected_s(world) == diary.total_s
+
+
+def test_a_failure_costs_what_is_not_durable_detection_and_a_restart() -> None:
+    world = run(failures_per_s=1.0, work_s=6000.0)
+    diary = live(world, 6000.0, iter([[300 + 3300 + 100.0], [1e9]]))
+    assert diary.failures == [3700]  # 100 s after the first save, which is durable
+    assert diary.total_s == 3700 + 120 + 300 + 3000 + 300
+
+
+def test_an_asynchronous_save_that_is_not_yet_written_is_lost() -> None:
+    world = run(failures_per_s=1.0, work_s=6000.0, stall_s=20.0, write_s=1200.0)
+    lost, kept = 300 + 3000 + 1100.0, 300 + 3000 + 1201.0
+    for fails_s, rest_s in ((lost, 6000 + 20), (kept, 3000)):
+        diary = live(world, 6000.0, iter([[fails_s], [1e9]]))
+        assert diary.total_s == pytest.approx(fails_s + 120 + 300 + rest_s + 1200)
+
+
+def test_with_the_last_spare_broken_the_run_waits_for_a_repair() -> None:
+    world = run(failures_per_s=1.0, work_s=3000.0, pool=SparePool(1, 1.0))
+    once = [[100.0, 50_000.0], [100.0, 9000.0], [1e9, 1.0]]
+    diary = live(world, 3000.0, iter(once))
+    second_repair_s = 100 + 120 + 100 + 120 + 9000
+    assert diary.total_s == second_repair_s + 300 + 3000 + 300
+
+
+def test_a_job_saves_before_its_time_limit_and_the_next_waits_in_the_queue() -> None:
+    world = run(failures_per_s=0.0, work_s=6000.0, chain=Chain(4000.0, 1000.0))
+    diary = live(world, 6000.0, iter([[1.0, 2.0]] * 3))
+    assert diary.jobs[0] == (0, 4000)
+    assert diary.saves[1] == (4000, 3100)  # 300 s restart, 3,000 + 100 s trained, two saves
+    assert diary.jobs[1][0] == 4000 + 2 * 1000
+    assert diary.total_s == 6000 + 300 + 2900 + 300
+
+
+def test_the_parts_of_the_time_add_up() -> None:
+    for world in WORLDS.values():
+        drawn = draw_lives(world, np.full(50, world.work_s), seed=3)
+        lost = drawn.total_s - world.work_s - sum(drawn.parts_s[name] for name in PARTS)
+        assert lost.min() > -1e-3
+        assert sum(drawn.shares.values()) == pytest.approx(1)
+        assert drawn.shares["training"] == pytest.approx(
+            drawn.work_s.sum() / drawn.total_s.sum(), abs=1e-12
+        )
+
+
+def test_what_makes_no_progress_is_refused() -> None:
+    with pytest.raises(GoodputError, match="would be training that stays"):
+        draw_lives(run(failures_per_s=400 * PER_DAY), np.full(5, 1e5), seed=0)
+    with pytest.raises(GoodputError, match="before it is durable"):
+        run(write_s=3600.0, stall_s=1.0)
+    with pytest.raises(GoodputError, match="over before anything is trained"):
+        run(chain=Chain(500.0, 0.0))
+
+
+def test_a_run_of_one_step_is_no_run_without_progress() -> None:
+    drawn = draw_lives(run(failures_per_s=0.0), np.array([1.0]), seed=0)
+    assert drawn.total_s[0] == 300 + 1 + 300
+
+
+@pytest.mark.slow
+def test_ten_thousand_lives_of_ninety_days_take_less_than_five_seconds() -> None:
+    world = run(work_s=81 * DAY_S, interval_s=600.0, write_s=30.0, stall_s=30.0)
+    began = time.process_time()
+    drawn = draw_lives(world, np.full(10_000, world.work_s), seed=0)
+    assert time.process_time() - began < 5
+    assert drawn.total_s.mean() / DAY_S == pytest.approx(90, rel=0.05)
+    assert effective_share(world) == pytest.approx(drawn.shares["training"], rel=0.002)

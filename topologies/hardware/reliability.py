@@ -1,0 +1,40 @@
+"""How often a machine's nodes fail, and how fast its file system is: what a whole run asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from topologies.files.keys import Key
+
+DAY_S = 86_400.0
+NODE_DAYS = 1000.0  # on which rates of failures are published
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Failures that end a job, for each thousand days of a node in it.
+
+    Not modelled: nodes that fail more often than others, failures that come together, and how the
+    rate changes with a machine's age.
+    """
+
+    failures: Annotated[float, Key("failures_per_1000_node_days")]
+
+    @property
+    def failures_per_s(self) -> float:
+        """The rate of one node."""
+        return self.failures / (NODE_DAYS * DAY_S)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The file system that checkpoints go to: what all of it writes and reads, and what one node
+    does, which is the rate of its NICs where the file says nothing.
+
+    Not modelled: other jobs on it, metadata, and files too small for its rate.
+    """
+
+    write_bytes_per_s: Annotated[float, Key("write", "bytes/s")]
+    read_bytes_per_s: Annotated[float, Key("read", "bytes/s")]
+    node_bytes_per_s: Annotated[float | None, Key("node", "bytes/s")] = None

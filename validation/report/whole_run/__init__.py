@@ -1,0 +1,1 @@
+"""Whole training runs in a report: their calendars, read and shown."""
