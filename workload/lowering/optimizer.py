@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from workload.lowering.builder import Builder, Parameter
+from workload.lowering.builder import Builder
 from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.parameter import Parameter
 from workload.lowering.update import update
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, LOSS_REDUCE, NORM_REDUCE, STEP, Part
 
