@@ -89,7 +89,7 @@ class Plan:
         self._check_pipeline()
         self._check_batch()
         if why := rule_of(self.optimizer).refusal(self):
-            raise PlanError(f"optimizer={self.optimizer} {why}")
+            raise PlanCannotRunError(f"optimizer={self.optimizer} {why}")
 
     def _check_recompute(self) -> None:
         word, colon, count = self.recompute.partition(":")

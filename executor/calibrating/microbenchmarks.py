@@ -200,7 +200,8 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
         # The first of two stages, which alone has no loss.
         cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
-        cells += [(gpt, replace(plain, optimizer=name)) for name in NAMES]
+        one = replace(plain, batch=micro_batch)
+        cells += [(gpt, replace(one, optimizer=name)) for name in NAMES]
     return cells
 
 

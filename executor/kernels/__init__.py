@@ -73,6 +73,7 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "scale": optimizer.scale,
         "adamw": optimizer.adamw,
         "sgd": sgd.sgd,
+        "lomo": sgd.lomo,
         "muon_momentum": muon.momentum,
         "merge_tiles": muon.merge_tiles,
         "take_tile": muon.take_tile,

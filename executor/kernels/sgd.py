@@ -1,4 +1,4 @@
-"""SGD, plain and with momentum."""
+"""SGD, plain and with momentum, and as LOMO has it."""
 
 from __future__ import annotations
 
@@ -37,3 +37,11 @@ def sgd(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
             is_first_step=False,
         )
     copy_masters(op, trained, writes[len(sums) + count :])
+
+
+def lomo(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """w -= lr (g + decay w), each in its own precision."""
+    lr = at.adamw.lr
+    for grad, weight, rate in zip(reads, writes, decay_rates(op, at), strict=False):
+        flat = weight.view(-1)
+        flat.mul_(1 - lr * rate).add_(grad.view(-1)[: flat.numel()], alpha=-lr)

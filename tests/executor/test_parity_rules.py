@@ -22,7 +22,7 @@ from workload.plan_text import parse_plan
 
 TOLERANCE, CLIP, BATCH = 1e-9, 0.1, 16
 # So large that a step changes weights by several per cent.
-LR = {"sgd": 0.5, "sgd-momentum": 0.5, "muon": 0.01}
+LR = {"sgd": 0.5, "sgd-momentum": 0.5, "muon": 0.01, "lomo": 0.05}
 LLAMA = replace(
     TINY,
     kv_heads=2,
@@ -37,7 +37,12 @@ LLAMA = replace(
 @cache
 def reference(rule: str, gpt: GPT, sequences: int) -> tuple[list[float], dict[str, torch.Tensor]]:
     pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt, sequences)]
-    how = {"heads": gpt.heads, "lr": LR[rule], "clip": CLIP, "family": family(gpt)}
+    how = {
+        "heads": gpt.heads,
+        "lr": LR[rule],
+        "clip": None if rule == "lomo" else CLIP,
+        "family": family(gpt),
+    }
     return trained_by(rule, start(gpt), pairs, **how)  # type: ignore[arg-type]
 
 
@@ -106,3 +111,17 @@ def test_muon_trains_as_torch_s_does_on_matrices_gathered_over_every_axis() -> N
 def test_muon_s_tiles_with_zeros_behind_them_train_as_whole_ones() -> None:
     texts = ["z=3,micro_batch=4", "data=3,zero=3,micro_batch=4", "data=3,zero=1"]
     check(3, "muon", texts, batch=24)
+
+
+@pytest.mark.distributed
+def test_lomo_trains_as_sgd_that_clips_nothing() -> None:
+    texts = [
+        "x=2,y=2",
+        "x=2,z=2,recompute=full",
+        "z=2,data=2,zero=3",
+        "data=4",
+        "z=2,data=2,reshard=false,recompute=selective",
+        "data=4,zero=3,shard=2,overlap=none",
+    ]
+    check(4, "lomo", texts)
+    check(4, "lomo", texts[1:3], LLAMA)

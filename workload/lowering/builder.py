@@ -212,11 +212,13 @@ class Builder:
             for flat in (how.parameters, how.gradients, how.optimizer)
         )
         apart = held.flat != kept.flat
-        master = apart or self.dtype == "bf16"
+        fused = sharded and self.rule.in_backward
+        master = apart or (self.dtype == "bf16" and not self.rule.in_backward)
         self.layouts[name], self.states[name] = held, kept
         mine = name, owner, stages
         self._held(mine, [name], held, self.dtype, "parameters")
-        self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
+        if not fused:
+            self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
         update = self.rule.matrices if sharded and owner.is_layer else self.rule.others
         states = [f"{name}.{each}" for each in (*update.states, *(("master",) if master else ()))]
         self._held(mine, states, kept, self.wide, self.kept)
@@ -231,8 +233,14 @@ class Builder:
             trained=f"{name}.master" if master else name,
             apart=apart,
             update=update,
+            fused=fused,
         )
         return name
+
+    @property
+    def at_end(self) -> list[Parameter]:
+        """The parameters that are updated at the end of the step."""
+        return [p for p in self.parameters.values() if not p.fused]
 
     def _held(
         self,

@@ -20,7 +20,8 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
     if b.stage < b.grid.pipe - 1:
         b.op("loss.zero", "zero", [], ["loss"])
     b.all_reduce("loss.reduce", "loss", *tokens, *b.shards_of("layers"), purpose=LOSS_REDUCE)
-    _clip(b)
+    if not b.rule.in_backward:
+        _clip(b)
     update(b)
     if launches_of_slice and b.grid.data > 1:
         _handle_slices(b, launches_of_slice * b.grid.data)
@@ -28,7 +29,7 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
 
 def _sum_gradients(b: Builder) -> None:
     """What is left to sum: over S (zero=1) and over the copies; small ones over all tokens."""
-    sharded = [p for p in b.parameters.values() if p.sharded]
+    sharded = [p for p in b.at_end if p.sharded]
     if sharded:
         _sum_sharded(b, sharded)
     if b.gpt.tied and b.grid.pipe > 1 and b.stage in (0, b.grid.pipe - 1):
@@ -51,7 +52,7 @@ def _sum_sharded(b: Builder, sharded: list[Parameter]) -> None:
 
 
 def _sum_small(b: Builder) -> None:
-    small = [f"{p.name}.grad" for p in b.parameters.values() if not p.sharded]
+    small = [f"{p.name}.grad" for p in b.at_end if not p.sharded]
     partial = [name for name in small if rows.parts(b) > 1 and not _is_split_over_rows(b, name)]
     small = [name for name in small if name not in partial]
     rows_of_x, tokens = b.shards_of("rows"), b.shards_of("tokens")

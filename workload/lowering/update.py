@@ -20,7 +20,7 @@ Owned = list[Parameter]
 def update(b: Builder) -> None:
     """Emit the update of every owner's parameters; a stage may have none."""
     owners: dict[Part, Owned] = {}
-    for parameter in b.parameters.values():
+    for parameter in b.at_end:
         owners.setdefault(parameter.owner, []).append(parameter)
     names = list(owners)
     away = b.plan.offload == "optimizer"
@@ -40,10 +40,11 @@ def update(b: Builder) -> None:
 
 
 def _clip(b: Builder, owner: Part, parameters: Owned, after: list[str]) -> dict[str, str]:
-    """Emit the clipping, in place or into wide copies; returns the gradients that the update takes,
-    by parameter."""
-    grads = [p.reduced for p in parameters]
-    clipped = grads
+    """Emit the clipping, if the rule clips, in place or into wide copies; returns the gradients
+    that the update takes, by parameter."""
+    clipped = grads = [p.reduced for p in parameters]
+    if b.rule.in_backward:
+        return {p.name: p.reduced for p in parameters}
     if b.summed != b.wide:
         clipped = [
             b.of_parameter(p, f"{p.reduced}.wide", b.buffers[p.reduced].shape, b.wide, "gradients")

@@ -57,7 +57,7 @@ def at_hand(b: Builder, state: str) -> str:
 
 def _copy(b: Builder, parameter: Parameter) -> str:
     """Where an update puts what it trained in the compute precision, if it trains in another."""
-    if b.dtype != "bf16":
+    if b.dtype != "bf16" or parameter.trained == parameter.name:
         return ""
     if not parameter.apart:
         return parameter.name

@@ -39,7 +39,8 @@ class UpdateRule:
 
     `matrices` is how the weights of the layers' linears are updated, `others` how everything else
     is: tables, positions, norms and biases. `refusal` says of a plan in one sentence why the rule
-    cannot run it, or nothing.
+    cannot run it, or nothing. A rule that works `in_backward` updates weights and tables as soon as
+    their gradients are there, has neither gradients nor master copies of them, and does not clip.
     """
 
     name: str
@@ -48,6 +49,7 @@ class UpdateRule:
     matrices: Update
     others: Update
     refusal: Callable[[Plan], str] = _nothing
+    in_backward: bool = False
 
     @property
     def has_states(self) -> bool:

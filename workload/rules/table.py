@@ -6,10 +6,16 @@ here; a new rule is a module beside this one, a row, and a kernel for each new k
 
 from __future__ import annotations
 
-from workload.rules import adamw, muon, sgd
+from workload.rules import adamw, lomo, muon, sgd
 from workload.rules.rule import UpdateRule
 
-RULES: tuple[UpdateRule, ...] = (adamw.RULE, sgd.RULE, sgd.WITH_MOMENTUM, muon.RULE)
+RULES: tuple[UpdateRule, ...] = (
+    adamw.RULE,
+    sgd.RULE,
+    sgd.WITH_MOMENTUM,
+    muon.RULE,
+    lomo.RULE,
+)
 NAMES = tuple(rule.name for rule in RULES)
 _BY_NAME = {rule.name: rule for rule in RULES}
 
