@@ -82,7 +82,10 @@ def _muon(named: Named, lr: float) -> Step:
         n: p for n, p in named.items() if n.endswith((".qkv.w", ".out.w", ".up.w", ".down.w"))
     }
     apart = {
-        name: [nn.Parameter(part.clone()) for part in p.detach().split(_bands(name, p, named), 1)]
+        name: [
+            nn.Parameter(part.clone())
+            for part in p.detach().split_with_sizes(_bands(name, p, named), 1)
+        ]
         for name, p in linears.items()
     }
     muon = torch.optim.Muon(
@@ -99,9 +102,11 @@ def _muon(named: Named, lr: float) -> Step:
         for name, parts in apart.items():
             whole = linears[name].grad
             assert whole is not None
-            for part, grad in zip(parts, whole.split([p.shape[1] for p in parts], 1), strict=True):
+            for part, grad in zip(
+                parts, whole.split_with_sizes([p.shape[1] for p in parts], 1), strict=True
+            ):
                 part.grad = grad.clone()
-        muon.step()
+        muon.step()  # type: ignore[no-untyped-call]
         adamw.step()
         for name, parts in apart.items():
             linears[name].data.copy_(torch.cat([part.detach() for part in parts], 1))

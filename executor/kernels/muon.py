@@ -78,7 +78,7 @@ def _places(
     rows = every[0].shape[0] // at.grid.size(*down)
     columns = [matrix.shape[1] // at.grid.size(*along) for matrix in every]
     whole = tile.view(-1)[: rows * sum(columns)].view(rows, -1)
-    for part, matrix, wide in zip(whole.split(columns, dim=1), every, columns, strict=True):
+    for part, matrix, wide in zip(whole.split_with_sizes(columns, 1), every, columns, strict=True):
         own = matrix.narrow(0, rows * which[down], rows)
         yield part, own.narrow(1, wide * which[along], wide)
 

@@ -212,12 +212,11 @@ class Builder:
             for flat in (how.parameters, how.gradients, how.optimizer)
         )
         apart = held.flat != kept.flat
-        fused = sharded and self.rule.in_backward
         master = apart or (self.dtype == "bf16" and not self.rule.in_backward)
         self.layouts[name], self.states[name] = held, kept
         mine = name, owner, stages
         self._held(mine, [name], held, self.dtype, "parameters")
-        if not fused:
+        if not (sharded and self.rule.in_backward):
             self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
         update = self.rule.matrices if sharded and owner.is_layer else self.rule.others
         states = [f"{name}.{each}" for each in (*update.states, *(("master",) if master else ()))]
@@ -233,14 +232,14 @@ class Builder:
             trained=f"{name}.master" if master else name,
             apart=apart,
             update=update,
-            fused=fused,
         )
         return name
 
     @property
     def at_end(self) -> list[Parameter]:
-        """The parameters that are updated at the end of the step."""
-        return [p for p in self.parameters.values() if not p.fused]
+        """The parameters that are updated at the end of the step, not in the backward pass."""
+        early = self.rule.in_backward
+        return [p for p in self.parameters.values() if not (early and p.sharded)]
 
     def _held(
         self,

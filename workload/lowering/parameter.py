@@ -17,8 +17,7 @@ class Parameter:
     the end.
     `copies` ranks of those that sum the norm hold the same values (they share its square).
     Its `update` takes the gradient `reduced` and writes `trained`: the parameter or its master
-    copy. With `apart`, ranks update a part of the parameter each and gather it. A `fused` one is
-    updated in the backward pass and has no gradient.
+    copy. With `apart`, ranks update a part of the parameter each and gather it.
     """
 
     name: str
@@ -30,7 +29,6 @@ class Parameter:
     trained: str
     apart: bool
     update: Update
-    fused: bool
 
     @property
     def states(self) -> list[str]:
