@@ -125,3 +125,26 @@ def test_lomo_trains_as_sgd_that_clips_nothing() -> None:
     ]
     check(4, "lomo", texts)
     check(4, "lomo", texts[1:3], LLAMA)
+
+
+def peaks(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[str, float]]:
+    """On one rank for each plan the op at its peak, and torch's peak over the program's."""
+    found = []
+    for plan in plans:
+        program, cpu = lower(gpt, plan), torch.device("cpu")
+        groups = ProcessGroups(rank, TIMEOUT_S)
+        trainer = Trainer(program, groups, rank=rank, device=cpu, adamw=AdamW())
+        trainer.start_afresh(0)
+        run = trainer.run([torch.zeros(1, gpt.sequence + 1, dtype=torch.int64)])
+        found.append((program.peak.op, run.peak_bytes / program.peak.total_bytes))
+    return found
+
+
+@pytest.mark.distributed
+def test_torch_allocates_what_a_rule_s_program_says_also_where_the_update_is_the_peak() -> None:
+    wide = replace(TINY, hidden=256, heads=8, ffn=2048, layers=2, sequence=16, vocab=64)
+    texts = [f"optimizer=muon,precision={word}" for word in ("fp32", "bf16")]
+    texts += ["optimizer=lomo,precision=fp32"]
+    found = on_ranks(1, peaks, wide, [parse_plan(text, batch=1) for text in texts])
+    assert [op.startswith("l0.muon.") for op, _ in found] == [True, True, False]
+    assert all(1 <= share <= 1.02 for _, share in found)
