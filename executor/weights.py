@@ -15,6 +15,7 @@ from workload.gpt import GPT
 from workload.grid import Grid
 from workload.layout import ONES, RESIDUAL, ZEROS, Layout
 from workload.program import Program
+from workload.rules.table import rule_of
 
 
 def cut(
@@ -66,12 +67,13 @@ def initial_value(name: str, layout: Layout, gpt: GPT, seed: int) -> torch.Tenso
 def load(
     table: BufferTable, program: Program, rank: int, values: Iterable[tuple[str, torch.Tensor]]
 ) -> None:
-    """Put whole parameters into a rank's buffers: its part, the master copy, empty moments."""
-    grid = program.plan.grid
+    """Put whole parameters into a rank's buffers: its part, the master copy, empty states."""
+    grid, rule = program.plan.grid, rule_of(program.plan.optimizer)
+    states = dict.fromkeys((*rule.matrices.states, *rule.others.states))
     for name, whole in values:
         part = cut(whole, program.layouts[name], grid, rank)
         table[name].copy_(part)
-        for state in ("m", "v"):
+        for state in (each for each in states if f"{name}.{each}" in program.buffers):
             table[f"{name}.{state}"].zero_()
         if f"{name}.master" in program.buffers:
             table[f"{name}.master"].copy_(cut(whole, program.states[name], grid, rank))

@@ -203,6 +203,11 @@ class Op:
         return self.block.is_recomputed
 
     @property
+    def is_beyond_model(self) -> bool:
+        """Whether its FLOPs are none of the model's: of recomputation, or of the update."""
+        return self.block.is_recomputed or self.block == STEP
+
+    @property
     def identity(self) -> Identity:
         """What tells it from all others of its program."""
         again = self.micro_batch >= 0 and self.block.is_recomputed

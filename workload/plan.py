@@ -9,11 +9,13 @@ from typing import Any
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid, check_order
 from workload.passes.table import OVERLAPS
+from workload.rules.table import NAMES, rule_of
 
 CHOICES = {
     "schedule": ("1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p"),
     "attention": ("flash", "unfused"),
     "gradients": ("fp32", "bf16"),
+    "optimizer": NAMES,
     "offload": ("none", "optimizer"),
     "matmul_forms": ("plain", "tuned"),
     "precision": ("bf16", "fp32", "fp64"),
@@ -36,13 +38,14 @@ class Plan:
     `zero` shards over data what z has not yet: 1 the optimizer state, 2 also gradients, 3 also
     parameters; with `shard` only over that many neighbours on data, in copies over the rest.
     `reshard` drops gathered weights after the forward pass. `gradients` is the dtype in which bf16
-    training sums gradients, `offload` what lives in the host's memory. With `sequence_parallel`
+    training sums gradients, `optimizer` the update rule, of which `workload/rules/table.py` says
+    what each does, `offload` what lives in the host's memory. With `sequence_parallel`
     norms and the residual stream are split over x by rows. `recompute` runs again in the backward
     pass nothing, the attention core ("selective"), or layers whole: "full", or "full:N" for the
     first N layers of a chunk. With `matmul_forms` "tuned" each matmul runs in the form that is
     fastest on the machine, on operands transposed for it if need be.
     `overlap` names what runs beside compute; `workload/passes/table.py` says what each does. Copies
-    between host and device always run beside AdamW.
+    between host and device always run beside the update.
     `order` places ranks on the axes: the first one's neighbours have neighbouring ranks.
     """
 
@@ -61,6 +64,7 @@ class Plan:
     shard: int = 0
     reshard: bool = True
     gradients: str = "fp32"
+    optimizer: str = "adamw"
     offload: str = "none"
     sequence_parallel: bool = False
     attention: str = "flash"
@@ -84,6 +88,8 @@ class Plan:
         self._check_sharding()
         self._check_pipeline()
         self._check_batch()
+        if why := rule_of(self.optimizer).refusal(self):
+            raise PlanCannotRunError(f"optimizer={self.optimizer} {why}")
 
     def _check_recompute(self) -> None:
         word, colon, count = self.recompute.partition(":")

@@ -107,13 +107,15 @@ class Program:
 
     @property
     def model_flops(self) -> int:
-        """FLOPs of the stage's step over all its ranks, each once, without recomputation."""
-        return self._flops(recomputed=False)
+        """FLOPs of the stage's step over all its ranks, each once, without recomputation and the
+        update's."""
+        return self._flops(beyond=False)
 
     @property
     def hardware_flops(self) -> int:
-        """FLOPs of the stage's step over all its ranks, recomputation included, copies left out."""
-        return self._flops(recomputed=False) + self._flops(recomputed=True)
+        """FLOPs of the stage's step over all its ranks, recomputation and update included, copies
+        left out."""
+        return self._flops(beyond=False) + self._flops(beyond=True)
 
     @property
     def comm_bytes(self) -> dict[str, int]:
@@ -125,10 +127,10 @@ class Program:
                 volume[key] = volume.get(key, 0) + op.nbytes
         return volume
 
-    def _flops(self, *, recomputed: bool) -> int:
+    def _flops(self, *, beyond: bool) -> int:
         ranks = self.plan.grid.ranks // self.plan.pipe
         return sum(
             op.flops * ranks // op.replicas
             for op in self.ops
-            if op.flops and op.is_recomputed == recomputed
+            if op.flops and op.is_beyond_model == beyond
         )

@@ -13,6 +13,7 @@ from workload.op import COMPUTE, FORMS, ITEM_BYTES, Buffer, Op
 from workload.passes.matmul_forms import matmul_of, with_forms
 from workload.plan import Plan
 from workload.program import Program
+from workload.rules.table import NAMES
 
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
@@ -199,6 +200,8 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
         # The first of two stages, which alone has no loss.
         cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
+        one = replace(plain, batch=micro_batch)
+        cells += [(gpt, replace(one, optimizer=name)) for name in NAMES]
     return cells
 
 

@@ -13,7 +13,8 @@ Tensors = Sequence[torch.Tensor]
 
 
 def matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """C = A B in the form that the op names: N as stored, T transposed; a third operand is a bias.
+    """C = A B in the form that the op names: N as stored, T transposed; a third operand is a bias,
+    or with `weights` (u, v) a matrix D of u D + v A B.
 
     Weights at rest are flat, so operands are viewed in the shape that the form implies. Zeros may
     follow a weight's tile, and follow that of its gradient.
@@ -26,7 +27,8 @@ def matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     out = _matrix(writes[0], m, n)
     writes[0].view(-1)[m * n :].zero_()
     if len(reads) == 3:
-        torch.addmm(reads[2], a, b, out=out)
+        beta, alpha = op.attributes.get("weights", (1, 1))
+        torch.addmm(reads[2], a, b, beta=beta, alpha=alpha, out=out)
     else:
         torch.mm(a, b, out=out)
 

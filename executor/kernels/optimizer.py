@@ -50,7 +50,7 @@ def adamw(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     It is one fused call for each rate of decay: a call has one for all its tensors, which are of
     one dtype.
     """
-    rates = [at.adamw.weight_decay if decay else 0.0 for decay in op.attributes["decays"]]
+    rates = decay_rates(op, at)
     count = len(rates)
     first, second, trained = (writes[i * count : (i + 1) * count] for i in range(3))
     # Filled on the device, and one for all: the kernel only reads it. One made of a number on the
@@ -76,7 +76,16 @@ def adamw(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
             eps=at.adamw.eps,
             maximize=False,
         )
-    copies = writes[3 * count :]
+    copy_masters(op, trained, writes[3 * count :])
+
+
+def decay_rates(op: Op, at: RankContext) -> list[float]:
+    """The rate of decay of each parameter of an update."""
+    return [at.adamw.weight_decay if decay else 0.0 for decay in op.attributes["decays"]]
+
+
+def copy_masters(op: Op, trained: Tensors, copies: Tensors) -> None:
+    """Copy what was trained in a wider precision into the parameters that follow it."""
     if copies:
         masters = zip(trained, op.attributes["copied"], strict=True)
         torch._foreach_copy_(list(copies), [master for master, copied in masters if copied])

@@ -9,7 +9,7 @@ from typing import Any
 from simulator.costs.analytic import ComputeCosts
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import FORMS, Buffer, Op
+from workload.op import FORMS, STEP, Buffer, Op
 from workload.passes.matmul_forms import Forms, Matmul, matmul_of, with_forms
 from workload.plan import Plan
 
@@ -53,13 +53,14 @@ def fastest_forms(gpt: GPT, plan: Plan, costs: ComputeCosts) -> dict[Matmul, str
     """For each distinct matmul of a step the form that takes least time, transposing included.
 
     Nothing is transposed where that saves nothing. Micro-batches and layers have the same matmuls,
-    and so have all stages together as one stage alone.
+    and so have all stages together as one stage alone. Those of the update stay as they are.
     """
     alone = replace(
         plan, pipe=1, interleave=1, schedule="1f1b", stage_layers=(), ends_as_layers=False
     )
     program = lower(replace(gpt, layers=1), alone.with_micro_batches(1))
-    matmuls = {matmul_of(op): op for op in reversed(program.ops) if op.kind == "matmul"}
+    own = (op for op in reversed(program.ops) if op.kind == "matmul" and op.block != STEP)
+    matmuls = {matmul_of(op): op for op in own}
     return {matmul: _fastest(op, program.buffers, costs) for matmul, op in sorted(matmuls.items())}
 
 

@@ -186,14 +186,14 @@ def _step(
     counts = np.zeros(len(first), dtype=np.int64)
     np.add.at(counts, sort[whole.table.base], copies)
     comm_bytes: dict[str, int] = {}
-    model = recomputed = 0
+    model = further = 0
     for at, count in zip(first.tolist(), counts.tolist(), strict=True):
         op = whole.ops[at]
         if op.communicates:
             comm_bytes[op.time_key] = comm_bytes.get(op.time_key, 0) + count * op.nbytes
         flops = count * (op.flops * ranks // op.replicas)
-        if op.is_recomputed:
-            recomputed += flops
+        if op.is_beyond_model:
+            further += flops
         else:
             model += flops
     return StepResult(
@@ -202,7 +202,7 @@ def _step(
         ops=int(counts.sum()),
         comm_bytes=comm_bytes,
         model_flops=model,
-        hardware_flops=model + recomputed,
+        hardware_flops=model + further,
         rank_classes=rank_classes,
         micro_batches=whole.program.plan.micro_batches,
     )

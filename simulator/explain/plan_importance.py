@@ -38,7 +38,7 @@ from workload.gpt import GPT
 from workload.plan import Plan
 
 FIELDS = ("x", "y", "z", "pipe", "micro_batch", "zero", "recompute", "sequence_parallel")
-KEPT = ("overlap", "order", "attention", "gradients", "precision", "offload")
+KEPT = ("overlap", "order", "attention", "gradients", "precision", "offload", "optimizer")
 PLANS = 150  # that fit and are simulated
 TRIED = 3 * PLANS
 FEWEST = 8  # plans: with fewer no share is worth a figure

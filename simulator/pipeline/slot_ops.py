@@ -67,11 +67,11 @@ class SlotOps:
 
     @cached_property
     def flops(self) -> tuple[int, int]:
-        """FLOPs of all ranks of the stage, without and with recomputation."""
+        """FLOPs of all ranks of the stage, of the model and in all."""
         ranks = self.program.plan.grid.ranks // self.program.plan.pipe
         each = [count * (op.flops * ranks // op.replicas) for op, count in self.sorts]
-        again = [op.is_recomputed for op, _ in self.sorts]
-        model = sum(flops for flops, recomputed in zip(each, again, strict=True) if not recomputed)
+        beyond = [op.is_beyond_model for op, _ in self.sorts]
+        model = sum(flops for flops, further in zip(each, beyond, strict=True) if not further)
         return model, sum(each)
 
     @cached_property

@@ -15,6 +15,7 @@ from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
 from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import CHOICES
+from workload.rules.table import rule_of
 
 SHAPE = (*AXES, "micro_batch", "zero", "recompute", "sequence_parallel")
 SEARCHED = (*SHAPE, "interleave", "schedule", "overlap", "order")
@@ -62,6 +63,11 @@ class SearchProblem:
         if ":" in recompute:
             raise PlanError(
                 f"a search cannot keep recompute={recompute}; use none, selective, full"
+            )
+        if rule_of(str(self.fixed.get("optimizer", "adamw"))).in_backward:
+            raise PlanError(
+                f"a search cannot keep optimizer={self.fixed['optimizer']}, which runs one "
+                "micro-batch without a pipeline; predict the plans that it leaves"
             )
         if self.fixed.get("matmul_forms", "plain") != "plain":
             raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")

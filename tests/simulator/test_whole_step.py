@@ -56,6 +56,7 @@ SHARDINGS = (
     "reshard=false",
     "offload=optimizer",
     "zero=1,offload=optimizer",
+    "zero=1,optimizer=muon",
 )
 
 

@@ -16,6 +16,7 @@ from workload.plan_text import parse_plan
 PLANS = [
     "x=2,z=2,data=2,micro_batch=1",
     "data=4,zero=1,micro_batch=1,offload=optimizer",
+    "x=2,z=2,optimizer=muon",
     "z=2,data=2,zero=3,recompute=full:2,micro_batch=1",
     "pipe=4,interleave=2,data=2,micro_batch=1,recompute=selective,attention=unfused",
     "pipe=3,stage_layers=2+4+2,schedule=zb-h1,micro_batch=1",

@@ -49,6 +49,7 @@ sizes = st.sampled_from([1, 2, 3, 4, 8])
     zero=st.sampled_from((0, 1, 2, 3)),
     reshard=st.booleans(),
     offload=st.sampled_from(CHOICES["offload"]),
+    optimizer=st.sampled_from(("adamw", "sgd-momentum", "muon")),
 )
 def test_every_plan_is_read_back_from_its_text_and_its_table(
     axes: tuple[int, ...],
@@ -60,6 +61,7 @@ def test_every_plan_is_read_back_from_its_text_and_its_table(
     zero: int,
     reshard: bool,
     offload: str,
+    optimizer: str,
 ) -> None:
     x, y, z, data = axes
     plan = Plan(
@@ -76,6 +78,7 @@ def test_every_plan_is_read_back_from_its_text_and_its_table(
         shard=data // 2 if zero and data % 2 == 0 else 0,
         reshard=reshard,
         offload=offload,
+        optimizer=optimizer,
         gradients="bf16" if precision == "bf16" else "fp32",
     )
     assert parse_plan(str(plan), batch=plan.batch) == plan

@@ -16,7 +16,15 @@ from workload.structure import Structure
 
 FEW, WHOLE = 12, 21
 GRIDS = ("x=1", "z=4", "x=2,y=2,z=2,data=2", "x=4,sequence_parallel=true", "x=2,data=4,zero=1")
-RESTS = ("zero=0", "zero=2", "zero=3", "zero=3,reshard=false", "offload=optimizer", "reshard=false")
+RESTS = (
+    "zero=0",
+    "zero=2",
+    "zero=3",
+    "zero=3,reshard=false",
+    "offload=optimizer",
+    "reshard=false",
+    "optimizer=muon",
+)
 RECOMPUTES = ("none", "full", "selective")
 OVERLAPS = ("none", "oar", "oag", "dp", "oar+ors+oag", "all")
 EVERY = 7  # of all combinations, so that each pair of values occurs

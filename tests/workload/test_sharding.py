@@ -205,6 +205,7 @@ def sharded_plans(draw: st.DrawFn) -> Plan:
         zero=zero,
         shard=shard if zero and data % (shard or 1) == 0 else 0,
         reshard=draw(st.booleans()),
+        optimizer=draw(st.sampled_from(["adamw", "sgd-momentum", "muon"])),
         offload=draw(st.sampled_from(["none", "optimizer"])),
         overlap=tuple(switch for switch in OVERLAPS if switch in overlap),
         recompute=draw(st.sampled_from(["none", "full"])),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from workload.gpt import GPT
 from workload.grid import Axes
 from workload.layout import Layout
+from workload.lowering.parameter import Parameter
 from workload.lowering.sharding import sharding_of
 from workload.naming import op_name
 from workload.op import (
@@ -26,28 +27,7 @@ from workload.op import (
     Part,
 )
 from workload.plan import Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter's place in the optimizer step.
-
-    `owner` is the part of the model that is updated with it. `sharded` tells a weight whose
-    gradient arrives by reduce-scatter from a small one whose gradient is summed over z and data at
-    the end.
-    `copies` ranks of those that sum the norm hold the same values (they share its square).
-    AdamW takes the gradient `reduced` and writes `trained`: the parameter or its master copy. With
-    `apart`, ranks update a part of the parameter each and gather it.
-    """
-
-    name: str
-    owner: Part
-    sharded: bool
-    copies: int
-    decays: bool
-    reduced: str
-    trained: str
-    apart: bool
+from workload.rules.table import rule_of
 
 
 class Builder:
@@ -63,6 +43,7 @@ class Builder:
         self.dtype = plan.precision
         self.wide = "fp64" if plan.precision == "fp64" else "fp32"
         self.summed = "bf16" if plan.gradients == "bf16" else self.wide
+        self.rule = rule_of(plan.optimizer)
         self.kept = HOST if plan.offload == "optimizer" else "optimizer"
         self.ops: list[Op] = []
         self.buffers: dict[str, Buffer] = {}
@@ -220,7 +201,7 @@ class Builder:
         each of them over the axes of its own that `sharding` says. `stages` of the pipeline hold
         it.
 
-        In bf16 the gradient (unless the plan says bf16), AdamW's moments and a master copy are
+        In bf16 the gradient (unless the plan says bf16), the rule's states and a master copy are
         fp32 (AxoNN, Megatron); in fp32 and fp64 everything has the one dtype, and there is a master
         copy only of a rank's part.
         """
@@ -231,12 +212,14 @@ class Builder:
             for flat in (how.parameters, how.gradients, how.optimizer)
         )
         apart = held.flat != kept.flat
-        master = apart or self.dtype == "bf16"
+        master = apart or (self.dtype == "bf16" and not self.rule.in_backward)
         self.layouts[name], self.states[name] = held, kept
         mine = name, owner, stages
         self._held(mine, [name], held, self.dtype, "parameters")
-        self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
-        states = [f"{name}.{each}" for each in (("m", "v", "master") if master else ("m", "v"))]
+        if not (sharded and self.rule.in_backward):
+            self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
+        update = self.rule.matrices if sharded and owner.is_layer else self.rule.others
+        states = [f"{name}.{each}" for each in (*update.states, *(("master",) if master else ()))]
         self._held(mine, states, kept, self.wide, self.kept)
         norm = self.grid.size(*self.grid.shards_of("weights"), *how.over) * stages
         self.parameters[name] = Parameter(
@@ -248,8 +231,15 @@ class Builder:
             reduced=f"{name}.grad" if summed == kept else f"{name}.grad.shard",
             trained=f"{name}.master" if master else name,
             apart=apart,
+            update=update,
         )
         return name
+
+    @property
+    def at_end(self) -> list[Parameter]:
+        """The parameters that are updated at the end of the step, not in the backward pass."""
+        early = self.rule.in_backward
+        return [p for p in self.parameters.values() if not (early and p.sharded)]
 
     def _held(
         self,

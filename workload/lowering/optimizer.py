@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from workload.lowering.builder import Builder, Parameter
+from workload.lowering.builder import Builder
 from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.parameter import Parameter
 from workload.lowering.update import update
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, LOSS_REDUCE, NORM_REDUCE, STEP, Part
 
@@ -17,7 +18,8 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
     b.block = STEP
     _sum_gradients(b)
     sum_loss(b)
-    _clip(b)
+    if not b.rule.in_backward:
+        _clip(b)
     update(b)
     if launches_of_slice and b.grid.data > 1:
         _handle_slices(b, launches_of_slice * b.grid.data)
@@ -33,7 +35,7 @@ def sum_loss(b: Builder) -> None:
 
 def _sum_gradients(b: Builder) -> None:
     """What is left to sum: over S (zero=1) and over the copies; small ones over all tokens."""
-    sharded = [p for p in b.parameters.values() if p.sharded]
+    sharded = [p for p in b.at_end if p.sharded]
     if sharded:
         _sum_sharded(b, sharded)
     if b.gpt.tied and b.grid.pipe > 1 and b.stage in (0, b.grid.pipe - 1):
@@ -56,7 +58,7 @@ def _sum_sharded(b: Builder, sharded: list[Parameter]) -> None:
 
 
 def _sum_small(b: Builder) -> None:
-    small = [f"{p.name}.grad" for p in b.parameters.values() if not p.sharded]
+    small = [f"{p.name}.grad" for p in b.at_end if not p.sharded]
     partial = [name for name in small if rows.parts(b) > 1 and not _is_split_over_rows(b, name)]
     small = [name for name in small if name not in partial]
     rows_of_x, tokens = b.shards_of("rows"), b.shards_of("tokens")

@@ -1,4 +1,5 @@
-"""AdamW, owner by owner: gradients clipped, states brought and stored, parameters updated.
+"""The update, owner by owner: gradients clipped, states brought and stored, parameters updated
+as the plan's rule says (`workload/rules`).
 
 States that live in the host's memory come to the device one owner ahead and go back behind, on
 streams of their own. No owner's copies outlive the update of the next but one.
@@ -8,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from workload.lowering.builder import Builder, Parameter
-from workload.op import HOST, PARAMETER_GATHER, Part
+from workload.lowering.builder import Builder
+from workload.lowering.parameter import Parameter
+from workload.op import HOST, Part
+from workload.rules.elementwise import at_hand
 
 Owned = list[Parameter]
 
@@ -17,7 +20,7 @@ Owned = list[Parameter]
 def update(b: Builder) -> None:
     """Emit the update of every owner's parameters; a stage may have none."""
     owners: dict[Part, Owned] = {}
-    for parameter in b.parameters.values():
+    for parameter in b.at_end:
         owners.setdefault(parameter.owner, []).append(parameter)
     names = list(owners)
     away = b.plan.offload == "optimizer"
@@ -29,73 +32,42 @@ def update(b: Builder) -> None:
         )
         if away and at + 1 < len(names):
             _to_device(b, names[at + 1], owners[names[at + 1]])
-        _adamw(b, owner, owners[owner], grads)
+        for each in dict.fromkeys(p.update for p in owners[owner]):
+            own = [p for p in owners[owner] if p.update is each]
+            each.emit(b, owner, own, [grads[p.name] for p in own])
         if away:
             _to_host(b, owner, owners[owner])
 
 
-def _clip(b: Builder, owner: Part, parameters: Owned, after: list[str]) -> list[str]:
-    """Emit the clipping, in place or into wide copies; returns the gradients that AdamW takes."""
-    grads = [p.reduced for p in parameters]
-    clipped = grads
+def _clip(b: Builder, owner: Part, parameters: Owned, after: list[str]) -> dict[str, str]:
+    """Emit the clipping, if the rule clips, in place or into wide copies; returns the gradients
+    that the update takes, by parameter."""
+    clipped = grads = [p.reduced for p in parameters]
+    if b.rule.in_backward:
+        return {p.name: p.reduced for p in parameters}
     if b.summed != b.wide:
         clipped = [
             b.of_parameter(p, f"{p.reduced}.wide", b.buffers[p.reduced].shape, b.wide, "gradients")
             for p in parameters
         ]
     b.op("clip", "scale", ["clip.scale", *grads, *after], clipped, part=owner)
-    return clipped
-
-
-def _adamw(b: Builder, owner: Part, parameters: Owned, grads: list[str]) -> None:
-    """Emit the update; parts of parameters are gathered afterwards."""
-    moments = [_at_hand(b, f"{p.name}.{moment}") for moment in ("m", "v") for p in parameters]
-    trained = [_at_hand(b, p.trained) for p in parameters]
-    copied = [_copy(b, p) for p in parameters]
-    copies = [name for name in copied if name]
-    reads = [name for name in copies if b.buffers[name].persistent]
-    b.op(
-        "adamw",
-        "adamw",
-        [*grads, *moments, *trained, *reads],
-        [*moments, *trained, *copies],
-        parameters=tuple(p.name for p in parameters),
-        decays=tuple(p.decays for p in parameters),
-        copied=tuple(map(bool, copied)),
-        part=owner,
-    )
-    updated = [copy or part for copy, part in zip(copied, trained, strict=True)]
-    pairs = [(p.name, part) for p, part in zip(parameters, updated, strict=True) if p.apart]
-    if pairs:
-        whole, parts = zip(*pairs, strict=True)
-        gathered = "params.gather", "all_gather", parts, whole
-        b.collective(*gathered, *b.sharding.over, part=owner, purpose=PARAMETER_GATHER)
-
-
-def _copy(b: Builder, parameter: Parameter) -> str:
-    """Where AdamW puts what it trained in the compute precision, if it trains in another."""
-    if b.dtype != "bf16":
-        return ""
-    if not parameter.apart:
-        return parameter.name
-    shape = b.buffers[parameter.trained].shape
-    return b.of_parameter(parameter, f"{parameter.name}.updated", shape, b.dtype, "workspace")
+    return {p.name: name for p, name in zip(parameters, clipped, strict=True)}
 
 
 def _to_device(b: Builder, owner: Part, parameters: Owned) -> None:
     states = _away(b, parameters)
     for name in states:
         state = b.buffers[name]
-        here = replace(state, name=_at_hand(b, name), role="optimizer", persistent=False)
+        here = replace(state, name=at_hand(b, name), role="optimizer", persistent=False)
         b.add(replace(here, replicas=1))
-    _move(b, owner, "to_device", states, [_at_hand(b, name) for name in states])
+    _move(b, owner, "to_device", states, [at_hand(b, name) for name in states])
 
 
 def _to_host(b: Builder, owner: Part, parameters: Owned) -> None:
     """Emit the copy back. `stored`, of no bytes, is what waits for it can name."""
     states = _away(b, parameters)
     stored = b.tensor(f"{owner}.stored", (0,), b.wide, role="workspace")
-    _move(b, owner, "to_host", [_at_hand(b, name) for name in states], [*states, stored])
+    _move(b, owner, "to_host", [at_hand(b, name) for name in states], [*states, stored])
 
 
 def _move(b: Builder, owner: Part, kind: str, reads: list[str], writes: list[str]) -> None:
@@ -106,10 +78,5 @@ def _move(b: Builder, owner: Part, kind: str, reads: list[str], writes: list[str
 
 def _away(b: Builder, parameters: Owned) -> list[str]:
     """The states of some parameters that live in the host's memory."""
-    every = [name for p in parameters for name in (f"{p.name}.m", f"{p.name}.v", p.trained)]
+    every = [name for p in parameters for name in p.states]
     return [name for name in every if b.buffers[name].role == HOST]
-
-
-def _at_hand(b: Builder, state: str) -> str:
-    """The name under which AdamW finds a state."""
-    return f"{state}.staged" if b.buffers[state].role == HOST else state

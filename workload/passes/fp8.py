@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from workload.naming import op_name
-from workload.op import BACKWARD, COMPUTE, WEIGHT_GATHER, Buffer, Op
+from workload.op import BACKWARD, COMPUTE, STEP, WEIGHT_GATHER, Buffer, Op
 
 Buffers = dict[str, Buffer]
 CAST_BYTES = 3  # an element is read in 16 bits and written in 8
@@ -105,4 +105,4 @@ class _Casts:
 
 def is_linear(op: Op) -> bool:
     """Whether a matmul is a linear of a layer, which fp8 training runs in fp8."""
-    return op.kind == "matmul" and op.part.is_layer
+    return op.kind == "matmul" and op.part.is_layer and op.block != STEP

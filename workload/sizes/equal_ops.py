@@ -41,4 +41,4 @@ def equal_ops(ops: Sequence[Op]) -> EqualOps:
 def _key(op: Op) -> object:
     attributes = tuple((name, mark(each)) for name, each in op.attributes.items())
     sizes = mark(op.nbytes), mark(op.flops), mark(op.replicas), op.launches
-    return op.kind, op.stream, op.axes, op.dtype, op.is_recomputed, sizes, attributes
+    return op.kind, op.stream, op.axes, op.dtype, op.is_beyond_model, sizes, attributes

@@ -19,6 +19,7 @@ from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Counts
 
+ADDITIONS = ("accumulate", "lomo")
 PARTS = ("layer", "embed", "head")
 FIRST = layer_part(0)
 WHILE_SAVED = (
@@ -82,7 +83,7 @@ def alone_bytes(some: BatchedProgram, layers: int) -> Bytes:
             if name not in live and not program.buffers[name].persistent:
                 live.add(name)
                 level = level + _on_device(some, name)
-        if op.block in WHILE_SAVED and op.kind != "accumulate" and not op.is_collective:
+        if op.block in WHILE_SAVED and op.kind not in ADDITIONS and not op.is_collective:
             peak = np.maximum(peak, level)
         for name in gone:
             live.discard(name)

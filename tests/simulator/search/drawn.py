@@ -20,6 +20,7 @@ UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # shrinking would take
 FIELDS: dict[str, list[Any]] = {
     "reshard": [True, False],
     "offload": ["none", "optimizer"],
+    "optimizer": ["adamw", "sgd-momentum", "muon"],
     "attention": ["flash", "unfused"],
     "gradients": ["fp32", "bf16"],
     "precision": ["bf16", "fp32"],

@@ -24,6 +24,7 @@ from workload.op import (
     WEIGHT_GRAD,
     Part,
 )
+from workload.rules import lomo
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,8 @@ def weight_gradient(
 
 
 def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: bool) -> None:
-    """Emit the reduce-scatter of a weight's gradient and its addition to the rank's part.
+    """Emit the reduce-scatter of a weight's gradient and its addition to the rank's part, or the
+    update itself.
 
     Where the parts of S are parts of z's, that is one reduce-scatter over z and one over S.
     """
@@ -158,13 +160,17 @@ def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: boo
         scattered = [part], [shard]
         b.collective(label, "reduce_scatter", *scattered, *over, purpose=GRAD_SCATTER)
         part = shard
+    purpose = ADD_SCATTERED if part != full else ""
+    if b.rule.in_backward:
+        lomo.emit_in_backward(b, name, parameter, part, purpose, first=first)
+        return
     reads, writes = b.grad_writes(parameter, 0 if first else 1)
     b.op(
         f"{name}.grad.accumulate",
         "accumulate",
         [part, *reads],
         writes,
-        purpose=ADD_SCATTERED if part != full else "",
+        purpose=purpose,
         first=first,
     )
 

@@ -1,0 +1,150 @@
+"""Every update rule against a plain model trained by torch's own optimizers, in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from executor.groups import ProcessGroups
+from executor.launching.task_specs import AdamW
+from executor.train import Trainer
+from tests.executor.ranks import TIMEOUT_S, on_ranks
+from tests.executor.test_parity import TINY, batches, family, start
+from tests.executor.whole import wholes
+from tests.reference_rules import trained_by
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.plan import Plan
+from workload.plan_text import parse_plan
+
+TOLERANCE, CLIP, BATCH = 1e-9, 0.1, 16
+# So large that a step changes weights by several per cent.
+LR = {"sgd": 0.5, "sgd-momentum": 0.5, "muon": 0.01, "lomo": 0.05}
+LLAMA = replace(
+    TINY,
+    kv_heads=2,
+    norm="rmsnorm",
+    activation="swiglu",
+    positions="rope",
+    biases=False,
+    tied=False,
+)
+
+
+@cache
+def reference(rule: str, gpt: GPT, sequences: int) -> tuple[list[float], dict[str, torch.Tensor]]:
+    pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt, sequences)]
+    how = {
+        "heads": gpt.heads,
+        "lr": LR[rule],
+        "clip": None if rule == "lomo" else CLIP,
+        "family": family(gpt),
+    }
+    return trained_by(rule, start(gpt), pairs, **how)  # type: ignore[arg-type]
+
+
+def differences(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[float, float]]:
+    """On rank 0 for each plan the largest relative error of losses and of weights."""
+    groups, found = ProcessGroups(rank, TIMEOUT_S), []
+    for plan in plans:
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        adamw = AdamW(lr=LR[plan.optimizer], clip=CLIP)
+        cpu = torch.device("cpu")
+        trainer = Trainer(program, groups, rank=rank, device=cpu, adamw=adamw)
+        whole = start(gpt)
+        trainer.start_from((name, whole[name]) for name in program.layouts)
+        run = trainer.run(batches(gpt, plan.batch))
+        assert run.carried == program.comm_bytes
+        assert run.peak_bytes >= program.peak.total_bytes
+        held = {name: (trainer.table[name], layout) for name, layout in program.layouts.items()}
+        everything = wholes(held, plan)
+        losses, weights = reference(plan.optimizer, gpt, plan.batch) if rank == 0 else ([], {})
+        pairs = zip(run.steps, losses, strict=rank == 0)
+        loss_error = max((abs(step.loss - loss) / loss for step, loss in pairs), default=0.0)
+        errors = (
+            float((w - weights[name]).norm() / weights[name].norm()) for name, w in everything
+        )
+        found.append((loss_error, max(errors, default=0.0)))
+    return found
+
+
+def check(ranks: int, rule: str, texts: list[str], gpt: GPT = TINY, batch: int = BATCH) -> None:
+    rest = f",optimizer={rule},precision=fp64"
+    plans = [parse_plan(text + rest, batch=batch) for text in texts]
+    found = on_ranks(ranks, differences, gpt, plans)
+    wrong = [pair for pair in zip(texts, found, strict=True) if max(pair[1]) > TOLERANCE]
+    assert wrong == []
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("rule", ["sgd", "sgd-momentum"])
+def test_sgd_trains_as_torch_s_does(rule: str) -> None:
+    texts = [
+        "x=2,data=2,micro_batch=4",
+        "z=2,data=2,zero=1",
+        "data=4,zero=2,shard=2,micro_batch=2",
+        "y=2,data=2,zero=3,recompute=full",
+        "data=2,pipe=2,micro_batch=2,zero=1",
+    ]
+    check(4, rule, texts)
+
+
+@pytest.mark.distributed
+def test_muon_trains_as_torch_s_does_on_matrices_gathered_over_every_axis() -> None:
+    texts = [
+        "x=2,y=2,micro_batch=8",
+        "x=2,z=2,recompute=full,micro_batch=4",
+        "z=2,data=2,zero=1,micro_batch=2",
+        "y=2,data=2,zero=2",
+        "z=2,data=2,zero=3,order=data-x-y-z-pipe",
+        "data=4,zero=1,shard=2",
+        "data=2,pipe=2,micro_batch=2,offload=optimizer",
+    ]
+    check(4, "muon", texts)
+    check(4, "muon", texts[:3], LLAMA)
+
+
+@pytest.mark.distributed
+def test_muon_s_tiles_with_zeros_behind_them_train_as_whole_ones() -> None:
+    texts = ["z=3,micro_batch=4", "data=3,zero=3,micro_batch=4", "data=3,zero=1"]
+    check(3, "muon", texts, batch=24)
+
+
+@pytest.mark.distributed
+def test_lomo_trains_as_sgd_that_clips_nothing() -> None:
+    texts = [
+        "x=2,y=2",
+        "x=2,z=2,recompute=full",
+        "z=2,data=2,zero=3",
+        "data=4",
+        "z=2,data=2,reshard=false,recompute=selective",
+        "data=4,zero=3,shard=2,overlap=none",
+    ]
+    check(4, "lomo", texts)
+    check(4, "lomo", texts[1:3], LLAMA)
+
+
+def peaks(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[str, float]]:
+    """On one rank for each plan the op at its peak, and torch's peak over the program's."""
+    found = []
+    for plan in plans:
+        program, cpu = lower(gpt, plan), torch.device("cpu")
+        groups = ProcessGroups(rank, TIMEOUT_S)
+        trainer = Trainer(program, groups, rank=rank, device=cpu, adamw=AdamW())
+        trainer.start_afresh(0)
+        run = trainer.run([torch.zeros(1, gpt.sequence + 1, dtype=torch.int64)])
+        found.append((program.peak.op, run.peak_bytes / program.peak.total_bytes))
+    return found
+
+
+@pytest.mark.distributed
+def test_torch_allocates_what_a_rule_s_program_says_also_where_the_update_is_the_peak() -> None:
+    wide = replace(TINY, hidden=256, heads=8, ffn=2048, layers=2, sequence=16, vocab=64)
+    texts = [f"optimizer=muon,precision={word}" for word in ("fp32", "bf16")]
+    texts += ["optimizer=lomo,precision=fp32"]
+    found = on_ranks(1, peaks, wide, [parse_plan(text, batch=1) for text in texts])
+    assert [op.startswith("l0.muon.") for op, _ in found] == [True, True, False]
+    assert all(1 <= share <= 1.02 for _, share in found)

@@ -1,0 +1,128 @@
+"""Update rules in a program: what is kept of each parameter, what is gathered, what is computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.search.problem import SearchProblem
+from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.op import STEP, Op
+from workload.plan_text import parse_plan
+from workload.program import Program
+from workload.rules.table import NAMES, RULES
+
+GPT_OF_TWO = GPT(name="two", layers=2, hidden=32, heads=4, ffn=128, sequence=16, vocab=64)
+MATRICES = 2 * (32 * 96 + 32 * 32 + 2 * 32 * 128)  # weights of both layers' linears
+TABLES = 64 * 32
+SMALL = 16 * 32 + 2 * (4 * 32 + 96 + 32 + 128 + 32) + 2 * 32  # positions, norms, biases
+
+
+def program_of(text: str, gpt: GPT = GPT_OF_TWO) -> Program:
+    return lower(gpt, parse_plan(text))
+
+
+def held(program: Program, role: str) -> int:
+    return sum(b.nbytes for b in program.buffers.values() if b.role == role and b.persistent)
+
+
+def closing(program: Program, kind: str) -> list[Op]:
+    return [op for op in program.ops if op.block == STEP and op.kind == kind]
+
+
+@pytest.mark.parametrize(
+    ("rule", "matrices", "others"),
+    [("adamw", 8, 8), ("sgd", 0, 0), ("sgd-momentum", 4, 4), ("muon", 4, 8), ("lomo", 0, 0)],
+)
+def test_a_rule_keeps_its_states_of_matrices_and_of_everything_else(
+    rule: str, matrices: int, others: int
+) -> None:
+    assert GPT_OF_TWO.parameters == MATRICES + TABLES + SMALL
+    states = matrices * MATRICES + others * (TABLES + SMALL)
+    assert held(program_of(f"optimizer={rule},precision=fp32"), "optimizer") == states
+    master = 0 if rule == "lomo" else 4 * GPT_OF_TWO.parameters
+    assert held(program_of(f"optimizer={rule}"), "optimizer") == states + master
+
+
+def test_lomo_keeps_gradients_of_norms_biases_and_positions_alone() -> None:
+    program = program_of("z=2,data=2,optimizer=lomo")
+    assert held(program, "gradients") == 4 * SMALL
+    assert held(program_of("z=2,data=2"), "gradients") == 4 * (SMALL + (MATRICES + TABLES) // 2)
+    assert not closing(program, "scale")
+    assert program.peak.total_bytes < program_of("z=2,data=2,optimizer=sgd").peak.total_bytes
+
+
+def test_lomo_updates_a_weight_behind_the_last_op_that_reads_it() -> None:
+    ops = program_of("data=2,optimizer=lomo").ops
+    for weight in ("l0.qkv.w", "l1.down.w", "embed.w"):
+        last = max(at for at, op in enumerate(ops) if weight in op.reads)
+        assert (ops[last].kind, ops[last].writes) == ("lomo", (weight,))
+
+
+def test_muon_s_iterations_are_five_times_three_products_and_no_model_flops() -> None:
+    """q, k, v and out are 32 x 32, up and down 32 x 128: 5 (4 s^2 l + 2 s^3) each."""
+    plain, program = program_of("batch=2"), program_of("batch=2,optimizer=muon")
+    square, long = 5 * 6 * 32**3, 5 * (4 * 32**2 * 128 + 2 * 32**3)
+    assert sum(op.flops for op in closing(program, "matmul")) == 2 * (4 * square + 2 * long)
+    assert program.model_flops == plain.model_flops
+    assert program.hardware_flops - plain.hardware_flops == 2 * (4 * square + 2 * long)
+    shared = program_of("x=2,z=2,data=2,batch=4,optimizer=muon")
+    assert shared.hardware_flops - shared.model_flops == 2 * (4 * square + 2 * long)
+
+
+def test_muon_gathers_each_matrix_once_over_every_axis_that_splits_it() -> None:
+    """In bf16: tiles of a quarter over z, of which two along heads make halves, and two whole."""
+    program = program_of("x=2,y=2,z=2,optimizer=muon,batch=2")
+    gathers = [op for op in closing(program, "all_gather") if op.part.is_layer]
+    nbytes = {op.axes: 0 for op in gathers}
+    for op in gathers:
+        nbytes[op.axes] += op.nbytes
+    whole = 2 * MATRICES
+    assert nbytes == {("z",): whole // 4, ("x",): whole // 2, ("y",): whole}
+
+
+def test_queries_keys_and_values_and_gate_and_up_are_matrices_of_their_own() -> None:
+    gpt = replace(GPT_OF_TWO, kv_heads=2, activation="swiglu", biases=False)
+    merged = closing(program_of("batch=2,optimizer=muon", gpt), "merge_tiles")
+    program = program_of("batch=2,optimizer=muon", gpt)
+    shapes = [[program.buffers[name].shape for name in op.writes] for op in merged[:4]]
+    assert shapes == [
+        [(32, 32), (16, 32), (16, 32)],  # the columns of keys are fewer than rows: transposed
+        [(32, 32)],
+        [(32, 128), (32, 128)],
+        [(32, 128)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("optimizer=lomo,batch=8,micro_batch=2", "single micro-batch, not of 4.*micro_batch=8"),
+        ("optimizer=lomo,pipe=2", "runs with pipe=1, not pipe=2"),
+        ("optimizer=lomo,data=2,zero=1", "zero=1 to shard; use zero=0 or 3"),
+        ("optimizer=lomo,gradients=bf16", "gradients=bf16 has no effect"),
+        ("optimizer=lomo,offload=optimizer", "nothing to move"),
+        ("optimizer=sgd,precision=fp32,offload=optimizer", "keeps no states in precision=fp32"),
+    ],
+)
+def test_what_a_rule_cannot_do_is_refused_by_name(text: str, reason: str) -> None:
+    with pytest.raises(PlanCannotRunError, match=reason):
+        parse_plan(text)
+
+
+def test_a_rule_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(PlanError, match=f"optimizer=mezo is not supported.*{', '.join(NAMES)}"):
+        parse_plan("optimizer=mezo")
+
+
+def test_a_search_of_plans_that_a_rule_mostly_refuses_is_refused() -> None:
+    with pytest.raises(PlanError, match="a search cannot keep optimizer=lomo"):
+        SearchProblem(GPT_OF_TWO, 4, 4, {"optimizer": "lomo"})
+
+
+def test_every_rule_has_a_name_words_and_a_source() -> None:
+    assert len(set(NAMES)) == len(RULES)
+    assert all(rule.words and rule.source for rule in RULES)

@@ -1,0 +1,65 @@
+"""Updates element by element: each rank updates its part, and gathers it where it holds more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from workload.op import HOST, PARAMETER_GATHER, Part
+
+if TYPE_CHECKING:
+    from workload.lowering.builder import Builder
+    from workload.lowering.parameter import Parameter
+
+
+def elementwise(
+    b: Builder,
+    kind: str,
+    owner: Part,
+    parameters: Sequence[Parameter],
+    reads: Sequence[str],
+    states: Sequence[str],
+    **how: Any,
+) -> None:
+    """Emit one op that updates an owner's parameters; parts of parameters are gathered afterwards.
+
+    It reads what `reads` names (gradients, or what was made of them), then the states, one kind of
+    state after the other, and what is trained; it writes the states, what is trained and its copies
+    in the compute precision.
+    """
+    kept = [at_hand(b, f"{p.name}.{state}") for state in states for p in parameters]
+    trained = [at_hand(b, p.trained) for p in parameters]
+    copied = [_copy(b, p) for p in parameters]
+    copies = [name for name in copied if name]
+    b.op(
+        kind,
+        kind,
+        [*reads, *kept, *trained, *(name for name in copies if b.buffers[name].persistent)],
+        [*kept, *trained, *copies],
+        parameters=tuple(p.name for p in parameters),
+        decays=tuple(p.decays for p in parameters),
+        copied=tuple(map(bool, copied)),
+        part=owner,
+        **how,
+    )
+    updated = [copy or part for copy, part in zip(copied, trained, strict=True)]
+    pairs = [(p.name, part) for p, part in zip(parameters, updated, strict=True) if p.apart]
+    if pairs:
+        whole, parts = zip(*pairs, strict=True)
+        gathered = "params.gather", "all_gather", parts, whole
+        b.collective(*gathered, *b.sharding.over, part=owner, purpose=PARAMETER_GATHER)
+
+
+def at_hand(b: Builder, state: str) -> str:
+    """The name under which an update finds a state."""
+    return f"{state}.staged" if b.buffers[state].role == HOST else state
+
+
+def _copy(b: Builder, parameter: Parameter) -> str:
+    """Where an update puts what it trained in the compute precision, if it trains in another."""
+    if b.dtype != "bf16" or parameter.trained == parameter.name:
+        return ""
+    if not parameter.apart:
+        return parameter.name
+    shape = b.buffers[parameter.trained].shape
+    return b.of_parameter(parameter, f"{parameter.name}.updated", shape, b.dtype, "workspace")

@@ -1,0 +1,82 @@
+"""LOMO: SGD in the backward pass, so that no gradient of a weight outlives its update.
+
+A weight's gradient is summed over ranks as soon as it is there, and subtracted from the weight
+behind the last op that reads it. Norms, biases and positions, whose gradients are small and summed
+together, are updated at the end of the step. No state is kept and in bf16 no master copy; gradients
+are not clipped, since their norm would be known only after a second backward pass.
+
+Source: Lv et al., Full Parameter Fine-tuning for Large Language Models with Limited Resources
+(2306.09782), section 3.1. Not modelled: the authors' second backward pass for the norm, their loss
+scaling, and sums of gradients beside the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workload.op import Part
+from workload.rules.elementwise import elementwise
+from workload.rules.rule import Update, UpdateRule
+
+if TYPE_CHECKING:
+    from workload.lowering.builder import Builder
+    from workload.lowering.parameter import Parameter
+    from workload.plan import Plan
+
+KIND = "lomo"
+
+
+def emit(b: Builder, owner: Part, parameters: Sequence[Parameter], grads: Sequence[str]) -> None:
+    """Emit w -= lr (g + decay w) for what is updated at the end."""
+    elementwise(b, KIND, owner, parameters, grads, ())
+
+
+def emit_in_backward(
+    b: Builder, label: str, parameter: str, grad: str, purpose: str, *, first: bool
+) -> None:
+    """Emit the sum of a weight's gradient over the copies of the weight, and its update; a table
+    that serves twice decays with its `first` gradient of the step."""
+    copies = b.sharding.copies
+    b.all_reduce(f"{label}.grad.reduce", grad, *copies)
+    p = b.parameters[parameter]
+    b.op(
+        f"{label}.grad.update",
+        KIND,
+        [grad, parameter],
+        [parameter],
+        purpose=purpose,
+        parameters=(parameter,),
+        decays=(p.decays and first,),
+        copied=(False,),
+    )
+
+
+def refusal(plan: Plan) -> str:
+    """What a plan has that wants gradients or states which LOMO does not keep."""
+    if plan.micro_batches > 1:
+        return (
+            f"updates weights in the backward pass of a single micro-batch, not of "
+            f"{plan.micro_batches}: it keeps no gradients to add to; give micro_batch="
+            f"{plan.micro_batches * plan.micro_batch}"
+        )
+    if plan.pipe > 1:
+        return f"runs with pipe=1, not pipe={plan.pipe}: stages would wait for one micro-batch"
+    if plan.zero in (1, 2) and plan.data > 1:
+        return f"keeps no states and gradients for zero={plan.zero} to shard; use zero=0 or 3"
+    if plan.gradients == "bf16":
+        return "keeps no sums of gradients, so gradients=bf16 has no effect; leave it out"
+    if plan.offload == "optimizer":
+        return "keeps no states, so offload=optimizer has nothing to move; leave it out"
+    return ""
+
+
+RULE = UpdateRule(
+    name="lomo",
+    words="SGD in the backward pass, without sums of gradients",
+    source="Lv et al., Full Parameter Fine-tuning with Limited Resources (2306.09782)",
+    matrices=Update((), emit),
+    others=Update((), emit),
+    refusal=refusal,
+    in_backward=True,
+)

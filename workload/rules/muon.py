@@ -1,0 +1,159 @@
+"""Muon: the momentum of a matrix, made orthogonal by Newton-Schulz iterations, is its update.
+
+The weights of the layers' linears are such matrices; queries, keys and values, and gate and up, are
+one each. Tables, positions, norms and biases are AdamW's. An iteration is
+X <- a X + (b A + c A^2) X with A = X X^T, X having fewer rows than columns; it wants the whole
+matrix, so the parts of the momentum are gathered over all axes that split a weight, every rank that
+has a part does the same iterations, and takes its part of the result. Updates are scaled so that
+their mean square is that of AdamW's, and learning rate and decay are AdamW's as well.
+
+Letters: X is s x l with s <= l; a step of five iterations is 5 (4 s^2 l + 2 s^3) FLOPs.
+Source: Jordan et al., github.com/KellerJordan/Muon (iteration, coefficients, momentum, separate
+queries, keys and values); Liu et al., Muon is Scalable for LLM Training (2502.16982), sections 2.2
+(scale of updates) and 2.3 (gathered matrices, in the compute precision).
+Not modelled: iterations shared out over ranks instead of repeated, gathers beside compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from workload.op import Part
+from workload.rules import adamw
+from workload.rules.elementwise import at_hand, elementwise
+from workload.rules.rule import Update, UpdateRule
+
+if TYPE_CHECKING:
+    from workload.lowering.builder import Builder
+    from workload.lowering.parameter import Parameter
+
+MOMENTUM = 0.95  # Nesterov's
+ITERATIONS = 5
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+EPS = 1e-7  # the least norm by which a matrix is divided
+RMS = 0.2  # of AdamW's updates; an orthogonal n x m matrix has 1 / sqrt(max(n, m))
+
+
+def emit(b: Builder, owner: Part, parameters: Sequence[Parameter], grads: Sequence[str]) -> None:
+    """Emit the update of a layer's matrices."""
+    momenta = [at_hand(b, f"{p.name}.momentum") for p in parameters]
+    parts, cast = list(grads), list[str]()
+    if b.dtype != b.wide:
+        parts = cast = [
+            b.of_parameter(p, f"{p.name}.direction", b.buffers[m].shape, b.dtype, "workspace")
+            for p, m in zip(parameters, momenta, strict=True)
+        ]
+    reads, writes = [*grads, *momenta], [*grads, *momenta, *cast]
+    b.op("muon.momentum", "muon_momentum", reads, writes, part=owner, momentum=MOMENTUM)
+    sources = _gathered(b, owner, parameters, parts)
+    tiles = []
+    for number, (parameter, source) in enumerate(zip(parameters, sources, strict=True)):
+        tiles.append(_orthogonal(b, parameter, f"muon.{number}", source))
+    flat = b.states[parameters[0].name].flat
+    moved = sum(map(b.nbytes, parts)) + sum(2 * b.nbytes(at_hand(b, p.trained)) for p in parameters)
+    elementwise(b, "muon", owner, parameters, tiles, (), nbytes=moved, flat=flat)
+
+
+UPDATE = Update(("momentum",), emit)
+RULE = UpdateRule(
+    name="muon",
+    words="orthogonal momentum of matrices, AdamW of everything else",
+    source="github.com/KellerJordan/Muon; Liu et al., Muon is Scalable (2502.16982)",
+    matrices=UPDATE,
+    others=adamw.UPDATE,
+)
+
+
+def _gathered(
+    b: Builder, owner: Part, parameters: Sequence[Parameter], parts: Sequence[str]
+) -> list[str]:
+    """Emit the gathers of all tiles of some matrices from this rank's parts of them; returns what
+    has them all, the tiles along the width of the stream first, then along heads."""
+    axes, found = b.sharding.optimizer, list(parts)
+    flat = [axes] if axes[0] in b.shards_of("weights") else [axes[:1], axes[1:]]
+    for over in (*flat, b.shards_of("heads"), b.shards_of("width")):
+        count = b.grid.size(*over)
+        if count == 1:
+            continue
+        label = f"muon.gather.{'+'.join(over)}"
+        whole = [
+            b.of_parameter(
+                p, f"{p.name}.{label}", (count * b.buffers[name].elements,), b.dtype, "workspace"
+            )
+            for p, name in zip(parameters, found, strict=True)
+        ]
+        b.collective(label, "all_gather", found, whole, *over, part=owner)
+        found = whole
+    return found
+
+
+def _orthogonal(b: Builder, parameter: Parameter, label: str, source: str) -> str:
+    """Emit the iterations on one weight's matrices, given all its tiles; returns this rank's tile
+    of the update, as it is before its ranks share it."""
+    layout = b.layouts[parameter.name]
+    rows, bands = layout.shape[0], layout.bands or layout.shape[1:]
+    turned = tuple(rows > columns for columns in bands)
+    shapes = [
+        (columns, rows) if t else (rows, columns) for columns, t in zip(bands, turned, strict=True)
+    ]
+    how: dict[str, Any] = {"part": parameter.owner, "turned": turned, "split": layout.split}
+
+    def workspace(name: str, shape: tuple[int, ...]) -> str:
+        whole = f"{parameter.name}.{name}"
+        return b.of_parameter(parameter, whole, shape, b.dtype, "workspace")
+
+    matrices = [workspace(f"x{band}.0", shape) for band, shape in enumerate(shapes)]
+    b.op(f"{label}.tiles", "merge_tiles", [source], matrices, **how)
+    for band, (short, long) in enumerate(shapes):
+        pair = matrices[band], workspace(f"x{band}.1", (short, long))
+        gram, powers = (workspace(f"{name}{band}", (short, short)) for name in ("gram", "powers"))
+        for step in range(ITERATIONS):
+            x, y = pair[step % 2], pair[1 - step % 2]
+            own = f"{label}.{band}.{step}"
+            _product(b, parameter, f"{own}.gram", "NT", (x, x), gram, (short, short, long))
+            squared = (gram, gram, gram)
+            _product(b, parameter, f"{own}.powers", "NN", squared, powers, (short,) * 3)
+            _product(b, parameter, f"{own}.x", "NN", (powers, x, x), y, (short, long, short))
+        matrices[band] = pair[ITERATIONS % 2]
+    tile = workspace("update", b.whole_tile(*_tile(b, layout.shape, layout.split)))
+    b.op(f"{label}.update", "take_tile", matrices, [tile], **how)
+    return tile
+
+
+def _tile(
+    b: Builder, shape: tuple[int, ...], split: tuple[tuple[str, ...], ...]
+) -> tuple[int, int]:
+    rows, columns = (n // b.grid.size(*axes) for n, axes in zip(shape, split, strict=True))
+    return rows, columns
+
+
+def _product(
+    b: Builder,
+    parameter: Parameter,
+    label: str,
+    form: str,
+    reads: tuple[str, ...],
+    write: str,
+    shape: tuple[int, int, int],
+) -> None:
+    """Emit a product of the first two operands, or with a third one, C, of u C + v A B: of an
+    iteration's two such sums the first has A = X X^T as all operands and gives b A + c A^2."""
+    m, n, k = shape
+    a, *sums = COEFFICIENTS
+    weights = tuple(sums) if reads[0] == reads[-1] else (a, 1.0)
+    more: dict[str, Any] = {"weights": weights} if len(reads) == 3 else {}
+    b.op(
+        label,
+        "matmul",
+        reads,
+        [write],
+        flops=2 * m * n * k,
+        replicas=b.grid.ranks // b.grid.pipe,
+        part=parameter.owner,
+        form=form,
+        m=m,
+        n=n,
+        k=k,
+        **more,
+    )

@@ -1,0 +1,57 @@
+"""What an update rule is: states of parameters, ops that update them, and what it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workload.op import Part
+
+if TYPE_CHECKING:  # the builder and the plan read the table of rules
+    from workload.lowering.builder import Builder
+    from workload.lowering.parameter import Parameter
+    from workload.plan import Plan
+
+    Emit = Callable[[Builder, Part, Sequence[Parameter], Sequence[str]], None]
+
+
+def _nothing(_: Plan) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """How some parameters of an owner are updated.
+
+    `states` are what is kept of each from step to step, each as large as a rank's part of the
+    parameter and of the wide precision. `emit` writes the ops of the update: it is given the owner,
+    its parameters and the names of their clipped gradients.
+    """
+
+    states: tuple[str, ...]
+    emit: Emit
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRule:
+    """A rule of the table.
+
+    `matrices` is how the weights of the layers' linears are updated, `others` how everything else
+    is: tables, positions, norms and biases. `refusal` says of a plan in one sentence why the rule
+    cannot run it, or nothing. A rule that works `in_backward` updates weights and tables as soon as
+    their gradients are there, has neither gradients nor master copies of them, and does not clip.
+    """
+
+    name: str
+    words: str
+    source: str
+    matrices: Update
+    others: Update
+    refusal: Callable[[Plan], str] = _nothing
+    in_backward: bool = False
+
+    @property
+    def has_states(self) -> bool:
+        """Whether anything beside the parameters is kept from step to step."""
+        return bool(self.matrices.states or self.others.states)
