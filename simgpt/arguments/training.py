@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from simgpt import options
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from executor.launching.task_specs import AdamW
     from executor.training.held_out import HeldOut
     from executor.training.learning_rate import Schedule
+    from workload.plan import Plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DATA = (
@@ -107,6 +109,20 @@ def adamw_of(how: dict[str, Any]) -> AdamW:
 
     names = ("lr", "beta1", "beta2", "eps", "weight_decay")
     return AdamW(**{name: how[name] for name in names}, clip=how["clip"] or math.inf)
+
+
+def check_update(plan: Plan) -> None:
+    """Refuse an option of the update that its rule has no use for."""
+    from workload.rules import adamw
+    from workload.rules.table import rule_of
+
+    rule, source = rule_of(plan.optimizer), click.get_current_context().get_parameter_source
+    unused = ["clip"] if rule.in_backward else []
+    if adamw.UPDATE not in (rule.matrices, rule.others):
+        unused += ["beta1", "beta2", "eps"]
+    for name in unused:
+        if source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} has no effect with optimizer={rule.name}")
 
 
 def schedule_of(how: dict[str, Any]) -> Schedule:

@@ -138,6 +138,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
     if info is None:
         check_ranks(plan.grid.ranks)
     check(gpt, plan)
+    training.check_update(plan)
     check_weights(gpt, how["from_weights"], how["export_weights"], info)
     device = how["device"]
     if info is None:
