@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workload.lowering.builder import Builder, Parameter
+from workload.lowering.layers import goldfish
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.update import update
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, LOSS_REDUCE, NORM_REDUCE, STEP, Part
@@ -16,9 +17,10 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
     """
     b.block, tokens = STEP, b.shards_of("tokens")
     _sum_gradients(b)
+    total = goldfish.total(b)
     if b.stage < b.grid.pipe - 1:
-        b.op("loss.zero", "zero", [], ["loss"])
-    b.all_reduce("loss.reduce", "loss", *tokens, *b.shards_of("layers"), purpose=LOSS_REDUCE)
+        b.op("loss.zero", "zero", [], [total])
+    b.all_reduce("loss.reduce", total, *tokens, *b.shards_of("layers"), purpose=LOSS_REDUCE)
     _clip(b)
     update(b)
     if launches_of_slice and b.grid.data > 1:
@@ -87,4 +89,4 @@ def _clip(b: Builder) -> None:
     whole = *b.shards_of("weights"), *b.sharding.over
     b.all_reduce("norm.reduce", norm, *whole, *b.shards_of("layers"), purpose=NORM_REDUCE)
     scale = b.tensor("clip.scale", (1,), b.wide, role="workspace")
-    b.op("clip", "clip_scale", [norm], [scale])
+    b.op("clip", "clip_scale", [norm, *goldfish.of_kept(b, norm)], [scale])
