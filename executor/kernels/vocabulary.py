@@ -123,8 +123,8 @@ def loss_mean(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 
 
 def loss_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """(softmax - one-hot) / tokens, from the exponentials and their sum; zeros in the rows of tokens
-    that the loss leaves out."""
+    """(softmax - one-hot) / tokens, from the exponentials and their sum; zeros in the rows of
+    tokens that the loss leaves out."""
     exponentials, sums, targets, *masks = reads
     grad, tokens = writes[0], op.attributes["tokens"]
     for part in wide_rows(grad, at, copies=2):

@@ -1,4 +1,4 @@
-"""Goldfish loss in a program: a mask of tokens that the loss leaves out, and the mean over the rest.
+"""Goldfish loss in a program: a mask of tokens that the loss leaves out, the mean over the rest.
 
 How many tokens are kept is known once all ranks' micro-batches are through, so the loss and its
 gradients are sums over the kept tokens, divided by the count of all tokens; at the step's end the
@@ -9,6 +9,8 @@ Source: Hans et al. (2406.10209), section 3; the division at the end is Megatron
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from workload.lowering.builder import Builder
 from workload.op import Buffer
@@ -34,7 +36,7 @@ def mask(b: Builder, targets: str) -> list[str]:
     if not gpt.goldfish_k:
         return []
     name = b.tensor("loss.kept", (b.rows,), "uint8", role="workspace")
-    about = {"k": gpt.goldfish_k, "h": gpt.goldfish_h, "sequence": gpt.sequence}
+    about: dict[str, Any] = {"k": gpt.goldfish_k, "h": gpt.goldfish_h, "sequence": gpt.sequence}
     b.op("loss.goldfish", "goldfish", [targets], [name], **about)
     return [name]
 
