@@ -18,7 +18,7 @@ from workload.plan_text import parse_plan
 COMMANDS = (
     *("predict", "run", "calibrate", "validate", "validate host", "validate seeds"),
     *("validate network", "validate groups", "validate published", "validate kernels"),
-    *("bench-network", "search", "sweep", "compare", "sbatch", "serve"),
+    *("bench-network", "search", "sweep", "compare", "sbatch", "serve", "memorise"),
 )
 BENCH = (
     *("bench-network", "-m", "dgx-h100", "--collective", "all_reduce"),

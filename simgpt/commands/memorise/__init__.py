@@ -86,7 +86,7 @@ def command(models: tuple[str, ...], as_json: bool, output: Path | None, **how: 
 
     Tokens are bytes. A document is as long as the models' sequence and one token; each is generated
     greedily from its first tokens. Without MODEL there are three, of 0.5, 2 and 10 million
-    parameters.
+    parameters; without --goldfish-k that is 4.
     """
     from executor.launching.launch import check_ranks, require_torch
 

@@ -77,12 +77,12 @@ def describe(record: Record) -> str:
         for run in record["runs"]
     ]
     several, passes = tables.several(record["documents"], "document"), record["passes"]
-    times = ", ".join(str(passes * int(count)) for count in counts)
+    *times, last = (str(passes * int(count)) for count in counts)
     about = (
-        f"{several} each stand 0, 1, 4 and 6 times in the stream, which is trained on "
-        f"{tables.several(passes, 'time')}: they were seen {times} times. A document counts if its "
-        f"last {record['last_tokens']} tokens are generated exactly, greedily, from those before "
-        "them; the loss is the mean of the last pass."
+        f"Each column is of {several}. The stream was trained on {tables.several(passes, 'time')}, "
+        f"so they were seen {', '.join(times)} and {last} times. A document counts if its last "
+        f"{record['last_tokens']} tokens are generated exactly, greedily, from those before them; "
+        "the loss is the mean of the last pass, over the tokens that it keeps."
     )
     took = f"took {tables.seconds(record['seconds'])} at a load of {record['load']:.1f}"
     head = "documents generated exactly, by how often they stand in the stream"
