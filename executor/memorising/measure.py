@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +24,8 @@ from executor.memorising.spec import LAST, REPETITIONS, Memorisation
 from executor.train import Trainer, TrainingRun, TrainingStep
 from executor.weights import join
 from workload.lowering import lower
+
+WARM_UP_STEPS = 20
 
 
 def measure(task: Memorisation, info: RankInfo, report: Report) -> dict[str, Any]:
@@ -65,7 +69,8 @@ def _train(trainer: Trainer, task: Memorisation, buckets: Buckets, report: Repor
     def each(step: TrainingStep) -> None:
         report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
 
-    run = trainer.run(stream(buckets, task.passes, task.batch, task.seed), each)
+    batches = stream(buckets, task.passes, task.batch, task.seed)
+    run = trainer.run(warmed_up(trainer, batches, task.lr), each)
     last = run.steps[-1]
     if not math.isfinite(last.loss):
         raise DivergedError(
@@ -73,6 +78,17 @@ def _train(trainer: Trainer, task: Memorisation, buckets: Buckets, report: Repor
             f"{task.gpt.name} stopped there; try a smaller --lr than {task.lr:g}"
         )
     return run
+
+
+def warmed_up(
+    trainer: Trainer, batches: Iterator[torch.Tensor], lr: float
+) -> Iterator[torch.Tensor]:
+    """The batches, each of the first with a learning rate that has risen evenly to its place:
+    without that a wider model starts worse than a narrow one."""
+    for number, batch in enumerate(batches, start=1):
+        adamw = replace(trainer.place.adamw, lr=lr * min(1.0, number / WARM_UP_STEPS))
+        trainer.place = replace(trainer.place, adamw=adamw)
+        yield batch
 
 
 def trained_weights(trainer: Trainer) -> dict[str, torch.Tensor]:

@@ -10,10 +10,10 @@ from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan import Plan
 
-# Documents that training does not see, and those that stand in each pass so many times. Source:
-# the buckets of AxoNN's study (Singh et al., SC24).
+# Controls that training does not see, and documents that stand in each pass so many times, as in
+# the study of AxoNN's authors (Singh et al., SC24).
 REPETITIONS = (0, 1, 4, 6)
-LAST = 50  # tokens at a document's end that are to be generated; source: the same
+LAST = 50  # tokens at a document's end that are to be generated; as there
 KIND = {"norm": "layernorm", "activation": "gelu", "positions": "learned", "embedding_norm": False}
 
 

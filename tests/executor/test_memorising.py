@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from executor.launching.launch import launch
 from executor.launching.task_specs import AdamW
 from executor.memorising.documents import buckets_of, stream
 from executor.memorising.generate import Decoder, greedy, leading
-from executor.memorising.measure import trained_weights
+from executor.memorising.measure import trained_weights, warmed_up
 from executor.memorising.spec import LAST, Memorisation
 from executor.train import Trainer
 from executor.weights import initial_value
@@ -56,6 +58,18 @@ def test_a_pass_has_each_document_as_often_as_its_bucket_says_and_no_control() -
 def test_tokens_count_up_to_the_first_that_is_wrong() -> None:
     generated = torch.tensor([[1, 2, 3], [1, 9, 3], [9, 2, 3]])
     assert leading(generated, torch.tensor([[1, 2, 3]])) == [3, 1, 0]
+
+
+@dataclass(frozen=True)
+class Place:
+    adamw: AdamW
+
+
+def test_the_learning_rate_rises_evenly_over_the_first_twenty_steps() -> None:
+    trainer = cast(Trainer, SimpleNamespace(place=Place(AdamW())))
+    batches = iter([torch.zeros(1)] * 22)
+    rates = [trainer.place.adamw.lr for _ in warmed_up(trainer, batches, 2.0)]
+    assert rates == pytest.approx([*(0.1 * n for n in range(1, 21)), 2.0, 2.0])
 
 
 def test_what_cannot_be_generated_or_split_is_refused() -> None:

@@ -67,7 +67,7 @@ def test_the_figure_has_a_line_for_each_model_under_each_loss(tmp_path: Path) ->
     ("words", "why", "status"),
     [
         (["tiny-llama-1m"], "generation knows GPT-2's alone, norm=layernorm", 2),
-        (["--batch", "7"], "batch=7 does not divide the 880 documents of the stream", 3),
+        (["--batch", "7"], "batch=7 does not divide the 704 documents of the stream", 3),
         (["--ranks", "3", "--batch", "4"], "z*data=3", 3),
         (["--goldfish-h", "128"], "goldfish_h=128 must be below sequence=128", 2),
         (["--goldfish-k", "1"], "--goldfish-k", 2),

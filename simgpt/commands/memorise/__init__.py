@@ -38,7 +38,7 @@ GOLDFISH_K = 4  # as Hans et al. (2406.10209) have it in their released configur
 @click.option(
     "--passes",
     type=click.IntRange(1, 10_000),
-    default=10,
+    default=8,
     show_default=True,
     help="Times that the whole stream is trained on.",
 )
@@ -50,7 +50,11 @@ GOLDFISH_K = 4  # as Hans et al. (2406.10209) have it in their released configur
     help="Documents per step.",
 )
 @click.option(
-    "--lr", type=options.Number(min=0), default=1e-3, show_default=True, help="Learning rate."
+    "--lr",
+    type=options.Number(min=0),
+    default=1e-3,
+    show_default=True,
+    help="Learning rate, after 20 steps of warm-up.",
 )
 @goldfish_options
 @click.option("--data", type=click.Path(), help="A text file; default: Python's manual.")
