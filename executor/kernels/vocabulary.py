@@ -118,7 +118,7 @@ def loss_mean(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         own = sums[0, part].log() - sums[1, part]
         if len(total) > 1:
             own = own.mul_(reads[1][part])
-            total[1].add_(reads[1][part].sum() / tokens)
+            total[1].add_(reads[1][part].sum(dtype=total.dtype) / tokens)
         total[0].add_(own.sum() / tokens)
 
 

@@ -70,6 +70,7 @@ def test_without_the_dropped_tokens_every_split_trains_as_the_plain_model_does()
         replace(plan_of((1, 1, 1, 4), True, "none", 4), zero=3),
         staged(4, pipe=2, data=2),
         staged(4, pipe=2, x=2, schedule="zb-h1"),
+        replace(staged(1, data=4), batch=12, micro_batch=3),  # 192 tokens, no power of two
     ]
     check(4, GOLDFISH, plans)
 
