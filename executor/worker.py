@@ -1,10 +1,10 @@
 """One rank of a job that `launch` started: `python -m executor.worker TASK RANK RANKS FOLDER`.
 
-TASK is `train`, `calibrate` or `measure`; its description is one line on stdin, which stays open as
-long as the parent lives. FOLDER is private to the ranks and their parent. A rank answers on stdout
-with one JSON object per line: each shows that it gets on, the last one of rank 0 has the key
-`result`, and that of a rank that fails the keys `failed` (why), `status` and `lost` (whether it is
-a consequence of another rank's end).
+TASK is `train`, `calibrate`, `measure` or `memorise`; its description is one line on stdin, which
+stays open as long as the parent lives. FOLDER is private to the ranks and their parent. A rank
+answers on stdout with one JSON object per line: each shows that it gets on, the last one of rank 0
+has the key `result`, and that of a rank that fails the keys `failed` (why), `status` and `lost`
+(whether it is a consequence of another rank's end).
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ def _perform(task: str, description: str, info: RankInfo, say: Report) -> dict[s
         from executor.calibrating.measure_ops import measure as measure_ops
 
         return measure_ops(Measurement.from_json(description), info, say)
+    if task == "memorise":
+        from executor.memorising.measure import measure as measure_memorisation
+        from executor.memorising.spec import Memorisation
+
+        return measure_memorisation(Memorisation.from_json(description), info, say)
     from executor.job import perform
 
     return perform(Job.from_json(description), info, say)

@@ -27,6 +27,10 @@ COMMANDS = {
         "simgpt.commands.run",
         "Train for real under the same plan, predicted beside measured.",
     ),
+    "memorise": (
+        "simgpt.commands.memorise",
+        "Train on documents that come again, and count those generated word for word.",
+    ),
     "sbatch": (
         "simgpt.commands.jobs.sbatch",
         "Write a job script for Slurm that runs a plan at a computing centre.",
@@ -60,7 +64,7 @@ SECTIONS = {
     "Commands to ask": (
         *("predict", "search", "why", "plan-run", "sweep", "report", "serve", "import", "export"),
     ),
-    "Commands to measure": ("run", "calibrate", "compare", "validate", "sbatch"),
+    "Commands to measure": ("run", "calibrate", "compare", "validate", "memorise", "sbatch"),
     "Commands to look up": ("models", "machines", "stacks", "bench-network", "completion"),
 }
 

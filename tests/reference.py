@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.reference_dropout import Dropout
+from tests.reference_goldfish import IGNORED, without_dropped
 from tests.reference_llama import RMSNorm, alibi, rotated, swiglu
 
 Weights = Mapping[str, Tensor]
@@ -31,6 +32,8 @@ class Family:
     rope_base: float | None = None
     alibi: bool = False
     dropout: float = 0.0
+    goldfish_k: int = 0
+    goldfish_h: int = 13
 
 
 GPT2 = Family()
@@ -137,6 +140,7 @@ class ReferenceGPT(nn.Module):
     ) -> None:
         super().__init__()
         vocab, hidden = weights["embed.w"].shape
+        self.family = family
         self.layers = sum(name.endswith(".qkv.w") for name in weights)
         self.embed = Table(vocab, hidden)
         self.drop = Dropout(family.dropout, "embed")
@@ -166,8 +170,12 @@ class ReferenceGPT(nn.Module):
         return self.norm(x) @ self.head.w.T
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy over all tokens of the batch."""
-        return F.cross_entropy(self(tokens).flatten(0, 1), targets.flatten())
+        """Mean cross-entropy over all tokens of the batch, or over those that Goldfish keeps."""
+        family = self.family
+        if family.goldfish_k:
+            targets = without_dropped(targets, family.goldfish_k, family.goldfish_h)
+        logits = self(tokens).flatten(0, 1)
+        return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED)
 
     def copy_of_weights(self) -> dict[str, Tensor]:
         """The weights as they are now; a tied classifier appears as `embed.w` alone."""

@@ -30,7 +30,10 @@ PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(
     r"<!-- (output|excerpt|slow|measured): (simgpt .*?) -->\n(?:```text\n.*?```\n)?", re.DOTALL
 )
-WRITES = {"--roofline"}  # options whose files go into a folder that the test throws away
+WRITES = {
+    "--roofline",
+    "--figure",
+}  # options whose files go into a folder that the test throws away
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 

@@ -29,6 +29,8 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "kv_heads": 10_000,
     "head_width": 10_000,
     "rope_base": 1_000_000_000_000,
+    "goldfish_k": 1_000_000,
+    "goldfish_h": 10_000,
 }
 MODEL_FILE = UserFile("model", ModelError)
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
@@ -45,6 +47,8 @@ class GPT:
     MLP is down(silu(gate) * up), gate and up each `ffn` wide. `embedding_norm` puts a norm between
     the embedding and the first layer. `dropout` is the share of elements that training drops of the
     embedding, of the attention's probabilities and of what is added to the residual stream.
+    With `goldfish_k` the loss leaves out one token in so many (Goldfish loss; 0: none), chosen by a
+    hash of the `goldfish_h` tokens before it.
     """
 
     name: str
@@ -64,6 +68,8 @@ class GPT:
     biases: bool = True
     embedding_norm: bool = False
     dropout: float = 0.0
+    goldfish_k: int = 0
+    goldfish_h: int = 13
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
@@ -87,6 +93,19 @@ class GPT:
             raise self._wrong(f"rope_base={self.rope_base} must be at most {MOST['rope_base']:,}")
         if not 0 <= self.dropout < 1:
             raise self._wrong(f"dropout={self.dropout} must be at least 0 and below 1")
+        if self.goldfish_k:
+            self._check_goldfish()
+
+    def _check_goldfish(self) -> None:
+        for key, least in (("goldfish_k", 2), ("goldfish_h", 1)):
+            if not least <= getattr(self, key) <= MOST[key]:
+                between = f"between {least} and {MOST[key]:,}"
+                raise self._wrong(f"{key}={getattr(self, key)} must be {between}")
+        if self.sequence <= self.goldfish_h:
+            raise self._wrong(
+                f"goldfish_h={self.goldfish_h} must be below sequence={self.sequence}: no token "
+                "has so many before it"
+            )
 
     def _wrong(self, what: str) -> ModelError:
         return ModelError(f"{self.name}: {what}")

@@ -15,14 +15,12 @@ from math import ceil, prod
 
 import torch
 
+from executor.kernels.hashing import BITS, STRIDE, signed, upper_bits
 from executor.kernels.slices import row_slices
 from executor.rank_context import RankContext
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
-STRIDE = 0x9E3779B97F4A7C15
-FACTORS = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
-BITS = 53
 HASHED_BYTES = 32  # what hashing takes an element: 8 bytes a few times over
 
 
@@ -122,16 +120,4 @@ def _scores_block(op: Op, shape: tuple[int, ...], at: RankContext) -> Block:
 
 
 def _hashed(places: torch.Tensor, salt: int) -> torch.Tensor:
-    mixed = places.mul_(_signed(STRIDE)).add_(_signed(salt))
-    for factor in FACTORS:
-        mixed.bitwise_xor_(_shifted(mixed, 33)).mul_(_signed(factor))
-    return _shifted(mixed.bitwise_xor_(_shifted(mixed, 33)), 64 - BITS)
-
-
-def _shifted(values: torch.Tensor, by: int) -> torch.Tensor:
-    """A logical shift to the right: torch's keeps the sign."""
-    return (values >> by).bitwise_and_((1 << (64 - by)) - 1)
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
+    return upper_bits(places.mul_(signed(STRIDE)).add_(signed(salt)))

@@ -23,11 +23,17 @@ def square_sum(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None
 
 
 def clip_scale(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """What every gradient is multiplied by: at most 1, less where the norm exceeds the clip."""
+    """What every gradient is multiplied by: at most 1, less where the norm exceeds the clip.
+
+    A gradient of the sum over kept tokens, divided by all tokens, is divided by the share that was
+    kept besides, which is then the second entry of the second operand; the norm is already.
+    """
     norm = torch.sqrt(reads[0], out=writes[0])
     if at.grad_norm is not None:
         at.grad_norm.copy_(norm)
     norm.add_(1e-6).reciprocal_().mul_(at.adamw.clip).clamp_(max=1.0)
+    for total in reads[1:]:
+        norm.div_(total[1])
 
 
 def scale(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:

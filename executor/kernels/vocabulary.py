@@ -109,24 +109,33 @@ def loss_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 
 
 def loss_mean(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """Add this micro-batch's share of the mean cross-entropy over the step's tokens."""
-    sums = reads[0]
+    """Add this micro-batch's share of the mean cross-entropy over the step's tokens; of a loss that
+    leaves tokens out its sum over the kept ones and their number, both divided by all tokens."""
+    sums, total, tokens = reads[0], writes[0], op.attributes["tokens"]
     if op.attributes["first"]:
-        writes[0].zero_()
+        total.zero_()
     for part in row_slices(sums.shape[1], TOKEN_BYTES, at):
-        own = (sums[0, part].log() - sums[1, part]).sum()
-        writes[0].add_(own / op.attributes["tokens"])
+        own = sums[0, part].log() - sums[1, part]
+        if len(total) > 1:
+            own = own.mul_(reads[1][part])
+            total[1].add_(reads[1][part].sum(dtype=total.dtype) / tokens)
+        total[0].add_(own.sum() / tokens)
 
 
 def loss_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """(softmax - one-hot) / tokens, from the exponentials and their sum."""
-    exponentials, sums, targets = reads
+    """(softmax - one-hot) / tokens, from the exponentials and their sum; zeros in the rows of
+    tokens that the loss leaves out."""
+    exponentials, sums, targets, *masks = reads
     grad, tokens = writes[0], op.attributes["tokens"]
     for part in wide_rows(grad, at, copies=2):
         factors = (1 / (sums[0, part] * tokens))[:, None]
+        for mask in masks:
+            factors.mul_(mask[part, None])
         torch.mul(exponentials[part], factors, out=grad[part])
         local, elsewhere = _local(targets[part], grad.shape[1], at)
         hit = elsewhere.to(grad.dtype).sub_(1).div_(tokens)
+        for mask in masks:
+            hit.mul_(mask[part])
         grad[part].scatter_add_(1, local[:, None], hit[:, None])
 
 

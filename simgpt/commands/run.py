@@ -14,6 +14,7 @@ import click
 from simgpt import options, tables
 from simgpt.advice import what_fits
 from simgpt.arguments import training
+from simgpt.arguments.goldfish import goldfish_options, with_goldfish
 from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
 from simgpt.running.calibrated import machine_for
@@ -58,6 +59,7 @@ STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at
     help="Chooses the initial weights and the batches.",
 )
 @weights_options
+@goldfish_options
 @options.device_option
 @options.threads_option
 @options.timeout_option
@@ -131,6 +133,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
 
     ranks = ranks_of(how["ranks"], info)
     gpt = model_of(model, how["model_fields"], tells=info is None or not info.rank)
+    gpt = with_goldfish(gpt, how["goldfish_k"], how["goldfish_h"])
     if how["plan"] is None:
         plan = options.plan_of("data=rest", devices=ranks or 1, batch=how["batch"])
     else:

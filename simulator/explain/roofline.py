@@ -35,7 +35,7 @@ SORTS = {
     "activation functions": [f"{kind}{part}" for kind in ("gelu", "swiglu") for part in PARTS[:2]],
     "dropout": ["dropout", "dropout_grad"],
     "gradient accumulation": ["accumulate"],
-    "loss": ["loss_maximum", "loss_sums", "loss_mean", "loss_grad"],
+    "loss": ["loss_maximum", "loss_sums", "loss_mean", "loss_grad", "goldfish"],
     "embedding": ["embedding", "embedding_grad", "position", "position_grad"],
 }
 SORT_OF = {kind: sort for sort, kinds in SORTS.items() for kind in kinds}

@@ -55,6 +55,8 @@ def family(gpt: GPT) -> Family:
         rope_base=gpt.rope_base if gpt.positions == "rope" else None,
         alibi=gpt.positions == "alibi",
         dropout=gpt.dropout,
+        goldfish_k=gpt.goldfish_k,
+        goldfish_h=gpt.goldfish_h,
     )
 
 

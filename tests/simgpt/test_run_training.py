@@ -145,3 +145,15 @@ def test_without_an_extra_its_option_says_what_brings_it(
     said = simgpt(*WORDS, option, "there")
     assert said.status == 5
     assert f"{option} needs the package {package}; `pip install 'simgpt[{extra}]'`" in said.sentence
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [("sgd", ["--eps", "1e-3"]), ("lomo", ["--clip", "2"]), ("lomo", ["--beta1", "0.5"])],
+)
+def test_an_option_that_the_plans_rule_has_no_use_for_is_refused(
+    rule: str, words: list[str]
+) -> None:
+    said = simgpt(*WORDS, *words, "--plan", f"data=1,precision=fp32,optimizer={rule}")
+    assert said.status == 2
+    assert f"{words[0]} has no effect with optimizer={rule}" in said.err

@@ -55,6 +55,11 @@ def test_lomo_keeps_gradients_of_norms_biases_and_positions_alone() -> None:
     assert program.peak.total_bytes < program_of("z=2,data=2,optimizer=sgd").peak.total_bytes
 
 
+def test_lomo_is_refused_with_a_loss_whose_tokens_are_counted_at_the_end() -> None:
+    with pytest.raises(PlanCannotRunError, match="optimizer=lomo updates weights .* goldfish_k"):
+        program_of("data=2,optimizer=lomo", replace(GPT_OF_TWO, goldfish_k=4))
+
+
 def test_lomo_updates_a_weight_behind_the_last_op_that_reads_it() -> None:
     ops = program_of("data=2,optimizer=lomo").ops
     for weight in ("l0.qkv.w", "l1.down.w", "embed.w"):

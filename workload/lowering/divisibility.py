@@ -8,10 +8,11 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
+from workload.rules.table import rule_of
 
 
 def check(gpt: GPT, plan: Plan) -> None:
-    """Refuse a plan that does not divide the model, naming what would."""
+    """Refuse a plan that does not divide the model, naming what would, or cannot have its loss."""
     x, y = plan.x, plan.y
     chunk_layers(gpt, plan)
     groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
@@ -19,6 +20,11 @@ def check(gpt: GPT, plan: Plan) -> None:
     _divides("y", y, {"hidden": gpt.hidden})
     if plan.sequence_parallel:
         _divides("x", x, {"the rows of a micro-batch": plan.micro_batch * gpt.sequence})
+    if gpt.goldfish_k and rule_of(plan.optimizer).in_backward:
+        raise PlanCannotRunError(
+            f"optimizer={plan.optimizer} updates weights in the backward pass, before it is known "
+            "how many tokens Goldfish loss keeps; leave goldfish_k out or take another rule"
+        )
 
 
 def _divides(axis: str, size: int, widths: dict[str, int]) -> None:

@@ -9,7 +9,7 @@ from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.divisibility import check
-from workload.lowering.layers import layer, vocabulary
+from workload.lowering.layers import goldfish, layer, vocabulary
 from workload.lowering.messages import Messages
 from workload.op import Block, Buffer, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
@@ -93,5 +93,6 @@ def declare(b: Builder, chunks: Chunks) -> None:
     if chunks.has_head:
         vocabulary.declare_head(b)
     b.add(Buffer("loss", (1,), b.wide, "workspace", True, b.grid.ranks))
+    goldfish.declare(b)
     for index in chunks.layers:
         layer.declare(b, layer_part(index))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workload.lowering.builder import Builder
+from workload.lowering.layers import goldfish
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.parameter import Parameter
 from workload.lowering.update import update
@@ -28,9 +29,9 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
 def sum_loss(b: Builder) -> None:
     """Emit the sum of the loss over tokens and stages, of which the last alone has one."""
     if b.stage < b.grid.pipe - 1:
-        b.op("loss.zero", "zero", [], ["loss"])
+        b.op("loss.zero", "zero", [], [goldfish.total(b)])
     axes = *b.shards_of("tokens"), *b.shards_of("layers")
-    b.all_reduce("loss.reduce", "loss", *axes, purpose=LOSS_REDUCE)
+    b.all_reduce("loss.reduce", goldfish.total(b), *axes, purpose=LOSS_REDUCE)
 
 
 def _sum_gradients(b: Builder) -> None:
@@ -95,4 +96,4 @@ def _clip(b: Builder) -> None:
     whole = *b.shards_of("weights"), *b.sharding.over
     b.all_reduce("norm.reduce", norm, *whole, *b.shards_of("layers"), purpose=NORM_REDUCE)
     scale = b.tensor("clip.scale", (1,), b.wide, role="workspace")
-    b.op("clip", "clip_scale", [norm], [scale])
+    b.op("clip", "clip_scale", [norm, *goldfish.of_kept(b, norm)], [scale])

@@ -12,7 +12,7 @@ from typing import Any
 
 from workload.layout import Layout
 from workload.lowering.builder import Builder
-from workload.lowering.layers import dropout, norm
+from workload.lowering.layers import dropout, goldfish, norm
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.linear import add_gradient, gather, matmul, weight_gradient
 from workload.op import EMBED, HEAD, INPUT_GRAD, INPUT_GRAD_REDUCE, SOURCE_GATHER, Part
@@ -178,11 +178,12 @@ def _loss(b: Builder, logits: str) -> str:
     reads = [logits, top, targets]
     b.op("loss.exponentials", "loss_sums", reads, [sums, logits], **vocab)
     b.all_reduce("loss.exponentials.reduce", sums, *b.shards_of("vocabulary"))
-    tokens = b.plan.batch * b.gpt.sequence
-    total = ["loss"] if m else []
-    b.op("loss.mean", "loss_mean", [sums, *total], ["loss"], tokens=tokens, first=m == 0)
+    tokens, total = b.plan.batch * b.gpt.sequence, goldfish.total(b)
+    kept = goldfish.mask(b, targets)
+    reads = [sums, *kept, *([total] if m else [])]
+    b.op("loss.mean", "loss_mean", reads, [total], tokens=tokens, first=m == 0)
     grad = b.tensor("loss.grad", b.buffers[logits].shape)
-    reads = [logits, sums, targets]
+    reads = [logits, sums, targets, *kept]
     b.op("loss.grad", "loss_grad", reads, [grad], tokens=tokens, **vocab)
     return grad
 
