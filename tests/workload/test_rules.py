@@ -56,7 +56,7 @@ def test_lomo_keeps_gradients_of_norms_biases_and_positions_alone() -> None:
 
 
 def test_lomo_is_refused_with_a_loss_whose_tokens_are_counted_at_the_end() -> None:
-    with pytest.raises(PlanCannotRunError, match="optimizer=lomo updates weights .* goldfish_k"):
+    with pytest.raises(PlanCannotRunError, match=r"optimizer=lomo updates weights .* goldfish_k"):
         program_of("data=2,optimizer=lomo", replace(GPT_OF_TWO, goldfish_k=4))
 
 
