@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
+from executor.checkpoints.run_saver import saver_of
 from executor.data.batches import batch_of
 from executor.data.corpus import check_text, read_text
 from executor.errors import LaunchError, PeersLostError
@@ -58,18 +59,23 @@ def perform(
         groups = ProcessGroups(info.rank, job.timeout_s)
         adamw, seed = job.adamw, job.seed
         trainer = Trainer(program, groups, rank=info.rank, device=device, adamw=adamw, seed=seed)
-        trainer.start_afresh(job.seed)
-        batches = (
-            batch_of(text, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
-        )
+        saver = saver_of(job, trainer, info, report)
+        if not saver.done:
+            trainer.start_afresh(job.seed)
+        left = range(saver.done, job.steps)
+        batches = (batch_of(text, job.gpt, job.plan.batch, step, job.seed) for step in left)
 
         def each(step: TrainingStep) -> None:
             report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
+            saver.after(step)
 
         with stopped_by(ends_on, _agreed) as stop:
-            run = trainer.run(batches, each, recorded=job.steps, last_step=stop.last_step)
+            run = trainer.run(
+                batches, each, recorded=job.steps, last_step=stop.last_step, done=saver.done
+            )
+        kept = saver.finish(run.steps[-1])
         result = _gather(run, info, job.steps)
-        return {**result, "device": device.type} if result else {}
+        return {**result, **kept, "device": device.type} if result else {}
 
 
 def _check_memory(program: Program, info: RankInfo, device: torch.device) -> None:

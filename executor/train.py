@@ -125,8 +125,9 @@ class Trainer:
         *,
         recorded: int = 0,
         last_step: Callable[[int, float], int | None] | None = None,
+        done: int = 0,
     ) -> TrainingRun:
-        """Play one step per batch of (sequences, sequence + 1) tokens.
+        """Play one step per batch of (sequences, sequence + 1) tokens, after those that are `done`.
 
         The step of the number `recorded` is recorded op by op, of a list of batches the last one.
         A step whose loss is not finite is the last, and so is that which `last_step` names, which
@@ -134,13 +135,13 @@ class Trainer:
         """
         result = TrainingRun()
         if not recorded and isinstance(batches, Sequence):
-            recorded = len(batches)
-        for number, batch in enumerate(batches, start=1):
+            recorded = done + len(batches)
+        for number, batch in enumerate(batches, start=done + 1):
             place = replace(self.place, step=number)
             recorder = recorder_for(self.program, place) if number == recorded else NoRecorder()
             started, waited = time.perf_counter(), waited_s()
             self._feed(batch)
-            if number == 1:
+            if number == done + 1:
                 result.carried, result.peak_bytes = self._measured(place, recorder)
             else:
                 result.carried = self._play(place, recorder)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from executor.checkpoints.saving import Saving
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Matmul
 from workload.plan import Plan
@@ -45,6 +46,7 @@ class Job:
     timeout_s: float = 300.0
     device: str = "auto"
     adamw: AdamW = field(default_factory=AdamW)
+    saving: Saving | None = None
 
     def to_json(self) -> str:
         """The job as one JSON object."""
@@ -56,6 +58,7 @@ class Job:
         raw = json.loads(text)
         plan = parse_plan(raw["plan"])
         parts = {"gpt": GPT(**raw["gpt"]), "plan": plan, "adamw": AdamW(**raw["adamw"])}
+        parts["saving"] = Saving.from_dict(raw["saving"])
         forms = tuple((tuple(matmul), form) for matmul, form in raw["forms"])
         return Job(**{**raw, **parts, "forms": forms})
 

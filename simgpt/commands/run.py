@@ -15,6 +15,7 @@ from simgpt.advice import what_fits
 from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
 from simgpt.running.calibrated import machine_for
+from simgpt.running.checkpointing import checkpoint_options, saving_of
 from simgpt.running.host_load import warn_of_measured
 from simgpt.running.launched import join, ranks_of, said_by_rank_0
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
@@ -66,6 +67,7 @@ STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at
     help="Write the last step's measured and predicted timelines for ui.perfetto.dev.",
 )
 @options.answer_options
+@checkpoint_options
 def command(model: str, text: str | None, as_json: bool, output: Path | None, **how: Any) -> None:
     """Train for real with torch.distributed, a line per step with predicted beside measured.
 
@@ -132,6 +134,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         timeout_s=how["timeout_s"],
         device=device,
         adamw=AdamW(lr=how["lr"]),
+        saving=saving_of(how),
     )
 
 
@@ -163,6 +166,9 @@ def _reporter(
     digits = len(str(job.steps))
 
     def report(step: dict[str, Any]) -> None:
+        if "note" in step:
+            options.note(step["note"])
+            return
         number = f"step {step['step']:>{digits}}/{job.steps}"
         measured = f"measured {tables.seconds(step['seconds']):>7}"
         line = f"{number}   loss {step['loss']:.4f}   {measured}{beside}"
