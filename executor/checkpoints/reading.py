@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.checkpoints.errors import CheckpointError, DamagedCheckpointError
+from executor.checkpoints.errors import DamagedCheckpointError
 from executor.checkpoints.folder import (
     DAMAGED,
     manifest_of,
@@ -99,20 +99,6 @@ def saved_tensors(found: Found) -> dict[str, Saved]:
 
     tensors = found.manifest["tensors"].items()
     return {name: saved(name, _layout(raw["layout"]), raw["ranks"]) for name, raw in tensors}
-
-
-def check_belongs(manifest: dict[str, Any], about: dict[str, Any], path: Path) -> None:
-    """Refuse a checkpoint of another model, or of other batches, than the run's."""
-    for key, word in (("model", "model"), ("batch", "--batch"), ("seed", "--seed")):
-        if manifest[key] != about[key]:
-            was, is_now = (_short(each[key]) for each in (manifest, about))
-            raise CheckpointError(
-                f"{path_shown(path)} was written with {word} {was}, and this run has {is_now}"
-            )
-
-
-def _short(value: Any) -> str:
-    return str(value["name"]) if isinstance(value, dict) else str(value)
 
 
 def _layout(raw: dict[str, Any]) -> Layout:

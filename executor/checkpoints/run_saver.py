@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from executor.checkpoints.belonging import about, check_resumed
 from executor.checkpoints.errors import CheckpointError
 from executor.checkpoints.folder import DIVERGED, name_of, prepare, set_aside, steps_in
 from executor.checkpoints.kept_tensors import restore, snapshot, written_by
-from executor.checkpoints.reading import Found, check_belongs, newest_whole, saved_tensors
+from executor.checkpoints.reading import Found, newest_whole, saved_tensors
 from executor.checkpoints.saving import Saving
 from executor.checkpoints.schedule import SaveSchedule
 from executor.checkpoints.writer import Draft, Writer, said, tidy
@@ -143,32 +142,6 @@ def saver_of(job: Job, trainer: Trainer, info: RankInfo, report: Report) -> RunS
     if job.saving is None:
         return NoSaver()
     return RunSaver(job.saving, job, trainer, info, lambda note: report({"note": note}))
-
-
-def about(job: Job) -> dict[str, Any]:
-    """What a manifest says of its run, as JSON has it."""
-    words = {
-        "model": asdict(job.gpt),
-        "plan": job.plan.as_dict(),
-        "batch": job.plan.batch,
-        "seed": job.seed,
-        "text": job.text,
-        "adamw": asdict(job.adamw),
-    }
-    found: dict[str, Any] = json.loads(json.dumps(words))
-    return found
-
-
-def check_resumed(
-    manifest: dict[str, Any], wanted: dict[str, Any], steps: int, path: Path
-) -> None:
-    """Refuse a checkpoint that is of another run, or leaves no step to train."""
-    check_belongs(manifest, wanted, path)
-    if manifest["step"] >= steps:
-        raise CheckpointError(
-            f"{path_shown(path)} has step {manifest['step']} in it already; --steps {steps} leaves "
-            "nothing to train"
-        )
 
 
 def _token(rank: int) -> str:

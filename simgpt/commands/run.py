@@ -79,6 +79,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     -m, this machine is measured once, in about a minute, to predict with. Ctrl-C ends training a
     few steps later, with its summary, JSON and trace, and status 130.
     """
+    from executor.checkpoints.belonging import check_before
     from executor.data.corpus import check_text, read_text
     from executor.launching.launch import require_torch
     from executor.launching.launch_env import RankInfo
@@ -89,6 +90,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
         require_torch()
         job = _job(model, text, info, how)
         check_text(read_text(text), job.gpt)
+        check_before(job)
         predicts, again = not how["no_predict"], how["recalibrate"]
         built = machine_for(job, how["machine"], info, predicts=predicts, again=again)
         job = _with_forms(job, built)
