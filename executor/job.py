@@ -21,7 +21,7 @@ from executor.errors import LaunchError, PeersLostError
 from executor.groups import ProcessGroups
 from executor.launching.launch_env import RankInfo
 from executor.launching.sentences import first_sentence
-from executor.launching.stopping import stopped_by
+from executor.launching.stopping import ENDS, stopped_by
 from executor.launching.task_specs import Job, Report
 from executor.memory.device_memory import check_device_memory, check_memory
 from executor.train import Trainer, TrainingRun, TrainingStep
@@ -41,14 +41,15 @@ def perform(
     info: RankInfo,
     report: Report,
     *,
-    ends_on: Sequence[signal.Signals] = (signal.SIGINT,),
+    ends_on: Sequence[signal.Signals] = ENDS,
 ) -> dict[str, Any]:
     """Connect to the other ranks, train, and return what rank 0 has to say; other ranks nothing.
 
     `report` gets a dict per step. The result holds losses, step times, the largest peak of all
     ranks and every rank's spans of the last step. Training stops at a loss that is not finite,
     whose step is then `diverged_at_step`: all ranks see the same loss. While it trains, a signal
-    of `ends_on` ends it a few steps later, at the same one on all ranks: `stopped_at_step`.
+    of `ends_on` ends it a few steps later, at the same one on all ranks: `stopped_at_step`, and
+    `stopped_by` names the signal.
     """
     text = read_text(job.text)
     check_text(text, job.gpt)
@@ -75,7 +76,8 @@ def perform(
             )
         kept = saver.finish(run.steps[-1])
         result = _gather(run, info, job.steps)
-        return {**result, **kept, "device": device.type} if result else {}
+        by = signal.Signals(stop.number).name if stop.number else None
+        return {**result, **kept, "stopped_by": by, "device": device.type} if result else {}
 
 
 def _check_memory(program: Program, info: RankInfo, device: torch.device) -> None:

@@ -56,9 +56,7 @@ def check_before(job: Job) -> None:
         return
 
 
-def check_resumed(
-    manifest: dict[str, Any], wanted: dict[str, Any], steps: int, path: Path
-) -> None:
+def check_resumed(manifest: dict[str, Any], wanted: dict[str, Any], steps: int, path: Path) -> None:
     """Refuse a checkpoint that is of another run, or leaves no step to train."""
     for key, word in SAME.items():
         if manifest[key] != wanted[key]:

@@ -58,13 +58,12 @@ def prepare(folder: Path) -> None:
     """Make the folder, without what runs that were killed left half written in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        leftovers = [entry for entry in folder.iterdir() if entry.name.startswith((SAVING, REMOVED))]
+        entries = list(folder.iterdir())
     except OSError as error:
-        raise CheckpointError(
-            f"cannot save into {path_shown(folder)}: {error.strerror}"
-        ) from None
-    for entry in leftovers:
-        shutil.rmtree(entry, ignore_errors=True)
+        raise CheckpointError(f"cannot save into {path_shown(folder)}: {error.strerror}") from None
+    for entry in entries:
+        if entry.name.startswith((SAVING, REMOVED)):
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 def commit(draft: Path, manifest: Mapping[str, Any]) -> Path:

@@ -92,9 +92,7 @@ def snapshot(kept: list[Kept], table: BufferTable) -> dict[str, torch.Tensor]:
     return found
 
 
-def restore(
-    table: BufferTable, program: Program, rank: int, saved: Mapping[str, Saved]
-) -> None:
+def restore(table: BufferTable, program: Program, rank: int, saved: Mapping[str, Saved]) -> None:
     """Fill a rank's parameters, master copies and states."""
     grid = program.plan.grid
     for each in kept_of(program):

@@ -50,8 +50,9 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> Written:
         for chunk in _chunks(tensors):
             digest.update(chunk)
             nbytes += len(chunk)
-            while chunk:
-                chunk = chunk[file.write(chunk) :]
+            left = chunk
+            while left:
+                left = left[file.write(left) :]
         os.fsync(file.fileno())
     return Written(nbytes, digest.hexdigest())
 
@@ -109,5 +110,4 @@ def _chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous tensor on the host, not copied."""
-    flat = tensor.reshape(-1).view(torch.uint8).numpy()
-    return memoryview(flat)
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

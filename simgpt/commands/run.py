@@ -18,6 +18,8 @@ from simgpt.running.calibrated import machine_for
 from simgpt.running.checkpointing import checkpoint_options, saving_of
 from simgpt.running.host_load import warn_of_measured
 from simgpt.running.launched import join, ranks_of, said_by_rank_0
+from simgpt.running.measured_steps import MeasuredSteps
+from simgpt.running.restarting import with_restarts
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
 from workload.errors import PlanCannotRunError
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from topologies.machine import Machine
 
 MOST_SEED = 2**32
-STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at once"
 
 
 @click.command("run")
@@ -95,13 +96,15 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
         built = machine_for(job, how["machine"], info, predicts=predicts, again=again)
         job = _with_forms(job, built)
         prediction = _predict(job, built, info) if predicts else None
-    report = _reporter(job, prediction, quiet=as_json)
-    result = _perform(job, info, report)
+    measured = MeasuredSteps(job, output, as_json=as_json, writes=info is None or not info.rank)
+    report = _reporter(job, prediction, measured, quiet=as_json)
+    with measured.kept_if_lost():
+        result = _perform(job, info, report, measured, restarts=how["max_restarts"])
     if info is not None and info.rank:
         return
     if how["trace"] is not None:
         write_trace(how["trace"], job, result, prediction)
-    record = record_of(job, result, prediction) | ran()
+    record = record_of(job, result, prediction, measured.steps) | ran()
     options.answer(summary(record, prediction), record, as_json=as_json, output=output)
     warn_of_measured(record, calibrated=how["machine"] is None)
     check_finished(record, job)
@@ -136,7 +139,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         timeout_s=how["timeout_s"],
         device=device,
         adamw=AdamW(lr=how["lr"]),
-        saving=saving_of(how),
+        saving=saving_of(how, info),
     )
 
 
@@ -162,7 +165,7 @@ def _predict(job: Job, built: Machine | None, info: RankInfo | None) -> Predicti
 
 
 def _reporter(
-    job: Job, prediction: Prediction | None, *, quiet: bool
+    job: Job, prediction: Prediction | None, measured: MeasuredSteps, *, quiet: bool
 ) -> Callable[[dict[str, Any]], None]:
     beside = f"   predicted {tables.seconds(prediction.step_s)}" if prediction is not None else ""
     digits = len(str(job.steps))
@@ -172,25 +175,34 @@ def _reporter(
             options.note(step["note"])
             return
         number = f"step {step['step']:>{digits}}/{job.steps}"
-        measured = f"measured {tables.seconds(step['seconds']):>7}"
-        line = f"{number}   loss {step['loss']:.4f}   {measured}{beside}"
+        took = f"measured {tables.seconds(step['seconds']):>7}"
+        line = f"{number}   loss {step['loss']:.4f}   {took}{beside}"
         (options.note if quiet else options.say)(line)
+        measured.add(step, line)
 
     return report
 
 
 def _perform(
-    job: Job, info: RankInfo | None, report: Callable[[dict[str, Any]], None]
+    job: Job,
+    info: RankInfo | None,
+    report: Callable[[dict[str, Any]], None],
+    measured: MeasuredSteps,
+    *,
+    restarts: int,
 ) -> dict[str, Any]:
     if info is not None:
-        return join(job, info, report if info.rank == 0 else lambda _: None)
+        return join(job, info, report if info.rank == 0 else lambda _: None, measured.lost)
     from executor.launching.launch import launch
 
-    return launch(
-        "train",
-        job.to_json(),
-        ranks=job.plan.grid.ranks,
-        report=report,
-        timeout_s=job.timeout_s,
-        on_interrupt=lambda: options.note(STOPPING),
-    )
+    def attempt(job: Job, on_interrupt: Callable[[], None]) -> dict[str, Any]:
+        return launch(
+            "train",
+            job.to_json(),
+            ranks=job.plan.grid.ranks,
+            report=report,
+            timeout_s=job.timeout_s,
+            on_interrupt=on_interrupt,
+        )
+
+    return with_restarts(attempt, job, restarts)
