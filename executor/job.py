@@ -14,14 +14,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from executor.checkpoints.run_saver import saver_of
+from executor.checkpoints.run_saver import NoSaver, RunSaver, saver_of
 from executor.data.batches import batch_of
-from executor.data.corpus import check_text, read_text
+from executor.data.corpus import Text, check_text, read_text
 from executor.errors import LaunchError, PeersLostError
 from executor.groups import ProcessGroups
 from executor.launching.launch_env import RankInfo
 from executor.launching.sentences import first_sentence
-from executor.launching.stopping import ENDS, stopped_by
+from executor.launching.slow_ranks import SlowRanks
+from executor.launching.stopping import ENDS, StopRequest, stopped_by
 from executor.launching.task_specs import Job, Report
 from executor.memory.device_memory import check_device_memory, check_memory
 from executor.train import Trainer, TrainingRun, TrainingStep
@@ -63,21 +64,40 @@ def perform(
         saver = saver_of(job, trainer, info, report)
         if not saver.done:
             trainer.start_afresh(job.seed)
-        left = range(saver.done, job.steps)
-        batches = (batch_of(text, job.gpt, job.plan.batch, step, job.seed) for step in left)
-
-        def each(step: TrainingStep) -> None:
-            report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
-            saver.after(step)
-
-        with stopped_by(ends_on, _agreed) as stop:
-            run = trainer.run(
-                batches, each, recorded=job.steps, last_step=stop.last_step, done=saver.done
-            )
+        run, stop = _train(job, text, trainer, saver, report, ends_on)
         kept = saver.finish(run.steps[-1])
         result = _gather(run, info, job.steps)
         by = signal.Signals(stop.number).name if stop.number else None
         return {**result, **kept, "stopped_by": by, "device": device.type} if result else {}
+
+
+def _train(
+    job: Job,
+    text: Text,
+    trainer: Trainer,
+    saver: RunSaver | NoSaver,
+    report: Report,
+    ends_on: Sequence[signal.Signals],
+) -> tuple[TrainingRun, StopRequest]:
+    """Train the steps that are left, until the last one or a signal."""
+    left = range(saver.done, job.steps)
+    batches = (batch_of(text, job.gpt, job.plan.batch, step, job.seed) for step in left)
+
+    def each(step: TrainingStep) -> None:
+        report({"step": step.number, "loss": step.loss, "seconds": step.seconds})
+        saver.after(step)
+
+    slow = SlowRanks(trainer.place, saver.done, lambda note: report({"note": note}))
+    with stopped_by(ends_on, _agreed) as stop:
+        run = trainer.run(
+            batches,
+            each,
+            recorded=job.steps,
+            last_step=stop.last_step,
+            done=saver.done,
+            slow=slow,
+        )
+    return run, stop
 
 
 def _check_memory(program: Program, info: RankInfo, device: torch.device) -> None:

@@ -31,6 +31,7 @@ class Kept:
     name: str
     buffer: str
     layout: Layout
+    is_master: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,17 @@ class Saved:
 
 def kept_of(program: Program) -> Iterator[Kept]:
     """What a rank of this program keeps, in the order of its parameters."""
+    masters = set()
     for name, layout in program.layouts.items():
         master = f"{name}{MASTER}"
-        has_master = master in program.buffers
-        trained = (master, program.states[name]) if has_master else (name, layout)
-        yield Kept(name, *trained)
+        if master in program.buffers:
+            masters.add(master)
+            yield Kept(name, master, program.states[name], is_master=True)
+        else:
+            yield Kept(name, name, layout)
     for buffer in program.buffers.values():
         is_state = buffer.persistent and buffer.parameter and buffer.role in STATES
-        if is_state and not buffer.name.endswith(MASTER):
+        if is_state and buffer.name not in masters:
             yield Kept(buffer.name, buffer.name, program.states[buffer.parameter])
 
 
@@ -98,7 +102,7 @@ def restore(table: BufferTable, program: Program, rank: int, saved: Mapping[str,
     for each in kept_of(program):
         source = saved[each.name]
         table[each.buffer].copy_(source.part(each.layout, grid, rank))
-        if each.buffer.endswith(MASTER):
+        if each.is_master:
             table[each.name].copy_(source.part(program.layouts[each.name], grid, rank))
 
 
