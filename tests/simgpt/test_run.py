@@ -31,7 +31,8 @@ KEYS = {
     *("model", "plan", "plan_string", "ranks", "step_s", "steps_s", "losses", "peak_bytes"),
     *("comm_bytes", "tokens_per_s", "predicted_step_s", "predicted_peak_bytes"),
     *("matmul_forms", "asked", "device", "diverged_at_step", "stopped_at_step"),
-    *("step_p10_s", "step_p90_s", "waited_share"),
+    *("step_p10_s", "step_p90_s", "waited_share", "steps", "finished", "stopped_by"),
+    *("resumed_at_step", "saved_steps", "newest_checkpoint", "unsaved"),
 }
 
 
