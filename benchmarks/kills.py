@@ -1,7 +1,7 @@
 """Ranks killed at random moments, and whether what goes on is the same run to the bit.
 
-Run with `python -m benchmarks.kills [KILLS]`, that many for 2 ranks and again for 4. A run saves
-every 2 steps; SIGKILL hits one of its ranks, or all, at a random moment from its start to some
+Run with `python -m benchmarks.kills [KILLS [RANKS]]`, that many for 2 ranks and again for 4. A run
+saves every 2 steps; SIGKILL hits one of its ranks, or all, at a random moment from its start to some
 steps later, and the next run resumes. Of every step that any of them took the loss must equal that
 of an uninterrupted run in all 64 bits of its JSON number, and of the checkpoints none may be lost
 or damaged but the one that was being written. `in a save` counts kills that left a draft behind.
@@ -39,7 +39,7 @@ STEPS = 400  # more than the lives of one run reach
 PATIENCE_S = 120.0
 AT_START = 0.2  # of the kills come before the first step, at most so many seconds after the start
 START_S, MOMENT_S = 8.0, 4.0
-PLANS = ("data=2,zero=1,precision=fp32", "x=2,data=2,zero=1,precision=fp32")
+PLANS = {2: "data=2,zero=1,precision=fp32", 4: "x=2,data=2,zero=1,precision=fp32"}
 
 
 class Killer:
@@ -84,8 +84,7 @@ def job_of(plan: str, folder: Path | None, steps: int = STEPS) -> Job:
     saving = None
     if folder is not None:
         saving = Saving(folder=str(folder), every_steps=EVERY, resume=True)
-    devices = 4 if plan.startswith("x") else 2
-    built = parse_plan(plan, devices=devices, batch=8)
+    built = parse_plan(plan, batch=8)
     return Job(gpt=find_model("tiny-2m"), plan=built, steps=steps, device="cpu", saving=saving)
 
 
@@ -148,11 +147,12 @@ def compare(plan: str, lives: Sequence[dict[int, float]]) -> int:
 
 def main() -> None:
     """Kill, resume and compare, and print a row for each plan."""
+    plans = [PLANS[int(sys.argv[2])]] if len(sys.argv) > 2 else list(PLANS.values())
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else KILLS
     print(
         "plan                               kills  resumed  before a step  in a save  steps equal"
     )
-    for plan in PLANS:
+    for plan in plans:
         draw, met, lives = random.Random(plan), Counter[str](), list[dict[int, float]]()
         began_s = time.monotonic()
         for first in range(0, kills, LIVES):
@@ -162,7 +162,9 @@ def main() -> None:
             print(f"  {first + len(some)} kills in {took_s:.0f} s", file=sys.stderr, flush=True)
         counts = [kills, met["resumed"], met["before a step"], met["in a save"]]
         equal = compare(plan, lives)
-        print(f"{plan:34s} {'{:>6d} {:>8d} {:>14d} {:>10d}'.format(*counts)} {equal:>12d}")
+        print(
+            f"{plan:34s} {'{:>6d} {:>8d} {:>14d} {:>10d}'.format(*counts)} {equal:>12d}", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`simgpt run --save`: lost ranks, damaged checkpoints and full disks, and the same losses after."""
+"""`simgpt run --save`: lost ranks, damaged checkpoints, full disks, and the same losses after."""
 
 from __future__ import annotations
 
