@@ -1,10 +1,10 @@
 """Ranks killed at random moments, and whether what goes on is the same run to the bit.
 
 Run with `python -m benchmarks.kills [KILLS [RANKS]]`, that many for 2 ranks and again for 4. A run
-saves every 2 steps; SIGKILL hits one of its ranks, or all, at a random moment from its start to some
-steps later, and the next run resumes. Of every step that any of them took the loss must equal that
-of an uninterrupted run in all 64 bits of its JSON number, and of the checkpoints none may be lost
-or damaged but the one that was being written. `in a save` counts kills that left a draft behind.
+saves every 2 steps; SIGKILL hits one of its ranks, or all, at a random moment from its start to
+some steps later, and the next run resumes. Of every step that any of them took the loss must equal
+that of an uninterrupted run in all 64 bits of its JSON number, and of the checkpoints none may be
+lost or damaged but the one that was being written. `in a save` counts kills that left a draft.
 """
 
 from __future__ import annotations
