@@ -77,8 +77,9 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     torchrun --nproc-per-node 4 -m simgpt run gpt2 --plan x=2,data=2 --batch 16 --steps 20
 
     Starts --ranks processes on this machine, or joins those that torchrun or srun started. Without
-    -m, this machine is measured once, in about a minute, to predict with. Ctrl-C ends training a
-    few steps later, with its summary, JSON and trace, and status 130.
+    -m, this machine is measured once, in about a minute, to predict with. Ctrl-C, SIGTERM and
+    SIGUSR1 end training a few steps later, saved with --save, with its summary, JSON and trace,
+    and status 130, 143 or 138.
     """
     from executor.checkpoints.belonging import check_before
     from executor.data.corpus import check_text, read_text
