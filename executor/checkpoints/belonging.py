@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.checkpoints.errors import CheckpointError, DamagedCheckpointError
-from executor.checkpoints.folder import manifest_of, name_of, steps_in
+from executor.checkpoints.folder import manifest_of, name_of, prepare, steps_in
 from executor.launching.task_specs import Job
 from topologies.files.printable import path_shown
 
@@ -40,6 +40,7 @@ def check_before(job: Job) -> None:
     if saving is None or saving.restarted:
         return
     folder = Path(saving.folder)
+    prepare(folder)
     steps = steps_in(folder)
     if steps and not saving.resume:
         raise CheckpointError(
