@@ -207,7 +207,7 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "ten", "5 s", "0min", ""])
 def test_an_interval_is_steps_or_a_time(text: str) -> None:
-    with pytest.raises(CheckpointError, match="--save-every .* must be a number of steps"):
+    with pytest.raises(CheckpointError, match=r"--save-every .* must be a number of steps"):
         interval(text)
 
 
