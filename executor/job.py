@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from executor.data.batches import batch_of
 from executor.data.corpus import Text, check_text, read_text
 from executor.errors import LaunchError, PeersLostError
 from executor.groups import ProcessGroups
-from executor.launching.launch_env import RankInfo
+from executor.launching.launch_env import ENVIRONMENT, RankInfo
 from executor.launching.sentences import first_sentence
 from executor.launching.slow_ranks import SlowRanks
 from executor.launching.stopping import ENDS, StopRequest, stopped_by
@@ -140,7 +141,7 @@ def connected(
 
 def _join(info: RankInfo, device: torch.device, timeout_s: float) -> None:
     file = info.store_file
-    store = None if file is None else FileStore(file, info.ranks)
+    store = _store_of_attempt(info) if file is None else FileStore(file, info.ranks)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         init_method=info.init_method if store is None else None,
@@ -150,6 +151,16 @@ def _join(info: RankInfo, device: torch.device, timeout_s: float) -> None:
         timeout=timedelta(seconds=timeout_s),
         device_id=device if device.type == "cuda" else None,  # communicators are formed at once
     )
+
+
+def _store_of_attempt(info: RankInfo) -> Any:
+    """Where ranks meet that torchrun starts, apart from those of an earlier attempt: its store may
+    outlive a restart, with the addresses of ranks that are gone. None where torch makes one."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or info.init_method != ENVIRONMENT:
+        return None
+    shared, _, _ = next(dist.rendezvous(ENVIRONMENT, info.rank, info.ranks))
+    return dist.PrefixStore(f"attempt-{attempt}", shared)
 
 
 def _device(info: RankInfo, wanted: str) -> torch.device:
