@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from executor.checkpoints.run_saver import NoSaver, RunSaver, saver_of
 from executor.data.batches import batch_of
@@ -159,8 +160,8 @@ def _store_of_attempt(info: RankInfo) -> Any:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if attempt == "0" or info.init_method != ENVIRONMENT:
         return None
-    shared, _, _ = next(dist.rendezvous(ENVIRONMENT, info.rank, info.ranks))
-    return dist.PrefixStore(f"attempt-{attempt}", shared)
+    shared, _, _ = next(rendezvous(ENVIRONMENT, info.rank, info.ranks))
+    return PrefixStore(f"attempt-{attempt}", shared)
 
 
 def _device(info: RankInfo, wanted: str) -> torch.device:
