@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
+from executor.checkpoints.run_saver import NoSaver, RunSaver, saver_of
 from executor.data.batches import batch_of
-from executor.data.sources import check_data, read_data
+from executor.data.sources import Data, check_data, read_data
 from executor.errors import LaunchError, PeersLostError
 from executor.groups import ProcessGroups
-from executor.launching.launch_env import RankInfo
+from executor.launching.launch_env import ENVIRONMENT, RankInfo
 from executor.launching.sentences import first_sentence
-from executor.launching.stopping import stopped_by
+from executor.launching.slow_ranks import SlowRanks
+from executor.launching.stopping import ENDS, StopRequest, stopped_by
 from executor.launching.task_specs import Job, Report
 from executor.memory.device_memory import check_device_memory, check_memory
 from executor.published.runs import finish, start
@@ -42,14 +46,15 @@ def perform(
     info: RankInfo,
     report: Report,
     *,
-    ends_on: Sequence[signal.Signals] = (signal.SIGINT,),
+    ends_on: Sequence[signal.Signals] = ENDS,
 ) -> dict[str, Any]:
     """Connect to the other ranks, train, and return what rank 0 has to say; other ranks nothing.
 
     `report` gets a dict per step. The result holds losses, step times, the largest peak of all
     ranks and every rank's spans of the last step. Training stops at a loss that is not finite,
     whose step is then `diverged_at_step`: all ranks see the same loss. While it trains, a signal
-    of `ends_on` ends it a few steps later, at the same one on all ranks: `stopped_at_step`.
+    of `ends_on` ends it a few steps later, at the same one on all ranks: `stopped_at_step`, and
+    `stopped_by` names the signal.
     """
     data = read_data(job.text, job.tokenizer)
     check_data(data, job.gpt)
@@ -60,26 +65,18 @@ def perform(
         _check_memory(program, info, device)
         groups = ProcessGroups(info.rank, job.timeout_s)
         trainer = _trainer(job, program, groups, info, device)
-        start(trainer, job, report)
-        batches = (
-            batch_of(data, job.gpt, job.plan.batch, step, job.seed) for step in range(job.steps)
-        )
-
+        saver = saver_of(job, trainer, info, report)
+        if not saver.done:
+            start(trainer, job, report)
         evaluated = evaluated_after(job, held_out, trainer, groups, report)
-        evaluations: list[dict[str, float]] = []
-
-        def each(step: TrainingStep) -> None:
-            found = evaluated(step.number) if math.isfinite(step.loss) else {}
-            evaluations.extend({"step": step.number, **each} for each in [found] if each)
-            report(said_of(step) | found)
-
-        with stopped_by(ends_on, _agreed) as stop:
-            run = trainer.run(batches, each, recorded=job.steps, last_step=stop.last_step)
+        after = _after(evaluated, saver, report)
+        run, stop = _train(job, data, trainer, saver.done, after, report, ends_on)
+        kept = saver.finish(run.steps[-1])
         if math.isfinite(run.steps[-1].loss):
             finish(trainer, job, report)
         result = _gather(run, info, job.steps)
-        about = {"device": device.type, "evaluations": evaluations}
-        return {**result, **about} if result else {}
+        by = signal.Signals(stop.number).name if stop.number else None
+        return {**result, **kept, "stopped_by": by, "device": device.type} if result else {}
 
 
 def _trainer(
@@ -97,6 +94,19 @@ def _trainer(
     )
 
 
+def _after(
+    evaluated: Callable[[int], dict[str, float]], saver: RunSaver | NoSaver, report: Report
+) -> Callable[[TrainingStep], None]:
+    """What a rank does after a step: it evaluates and saves where that is due, and says so."""
+
+    def after(step: TrainingStep) -> None:
+        found = evaluated(step.number) if math.isfinite(step.loss) else {}
+        report(said_of(step) | found)
+        saver.after(step)
+
+    return after
+
+
 def said_of(step: TrainingStep) -> dict[str, Any]:
     """What a rank reports of a step."""
     return {
@@ -107,6 +117,31 @@ def said_of(step: TrainingStep) -> dict[str, Any]:
         "lr": step.lr,
         "peak_bytes": step.peak_bytes,
     }
+
+
+def _train(
+    job: Job,
+    data: Data,
+    trainer: Trainer,
+    done: int,
+    after: Callable[[TrainingStep], None],
+    report: Report,
+    ends_on: Sequence[signal.Signals],
+) -> tuple[TrainingRun, StopRequest]:
+    """Train the steps that are left, until the last one or a signal."""
+    left = range(done, job.steps)
+    batches = (batch_of(data, job.gpt, job.plan.batch, step, job.seed) for step in left)
+    slow = SlowRanks(trainer.place, done, lambda note: report({"note": note}))
+    with stopped_by(ends_on, _agreed) as stop:
+        run = trainer.run(
+            batches,
+            after,
+            recorded=job.steps,
+            last_step=stop.last_step,
+            done=done,
+            slow=slow,
+        )
+    return run, stop
 
 
 def _check_memory(program: Program, info: RankInfo, device: torch.device) -> None:
@@ -149,7 +184,7 @@ def connected(
 
 def _join(info: RankInfo, device: torch.device, timeout_s: float) -> None:
     file = info.store_file
-    store = None if file is None else FileStore(file, info.ranks)
+    store = _store_of_attempt(info) if file is None else FileStore(file, info.ranks)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         init_method=info.init_method if store is None else None,
@@ -159,6 +194,16 @@ def _join(info: RankInfo, device: torch.device, timeout_s: float) -> None:
         timeout=timedelta(seconds=timeout_s),
         device_id=device if device.type == "cuda" else None,  # communicators are formed at once
     )
+
+
+def _store_of_attempt(info: RankInfo) -> Any:
+    """Where ranks meet that torchrun starts, apart from those of an earlier attempt: its store may
+    outlive a restart, with the addresses of ranks that are gone. None where torch makes one."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or info.init_method != ENVIRONMENT:
+        return None
+    shared, _, _ = next(rendezvous(ENVIRONMENT, info.rank, info.ranks))
+    return PrefixStore(f"attempt-{attempt}", shared)
 
 
 def _device(info: RankInfo, wanted: str) -> torch.device:
@@ -198,7 +243,6 @@ def _gather(run: TrainingRun, info: RankInfo, steps: int) -> dict[str, Any]:
         "step_p90_s": high_s,
         "steps_s": [step.seconds for step in run.steps],
         "losses": [step.loss for step in run.steps],
-        "grad_norms": [step.grad_norm for step in run.steps],
         "diverged_at_step": None if is_finite else last.number,
         "stopped_at_step": last.number if is_finite and last.number < steps else None,
         "peak_bytes": max(entry["peak_bytes"] for entry in everyone),

@@ -14,6 +14,7 @@ from executor.buffer_table import BufferTable
 from executor.data.batches import feed
 from executor.groups import ProcessGroups
 from executor.launching.procfs import waited_s
+from executor.launching.slow_ranks import SlowRanks
 from executor.launching.task_specs import AdamW
 from executor.memory.allocations import allocations
 from executor.nccl.issue_order import issue_order
@@ -130,46 +131,60 @@ class Trainer:
     def run(
         self,
         batches: Iterable[torch.Tensor],
-        report: Callable[[TrainingStep], None] | None = None,
+        report: Callable[[TrainingStep], None] = lambda _: None,
         *,
         recorded: int = 0,
         last_step: Callable[[int, float], int | None] | None = None,
+        done: int = 0,
+        slow: SlowRanks | None = None,
     ) -> TrainingRun:
-        """Play one step per batch of (sequences, sequence + 1) tokens.
+        """Play one step per batch of (sequences, sequence + 1) tokens, after those that are `done`.
 
         The step of the number `recorded` is recorded op by op, of a list of batches the last one.
         A step whose loss is not finite is the last, and so is that which `last_step` names, which
-        is asked after each with its number and seconds, and which is then the recorded one.
+        is asked after each with its number and seconds, and which is then the recorded one. `slow`
+        gets some steps more to compare.
         """
         result = TrainingRun()
         if not recorded and isinstance(batches, Sequence):
-            recorded = len(batches)
-        for number, batch in enumerate(batches, start=1):
+            recorded = done + len(batches)
+        for number, batch in enumerate(batches, start=done + 1):
             place = self._at(number)
-            recorder = recorder_for(self.program, place) if number == recorded else NoRecorder()
-            started, waited = time.perf_counter(), waited_s()
-            self._feed(batch)
-            if number == 1:
-                result.carried, result.peak_bytes = self._measured(place, recorder)
-            else:
-                result.carried = self._play(place, recorder)
-            loss = float(self.table["loss"])
-            took = time.perf_counter() - started
-            about = float(self.grad_norm), place.adamw.lr, result.peak_bytes
-            result.steps.append(TrainingStep(number, loss, took, waited_s() - waited, *about))
-            if number == recorded:
-                result.timeline = recorder.timeline(self.program, self.place.rank)
-            if report is not None:
-                report(result.steps[-1])
-            last = None if last_step is None else last_step(number, result.steps[-1].seconds)
-            if not math.isfinite(loss) or (last is not None and number >= last):
-                break
+            records = number == recorded or (slow is not None and slow.wants(number))
+            recorder = recorder_for(self.program, place) if records else NoRecorder()
+            step = self._step(batch, place, recorder, result)
+            if records:
+                timeline = recorder.timeline(self.program, self.place.rank)
+                result.timeline = timeline if number == recorded else result.timeline
+                if slow is not None:
+                    slow.look(number, timeline)
+            report(step)
+            last = None if last_step is None else last_step(number, step.seconds)
             recorded = recorded if last is None else min(recorded, last)
+            if not math.isfinite(step.loss) or (last is not None and number >= last):
+                break
         return result
 
     def _at(self, step: int) -> RankContext:
         adamw = replace(self.place.adamw, lr=self._lr_of(step))
         return replace(self.place, step=step, adamw=adamw)
+
+    def _step(
+        self, batch: torch.Tensor, place: RankContext, recorder: Recorder, result: TrainingRun
+    ) -> TrainingStep:
+        """Play a step, which becomes the last of the result's; the first is measured."""
+        started, waited = time.perf_counter(), waited_s()
+        feed(batch, self.program, self.table, self.place)
+        if result.steps:
+            result.carried = self._play(place, recorder)
+        else:
+            result.carried, result.peak_bytes = self._measured(place, recorder)
+        loss = float(self.table["loss"])
+        took = time.perf_counter() - started
+        about = float(self.grad_norm), place.adamw.lr, result.peak_bytes
+        step = TrainingStep(place.step, loss, took, waited_s() - waited, *about)
+        result.steps.append(step)
+        return step
 
     def _play(self, place: RankContext, recorder: Recorder) -> dict[str, int]:
         return play(self.prepared, self.table, place, recorder)
@@ -187,6 +202,3 @@ class Trainer:
         if place.device.type == "cuda":
             return carried, found.peak_bytes
         return carried, self._held_bytes - self.table.host_bytes + found.peak_bytes
-
-    def _feed(self, batch: torch.Tensor) -> None:
-        feed(batch, self.program, self.table, self.place)

@@ -14,6 +14,9 @@ from tests.test_house import ROOT, all_sources, place, tree_of
 READER, WRITER = "topologies/files/reading.py", "topologies/files/writing.py"
 READERS = {
     READER: "the reader",
+    "executor/checkpoints/folder.py": "manifests, each with its digest",
+    "executor/checkpoints/tensor_file.py": "tensors, as long as memory; digests are checked before",
+    "executor/checkpoints/writer.py": "notes of its ranks, in a draft of their own",
     "executor/launching/blame.py": "messages of ranks",
     "executor/calibrating/measurement_cache.py": "what it kept itself, with a digest",
     "executor/launching/procfs.py": "what the system says of a process",
@@ -27,6 +30,8 @@ READERS = {
 }
 WRITERS = {
     WRITER: "the writer",
+    "executor/checkpoints/folder.py": "manifests, in a draft that is renamed",
+    "executor/checkpoints/tensor_file.py": "tensors, in pieces, into a draft that is renamed",
     "executor/calibrating/measurement_cache.py": "a lock without content",
     "executor/launching/rank_processes.py": "what ranks say, in a folder of its own",
     "executor/worker.py": "messages to its parent",
@@ -35,6 +40,10 @@ WRITERS = {
 }
 PARSERS = {
     READER: "the reader",
+    "executor/checkpoints/belonging.py": "a record that it has just made, to compare it",
+    "executor/checkpoints/folder.py": "manifests, each with its digest",
+    "executor/checkpoints/tensor_file.py": "headers of files whose digests were checked",
+    "executor/checkpoints/writer.py": "notes of its ranks, in a draft of their own",
     "executor/calibrating/measurement_cache.py": "what it kept itself, with a digest",
     "executor/launching/rank_processes.py": "messages of ranks",
     "executor/launching/task_specs.py": "messages to its ranks",

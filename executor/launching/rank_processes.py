@@ -97,6 +97,7 @@ def end(ranks: list[RankProcess], *, finished: bool) -> None:
     if finished:
         _wait(ranks)
     for each in ranks:
+        _let_go(each.process.stdin)  # of a rank that trains, and takes SIGTERM for a request
         each.process.terminate()
     if any(each.process.poll() is None and not each.stopped_s for each in ranks):
         _wait([each for each in ranks if not each.stopped_s])
@@ -105,9 +106,13 @@ def end(ranks: list[RankProcess], *, finished: bool) -> None:
     _wait(ranks)  # one that waits for a disk or a driver in the kernel may outlive even that
     for each in ranks:
         for pipe in (each.process.stdin, each.process.stdout):
-            assert pipe is not None, "the process was started with pipes"
-            with suppress(BrokenPipeError):
-                pipe.close()
+            _let_go(pipe)
+
+
+def _let_go(pipe: IO[bytes] | None) -> None:
+    assert pipe is not None, "the process was started with pipes"
+    with suppress(BrokenPipeError):
+        pipe.close()
 
 
 def _wait(ranks: list[RankProcess]) -> None:

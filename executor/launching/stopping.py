@@ -14,29 +14,35 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
 
 from executor.launching.rank_processes import RankProcess
 
 Agree = Callable[[int], int]
 AHEAD_S = 0.5  # within which every rank has the signal
 LEAST_AHEAD = 2  # steps: one that others may be in already, and one that all know to be the last
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Slurm's warning is what one asks it for
 SAME_S = 1.0  # two signals within it are one request, from a terminal and from a launcher
 
 
 class StopRequest:
-    """Whether this rank was asked to end, and the last step, once the ranks agreed on it."""
+    """Whether this rank was asked to end, by the signal `number`, and the last step, once the ranks
+    agreed on it."""
 
     def __init__(self, agree: Agree) -> None:
         self._agree = agree
         self._asked_s: float | None = None
         self._last: int | None = None
+        self.number = 0
 
     def ask(self, number: int = 0, _: object = None) -> None:
         """Ask for the end, as the handler of a signal; a later signal ends this process."""
         now = time.monotonic()
         if self._asked_s is not None and now - self._asked_s > SAME_S:
             os._exit(128 + number)
-        self._asked_s = now if self._asked_s is None else self._asked_s
+        if self._asked_s is None:
+            self._asked_s, self.number = now, number
 
     def last_step(self, done: int, step_s: float) -> int | None:
         """The last step of the run, known after step `done`, which took `step_s`; None as long as
@@ -64,14 +70,14 @@ def stopped_by(signals: Sequence[signal.Signals], agree: Agree) -> Iterator[Stop
 
 @contextmanager
 def passed_on(ranks: Sequence[RankProcess], announce: Callable[[], None]) -> Iterator[None]:
-    """Pass the first SIGINT on to ranks that train, and announce it; before their first step, and
-    the second time, it is a KeyboardInterrupt as ever."""
+    """Pass the first signal of `ENDS` on to ranks that train, and announce it; before their first
+    step, and the second time, it ends this process as it would have without them."""
     asked = False
 
-    def handle(number: int, _: object) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         if asked or not ranks or ranks[0].step is None:
-            raise KeyboardInterrupt
+            _end_by(number, before[signal.Signals(number)], frame)
         asked = True
         for each in ranks:
             each.process.send_signal(number)
@@ -80,8 +86,17 @@ def passed_on(ranks: Sequence[RankProcess], announce: Callable[[], None]) -> Ite
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, handle)
+    before = {each: signal.getsignal(each) for each in ENDS}
+    for each in ENDS:
+        signal.signal(each, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _end_by(number: int, handler: Any, frame: FrameType | None) -> NoReturn:
+    if callable(handler):
+        handler(number, frame)
+    raise SystemExit(128 + number)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from executor.checkpoints.saving import Saving
 from executor.training.held_out import HeldOut
 from executor.training.learning_rate import Schedule
 from workload.gpt import GPT
@@ -55,6 +56,7 @@ class Job:
     export_weights: str | None = None
     schedule: Schedule = field(default_factory=Schedule)
     held_out: HeldOut | None = None
+    saving: Saving | None = None
 
     def lr(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""
@@ -72,6 +74,7 @@ class Job:
         parts = {"gpt": GPT(**raw["gpt"]), "plan": plan, "adamw": AdamW(**raw["adamw"])}
         parts["schedule"] = Schedule(**raw["schedule"])
         parts["held_out"] = raw["held_out"] and HeldOut(**raw["held_out"])
+        parts["saving"] = Saving.from_dict(raw["saving"])
         forms = tuple((tuple(matmul), form) for matmul, form in raw["forms"])
         return Job(**{**raw, **parts, "forms": forms})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,11 @@ from simgpt.arguments.goldfish import goldfish_options, with_goldfish
 from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
 from simgpt.running.calibrated import machine_for
+from simgpt.running.checkpointing import checkpoint_options, saving_of
 from simgpt.running.host_load import warn_of_measured
 from simgpt.running.launched import join, ranks_of, said_by_rank_0
+from simgpt.running.measured_steps import MeasuredSteps
+from simgpt.running.restarting import with_restarts
 from simgpt.running.step_log import Sink, entry_of, ignored, written_to
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
 from simgpt.running.weights import check_weights, tell_exported, weights_options
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from topologies.machine import Machine
 
 MOST_SEED = 2**32
-STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at once"
 
 
 @click.command("run")
@@ -73,6 +75,7 @@ STOPPING = "stopping a few steps from here, with a summary; Ctrl-C again ends at
 )
 @training.log_options
 @options.answer_options
+@checkpoint_options
 def command(model: str, text: str | None, as_json: bool, output: Path | None, **how: Any) -> None:
     """Train for real with torch.distributed, a line per step with predicted beside measured.
 
@@ -81,9 +84,11 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     torchrun --nproc-per-node 4 -m simgpt run gpt2 --plan x=2,data=2 --batch 16 --steps 20
 
     Starts --ranks processes on this machine, or joins those that torchrun or srun started. Without
-    -m, this machine is measured once, in about a minute, to predict with. Ctrl-C ends training a
-    few steps later, with its summary, JSON and trace, and status 130.
+    -m, this machine is measured once, in about a minute, to predict with. Ctrl-C, SIGTERM and
+    SIGUSR1 end training a few steps later, saved with --save, with its summary, JSON and trace,
+    and status 130, 143 or 138.
     """
+    from executor.checkpoints.belonging import check_before
     from executor.data.sources import check_data, read_data
     from executor.launching.launch import require_torch
     from executor.launching.launch_env import RankInfo
@@ -96,18 +101,24 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
         check_data(read_data(text, job.tokenizer), job.gpt)
         if job.held_out is not None:
             job.held_out.read(job.gpt, job.plan)
+        check_before(job)
         predicts, again = not how["no_predict"], how["recalibrate"]
         built = machine_for(job, how["machine"], info, predicts=predicts, again=again)
         job = _with_forms(job, built)
         prediction = _predict(job, built, info) if predicts else None
     is_first = info is None or not info.rank
-    with written_to(how["log"], how["tensorboard"]) if is_first else nullcontext(ignored) as write:
-        result = _perform(job, info, _reporter(job, prediction, write, quiet=as_json))
+    measured = MeasuredSteps(job, output, as_json=as_json, writes=is_first)
+    with (
+        _log(how) if is_first else nullcontext(ignored) as write,
+        measured.kept_if_lost(),
+    ):
+        report = _reporter(job, prediction, measured, write, quiet=as_json)
+        result = _perform(job, info, report, measured, restarts=how["max_restarts"])
     if info is not None and info.rank:
         return
     if how["trace"] is not None:
         write_trace(how["trace"], job, result, prediction)
-    record = record_of(job, result, prediction) | ran()
+    record = record_of(job, result, prediction, measured.steps) | ran()
     tell_exported(record)
     options.answer(summary(record, prediction), record, as_json=as_json, output=output)
     warn_of_measured(record, calibrated=how["machine"] is None)
@@ -122,6 +133,11 @@ def _check_files(output: Path | None, how: dict[str, Any]) -> None:
         from executor.training.tensorboard import require_tensorboard
 
         require_tensorboard()
+
+
+def _log(how: dict[str, Any]) -> AbstractContextManager[Sink]:
+    """What takes the log's lines; a resumed run goes on with its file."""
+    return written_to(how["log"], how["tensorboard"], goes_on=how["resume"])
 
 
 def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any]) -> Job:
@@ -161,6 +177,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         held_out=training.held_out_of(how),
         from_weights=how["from_weights"],
         export_weights=how["export_weights"],
+        saving=saving_of(how, info),
     )
 
 
@@ -186,38 +203,54 @@ def _predict(job: Job, built: Machine | None, info: RankInfo | None) -> Predicti
 
 
 def _reporter(
-    job: Job, prediction: Prediction | None, write: Sink, *, quiet: bool
+    job: Job,
+    prediction: Prediction | None,
+    measured: MeasuredSteps,
+    write: Sink,
+    *,
+    quiet: bool,
 ) -> Callable[[dict[str, Any]], None]:
     predicted_s = prediction.step_s if prediction is not None else None
     beside = f"   predicted {tables.seconds(prediction.step_s)}" if prediction is not None else ""
     digits = len(str(job.steps))
 
     def report(step: dict[str, Any]) -> None:
+        if "note" in step:
+            options.note(step["note"])
         if "step" not in step:  # weights are being read or written, or a batch is evaluated
             return
         number = f"step {step['step']:>{digits}}/{job.steps}"
-        measured = f"measured {tables.seconds(step['seconds']):>7}"
-        line = f"{number}   loss {step['loss']:.4f}   {measured}{beside}"
+        took = f"measured {tables.seconds(step['seconds']):>7}"
+        line = f"{number}   loss {step['loss']:.4f}   {took}{beside}"
         if "eval_loss" in step:
             line += f"   evaluation {step['eval_loss']:.4f}"
         (options.note if quiet else options.say)(line)
         write(entry_of(step, job, predicted_s))
+        measured.add(step, line)
 
     return report
 
 
 def _perform(
-    job: Job, info: RankInfo | None, report: Callable[[dict[str, Any]], None]
+    job: Job,
+    info: RankInfo | None,
+    report: Callable[[dict[str, Any]], None],
+    measured: MeasuredSteps,
+    *,
+    restarts: int,
 ) -> dict[str, Any]:
     if info is not None:
-        return join(job, info, report if info.rank == 0 else lambda _: None)
+        return join(job, info, report if info.rank == 0 else lambda _: None, measured.lost)
     from executor.launching.launch import launch
 
-    return launch(
-        "train",
-        job.to_json(),
-        ranks=job.plan.grid.ranks,
-        report=report,
-        timeout_s=job.timeout_s,
-        on_interrupt=lambda: options.note(STOPPING),
-    )
+    def attempt(job: Job, on_interrupt: Callable[[], None]) -> dict[str, Any]:
+        return launch(
+            "train",
+            job.to_json(),
+            ranks=job.plan.grid.ranks,
+            report=report,
+            timeout_s=job.timeout_s,
+            on_interrupt=on_interrupt,
+        )
+
+    return with_restarts(attempt, job, restarts)

@@ -61,8 +61,14 @@ def _await_rank_0(status: int) -> None:
     time.sleep(FIRST_S)
 
 
-def join(job: Job, info: RankInfo, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Be the rank that a launcher started this process as."""
+def join(
+    job: Job,
+    info: RankInfo,
+    report: Callable[[dict[str, Any]], None],
+    lost: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Be the rank that a launcher started this process as; `lost` is called where the run ends
+    without a result."""
     # Torch's own account of a lost connection is a page; ours is a sentence.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     from executor.launching.rank_processes import CUDA_QUEUES
@@ -71,9 +77,10 @@ def join(job: Job, info: RankInfo, report: Callable[[dict[str, Any]], None]) -> 
         os.environ.setdefault(name, value)
     from executor.job import perform
     from executor.launching.sentences import sentence_of
+    from executor.launching.stopping import ENDS
 
     try:
-        return perform(job, info, report, ends_on=(signal.SIGINT, signal.SIGTERM))
+        return perform(job, info, report, ends_on=ENDS)
     except SimgptError as error:
         options.note(f"simgpt: {error}")
         status = error.exit_code
@@ -82,6 +89,8 @@ def join(job: Job, info: RankInfo, report: Callable[[dict[str, Any]], None]) -> 
     except Exception as error:
         options.note(f"simgpt: rank {info.rank} stopped: {sentence_of(error)}")
         status = 1
+    with suppress(SimgptError, BrokenPipeError):
+        lost()
     # At once: torch's groups, if they were taken down, may wait for ranks that are gone.
     with suppress(BrokenPipeError):
         sys.stdout.flush()

@@ -31,13 +31,15 @@ def ignored(entry: Entry) -> None:
 
 
 @contextmanager
-def written_to(log: Path | None, tensorboard: Path | None) -> Iterator[Sink]:
+def written_to(
+    log: Path | None, tensorboard: Path | None, *, goes_on: bool = False
+) -> Iterator[Sink]:
     """What takes the entries of steps, for as long as the with statement lasts, and has each on its
-    way to the disk before the next."""
+    way to the disk before the next. Where a run `goes_on`, behind those that are there already."""
     sinks: list[Sink] = []
     with ExitStack() as stack:
         if log is not None:
-            line = stack.enter_context(line_by_line(log))
+            line = stack.enter_context(line_by_line(log, append=goes_on))
             sinks.append(lambda entry: line(options.compact(options.strict(entry))))
         if tensorboard is not None:
             from executor.training.tensorboard import events_in

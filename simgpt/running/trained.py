@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simgpt import options, tables
 from simgpt.commands.prediction_text import tuned_forms
 from simgpt.running.host_load import disturbed
+from simgpt.running.measured_steps import columns
+from topologies.errors import DiskError
 
 if TYPE_CHECKING:
     from executor.launching.task_specs import Job
     from simulator.predict import Prediction
+
+
+# Of a run without --save all are null.
+CHECKPOINT_KEYS = ("resumed_at_step", "saved_steps", "newest_checkpoint", "unsaved")
 
 
 def check_finished(record: dict[str, Any], job: Job) -> None:
@@ -22,17 +28,33 @@ def check_finished(record: dict[str, Any], job: Job) -> None:
     from executor.errors import DivergedError
 
     if record["stopped_at_step"] is not None:
-        options.note(f"simgpt: interrupted after step {record['stopped_at_step']} of {job.steps}")
-        raise SystemExit(128 + signal.SIGINT)
+        by = signal.Signals[record["stopped_by"] or "SIGINT"]
+        how = "interrupted" if by == signal.SIGINT else f"ended by {by.name}"
+        options.note(f"simgpt: {how} after step {record['stopped_at_step']} of {job.steps}")
+        raise SystemExit(128 + by)
     if record["diverged_at_step"] is not None:
         raise DivergedError(
             f"the loss of step {record['diverged_at_step']} of {job.steps} is not a finite number, "
             f"so training stopped there; try a smaller --lr than {job.adamw.lr:g}"
+            f"{_last_good(record)}"
         )
+    if record["unsaved"] is not None:
+        raise DiskError(record["unsaved"])
 
 
-def record_of(job: Job, result: dict[str, Any], prediction: Prediction | None) -> dict[str, Any]:
-    """The JSON record of a run, with what was predicted for it, if anything was."""
+def _last_good(record: dict[str, Any]) -> str:
+    path = record["newest_checkpoint"]
+    return f"; the last good checkpoint is {path}" if path is not None else ""
+
+
+def record_of(
+    job: Job,
+    result: dict[str, Any],
+    prediction: Prediction | None,
+    steps: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    """The JSON record of a run, with what was predicted for it, if anything was. `steps` are those
+    that were seen, from before a restart too."""
     tuning = prediction.tuning if prediction is not None else None
     return {
         "model": job.gpt.name,
@@ -43,13 +65,13 @@ def record_of(job: Job, result: dict[str, Any], prediction: Prediction | None) -
         "step_s": result["step_s"],
         "step_p10_s": result["step_p10_s"],
         "step_p90_s": result["step_p90_s"],
-        "steps_s": result["steps_s"],
-        "losses": result["losses"],
-        "grad_norms": result["grad_norms"],
-        "evaluations": result["evaluations"],
+        **columns(steps),
+        "finished": result["diverged_at_step"] is None is result["stopped_at_step"],
         "diverged_at_step": result["diverged_at_step"],
         "stopped_at_step": result["stopped_at_step"],
+        "stopped_by": result["stopped_by"],
         "exported_weights": None if result["diverged_at_step"] else job.export_weights,
+        **{key: result.get(key) for key in CHECKPOINT_KEYS},
         "waited_share": result["waited_share"],
         "peak_bytes": result["peak_bytes"],
         "comm_bytes": result["ranks"][0]["carried"],

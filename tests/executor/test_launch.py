@@ -204,16 +204,18 @@ def _children_file(parent: int) -> Path:
     return Path(f"/proc/{parent}/task/{parent}/children")
 
 
+ENDED = (
+    r"(stopping a few steps.*\n)?(rank \d takes .*\n)?(ranks waited for a core.*\n)?"
+    r"simgpt: interrupted( after step \d+ of \d+)?"
+)
+
+
 @pytest.mark.parametrize(
     ("how", "status", "said"),
     [
-        (
-            signal.SIGINT,
-            130,
-            r"(stopping a few steps.*\n)?(ranks waited for a core.*\n)?"
-            r"simgpt: interrupted( after step \d+ of \d+)?",
-        ),
-        (signal.SIGTERM, 143, "simgpt: ended by SIGTERM"),
+        (signal.SIGINT, 130, ENDED),
+        (signal.SIGTERM, 143, ENDED.replace("interrupted", "ended by SIGTERM")),
+        (signal.SIGUSR1, 138, ENDED.replace("interrupted", "ended by SIGUSR1")),
         (signal.SIGHUP, 129, "simgpt: ended by SIGHUP"),
         (signal.SIGKILL, -signal.SIGKILL, ""),
     ],

@@ -31,8 +31,9 @@ KEYS = {
     *("model", "plan", "plan_string", "ranks", "step_s", "steps_s", "losses", "peak_bytes"),
     *("comm_bytes", "tokens_per_s", "predicted_step_s", "predicted_peak_bytes"),
     *("matmul_forms", "asked", "device", "diverged_at_step", "stopped_at_step"),
-    *("step_p10_s", "step_p90_s", "waited_share", "exported_weights"),
-    *("grad_norms", "evaluations"),
+    *("step_p10_s", "step_p90_s", "waited_share", "exported_weights", "finished", "stopped_by"),
+    *("grad_norms", "evaluations", "steps"),
+    *("resumed_at_step", "saved_steps", "newest_checkpoint", "unsaved"),
 }
 
 

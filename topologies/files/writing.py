@@ -56,16 +56,17 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
 
 
 @contextmanager
-def line_by_line(path: Path) -> Iterator[Callable[[str], None]]:
-    """What writes a file anew line by line, for as long as the with statement lasts; each line is
-    with the system before the next, so that a program that is killed leaves all that it wrote.
+def line_by_line(path: Path, *, append: bool = False) -> Iterator[Callable[[str], None]]:
+    """What writes a file line by line, anew or behind what it has, for as long as the with
+    statement lasts; each line is with the system before the next, so that a program that is killed
+    leaves all that it wrote.
 
     It raises what `write_whole` does.
     """
     with ExitStack() as stack:
         try:
             target = path if is_replaced(path) else _opened(path)
-            file = stack.enter_context(open(target, "wb", buffering=0))
+            file = stack.enter_context(open(target, "ab" if append else "wb", buffering=0))
         except OSError as error:
             raise failed(path, error) from None
 

@@ -1,0 +1,1 @@
+"""Checkpoints: written while training goes on, checked when read, resumed under any plan."""

@@ -1,0 +1,50 @@
+"""Where and how often a run is saved; free of torch, so that a command line can ask."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from executor.checkpoints.errors import CheckpointError
+
+_EVERY = re.compile(r"(\d{1,9})\s*(min|h|)")
+_MINUTES_S = {"min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """Checkpoints go into `folder` after each `every_steps` steps, or about each `every_s` seconds;
+    the newest `keep` stay.
+
+    With `resume` a run goes on from the newest one that is intact, with `restarted` from the newest
+    that leaves a step to train: what a launcher starts again may have ended with its last step.
+    """
+
+    folder: str
+    every_steps: int = 0
+    every_s: float = 0.0
+    keep: int = 3
+    resume: bool = False
+    restarted: bool = False
+
+    @staticmethod
+    def from_dict(raw: dict[str, Any] | None) -> Saving | None:
+        """The saving back from its fields; None from None."""
+        return None if raw is None else Saving(**raw)
+
+
+def interval(text: str) -> dict[str, Any]:
+    """How often to save, as fields of a `Saving`.
+
+    >>> interval("10"), interval("15min")
+    ({'every_steps': 10}, {'every_s': 900.0})
+    """
+    found = _EVERY.fullmatch(text.strip())
+    if found is None or not int(found[1]):
+        raise CheckpointError(
+            f"--save-every {text} must be a number of steps of at least 1, as in 10, or a time, as "
+            "in 15min or 2h"
+        )
+    count, unit = int(found[1]), found[2]
+    return {"every_s": count * _MINUTES_S[unit]} if unit else {"every_steps": count}
