@@ -27,3 +27,9 @@ class DivergedError(SimgptError):
 
 class TextError(SimgptError):
     """The training text cannot be read, or is too short for one sequence."""
+
+
+class DryRunError(SimgptError):
+    """A program played without its machine is not what the program says, or does not end."""
+
+    exit_code = 6
