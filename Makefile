@@ -25,7 +25,7 @@ Next:
 endef
 export SHOWN
 
-.PHONY: demo dist docs test test-all test-gpu mutants fuzz bench lint format clean
+.PHONY: demo dist docs test test-all test-gpu gpu-check mutants fuzz bench lint format clean
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
@@ -40,6 +40,11 @@ test: lint
 test-all: lint
 	$(PYTEST) -n 2 -m "not gpu" --junitxml=build/test-all.xml
 	$(BIN)/python -m tests.full_run build/test-all.xml docs/full-test-run.json
+
+# On a machine with a GPU: tests, calibration, validation and throughput, within 25 minutes and without
+# a network once what the tests need is installed.
+gpu-check: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.gpu_check
 
 test-gpu: $(VENV)/.installed-test
 	$(PYTEST) -m gpu

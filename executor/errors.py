@@ -31,3 +31,9 @@ class TextError(SimgptError):
 
 class WeightsError(SimgptError):
     """Published weights that cannot be read, or are not those of the model."""
+
+
+class DryRunError(SimgptError):
+    """A program played without its machine is not what the program says, or does not end."""
+
+    exit_code = 6

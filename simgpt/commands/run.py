@@ -19,6 +19,7 @@ from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
 from simgpt.running.calibrated import machine_for
 from simgpt.running.checkpointing import checkpoint_options, saving_of
+from simgpt.running.dry_run import check_rank_is_dry, dry_run
 from simgpt.running.host_load import warn_of_measured
 from simgpt.running.launched import join, ranks_of, said_by_rank_0
 from simgpt.running.measured_steps import MeasuredSteps
@@ -74,6 +75,10 @@ MOST_SEED = 2**32
     help="Write the last step's measured and predicted timelines for ui.perfetto.dev.",
 )
 @training.log_options
+@click.option(
+    "--dry", is_flag=True, help="Play one rank without its machine: shapes, groups, order, bytes."
+)
+@click.option("--rank", type=click.IntRange(min=0), help="The rank that --dry plays; default: 0.")
 @options.answer_options
 @checkpoint_options
 def command(model: str, text: str | None, as_json: bool, output: Path | None, **how: Any) -> None:
@@ -93,6 +98,9 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     from executor.launching.launch import require_torch
     from executor.launching.launch_env import RankInfo
 
+    if how["dry"]:
+        return dry_run(model, as_json=as_json, output=output, how=how)
+    check_rank_is_dry(how)
     info = RankInfo.from_environment(os.environ)
     with said_by_rank_0(info):
         _check_files(output, how)

@@ -10,7 +10,7 @@ import torch
 
 from executor.async_work import AsyncWork
 from executor.buffer_table import BufferTable
-from executor.data.batches import batch_of
+from executor.data.batches import batch_of, feed
 from executor.errors import LaunchError
 from executor.groups import ProcessGroups
 from executor.launching.launch import launch
@@ -150,14 +150,13 @@ def recorded(rank: int) -> list[str]:
         return play(*arguments)
 
     patch = pytest.MonkeyPatch()
-    feed = trainer._feed
 
-    def slowly(batch: torch.Tensor) -> None:
+    def slowly(*arguments: Any) -> None:
         time.sleep(SLOW_S)
-        feed(batch)
+        feed(*arguments)
 
     patch.setattr("executor.train.play", counted)
-    patch.setattr(trainer, "_feed", slowly)
+    patch.setattr("executor.train.feed", slowly)
     text = bytes(range(1, 256)) * 8
     run = trainer.run([batch_of(text, TINY, 4, step, 0) for step in range(3)])
     patch.undo()

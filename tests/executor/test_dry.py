@@ -1,0 +1,236 @@
+"""A program played without its machine: what is counted is counted, and what differs is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+from zlib import crc32
+
+import pytest
+import torch
+
+from executor.dry.calls import members
+from executor.dry.fake_gpu import GPU, fake_gpu, part_of
+from executor.dry.rank import play_rank
+from executor.dry.stages import meeting, play_stages
+from executor.dry.storages import StorageCount
+from executor.nccl.issue_order import calls_of, issue_order
+from executor.nccl.rendezvous import among, hang_of, message_rounds
+from tests.executor.test_rendezvous import call, end
+from validation.published.predicting import Failure, prepared
+from validation.published.runs import read_runs
+from workload.gpt import GPT, find_model, model_names
+from workload.lowering import lower
+from workload.op import Op
+from workload.plan import Plan
+from workload.plan_text import parse_plan
+from workload.program import Program
+
+TINY = find_model("tiny-30k")
+SMALL = [
+    "x=2,pipe=2,data=2,zero=1,micro_batch=1",
+    "data=2,zero=2,offload=optimizer,micro_batch=2",
+]
+MANY = [
+    *SMALL,
+    "pipe=2,data=2,zero=3,micro_batch=1",
+    "x=2,y=2,z=2,data=2,recompute=full",
+    "x=2,data=4,zero=3,shard=2,pipe=2,schedule=zb-h1",
+    "x=2,sequence_parallel=true,pipe=2,schedule=gpipe,overlap=oag",
+    "x=4,attention=unfused,matmul_forms=tuned,order=data-x-y-z-pipe,data=2",
+]
+PARTS = 40
+MOST_ROUNDS = 2  # micro-batches of a published plan, as multiples of its stages and chunks
+
+
+def program_of(text: str, rank: int = 0, gpt: GPT = TINY) -> Program:
+    plan = parse_plan(text, batch=16)
+    return lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+
+
+def test_a_storage_counts_once_however_many_views_it_has_and_until_the_last_is_gone() -> None:
+    with fake_gpu(), StorageCount() as held:
+        first = torch.empty(10, device=GPU)
+        view = first[2:4]
+        second = torch.empty(3, 5, dtype=torch.bfloat16, device=GPU)
+        assert held.held_bytes == {"cuda": 40 + 30, "cpu": 0}
+        del first
+        assert held.held_bytes["cuda"] == 70
+        del view, second
+        assert held.held_bytes["cuda"] == 0
+        assert held.most_bytes == 70
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        1,
+        slice(1, None),
+        (slice(None), 2),
+        (None, 1, slice(3, 1)),
+        (..., slice(0, 2)),
+        (0, ..., None),
+        (slice(0, 2), torch.tensor([1, 0])),
+    ],
+)
+def test_a_fake_tensor_is_indexed_as_a_real_one(index: Any) -> None:
+    real = torch.arange(24).view(2, 3, 4)
+    assert torch.equal(part_of(real, index), real[index])
+
+
+@pytest.mark.parametrize("order", ["x-y-z-data-pipe", "pipe-data-z-y-x"])
+def test_who_meets_in_an_op_is_the_grid_s_group(order: str) -> None:
+    grid = parse_plan(f"x=2,y=3,data=4,zero=3,shard=2,pipe=3,order={order}", batch=16).grid
+    for axes in (("x",), ("y", "pipe"), ("shard",), ("replica",), ("x", "data"), ("ends",)):
+        op = Op("op", "all_reduce", (), (), axes=axes)
+        for group in grid.groups(*axes).tolist():
+            assert members(op, grid, group[-1]) == tuple(sorted(group))
+
+
+@pytest.mark.parametrize("text", SMALL)
+def test_a_rank_s_step_is_to_the_byte_what_its_program_says(text: str) -> None:
+    assert_agrees(text, 3 if "pipe" in text else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["tiny-30k", "tiny-llama-40k"])
+@pytest.mark.parametrize("text", MANY)
+def test_every_kind_of_plan_agrees_on_its_first_and_its_last_rank(model: str, text: str) -> None:
+    for rank in (0, parse_plan(text, batch=16).grid.ranks - 1):
+        assert_agrees(text, rank, find_model(model))
+
+
+def assert_agrees(text: str, rank: int, gpt: GPT = TINY) -> None:
+    program = program_of(text, rank, gpt)
+    played = play_rank(program, rank)
+    assert played.difference == ""
+    assert played.ops == len(program.ops)
+    late_bytes = played.program_bytes - played.counted_bytes
+    assert late_bytes == 0 or (late_bytes > 0 and program.plan.pipe > 1)
+    assert played.most_bytes >= played.program_bytes
+
+
+def broken(program: Program, kind: str, **changed: Any) -> Program:
+    """The program with its first op of a kind changed."""
+    ops = list(program.ops)
+    index = next(i for i, op in enumerate(ops) if op.kind == kind)
+    ops[index] = replace(ops[index], **changed)
+    return replace(program, ops=ops)
+
+
+def test_a_program_that_says_other_bytes_or_ranks_than_torch_hears_of_is_found() -> None:
+    program = program_of("x=2,y=2")
+    assert "the program says all_reduce of 7 bytes among ranks" in (
+        play_rank(broken(program, "all_reduce", nbytes=7), 0).difference
+    )
+
+
+def test_a_buffer_that_is_held_longer_than_the_program_says_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("executor.buffer_table.BufferTable.free", lambda self, slot: None)
+    found = play_rank(program_of("x=2"), 0).difference
+    assert "bytes (GPU), the program" in found
+
+
+def test_a_rank_that_asks_other_ranks_than_its_axes_name_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("executor.dry.groups.members_of", lambda op, grid, rank: (rank, rank + 2))
+    found = play_rank(program_of("x=2,y=2"), 0).difference
+    assert "among ranks 0, 2, the program says" in found
+
+
+def test_each_distinct_kernel_is_played_once() -> None:
+    short, long = (
+        play_rank(program_of("x=1", 0, replace(TINY, layers=layers)), 0) for layers in (2, 6)
+    )
+    assert long.ops > 2 * short.ops
+    # What takes all parameters at once, or a layer's alone beside others, has other operands.
+    assert long.kernels <= short.kernels + 4
+
+
+def test_stages_of_a_pipeline_come_to_the_end() -> None:
+    played = play_stages(TINY, parse_plan("pipe=2,data=2,micro_batch=1", batch=8))
+    assert (played.stages, played.hang) == (2, "")
+    # Four micro-batches, each a message forward and one back, sent and received; and what both
+    # stages reduce over data and pipe, whose calls are counted on both.
+    assert played.calls >= 4 * 2 * 2
+
+
+def test_ops_of_stages_that_wait_for_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def early(program: Program, *, late: bool) -> list[int]:
+        """Every receive before everything else."""
+        return sorted(range(len(program.ops)), key=lambda i: program.ops[i].kind != "recv")
+
+    monkeypatch.setattr("executor.dry.stages.issue_order", early)
+    hang = play_stages(TINY, parse_plan("pipe=2,micro_batch=1", batch=4)).hang
+    assert "rank 0 " in hang
+    assert "rank 1 " in hang
+
+
+def test_calls_of_one_rank_alone_leave_what_they_wait_for_to_the_next() -> None:
+    alone, link = (("", "x"), (0,)), (("forward", "0"), (0, 1))
+    own = [call(link), call(alone, 0, loads=True), call(link), end(1, 2)]
+    first, second, last = meeting(own)
+    assert (first.after, second.after, last.after) == ((), (0,), (1,))
+    assert second.loads
+
+
+@pytest.mark.slow
+def test_leaving_out_what_no_other_stage_is_in_changes_no_answer() -> None:
+    for late, loading in ((False, False), (False, True), (True, True)):
+        for plan in pipelines():
+            programs = [lower(replace(TINY, layers=8), plan, stage) for stage in range(plan.pipe)]
+            ranks = [plan.grid.rank({"pipe": stage}) for stage in range(plan.pipe)]
+            calls = among(
+                ranks,
+                {
+                    rank: calls_of(program, rank, issue_order(program, late=late))
+                    for rank, program in zip(ranks, programs, strict=True)
+                },
+            )
+            fewer = {rank: meeting(own) for rank, own in calls.items()}
+            formed = message_rounds(calls)
+            whole = hang_of(calls, formed, loading=loading)
+            assert bool(hang_of(fewer, formed, loading=loading)) == bool(whole)
+
+
+def pipelines() -> Iterator[Plan]:
+    for pipe, interleave in ((2, 1), (4, 1), (2, 2), (4, 2)):
+        for x in (1, 2):
+            text = f"pipe={pipe},interleave={interleave},x={x},micro_batch=1"
+            yield parse_plan(text, batch=2 * pipe)
+
+
+@cache
+def published() -> list[tuple[str, GPT, Plan]]:
+    """Every model and plan that somebody published a step of, and every preset with plans of 16
+    ranks; with so few micro-batches that each kind of them is there twice."""
+    cases = [(run.id, prepared(run)) for run in read_runs()]
+    jobs = [(key, case[0].job) for key, case in cases if not isinstance(case, Failure)]
+    found = {(job.gpt, str(short := shorter(job.plan))): (key, job.gpt, short) for key, job in jobs}
+    for name in model_names():
+        for text in ("x=2,z=4,data=2,recompute=full,micro_batch=1", "pipe=2,data=8,zero=1"):
+            gpt, plan = find_model(name), parse_plan(text, batch=32)
+            found[gpt, str(plan)] = (name, gpt, plan)
+    return list(found.values())
+
+
+def shorter(plan: Plan) -> Plan:
+    most = MOST_ROUNDS * plan.pipe * plan.interleave
+    return replace(plan, batch=plan.batch // plan.micro_batches * min(plan.micro_batches, most))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_preset_and_published_plan_agrees_on_some_rank(part: int) -> None:
+    found = {}
+    for key, gpt, plan in published()[part::PARTS]:
+        rank = crc32(str(plan).encode()) % plan.grid.ranks
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        found[key, str(plan)] = play_rank(program, rank).difference or play_stages(gpt, plan).hang
+    assert {asked: wrong for asked, wrong in found.items() if wrong} == {}

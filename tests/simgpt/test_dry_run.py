@@ -1,0 +1,51 @@
+"""`simgpt run --dry`: what it answers, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.simgpt.face import simgpt
+
+WORDS = ("run", "tiny-30k", "--batch", "8", "--dry")
+PLAN = ("--plan", "x=2,pipe=2,data=4096")
+
+
+def test_any_rank_of_many_is_played_and_agrees() -> None:
+    said = simgpt(*WORDS[:2], "--batch", "4096", "--dry", *PLAN, "--rank", "12345", "--json")
+    assert said.status == 0, said.err
+    record = json.loads(said.out)
+    assert record["agrees"]
+    assert (record["ranks"], record["rank"], record["stage"]) == (16384, 12345, 1)
+    assert record["difference"] == record["stages"]["hang"] == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--steps", "3"), "--steps has no effect with --dry"),
+        (("--device", "cuda"), "--device has no effect with --dry"),
+        (("--rank", "1"), "--rank 1: the plan's ranks are 0 to 0"),
+    ],
+)
+def test_what_has_no_effect_is_refused_by_name(words: tuple[str, ...], why: str) -> None:
+    said = simgpt(*WORDS, *words)
+    assert (said.status, said.out) == (2, "")
+    assert why in said.err
+
+
+def test_a_rank_is_chosen_for_a_dry_run_alone() -> None:
+    said = simgpt(*WORDS[:-1], "--rank", "0")
+    assert said.status == 2
+    assert "--rank chooses which rank --dry plays" in said.err
+
+
+def test_a_difference_is_said_after_the_answer_with_a_status_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("executor.buffer_table.BufferTable.free", lambda self, slot: None)
+    said = simgpt(*WORDS)
+    assert said.status == 6
+    assert "difference from the program: m0." in said.out
+    assert "rank 0 does not do what its program says" in said.err
