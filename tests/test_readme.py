@@ -100,6 +100,7 @@ def test_the_pages_show_what_the_command_prints(kind: str, command: str) -> None
     assert all(output in text for text in having(command, kind))
 
 
+@pytest.mark.slow
 def test_two_published_sources_are_as_predicted_now() -> None:
     """What the slow test above compares whole, for the sources that share one machine."""
     report = validate_published(None, ["2205.05198", "2104.04473"])

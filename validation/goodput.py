@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.goodput.checkpoint import Checkpoint, checkpoint_of
 from simulator.goodput.closed_form import best_interval_s, effective_share, lost_s
 from simulator.goodput.job import DAY_S, HOUR_S, Run
 from topologies.files.reading import shipped_toml
 from topologies.hardware.reliability import NODE_DAYS
 from workload.gpt import find_model
-from workload.lowering.checkpoint import Checkpoint, checkpoint_of
 from workload.plan_text import parse_plan
 
 LONG_S = 1000 * DAY_S  # of training, in which the first and the last save do not count

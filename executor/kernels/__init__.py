@@ -12,14 +12,13 @@ from executor.kernels import (
     dense,
     dropout,
     goldfish,
-    muon,
     norms,
     optimizer,
     pointwise,
-    sgd,
     unfused,
     vocabulary,
 )
+from executor.kernels.updates import muon, sgd
 from executor.rank_context import RankContext
 from workload.op import Op
 

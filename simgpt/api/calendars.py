@@ -64,9 +64,9 @@ class PlanRun(Result):
 
     def plot(self) -> Figure:
         """One life of the run: training that is in checkpoints over time, failures and jobs."""
-        from validation.report.figures.calendar import calendar
         from validation.report.figures.style import drawing
         from validation.report.whole_run.calendar import calendar_of
+        from validation.report.whole_run.calendar_figure import calendar
 
         found = calendar_of(self.to_dict(), "answer")
         if not found.progress:

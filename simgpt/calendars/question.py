@@ -11,6 +11,7 @@ import click
 
 from simgpt import noise_options
 from simgpt.step_options import StepQuestion
+from simulator.goodput.checkpoint import Checkpoint, checkpoint_of
 from simulator.goodput.closed_form import best_interval_s
 from simulator.goodput.forecast import Forecast, StepSpread, forecast
 from simulator.goodput.job import Chain, Run, SparePool
@@ -25,7 +26,6 @@ from simulator.goodput.saves import (
 from simulator.predict import Prediction
 from topologies.hardware.run_to_run import Band
 from topologies.machine import Machine
-from workload.lowering.checkpoint import Checkpoint, checkpoint_of
 
 GIVEN = "as asked for"
 

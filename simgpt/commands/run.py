@@ -93,9 +93,6 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     SIGUSR1 end training a few steps later, saved with --save, with its summary, JSON and trace,
     and status 130, 143 or 138.
     """
-    from executor.checkpoints.belonging import check_before
-    from executor.data.sources import check_data, read_data
-    from executor.launching.launch import require_torch
     from executor.launching.launch_env import RankInfo
 
     if how["dry"]:
@@ -104,16 +101,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     info = RankInfo.from_environment(os.environ)
     with said_by_rank_0(info):
         _check_files(output, how)
-        require_torch()
-        job = _job(model, text, info, how)
-        check_data(read_data(text, job.tokenizer), job.gpt)
-        if job.held_out is not None:
-            job.held_out.read(job.gpt, job.plan)
-        check_before(job)
-        predicts, again = not how["no_predict"], how["recalibrate"]
-        built = machine_for(job, how["machine"], info, predicts=predicts, again=again)
-        job = _with_forms(job, built)
-        prediction = _predict(job, built, info) if predicts else None
+        job, prediction = _prepared(model, text, info, how)
     is_first = info is None or not info.rank
     measured = MeasuredSteps(job, output, as_json=as_json, writes=is_first)
     with (
@@ -122,7 +110,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     ):
         report = _reporter(job, prediction, measured, write, quiet=as_json)
         result = _perform(job, info, report, measured, restarts=how["max_restarts"])
-    if info is not None and info.rank:
+    if not is_first:
         return
     if how["trace"] is not None:
         write_trace(how["trace"], job, result, prediction)
@@ -131,6 +119,27 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     options.answer(summary(record, prediction), record, as_json=as_json, output=output)
     warn_of_measured(record, calibrated=how["machine"] is None)
     check_finished(record, job)
+
+
+def _prepared(
+    model: str, text: str | None, info: RankInfo | None, how: dict[str, Any]
+) -> tuple[Job, Prediction | None]:
+    """The job that every rank is told, once all that it reads is known to suit it, and what is
+    predicted of it."""
+    from executor.checkpoints.belonging import check_before
+    from executor.data.sources import check_data, read_data
+    from executor.launching.launch import require_torch
+
+    require_torch()
+    job = _job(model, text, info, how)
+    check_data(read_data(text, job.tokenizer), job.gpt)
+    if job.held_out is not None:
+        job.held_out.read(job.gpt, job.plan)
+    check_before(job)
+    predicts, again = not how["no_predict"], how["recalibrate"]
+    built = machine_for(job, how["machine"], info, predicts=predicts, again=again)
+    job = _with_forms(job, built)
+    return job, _predict(job, built, info) if predicts else None
 
 
 def _check_files(output: Path | None, how: dict[str, Any]) -> None:

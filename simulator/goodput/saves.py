@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.goodput.checkpoint import Checkpoint
 from topologies.hardware.reliability import Storage
 from topologies.machine import Machine
-from workload.lowering.checkpoint import Checkpoint
 
 DETECTION_S = 600.0
 DETECTION_SOURCE = "PyTorch's NCCL time-out (torch.distributed.init_process_group)"

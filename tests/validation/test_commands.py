@@ -32,6 +32,7 @@ def unnamed(job: Job) -> tuple[object, ...]:
     return gpt, job.plan, job.stack
 
 
+@pytest.mark.slow
 def test_every_run_with_a_plan_is_a_command_that_asks_for_the_validated_job() -> None:
     """A prediction follows from model, plan, stack, machine and placement, which are compared."""
     assert asked_alike(read_runs()) == 705
@@ -58,6 +59,7 @@ def values(machine: Any) -> list[tuple[str, object]]:
     return sorted((fact.key, fact.value) for fact in machine.entries if fact.key not in labels)
 
 
+@pytest.mark.slow
 def test_the_command_of_the_issue_gives_the_validated_step() -> None:
     """Llama-3.1-70B on 512 H100 with TP 4, PP 4, VPP 5 and CP 2, published by NVIDIA."""
     (row,) = [each for each in read_runs() if each.id == row_id()]

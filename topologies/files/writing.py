@@ -66,7 +66,10 @@ def line_by_line(path: Path, *, append: bool = False) -> Iterator[Callable[[str]
     with ExitStack() as stack:
         try:
             target = path if is_replaced(path) else _opened(path)
-            file = stack.enter_context(open(target, "ab" if append else "wb", buffering=0))
+            if append:
+                file = stack.enter_context(open(target, "ab", buffering=0))
+            else:
+                file = stack.enter_context(open(target, "wb", buffering=0))
         except OSError as error:
             raise failed(path, error) from None
 

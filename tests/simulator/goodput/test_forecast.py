@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulator.goodput.checkpoint import Checkpoint, checkpoint_of
 from simulator.goodput.forecast import StepSpread, forecast
 from simulator.goodput.job import DAY_S, HOUR_S, Run
 from simulator.goodput.saves import save_times
 from topologies.hardware.reliability import Reliability, Storage
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
-from workload.lowering.checkpoint import Checkpoint, checkpoint_of
 from workload.plan_text import parse_plan
 
 RUN = Run(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from validation.report.figures.calendar import calendar
 from validation.report.page import Drawing, PageTable, Section
 from validation.report.whole_run.calendar import Calendar
+from validation.report.whole_run.calendar_figure import calendar
 from validation.report.words import percent, several
 
 DAY_S = 86_400.0

@@ -1,0 +1,1 @@
+"""Updates of parameters by rules other than AdamW."""
