@@ -74,6 +74,7 @@ def _run(part: Part, limit_s: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "answer.json"
         words = [word.replace("{answer}", str(file)) for word in part.words]
+        status: int | str
         try:
             ended = subprocess.run(
                 words, capture_output=True, text=True, timeout=max(limit_s, 0.01), check=False
