@@ -159,7 +159,7 @@ def check(ranks: int, gpt: GPT, plans: list[Plan], **swap: str) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_grid_trains_as_the_plain_model_does(ranks: int) -> None:
     check(ranks, TINY, sample(ranks))
 

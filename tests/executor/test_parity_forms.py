@@ -14,6 +14,7 @@ def tuned(plans: list[Plan]) -> list[Plan]:
     return [replace(plan, matmul_forms="tuned") for plan in plans]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     "swap",

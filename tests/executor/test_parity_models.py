@@ -63,6 +63,7 @@ def test_each_part_alone_on_each_axis_trains_as_the_plain_model_does(part: str) 
     check(2, ALONE[part], sample(2, first=list(ALONE).index(part)))
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_everything_at_once_trains_as_the_plain_model_does() -> None:
     check(4, TOGETHER["all at once"], sample(4, first=1))

@@ -20,6 +20,7 @@ def plan_of(order: str, zero: int, axes: str) -> Plan:
     return replace(whole, micro_batch=whole.micro_batch // 2)
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_plan_trains_the_same_in_any_rank_order() -> None:
     grids = ("z=2,data=2,pipe=2", "x=2,z=2,data=2", "y=2,data=2,pipe=2")

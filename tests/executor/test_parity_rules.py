@@ -92,6 +92,7 @@ def test_sgd_trains_as_torch_s_does(rule: str) -> None:
     check(4, rule, texts)
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_muon_trains_as_torch_s_does_on_matrices_gathered_over_every_axis() -> None:
     texts = [

@@ -118,6 +118,7 @@ def test_a_pipeline_with_too_few_micro_batches_is_told_so(plan: Plan, said: str)
     assert starved(plan).partition(";")[0] == said
 
 
+@pytest.mark.slow
 def test_what_a_stack_does_not_run_is_not_named() -> None:
     model, text = find_model("llama-3.1-70b"), "tp=4,pp=2,vpp=5,dp=rest,mbs=1,sp=true"
     machine = load_machine("32x8xH100")

@@ -75,6 +75,7 @@ def test_tuned_matmul_forms_and_what_they_save_stand_in_text_and_json() -> None:
     assert none in simgpt(*words[:-2]).out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "stack", "words"),
     [

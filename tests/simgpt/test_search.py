@@ -211,6 +211,7 @@ def test_the_time_limit_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) 
     assert "stopped early" in said.out
 
 
+@pytest.mark.slow
 def test_stopped_on_a_front_a_search_answers_with_what_is_certain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -115,7 +115,7 @@ def test_a_step_of_two_data_types_has_the_peak_of_both_one_after_the_other() -> 
     [
         ("data=8", "frontier", "simgpt"),
         ("x=2,y=2,z=2,data=2,overlap=oar+ors+oag", "frontier", "simgpt"),
-        ("x=2,pipe=2,data=2,micro_batch=1,zero=1,recompute=full", "frontier", "megatron-deepspeed"),
+        ("x=2,pipe=2,data=2,zero=1,recompute=full,overlap=none", "frontier", "megatron-deepspeed"),
         ("pipe=4,data=2,micro_batch=2,schedule=zb-h1", "dgx-h100", "simgpt"),
         ("pipe=2,interleave=2,data=4,micro_batch=1", "perlmutter", "megatron-core"),
         ("z=8,zero=1,attention=unfused", "dgx-a100", "simgpt"),

@@ -59,6 +59,7 @@ def drawn_step(seed: int, *, shuffled: bool) -> tuple[AllRanks, int]:
         return step_of(drawn, fabric)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30, derandomize=True)
 @given(seed=st.integers(0, 10**6), shuffled=st.booleans())
 def test_without_noise_a_step_is_the_prediction_to_the_tick(seed: int, shuffled: bool) -> None:

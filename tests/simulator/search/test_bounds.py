@@ -183,6 +183,7 @@ def test_further_layers_count_only_where_all_streams_keep_step(beside: int, eigh
     assert few.ends(np.array([0]), np.array([10]))[0].tolist() == [eighteen]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [{"z": 2, "zero": 2}, {"zero": 3}, {"x": 2}, {"pipe": 1}])
 def test_overlaps_put_on_a_lowered_program_are_those_that_lowering_makes(
     shape: dict[str, int],

@@ -98,6 +98,7 @@ def test_bounds_only_rise_and_the_best_only_falls() -> None:
     assert not states[0].is_optimal
 
 
+@pytest.mark.slow
 def test_a_smaller_device_gets_the_fastest_plan_that_fits_it() -> None:
     problem = SearchProblem(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b"})
     machine = MACHINES["frontier"]

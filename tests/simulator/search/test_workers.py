@@ -84,6 +84,7 @@ def holds_for_a_team(problem: SearchProblem, name: str, data: st.DataObject) -> 
     assert not any(state.is_optimal for state in states[:-1])
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, phases=UNSHRUNK)
 @given(problem=few_plans(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
 def test_a_team_finds_what_one_finds(
