@@ -107,6 +107,13 @@ def _all_reduce(
     return work
 
 
+def _all_to_all(
+    op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup
+) -> dist.Work:
+    work: dist.Work = dist.all_to_all_single(target, source, group=group, async_op=True)
+    return work
+
+
 # Older versions of torch have other names for them, of which newer ones warn.
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -115,4 +122,5 @@ CALLS: dict[str, Call] = {
     "all_gather": _between,
     "reduce_scatter": _between,
     "all_reduce": _all_reduce,
+    "all_to_all": _all_to_all,
 }

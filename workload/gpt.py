@@ -12,12 +12,14 @@ from typing import Any
 from topologies.files.printable import path_shown, printable, shown
 from topologies.files.reading import UserFile, shipped_toml
 from workload.errors import ModelError
+from workload.models import moe
 from workload.models.spelling import words_of
 
 CHOICES = {
     "norm": ("layernorm", "rmsnorm"),
     "activation": ("gelu", "swiglu"),
     "positions": ("learned", "rope", "alibi"),
+    "router": moe.ROUTERS,
 }
 MOST = {  # many times what any model has, so that what is counted of one stays within 64 bits
     "layers": 10_000,
@@ -31,8 +33,15 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "rope_base": 1_000_000_000_000,
     "goldfish_k": 1_000_000,
     "goldfish_h": 10_000,
+    "experts": 100_000,
+    "topk": 100_000,
+    "expert_ffn": 1_000_000,
+    "shared_ffn": 1_000_000,
+    "dense_layers": 10_000,
+    "expert_every": 10_000,
 }
 MODEL_FILE = UserFile("model", ModelError)
+COUNTS = ("kv_heads", "head_width", "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers")
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
 
 
@@ -49,6 +58,13 @@ class GPT:
     embedding, of the attention's probabilities and of what is added to the residual stream.
     With `goldfish_k` the loss leaves out one token in so many (Goldfish loss; 0: none), chosen by a
     hash of the `goldfish_h` tokens before it.
+    With `experts` the layers behind the first `dense_layers`, or every `expert_every`-th of them,
+    have so many MLPs of width `expert_ffn` in place of one, `topk` of which each token passes, and
+    one of width `shared_ffn` for all tokens (0: none). `router` says how logits become scores:
+    "softmax" over all experts, "softmax-topk" over the chosen ones, or "sigmoid", which is divided
+    by the sum of the chosen; all are multiplied by `router_scale`. With `capacity` an expert has
+    places for that many times its even share of a rank's tokens, and drops the others (0: none is
+    dropped).
     """
 
     name: str
@@ -70,10 +86,19 @@ class GPT:
     dropout: float = 0.0
     goldfish_k: int = 0
     goldfish_h: int = 13
+    experts: int = 0
+    topk: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    dense_layers: int = 0
+    expert_every: int = 1
+    router: str = "softmax"
+    router_scale: float = 1.0
+    capacity: float = 0.0
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
-        for key, least in {**dict.fromkeys(WIDTHS, 1), "kv_heads": 0, "head_width": 0}.items():
+        for key, least in {**dict.fromkeys(WIDTHS, 1), **dict.fromkeys(COUNTS, 0)}.items():
             if getattr(self, key) < least:
                 raise self._wrong(f"{key}={getattr(self, key)} must be at least {least}")
             if getattr(self, key) > MOST[key]:
@@ -95,6 +120,8 @@ class GPT:
             raise self._wrong(f"dropout={self.dropout} must be at least 0 and below 1")
         if self.goldfish_k:
             self._check_goldfish()
+        for wrong in moe.refusals(self):
+            raise self._wrong(wrong)
 
     def _check_goldfish(self) -> None:
         for key, least in (("goldfish_k", 2), ("goldfish_h", 1)):
@@ -128,7 +155,12 @@ class GPT:
     @property
     def up_bands(self) -> tuple[int, ...]:
         """Widths that stand side by side in the MLP's first linear: gate and up, or one alone."""
-        return (self.ffn,) * (2 if self.activation == "swiglu" else 1)
+        return (self.ffn,) * self.mlp_bands
+
+    @property
+    def mlp_bands(self) -> int:
+        """How many bands an MLP's first linear has."""
+        return 2 if self.activation == "swiglu" else 1
 
     @property
     def norm_has_bias(self) -> bool:
@@ -146,10 +178,10 @@ class GPT:
         h = self.hidden
         biases = sum(self.bands) + sum(self.up_bands) + 2 * h if self.biases else 0
         norm = h * (2 if self.norm_has_bias else 1)
-        layer = self._layer_weights + biases + 2 * norm
+        weights = self._weights(self.experts) + self.layers * (biases + 2 * norm)
         tables = self.vocab * (1 if self.tied else 2)
         tables += self.sequence if self.positions == "learned" else 0
-        return self.layers * layer + tables * h + norm * (2 if self.embedding_norm else 1)
+        return weights + tables * h + norm * (2 if self.embedding_norm else 1)
 
     def model_flops(self, batch: int) -> int:
         """FLOPs of one step of `batch` sequences, without recomputation.
@@ -159,7 +191,7 @@ class GPT:
         the whole square, of all query heads.
         """
         tokens = batch * self.sequence
-        return 3 * tokens * (self.layers * self._layer_flops_per_token + self._head_flops_per_token)
+        return 3 * tokens * (self._layers_flops_per_token + self._head_flops_per_token)
 
     def hardware_flops(self, batch: int) -> int:
         """FLOPs of one step with every layer recomputed once in the backward pass.
@@ -168,16 +200,25 @@ class GPT:
         numerator of every "% of peak" that AxoNN publishes.
         """
         tokens = batch * self.sequence
-        return self.model_flops(batch) + tokens * self.layers * self._layer_flops_per_token
+        return self.model_flops(batch) + tokens * self._layers_flops_per_token
+
+    def _weights(self, experts_each: int) -> int:
+        """Elements of all layers' weight matrices, with that many experts where there are any."""
+        attention = self.hidden * (sum(self.bands) + self.bands[0])
+        dense = self.hidden * (sum(self.up_bands) + self.ffn)
+        with_experts = moe.layers_with_experts(self)
+        mlps = with_experts * moe.weights(self, experts_each)
+        return self.layers * attention + (self.layers - with_experts) * dense + mlps
 
     @property
-    def _layer_weights(self) -> int:
-        """Elements of a layer's four weight matrices."""
-        return self.hidden * (sum(self.bands) + self.bands[0] + sum(self.up_bands) + self.ffn)
+    def active_parameters(self) -> int:
+        """The parameters that one token passes: of the experts `topk`."""
+        return self.parameters - self._weights(self.experts) + self._weights(self.topk)
 
     @property
-    def _layer_flops_per_token(self) -> int:
-        return 2 * self._layer_weights + 4 * self.sequence * self.bands[0]
+    def _layers_flops_per_token(self) -> int:
+        attention = 4 * self.sequence * self.bands[0]
+        return 2 * self._weights(self.topk) + self.layers * attention
 
     @property
     def _head_flops_per_token(self) -> int:

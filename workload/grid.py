@@ -25,10 +25,13 @@ SHARDS: Mapping[str, Axes] = {
     "weights": ("x", "y", "z"),
     "layers": ("pipe",),
 }
-REPLICAS: Mapping[str, Axes] = {"weights": ("data",)}  # the same, unless `zero` shards them
+REPLICAS: Mapping[str, Axes] = {  # the same, unless `zero` shards them
+    "weights": ("data",),
+    "experts": ("expert_copies",),
+}
 WITHIN_STAGE = tuple(axis for axis in AXES if axis not in SHARDS["layers"])
 USUAL = "x-y-z-data-pipe"
-_PARTS = {"data": ("shard", "replica")}
+SHARD_PARTS, EXPERT_PARTS = ("shard", "replica"), ("expert", "expert_copies")
 ENDS = "ends"
 LINK = "link"
 
@@ -39,7 +42,9 @@ class Grid:
     neighbouring ranks first: usually x, then y, z, data, pipe.
 
     Of the data axis, runs of `shard` neighbours (0: all of them) share sharded state: "shard" names
-    the axis within a run, "replica" the one across runs. "ends" names the pairs of the first and
+    the axis within a run, "replica" the one across runs. Or runs of `experts` neighbours hold
+    different experts: "expert" names the axis within a run, "expert_copies" the one across runs.
+    "ends" names the pairs of the first and
     the last stage, "link3" those of the fourth stage and the next one in the ring of stages.
     """
 
@@ -50,6 +55,7 @@ class Grid:
     pipe: int = 1
     shard: int = 0
     order: str = USUAL
+    experts: int = 1
     _known: dict[tuple[str, ...], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -94,6 +100,10 @@ class Grid:
             return self.data // self._size("shard")
         if axis == "shard":
             return self.shard or self.data
+        if axis == "expert":
+            return self.experts
+        if axis == "expert_copies":
+            return self.data // self.experts
         raise ValueError(f"{axis} is no axis of a grid")
 
     def _stages(self, pair: str) -> tuple[int, int]:
@@ -102,12 +112,22 @@ class Grid:
 
     def stride(self, axis: str) -> int:
         """Distance in ranks between neighbours along an axis."""
-        dimensions = _dimensions(self.order)
-        return self.size(*dimensions[: dimensions.index(_PARTS.get(axis, (axis,))[0])])
+        dimensions = self._dimensions
+        return self.size(*dimensions[: dimensions.index(self._parts.get(axis, (axis,))[0])])
+
+    @property
+    def _parts(self) -> Mapping[str, Axes]:
+        """Into which parts an axis falls."""
+        return {"data": EXPERT_PARTS if self.experts > 1 else SHARD_PARTS}
+
+    @property
+    def _dimensions(self) -> Axes:
+        """The axes in their order, with data as its two parts."""
+        return _dimensions(self.order, self._parts["data"])
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Where a rank sits on each axis, and on the two parts of data."""
-        axes = dict.fromkeys((*AXES, *_dimensions(self.order)))
+        axes = dict.fromkeys((*AXES, *self._dimensions))
         return {axis: rank // self.stride(axis) % self._size(axis) for axis in axes}
 
     def rank(self, coordinates: dict[str, int]) -> int:
@@ -120,7 +140,7 @@ class Grid:
         The groups hold every rank once, except over "ends" and links, where other stages are in
         none.
         """
-        dimensions = _dimensions(self.order)[::-1]
+        dimensions = self._dimensions[::-1]
         parts = self.dimensions(*axes)
         shape = tuple(self._size(name) for name in dimensions)
         ranks = np.arange(self.ranks, dtype=np.int64).reshape(shape)
@@ -134,13 +154,12 @@ class Grid:
     def stage_dimensions(self) -> dict[str, int]:
         """By name the sizes of the dimensions along which the ranks of one stage lie in rank order,
         the slowest first; data has its two parts."""
-        names = _dimensions(self.order)[::-1]
+        names = self._dimensions[::-1]
         return {name: self._size(name) for name in names if name not in SHARDS["layers"]}
 
-    @staticmethod
-    def dimensions(*axes: str) -> frozenset[str]:
+    def dimensions(self, *axes: str) -> frozenset[str]:
         """The dimensions of axes: each its own, and data its two parts."""
-        return frozenset(part for axis in axes for part in _PARTS.get(axis, (axis,)))
+        return frozenset(part for axis in axes for part in self._parts.get(axis, (axis,)))
 
     def stages(self) -> NDArray[np.int64]:
         """The stage of each rank."""
@@ -148,9 +167,11 @@ class Grid:
 
 
 @session_cached(256)
-def _dimensions(order: str) -> tuple[str, ...]:
+def _dimensions(order: str, of_data: Axes) -> Axes:
     """The axes of an order, with data as its two parts."""
-    return tuple(part for axis in order.split("-") for part in _PARTS.get(axis, (axis,)))
+    return tuple(
+        part for axis in order.split("-") for part in (of_data if axis == "data" else (axis,))
+    )
 
 
 def check_order(text: str) -> None:

@@ -12,7 +12,7 @@ from workload.naming import block_name
 
 COMPUTE = "compute"
 NONE = -1  # no micro-batch, layer or chunk
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 MESSAGES = ("send", "recv")
 ATTENTIONS = ("attention", "attention_grad")
 FORMS = ("NN", "NT", "TN")
@@ -37,6 +37,8 @@ BUCKET_SCATTER = "bucket_scatter"  # gradients of many parameters, summed at the
 BUCKET_REDUCE = "bucket_reduce"  # and over the copies
 LOSS_REDUCE = "loss_reduce"  # the sum of all ranks' losses
 NORM_REDUCE = "norm_reduce"  # and of what the gradient norm is the root of
+EXPERT_DISPATCH = "expert_dispatch"  # rows on their way to the ranks of their experts
+EXPERT_COMBINE = "expert_combine"  # and the experts' outputs on their way back
 PARAMETER_GATHER = "parameter_gather"  # parameters whose parts were updated apart
 
 

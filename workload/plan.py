@@ -46,6 +46,9 @@ class Plan:
     fastest on the machine, on operands transposed for it if need be.
     `overlap` names what runs beside compute; `workload/passes/table.py` says what each does. Copies
     between host and device always run beside the update.
+    `expert` ranks, neighbours on data, hold different experts of a layer each; each of its matrices
+    is split over x and y as others are, unless `expert_tensor` is 1: then ranks of x hold different
+    experts too and count among the `expert` ranks.
     `order` places ranks on the axes: the first one's neighbours have neighbouring ranks.
     """
 
@@ -72,10 +75,12 @@ class Plan:
     recompute: str = "none"
     overlap: tuple[str, ...] = OVERLAPS
     precision: str = "bf16"
+    expert: int = 1
+    expert_tensor: int = 0
     order: str = USUAL
 
     def __post_init__(self) -> None:
-        for key in (*AXES, "interleave", "batch", "micro_batch"):
+        for key in (*AXES, "interleave", "batch", "micro_batch", "expert"):
             if not 1 <= getattr(self, key) <= MOST:
                 bound = "at least 1" if getattr(self, key) < 1 else f"at most {MOST:,}"
                 raise PlanError(f"{key}={getattr(self, key)} must be {bound}")
@@ -86,6 +91,7 @@ class Plan:
         check_order(self.order)
         self._check_recompute()
         self._check_sharding()
+        self._check_experts()
         self._check_pipeline()
         self._check_batch()
         if why := rule_of(self.optimizer).refusal(self):
@@ -114,6 +120,32 @@ class Plan:
                 f"sequence_parallel works with y=1, not y={self.y}: y splits the residual stream "
                 "and its norms by columns already"
             )
+
+    def _check_experts(self) -> None:
+        if self.expert_tensor not in (0, 1, self.x):
+            raise PlanError(f"expert_tensor={self.expert_tensor} must be 1 or x={self.x}")
+        over_x = self.x if self.experts_over_x else 1
+        if self.expert % over_x or self.data % (self.expert // over_x):
+            raise PlanCannotRunError(
+                f"expert={self.expert} does not divide data={self.data}"
+                + (f" times x={self.x}, or is no multiple of x" if over_x > 1 else "")
+            )
+        if over_x > 1 and not self.sequence_parallel:
+            raise PlanError("expert_tensor=1 with x > 1 needs sequence_parallel")
+        if self.expert > 1 and self.shard:
+            raise PlanError(f"expert={self.expert} does not go with shard={self.shard} yet")
+
+    @property
+    def experts_over_x(self) -> bool:
+        """Whether ranks of x hold different experts, not parts of the same."""
+        return self.expert_tensor == 1 and self.x > 1 and self.expert > 1
+
+    @property
+    def expert_axes(self) -> tuple[str, ...]:
+        """The axes whose ranks hold different experts, the fastest first."""
+        if self.expert == 1:
+            return ()
+        return ("x", "expert") if self.experts_over_x else ("expert",)
 
     def _check_pipeline(self) -> None:
         if self.interleave > 1 and (self.pipe == 1 or self.schedule != "1f1b"):
@@ -148,7 +180,9 @@ class Plan:
     @property
     def grid(self) -> Grid:
         """The rank grid of this plan."""
-        return Grid(self.x, self.y, self.z, self.data, self.pipe, self.shard, self.order)
+        experts = self.expert // (self.x if self.experts_over_x else 1)
+        sizes = self.x, self.y, self.z, self.data, self.pipe
+        return Grid(*sizes, self.shard, self.order, experts)
 
     @property
     def cells(self) -> int:

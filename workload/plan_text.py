@@ -26,9 +26,10 @@ ALIASES = {  # the words of Megatron-LM, NeMo, torchtitan and DeepSpeed
     "mbs": "micro_batch",
     "gbs": "batch",
     "sp": "sequence_parallel",
+    "ep": "expert",
+    "etp": "expert_tensor",
 }
 SHARDED = ("fsdp", "hsdp")
-EXPERTS = ("ep", "etp")
 CONTEXT = "cp"
 _TYPES = {field.name: str(field.type) for field in fields(Plan)}
 
@@ -113,10 +114,6 @@ def _without_context(words: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_our_words(word: str, value: Any) -> dict[str, Any]:
-    if word in EXPERTS:
-        if _number(word, value) != 1:
-            raise PlanError(f"{word}={value}: layers of experts are not modelled")
-        return {}
     if word == "fsdp":
         return {"zero": 3} if _switch(word, value) else {}
     if word == "hsdp":

@@ -18,13 +18,17 @@ from topologies.machine import Machine
 from workload.op import ATTENTIONS, Op
 
 BATCHED = "batched_matmul"
-PRODUCTS = ("matmul", BATCHED)
+PRODUCTS = ("matmul", BATCHED, "grouped_matmul")
 SHAPE = ("form", "m", "n", "k")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
 UNSAID = (("count", 1), ("width", HEAD), ("sequence", 0))
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
-FAMILY |= {"swiglu": "gelu", "swiglu_grad": "gelu_grad"}
+FAMILY |= {
+    f"{kind}{of}": f"gelu{of}"
+    for kind in ("swiglu", "weighted_swiglu", "weighted_gelu")
+    for of in ("", "_grad")
+}
 NORMS, EAGER_NORM = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad"), "eager_norm"
 
 

@@ -40,7 +40,7 @@ def lowered_again(
 def whole_program(lowered: Lowered, gpt: GPT, plan: Plan, *, fold: bool = True) -> WholeProgram:
     """The program of all layers, from one of a few layers where these repeat."""
     kept = LAYERS
-    while fold and 2 * kept < gpt.layers and layers_are_alike(plan, gpt.layers):
+    while fold and 2 * kept < gpt.layers and layers_are_alike(gpt, plan, gpt.layers):
         few, one, two = (lowered(replace(gpt, layers=n), plan) for n in (kept, 1, 2))
         try:
             repeated(few.outline, gpt.layers)

@@ -8,10 +8,10 @@ from math import prod
 from typing import Any
 
 from workload.gpt import GPT
-from workload.grid import Axes
+from workload.grid import Axes, Grid
 from workload.layout import Layout
 from workload.lowering.parameter import Parameter
-from workload.lowering.sharding import sharding_of
+from workload.lowering.sharding import Sharding, sharding_of
 from workload.naming import op_name
 from workload.op import (
     BACKWARD,
@@ -39,6 +39,7 @@ class Builder:
         self.stage = stage
         self.grid = plan.grid
         self.sharding = sharding_of(plan)
+        self.sharding_of_experts = sharding_of(plan, of_experts=True)
         self.rows = plan.micro_batch * gpt.sequence
         self.dtype = plan.precision
         self.wide = "fp64" if plan.precision == "fp64" else "fp32"
@@ -195,18 +196,25 @@ class Builder:
             self.collective(label, "all_reduce", [buffer], [buffer], *axes, purpose=purpose, **how)
 
     def parameter(
-        self, name: str, owner: Part, layout: Layout, *, sharded: bool, stages: int = 1
+        self,
+        name: str,
+        owner: Part,
+        layout: Layout,
+        *,
+        sharded: bool,
+        stages: int = 1,
+        of_experts: bool = False,
     ) -> str:
         """A parameter with its gradient and optimizer state, cut as the layout says; if `sharded`,
-        each of them over the axes of its own that `sharding` says. `stages` of the pipeline hold
-        it.
+        each of them over the axes of its own that its sharding says: that of other weights, or
+        `of_experts`. `stages` of the pipeline hold it.
 
         In bf16 the gradient (unless the plan says bf16), the rule's states and a master copy are
         fp32 (AxoNN, Megatron); in fp32 and fp64 everything has the one dtype, and there is a master
         copy only of a rank's part.
         """
-        how = self.sharding
-        tail = self._tail(prod(self._tile(layout))) if sharded else 0
+        how = self.sharding_of_experts if of_experts else self.sharding
+        tail = _tail(self.grid, how, prod(self._tile(layout))) if sharded else 0
         held, summed, kept = (
             replace(layout, flat=how.flat(flat) if sharded else (), tail=tail)
             for flat in (how.parameters, how.gradients, how.optimizer)
@@ -221,7 +229,7 @@ class Builder:
         update = self.rule.matrices if sharded and owner.is_layer else self.rule.others
         states = [f"{name}.{each}" for each in (*update.states, *(("master",) if master else ()))]
         self._held(mine, states, kept, self.wide, self.kept)
-        norm = self.grid.size(*self.grid.shards_of("weights"), *how.over) * stages
+        norm = self.grid.size(*self.norm_axes) * stages
         self.parameters[name] = Parameter(
             name,
             owner,
@@ -232,8 +240,16 @@ class Builder:
             trained=f"{name}.master" if master else name,
             apart=apart,
             update=update,
+            sharding=how,
         )
         return name
+
+    @property
+    def norm_axes(self) -> Axes:
+        """The axes over which squares of gradients are summed: ranks hold different parts, or do
+        not; stages of the pipeline besides."""
+        apart = self.sharding.over or (("expert",) if self.grid.experts > 1 else ())
+        return *self.shards_of("weights"), *apart
 
     @property
     def at_end(self) -> list[Parameter]:
@@ -262,14 +278,10 @@ class Builder:
         pairs = zip(layout.padded, layout.split, strict=True)
         return tuple(n // self.grid.size(*axes) for n, axes in pairs)
 
-    def _tail(self, elements: int) -> int:
-        """How many zeros make a tile of so many elements split evenly among all that shard it."""
-        return -elements % self.grid.size(*self.sharding.optimizer)
-
-    def whole_tile(self, rows: int, columns: int) -> tuple[int, ...]:
+    def whole_tile(self, weight: str, *shape: int) -> tuple[int, ...]:
         """The shape of a weight's gathered tile, or of its gradient: flat if zeros follow it."""
-        tail = self._tail(rows * columns)
-        return (rows * columns + tail,) if tail else (rows, columns)
+        tail = _tail(self.grid, self.parameters[weight].sharding, prod(shape))
+        return (prod(shape) + tail,) if tail else shape
 
     def _parts(self, layout: Layout) -> int:
         """How many different parts of a tensor there are."""
@@ -287,3 +299,8 @@ class Builder:
     def item_bytes(self) -> int:
         """Bytes of one element in the compute precision."""
         return ITEM_BYTES[self.dtype]
+
+
+def _tail(grid: Grid, sharding: Sharding, elements: int) -> int:
+    """How many zeros make a tile of so many elements split evenly among all that shard it."""
+    return -elements % grid.size(*sharding.optimizer)

@@ -20,11 +20,29 @@ def check(gpt: GPT, plan: Plan) -> None:
     _divides("y", y, {"hidden": gpt.hidden})
     if plan.sequence_parallel:
         _divides("x", x, {"the rows of a micro-batch": plan.micro_batch * gpt.sequence})
+    _check_experts(gpt, plan)
     if gpt.goldfish_k and rule_of(plan.optimizer).in_backward:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} updates weights in the backward pass, before it is known "
             "how many tokens Goldfish loss keeps; leave goldfish_k out or take another rule"
         )
+
+
+def _check_experts(gpt: GPT, plan: Plan) -> None:
+    if not gpt.experts:
+        if plan.expert > 1 or plan.expert_tensor:
+            raise PlanCannotRunError(
+                f"expert={plan.expert} splits experts, and {gpt.name} has none; leave it out"
+            )
+        return
+    _divides("expert", plan.expert, {"experts": gpt.experts})
+    if not plan.experts_over_x:
+        widths = {"expert_ffn": gpt.expert_ffn, "shared_ffn": gpt.shared_ffn}
+        _divides("x", plan.x, {name: width for name, width in widths.items() if width})
+    elif gpt.shared_ffn:
+        _divides("x", plan.x, {"shared_ffn": gpt.shared_ffn})
+    if plan.optimizer in ("muon", "lomo"):
+        raise PlanCannotRunError(f"optimizer={plan.optimizer} does not know weights of experts")
 
 
 def _divides(axis: str, size: int, widths: dict[str, int]) -> None:

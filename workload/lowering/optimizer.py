@@ -36,9 +36,8 @@ def sum_loss(b: Builder) -> None:
 
 def _sum_gradients(b: Builder) -> None:
     """What is left to sum: over S (zero=1) and over the copies; small ones over all tokens."""
-    sharded = [p for p in b.at_end if p.sharded]
-    if sharded:
-        _sum_sharded(b, sharded)
+    for how in dict.fromkeys(p.sharding for p in b.at_end if p.sharded):
+        _sum_sharded(b, [p for p in b.at_end if p.sharded and p.sharding == how])
     if b.gpt.tied and b.grid.pipe > 1 and b.stage in (0, b.grid.pipe - 1):
         b.all_reduce("tied.reduce", b.parameters["embed.w"].reduced, "ends")
     _sum_small(b)
@@ -46,16 +45,17 @@ def _sum_gradients(b: Builder) -> None:
 
 def _sum_sharded(b: Builder, sharded: list[Parameter]) -> None:
     grads, reduced = [f"{p.name}.grad" for p in sharded], [p.reduced for p in sharded]
+    how = sharded[0].sharding
+    label = "grads" if how == b.sharding else "experts.grads"
     if reduced != grads:
         for p in sharded:
             shape, dtype = b.buffers[p.trained].shape, b.buffers[f"{p.name}.grad"].dtype
             b.of_parameter(p, p.reduced, shape, dtype, role="gradients")
-        over = b.sharding.over
-        scattered = "grads.scatter", "reduce_scatter", grads, reduced
-        b.collective(*scattered, *over, purpose=BUCKET_SCATTER)
-    if b.grid.size(*b.sharding.copies) > 1:
-        summed = "grads.reduce", "all_reduce", reduced, reduced
-        b.collective(*summed, *b.sharding.copies, purpose=BUCKET_REDUCE)
+        scattered = f"{label}.scatter", "reduce_scatter", grads, reduced
+        b.collective(*scattered, *how.over, purpose=BUCKET_SCATTER)
+    if b.grid.size(*how.copies) > 1:
+        summed = f"{label}.reduce", "all_reduce", reduced, reduced
+        b.collective(*summed, *how.copies, purpose=BUCKET_REDUCE)
 
 
 def _sum_small(b: Builder) -> None:
@@ -93,7 +93,6 @@ def _clip(b: Builder) -> None:
         b.op("norm.squares", "square_sum", [p.reduced for p in parameters], [norm], shares=shares)
     else:
         b.op("norm.squares", "zero", [], [norm])
-    whole = *b.shards_of("weights"), *b.sharding.over
-    b.all_reduce("norm.reduce", norm, *whole, *b.shards_of("layers"), purpose=NORM_REDUCE)
+    b.all_reduce("norm.reduce", norm, *b.norm_axes, *b.shards_of("layers"), purpose=NORM_REDUCE)
     scale = b.tensor("clip.scale", (1,), b.wide, role="workspace")
     b.op("clip", "clip_scale", [norm, *goldfish.of_kept(b, norm)], [scale])

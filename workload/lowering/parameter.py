@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workload.lowering.sharding import Sharding
 from workload.op import Part
 from workload.rules.rule import Update
 
@@ -16,6 +17,7 @@ class Parameter:
     gradient arrives by reduce-scatter from a small one whose gradient is summed over z and data at
     the end.
     `copies` ranks of those that sum the norm hold the same values (they share its square).
+    `sharding` says who holds which part of it, if it is sharded.
     Its `update` takes the gradient `reduced` and writes `trained`: the parameter or its master
     copy. With `apart`, ranks update a part of the parameter each and gather it.
     """
@@ -29,6 +31,7 @@ class Parameter:
     trained: str
     apart: bool
     update: Update
+    sharding: Sharding
 
     @property
     def states(self) -> list[str]:

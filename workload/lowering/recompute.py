@@ -5,6 +5,8 @@ Source: Korthikanti et al. (2205.05198), section 5; Megatron-LM's recompute_num_
 
 from __future__ import annotations
 
+from workload.gpt import GPT
+from workload.models import moe
 from workload.plan import Plan
 
 
@@ -19,6 +21,7 @@ def recomputed(plan: Plan, index: int) -> str:
     return "none" if count and index >= int(count) else word
 
 
-def layers_are_alike(plan: Plan, layers: int) -> bool:
-    """Whether all layers of a chunk of so many are recomputed in the same way."""
-    return recomputed(plan, 0) == recomputed(plan, layers - 1)
+def layers_are_alike(gpt: GPT, plan: Plan, layers: int) -> bool:
+    """Whether all layers of a chunk of so many are of one kind, and recomputed in the same way."""
+    one_kind = moe.layers_with_experts(gpt) in (0, gpt.layers)
+    return one_kind and recomputed(plan, 0) == recomputed(plan, layers - 1)

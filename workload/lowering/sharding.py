@@ -35,12 +35,18 @@ class Sharding:
         return axes[::-1] if self.data_first else axes
 
 
-def sharding_of(plan: Plan) -> Sharding:
-    """What z and `zero` split: z everything, zero=1, 2 and 3 one thing more over S each."""
+def sharding_of(plan: Plan, *, of_experts: bool = False) -> Sharding:
+    """What z and `zero` split: z everything, zero=1, 2 and 3 one thing more over S each.
+
+    For the weights of experts, S is that part of data on which ranks hold the same experts.
+    """
     z = ("z",)
     part = "shard" if 0 < plan.shard < plan.data else "data"
+    of_experts = of_experts and plan.expert > 1
+    if of_experts:
+        (part,) = plan.grid.replicas_of("experts")
     if not plan.zero or plan.grid.size(part) == 1:
-        return Sharding(z, z, z, (), plan.grid.replicas_of("weights"))
+        return Sharding(z, z, z, (), plan.grid.replicas_of("experts" if of_experts else "weights"))
     copies = ("replica",) if part == "shard" else ()
     data_first = plan.order.index("data") < plan.order.index("z")
     if plan.zero == 3:

@@ -75,8 +75,8 @@ def bucket_gradient_reduces(
         if deferred:
             target += [op for op in final if op.block == block]
         grads = [grad for grad, owner in final_block.items() if owner == block]
-        if grads:
-            target += [replace(_bucket(op, grads, buffers), block=place) for op in whole]
+        buckets = [_bucket(op, grads, buffers) for op in whole]
+        target += [replace(bucket, block=place) for bucket in buckets if bucket is not None]
     gone = {op.name for op in whole} | ({op.name for op in final} if deferred else set())
     rest = [op for op in ops if op.name not in gone]
     ends = {op.block: index for index, op in enumerate(rest)}
@@ -84,11 +84,14 @@ def bucket_gradient_reduces(
     return [new for index, op in enumerate(rest) for new in (op, *closing.get(index, ()))]
 
 
-def _bucket(whole: Op, grads: Sequence[str], buffers: Mapping[str, Buffer]) -> Op:
-    """The part of a collective on all gradients, or on the shards of all, that is on these."""
-    part = buffers[grads[0]].part
+def _bucket(whole: Op, grads: Sequence[str], buffers: Mapping[str, Buffer]) -> Op | None:
+    """The part of a collective on many gradients, or on the shards of many, that is on these; None
+    where it sums none of them."""
     place = {buffers[name].parameter: at for at, name in enumerate(whole.reads)}
-    chosen = [place[buffers[grad].parameter] for grad in grads]
+    known = [buffers[grad] for grad in grads if buffers[grad].parameter in place]
+    if not known:
+        return None
+    part, chosen = known[0].part, [place[buffer.parameter] for buffer in known]
     reads = tuple(whole.reads[at] for at in chosen)
     writes = tuple(whole.writes[at] for at in chosen)
     nbytes = sum(buffers[name].nbytes for name in reads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
+from workload.models import moe
 from workload.plan import Plan
 
 
@@ -23,13 +24,17 @@ def chunk_layers(gpt: GPT, plan: Plan) -> list[range]:
 
 
 def like_stages(gpt: GPT, plan: Plan) -> list[int]:
-    """For each stage the first that holds as many layers in each chunk, and the same ends."""
+    """For each stage the first that holds as many layers of each kind in each chunk, in the same
+    order, and the same ends."""
     parts = chunk_layers(gpt, plan)
     first: dict[tuple[object, ...], int] = {}
     found = []
     for stage in range(plan.pipe):
-        counts = tuple(len(part) for part in parts[stage :: plan.pipe])
-        kind = (stage == 0, stage == plan.pipe - 1, counts)
+        layers = tuple(
+            tuple(moe.has_experts(gpt, layer) for layer in part)
+            for part in parts[stage :: plan.pipe]
+        )
+        kind = (stage == 0, stage == plan.pipe - 1, layers)
         found.append(first.setdefault(kind, stage))
     return found
 

@@ -43,11 +43,13 @@ def elementwise(
         **how,
     )
     updated = [copy or part for copy, part in zip(copied, trained, strict=True)]
-    pairs = [(p.name, part) for p, part in zip(parameters, updated, strict=True) if p.apart]
-    if pairs:
-        whole, parts = zip(*pairs, strict=True)
-        gathered = "params.gather", "all_gather", parts, whole
-        b.collective(*gathered, *b.sharding.over, part=owner, purpose=PARAMETER_GATHER)
+    pairs = [(p, part) for p, part in zip(parameters, updated, strict=True) if p.apart]
+    for sharding in dict.fromkeys(p.sharding for p, _ in pairs):
+        parts = [part for p, part in pairs if p.sharding == sharding]
+        whole = [p.name for p, _ in pairs if p.sharding == sharding]
+        label = "params.gather" if sharding == b.sharding else "experts.params.gather"
+        gathered = label, "all_gather", parts, whole
+        b.collective(*gathered, *sharding.over, part=owner, purpose=PARAMETER_GATHER)
 
 
 def at_hand(b: Builder, state: str) -> str:

@@ -116,7 +116,7 @@ def _orthogonal(b: Builder, parameter: Parameter, label: str, source: str) -> st
             _product(b, parameter, f"{own}.powers", "NN", squared, powers, (short,) * 3)
             _product(b, parameter, f"{own}.x", "NN", (powers, x, x), y, (short, long, short))
         matrices[band] = pair[ITERATIONS % 2]
-    tile = workspace("update", b.whole_tile(*_tile(b, layout.shape, layout.split)))
+    tile = workspace("update", b.whole_tile(parameter.name, *_tile(b, layout.shape, layout.split)))
     b.op(f"{label}.update", "take_tile", matrices, [tile], **how)
     return tile
 

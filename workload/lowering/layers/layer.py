@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import attention, dropout, linear, mlp, norm
+from workload.lowering.layers import attention, dropout, experts, linear, mlp, norm
 from workload.lowering.layers.attention import Core
 from workload.lowering.layers.linear import Linear
+from workload.models import moe
 from workload.op import Part
 
 
@@ -28,6 +29,7 @@ class Saved:
     activation: str
     masks: tuple[str, str]
     weights: dict[str, str]
+    experts: experts.Saved | None = None
 
 
 def linears(b: Builder) -> dict[str, Linear]:
@@ -48,6 +50,9 @@ def declare(b: Builder, owner: Part) -> None:
     linear.declare(b, every["qkv"], owner)
     linear.declare(b, every["out"], owner)
     norm.declare(b, f"{owner}.norm2", owner)
+    if moe.has_experts(b.gpt, owner.layer):
+        experts.declare(b, owner)
+        return
     linear.declare(b, every["up"], owner)
     linear.declare(b, every["down"], owner)
 
@@ -64,13 +69,17 @@ def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tupl
     middle, w_out = linear.forward(b, every["out"], owner, core.context)
     mask1 = _add(b, owner, "out", middle, source)
     normed2, stats2 = norm.forward(b, "norm2", f"{owner}.norm2", middle)
-    up, w_up = linear.forward(b, every["up"], owner, normed2)
-    activation = mlp.forward(b, up)
-    out, w_down, mask2 = "", "", ""
+    weights = {"qkv": w_qkv, "out": w_out}
+    up, activation, mask2, own = "", "", "", None
+    if moe.has_experts(b.gpt, owner.layer):
+        out, own = experts.forward(b, owner, normed2, whole=whole)
+    else:
+        up, weights["up"] = linear.forward(b, every["up"], owner, normed2)
+        activation, out = mlp.forward(b, up), ""
+        if whole:
+            out, weights["down"] = linear.forward(b, every["down"], owner, activation)
     if whole:
-        out, w_down = linear.forward(b, every["down"], owner, activation)
         mask2 = _add(b, owner, "down", out, middle)
-    weights = {"qkv": w_qkv, "out": w_out, "up": w_up, "down": w_down}
     saved = Saved(
         source,
         (normed1, stats1),
@@ -81,6 +90,7 @@ def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tupl
         activation,
         (mask1, mask2),
         weights,
+        own,
     )
     return out, saved
 
@@ -105,14 +115,18 @@ def backward(b: Builder, owner: Part, saved: Saved, grad: str, *, again: str) ->
             linears(b)[name],
             owner,
             source=source,
-            weight=saved.weights[name] if again == "full" else "",
+            weight=saved.weights.get(name, "") if again == "full" else "",
             grad=upstream,
         )
 
     d = dropout.backward(b, "down", saved.masks[1], grad)
-    d = linear_back("down", saved.activation, d)
-    d = mlp.backward(b, saved.up, d)
-    d = linear_back("up", saved.norm2[0], d)
+    if saved.experts is not None:
+        held = again == "full"
+        d = experts.backward(b, owner, saved.norm2[0], saved.experts, d, held=held)
+    else:
+        d = linear_back("down", saved.activation, d)
+        d = mlp.backward(b, saved.up, d)
+        d = linear_back("up", saved.norm2[0], d)
     kept = (saved.middle, saved.norm2[1])
     norm.backward(b, "norm2", f"{owner}.norm2", kept, d)
     b.op("out.add.grad", "add", [d, grad], [d])

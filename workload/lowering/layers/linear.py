@@ -65,18 +65,18 @@ def declare(b: Builder, linear: Linear, owner: Part) -> None:
         b.parameter(f"{owner}.{linear.name}.b", owner, bias, sharded=False)
 
 
-def gather(b: Builder, label: str, weight: str, shape: tuple[int, int]) -> str:
+def gather(b: Builder, label: str, weight: str, shape: tuple[int, ...]) -> str:
     """All-gather a weight tile over the axes that shard it; without any it is the parameter.
 
     Without `reshard` a micro-batch gathers each weight once.
     """
-    axes = b.sharding.parameters
+    axes = b.parameters[weight].sharding.parameters
     if b.grid.size(*axes) == 1:
         return weight
     once = (b.block.micro_batch, weight)
     if not b.plan.reshard and once in b.gathered:
         return b.gathered[once]
-    full = b.tensor(f"{label}.w.full", b.whole_tile(*shape), role="gathered")
+    full = b.tensor(f"{label}.w.full", b.whole_tile(weight, *shape), role="gathered")
     gathered = [weight], [full]
     b.collective(f"{label}.gather", "all_gather", *gathered, *axes, purpose=WEIGHT_GATHER)
     b.gathered[once] = full
@@ -137,7 +137,7 @@ def weight_gradient(
     shape: tuple[int, int],
 ) -> None:
     """Emit dW = left^T right, its reduce-scatter and its addition to the gradient."""
-    full = b.tensor(f"{name}.dw", b.whole_tile(*shape), role="workspace")
+    full = b.tensor(f"{name}.dw", b.whole_tile(parameter, *shape), role="workspace")
     matmul(b, f"{name}.grad.weight", list(operands), full, "TN", (*shape, b.rows), WEIGHT_GRAD)
     add_gradient(b, name, parameter, full, first=b.block.micro_batch == 0)
 
@@ -149,7 +149,7 @@ def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: boo
     Where the parts of S are parts of z's, that is one reduce-scatter over z and one over S.
     """
     part, held = full, f"{name}.dw"
-    axes = b.sharding.gradients
+    axes = b.parameters[parameter].sharding.gradients
     for over in [axes] if axes[0] == "z" else [axes[1:], axes[:1]]:
         count = b.grid.size(*over)
         if count == 1:
@@ -183,10 +183,12 @@ def matmul(
     form: str,
     shape: tuple[int, int, int],
     purpose: str = "",
+    replicas: int = 1,
 ) -> None:
-    """Emit one matmul: `form` says which operands are transposed, `shape` is its (m, n, k)."""
+    """Emit one matmul: `form` says which operands are transposed, `shape` is its (m, n, k);
+    `replicas` ranks compute the same."""
     m, n, k = shape
-    how: dict[str, Any] = {"form": form, "m": m, "n": n, "k": k}
+    how: dict[str, Any] = {"form": form, "m": m, "n": n, "k": k, "replicas": replicas}
     b.op(label, "matmul", reads, [write], flops=2 * m * n * k, purpose=purpose, **how)
 
 

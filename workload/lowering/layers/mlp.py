@@ -5,20 +5,37 @@ from __future__ import annotations
 from workload.lowering.builder import Builder
 
 
-def forward(b: Builder, up: str) -> str:
-    """Emit the activation of the first linear's output; returns the second linear's input."""
+def forward(b: Builder, up: str, scores: str = "", *, name: str = "") -> str:
+    """Emit the activation of the first linear's output; returns the second linear's input.
+
+    With `scores`, one for each row, the rows are multiplied by them: kind "weighted_gelu" or
+    "weighted_swiglu". `name` tells an MLP beside another from it.
+    """
     kind = b.gpt.activation
     rows, width = b.buffers[up].shape
-    out = b.tensor(f"{kind}.o", (rows, width // len(b.gpt.up_bands)))
-    b.op(kind, kind, [up], [out])
+    out = b.tensor(f"{name}{kind}.o", (rows, width // b.gpt.mlp_bands))
+    if scores:
+        b.op(kind, f"weighted_{kind}", [up, scores], [out])
+    else:
+        b.op(f"{name}{kind}", kind, [up], [out])
     return out
 
 
-def backward(b: Builder, up: str, grad: str) -> str:
+def backward(b: Builder, up: str, grad: str, *, name: str = "") -> str:
     """Emit the gradient of the activation's input: in place where it is as wide as `grad`."""
     kind = b.gpt.activation
     out = grad
-    if len(b.gpt.up_bands) > 1:
-        out = b.tensor(f"{kind}.di", b.buffers[up].shape)
-    b.op(f"{kind}.grad", f"{kind}_grad", [grad, up], [out])
+    if b.gpt.mlp_bands > 1:
+        out = b.tensor(f"{name}{kind}.di", b.buffers[up].shape)
+    b.op(f"{name}{kind}.grad", f"{kind}_grad", [grad, up], [out])
     return out
+
+
+def backward_weighted(b: Builder, up: str, scores: str, grad: str) -> tuple[str, str]:
+    """Emit the gradients of the activation's input and of the rows' scores, where x splits the
+    width each rank's own part of the latter."""
+    kind = b.gpt.activation
+    out = b.tensor(f"{kind}.di", b.buffers[up].shape)
+    of_scores = b.tensor("scores.grad", b.buffers[scores].shape, b.buffers[scores].dtype)
+    b.op(f"{kind}.grad", f"weighted_{kind}_grad", [grad, up, scores], [out, of_scores])
+    return out, of_scores

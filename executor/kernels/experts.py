@@ -1,0 +1,197 @@
+"""Routing of tokens to experts, rows moved to places and back, and the matmuls of many experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from executor.rank_context import RankContext
+from workload.models.moe import SIGMOID, SOFTMAX
+from workload.op import Op
+
+Tensors = Sequence[torch.Tensor]
+EMPTY = -1  # a place that no row was sent to
+
+
+def route(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """The experts of each token, the best first, and their scores. Of equal logits the expert with
+    the lower number is chosen, so that every split of a model chooses the same."""
+    logits, (scores, chosen) = reads[0].to(writes[0].dtype), writes
+    order = torch.sort(logits, dim=1, descending=True, stable=True).indices
+    chosen.copy_(order[:, : op.attributes["topk"]])
+    scores.copy_(_scores(logits, chosen, op) * op.attributes["factor"])
+
+
+def route_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """The gradient of the logits from that of the scores; the choice itself has none."""
+    grad, logits, chosen = reads[0] * op.attributes["factor"], reads[1].to(reads[0].dtype), reads[2]
+    scores = _scores(logits, chosen, op)
+    if op.attributes["router"] == SIGMOID:
+        plain = logits.gather(1, chosen).sigmoid()
+        total = plain.sum(1, keepdim=True)
+        inner = (grad - (grad * scores).sum(1, keepdim=True)) / total
+        part = inner * plain * (1 - plain)
+        writes[0].copy_(torch.zeros_like(logits).scatter_(1, chosen, part))
+        return
+    inner = scores * (grad - (grad * scores).sum(1, keepdim=True))
+    if op.attributes["router"] != SOFTMAX:
+        writes[0].copy_(torch.zeros_like(logits).scatter_(1, chosen, inner))
+        return
+    whole = -logits.softmax(1) * (grad * scores).sum(1, keepdim=True)
+    writes[0].copy_(whole.scatter_add_(1, chosen, grad * scores))
+
+
+def _scores(logits: torch.Tensor, chosen: torch.Tensor, op: Op) -> torch.Tensor:
+    """The scores of the chosen experts, not yet scaled."""
+    own = logits.gather(1, chosen)
+    if op.attributes["router"] == SOFTMAX:
+        return (own - logits.logsumexp(1, keepdim=True)).exp()
+    if op.attributes["router"] == SIGMOID:
+        plain = own.sigmoid()
+        return plain / plain.sum(1, keepdim=True)
+    return own.softmax(1)
+
+
+def places(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """Which choice of which token (token * topk + number) is sent to which place, by expert and
+    then by token, and how many rows each expert gets.
+
+    With `places` for each expert, what comes after these is dropped, and the rest stays empty.
+    """
+    chosen, (order, counts) = reads[0].view(-1), writes
+    experts, most = len(counts), op.attributes["places"]
+    by_expert = torch.sort(chosen, stable=True).indices
+    wanted = torch.bincount(chosen, minlength=experts)
+    if not most:
+        counts.copy_(wanted)
+        order.copy_(by_expert)
+        return
+    starts = wanted.cumsum(0) - wanted
+    owner = chosen[by_expert]
+    rank = torch.arange(len(by_expert), device=chosen.device) - starts[owner]
+    kept = rank < most
+    order.fill_(EMPTY)
+    order[(owner * most + rank)[kept]] = by_expert[kept]
+    counts.fill_(most)
+
+
+def take_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """The row of the token at each place; zeros where there is none."""
+    rows, order = reads
+    torch.index_select(rows, 0, order.clamp(min=0) // op.attributes["topk"], out=writes[0])
+    writes[0][order == EMPTY] = 0
+
+
+def sum_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """For each token the sum of what is at its places, in the order of its choices, so that every
+    split of a model rounds alike."""
+    rows, order = reads
+    topk = op.attributes["topk"]
+    place = torch.full((len(writes[0]) * topk,), EMPTY, dtype=order.dtype, device=order.device)
+    used = order != EMPTY
+    place[order[used]] = torch.arange(len(order), device=order.device)[used]
+    by_choice = place.view(-1, topk)
+    writes[0].zero_()
+    for number in range(topk):
+        own = by_choice[:, number]
+        writes[0].add_(torch.where((own != EMPTY)[:, None], rows[own.clamp(min=0)], 0))
+
+
+def take_scores(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """The score of the choice at each place; zero where there is none."""
+    scores, order = reads
+    taken = scores.view(-1)[order.clamp(min=0)]
+    writes[0].copy_(torch.where(order == EMPTY, 0, taken))
+
+
+def put_scores(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """What is at the places of each token's choices; zero for what was dropped."""
+    values, order = reads
+    used = order != EMPTY
+    writes[0].zero_().view(-1)[order[used]] = values[used]
+
+
+def sort_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """Rows that arrived by rank and then by expert, by expert and then by rank."""
+    rows, counts = reads
+    writes[0].copy_(rows[_by_expert(counts, op)])
+
+
+def unsort_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """The reverse of `sort_rows`."""
+    rows, counts = reads
+    writes[0][_by_expert(counts, op)] = rows
+
+
+def _by_expert(counts: torch.Tensor, op: Op) -> torch.Tensor:
+    """Where the rows that are by expert stand among those that are by rank."""
+    local = op.attributes["local"]
+    owner = torch.arange(local, device=counts.device).repeat(len(counts) // local)
+    return torch.sort(owner.repeat_interleave(counts), stable=True).indices
+
+
+def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """The matmul of each expert on its own rows: products "NN" and "NT", or "TN" for the gradients
+    of the weights. Zeros may follow the weights' tile, and follow that of their gradients."""
+    first, second, counts = reads
+    out, (n, local) = writes[0], (op.attributes["n"], op.attributes["count"])
+    if op.attributes["form"] == "TN":
+        tiles = out.view(-1)[: local * op.attributes["m"] * n].view(local, op.attributes["m"], n)
+        out.view(-1)[tiles.numel() :].zero_()
+        for number, part in _parts(counts, local):
+            torch.mm(first[part].t(), second[part], out=tiles[number])
+        return
+    k, turned = op.attributes["k"], op.attributes["form"] == "NT"
+    shape = (local, n, k) if turned else (local, k, n)
+    weights = second.view(-1)[: local * k * n].view(shape)
+    for number, part in _parts(counts, local):
+        weight = weights[number].t() if turned else weights[number]
+        torch.mm(first[part], weight, out=out[part])
+
+
+def _parts(counts: torch.Tensor, local: int) -> Iterator[tuple[int, slice]]:
+    """Each expert of this rank with its rows, given how many it gets from each rank."""
+    start = 0
+    for number, count in enumerate(counts.view(-1, local).sum(0).tolist()):
+        yield number, slice(start, start + count)
+        start += count
+
+
+def weighted_swiglu(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """silu(gate) * up, each row times its score."""
+    functions: Any = torch._C._nn
+    gate, up = reads[0].chunk(2, 1)
+    functions.silu(gate, out=writes[0]).mul_(up).mul_(reads[1].to(writes[0].dtype)[:, None])
+
+
+def weighted_swiglu_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """Gradients of gate and up, side by side, and of the rows' scores."""
+    functions: Any = torch._C._nn
+    ops: Any = torch.ops.aten
+    grad, (gate, up), scores = reads[0], reads[1].chunk(2, 1), reads[2].to(reads[0].dtype)[:, None]
+    d_gate, d_up = writes[0].chunk(2, 1)
+    functions.silu(gate, out=d_up)
+    writes[1].copy_((d_up * up * grad).sum(1, dtype=writes[1].dtype))
+    weighted = grad * scores
+    torch.mul(weighted, up, out=d_gate)
+    ops.silu_backward.grad_input(d_gate, gate, grad_input=d_gate)
+    d_up.mul_(weighted)
+
+
+def weighted_gelu(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """GELU by the tanh approximation, each row times its score."""
+    functions: Any = torch._C._nn
+    functions.gelu(reads[0], approximate="tanh", out=writes[0])
+    writes[0].mul_(reads[1].to(writes[0].dtype)[:, None])
+
+
+def weighted_gelu_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """Gradients of GELU's input and of the rows' scores."""
+    functions: Any = torch._C._nn
+    ops: Any = torch.ops.aten
+    grad, inner, scores = reads[0], reads[1], reads[2].to(reads[0].dtype)[:, None]
+    functions.gelu(inner, approximate="tanh", out=writes[0])
+    writes[1].copy_((writes[0] * grad).sum(1, dtype=writes[1].dtype))
+    ops.gelu_backward.grad_input(grad * scores, inner, approximate="tanh", grad_input=writes[0])

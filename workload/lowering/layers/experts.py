@@ -1,0 +1,344 @@
+"""A layer's experts: routing, dispatch, their MLPs as grouped matmuls, and the sum of what returns.
+
+Letters: T tokens of a rank, k experts for each, S rows sent to experts (T k, or with a capacity the
+places of all experts), E experts, of which a rank holds E / `expert`. A rank sends its rows to the
+ranks that hold their experts by an all-to-all, and gets as many back. How many arrive depends on
+the routing; here as many as a rank sends, which is exact with a capacity and the mean without.
+Scores weigh the inner activation, so that what returns is a plain sum and need not be kept.
+
+An expert's matrices are split over x and y as those of other linears, so the rows of x are gathered
+first and sums over x are of T rows; or x holds further experts, and each of its ranks routes its
+own rows (Megatron-Core's parallel folding with ETP = 1, 2504.14960).
+Source: Megatron-Core, transformer/moe (token_dispatcher.py, experts.py), 2504.14960.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from workload.grid import Axes
+from workload.layout import NORMAL, RESIDUAL, Layout
+from workload.lowering.builder import Builder
+from workload.lowering.layers import linear, mlp
+from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.layers.linear import Linear
+from workload.models import moe
+from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
+
+GROUPED = "grouped_matmul"
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Names of what routing leaves behind: the logits, each token's experts, which row is sent to
+    which place (`order`), and how many rows each expert of this rank gets from every rank."""
+
+    logits: str
+    chosen: str
+    order: str
+    counts: str
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Names of what the experts' forward leaves behind for their backward.
+
+    `rows` are those that arrived, by expert, `scores` what weighs them.
+    """
+
+    source: str
+    routed: Routed
+    rows: str
+    scores: str
+    up: str
+    activation: str
+    shared: tuple[str, str]
+    weights: dict[str, str]
+
+
+def linears(b: Builder) -> dict[str, Linear]:
+    """The linears of all experts, and of the MLP that all tokens pass."""
+    gpt = b.gpt
+    found = {
+        "up": Linear("experts.up", gpt.hidden, (gpt.expert_ffn,) * gpt.mlp_bands),
+        "down": Linear("experts.down", gpt.expert_ffn, (gpt.hidden,), transposed=True),
+    }
+    if gpt.shared_ffn:
+        found |= {
+            "shared.up": Linear("shared.up", gpt.hidden, (gpt.shared_ffn,) * gpt.mlp_bands),
+            "shared.down": Linear("shared.down", gpt.shared_ffn, (gpt.hidden,), transposed=True),
+        }
+    return found
+
+
+def declare(b: Builder, owner: Part) -> None:
+    """Declare the router and the weights of experts and of the shared MLP."""
+    shape = (b.gpt.hidden, b.gpt.experts)
+    router = Layout(shape, shape, (b.shards_of("width"), ()))
+    b.parameter(f"{owner}.router.w", owner, router, sharded=False)
+    for name, each in linears(b).items():
+        if name.startswith("shared"):
+            linear.declare(b, each, owner)
+            continue
+        whole = (b.gpt.experts, each.k, each.n)
+        split = (b.plan.expert_axes, *_axes(b, each))
+        starts = RESIDUAL if each.transposed else NORMAL
+        layout = Layout(whole, whole, split, each.bands, starts=starts)
+        weight = f"{owner}.{each.name}.w"
+        b.parameter(weight, owner, layout, sharded=True, of_experts=True)
+
+
+def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tuple[str, Saved]:
+    """Emit routing and experts on the rows `normed`; returns the output's name and what is saved.
+
+    Without `whole` it ends before the experts' last linear, and the output has no name.
+    """
+    every, weights = linears(b), dict[str, str]()
+    source, scores, routed = _route(b, owner, normed)
+    order = routed.order
+    sent = _take(b, "dispatch", "take_rows", [source, order], (_slots(b, source), _width(b)))
+    weighing = _take(b, "dispatch.scores", "take_scores", [scores, order], (_slots(b, source),))
+    rows_in = _to_experts(b, "dispatch", sent, routed)
+    scores_in = _to_experts(b, "dispatch.scores", weighing, routed)
+    up, weights["up"] = _forward(b, every["up"], owner, rows_in, routed)
+    b.all_reduce("experts.up.reduce", up, *_axes(b, every["up"])[0])
+    activation = mlp.forward(b, up, scores_in)
+    shared = _shared_up(b, owner, normed, weights) if b.gpt.shared_ffn else ("", "")
+    saved = Saved(source, routed, rows_in, scores_in, up, activation, shared, weights)
+    if not whole:
+        return "", saved
+    out, weights["down"] = _forward(b, every["down"], owner, activation, routed)
+    returned = _from_experts(b, "combine", out, routed, EXPERT_COMBINE)
+    total = _take(b, "combine", "sum_rows", [returned, order], b.buffers[source].shape)
+    total = rows.reduce(b, "experts.reduce", total, *_axes(b, every["down"])[0])
+    if b.gpt.shared_ffn:
+        also, weights["shared.down"] = linear.forward(b, every["shared.down"], owner, shared[1])
+        b.op("shared.add", "add", [total, also], [total])
+    return total, saved
+
+
+def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, held: bool) -> str:
+    """Emit the gradients from `grad`, that of the output; returns that of `normed`.
+
+    `held` says that the recomputation's gathered weights are still there.
+    """
+    every, routed = linears(b), saved.routed
+    weight = {name: saved.weights.get(name, "") if held else "" for name in every}
+    whole = grad if b.plan.experts_over_x else rows.gather(b, "combine.grad.rows", grad)
+    shape = (_slots(b, whole), _width(b))
+    d = _take(b, "combine.grad", "take_rows", [whole, routed.order], shape)
+    d = _to_experts(b, "combine.grad", d, routed, EXPERT_COMBINE)
+    d = _backward(b, every["down"], owner, saved.activation, weight["down"], d, routed)
+    b.all_reduce("experts.down.grad.reduce", d, *_axes(b, every["down"])[1])
+    d, d_scores = mlp.backward_weighted(b, saved.up, saved.scores, d)
+    d = _backward(b, every["up"], owner, saved.rows, weight["up"], d, routed)
+    d = _from_experts(b, "dispatch.grad", d, routed, EXPERT_DISPATCH)
+    d = _take(b, "dispatch.grad", "sum_rows", [d, routed.order], b.buffers[saved.source].shape)
+    d = rows.reduce(b, "experts.grad.reduce", d, *_axes(b, every["up"])[1])
+    d_scores = _from_experts(b, "dispatch.scores.grad", d_scores, routed, EXPERT_DISPATCH)
+    total = _route_grad(b, owner, normed, routed, d_scores)
+    b.op("router.add", "add", [total, d], [total])
+    if b.gpt.shared_ffn:
+        also = _shared_grad(b, owner, normed, saved, grad, weight)
+        b.op("shared.add.grad", "add", [total, also], [total])
+    return total
+
+
+def _route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
+    """Emit the choice of experts; returns the rows that are routed, their scores and the rest."""
+    gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
+    logits = b.tensor("router.o", (tokens, gpt.experts))
+    shape = tokens, gpt.experts, width
+    reads, replicas = [normed, f"{owner}.router.w"], _copies(b)
+    linear.matmul(b, "router.matmul", reads, logits, "NN", shape, replicas=replicas)
+    b.all_reduce("router.reduce", logits, *b.shards_of("width"))
+    scores = b.tensor("route.scores", (tokens, gpt.topk), b.wide)
+    chosen = b.tensor("route.chosen", (tokens, gpt.topk), "int64")
+    b.op("route", "route", [logits], [scores, chosen], **_how(b))
+    source, all_scores, all_chosen = normed, scores, chosen
+    if not b.plan.experts_over_x:
+        source = rows.gather(b, "experts.rows", normed)
+        all_scores = rows.gather(b, "experts.scores", scores)
+        all_chosen = rows.gather(b, "experts.chosen", chosen)
+    order = b.tensor("dispatch.order", (_slots(b, source),), "int64")
+    counts = b.tensor("dispatch.counts", (gpt.experts,), "int64")
+    places = moe.places(gpt, b.buffers[source].shape[0]) if gpt.capacity else 0
+    b.op("dispatch.places", "places", [all_chosen], [order, counts], places=places)
+    if _is_apart(b) and not gpt.capacity:
+        counts = _all_to_all(b, "dispatch.counts", counts, EXPERT_DISPATCH)
+    return source, all_scores, Routed(logits, chosen, order, counts)
+
+
+def _route_grad(b: Builder, owner: Part, normed: str, routed: Routed, d_scores: str) -> str:
+    """Emit the gradient of the routing from that of the scores sent; returns its rows'."""
+    gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
+    sent = _tokens(b, normed), gpt.topk
+    placed = _take(b, "dispatch.scores.grad", "put_scores", [d_scores, routed.order], sent)
+    if not b.plan.experts_over_x:
+        placed = rows.reduce(b, "dispatch.scores.grad.reduce", placed, *b.shards_of("heads"))
+    d_logits = b.tensor("route.dlogits", (tokens, gpt.experts))
+    reads = [placed, routed.logits, routed.chosen]
+    b.op("route.grad", "route_grad", reads, [d_logits], **_how(b))
+    weight, m = f"{owner}.router.w", b.block.micro_batch
+    d = b.tensor("router.di", (tokens, width))
+    shape = tokens, width, gpt.experts
+    reads, copies = [d_logits, weight], _copies(b)
+    linear.matmul(b, "router.grad.input", reads, d, "NT", shape, INPUT_GRAD, copies)
+    part = b.tensor("router.dw", (width, gpt.experts), role="workspace")
+    shape = width, gpt.experts, tokens
+    reads = [normed, d_logits]
+    linear.matmul(b, "router.grad.weight", reads, part, "TN", shape, WEIGHT_GRAD, copies)
+    reads, writes = b.grad_writes(weight, m)
+    b.op("router.grad.accumulate", "accumulate", [part, *reads], writes, first=m == 0)
+    return d
+
+
+def _shared_up(b: Builder, owner: Part, normed: str, weights: dict[str, str]) -> tuple[str, str]:
+    up, weights["shared.up"] = linear.forward(b, linears(b)["shared.up"], owner, normed)
+    return up, mlp.forward(b, up, name="shared.")
+
+
+def _shared_grad(
+    b: Builder, owner: Part, normed: str, saved: Saved, grad: str, weights: dict[str, str]
+) -> str:
+    every, (up, activation) = linears(b), saved.shared
+    d = linear.backward(
+        b, every["shared.down"], owner, source=activation, weight=weights["shared.down"], grad=grad
+    )
+    d = mlp.backward(b, up, d, name="shared.")
+    return linear.backward(
+        b, every["shared.up"], owner, source=normed, weight=weights["shared.up"], grad=d
+    )
+
+
+def _forward(b: Builder, own: Linear, owner: Part, source: str, routed: Routed) -> tuple[str, str]:
+    """Emit O = I W for the rows of each expert; returns the output and the weights used."""
+    local, k, n = _tile(b, own)
+    count = b.buffers[source].shape[0]
+    weight = linear.gather(b, own.name, f"{owner}.{own.name}.w", (local, k, n))
+    out = b.tensor(f"{own.name}.o", (count, n))
+    _grouped(b, f"{own.name}.matmul", [source, weight, routed.counts], out, "NN", (count, n, k))
+    return out, weight
+
+
+def _backward(
+    b: Builder, own: Linear, owner: Part, source: str, weight: str, grad: str, routed: Routed
+) -> str:
+    """Emit the gradients of a grouped linear's weights and rows; returns that of the rows."""
+    shape = _, k, n = _tile(b, own)
+    name, parameter, count = own.name, f"{owner}.{own.name}.w", b.buffers[source].shape[0]
+    weight = weight or linear.gather(b, f"{name}.grad", parameter, shape)
+    out = b.tensor(f"{name}.di", (count, k))
+    reads = [grad, weight, routed.counts]
+    _grouped(b, f"{name}.grad.input", reads, out, "NT", (count, k, n), INPUT_GRAD)
+    full = b.tensor(f"{name}.dw", b.whole_tile(parameter, *shape), role="workspace")
+    reads = [source, grad, routed.counts]
+    _grouped(b, f"{name}.grad.weight", reads, full, "TN", (k, n, count), WEIGHT_GRAD)
+    linear.add_gradient(b, name, parameter, full, first=b.block.micro_batch == 0)
+    return out
+
+
+def _grouped(
+    b: Builder,
+    label: str,
+    reads: list[str],
+    write: str,
+    form: str,
+    shape: tuple[int, int, int],
+    purpose: str = "",
+) -> None:
+    """Emit the matmuls of all experts of a rank; `shape` counts the rows of all of them in m (or,
+    of a weight's gradient, in k), the attributes those of one."""
+    (m, n, k), count = shape, _local(b)
+    rows_of_one = {"m": -(-m // count), "k": k} if form != "TN" else {"m": m, "k": -(-k // count)}
+    how: dict[str, Any] = {"form": form, "n": n, "count": count, **rows_of_one}
+    b.op(label, GROUPED, reads, [write], flops=2 * m * n * k, purpose=purpose, **how)
+
+
+def _to_experts(
+    b: Builder, label: str, sent: str, routed: Routed, purpose: str = EXPERT_DISPATCH
+) -> str:
+    """Emit the way of rows to the ranks of their experts, where they lie by expert."""
+    if not _is_apart(b):
+        return sent
+    arrived = _all_to_all(b, label, sent, purpose)
+    if _local(b) == 1:
+        return arrived
+    reads = [arrived, routed.counts]
+    return _take(b, f"{label}.sort", "sort_rows", reads, b.buffers[arrived].shape, local=_local(b))
+
+
+def _from_experts(b: Builder, label: str, rows_out: str, routed: Routed, purpose: str) -> str:
+    """Emit the way back, to the places that rows were sent from."""
+    if not _is_apart(b):
+        return rows_out
+    if _local(b) > 1:
+        shape, reads = b.buffers[rows_out].shape, [rows_out, routed.counts]
+        rows_out = _take(b, f"{label}.unsort", "unsort_rows", reads, shape, local=_local(b))
+    return _all_to_all(b, label, rows_out, purpose)
+
+
+def _all_to_all(b: Builder, label: str, sent: str, purpose: str) -> str:
+    own = b.buffers[sent]
+    arrived = b.tensor(f"{label}.arrived", own.shape, own.dtype)
+    axes = b.plan.expert_axes
+    b.collective(f"{label}.exchange", "all_to_all", [sent], [arrived], *axes, purpose=purpose)
+    return arrived
+
+
+def _take(
+    b: Builder, label: str, kind: str, reads: list[str], shape: tuple[int, ...], **how: Any
+) -> str:
+    """Emit the copy of rows (or scores) from places to places; returns what has them."""
+    out = b.tensor(f"{label}.{kind}", shape, b.buffers[reads[0]].dtype)
+    b.op(f"{label}.{kind}", kind, reads, [out], topk=b.gpt.topk, **how)
+    return out
+
+
+def _how(b: Builder) -> dict[str, Any]:
+    return {"topk": b.gpt.topk, "router": b.gpt.router, "factor": b.gpt.router_scale}
+
+
+def _axes(b: Builder, own: Linear) -> tuple[Axes, Axes]:
+    """The axes that split input and output width of an expert's linear."""
+    given = (own.k_axis,), (own.n_axis,)
+    if not b.plan.experts_over_x:
+        return given
+    first, second = (
+        tuple(axis for axis in axes if axis not in b.plan.expert_axes) for axes in given
+    )
+    return first, second
+
+
+def _tile(b: Builder, own: Linear) -> tuple[int, int, int]:
+    k_axes, n_axes = _axes(b, own)
+    return _local(b), own.k // b.grid.size(*k_axes), own.n // b.grid.size(*n_axes)
+
+
+def _local(b: Builder) -> int:
+    """How many experts of a layer a rank holds."""
+    return b.gpt.experts // b.plan.expert
+
+
+def _copies(b: Builder) -> int:
+    """How many ranks route the same rows."""
+    return b.grid.size(*b.shards_of("rows")) // rows.parts(b)
+
+
+def _is_apart(b: Builder) -> bool:
+    return b.plan.expert > 1
+
+
+def _width(b: Builder) -> int:
+    return b.gpt.hidden // b.grid.parts_of("width")
+
+
+def _tokens(b: Builder, normed: str) -> int:
+    """How many tokens are routed."""
+    return b.buffers[normed].shape[0] if b.plan.experts_over_x else b.rows
+
+
+def _slots(b: Builder, source: str) -> int:
+    """How many rows are sent."""
+    return moe.slots(b.gpt, b.buffers[source].shape[0])

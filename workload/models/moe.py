@@ -1,0 +1,98 @@
+"""The part of a model that mixture of experts adds: which layers have experts, and their sizes.
+
+A layer with experts has a router and many MLPs in place of one: by each token's logits over all
+experts `topk` of them are chosen, whose outputs are added, each weighted by its score; `shared_ffn`
+is the width of an MLP that every token passes besides. Sources: Shazeer et al. (1701.06538) for the
+gated sum; Fedus et al. (2101.03961), section 2.2, for the capacity; DeepSeek-AI (2401.06066) for
+shared experts; DeepSeek-AI (2412.19437), section 2.1.2, for sigmoid scores and their scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workload.gpt import GPT
+
+SOFTMAX, SOFTMAX_OF_CHOSEN, SIGMOID = ROUTERS = "softmax", "softmax-topk", "sigmoid"
+NEEDED = ("topk", "expert_ffn")
+ONLY_WITH_EXPERTS = (
+    *NEEDED,
+    "shared_ffn",
+    "dense_layers",
+    "expert_every",
+    "router",
+    "router_scale",
+    "capacity",
+)
+
+
+def has_experts(gpt: GPT, layer: int) -> bool:
+    """Whether a layer, by its number in the whole model, has experts in place of one MLP.
+
+    The first `dense_layers` have none, and behind them only every `expert_every`-th has.
+
+    >>> from workload.gpt import find_model
+    >>> [has_experts(find_model("deepseek-moe-16b"), layer) for layer in (0, 1)]
+    [False, True]
+    """
+    if not gpt.experts or layer < gpt.dense_layers:
+        return False
+    return (layer - gpt.dense_layers + 1) % gpt.expert_every == 0
+
+
+def layers_with_experts(gpt: GPT) -> int:
+    """How many layers have experts."""
+    return (gpt.layers - gpt.dense_layers) // gpt.expert_every if gpt.experts else 0
+
+
+def expert_weights(gpt: GPT) -> int:
+    """Elements of one expert's weight matrices."""
+    return gpt.hidden * gpt.expert_ffn * (gpt.mlp_bands + 1)
+
+
+def weights(gpt: GPT, experts: int) -> int:
+    """Elements of a layer's MLP with that many of its experts: with the router and shared ones."""
+    shared = gpt.hidden * gpt.shared_ffn * (gpt.mlp_bands + 1)
+    return gpt.hidden * gpt.experts + shared + experts * expert_weights(gpt)
+
+
+def slots(gpt: GPT, rows: int) -> int:
+    """Rows that so many tokens of a rank send to the experts: `topk` each, or, with a capacity, the
+    places that the rank's share of every expert has.
+
+    Source: Fedus et al. (2101.03961), eq. 3: capacity = tokens / experts x capacity factor, here
+    times topk (Lepikhin et al., 2006.16668, section 2.2).
+    """
+    return gpt.experts * places(gpt, rows) if gpt.capacity else rows * gpt.topk
+
+
+def places(gpt: GPT, rows: int) -> int:
+    """Places for the tokens of one rank that one expert has."""
+    if not gpt.capacity:
+        return -(-rows * gpt.topk // gpt.experts)
+    per_mille = round(1000 * gpt.capacity)
+    return -(-rows * gpt.topk * per_mille // (1000 * gpt.experts))
+
+
+def refusals(gpt: GPT) -> list[str]:
+    """What is wrong with a model's experts, each in words that follow the model's name."""
+    if not gpt.experts:
+        usual = {field.name: field.default for field in fields(gpt)}
+        given = [key for key in ONLY_WITH_EXPERTS if getattr(gpt, key) != usual[key]]
+        return [f"{key}={getattr(gpt, key)} needs experts" for key in given]
+    found = [f"experts={gpt.experts} needs {key}" for key in NEEDED if not getattr(gpt, key)]
+    if gpt.topk > gpt.experts:
+        found.append(f"topk={gpt.topk} must be at most experts={gpt.experts}")
+    if gpt.dense_layers > gpt.layers:
+        found.append(f"dense_layers={gpt.dense_layers} must be at most layers={gpt.layers}")
+    if gpt.expert_every < 1:
+        found.append(f"expert_every={gpt.expert_every} must be at least 1")
+    if gpt.biases:
+        found.append("linears of experts have no biases here; give biases=false")
+    if not 0 <= gpt.capacity <= gpt.experts:
+        found.append(f"capacity={gpt.capacity} must be 0 (no token is dropped) to {gpt.experts}")
+    if gpt.router_scale <= 0:
+        found.append(f"router_scale={gpt.router_scale} must be above 0")
+    return found
