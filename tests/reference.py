@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests import reference_experts
 from tests.reference_dropout import Dropout
 from tests.reference_goldfish import IGNORED, without_dropped
 from tests.reference_llama import RMSNorm, alibi, rotated, swiglu
@@ -34,6 +35,11 @@ class Family:
     dropout: float = 0.0
     goldfish_k: int = 0
     goldfish_h: int = 13
+    topk: int = 0
+    router: str = "softmax"
+    router_scale: float = 1.0
+    capacity: float = 0.0
+    run: int = 0  # of tokens, of each of which an expert takes no more than its capacity
 
 
 GPT2 = Family()
@@ -89,16 +95,35 @@ class Layer(nn.Module):
         self.heads, self.gelu, self.family = heads, gelu, family
         self.norm1 = norm_of(weights, f"{name}.norm1", family)
         self.norm2 = norm_of(weights, f"{name}.norm2", family)
-        for linear in ("qkv", "out", "up", "down"):
+        self.routed = f"{name}.router.w" in weights
+        if self.routed:
+            self.experts_of(weights, name, family)
+        for linear in ("qkv", "out", *(() if self.routed else ("up", "down"))):
             shape = weights[f"{name}.{linear}.w"].shape
             self.add_module(linear, Linear(*shape, bias=f"{name}.{linear}.b" in weights))
         for place in ("attention", "out", "down"):
             self.add_module(f"drop_{place}", Dropout(family.dropout, f"{name}.{place}"))
         self.width = weights[f"{name}.out.w"].shape[0] // heads
-        self.gated = weights[f"{name}.up.w"].shape[1] == 2 * weights[f"{name}.down.w"].shape[0]
+        if not self.routed:
+            up, down = (weights[f"{name}.{linear}.w"].shape for linear in ("up", "down"))
+            self.gated = up[1] == 2 * down[0]
+
+    def experts_of(self, weights: Weights, name: str, family: Family) -> None:
+        """Take the router, the experts and the shared MLP over as modules of the layer's own."""
+        self.mixture = reference_experts.Experts(
+            weights,
+            name,
+            topk=family.topk,
+            router=family.router,
+            scale=family.router_scale,
+            capacity=family.capacity,
+            run=family.run,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.drop_out(self.out(self.attention(self.qkv(self.norm1(x)))))
+        if self.routed:
+            return x + self.drop_down(self.mixture(self.norm2(x)))
         up = self.up(self.norm2(x))
         active = swiglu(up) if self.gated else F.gelu(up, approximate=self.gelu)
         return x + self.drop_down(self.down(active))
@@ -155,7 +180,8 @@ class ReferenceGPT(nn.Module):
         if "head.w" not in weights:
             self.head.w = self.embed.w
         self.to(weights["embed.w"].dtype)
-        self.load_state_dict({**weights, "head.w": weights.get("head.w", weights["embed.w"])})
+        named = {_inside(name): value for name, value in weights.items()}
+        self.load_state_dict({**named, "head.w": weights.get("head.w", weights["embed.w"])})
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits (batch, sequence, vocab) of tokens (batch, sequence)."""
@@ -179,7 +205,15 @@ class ReferenceGPT(nn.Module):
 
     def copy_of_weights(self) -> dict[str, Tensor]:
         """The weights as they are now; a tied classifier appears as `embed.w` alone."""
-        return {name: p.detach().clone() for name, p in self.named_parameters()}
+        every = self.named_parameters()
+        return {name.replace("mixture.", ""): p.detach().clone() for name, p in every}
+
+
+def _inside(name: str) -> str:
+    """A weight's name in the modules, which keep what belongs to experts apart."""
+    layer, _, rest = name.partition(".")
+    inside = rest.startswith(("router.", "experts.", "shared."))
+    return f"{layer}.mixture.{rest}" if inside else name
 
 
 def initial_weights(
@@ -200,10 +234,15 @@ def initial_weights(
     norm_biases: bool = True,
     positions: bool = True,
     embedding_norm: bool = False,
+    experts: int = 0,
+    expert_ffn: int = 0,
+    shared_ffn: int = 0,
+    routed: Sequence[int] = (),
 ) -> dict[str, Tensor]:
     """Random weights, the biases and norms among them, so that no error hides behind a 0 or a 1.
 
-    `kv_heads` and `head_width` are `heads` and hidden / heads if 0; `gated` doubles `up`.
+    `kv_heads` and `head_width` are `heads` and hidden / heads if 0; `gated` doubles `up`. Layers
+    named in `routed` have experts.
     """
     assert head_width or hidden % heads == 0, f"heads={heads} does not divide hidden={hidden}"
     width = head_width or hidden // heads
@@ -214,7 +253,12 @@ def initial_weights(
     shapes |= {"position.w": (sequence, hidden)} if positions else {}
     shapes |= dict(_norm("embed.norm", hidden, norm_biases)) if embedding_norm else {}
     for i in range(layers):
-        shapes |= dict(_layer(f"l{i}", linears, biases, norm_biases))
+        own = linears
+        if i in routed:
+            own = {name: linears[name] for name in ("qkv", "out")}
+            sizes = hidden, experts, expert_ffn, shared_ffn, gated
+            shapes |= reference_experts.shapes(f"l{i}", *sizes)
+        shapes |= dict(_layer(f"l{i}", own, biases, norm_biases))
     shapes |= dict(_norm("norm", hidden, norm_biases))
     shapes |= {} if tied else {"head.w": (vocab, hidden)}
     generator = torch.Generator().manual_seed(seed)

@@ -68,7 +68,7 @@ def column_sum(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None
 
 def accumulate(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Add a micro-batch's gradient to the step's; the first one overwrites."""
-    source, total = reads[0].view(-1), writes[0]
+    source, total = reads[0].view(-1), writes[0].view(-1)
     if op.attributes["first"]:
         total.copy_(source)
         return

@@ -20,6 +20,7 @@ from tests.forms import swapped
 from tests.reference import Family, initial_weights, train
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
+from workload.models.moe import has_experts
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 
@@ -39,18 +40,22 @@ def batches(gpt: GPT, sequences: int = BATCH) -> list[torch.Tensor]:
 
 def start(gpt: GPT) -> dict[str, torch.Tensor]:
     widths = ("layers", "hidden", "ffn", "heads", "sequence", "vocab", "kv_heads", "head_width")
+    widths += ("experts", "expert_ffn", "shared_ffn")
     return initial_weights(
         **{key: getattr(gpt, key) for key in (*widths, "tied", "biases", "embedding_norm")},
         gated=gpt.activation == "swiglu",
         norm_biases=gpt.biases and gpt.norm == "layernorm",
         positions=gpt.positions == "learned",
+        routed=[layer for layer in range(gpt.layers) if has_experts(gpt, layer)],
         seed=0,
         dtype=torch.float64,
     )
 
 
-def family(gpt: GPT) -> Family:
+def family(gpt: GPT, run: int = 0) -> Family:
     return Family(
+        **{key: getattr(gpt, key) for key in ("topk", "router", "router_scale", "capacity")},
+        run=run,
         rmsnorm=gpt.norm == "rmsnorm",
         rope_base=gpt.rope_base if gpt.positions == "rope" else None,
         alibi=gpt.positions == "alibi",
@@ -61,10 +66,13 @@ def family(gpt: GPT) -> Family:
 
 
 @cache
-def reference(gpt: GPT, sequences: int = BATCH) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """The plain model's losses and last weights, its gradients clipped in every step."""
+def reference(
+    gpt: GPT, sequences: int = BATCH, run: int = 0
+) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The plain model's losses and last weights, its gradients clipped in every step. Experts take
+    no more than their capacity of each `run` of tokens."""
     pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt, sequences)]
-    trained = train(start(gpt), pairs, heads=gpt.heads, lr=LR, clip=CLIP, family=family(gpt))
+    trained = train(start(gpt), pairs, heads=gpt.heads, lr=LR, clip=CLIP, family=family(gpt, run))
     assert min(trained.norms) > CLIP
     return trained.losses, trained.weights
 
@@ -130,11 +138,18 @@ def differences(
         assert [span.op.name for span in run.timeline.spans] == [op.name for op in program.ops]
         assert run.carried == program.comm_bytes
         assert run.peak_bytes >= program.peak.total_bytes
-        losses, weights = reference(gpt, plan.batch) if rank == 0 else ([], {})
+        losses, weights = ([], {}) if rank else reference(gpt, plan.batch, routed_rows(gpt, plan))
         pairs = zip(run.steps, losses, strict=rank == 0)
         loss_error = max((abs(step.loss - loss) / loss for step, loss in pairs), default=0.0)
         found.append((loss_error, _weight_error(trainer, weights)))
     return found
+
+
+def routed_rows(gpt: GPT, plan: Plan) -> int:
+    """How many tokens a rank routes at once, of which experts drop what is beyond their capacity;
+    0 where none is dropped."""
+    parts = plan.x if plan.experts_over_x else 1
+    return plan.micro_batch * gpt.sequence // parts if gpt.capacity else 0
 
 
 def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:

@@ -63,7 +63,14 @@ def bucket_gradient_reduces(
     if not whole:
         return list(ops)
     last = next(op for op in reversed(ops) if op.block != STEP).block.micro_batch
-    final = [op for op in ops if op.kind == "accumulate" and op.block.micro_batch == last]
+    summed = {buffers[name].parameter for op in whole for name in op.reads}
+    final = [
+        op
+        for op in ops
+        if op.kind == "accumulate"
+        and op.block.micro_batch == last
+        and buffers[op.writes[0]].parameter in summed
+    ]
     chain = list(dict.fromkeys(op.block for op in final))
     deferred = any(op.purpose == GRAD_SCATTER and op.stream != COMPUTE for op in ops)
     final_block = {op.writes[0]: op.block for op in final}

@@ -21,7 +21,8 @@ def gather(b: Builder, name: str, part: str, purpose: str = "") -> str:
     """Emit the all-gather of all rows over x; returns the whole tensor's name."""
     if parts(b) == 1:
         return part
-    whole = b.tensor(f"{name}.o", (b.rows, *b.buffers[part].shape[1:]), role="gathered")
+    own = b.buffers[part]
+    whole = b.tensor(f"{name}.o", (b.rows, *own.shape[1:]), own.dtype, role="gathered")
     b.collective(
         f"{name}.gather", "all_gather", [part], [whole], *b.shards_of("rows"), purpose=purpose
     )
@@ -38,6 +39,6 @@ def reduce(b: Builder, name: str, whole: str, *axes: str, purpose: str = "") -> 
         b.all_reduce(name, whole, *axes, purpose=purpose)
         return whole
     rows, *width = b.buffers[whole].shape
-    part = b.tensor(f"{name}.o", (rows // parts(b), *width))
+    part = b.tensor(f"{name}.o", (rows // parts(b), *width), b.buffers[whole].dtype)
     b.collective(name, "reduce_scatter", [whole], [part], *over, purpose=purpose)
     return part

@@ -1,0 +1,108 @@
+"""Mixture of experts in plain PyTorch, one expert after the other. It shares nothing with simgpt.
+
+Weight matrices lie as (in_features, out_features), those of all experts in one tensor (experts,
+in_features, out_features). A shared MLP sees every token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.reference_llama import swiglu
+
+
+class Experts(nn.Module):
+    """Each token's `topk` experts, weighted by their scores, and the shared MLP, if any.
+
+    Of equal logits the expert with the lower number is chosen. With a `capacity` every expert takes
+    at most ceil(capacity * tokens * topk / experts) of each run of `run` tokens, the first ones.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        name: str,
+        *,
+        topk: int,
+        router: str,
+        scale: float,
+        capacity: float,
+        run: int,
+    ) -> None:
+        super().__init__()
+        self.topk, self.kind, self.scale = topk, router, scale
+        self.capacity, self.run = capacity, run
+        for place in ("router", "experts.up", "experts.down", "shared.up", "shared.down"):
+            if f"{name}.{place}.w" in weights:
+                shape = weights[f"{name}.{place}.w"].shape
+                parent = self
+                for part in place.split("."):
+                    if not hasattr(parent, part):
+                        parent.add_module(part, nn.Module())
+                    parent = parent.get_submodule(part)
+                parent.w = nn.Parameter(torch.empty(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, -2)
+        run = self.run if self.capacity else len(rows)
+        out = torch.cat([self.routed(part) for part in rows.split(run)])
+        if hasattr(self, "shared"):
+            out = out + mlp(rows, self.shared.up.w, self.shared.down.w)
+        return out.view(x.shape)
+
+    def routed(self, rows: Tensor) -> Tensor:
+        """The experts' part for the tokens of one run."""
+        logits = rows @ self.router.w
+        experts = logits.shape[1]
+        chosen = torch.tensor(
+            [
+                sorted(range(experts), key=lambda e: (-row[e], e))[: self.topk]
+                for row in logits.tolist()
+            ]
+        )
+        scores = self.scores(logits, chosen)
+        most = math.ceil(self.capacity * len(rows) * self.topk / experts) if self.capacity else None
+        out = torch.zeros_like(rows)
+        for expert in range(experts):
+            token, number = (chosen == expert).nonzero(as_tuple=True)
+            token, number = token[:most], number[:most]
+            mine = mlp(rows[token], self.experts.up.w[expert], self.experts.down.w[expert])
+            out = out.index_add(0, token, mine * scores[token, number, None])
+        return out
+
+    def scores(self, logits: Tensor, chosen: Tensor) -> Tensor:
+        """What the chosen experts' outputs are multiplied by."""
+        if self.kind == "softmax":
+            return logits.softmax(-1).gather(1, chosen) * self.scale
+        if self.kind == "softmax-topk":
+            return logits.gather(1, chosen).softmax(-1) * self.scale
+        each = logits.gather(1, chosen).sigmoid()
+        return each / each.sum(-1, keepdim=True) * self.scale
+
+
+def mlp(rows: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """down(activation(up(rows))): SwiGLU where `up` is twice as wide as `down` is high."""
+    inner = rows @ up
+    gated = up.shape[1] == 2 * down.shape[0]
+    return (swiglu(inner) if gated else F.gelu(inner, approximate="tanh")) @ down
+
+
+def shapes(
+    layer: str, hidden: int, experts: int, expert_ffn: int, shared_ffn: int, gated: bool
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of a layer's router, experts and shared MLP."""
+    bands = 2 if gated else 1
+    found: dict[str, tuple[int, ...]] = {
+        f"{layer}.router.w": (hidden, experts),
+        f"{layer}.experts.up.w": (experts, hidden, bands * expert_ffn),
+        f"{layer}.experts.down.w": (experts, expert_ffn, hidden),
+    }
+    if shared_ffn:
+        found[f"{layer}.shared.up.w"] = (hidden, bands * shared_ffn)
+        found[f"{layer}.shared.down.w"] = (shared_ffn, hidden)
+    return found
