@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import log2
+from typing import Any
 
 from workload.gpt import GPT
 from workload.lowering import lower
@@ -17,6 +18,9 @@ from workload.rules.table import NAMES
 
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
+UNMEASURED = ("matmul", "grouped_matmul", "fence")  # matmuls have a grid of their own
+# So many that any token of the samples is the number of an expert.
+EXPERTS: Mapping[str, Any] = {"experts": 256, "topk": 4, "expert_ffn": 16, "router": "softmax"}
 BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
 
 
@@ -46,7 +50,7 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
             # Sizes closer than a factor of 1.4 tell a curve nothing new.
             form = op.attributes.get("form", "")
             signature = (op.kind, form, round(2 * log2(max(op.nbytes, 1))))
-            if op.communicates or op.kind in ("matmul", "fence") or signature in seen:
+            if op.communicates or op.kind in UNMEASURED or signature in seen:
                 continue
             seen.add(signature)
             peak = program.peak.total_bytes
@@ -197,6 +201,7 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
             plan = Plan(y=y, z=z, batch=batch, micro_batch=micro_batch, precision=precision)
             cells += [(gpt, plan), (llama, plan)]
         plain = replace(plan, y=1, z=1)
+        cells.append((replace(llama, **EXPERTS), plain))
         cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
         # The first of two stages, which alone has no loss.
         cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
