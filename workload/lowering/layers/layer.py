@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import attention, dropout, experts, linear, mlp, norm
+from workload.lowering.layers import attention, dropout, experts, latent, linear, mlp, norm
 from workload.lowering.layers.attention import Core
 from workload.lowering.layers.linear import Linear
 from workload.models import moe
@@ -30,14 +30,16 @@ class Saved:
     masks: tuple[str, str]
     weights: dict[str, str]
     experts: experts.Saved | None = None
+    latent: latent.Saved | None = None
 
 
 def linears(b: Builder) -> dict[str, Linear]:
-    """The layer's four linears: normal, transposed, normal, transposed."""
+    """The layer's four linears: normal, transposed, normal, transposed; with experts or latent
+    attention others stand in place of some."""
     h, f = b.gpt.hidden, b.gpt.ffn
     return {
         "qkv": Linear("qkv", h, b.gpt.bands),
-        "out": Linear("out", b.gpt.bands[0], (h,), transposed=True),
+        "out": Linear("out", b.gpt.context_width, (h,), transposed=True),
         "up": Linear("up", h, b.gpt.up_bands),
         "down": Linear("down", f, (h,), transposed=True),
     }
@@ -47,7 +49,10 @@ def declare(b: Builder, owner: Part) -> None:
     """Declare a layer's parameters, in the order in which they are used."""
     every = linears(b)
     norm.declare(b, f"{owner}.norm1", owner)
-    linear.declare(b, every["qkv"], owner)
+    if b.gpt.kv_rank:
+        latent.declare(b, owner)
+    else:
+        linear.declare(b, every["qkv"], owner)
     linear.declare(b, every["out"], owner)
     norm.declare(b, f"{owner}.norm2", owner)
     if moe.has_experts(b.gpt, owner.layer):
@@ -64,13 +69,16 @@ def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tupl
     """
     every = linears(b)
     normed1, stats1 = norm.forward(b, "norm1", f"{owner}.norm1", source)
-    qkv, w_qkv = linear.forward(b, every["qkv"], owner, normed1)
+    weights, own, led = dict[str, str](), None, None
+    if b.gpt.kv_rank:
+        qkv, led = latent.forward(b, owner, normed1)
+    else:
+        qkv, weights["qkv"] = linear.forward(b, every["qkv"], owner, normed1)
     core = attention.forward(b, owner, qkv)
-    middle, w_out = linear.forward(b, every["out"], owner, core.context)
+    middle, weights["out"] = linear.forward(b, every["out"], owner, core.context)
     mask1 = _add(b, owner, "out", middle, source)
     normed2, stats2 = norm.forward(b, "norm2", f"{owner}.norm2", middle)
-    weights = {"qkv": w_qkv, "out": w_out}
-    up, activation, mask2, own = "", "", "", None
+    up, activation, mask2 = "", "", ""
     if moe.has_experts(b.gpt, owner.layer):
         out, own = experts.forward(b, owner, normed2, whole=whole)
     else:
@@ -91,6 +99,7 @@ def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tupl
         (mask1, mask2),
         weights,
         own,
+        led,
     )
     return out, saved
 
@@ -135,7 +144,11 @@ def backward(b: Builder, owner: Part, saved: Saved, grad: str, *, again: str) ->
     d = linear_back("out", saved.core.context, d)
     core = attention.again(b, saved.core) if again == "selective" else saved.core
     d = attention.backward(b, core, d)
-    d = linear_back("qkv", saved.norm1[0], d)
+    if saved.latent is not None:
+        held = again == "full"
+        d = latent.backward(b, owner, saved.latent, saved.norm1[0], d, held=held)
+    else:
+        d = linear_back("qkv", saved.norm1[0], d)
     kept = (saved.source, saved.norm1[1])
     norm.backward(b, "norm1", f"{owner}.norm1", kept, d)
     b.op("add.grad", "add", [d, middle], [d])
