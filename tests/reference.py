@@ -100,7 +100,7 @@ class Layer(nn.Module):
             self.experts_of(weights, name, family)
         self.latent = f"{name}.kv_down.w" in weights
         if self.latent:
-            self.way = reference_latent.Latent(weights, name, heads, family.rope_base)
+            self.way = reference_latent.Latent(weights, name, heads, family.rope_base or 0.0)
         into = () if self.latent else ("qkv",)
         for linear in (*into, "out", *(() if self.routed else ("up", "down"))):
             shape = weights[f"{name}.{linear}.w"].shape

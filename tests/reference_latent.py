@@ -8,6 +8,7 @@ head; of `kv_down` [compressed | key with positions]; of `kv_up` [keys of all he
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,34 +18,41 @@ from tests.reference_llama import RMSNorm, rotated
 Three = tuple[Tensor, Tensor, Tensor]
 
 
+class Matrix(nn.Module):
+    """A weight `w`, and nothing else."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.empty(shape))
+
+
 class Latent(nn.Module):
     """What makes queries, keys and values of rows; all sizes but the heads are the weights'."""
 
     def __init__(self, weights: Mapping[str, Tensor], name: str, heads: int, base: float) -> None:
         super().__init__()
         self.heads, self.base = heads, base
-        for place in ("q_down", "q_up", "kv_down", "kv_up"):
-            if f"{name}.{place}.w" in weights:
-                self.add_module(place, nn.Module())
-                own = self.get_submodule(place)
-                own.w = nn.Parameter(torch.empty(weights[f"{name}.{place}.w"].shape))
-        for place in ("q_norm", "kv_norm"):
-            if f"{name}.{place}.w" in weights:
-                self.add_module(place, RMSNorm(weights[f"{name}.{place}.w"].shape[0]))
+        self.compresses_queries = f"{name}.q_down.w" in weights
+        down = ("q_down", "q_norm") if self.compresses_queries else ()
+        for place in (*down, "q_up", "kv_down", "kv_norm", "kv_up"):
+            shape = weights[f"{name}.{place}.w"].shape
+            norm = place.endswith("norm")
+            self.add_module(place, RMSNorm(shape[0]) if norm else Matrix(shape))
 
     def forward(self, x: Tensor) -> Three:
         """Queries, keys and values, each (batch, heads, sequence, width), of (batch, sequence,
         hidden)."""
-        latent = self.q_norm(x @ self.q_down.w) if hasattr(self, "q_down") else x
-        rank = self.kv_norm.w.shape[0]
-        compressed, shared = (x @ self.kv_down.w).tensor_split([rank], dim=-1)
-        both = self.kv_norm(compressed) @ self.kv_up.w
+        part: Any = self.get_submodule
+        latent = part("q_norm")(x @ part("q_down").w) if self.compresses_queries else x
+        queries, rank = latent @ part("q_up").w, len(part("kv_norm").w)
+        compressed, shared = (x @ part("kv_down").w).tensor_split([rank], dim=-1)
+        both = part("kv_norm")(compressed) @ part("kv_up").w
         with_positions = rotated(shared, self.base)
-        plain = self.q_up.w.shape[1] // self.heads - shared.shape[-1]
+        plain = queries.shape[-1] // self.heads - shared.shape[-1]
         keys, values = both.tensor_split([self.heads * plain], dim=-1)
         of_heads = []
         for head in range(self.heads):
-            q = (latent @ self.q_up.w).chunk(self.heads, dim=-1)[head]
+            q = queries.chunk(self.heads, dim=-1)[head]
             q = torch.cat([q[..., :plain], rotated(q[..., plain:], self.base)], dim=-1)
             k = torch.cat([keys.chunk(self.heads, dim=-1)[head], with_positions], dim=-1)
             of_heads.append((q, k, values.chunk(self.heads, dim=-1)[head]))

@@ -45,8 +45,8 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "value_width": 10_000,
 }
 MODEL_FILE = UserFile("model", ModelError)
-COUNTS = ("kv_heads", "head_width", "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers")
-COUNTS += ("q_rank", "kv_rank", "rope_width", "value_width")
+OF_ATTENTION = ("kv_heads", "head_width", "q_rank", "kv_rank", "rope_width", "value_width")
+COUNTS = (*OF_ATTENTION, "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers")
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
 
 

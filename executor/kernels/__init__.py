@@ -13,13 +13,13 @@ from executor.kernels import (
     dropout,
     experts,
     goldfish,
-    latent,
     norms,
     optimizer,
     pointwise,
     unfused,
     vocabulary,
 )
+from executor.kernels.attentions import latent
 from executor.kernels.updates import muon, sgd
 from executor.rank_context import RankContext
 from workload.op import Op

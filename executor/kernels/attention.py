@@ -82,7 +82,7 @@ def turn(op: Op, parts: torch.Tensor, at: RankContext, *, forward: bool) -> None
     wide = wide_dtype(parts)
     exponents = torch.arange(0, width, 2, dtype=wide, device=parts.device) / -width
     rates = torch.pow(base, exponents)
-    halves = parts.unflatten(2, (2, width // 2))
+    halves = parts.view(count, heads, 2, width // 2)
     for part in row_slices(count, 3 * heads * width * wide.itemsize, at):
         rows = torch.arange(part.start, part.stop, device=parts.device) % sequence
         angles = torch.outer(rows.to(wide), rates)[:, None]
@@ -108,7 +108,9 @@ def _has_flash(op: Op, tensor: torch.Tensor) -> bool:
     if "rate" in op.attributes or op.attributes["alibi"]:
         return False
     half = tensor.dtype in (torch.bfloat16, torch.float16)
-    return tensor.device.type == "cpu" or (half and max(op.attributes["width"], value_width(op)) <= FLASH_WIDEST)
+    return tensor.device.type == "cpu" or (
+        half and max(op.attributes["width"], value_width(op)) <= FLASH_WIDEST
+    )
 
 
 def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.executor.test_parity import BATCH, check
+from tests.executor.test_parity import check
 from tests.executor.test_parity_experts import DEEPSEEK, plan_of
 from workload.gpt import GPT, find_model
 

@@ -1,9 +1,9 @@
 """The part of a model that multi-head latent attention (MLA) adds: compressed queries and keys.
 
-Letters: r is `kv_rank`, r' `q_rank`, p `rope_width`, d `head_width`, v `value_width`. A token's keys
+Letters: r is `kv_rank`, q `q_rank`, p `rope_width`, d `head_width`, v `value_width`. A token's keys
 and values are compressed to r numbers, beside p numbers of a key that carries its position and that
 all heads share; a norm and one linear make of the r numbers each head's d of the key and v of the
-value. Queries, d + p wide in each head, are made of r' numbers likewise, or (0) of the hidden state.
+value. Queries, d + p wide in each head, are made of q numbers likewise, or of the hidden state.
 Sources: DeepSeek-AI, DeepSeek-V2 (2405.04434), section 2.1; transformers, modeling_deepseek_v3.py,
 for the two norms. Not modelled: the keys and values that inference keeps, and what it absorbs.
 """

@@ -69,11 +69,8 @@ def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tupl
     """
     every = linears(b)
     normed1, stats1 = norm.forward(b, "norm1", f"{owner}.norm1", source)
-    weights, own, led = dict[str, str](), None, None
-    if b.gpt.kv_rank:
-        qkv, led = latent.forward(b, owner, normed1)
-    else:
-        qkv, weights["qkv"] = linear.forward(b, every["qkv"], owner, normed1)
+    weights, own = dict[str, str](), None
+    qkv, led = _into_core(b, owner, normed1, weights)
     core = attention.forward(b, owner, qkv)
     middle, weights["out"] = linear.forward(b, every["out"], owner, core.context)
     mask1 = _add(b, owner, "out", middle, source)
@@ -104,6 +101,16 @@ def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tupl
     return out, saved
 
 
+def _into_core(
+    b: Builder, owner: Part, normed: str, weights: dict[str, str]
+) -> tuple[str, latent.Saved | None]:
+    """Emit what makes queries, keys and values; returns them and what latent attention saved."""
+    if b.gpt.kv_rank:
+        return latent.forward(b, owner, normed)
+    qkv, weights["qkv"] = linear.forward(b, linears(b)["qkv"], owner, normed)
+    return qkv, None
+
+
 def _add(b: Builder, owner: Part, name: str, out: str, source: str) -> str:
     """Emit the dropout of a linear's output and the addition to the stream; returns the mask."""
     mask = dropout.forward(b, name, f"{owner}.{name}", out)
@@ -117,6 +124,7 @@ def backward(b: Builder, owner: Part, saved: Saved, grad: str, *, again: str) ->
     `again` says what of the layer is recomputed: after "full" the weight tiles are still at hand,
     since the recomputation gathered them; "selective" runs the attention core here once more.
     """
+    held = again == "full"
 
     def linear_back(name: str, source: str, upstream: str) -> str:
         return linear.backward(
@@ -124,20 +132,18 @@ def backward(b: Builder, owner: Part, saved: Saved, grad: str, *, again: str) ->
             linears(b)[name],
             owner,
             source=source,
-            weight=saved.weights.get(name, "") if again == "full" else "",
+            weight=saved.weights.get(name, "") if held else "",
             grad=upstream,
         )
 
     d = dropout.backward(b, "down", saved.masks[1], grad)
     if saved.experts is not None:
-        held = again == "full"
         d = experts.backward(b, owner, saved.norm2[0], saved.experts, d, held=held)
     else:
         d = linear_back("down", saved.activation, d)
         d = mlp.backward(b, saved.up, d)
         d = linear_back("up", saved.norm2[0], d)
-    kept = (saved.middle, saved.norm2[1])
-    norm.backward(b, "norm2", f"{owner}.norm2", kept, d)
+    norm.backward(b, "norm2", f"{owner}.norm2", (saved.middle, saved.norm2[1]), d)
     b.op("out.add.grad", "add", [d, grad], [d])
     middle = d
     d = dropout.backward(b, "out", saved.masks[0], middle)
@@ -145,11 +151,9 @@ def backward(b: Builder, owner: Part, saved: Saved, grad: str, *, again: str) ->
     core = attention.again(b, saved.core) if again == "selective" else saved.core
     d = attention.backward(b, core, d)
     if saved.latent is not None:
-        held = again == "full"
         d = latent.backward(b, owner, saved.latent, saved.norm1[0], d, held=held)
     else:
         d = linear_back("qkv", saved.norm1[0], d)
-    kept = (saved.source, saved.norm1[1])
-    norm.backward(b, "norm1", f"{owner}.norm1", kept, d)
+    norm.backward(b, "norm1", f"{owner}.norm1", (saved.source, saved.norm1[1]), d)
     b.op("add.grad", "add", [d, middle], [d])
     return d

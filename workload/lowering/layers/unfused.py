@@ -1,7 +1,8 @@
 """The attention core in single steps: scores and probabilities are whole squares in memory.
 
-Letters: s is the sequence, d a head's width (v that of its values), g how many heads of queries share one of keys. The
-products run once for each head of keys, whose g heads of queries stand below each other.
+Letters: s is the sequence, d a head's width (v that of its values), g how many heads of queries
+share one of keys. The products run once for each head of keys, whose g heads of queries stand below
+each other.
 Source: Megatron-LM's CoreAttention with its fused scale, mask and softmax.
 """
 

@@ -66,7 +66,7 @@ def _heads(op: Op, qkv: torch.Tensor) -> list[torch.Tensor]:
     """Views (rows, heads, width) of queries, keys and values."""
     heads, width = op.attributes["heads"], op.attributes["width"]
     widths = [heads * each for each in (width, width, value_width(op))]
-    return [part.unflatten(1, (heads, -1)) for part in qkv.split_with_sizes(widths, 1)]
+    return [part.view(len(part), heads, -1) for part in qkv.split_with_sizes(widths, 1)]
 
 
 def _up(op: Op, both: torch.Tensor) -> list[torch.Tensor]:
@@ -74,4 +74,4 @@ def _up(op: Op, both: torch.Tensor) -> list[torch.Tensor]:
     heads, values = op.attributes["heads"], value_width(op)
     plain = op.attributes["width"] - op.attributes["rope_width"]
     widths = [heads * plain, heads * values]
-    return [part.unflatten(1, (heads, -1)) for part in both.split_with_sizes(widths, 1)]
+    return [part.view(len(part), heads, -1) for part in both.split_with_sizes(widths, 1)]
