@@ -35,6 +35,7 @@ class BufferTable:
         self._tensors: list[Any] = [None] * len(self._buffers)  # None: not alive
         self._arenas: dict[str, int] = {}
         self._forms = [(buffer.shape, DTYPES[buffer.dtype]) for buffer in self._buffers]
+        self._counts = [buffer.rows_of for buffer in self._buffers]
         pools: dict[int, list[torch.Tensor]] = {}
         self._pools = [pools.setdefault(buffer.nbytes, []) for buffer in self._buffers]
         self.keeps_freed = device.type == "cpu"
@@ -64,6 +65,8 @@ class BufferTable:
         if op.is_message:
             (target,) = self.slots(op.writes)
             return ((self._slots[op.reads[0]] if op.reads else target, target),)
+        if op.kind == "all_to_all":
+            return ((self._slots[op.reads[0]], self._slots[op.writes[0]]),)
         if op.name in self._arenas:
             return ((self._arenas[op.name], self._arenas[op.name]),)
         return tuple(zip(self.slots(op.reads), self.slots(op.writes), strict=True))
@@ -87,6 +90,9 @@ class BufferTable:
 
     def begin(self, slot: int) -> None:
         """Bring a buffer to life."""
+        if counts := self._counts[slot]:
+            self._tensors[slot] = self._of_rows(slot, self[counts])
+            return
         pool, (shape, dtype) = self._pools[slot], self._forms[slot]
         if not pool:
             self._tensors[slot] = self._empty(self._buffers[slot])
@@ -97,9 +103,14 @@ class BufferTable:
         # A comparison takes a tenth of the time of a view.
         self._tensors[slot] = tensor if tensor.shape == shape else tensor.view(shape)
 
+    def _of_rows(self, slot: int, counts: torch.Tensor) -> torch.Tensor:
+        """A tensor of as many rows as the data says, which the host waits to know."""
+        (_, *width), dtype = self._forms[slot]
+        return torch.empty((int(counts.sum()), *width), dtype=dtype, device=self._device)
+
     def free(self, slot: int) -> None:
         """End a transient buffer's life."""
-        if self.keeps_freed:
+        if self.keeps_freed and not self._counts[slot]:
             self._pools[slot].append(self._tensors[slot])
         self._tensors[slot] = None
 

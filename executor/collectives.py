@@ -30,7 +30,13 @@ def payload_bytes(op: Op, sizes: Sequence[tuple[int, int]]) -> int:
     return sum(pair[side] for pair in sizes)
 
 
-def issue(op: Op, pairs: Pairs, group: dist.ProcessGroup, peer: int | None) -> Waitable | None:
+def issue(
+    op: Op,
+    pairs: Pairs,
+    group: dist.ProcessGroup,
+    peer: int | None,
+    counts: Sequence[torch.Tensor] = (),
+) -> Waitable | None:
     """Perform a collective on all its operands, or start a message if there is a peer; returns what
     to wait for if it has its own stream.
 
@@ -40,6 +46,9 @@ def issue(op: Op, pairs: Pairs, group: dist.ProcessGroup, peer: int | None) -> W
         start, (tensor, _) = dist.isend if op.kind == "send" else dist.irecv, pairs[0]
         message: dist.Work | None = start(tensor, peer, group)
         return message
+    if counts:
+        _exchange(op, pairs[0], group, counts).wait()
+        return None
     # A blocking one too is issued asynchronously and awaited at once: else recent versions of torch
     # run it on the current stream of a GPU, and a communicator would have calls on two streams.
     if len(pairs) == 1:
@@ -111,6 +120,20 @@ def _all_to_all(
     op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup
 ) -> dist.Work:
     work: dist.Work = dist.all_to_all_single(target, source, group=group, async_op=True)
+    return work
+
+
+def _exchange(
+    op: Op,
+    pair: tuple[torch.Tensor, torch.Tensor],
+    group: dist.ProcessGroup,
+    counts: Sequence[torch.Tensor],
+) -> dist.Work:
+    """An all-to-all of rows, of which each expert gets another number: by `counts` those that this
+    rank sends and those that it gets, for every expert of every rank."""
+    sent, arrived = (each.view(group.size(), -1).sum(1).tolist() for each in counts)
+    source, target = pair
+    work: dist.Work = dist.all_to_all_single(target, source, arrived, sent, group, async_op=True)
     return work
 
 

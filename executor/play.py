@@ -48,7 +48,9 @@ def _communicate(
     work: Communication, table: BufferTable, carried: dict[str, int]
 ) -> Waitable | None:
     carried[work.axes] = carried.get(work.axes, 0) + work.payload_bytes
-    return issue(work.op, table.pairs(work.pairs), work.group, work.peer)
+    return issue(
+        work.op, table.pairs(work.pairs), work.group, work.peer, table.tensors(work.counts)
+    )
 
 
 def _compute(

@@ -32,7 +32,8 @@ class Computation:
 class Communication:
     """A collective or message with the slots of its pairs of input and output.
 
-    A message has a `peer`, its other side. `payload_bytes` are counted under `axes`.
+    A message has a `peer`, its other side. `payload_bytes` are counted under `axes`. An exchange of
+    rows whose numbers the data decides has the slots of their `counts`.
     """
 
     op: Op
@@ -41,6 +42,7 @@ class Communication:
     peer: int | None
     axes: str
     payload_bytes: int
+    counts: Slots = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +122,5 @@ def _communication(
     pairs = table.slot_pairs(op)
     peer = at.stage_peer(op.attributes["peer"]) if op.is_message else None
     carried = payload_bytes(op, [(table.nbytes(a), table.nbytes(b)) for a, b in pairs])
-    return Communication(op, pairs, groups.of(op), peer, "+".join(op.axes), carried)
+    counts = table.slots(op.reads[1:]) if op.kind == "all_to_all" else ()
+    return Communication(op, pairs, groups.of(op), peer, "+".join(op.axes), carried, counts)

@@ -16,6 +16,23 @@ from torch import Tensor, nn
 from tests.reference_llama import swiglu
 
 
+class Weight(nn.Module):
+    """A weight of some shape, which a state dict fills."""
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.empty(like.shape))
+
+
+class Pair(nn.Module):
+    """The two weights of an MLP, or of many."""
+
+    def __init__(self, weights: Mapping[str, Tensor], name: str) -> None:
+        super().__init__()
+        self.up = Weight(weights[f"{name}.up.w"])
+        self.down = Weight(weights[f"{name}.down.w"])
+
+
 class Experts(nn.Module):
     """Each token's `topk` experts, weighted by their scores, and the shared MLP, if any.
 
@@ -37,21 +54,16 @@ class Experts(nn.Module):
         super().__init__()
         self.topk, self.kind, self.scale = topk, router, scale
         self.capacity, self.run = capacity, run
-        for place in ("router", "experts.up", "experts.down", "shared.up", "shared.down"):
-            if f"{name}.{place}.w" in weights:
-                shape = weights[f"{name}.{place}.w"].shape
-                parent = self
-                for part in place.split("."):
-                    if not hasattr(parent, part):
-                        parent.add_module(part, nn.Module())
-                    parent = parent.get_submodule(part)
-                parent.w = nn.Parameter(torch.empty(shape))
+        self.router = Weight(weights[f"{name}.router.w"])
+        self.experts = Pair(weights, f"{name}.experts")
+        self.shared = Pair(weights, f"{name}.shared") if f"{name}.shared.up.w" in weights else None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
         run = self.run if self.capacity else len(rows)
-        out = torch.cat([self.routed(part) for part in rows.split(run)])
-        if hasattr(self, "shared"):
+        parts = [rows[start : start + run] for start in range(0, len(rows), run)]
+        out = torch.cat([self.routed(part) for part in parts])
+        if self.shared is not None:
             out = out + mlp(rows, self.shared.up.w, self.shared.down.w)
         return out.view(x.shape)
 

@@ -121,7 +121,9 @@ class Buffer:
     after the step; any other lives from the op that first writes it to the last op that needs it.
     `replicas` is the number of ranks of the whole grid that hold the same values. What belongs to a
     parameter (itself, its gradient, its states) has its name in `parameter`, and the `part` of the
-    model that is updated with it; a micro-batch's inputs have their `micro_batch`.
+    model that is updated with it; a micro-batch's inputs have their `micro_batch`. Where data
+    decides how many rows there are, `rows_of` names the buffer whose sum that is, and the shape has
+    the number that is expected.
     """
 
     name: str
@@ -133,6 +135,7 @@ class Buffer:
     parameter: str = ""
     part: Part = MODEL
     micro_batch: int = NONE
+    rows_of: str = ""
 
     @property
     def elements(self) -> int:

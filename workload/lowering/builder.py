@@ -68,10 +68,16 @@ class Builder:
         return op_name(own.micro_batch, own.part, label, recomputed=own.is_recomputed)
 
     def tensor(
-        self, label: str, shape: tuple[int, ...], dtype: str = "", role: str = "activations"
+        self,
+        label: str,
+        shape: tuple[int, ...],
+        dtype: str = "",
+        role: str = "activations",
+        rows_of: str = "",
     ) -> str:
         """A buffer of the block at hand that lives within the step; returns its name."""
-        return self.add(Buffer(self.name(label), shape, dtype or self.dtype, role))
+        name = self.name(label)
+        return self.add(Buffer(name, shape, dtype or self.dtype, role, rows_of=rows_of))
 
     def of_parameter(
         self, owner: Parameter, name: str, shape: tuple[int, ...], dtype: str, role: str

@@ -14,7 +14,7 @@ Source: Megatron-Core, transformer/moe (token_dispatcher.py, experts.py), 2504.1
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workload.grid import Axes
@@ -27,16 +27,19 @@ from workload.models import moe
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
 
 GROUPED = "grouped_matmul"
+SORTS = ("sort_rows", "unsort_rows")
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
     """Names of what routing leaves behind: the logits, each token's experts, which row is sent to
-    which place (`order`), and how many rows each expert of this rank gets from every rank."""
+    which place (`order`), how many rows this rank has `sent` to each expert, and the `counts` that
+    each expert of this rank gets from every rank."""
 
     logits: str
     chosen: str
     order: str
+    sent: str
     counts: str
 
 
@@ -162,12 +165,14 @@ def _route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
         all_scores = rows.gather(b, "experts.scores", scores)
         all_chosen = rows.gather(b, "experts.chosen", chosen)
     order = b.tensor("dispatch.order", (_slots(b, source),), "int64")
-    counts = b.tensor("dispatch.counts", (gpt.experts,), "int64")
+    sent = counts = b.tensor("dispatch.counts", (gpt.experts,), "int64")
     places = moe.places(gpt, b.buffers[source].shape[0]) if gpt.capacity else 0
-    b.op("dispatch.places", "places", [all_chosen], [order, counts], places=places)
-    if _is_apart(b) and not gpt.capacity:
-        counts = _all_to_all(b, "dispatch.counts", counts, EXPERT_DISPATCH)
-    return source, all_scores, Routed(logits, chosen, order, counts)
+    b.op("dispatch.places", "places", [all_chosen], [order, sent], places=places)
+    if _is_ragged(b):
+        counts = b.tensor("dispatch.counts.arrived", (gpt.experts,), "int64")
+        label, axes = "dispatch.counts.exchange", b.plan.expert_axes
+        b.collective(label, "all_to_all", [sent], [counts], *axes, purpose=EXPERT_DISPATCH)
+    return source, all_scores, Routed(logits, chosen, order, sent, counts)
 
 
 def _route_grad(b: Builder, owner: Part, normed: str, routed: Routed, d_scores: str) -> str:
@@ -217,7 +222,7 @@ def _forward(b: Builder, own: Linear, owner: Part, source: str, routed: Routed) 
     local, k, n = _tile(b, own)
     count = b.buffers[source].shape[0]
     weight = linear.gather(b, own.name, f"{owner}.{own.name}.w", (local, k, n))
-    out = b.tensor(f"{own.name}.o", (count, n))
+    out = b.tensor(f"{own.name}.o", (count, n), rows_of=b.buffers[source].rows_of)
     _grouped(b, f"{own.name}.matmul", [source, weight, routed.counts], out, "NN", (count, n, k))
     return out, weight
 
@@ -229,7 +234,7 @@ def _backward(
     shape = _, k, n = _tile(b, own)
     name, parameter, count = own.name, f"{owner}.{own.name}.w", b.buffers[source].shape[0]
     weight = weight or linear.gather(b, f"{name}.grad", parameter, shape)
-    out = b.tensor(f"{name}.di", (count, k))
+    out = b.tensor(f"{name}.di", (count, k), rows_of=b.buffers[source].rows_of)
     reads = [grad, weight, routed.counts]
     _grouped(b, f"{name}.grad.input", reads, out, "NT", (count, k, n), INPUT_GRAD)
     full = b.tensor(f"{name}.dw", b.whole_tile(parameter, *shape), role="workspace")
@@ -253,6 +258,7 @@ def _grouped(
     (m, n, k), count = shape, _local(b)
     rows_of_one = {"m": -(-m // count), "k": k} if form != "TN" else {"m": m, "k": -(-k // count)}
     how: dict[str, Any] = {"form": form, "n": n, "count": count, **rows_of_one}
+    how["even"] = bool(b.gpt.capacity)
     b.op(label, GROUPED, reads, [write], flops=2 * m * n * k, purpose=purpose, **how)
 
 
@@ -262,7 +268,7 @@ def _to_experts(
     """Emit the way of rows to the ranks of their experts, where they lie by expert."""
     if not _is_apart(b):
         return sent
-    arrived = _all_to_all(b, label, sent, purpose)
+    arrived = _all_to_all(b, label, sent, purpose, routed, there=True)
     if _local(b) == 1:
         return arrived
     reads = [arrived, routed.counts]
@@ -276,14 +282,22 @@ def _from_experts(b: Builder, label: str, rows_out: str, routed: Routed, purpose
     if _local(b) > 1:
         shape, reads = b.buffers[rows_out].shape, [rows_out, routed.counts]
         rows_out = _take(b, f"{label}.unsort", "unsort_rows", reads, shape, local=_local(b))
-    return _all_to_all(b, label, rows_out, purpose)
+    return _all_to_all(b, label, rows_out, purpose, routed, there=False)
 
 
-def _all_to_all(b: Builder, label: str, sent: str, purpose: str) -> str:
+def _all_to_all(
+    b: Builder, label: str, sent: str, purpose: str, routed: Routed, *, there: bool
+) -> str:
+    """Emit the exchange of rows with the ranks of their experts, there or back. Where counts differ
+    it reads those of what it sends and of what it gets, too."""
     own = b.buffers[sent]
-    arrived = b.tensor(f"{label}.arrived", own.shape, own.dtype)
+    counted = routed.counts if there and _is_ragged(b) else ""
+    arrived = b.tensor(f"{label}.arrived", own.shape, own.dtype, rows_of=counted)
     axes = b.plan.expert_axes
     b.collective(f"{label}.exchange", "all_to_all", [sent], [arrived], *axes, purpose=purpose)
+    if _is_ragged(b):
+        counts = (routed.sent, routed.counts)[:: 1 if there else -1]
+        b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts))
     return arrived
 
 
@@ -291,7 +305,9 @@ def _take(
     b: Builder, label: str, kind: str, reads: list[str], shape: tuple[int, ...], **how: Any
 ) -> str:
     """Emit the copy of rows (or scores) from places to places; returns what has them."""
-    out = b.tensor(f"{label}.{kind}", shape, b.buffers[reads[0]].dtype)
+    source = b.buffers[reads[0]]
+    counted = source.rows_of if kind in SORTS else ""
+    out = b.tensor(f"{label}.{kind}", shape, source.dtype, rows_of=counted)
     b.op(f"{label}.{kind}", kind, reads, [out], topk=b.gpt.topk, **how)
     return out
 
@@ -328,6 +344,11 @@ def _copies(b: Builder) -> int:
 
 def _is_apart(b: Builder) -> bool:
     return b.plan.expert > 1
+
+
+def _is_ragged(b: Builder) -> bool:
+    """Whether ranks get as many rows from each other as the routing says."""
+    return _is_apart(b) and not b.gpt.capacity
 
 
 def _width(b: Builder) -> int:

@@ -12,8 +12,8 @@ def forward(b: Builder, up: str, scores: str = "", *, name: str = "") -> str:
     "weighted_swiglu". `name` tells an MLP beside another from it.
     """
     kind = b.gpt.activation
-    rows, width = b.buffers[up].shape
-    out = b.tensor(f"{name}{kind}.o", (rows, width // b.gpt.mlp_bands))
+    (rows, width), counted = b.buffers[up].shape, b.buffers[up].rows_of
+    out = b.tensor(f"{name}{kind}.o", (rows, width // b.gpt.mlp_bands), rows_of=counted)
     if scores:
         b.op(kind, f"weighted_{kind}", [up, scores], [out])
     else:
@@ -35,7 +35,9 @@ def backward_weighted(b: Builder, up: str, scores: str, grad: str) -> tuple[str,
     """Emit the gradients of the activation's input and of the rows' scores, where x splits the
     width each rank's own part of the latter."""
     kind = b.gpt.activation
-    out = b.tensor(f"{kind}.di", b.buffers[up].shape)
-    of_scores = b.tensor("scores.grad", b.buffers[scores].shape, b.buffers[scores].dtype)
+    own, weighing = b.buffers[up], b.buffers[scores]
+    out = b.tensor(f"{kind}.di", own.shape, rows_of=own.rows_of)
+    how = {"dtype": weighing.dtype, "rows_of": own.rows_of}
+    of_scores = b.tensor("scores.grad", weighing.shape, **how)
     b.op(f"{kind}.grad", f"weighted_{kind}_grad", [grad, up, scores], [out, of_scores])
     return out, of_scores
