@@ -42,7 +42,7 @@ class Grid:
     neighbouring ranks first: usually x, then y, z, data, pipe.
 
     Of the data axis, runs of `shard` neighbours (0: all of them) share sharded state: "shard" names
-    the axis within a run, "replica" the one across runs. Or runs of `experts` neighbours hold
+    the axis within a run, "replica" the one across runs. Or runs of `experts` neighbours (0: there are none) hold
     different experts: "expert" names the axis within a run, "expert_copies" the one across runs.
     "ends" names the pairs of the first and
     the last stage, "link3" those of the fourth stage and the next one in the ring of stages.
@@ -55,7 +55,7 @@ class Grid:
     pipe: int = 1
     shard: int = 0
     order: str = USUAL
-    experts: int = 1
+    experts: int = 0
     _known: dict[tuple[str, ...], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -101,9 +101,9 @@ class Grid:
         if axis == "shard":
             return self.shard or self.data
         if axis == "expert":
-            return self.experts
+            return self.experts or 1
         if axis == "expert_copies":
-            return self.data // self.experts
+            return self.data // (self.experts or 1)
         raise ValueError(f"{axis} is no axis of a grid")
 
     def _stages(self, pair: str) -> tuple[int, int]:
@@ -118,7 +118,7 @@ class Grid:
     @property
     def _parts(self) -> Mapping[str, Axes]:
         """Into which parts an axis falls."""
-        return {"data": EXPERT_PARTS if self.experts > 1 else SHARD_PARTS}
+        return {"data": EXPERT_PARTS if self.experts else SHARD_PARTS}
 
     @property
     def _dimensions(self) -> Axes:

@@ -180,7 +180,7 @@ class Plan:
     @property
     def grid(self) -> Grid:
         """The rank grid of this plan."""
-        experts = self.expert // (self.x if self.experts_over_x else 1)
+        experts = self.expert // (self.x if self.experts_over_x else 1) if self.expert > 1 else 0
         sizes = self.x, self.y, self.z, self.data, self.pipe
         return Grid(*sizes, self.shard, self.order, experts)
 

@@ -13,11 +13,13 @@ from simulator.stacks.stack import EXECUTOR, Stack
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
+from workload.models import moe
 from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import CHOICES
 from workload.rules.table import rule_of
 
-SHAPE = (*AXES, "micro_batch", "zero", "recompute", "sequence_parallel")
+OF_EXPERTS = ("expert", "expert_tensor")
+SHAPE = (*AXES, "micro_batch", "zero", "recompute", "sequence_parallel", *OF_EXPERTS)
 SEARCHED = (*SHAPE, "interleave", "schedule", "overlap", "order")
 REFUSED = {
     "stage_layers": "it splits layers evenly",
@@ -63,6 +65,11 @@ class SearchProblem:
         if ":" in recompute:
             raise PlanError(
                 f"a search cannot keep recompute={recompute}; use none, selective, full"
+            )
+        if moe.layers_with_experts(self.gpt) not in (0, self.gpt.layers):
+            raise PlanError(
+                f"a search covers models whose layers are all of one kind; {self.gpt.name} has "
+                f"{moe.layers_with_experts(self.gpt)} layers with experts of {self.gpt.layers}"
             )
         if rule_of(str(self.fixed.get("optimizer", "adamw"))).in_backward:
             raise PlanError(

@@ -1,10 +1,10 @@
 """The legal plans of a model on so many devices, as arrays: one entry for each shape.
 
 A shape is everything about a plan that changes what it computes, but not in which order: the five
-axes, the micro-batch, zero, recompute and sequence_parallel. To a shape belong the orders in which
-it can run: schedules, interleaves, overlaps and rank orders. Two texts of the same program count
-once: a switch of `overlap` without anything to overlap stays on, what splits a data axis of one
-rank stays 0, and an axis of one rank stays where it usually is.
+axes, the micro-batch, zero, recompute, sequence_parallel and how experts are split. To a shape
+belong the orders in which it can run: schedules, interleaves, overlaps and rank orders. Two texts
+of the same program count once: a switch of `overlap` without anything to overlap stays on, what
+splits a data axis of one rank stays 0, and an axis of one rank stays where it usually is.
 """
 
 from __future__ import annotations
@@ -94,9 +94,16 @@ class Space:
         )
 
     @cached_property
+    def experts(self) -> Counts:
+        """Over how many neighbours on data each shape splits experts."""
+        over_x = np.where(self.columns["expert_tensor"] == 1, self.columns["x"], 1)
+        return np.asarray(self.columns["expert"] // over_x)
+
+    @cached_property
     def grids(self) -> tuple[Indices, Indices]:
-        """The different grids, a column for each, and which of them each shape has."""
-        every = np.stack([self.columns[axis] for axis in AXES])
+        """The different grids, a column for each with the sizes of all axes and the neighbours on
+        data that split experts, and which of them each shape has."""
+        every = np.stack([*(self.columns[axis] for axis in AXES), self.experts])
         table, which = np.unique(every, axis=1, return_inverse=True)
         return table, np.asarray(which.ravel(), dtype=np.int64)
 
@@ -173,7 +180,7 @@ def spaces_of(problem: SearchProblem) -> list[Space]:
 
 def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
     gpt, n = problem.gpt, problem.devices
-    heads = [gpt.heads, gpt.ffn, *([gpt.kv_heads] if gpt.kv_heads else [])]
+    heads = [gpt.heads, gpt.ffn, gpt.shared_ffn, *([gpt.kv_heads] if gpt.kv_heads else [])]
     sizes = divisors(n)
     xs = [x for x in problem.choices("x", sizes) if all(width % x == 0 for width in heads)]
     ys = [y for y in problem.choices("y", sizes) if gpt.hidden % y == 0]
@@ -224,7 +231,23 @@ def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[tuple[in
             zeros, kinds, problem.choices("sequence_parallel", rows)
         ):
             if not parallel or (splits and y == 1):
-                yield (*grid, micro_batch, zero, recompute, int(parallel))
+                shape = *grid, micro_batch, zero, recompute, int(parallel)
+                for split in _of_experts(problem, x, data, over_x=parallel and x > 1):
+                    yield *shape, *split
+
+
+def _of_experts(
+    problem: SearchProblem, x: int, data: int, *, over_x: bool
+) -> Iterator[tuple[int, int]]:
+    """How experts can be split: over neighbours on data, or over these and x."""
+    experts = problem.gpt.experts
+    whole = [1] if problem.fixed.get("shard", 0) or not experts else divisors(experts)
+    for tensor in problem.choices("expert_tensor", [0, 1] if over_x else [0]):
+        apart = x if tensor == 1 and over_x else 1
+        for split in problem.choices("expert", whole):
+            fits = split % apart == 0 and data % (split // apart) == 0 and whole[-1] % split == 0
+            if fits and (apart > 1 or not tensor) and (split > 1 or not tensor):
+                yield split, tensor
 
 
 def _checked(space: Space) -> None:

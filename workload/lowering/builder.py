@@ -258,7 +258,7 @@ class Builder:
     def norm_axes(self) -> Axes:
         """The axes over which squares of gradients are summed: ranks hold different parts, or do
         not; stages of the pipeline besides."""
-        apart = self.sharding.over or (("expert",) if self.grid.experts > 1 else ())
+        apart = self.sharding.over or (("expert",) if self.plan.expert > 1 else ())
         return *self.shards_of("weights"), *apart
 
     @property

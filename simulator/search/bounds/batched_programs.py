@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.search.problem import OF_EXPERTS
 from simulator.search.space import Space
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import lower
@@ -22,7 +23,7 @@ from workload.sizes.arrays import Counts, Indices, Ticks
 from workload.sizes.vectorized import Lanes, UnequalLanesError, lanes
 
 SIZES = (*WITHIN_STAGE, "micro_batch")
-KINDS = ("zero", "recompute", "sequence_parallel")
+KINDS = ("zero", "recompute", "sequence_parallel", *OF_EXPERTS)
 MOST = 2  # micro-batches: the first overwrites gradients, the others add to them
 
 
