@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests import reference_experts
+from tests import reference_experts, reference_latent
 from tests.reference_dropout import Dropout
 from tests.reference_goldfish import IGNORED, without_dropped
 from tests.reference_llama import RMSNorm, alibi, rotated, swiglu
@@ -98,7 +98,11 @@ class Layer(nn.Module):
         self.routed = f"{name}.router.w" in weights
         if self.routed:
             self.experts_of(weights, name, family)
-        for linear in ("qkv", "out", *(() if self.routed else ("up", "down"))):
+        self.latent = f"{name}.kv_down.w" in weights
+        if self.latent:
+            self.way = reference_latent.Latent(weights, name, heads, family.rope_base or 0.0)
+        into = () if self.latent else ("qkv",)
+        for linear in (*into, "out", *(() if self.routed else ("up", "down"))):
             shape = weights[f"{name}.{linear}.w"].shape
             self.add_module(linear, Linear(*shape, bias=f"{name}.{linear}.b" in weights))
         for place in ("attention", "out", "down"):
@@ -121,26 +125,33 @@ class Layer(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_out(self.out(self.attention(self.qkv(self.norm1(x)))))
+        x = x + self.drop_out(self.out(self.attention(self.norm1(x))))
         if self.routed:
             return x + self.drop_down(self.mixture(self.norm2(x)))
         up = self.up(self.norm2(x))
         active = swiglu(up) if self.gated else F.gelu(up, approximate=self.gelu)
         return x + self.drop_down(self.down(active))
 
-    def attention(self, qkv: Tensor) -> Tensor:
-        """Causal softmax(Q K^T / sqrt(d) + ALiBi) V; equal runs of heads share K and V."""
-        sequence = qkv.shape[1]
-        every = qkv.unflatten(-1, (-1, self.width)).transpose(1, 2)
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Each (batch, heads, sequence, width), the positions turned into the first two."""
+        if self.latent:
+            return self.way(x)
+        every = self.qkv(x).unflatten(-1, (-1, self.width)).transpose(1, 2)
         groups = (every.shape[1] - self.heads) // 2
         q, k, v = every.split([self.heads, groups, groups], dim=1)
         if self.family.rope_base is not None:
             q, k = rotated(q, self.family.rope_base), rotated(k, self.family.rope_base)
-        owner = torch.arange(self.heads) * groups // self.heads
-        scores = q @ k[:, owner].transpose(-2, -1) / math.sqrt(self.width)
+        return q, k, v
+
+    def attention(self, x: Tensor) -> Tensor:
+        """Causal softmax(Q K^T / sqrt(d) + ALiBi) V; equal runs of heads share K and V."""
+        sequence = x.shape[1]
+        q, k, v = self.queries_keys_values(x)
+        owner = torch.arange(self.heads) * k.shape[1] // self.heads
+        scores = q @ k[:, owner].transpose(-2, -1) / math.sqrt(q.shape[-1])
         if self.family.alibi:
-            scores = scores + alibi(self.heads, sequence, qkv.dtype)
-        later = torch.ones(sequence, sequence, dtype=torch.bool, device=qkv.device).triu(1)
+            scores = scores + alibi(self.heads, sequence, x.dtype)
+        later = torch.ones(sequence, sequence, dtype=torch.bool, device=x.device).triu(1)
         weights = scores.masked_fill(later, float("-inf")).softmax(dim=-1)
         mixed = self.drop_attention(weights) @ v[:, owner]
         return mixed.transpose(1, 2).flatten(2)
@@ -166,7 +177,7 @@ class ReferenceGPT(nn.Module):
         super().__init__()
         vocab, hidden = weights["embed.w"].shape
         self.family = family
-        self.layers = sum(name.endswith(".qkv.w") for name in weights)
+        self.layers = sum(name.endswith(".out.w") for name in weights)
         self.embed = Table(vocab, hidden)
         self.drop = Dropout(family.dropout, "embed")
         if "embed.norm.w" in weights:
@@ -206,12 +217,18 @@ class ReferenceGPT(nn.Module):
     def copy_of_weights(self) -> dict[str, Tensor]:
         """The weights as they are now; a tied classifier appears as `embed.w` alone."""
         every = self.named_parameters()
-        return {name.replace("mixture.", ""): p.detach().clone() for name, p in every}
+        return {
+            name.replace("mixture.", "").replace("way.", ""): p.detach().clone()
+            for name, p in every
+        }
 
 
 def _inside(name: str) -> str:
-    """A weight's name in the modules, which keep what belongs to experts apart."""
+    """A weight's name in the modules, which keep what belongs to experts apart, and what leads to
+    the core of latent attention."""
     layer, _, rest = name.partition(".")
+    if rest.startswith(("q_", "kv_")):
+        return f"{layer}.way.{rest}"
     inside = rest.startswith(("router.", "experts.", "shared."))
     return f"{layer}.mixture.{rest}" if inside else name
 
@@ -238,16 +255,21 @@ def initial_weights(
     expert_ffn: int = 0,
     shared_ffn: int = 0,
     routed: Sequence[int] = (),
+    q_rank: int = 0,
+    kv_rank: int = 0,
+    rope_width: int = 0,
+    value_width: int = 0,
 ) -> dict[str, Tensor]:
     """Random weights, the biases and norms among them, so that no error hides behind a 0 or a 1.
 
     `kv_heads` and `head_width` are `heads` and hidden / heads if 0; `gated` doubles `up`. Layers
-    named in `routed` have experts.
+    named in `routed` have experts. With `kv_rank` the attention is latent.
     """
     assert head_width or hidden % heads == 0, f"heads={heads} does not divide hidden={hidden}"
     width = head_width or hidden // heads
-    linears = {"qkv": (hidden, (heads + 2 * (kv_heads or heads)) * width)}
-    linears |= {"out": (heads * width, hidden)}
+    columns = (heads + 2 * (kv_heads or heads)) * width
+    linears = {} if kv_rank else {"qkv": (hidden, columns)}
+    linears |= {"out": (heads * (value_width or width), hidden)}
     linears |= {"up": (hidden, 2 * ffn if gated else ffn), "down": (ffn, hidden)}
     shapes: dict[str, tuple[int, ...]] = {"embed.w": (vocab, hidden)}
     shapes |= {"position.w": (sequence, hidden)} if positions else {}
@@ -255,9 +277,20 @@ def initial_weights(
     for i in range(layers):
         own = linears
         if i in routed:
-            own = {name: linears[name] for name in ("qkv", "out")}
+            own = {name: linears[name] for name in linears if name not in ("up", "down")}
             sizes = hidden, experts, expert_ffn, shared_ffn, gated
             shapes |= reference_experts.shapes(f"l{i}", *sizes)
+        if kv_rank:
+            shapes |= reference_latent.shapes(
+                f"l{i}",
+                hidden,
+                heads,
+                q_rank=q_rank,
+                kv_rank=kv_rank,
+                head_width=width,
+                rope_width=rope_width,
+                value_width=value_width or width,
+            )
         shapes |= dict(_layer(f"l{i}", own, biases, norm_biases))
     shapes |= dict(_norm("norm", hidden, norm_biases))
     shapes |= {} if tied else {"head.w": (vocab, hidden)}
@@ -277,7 +310,7 @@ def _layer(
     layer: str, linears: Mapping[str, tuple[int, int]], biases: bool, norm_biases: bool
 ) -> Shapes:
     for norm in ("norm1", "norm2"):
-        yield from _norm(f"{layer}.{norm}", linears["qkv"][0], norm_biases)
+        yield from _norm(f"{layer}.{norm}", linears["out"][1], norm_biases)
     for linear, shape in linears.items():
         yield f"{layer}.{linear}.w", shape
         if biases:

@@ -12,7 +12,7 @@ from typing import Any
 from topologies.files.printable import path_shown, printable, shown
 from topologies.files.reading import UserFile, shipped_toml
 from workload.errors import ModelError
-from workload.models import moe
+from workload.models import latent_attention, moe
 from workload.models.spelling import words_of
 
 CHOICES = {
@@ -39,9 +39,14 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "shared_ffn": 1_000_000,
     "dense_layers": 10_000,
     "expert_every": 10_000,
+    "q_rank": 100_000,
+    "kv_rank": 100_000,
+    "rope_width": 10_000,
+    "value_width": 10_000,
 }
 MODEL_FILE = UserFile("model", ModelError)
-COUNTS = ("kv_heads", "head_width", "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers")
+OF_ATTENTION = ("kv_heads", "head_width", "q_rank", "kv_rank", "rope_width", "value_width")
+COUNTS = (*OF_ATTENTION, "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers")
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
 
 
@@ -65,6 +70,10 @@ class GPT:
     by the sum of the chosen; all are multiplied by `router_scale`. With `capacity` an expert has
     places for that many times its even share of a rank's tokens, and drops the others (0: none is
     dropped).
+    With `kv_rank` keys and values are compressed to so many numbers, and queries to `q_rank` (0:
+    not at all): latent attention. The queries and keys of a head then have `rope_width` more
+    elements, which alone are turned by positions, and its values are `value_width` wide (0: as
+    `head_width`).
     """
 
     name: str
@@ -95,6 +104,10 @@ class GPT:
     router: str = "softmax"
     router_scale: float = 1.0
     capacity: float = 0.0
+    q_rank: int = 0
+    kv_rank: int = 0
+    rope_width: int = 0
+    value_width: int = 0
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
@@ -110,7 +123,7 @@ class GPT:
             raise self._wrong(f"heads={self.heads} does not divide hidden={self.hidden}")
         if self.heads % self.key_heads:
             raise self._wrong(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
-        if self.positions == "rope" and self.width % 2:
+        if self.positions == "rope" and not self.kv_rank and self.width % 2:
             raise self._wrong(f"rope turns pairs, so a head's width {self.width} must be even")
         if self.rope_base < 2:
             raise self._wrong(f"rope_base={self.rope_base} must be at least 2")
@@ -120,7 +133,7 @@ class GPT:
             raise self._wrong(f"dropout={self.dropout} must be at least 0 and below 1")
         if self.goldfish_k:
             self._check_goldfish()
-        for wrong in moe.refusals(self):
+        for wrong in (*moe.refusals(self), *latent_attention.refusals(self)):
             raise self._wrong(wrong)
 
     def _check_goldfish(self) -> None:
@@ -144,13 +157,19 @@ class GPT:
 
     @property
     def width(self) -> int:
-        """Width of one head."""
-        return self.head_width or self.hidden // self.heads
+        """Width of one head of queries, and of keys."""
+        return (self.head_width or self.hidden // self.heads) + self.rope_width
+
+    @property
+    def context_width(self) -> int:
+        """Width of what the attention core leaves of all heads."""
+        return self.heads * (self.value_width or self.width - self.rope_width)
 
     @property
     def bands(self) -> tuple[int, int, int]:
         """Widths of all queries, of all keys and of all values, side by side in one linear."""
-        return (self.heads * self.width, self.key_heads * self.width, self.key_heads * self.width)
+        values = self.context_width // self.heads * self.key_heads
+        return (self.heads * self.width, self.key_heads * self.width, values)
 
     @property
     def up_bands(self) -> tuple[int, ...]:
@@ -179,6 +198,7 @@ class GPT:
         biases = sum(self.bands) + sum(self.up_bands) + 2 * h if self.biases else 0
         norm = h * (2 if self.norm_has_bias else 1)
         weights = self._weights(self.experts) + self.layers * (biases + 2 * norm)
+        weights += self.layers * latent_attention.norm_width(self)
         tables = self.vocab * (1 if self.tied else 2)
         tables += self.sequence if self.positions == "learned" else 0
         return weights + tables * h + norm * (2 if self.embedding_norm else 1)
@@ -204,7 +224,8 @@ class GPT:
 
     def _weights(self, experts_each: int) -> int:
         """Elements of all layers' weight matrices, with that many experts where there are any."""
-        attention = self.hidden * (sum(self.bands) + self.bands[0])
+        into = latent_attention.weights(self) if self.kv_rank else self.hidden * sum(self.bands)
+        attention = into + self.hidden * self.context_width
         dense = self.hidden * (sum(self.up_bands) + self.ffn)
         with_experts = moe.layers_with_experts(self)
         mlps = with_experts * moe.weights(self, experts_each)
@@ -217,7 +238,7 @@ class GPT:
 
     @property
     def _layers_flops_per_token(self) -> int:
-        attention = 4 * self.sequence * self.bands[0]
+        attention = 2 * self.sequence * (self.bands[0] + self.context_width)
         return 2 * self._weights(self.topk) + self.layers * attention
 
     @property

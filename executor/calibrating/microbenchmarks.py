@@ -203,11 +203,20 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         plain = replace(plan, y=1, z=1)
         cells.append((replace(llama, **EXPERTS), plain))
         cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
+        cells.append((_latent(llama), plain))
         # The first of two stages, which alone has no loss.
         cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
         one = replace(plain, batch=micro_batch)
         cells += [(gpt, replace(one, optimizer=name)) for name in NAMES]
     return cells
+
+
+def _latent(gpt: GPT) -> GPT:
+    """The same with latent attention, whose core has keys and values of one width."""
+    rank, positions = gpt.hidden // 2, gpt.hidden // 16
+    width = gpt.width + positions
+    ranks = {"q_rank": rank, "kv_rank": rank}
+    return replace(gpt, **ranks, rope_width=positions, value_width=width)
 
 
 def _features(op: Op, program: Program) -> dict[str, float]:

@@ -19,6 +19,7 @@ from executor.kernels import (
     unfused,
     vocabulary,
 )
+from executor.kernels.attentions import latent
 from executor.kernels.updates import muon, sgd
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -61,6 +62,10 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "accumulate": pointwise.accumulate,
         "merge_columns": pointwise.merge_columns,
         "take_columns": pointwise.take_columns,
+        "split_columns": latent.split_columns,
+        "join_columns": latent.join_columns,
+        "latent_qkv": latent.latent_qkv,
+        "latent_qkv_grad": latent.latent_qkv_grad,
         "route": experts.route,
         "route_grad": experts.route_grad,
         "places": experts.places,

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from executor.kernels import stepwise
-from executor.kernels.heads import heads_of, repeated, summed, tokens_of
+from executor.kernels.heads import heads_of, repeated, summed, tokens_of, value_width
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -71,14 +71,20 @@ def rope_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 
 
 def _turn(op: Op, qkv: torch.Tensor, at: RankContext, *, forward: bool) -> None:
-    width, sequence, base = (op.attributes[key] for key in ("width", "sequence", "base"))
     heads = op.attributes["heads"] + op.attributes["kv_heads"]
-    wide = wide_dtype(qkv)
-    exponents = torch.arange(0, width, 2, dtype=wide, device=qkv.device) / -width
+    turn(op, qkv.view(len(qkv), -1, op.attributes["width"])[:, :heads], at, forward=forward)
+
+
+def turn(op: Op, parts: torch.Tensor, at: RankContext, *, forward: bool) -> None:
+    """Rotate heads, (rows, heads, width), by the positions of their rows, in place."""
+    sequence, base = op.attributes["sequence"], op.attributes["base"]
+    count, heads, width = parts.shape
+    wide = wide_dtype(parts)
+    exponents = torch.arange(0, width, 2, dtype=wide, device=parts.device) / -width
     rates = torch.pow(base, exponents)
-    halves = qkv.view(len(qkv), -1, 2, width // 2)[:, :heads]
-    for part in row_slices(len(qkv), 3 * heads * width * wide.itemsize, at):
-        rows = torch.arange(part.start, part.stop, device=qkv.device) % sequence
+    halves = parts.view(count, heads, 2, width // 2)
+    for part in row_slices(count, 3 * heads * width * wide.itemsize, at):
+        rows = torch.arange(part.start, part.stop, device=parts.device) % sequence
         angles = torch.outer(rows.to(wide), rates)[:, None]
         cos, sin = angles.cos(), angles.sin() if forward else -angles.sin()
         first, second = halves[part].unbind(2)
@@ -89,7 +95,9 @@ def _turn(op: Op, qkv: torch.Tensor, at: RankContext, *, forward: bool) -> None:
 
 def _head_bytes(op: Op, qkv: torch.Tensor, copies: int) -> int:
     """Bytes of so many copies of one head of one sequence."""
-    return copies * int(op.attributes["sequence"] * op.attributes["width"]) * qkv.itemsize
+    width, values = op.attributes["width"], value_width(op)
+    copies *= 1 + (width != values)  # those that are equally wide
+    return copies * int(op.attributes["sequence"] * max(width, values)) * qkv.itemsize
 
 
 def _has_flash(op: Op, tensor: torch.Tensor) -> bool:
@@ -100,37 +108,48 @@ def _has_flash(op: Op, tensor: torch.Tensor) -> bool:
     if "rate" in op.attributes or op.attributes["alibi"]:
         return False
     half = tensor.dtype in (torch.bfloat16, torch.float16)
-    return tensor.device.type == "cpu" or (half and op.attributes["width"] <= FLASH_WIDEST)
+    return tensor.device.type == "cpu" or (
+        half and max(op.attributes["width"], value_width(op)) <= FLASH_WIDEST
+    )
 
 
 def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     ops: Any = torch.ops.aten
+    scale, wide = q.shape[-1] ** -0.5, _equally_wide(q, k, v)
     if q.device.type == "cpu":
-        out, lse = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
-        return out, lse
-    scale, wide = q.shape[-1] ** -0.5, [padded(t) for t in (q, k, v)]
-    out, lse = ops._scaled_dot_product_flash_attention(*wide, 0.0, True, scale=scale)[:2]
-    return out[..., : q.shape[-1]], lse
+        out, lse = ops._scaled_dot_product_flash_attention_for_cpu(*wide, 0.0, True, scale=scale)
+    else:
+        out, lse = ops._scaled_dot_product_flash_attention(*wide, 0.0, True, scale=scale)[:2]
+    return out[..., : v.shape[-1]], lse
 
 
 def _flash_grad(
     grad: torch.Tensor, qkv: Tensors, out: torch.Tensor, lse: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     ops: Any = torch.ops.aten
+    length, scale = qkv[0].shape[2], qkv[0].shape[-1] ** -0.5
+    wide = _equally_wide(grad, *qkv, out)
     if grad.device.type == "cpu":
         backward = ops._scaled_dot_product_flash_attention_for_cpu_backward
-        return tuple(backward(grad, *qkv, out, lse, 0.0, True))
-    length, width = qkv[0].shape[2:]
+        found = backward(*wide, lse, 0.0, True, scale=scale)
+        return tuple(d[..., : t.shape[-1]] for d, t in zip(found, qkv, strict=True))
     seed = torch.zeros(2, dtype=torch.uint64, device=grad.device)
     offset = torch.zeros((), dtype=torch.uint64, device=grad.device)
     backward = ops._scaled_dot_product_flash_attention_backward
-    wide = [padded(t) for t in (grad, *qkv, out)]
     args = (*wide, lse, None, None, length, length, 0.0, True, seed, offset)
-    return tuple(d[..., :width] for d in backward(*args, scale=width**-0.5))
+    found = backward(*args, scale=scale)
+    return tuple(d[..., : t.shape[-1]] for d, t in zip(found, qkv, strict=True))
 
 
-def padded(heads: torch.Tensor, multiple: int = FLASH_WIDTHS) -> torch.Tensor:
-    """Heads with zeros after their width, up to a multiple: attention with the scale of the true
-    width is the same."""
-    missing = -heads.shape[-1] % multiple
+def _equally_wide(*heads: torch.Tensor) -> Tensors:
+    """Heads as a kernel takes them: all of one width and, on CUDA, of a multiple."""
+    widest = max(t.shape[-1] for t in heads)
+    return [padded(t, widest, 1 if t.device.type == "cpu" else FLASH_WIDTHS) for t in heads]
+
+
+def padded(heads: torch.Tensor, width: int = 0, multiple: int = FLASH_WIDTHS) -> torch.Tensor:
+    """Heads with zeros after their own width, up to a multiple that is no less than `width`:
+    attention with the scale of the true width is the same."""
+    least = max(width, heads.shape[-1])
+    missing = least + -least % multiple - heads.shape[-1]
     return F.pad(heads, (0, missing)) if missing else heads

@@ -13,19 +13,25 @@ def heads_of(op: Op, qkv: torch.Tensor) -> list[torch.Tensor]:
     """Views of queries, keys and values, each (sequences, heads, sequence, width)."""
     keys = ("heads", "kv_heads", "width", "sequence")
     heads, kv_heads, width, sequence = (op.attributes[key] for key in keys)
-    counts = (heads, kv_heads, kv_heads)
-    rows = qkv.view(-1, sequence, sum(counts) * width)
-    parts = rows.split_with_sizes([n * width for n in counts], -1)
+    counts, widths = (heads, kv_heads, kv_heads), (width, width, value_width(op))
+    columns = [n * each for n, each in zip(counts, widths, strict=True)]
+    rows = qkv.view(-1, sequence, sum(columns))
+    parts = rows.split_with_sizes(columns, -1)
     return [
-        part.view(-1, sequence, n, width).transpose(1, 2)
-        for part, n in zip(parts, counts, strict=True)
+        part.view(-1, sequence, n, each).transpose(1, 2)
+        for part, n, each in zip(parts, counts, widths, strict=True)
     ]
+
+
+def value_width(op: Op) -> int:
+    """The width of a head's values, and of its context."""
+    return int(op.attributes.get("value_width", op.attributes["width"]))
 
 
 def tokens_of(op: Op, tensor: torch.Tensor) -> tuple[int, int, int, int]:
     """The shape (sequences, sequence, heads, width) of a context or its gradient."""
-    heads, width, sequence = (op.attributes[key] for key in ("heads", "width", "sequence"))
-    return (tensor.shape[0] // sequence, sequence, heads, width)
+    heads, sequence = op.attributes["heads"], op.attributes["sequence"]
+    return (tensor.shape[0] // sequence, sequence, heads, value_width(op))
 
 
 def repeated(keys: torch.Tensor, heads: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from executor.kernels.dropout import Block, kept, scale_of, scores_block
-from executor.kernels.heads import bias_scores, rank_slopes, repeated, summed
+from executor.kernels.heads import bias_scores, rank_slopes, repeated, summed, value_width
 from executor.kernels.slices import HeadSlice, head_slices, row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -54,7 +54,8 @@ def _slices(op: Op, qkv: Tensors, at: RankContext) -> Iterator[tuple[HeadSlice, 
     """Slices of heads, and their queries, keys and values in wide precision, one key a query."""
     wide = wide_dtype(qkv[0])
     sequence, width = op.attributes["sequence"], op.attributes["width"]
-    head_bytes = sequence * (SQUARES * sequence + 5 * width) * wide.itemsize
+    columns = 3 * width + 2 * value_width(op)
+    head_bytes = sequence * (SQUARES * sequence + columns) * wide.itemsize
     for part in head_slices(op, len(qkv[0]), head_bytes, at):
         q = part.queries(qkv[0]).to(wide)
         k, v = (repeated(part.keys(t).to(wide), q.shape[1]) for t in qkv[1:])

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from executor.kernels.heads import bias_scores, heads_of, rank_slopes, tokens_of
+from executor.kernels.heads import bias_scores, heads_of, rank_slopes, tokens_of, value_width
 from executor.kernels.slices import HeadSlice, head_slices, wide_dtype, wide_rows
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -26,7 +26,7 @@ def batched_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
     alpha = op.attributes["width"] ** -0.5 if op.attributes["scaled"] else 1.0
     operands = [_by_head(op, t, part) for t, part in zip(reads, sources, strict=True)]
     out = _by_head(op, writes[0], target)
-    sequence, width = op.attributes["sequence"], op.attributes["width"]
+    sequence, width = op.attributes["sequence"], max(op.attributes["width"], value_width(op))
     for part in head_slices(op, len(out), 3 * sequence * width * out.itemsize, at):
         pairs = zip(operands, sources, strict=True)
         a, b = (_matrices(_part(t, name, part), part) for t, name in pairs)

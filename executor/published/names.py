@@ -84,6 +84,11 @@ class Published:
 
 def family_of(gpt: GPT) -> Family:
     """The family whose checkpoints hold a model's parameters; a WeightsError if none does."""
+    if gpt.kv_rank:
+        raise WeightsError(
+            f"{gpt.name}: published weights of latent attention (kv_rank={gpt.kv_rank}) are "
+            "neither read nor written"
+        )
     shape = gpt.norm, gpt.activation, gpt.positions
     plain = not gpt.embedding_norm
     if plain and shape == ("rmsnorm", "swiglu", "rope"):

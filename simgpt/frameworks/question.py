@@ -156,7 +156,7 @@ def shape_of(gpt: GPT) -> dict[str, Any]:
     shape = {key: value for key, value in asdict(gpt).items() if key not in ("name", "source")}
     if gpt.positions != "rope":
         shape.pop("rope_base")
-    if gpt.width * gpt.heads == gpt.hidden:
+    if (gpt.width - gpt.rope_width) * gpt.heads == gpt.hidden:
         shape["head_width"] = 0
     return shape
 

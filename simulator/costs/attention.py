@@ -1,6 +1,7 @@
 """How long fused attention takes: FLOPs at a kernel's rate, by sequence, heads and width.
 
-Letters: s is the sequence, b a block's rows of it, w the width of a head.
+Letters: s is the sequence, b a block's rows of it, w the width of a head, v that of its values,
+where it is another (latent attention).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from topologies.hardware.device import Device
 from workload.op import Op
 
 CAUSAL = 0.5
-BACKWARD_OVER_FORWARD = 2.5
 HEAD = 128  # columns of the heads whose share of the peak a machine's file gives
 STEP, WIDEST = 32, 256
 BACKWARD_KERNELS = 3  # the sums of rows, the gradients, the cast of the queries'
@@ -22,27 +22,47 @@ def attention_s(device: Device, peak_flops_per_s: float, op: Op, causal: bool = 
     """Fused attention: its FLOPs at the kernel's share of the peak.
 
     An op counts the whole square, forward once and backward twice. A causal kernel does half of
-    the forward; its backward does 5 matmuls for the forward's 2, that is 2.5 times as much.
-    Source: Dao (FlashAttention-2, arXiv 2307.08691), sections 3.2 and 4.1. Not modelled: heads of
-    keys shared by several of queries, and the order in which a kernel starts its blocks.
+    the forward; its backward does 5 matmuls for the forward's 2, that is 2.5 times as much where
+    values are as wide as keys. Where they are not, the mean of both widths counts. Source: Dao
+    (FlashAttention-2, arXiv 2307.08691), sections 3.2 and 4.1. Not modelled: heads of keys shared
+    by several of queries, the order in which a kernel starts its blocks, and kernels that take
+    values of another width only with zeros behind them.
     """
     backward = op.kind == "attention_grad"
-    width, sequence = int(op.attributes.get("width", HEAD)), op.attributes.get("sequence")
-    attention, shape = device.attention, device.attention.shape
-    work, rate = op.flops * padded(width), attention.forward
+    widths, sequence = widths_of(op), op.attributes.get("sequence")
+    attention, shape, width = device.attention, device.attention.shape, sum(widths) // 2
+    wide = sum(padded(each) * each for each in widths) / sum(widths)
+    work, rate = op.flops * wide, attention.forward
     if backward:
-        work, rate = work * BACKWARD_OVER_FORWARD / 2, attention.backward
+        work, rate = work * backward_over_forward(op) / 2, attention.backward
     if shape is None or sequence is None:
         square = CAUSAL if causal else 1.0
         return device.launch_s + square * work / (peak_flops_per_s * rate)
     own, sequence = shape.backward if backward else shape.forward, int(sequence)
-    rows = op.flops / ((8 if backward else 4) * sequence * width)  # of all heads
-    nbytes = own.memory * rows * width * padded(width)
+    rows = op.flops / ((4 if backward else 2) * sequence * sum(widths))  # of all heads
+    nbytes = own.memory * rows * width * wide
     work *= square_share(shape.rows, sequence, causal)
     work *= waves(shape, rows / sequence, sequence, causal) / width_share(own, width)
     moving_s = nbytes / (device.memory_efficiency * device.memory_bytes_per_s)
     launches = BACKWARD_KERNELS if backward else 1
     return launches * device.launch_s + work / (peak_flops_per_s * rate) + moving_s
+
+
+def widths_of(op: Op) -> tuple[int, int]:
+    """The widths of a head's queries and keys, and of its values."""
+    width = int(op.attributes.get("width", HEAD))
+    return width, int(op.attributes.get("value_width", width))
+
+
+def backward_over_forward(op: Op) -> float:
+    """The FLOPs of a fused backward over those of the forward: three matmuls have the width of
+    keys, two that of values, where the forward has one of each.
+
+    >>> backward_over_forward(Op("a", "attention", (), (), attributes={"width": 64}))
+    2.5
+    """
+    width, values = widths_of(op)
+    return (3 * width + 2 * values) / (width + values)
 
 
 def padded(width: int) -> float:
@@ -109,5 +129,5 @@ def causal_flops(op: Op) -> float:
     ... )
     (4.0, 10.0)
     """
-    backward = BACKWARD_OVER_FORWARD / 2 if op.kind == "attention_grad" else 1.0
+    backward = backward_over_forward(op) / 2 if op.kind == "attention_grad" else 1.0
     return CAUSAL * backward * op.flops

@@ -14,6 +14,7 @@ from typing import Any
 from simulator.ranks.classes import Fabric
 from workload.gpt import GPT
 from workload.grid import WITHIN_STAGE, Grid
+from workload.models import latent_attention
 from workload.op import ITEM_BYTES
 from workload.plan import Plan
 
@@ -42,13 +43,21 @@ def communication_s(gpt: GPT, plan: Plan, rates: Mapping[str, float]) -> float:
 
 def _linears(gpt: GPT) -> list[tuple[int, int, bool]]:
     """Input and output width of a layer's linears, and whether x and y change places."""
-    queries = gpt.bands[0]
     return [
-        (gpt.hidden, sum(gpt.bands), False),
-        (queries, gpt.hidden, True),
+        *_into_core(gpt),
+        (gpt.context_width, gpt.hidden, True),
         (gpt.hidden, sum(gpt.up_bands), False),
         (gpt.ffn, gpt.hidden, True),
     ]
+
+
+def _into_core(gpt: GPT) -> list[tuple[int, int, bool]]:
+    """The linears before the attention core; of latent attention those that lead up, whose weights
+    alone x splits."""
+    if not gpt.kv_rank:
+        return [(gpt.hidden, sum(gpt.bands), False)]
+    queries = (gpt.q_rank or gpt.hidden, gpt.bands[0], False)
+    return [queries, (gpt.kv_rank, sum(latent_attention.up_bands(gpt)), False)]
 
 
 def rates_of(fabric: Fabric, grid: Grid) -> dict[str, float]:

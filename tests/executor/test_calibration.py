@@ -57,6 +57,13 @@ def test_every_kind_of_op_in_a_program_has_a_sample(plan: str, precision: str, q
     assert wanted <= sampled
 
 
+def test_every_kind_of_op_of_latent_attention_has_a_sample() -> None:
+    latent = replace(find_model("tiny-llama-40k"), kv_heads=0, q_rank=8, kv_rank=8, rope_width=2)
+    program = lower(latent, parse_plan("x=2", batch=16))
+    sampled = {sample.key for sample in kernels("bf16", quick=True)}
+    assert {op.kind for op in program.ops if not op.communicates} - {"fence"} <= sampled
+
+
 @pytest.mark.parametrize("quick", [True, False])
 def test_every_matmul_form_is_measured_on_the_same_shapes(quick: bool) -> None:
     shapes: dict[float, set[tuple[float, ...]]] = {}

@@ -41,6 +41,7 @@ def batches(gpt: GPT, sequences: int = BATCH) -> list[torch.Tensor]:
 def start(gpt: GPT) -> dict[str, torch.Tensor]:
     widths = ["layers", "hidden", "ffn", "heads", "sequence", "vocab", "kv_heads", "head_width"]
     widths += ["experts", "expert_ffn", "shared_ffn"]
+    widths += ["q_rank", "kv_rank", "rope_width", "value_width"]
     return initial_weights(
         **{key: getattr(gpt, key) for key in (*widths, "tied", "biases", "embedding_norm")},
         gated=gpt.activation == "swiglu",

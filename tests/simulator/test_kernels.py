@@ -213,6 +213,21 @@ def test_the_rate_of_attention_follows_from_the_width_of_a_head(width: int, long
     assert seconds == pytest.approx(op.flops / 1e14 * longer)
 
 
+def test_values_of_another_width_count_by_themselves() -> None:
+    """Keys of 192 and values of 128 columns: the mean of 160 is what the softmax weighs, and the
+    backward does three products of the one width and two of the other."""
+    own = Pass(softmax=32.0, wide=1.0, uneven=1.0, memory=0.0)
+    device = replace(SMALL, attention=Attention(1.0, 1.0, Shape(4, 128, own, own)))
+    how = {"width": 192, "value_width": 128, "sequence": 256}
+    flops = 2 * 4 * 256 * 256 * (192 + 128)
+    op = Op("op", "attention", (), (), flops=flops, attributes=how)
+    longer = (128 / 160) / (160 / 192)
+    assert attention_s(device, 1e14, op, causal=False) == pytest.approx(flops / 1e14 * longer)
+    grad = Op("op", "attention_grad", (), (), flops=2 * flops, attributes=how)
+    work = 2 * 4 * 256 * 256 * (3 * 192 + 2 * 128)
+    assert attention_s(device, 1e14, grad, causal=False) == pytest.approx(work / 1e14 * longer)
+
+
 def test_the_gradients_of_attention_move_bytes_and_launch_three_kernels() -> None:
     """40 bytes for each of 2 * 256 * 128 elements at half of 1 TB/s, and three launches of 1 us."""
     own = replace(PLAIN, memory=40.0)

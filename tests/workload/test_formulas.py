@@ -74,7 +74,8 @@ MODELS = (
         biases=False,
     ),
 )
-OTHERS = (replace(MODELS[-1], kv_heads=0), replace(MODELS[-1], head_width=16))
+LATENT = replace(MODELS[-1], kv_heads=0, kv_rank=24, q_rank=20, rope_width=6, value_width=12)
+OTHERS = (replace(MODELS[-1], kv_heads=0), replace(MODELS[-1], head_width=16), LATENT)
 FIELDS = {
     "x": st.sampled_from([1, 2, 4]),
     "y": st.sampled_from([1, 1, 2]),

@@ -210,16 +210,20 @@ class Builder:
         sharded: bool,
         stages: int = 1,
         of_experts: bool = False,
+        also_over: Axes = (),
     ) -> str:
         """A parameter with its gradient and optimizer state, cut as the layout says; if `sharded`,
         each of them over the axes of its own that its sharding says: that of other weights, or
-        `of_experts`. `stages` of the pipeline hold it.
+        `of_experts`. Its gradient is summed `also_over` axes that do not split it. `stages` of the
+        pipeline hold it.
 
         In bf16 the gradient (unless the plan says bf16), the rule's states and a master copy are
         fp32 (AxoNN, Megatron); in fp32 and fp64 everything has the one dtype, and there is a master
         copy only of a rank's part.
         """
         how = self.sharding_of_experts if of_experts else self.sharding
+        if also_over:
+            how = replace(how, copies=(*also_over, *how.copies))
         tail = _tail(self.grid, how, prod(self._tile(layout))) if sharded else 0
         held, summed, kept = (
             replace(layout, flat=how.flat(flat) if sharded else (), tail=tail)

@@ -21,6 +21,7 @@ def check(gpt: GPT, plan: Plan) -> None:
     if plan.sequence_parallel:
         _divides("x", x, {"the rows of a micro-batch": plan.micro_batch * gpt.sequence})
     _check_experts(gpt, plan)
+    _check_latent(gpt, plan)
     if gpt.goldfish_k and rule_of(plan.optimizer).in_backward:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} updates weights in the backward pass, before it is known "
@@ -43,6 +44,21 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
         _divides("x", plan.x, {"shared_ffn": gpt.shared_ffn})
     if plan.optimizer in ("muon", "lomo"):
         raise PlanCannotRunError(f"optimizer={plan.optimizer} does not know weights of experts")
+
+
+def _check_latent(gpt: GPT, plan: Plan) -> None:
+    if not gpt.kv_rank:
+        return
+    if plan.y > 1:
+        raise PlanCannotRunError(
+            f"y={plan.y} splits the width of the residual stream, which latent attention "
+            f"({gpt.name}'s kv_rank={gpt.kv_rank}) reads whole; use y=1"
+        )
+    if plan.optimizer in ("muon", "lomo"):
+        raise PlanCannotRunError(
+            f"optimizer={plan.optimizer} does not know weights of latent attention, which ranks of "
+            "x hold in copies"
+        )
 
 
 def _divides(axis: str, size: int, widths: dict[str, int]) -> None:

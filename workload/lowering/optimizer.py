@@ -46,7 +46,8 @@ def _sum_gradients(b: Builder) -> None:
 def _sum_sharded(b: Builder, sharded: list[Parameter]) -> None:
     grads, reduced = [f"{p.name}.grad" for p in sharded], [p.reduced for p in sharded]
     how = sharded[0].sharding
-    label = "grads" if how == b.sharding else "experts.grads"
+    named = {b.sharding_of_experts: "experts.grads", b.sharding: "grads"}
+    label = named.get(how, "rows.grads")
     if reduced != grads:
         for p in sharded:
             shape, dtype = b.buffers[p.trained].shape, b.buffers[f"{p.name}.grad"].dtype

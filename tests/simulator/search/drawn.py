@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import Phase, reject
@@ -35,7 +36,7 @@ FIELDS: dict[str, list[Any]] = {
 def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT:
     """Models of all kinds, none of them large."""
     heads = draw(st.sampled_from([2, 4, 6, 8]))
-    return GPT(
+    gpt = GPT(
         name="drawn",
         layers=draw(st.sampled_from(layers)),
         hidden=heads * draw(st.sampled_from([16, 64, 128, 512])),
@@ -51,6 +52,8 @@ def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT
         kv_heads=draw(st.sampled_from([0, 2])),
         dropout=draw(st.sampled_from([0.0, 0.1])),
     )
+    latent = {"kv_heads": 0, "biases": False, "positions": "rope", "kv_rank": 96, "rope_width": 32}
+    return draw(st.sampled_from([gpt, gpt, gpt, replace(gpt, **latent, q_rank=64)]))
 
 
 @st.composite

@@ -53,6 +53,16 @@ def is_text_of_another(plan: Plan) -> bool:
     )
 
 
+def test_latent_attention_has_every_legal_plan_but_those_over_y() -> None:
+    latent = replace(GPT_4, positions="rope", biases=False, kv_rank=8, rope_width=4)
+    space = space_of(SearchProblem(latent, 4, 4, {"overlap": OVERLAPS, "order": USUAL}))
+    plans = {plan for plan in all_texts(latent, 4, 4) if not is_text_of_another(plan)}
+    assert set(every_plan(space)) == plans
+    assert not space.columns["y"].tolist().count(2)
+    with pytest.raises(PlanCannotRunError, match="y may be 1"):
+        space_of(SearchProblem(latent, 4, 4, {"y": 2}))
+
+
 @pytest.mark.parametrize(("devices", "batch"), [(1, 2), (4, 4), (8, 12), (6, 6)])
 def test_a_space_has_every_legal_plan_once(devices: int, batch: int) -> None:
     problem = SearchProblem(GPT_4, devices, batch, {"overlap": OVERLAPS, "order": USUAL})

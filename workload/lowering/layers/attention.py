@@ -48,13 +48,13 @@ def again(b: Builder, kept: Core) -> Core:
 
 def backward(b: Builder, core: Core, grad: str) -> str:
     """Emit the gradient of the fused tensor from that of the context."""
-    shape, name = _shape(b, core.place), "attention"
+    shape, name = shape_of(b, core.place), "attention"
     out = b.tensor(f"{name}.dqkv", b.buffers[core.qkv].shape)
     if b.plan.attention == "unfused":
         unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
     else:
         reads = [grad, core.qkv, core.context, *core.inner]
-        flops = 8 * b.rows * b.gpt.sequence * shape["heads"] * shape["width"]
+        flops = 2 * _forward_flops(b)
         replicas = b.grid.y
         b.op(
             f"{name}.grad", "attention_grad", reads, [out], flops=flops, replicas=replicas, **shape
@@ -64,19 +64,18 @@ def backward(b: Builder, core: Core, grad: str) -> str:
 
 
 def _core(b: Builder, place: str, qkv: str) -> Core:
-    shape = _shape(b, place)
+    shape = shape_of(b, place)
     if b.plan.attention == "unfused":
         return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
-    heads, width = shape["heads"], shape["width"]
-    context = b.tensor("attention.o", (b.rows, heads * width))
-    lse_shape = (b.plan.micro_batch, heads, b.gpt.sequence)
+    context = b.tensor("attention.o", (b.rows, b.gpt.context_width // b.grid.x))
+    lse_shape = (b.plan.micro_batch, shape["heads"], b.gpt.sequence)
     logsumexp = b.tensor("attention.lse", lse_shape, b.wide)
     b.op(
         "attention",
         "attention",
         [qkv],
         [context, logsumexp],
-        flops=4 * b.rows * b.gpt.sequence * heads * width,
+        flops=_forward_flops(b),
         replicas=b.grid.y,
         **shape,
     )
@@ -84,16 +83,24 @@ def _core(b: Builder, place: str, qkv: str) -> Core:
 
 
 def _rotate(b: Builder, name: str, kind: str, qkv: str) -> None:
-    """Emit the rotation of queries and keys in place; values are neither read nor written."""
-    if b.gpt.positions == "rope":
-        shape = _shape(b)
+    """Emit the rotation of queries and keys in place; values are neither read nor written. Latent
+    attention has rotated them already."""
+    if b.gpt.positions == "rope" and not b.gpt.kv_rank:
+        shape = shape_of(b)
         turned = b.rows * (shape["heads"] + shape["kv_heads"]) * shape["width"]
         nbytes = 2 * turned * b.item_bytes()
         b.op(name, kind, [qkv], [qkv], nbytes=nbytes, base=b.gpt.rope_base, **shape)
 
 
-def _shape(b: Builder, place: str = "") -> dict[str, Any]:
-    """One rank's heads of queries, and of keys and values; a head's width; the sequence.
+def _forward_flops(b: Builder) -> int:
+    """The FLOPs of both products on the whole square, for one rank's heads."""
+    widths = b.gpt.bands[0] + b.gpt.context_width
+    return 2 * b.rows * b.gpt.sequence * widths // b.grid.x
+
+
+def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
+    """One rank's heads of queries, and of keys and values; a head's width, and that of its values
+    where it is another; the sequence.
 
     A flash kernel drops probabilities itself, so it must know of their place.
     """
@@ -103,6 +110,8 @@ def _shape(b: Builder, place: str = "") -> dict[str, Any]:
         "kv_heads": gpt.key_heads // x,
         "width": gpt.width,
     }
+    if gpt.kv_rank:
+        shape["value_width"] = gpt.context_width // gpt.heads
     shape |= {"sequence": gpt.sequence, "alibi": gpt.positions == "alibi"}
     drops = dropout.how(b, place) if place and b.plan.attention == "flash" else {}
     return {**shape, **drops}

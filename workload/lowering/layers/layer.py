@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import attention, dropout, experts, linear, mlp, norm
+from workload.lowering.layers import attention, dropout, experts, latent, linear, mlp, norm
 from workload.lowering.layers.attention import Core
 from workload.lowering.layers.linear import Linear
 from workload.models import moe
@@ -30,14 +30,16 @@ class Saved:
     masks: tuple[str, str]
     weights: dict[str, str]
     experts: experts.Saved | None = None
+    latent: latent.Saved | None = None
 
 
 def linears(b: Builder) -> dict[str, Linear]:
-    """The layer's four linears: normal, transposed, normal, transposed."""
+    """The layer's four linears: normal, transposed, normal, transposed; with experts or latent
+    attention others stand in place of some."""
     h, f = b.gpt.hidden, b.gpt.ffn
     return {
         "qkv": Linear("qkv", h, b.gpt.bands),
-        "out": Linear("out", b.gpt.bands[0], (h,), transposed=True),
+        "out": Linear("out", b.gpt.context_width, (h,), transposed=True),
         "up": Linear("up", h, b.gpt.up_bands),
         "down": Linear("down", f, (h,), transposed=True),
     }
@@ -47,7 +49,10 @@ def declare(b: Builder, owner: Part) -> None:
     """Declare a layer's parameters, in the order in which they are used."""
     every = linears(b)
     norm.declare(b, f"{owner}.norm1", owner)
-    linear.declare(b, every["qkv"], owner)
+    if b.gpt.kv_rank:
+        latent.declare(b, owner)
+    else:
+        linear.declare(b, every["qkv"], owner)
     linear.declare(b, every["out"], owner)
     norm.declare(b, f"{owner}.norm2", owner)
     if moe.has_experts(b.gpt, owner.layer):
@@ -64,13 +69,13 @@ def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tupl
     """
     every = linears(b)
     normed1, stats1 = norm.forward(b, "norm1", f"{owner}.norm1", source)
-    qkv, w_qkv = linear.forward(b, every["qkv"], owner, normed1)
+    weights, own = dict[str, str](), None
+    qkv, led = _into_core(b, owner, normed1, weights)
     core = attention.forward(b, owner, qkv)
-    middle, w_out = linear.forward(b, every["out"], owner, core.context)
+    middle, weights["out"] = linear.forward(b, every["out"], owner, core.context)
     mask1 = _add(b, owner, "out", middle, source)
     normed2, stats2 = norm.forward(b, "norm2", f"{owner}.norm2", middle)
-    weights = {"qkv": w_qkv, "out": w_out}
-    up, activation, mask2, own = "", "", "", None
+    up, activation, mask2 = "", "", ""
     if moe.has_experts(b.gpt, owner.layer):
         out, own = experts.forward(b, owner, normed2, whole=whole)
     else:
@@ -91,8 +96,19 @@ def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tupl
         (mask1, mask2),
         weights,
         own,
+        led,
     )
     return out, saved
+
+
+def _into_core(
+    b: Builder, owner: Part, normed: str, weights: dict[str, str]
+) -> tuple[str, latent.Saved | None]:
+    """Emit what makes queries, keys and values; returns them and what latent attention saved."""
+    if b.gpt.kv_rank:
+        return latent.forward(b, owner, normed)
+    qkv, weights["qkv"] = linear.forward(b, linears(b)["qkv"], owner, normed)
+    return qkv, None
 
 
 def _add(b: Builder, owner: Part, name: str, out: str, source: str) -> str:
@@ -108,6 +124,7 @@ def backward(b: Builder, owner: Part, saved: Saved, grad: str, *, again: str) ->
     `again` says what of the layer is recomputed: after "full" the weight tiles are still at hand,
     since the recomputation gathered them; "selective" runs the attention core here once more.
     """
+    held = again == "full"
 
     def linear_back(name: str, source: str, upstream: str) -> str:
         return linear.backward(
@@ -115,28 +132,28 @@ def backward(b: Builder, owner: Part, saved: Saved, grad: str, *, again: str) ->
             linears(b)[name],
             owner,
             source=source,
-            weight=saved.weights.get(name, "") if again == "full" else "",
+            weight=saved.weights.get(name, "") if held else "",
             grad=upstream,
         )
 
     d = dropout.backward(b, "down", saved.masks[1], grad)
     if saved.experts is not None:
-        held = again == "full"
         d = experts.backward(b, owner, saved.norm2[0], saved.experts, d, held=held)
     else:
         d = linear_back("down", saved.activation, d)
         d = mlp.backward(b, saved.up, d)
         d = linear_back("up", saved.norm2[0], d)
-    kept = (saved.middle, saved.norm2[1])
-    norm.backward(b, "norm2", f"{owner}.norm2", kept, d)
+    norm.backward(b, "norm2", f"{owner}.norm2", (saved.middle, saved.norm2[1]), d)
     b.op("out.add.grad", "add", [d, grad], [d])
     middle = d
     d = dropout.backward(b, "out", saved.masks[0], middle)
     d = linear_back("out", saved.core.context, d)
     core = attention.again(b, saved.core) if again == "selective" else saved.core
     d = attention.backward(b, core, d)
-    d = linear_back("qkv", saved.norm1[0], d)
-    kept = (saved.source, saved.norm1[1])
-    norm.backward(b, "norm1", f"{owner}.norm1", kept, d)
+    if saved.latent is not None:
+        d = latent.backward(b, owner, saved.latent, saved.norm1[0], d, held=held)
+    else:
+        d = linear_back("qkv", saved.norm1[0], d)
+    norm.backward(b, "norm1", f"{owner}.norm1", (saved.source, saved.norm1[1]), d)
     b.op("add.grad", "add", [d, middle], [d])
     return d

@@ -14,9 +14,10 @@ from workload.op import Part
 SUMS = {"layernorm": 2, "rmsnorm": 1}
 
 
-def declare(b: Builder, name: str, owner: Part) -> None:
-    """Declare gain and, if any, bias, split over y as the residual stream is."""
-    shape = (b.gpt.hidden,)
+def declare(b: Builder, name: str, owner: Part, width: int = 0) -> None:
+    """Declare gain and, if any, bias, split over y as the residual stream is; `width` is another
+    than the stream's."""
+    shape = (width or b.gpt.hidden,)
     for parameter, starts in zip(_parameters(b, name), (ONES, ZEROS), strict=False):
         layout = Layout(shape, shape, (b.shards_of("width"),), starts=starts)
         b.parameter(parameter, owner, layout, sharded=False)

@@ -1,7 +1,8 @@
 """The attention core in single steps: scores and probabilities are whole squares in memory.
 
-Letters: s is the sequence, d a head's width, g how many heads of queries share one of keys. The
-products run once for each head of keys, whose g heads of queries stand below each other.
+Letters: s is the sequence, d a head's width (v that of its values), g how many heads of queries
+share one of keys. The products run once for each head of keys, whose g heads of queries stand below
+each other.
 Source: Megatron-LM's CoreAttention with its fused scale, mask and softmax.
 """
 
@@ -38,7 +39,7 @@ def forward(b: Builder, place: str, qkv: str, shape: Shape) -> tuple[str, tuple[
     if b.gpt.dropout:
         kept = b.tensor(f"{name}.dropout.o", _square(b, shape))
         mask = dropout.forward(b, name, place, probabilities, kept)
-    context = b.tensor(f"{name}.o", (b.rows, shape["heads"] * shape["width"]))
+    context = b.tensor(f"{name}.o", (b.rows, b.gpt.context_width // b.grid.x))
     _product(b, name, "context", (kept, qkv, context), shape)
     return context, (probabilities, kept, mask)
 
@@ -64,13 +65,14 @@ def _product(b: Builder, name: str, step: str, tensors: tuple[str, str, str], sh
     """Emit one batched matmul on parts of the fused tensors; scores and what follows are scaled."""
     operands = OPERANDS[step]
     heads, keys, d, s = (shape[key] for key in ("heads", "kv_heads", "width", "sequence"))
-    rows = heads // keys * s
+    v, rows = shape.get("value_width", d), heads // keys * s
+    inner = v if "context" in operands[:2] else d
     form, m, n, k = {
-        "square": ("NT", rows, s, d),
-        "context": ("NN", rows, d, s),
+        "square": ("NT", rows, s, inner),
+        "context": ("NN", rows, v, s),
         "queries": ("NN", rows, d, s),
         "keys": ("TN", s, d, rows),
-        "values": ("TN", s, d, rows),
+        "values": ("TN", s, v, rows),
     }[operands[2]]
     count = b.plan.micro_batch * keys
     *reads, write = tensors

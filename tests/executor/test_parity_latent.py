@@ -1,0 +1,83 @@
+"""Latent attention against the plain model: same losses, same weights, in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.executor.test_parity import check
+from tests.executor.test_parity_experts import DEEPSEEK, plan_of
+from workload.gpt import GPT, find_model
+
+# Queries and keys 6 wide in each head, 2 of them turned; values are wider, or narrower.
+LITE = replace(
+    find_model("tiny-llama-40k"),
+    vocab=250,
+    heads=8,
+    kv_heads=0,
+    head_width=4,
+    kv_rank=10,
+    rope_width=2,
+    value_width=8,
+)
+LATENT = replace(LITE, q_rank=12, value_width=0)
+V3 = replace(
+    DEEPSEEK, heads=8, kv_heads=0, head_width=4, q_rank=12, kv_rank=10, rope_width=2, value_width=5
+)
+
+ONE = [
+    plan_of(),
+    plan_of(micro_batches=2, recompute="full", overlap=()),
+    plan_of(micro_batches=2, recompute="selective", attention="unfused"),
+]
+TWO = [
+    plan_of(x=2),
+    plan_of(x=2, sequence_parallel=True),
+    plan_of(x=2, sequence_parallel=True, micro_batches=2, overlap=(), recompute="full"),
+    plan_of(z=2, recompute="full"),
+    plan_of(data=2, zero=1),
+    plan_of(pipe=2, micro_batches=2, recompute="selective"),
+]
+FOUR = [
+    plan_of(x=2, z=2, sequence_parallel=True, micro_batches=2),
+    plan_of(x=2, data=2, zero=1, sequence_parallel=True),
+    plan_of(x=2, data=2, zero=3, sequence_parallel=True, reshard=False),
+    plan_of(x=2, data=2, attention="unfused", recompute="selective"),
+    plan_of(z=2, data=2, zero=2, micro_batches=2),
+    plan_of(x=4, sequence_parallel=True, attention="unfused"),
+    plan_of(x=2, pipe=2, sequence_parallel=True, micro_batches=4, schedule="zb-h1"),
+]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("gpt", [LITE, LATENT])
+def test_every_axis_trains_as_the_plain_model_does(gpt: GPT) -> None:
+    check(1, gpt, ONE)
+    check(2, gpt, TWO)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("gpt", [LITE, LATENT])
+def test_axes_together_train_as_the_plain_model_does(gpt: GPT) -> None:
+    check(4, gpt, FOUR)
+
+
+@pytest.mark.distributed
+def test_dropout_of_probabilities_is_that_of_the_plain_model() -> None:
+    check(2, replace(LATENT, dropout=0.1), [plan_of(x=2, micro_batches=2)])
+
+
+WITH_EXPERTS = [
+    plan_of(x=2, data=2, expert=2, sequence_parallel=True),
+    plan_of(x=2, data=2, expert=4, expert_tensor=1, sequence_parallel=True, zero=2),
+    plan_of(z=2, data=2, expert=2, zero=1),
+    plan_of(pipe=2, data=2, expert=2, micro_batches=2),
+]
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_with_experts_it_trains_as_the_plain_model_does() -> None:
+    check(4, replace(V3, capacity=1.25), WITH_EXPERTS)

@@ -1,0 +1,156 @@
+"""Latent attention around its core: down to a few numbers for each token, a norm, up to the heads.
+
+What leads down is not split over x: each of its ranks does all rows alike, or with sequence
+parallelism its own, of whose results only the narrow ones are gathered. What leads up is split over
+x by heads as other linears are. The keys' positions are one part for all heads, so its gradient is
+summed over those of all ranks. The core finds queries, keys and values side by side, as ever.
+Source: DeepSeek-V2 (2405.04434), section 2.1; Megatron-Core, transformer/multi_latent_attention.py
+(down-projections in copies, gathers behind them; what is kept for the backward pass: the compressed
+numbers before and behind their norms, queries, keys and values). Not modelled: running what leads
+up once more in the backward pass (its `mla_up_proj`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from workload.layout import NORMAL, Layout
+from workload.lowering.builder import Builder
+from workload.lowering.layers import attention, linear, norm
+from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.layers.linear import Linear
+from workload.models import latent_attention
+from workload.op import INPUT_GRAD, WEIGHT_GRAD, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Names of what the way to the core leaves behind: what each of its norms had, gave and
+    counted, and the weight tiles used, by linear."""
+
+    queries: tuple[str, str, str]
+    keys: tuple[str, str, str]
+    weights: dict[str, str]
+
+
+def linears(b: Builder) -> dict[str, Linear]:
+    """The linears on the way to the core: those down in copies, those up split over x."""
+    gpt = b.gpt
+    down = {"q_down": Linear("q_down", gpt.hidden, (gpt.q_rank,))} if gpt.q_rank else {}
+    return {
+        **down,
+        "q_up": Linear("q_up", gpt.q_rank or gpt.hidden, gpt.bands[:1]),
+        "kv_down": Linear("kv_down", gpt.hidden, (gpt.kv_rank + gpt.rope_width,)),
+        "kv_up": Linear("kv_up", gpt.kv_rank, latent_attention.up_bands(gpt)),
+    }
+
+
+def declare(b: Builder, owner: Part) -> None:
+    """Declare the parameters in the order in which they are used."""
+    widths = {"q_down": b.gpt.q_rank, "kv_down": b.gpt.kv_rank}
+    for name, each in linears(b).items():
+        if name not in widths:
+            linear.declare(b, each, owner)
+            continue
+        shape = (each.k, each.n)
+        layout = Layout(shape, shape, ((), ()), starts=NORMAL)
+        parts = b.shards_of("rows") if rows.parts(b) > 1 else ()
+        b.parameter(f"{owner}.{name}.w", owner, layout, sharded=True, also_over=parts)
+        norm.declare(b, f"{owner}.{_norm(name)}", owner, width=widths[name])
+
+
+def forward(b: Builder, owner: Part, source: str) -> tuple[str, Saved]:
+    """Emit everything from the rows `source` to the core's queries, keys and values."""
+    every, weights = linears(b), dict[str, str]()
+    of_queries = ("", source, "")
+    if b.gpt.q_rank:
+        down, weights["q_down"] = _down(b, every["q_down"], owner, source)
+        of_queries = (down, *norm.forward(b, "q_norm", f"{owner}.q_norm", down))
+    queries, weights["q_up"] = linear.forward(b, every["q_up"], owner, of_queries[1])
+    down, weights["kv_down"] = _down(b, every["kv_down"], owner, source)
+    count = b.buffers[down].shape[0]
+    compressed = b.tensor("kv.compressed", (count, b.gpt.kv_rank))
+    positions = b.tensor("kv.positions", (count, b.gpt.rope_width))
+    b.op("kv.split", "split_columns", [down], [compressed, positions])
+    of_keys = (compressed, *norm.forward(b, "kv_norm", f"{owner}.kv_norm", compressed))
+    up, weights["kv_up"] = linear.forward(b, every["kv_up"], owner, of_keys[1])
+    positions = rows.gather(b, "kv.positions.rows", positions)
+    shape = attention.shape_of(b)
+    columns = shape["heads"] * (2 * shape["width"] + b.gpt.context_width // b.gpt.heads)
+    qkv = b.tensor("latent.qkv", (b.rows, columns))
+    b.op("latent.qkv", "latent_qkv", [queries, up, positions], [qkv], **_how(b))
+    return qkv, Saved(of_queries, of_keys, weights)
+
+
+def backward(b: Builder, owner: Part, saved: Saved, source: str, grad: str, *, held: bool) -> str:
+    """Emit the gradients from `grad`, that of queries, keys and values; returns that of the rows
+    `source`.
+
+    `held` says that the recomputation's gathered weights are still there.
+    """
+    every = linears(b)
+    weights = saved.weights if held else dict.fromkeys(saved.weights, "")
+    up = [b.tensor(f"{n}.do", (b.rows, every[n].n // b.grid.x)) for n in ("q_up", "kv_up")]
+    positions = b.tensor("kv.positions.grad", (b.rows, b.gpt.rope_width))
+    b.op("latent.qkv.grad", "latent_qkv_grad", [grad], [*up, positions], **_how(b))
+    positions = rows.reduce(b, "kv.positions.grad.reduce", positions, *b.shards_of("heads"))
+    d = _up_grad(b, "kv", owner, saved.keys, weights["kv_up"], up[1])
+    width = b.gpt.kv_rank + b.gpt.rope_width
+    joined = b.tensor("kv_down.do", (b.buffers[d].shape[0], width))
+    b.op("kv.join", "join_columns", [d, positions], [joined])
+    total = _down_grad(b, every["kv_down"], owner, source, weights["kv_down"], joined)
+    d = _up_grad(b, "q", owner, saved.queries, weights["q_up"], up[0])
+    if b.gpt.q_rank:
+        d = _down_grad(b, every["q_down"], owner, source, weights["q_down"], d)
+    b.op("latent.add", "add", [total, d], [total])
+    return total
+
+
+def _down(b: Builder, own: Linear, owner: Part, source: str) -> tuple[str, str]:
+    """Emit O = I W of a linear in copies; returns the output and the weight used."""
+    count = b.buffers[source].shape[0]
+    weight = linear.gather(b, own.name, f"{owner}.{own.name}.w", (own.k, own.n))
+    out = b.tensor(f"{own.name}.o", (count, own.n))
+    shape, reads = (count, own.n, own.k), [source, weight]
+    linear.matmul(b, f"{own.name}.matmul", reads, out, "NN", shape, replicas=_copies(b))
+    return out, weight
+
+
+def _down_grad(b: Builder, own: Linear, owner: Part, source: str, weight: str, grad: str) -> str:
+    """Emit the gradients of a linear in copies; returns that of its input."""
+    name, parameter, count = own.name, f"{owner}.{own.name}.w", b.buffers[source].shape[0]
+    weight = weight or linear.gather(b, f"{name}.grad", parameter, (own.k, own.n))
+    out, copies = b.tensor(f"{name}.di", (count, own.k)), _copies(b)
+    shape, reads = (count, own.k, own.n), [grad, weight]
+    linear.matmul(b, f"{name}.grad.input", reads, out, "NT", shape, INPUT_GRAD, copies)
+    full = b.tensor(f"{name}.dw", b.whole_tile(parameter, own.k, own.n), role="workspace")
+    shape, reads = (own.k, own.n, count), [source, grad]
+    linear.matmul(b, f"{name}.grad.weight", reads, full, "TN", shape, WEIGHT_GRAD, copies)
+    linear.add_gradient(b, name, parameter, full, first=b.block.micro_batch == 0)
+    return out
+
+
+def _up_grad(
+    b: Builder, which: str, owner: Part, kept: tuple[str, str, str], weight: str, grad: str
+) -> str:
+    """Emit the gradients of a linear up, and of the norm before it, if any."""
+    source, normed, stats = kept
+    own = linears(b)[f"{which}_up"]
+    d = linear.backward(b, own, owner, source=normed, weight=weight, grad=grad)
+    if stats:
+        norm.backward(b, f"{which}_norm", f"{owner}.{which}_norm", (source, stats), d)
+    return d
+
+
+def _norm(down: str) -> str:
+    return down.replace("down", "norm")
+
+
+def _how(b: Builder) -> dict[str, Any]:
+    return {**attention.shape_of(b), "rope_width": b.gpt.rope_width, "base": b.gpt.rope_base}
+
+
+def _copies(b: Builder) -> int:
+    """How many ranks lead the same rows down."""
+    return b.grid.size(*b.shards_of("rows")) // rows.parts(b)

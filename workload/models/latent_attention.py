@@ -1,0 +1,55 @@
+"""The part of a model that multi-head latent attention (MLA) adds: compressed queries and keys.
+
+Letters: r is `kv_rank`, q `q_rank`, p `rope_width`, d `head_width`, v `value_width`. A token's keys
+and values are compressed to r numbers, beside p numbers of a key that carries its position and that
+all heads share; a norm and one linear make of the r numbers each head's d of the key and v of the
+value. Queries, d + p wide in each head, are made of q numbers likewise, or of the hidden state.
+Sources: DeepSeek-AI, DeepSeek-V2 (2405.04434), section 2.1; transformers, modeling_deepseek_v3.py,
+for the two norms. Not modelled: the keys and values that inference keeps, and what it absorbs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workload.gpt import GPT
+
+ONLY_WITH_RANK = ("q_rank", "rope_width", "value_width")
+
+
+def weights(gpt: GPT) -> int:
+    """Elements of a layer's matrices around the core, that of its output left out."""
+    h, queries = gpt.hidden, gpt.bands[0]
+    of_queries = gpt.q_rank * (h + queries) if gpt.q_rank else h * queries
+    return of_queries + h * (gpt.kv_rank + gpt.rope_width) + gpt.kv_rank * sum(up_bands(gpt))
+
+
+def up_bands(gpt: GPT) -> tuple[int, int]:
+    """What the compressed numbers are made into: the keys of all heads without their positions, and
+    the values."""
+    return gpt.heads * (gpt.width - gpt.rope_width), gpt.context_width
+
+
+def norm_width(gpt: GPT) -> int:
+    """Elements that the two norms have a gain for."""
+    return gpt.q_rank + gpt.kv_rank
+
+
+def refusals(gpt: GPT) -> list[str]:
+    """What is wrong with a model's latent attention, in words that follow the model's name."""
+    if not gpt.kv_rank:
+        usual = {field.name: field.default for field in fields(gpt)}
+        given = [key for key in ONLY_WITH_RANK if getattr(gpt, key) != usual[key]]
+        return [f"{key}={getattr(gpt, key)} needs kv_rank" for key in given]
+    found = []
+    if gpt.positions != "rope":
+        found.append(f"kv_rank={gpt.kv_rank} needs positions=rope, not {gpt.positions}")
+    if not gpt.rope_width or gpt.rope_width % 2:
+        found.append(f"kv_rank={gpt.kv_rank} needs an even rope_width, not {gpt.rope_width}")
+    if gpt.kv_heads not in (0, gpt.heads):
+        found.append(f"kv_heads={gpt.kv_heads} goes without kv_rank: each head has its own keys")
+    if gpt.biases:
+        found.append("linears of latent attention have no biases here; give biases=false")
+    return found
