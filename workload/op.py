@@ -12,7 +12,7 @@ from workload.naming import block_name
 
 COMPUTE = "compute"
 NONE = -1  # no micro-batch, layer or chunk
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 MESSAGES = ("send", "recv")
 ATTENTIONS = ("attention", "attention_grad")
 FORMS = ("NN", "NT", "TN")
@@ -148,9 +148,10 @@ class Op:
     """One thing that a rank does in a step.
 
     A collective or message has `axes` (its group) and its payload in `nbytes`: the gathered size of
-    an all-gather, the input of a reduce-scatter, the buffer of an all-reduce, the message. Any
-    other op has the memory traffic in `nbytes` (each operand once) and, if it multiplies matrices,
-    `flops`. `replicas` ranks of the grid compute the very same thing. An op that names a buffer
+    an all-gather, the input of a reduce-scatter, the buffer of an all-reduce, all that a rank sends
+    in an all-to-all (of which one of p equal parts, along dimension 0, stays with it), the message.
+    Any other op has the memory traffic in `nbytes` (each operand once) and, if it multiplies
+    matrices, `flops`. `replicas` ranks of the grid compute the very same thing. An op that names a buffer
     both in `reads` and in `writes` works in place. `block` is the run of ops it is issued in,
     `attributes` what a kernel must know beyond its operands.
 

@@ -26,6 +26,7 @@ COLLECTIVE_WORDS = {
     "all_gather": "all-gathers",
     "reduce_scatter": "reduce-scatters",
     "all_reduce": "all-reduces",
+    "all_to_all": "all-to-alls",
     "send": "messages",
     "recv": "messages",
 }
