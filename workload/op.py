@@ -12,6 +12,7 @@ from workload.naming import block_name
 
 COMPUTE = "compute"
 NONE = -1  # no micro-batch, layer or chunk
+PAIRS = "pairs"  # in `Op.traffic`: all members of a group send to each other
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 MESSAGES = ("send", "recv")
 ATTENTIONS = ("attention", "attention_grad")
@@ -230,3 +231,9 @@ class Op:
     def group(self) -> tuple[str, ...]:
         """Whom it concerns, as `Grid.groups` understands it."""
         return (f"link{self.attributes['link']}",) if self.is_message else self.axes
+
+    @property
+    def traffic(self) -> tuple[str, ...]:
+        """Whom it concerns and in which way: its group, and PAIRS behind it where all members send
+        to each other, in place of to the next one round a ring."""
+        return (*self.axes, PAIRS) if self.kind == "all_to_all" else self.group
