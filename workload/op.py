@@ -152,9 +152,9 @@ class Op:
     an all-gather, the input of a reduce-scatter, the buffer of an all-reduce, all that a rank sends
     in an all-to-all (of which one of p equal parts, along dimension 0, stays with it), the message.
     Any other op has the memory traffic in `nbytes` (each operand once) and, if it multiplies
-    matrices, `flops`. `replicas` ranks of the grid compute the very same thing. An op that names a buffer
-    both in `reads` and in `writes` works in place. `block` is the run of ops it is issued in,
-    `attributes` what a kernel must know beyond its operands.
+    matrices, `flops`. `replicas` ranks of the grid compute the very same thing. An op that names a
+    buffer both in `reads` and in `writes` works in place. `block` is the run of ops it is issued
+    in, `attributes` what a kernel must know beyond its operands.
 
     What it works for is said by `micro_batch` and `part` (which differ from its block's where it
     was moved, and at the step's end), what it is by `label` and, where that matters to others, by

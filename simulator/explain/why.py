@@ -176,8 +176,7 @@ def _links(
     pairs = {axes: work == COLLECTIVE_WORDS["all_to_all"] for axes, work in longest.items()}
     axes = dict.fromkeys(cause.axes for cause in shares.seconds if cause.axes)
     return {
-        each: limiting_link(machine, placement, plan.grid, each, pairs=pairs[each])
-        for each in axes
+        each: limiting_link(machine, placement, plan.grid, each, pairs=pairs[each]) for each in axes
     }
 
 

@@ -141,7 +141,9 @@ class RankClasses:
             if len(in_flight) > 1:
                 if in_flight not in self.contended:
                     self.contended[in_flight] = self._rings(in_flight)
-                crowded = [self._ticks(op, rings) for rings in self.contended[in_flight][op.traffic]]
+                crowded = [
+                    self._ticks(op, rings) for rings in self.contended[in_flight][op.traffic]
+                ]
                 alone = [max(ticks) for ticks in zip(alone, *crowded, strict=True)]
             self.known[key] = alone
         return self.known[key]

@@ -76,7 +76,9 @@ class MachineFabric:
         else:
             rates = dict.fromkeys(counts, rate)
         return [
-            Ring(ranks, nodes, -(-ranks // nodes), rates[nodes]) for nodes in counts if nodes <= ranks
+            Ring(ranks, nodes, -(-ranks // nodes), rates[nodes])
+            for nodes in counts
+            if nodes <= ranks
         ]
 
     def seconds(self, kind: Any, payload_bytes: int, ring: Ring) -> float:

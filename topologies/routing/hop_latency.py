@@ -66,7 +66,8 @@ def _pairs_in(visits: Visits, place: Indices) -> NDArray[np.float64]:
     """The ordered pairs of each group's nodes that are in one place."""
     span = int(place.max()) + 1
     key, count = np.unique(visits.group * span + place, return_counts=True)
-    return np.bincount(key // span, weights=count * (count - 1.0), minlength=visits.groups)
+    pairs = np.bincount(key // span, weights=count * (count - 1.0), minlength=visits.groups)
+    return pairs.astype(np.float64)
 
 
 def switches_between(network: Network, node: Indices, to: Indices) -> NDArray[np.float64]:

@@ -52,7 +52,7 @@ def pairs_across(network: Network, visits: Visits) -> Sent:
     most = float(weight.max())
     capacity = np.full(wires.nic_links, wires.nic_bytes_per_s)
     ends = Crossings(flow[entry], link, capacity, weight / most)
-    between = _between(network, visits, rows, flow, (entry, nic, on_nic[entry, nic]))
+    between = _between(network, visits, rows, flow, on_nic)
     per_node = ranks / visits.nodes_of_group[across]
     return Sent(
         ends=ends,
@@ -74,7 +74,7 @@ def _ranks_on_nics(node: Node, visits: Visits) -> Rates:
 
 
 def _between(
-    network: Network, visits: Visits, rows: Indices, flow: Indices, used: tuple[Indices, ...]
+    network: Network, visits: Visits, rows: Indices, flow: Indices, on_nic: Rates
 ) -> Crossings:
     """How many pairs cross each bundle of a dragonfly, or each leaf's uplinks of a fat tree."""
     fabric, wires = network.interconnect, wiring(network)
@@ -86,9 +86,9 @@ def _between(
     if not isinstance(fabric, FatTree):
         nothing = np.zeros(0, dtype=np.int64)
         return Crossings(nothing, nothing, capacity, np.zeros(0))
-    entry, nic, ranks = used
+    entry, nic = np.nonzero(on_nic)
     leaf = wires.switch[visits.node[rows][entry], nic]
-    here, own = _summed(entry * fabric.leaves + leaf, ranks)  # ranks of a node on a leaf
+    here, own = _summed(entry * fabric.leaves + leaf, on_nic[entry, nic])  # a node's on a leaf
     entry, leaf = here // fabric.leaves, here % fabric.leaves
     at, every = _summed(flow[entry] * fabric.leaves + leaf, own)  # and of a whole group on it
     group_on_leaf = every[np.searchsorted(at, flow[entry] * fabric.leaves + leaf)]
@@ -118,10 +118,10 @@ def _bundles(flow: Indices, group: Indices, ranks: Rates, groups: int, full: Rat
     return Crossings(flow[here], pair, full, ranks[here] * ranks[there])
 
 
-def _summed(key: Indices, value: Rates) -> tuple[Indices, Rates]:
+def _summed(key: Indices, value: Indices | Rates) -> tuple[Indices, Rates]:
     """The different keys in order, and the sum of the values of each."""
     found, which = np.unique(key, return_inverse=True)
-    return found, np.bincount(which.reshape(-1), weights=value)
+    return found, np.bincount(which.reshape(-1), weights=value).astype(np.float64)
 
 
 @session_cached(4096)

@@ -88,9 +88,8 @@ def fair_rates(network: Network, between: Crossings, ends: Crossings, flows: int
         return ends.joined(between).rates(flows)
     rates = ends.rates(flows)
     sent = rates[between.flow] if between.weight is None else rates[between.flow] * between.weight
-    demand: Rates = np.bincount(between.link, weights=sent, minlength=fabric.groups**2)
-    bundle = float(between.capacity[0])
-    demand = demand.astype(float)
+    loads = np.bincount(between.link, weights=sent, minlength=fabric.groups**2)
+    demand, bundle = loads.astype(np.float64), float(between.capacity[0])
     limit = granted(demand.reshape(fabric.groups, fabric.groups), bundle).reshape(-1)
     tight = (limit < demand * (1 - 1e-9))[between.link]
     if not tight.any():
