@@ -214,11 +214,12 @@ def chain(size_bytes: float, group: DeviceGroup) -> list[Phase]:
 def pairwise(size_bytes: float, group: DeviceGroup, links_share: float = 1.0) -> list[Phase]:
     """An all-to-all in which each rank sends S/p to each other: inside and across at once.
 
-    Source: Thakur et al. (see `recursive`), pairwise exchange; NCCL's is a send and a receive for
-    each peer in one group call. Each node sends L S (p-L)/p through its NICs; the links inside
-    carry S (L-1)/p per device meanwhile, at their `links_share`, so the longer of both counts. The
-    rates are those of the slowest pair (`topologies/routing/pair_flows.py`).
-    Not modelled: congestion beyond the group's fair share.
+    Source: Thakur et al. (see `recursive`), pairwise exchange: p-1 rounds, of which p-L leave the
+    node; NCCL's is a send and a receive for each peer in one group call. Each node sends
+    L S (p-L)/p through its NICs; the links inside carry S (L-1)/p per device meanwhile, at their
+    `links_share`, so the longer of both counts. The rates are those of the slowest pair
+    (`topologies/routing/pair_flows.py`). Not modelled: congestion beyond the group's fair share;
+    rounds that are under way at once, other than by q.
     """
     p, nodes, per_node = group.ring.ranks, group.ring.nodes, group.per_node
     inner = size_bytes * (per_node - 1) / p
@@ -227,7 +228,7 @@ def pairwise(size_bytes: float, group: DeviceGroup, links_share: float = 1.0) ->
     outer = per_node * size_bytes * (p - per_node) / p
     inside_s = inner / (group.within_bytes_per_s * links_share)
     chunk, rate = size_bytes / p, group.ring.bytes_per_s
-    return [Phase(outer, rate, True, nodes - 1, per_node - 1, chunk, inside_s)]
+    return [Phase(outer, rate, True, p - per_node, per_node - 1, chunk, inside_s)]
 
 
 def two_steps(size_bytes: float, group: DeviceGroup) -> list[Phase]:

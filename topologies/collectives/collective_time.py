@@ -168,8 +168,7 @@ def _seconds(
 def _with_message_latency(machine: Machine) -> Software:
     """The library; where nobody measured what a hop of its all-to-alls takes, a NIC's latency.
 
-    So messages to ever more nodes, ever smaller, do not come for nothing. Not modelled: that the
-    messages of a node's ranks to those of another node cost more than one of them.
+    So ever more and ever smaller messages do not come for nothing.
     """
     curve, latency_s = machine.software.all_to_all, machine.node.nics.latency_s
     if curve is None or not latency_s or curve.hop_small_s or curve.hop_large_s:
