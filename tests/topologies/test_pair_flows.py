@@ -145,10 +145,16 @@ def test_an_exchange_never_gains_by_an_axis_beside_it_nor_lets_one_gain(
     pairs = [True, *pairs][: len(axes)]
     fewer = rings_together(machine, placement, axes[:-1], pairs[:-1])
     more = rings_together(machine, placement, axes, pairs)
-    for (before, slow), (after, fast) in zip(fewer, more, strict=False):
+    alone = rings_together(machine, placement, axes[:1], pairs[:1])
+    for (before, wider), (after, shared) in [*zip(fewer, more, strict=False), (alone[0], more[0])]:
         for one, other in zip(before, after, strict=True):
-            assert fast[other].bytes_per_s <= slow[one].bytes_per_s
-            assert fast[other].within_bytes_per_s <= slow[one].within_bytes_per_s * (1 + 1e-9)
+            assert shared[other].bytes_per_s <= wider[one].bytes_per_s
+    # Beside one axis more or less the rings in a node are packed anew, and may fit better.
+    for one, other in zip(alone[0][0], more[0][0], strict=True):
+        inside = [
+            found[n].within_bytes_per_s for found, n in ((alone[0][1], one), (more[0][1], other))
+        ]
+        assert inside[1] <= inside[0] * (1 + 1e-9)
 
 
 @settings(deadline=None, max_examples=40)

@@ -44,7 +44,7 @@ def pairs_across(network: Network, visits: Visits) -> Sent:
     flow = (np.cumsum(across) - 1)[visits.group[rows]]
     ranks = np.bincount(flow, weights=visits.local[rows])
     away = ranks[flow] - visits.local[rows]
-    on_nic = _ranks_on_nics(network.node, visits)[visits.devices[rows]]
+    on_nic = ranks_on_nics(network.node, visits)[visits.devices[rows]]
     entry, nic = np.nonzero(on_nic)
     weight = (on_nic * away[:, None])[entry, nic]
     wires = wiring(network)
@@ -63,7 +63,7 @@ def pairs_across(network: Network, visits: Visits) -> Sent:
     )
 
 
-def _ranks_on_nics(node: Node, visits: Visits) -> Rates:
+def ranks_on_nics(node: Node, visits: Visits) -> Rates:
     """How many of each set's devices hang on each NIC, (sets, NICs)."""
     of_device = np.array(node.nics.of_device)
     counts = [
@@ -130,19 +130,25 @@ def pair_rates_within(node: Node, groups: tuple[tuple[int, ...], ...]) -> tuple[
 
     A pair's flow takes its direct links, else one shortest path over them, or the host.
     """
-    arcs, (first, count), capacity = arcs_of(node)
-    flow, link, weight = [], [], []
-    for number, group in enumerate(groups):
-        devices = np.array(group)
-        source, target = (each.reshape(-1) for each in np.meshgrid(devices, devices))
-        apart = source != target
-        begin, length = first[source[apart], target[apart]], count[source[apart], target[apart]]
-        offset = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
-        loads = np.bincount(arcs[np.repeat(begin, length) + offset], minlength=len(capacity))
-        used = np.flatnonzero(loads)
-        flow.append(np.full(len(used), number))
-        link.append(used)
-        weight.append(loads[used].astype(np.float64))
-    crossed = np.concatenate(flow), np.concatenate(link)
-    rates = max_min_rates(*crossed, capacity, len(groups), np.concatenate(weight))
+    _, _, capacity = arcs_of(node)
+    loads = np.stack([_on_arcs(node, group) for group in groups])
+    flow, link = np.nonzero(loads)
+    rates = max_min_rates(flow, link, capacity, len(groups), loads[flow, link])
     return tuple(rates.tolist())
+
+
+def pairs_on_links(node: Node, devices: tuple[int, ...]) -> Rates:
+    """How many ordered pairs of some devices of a node send over the link from one device to
+    another; behind the last device stands the switch, or the host where there is none."""
+    return _on_arcs(node, devices).reshape(node.devices + 1, -1)
+
+
+def _on_arcs(node: Node, group: tuple[int, ...]) -> Rates:
+    arcs, (first, count), capacity = arcs_of(node)
+    devices = np.array(group)
+    source, target = (each.reshape(-1) for each in np.meshgrid(devices, devices))
+    apart = source != target
+    begin, length = first[source[apart], target[apart]], count[source[apart], target[apart]]
+    offset = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+    crossed = arcs[np.repeat(begin, length) + offset]
+    return np.bincount(crossed, minlength=len(capacity)).astype(np.float64)

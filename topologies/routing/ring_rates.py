@@ -161,7 +161,7 @@ def _pairs_within(node: Node, visits: Visits, ring: Rates) -> Rates:
     peers = ranks / visits.nodes_of_group - 1
     several = np.isfinite(pair)
     rates = np.full(visits.groups, np.inf)
-    kept = ring[several] / alone[several]
+    kept = np.minimum(ring[several] / alone[several], 1.0)
     rates[several] = pair[several] * kept * peers[several]
     return rates
 
