@@ -27,7 +27,8 @@ from topologies.routing.rings import Ring, rings, rings_together
 GB = 1e9
 FRONTIER = load_machine("frontier")
 RACKS = load_machine("gb200-nvl72")
-EXACT = st.sampled_from([MINIMAL, SWITCHED])
+FEW_UPLINKS = with_settings(SWITCHED, {"interconnect.uplinks_per_leaf": "1"})
+EXACT = st.sampled_from([MINIMAL, SWITCHED, FEW_UPLINKS])
 FREE = Curve(launch_s=0.0, efficiency_across=1.0, efficiency_within=1.0)
 Placed = tuple[Placement, list[Groups]]
 
@@ -97,6 +98,12 @@ def test_groups_at_one_place_of_every_node_share_a_nic() -> None:
     assert {ring.bytes_per_s for ring in found} == {12.5 * GB}
 
 
+def test_an_exchange_and_rings_on_a_switch_halve_each_devices_links() -> None:
+    axes = [axis(8, 1, 8), axis(8, 1, 2)]
+    found = rings_together(SWITCHED, contiguous(SWITCHED, 8), axes, [True, False])
+    assert [{ring.bytes_per_s for ring in rings} for _, rings in found] == [{150 * GB}] * 2
+
+
 def test_a_ragged_group_waits_for_its_busiest_nic() -> None:
     # Ranks 0 and 1 share a NIC and each send to the third rank: two pairs on 25 GB/s.
     (ring,) = exchange(FRONTIER, contiguous(FRONTIER, 16), np.array([[0, 1, 8]]))
@@ -112,6 +119,14 @@ def test_a_tapered_fabric_holds_a_wide_exchange_back_and_no_narrow_one() -> None
     # 24 x 24 pairs between two groups of nodes over one link of 25 GB/s each way.
     assert pair_rate(ring) == pytest.approx(25 * GB / 24**2, rel=1e-4)
     assert ring.fabric_share == pytest.approx(25 / 24**2 / (25 / (2 * 40)), rel=1e-4)
+
+
+def test_ranks_on_one_leaf_do_not_meet_over_its_uplinks() -> None:
+    # Eight nodes, each rail of four of them on one leaf: of 63 peers a rank has 7 in its node, 3 on
+    # its leaf, and 53 beyond it, as have the three others there.
+    (ring,) = exchange(FEW_UPLINKS, contiguous(FEW_UPLINKS, 64), axis(64, 1, 64))
+    beyond = 64 - 8 - 3
+    assert pair_rate(ring) == pytest.approx(25 * GB / (4 * beyond), rel=1e-4)
 
 
 @settings(deadline=None, max_examples=60)
