@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from topologies.collectives.link_loads import (
+    SWITCH,
+    LinkLoads,
+    RingTraffic,
+    link_loads,
+    ring_shares,
+)
 from topologies.machine_files import load_machine
 from topologies.placement import contiguous
-from topologies.routing.link_loads import SWITCH, LinkLoads, RingTraffic, link_loads, ring_shares
 
 FRONTIER = load_machine("frontier")
 

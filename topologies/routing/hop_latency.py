@@ -58,8 +58,8 @@ def pairs_further_seconds(network: Network, visits: Visits) -> float:
     in_group = _pairs_in(visits, wires.group[visits.node])
     every = nodes * (nodes - 1)
     passed = (in_group - on_switch) * (inside - 1) + (every - in_group) * (between - 1)
-    mean = np.divide(passed, every, out=np.zeros_like(passed), where=every > 0)
-    return float(mean.max()) * fabric.switch_latency_s
+    means = np.divide(passed, every, out=np.zeros_like(passed), where=every > 0)
+    return fabric.switch_latency_s * float(means.max())
 
 
 def _pairs_in(visits: Visits, place: Indices) -> NDArray[np.float64]:

@@ -20,11 +20,11 @@ from simulator.explain.bottleneck_link import limiting_link
 from simulator.predict import Prediction, predict
 from simulator.ranks.fabric import MachineFabric
 from simulator.stacks import Stack, load_stack
+from topologies.collectives.link_loads import LinkLoads, RingTraffic, link_loads
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
-from topologies.routing.link_loads import LinkLoads, RingTraffic, link_loads
 from topologies.routing.locality import locality
 from validation.report.answer_files import ReportError
 from validation.report.provenance import Asked, check_file
