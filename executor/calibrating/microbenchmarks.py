@@ -10,7 +10,7 @@ from typing import Any
 
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import COMPUTE, FORMS, ITEM_BYTES, Buffer, Op
+from workload.op import COLLECTIVES, COMPUTE, FORMS, ITEM_BYTES, Buffer, Op
 from workload.passes.matmul_forms import matmul_of, with_forms
 from workload.plan import Plan
 from workload.program import Program
@@ -22,6 +22,12 @@ UNMEASURED = ("matmul", "grouped_matmul", "fence")  # matmuls have a grid of the
 # So many that any token of the samples is the number of an expert.
 EXPERTS: Mapping[str, Any] = {"experts": 256, "topk": 4, "expert_ffn": 16, "router": "softmax"}
 BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
+_ENDS = {
+    "all_gather": ("part", "whole"),
+    "reduce_scatter": ("whole", "part"),
+    "all_reduce": ("whole", "whole"),
+    "all_to_all": ("whole", "other"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
     for group in (g for g in range(2, ranks + 1) if ranks % g == 0):
         gpt, plan = small_model("fp32")
         plan = replace(plan, data=group, z=ranks // group, batch=ranks * plan.micro_batch)
-        for kind in ("all_gather", "reduce_scatter", "all_reduce"):
+        for kind in COLLECTIVES:
             for nbytes in sizes(quick=quick):
                 op, buffers = _collective(kind, nbytes, group)
                 program = Program(gpt, plan, (op,), buffers, {})
@@ -173,10 +179,10 @@ def _collective(kind: str, nbytes: int, group: int) -> tuple[Op, dict[str, Buffe
     elements = max(nbytes // ITEM_BYTES["fp32"] // group, 1)
     whole = Buffer("whole", (elements * group,), "fp32", "activations", True)
     part = Buffer("part", (elements,), "fp32", "activations", True)
-    ends = {"all_gather": ("part", "whole"), "reduce_scatter": ("whole", "part")}
-    read, write = ends.get(kind, ("whole", "whole"))
+    other = replace(whole, name="other")
+    read, write = _ENDS[kind]
     op = Op(kind, kind, (read,), (write,), axes=("data",), nbytes=nbytes)
-    return op, {"whole": whole, "part": part}
+    return op, {"whole": whole, "part": part, "other": other}
 
 
 def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
