@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from tests.reference_dropout import Dropout
 from tests.reference_goldfish import IGNORED, without_dropped
-from tests.reference_llama import RMSNorm, alibi, rotated, swiglu
+from tests.reference_llama import RMSNorm, Scaling, alibi, rotated, swiglu
+from tests.reference_parts import Linear, Norm, Table
 
 Weights = Mapping[str, Tensor]
 Batch = tuple[Tensor, Tensor]
@@ -29,7 +30,9 @@ class Family:
     """What cannot be read off the weights, as learned positions can; by default GPT-2's."""
 
     rmsnorm: bool = False
+    eps: float = 1e-5
     rope_base: float | None = None
+    rope_scaling: Scaling | None = None
     alibi: bool = False
     dropout: float = 0.0
     goldfish_k: int = 0
@@ -49,38 +52,6 @@ class Trained:
     weights: dict[str, Tensor]
 
 
-class Linear(nn.Module):
-    """y = x @ w + b, or x @ w."""
-
-    def __init__(self, rows: int, columns: int, bias: bool) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.empty(rows, columns))
-        self.b = nn.Parameter(torch.empty(columns)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.w if self.b is None else x @ self.w + self.b
-
-
-class Norm(nn.Module):
-    """LayerNorm over the last dimension, with a bias or without."""
-
-    def __init__(self, width: int, bias: bool) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.empty(width))
-        self.b = nn.Parameter(torch.empty(width)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.w.shape, self.w, self.b, eps=1e-5)
-
-
-class Table(nn.Module):
-    """One row of `width` numbers for each of `rows` tokens or positions."""
-
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.empty(rows, width))
-
-
 class Layer(nn.Module):
     """Pre-norm attention, then a pre-norm MLP, each added to the residual stream."""
 
@@ -89,6 +60,11 @@ class Layer(nn.Module):
         self.heads, self.gelu, self.family = heads, gelu, family
         self.norm1 = norm_of(weights, f"{name}.norm1", family)
         self.norm2 = norm_of(weights, f"{name}.norm2", family)
+        for norm in ("qnorm", "knorm"):
+            normed = f"{name}.{norm}.w" in weights
+            self.add_module(
+                norm, norm_of(weights, f"{name}.{norm}", family) if normed else nn.Identity()
+            )
         for linear in ("qkv", "out", "up", "down"):
             shape = weights[f"{name}.{linear}.w"].shape
             self.add_module(linear, Linear(*shape, bias=f"{name}.{linear}.b" in weights))
@@ -109,8 +85,10 @@ class Layer(nn.Module):
         every = qkv.unflatten(-1, (-1, self.width)).transpose(1, 2)
         groups = (every.shape[1] - self.heads) // 2
         q, k, v = every.split([self.heads, groups, groups], dim=1)
-        if self.family.rope_base is not None:
-            q, k = rotated(q, self.family.rope_base), rotated(k, self.family.rope_base)
+        q, k = self.qnorm(q), self.knorm(k)
+        base, scaling = self.family.rope_base, self.family.rope_scaling
+        if base is not None:
+            q, k = rotated(q, base, scaling), rotated(k, base, scaling)
         owner = torch.arange(self.heads) * groups // self.heads
         scores = q @ k[:, owner].transpose(-2, -1) / math.sqrt(self.width)
         if self.family.alibi:
@@ -124,7 +102,9 @@ class Layer(nn.Module):
 def norm_of(weights: Weights, name: str, family: Family) -> nn.Module:
     """The norm that these weights ask for."""
     width = weights[f"{name}.w"].shape[0]
-    return RMSNorm(width) if family.rmsnorm else Norm(width, bias=f"{name}.b" in weights)
+    if family.rmsnorm:
+        return RMSNorm(width, family.eps)
+    return Norm(width, f"{name}.b" in weights, family.eps)
 
 
 class ReferenceGPT(nn.Module):
@@ -197,6 +177,8 @@ def initial_weights(
     head_width: int = 0,
     gated: bool = False,
     biases: bool = True,
+    qkv_bias: bool = False,
+    qk_norm: bool = False,
     norm_biases: bool = True,
     positions: bool = True,
     embedding_norm: bool = False,
@@ -215,6 +197,8 @@ def initial_weights(
     shapes |= dict(_norm("embed.norm", hidden, norm_biases)) if embedding_norm else {}
     for i in range(layers):
         shapes |= dict(_layer(f"l{i}", linears, biases, norm_biases))
+        shapes |= {f"l{i}.qkv.b": linears["qkv"][1:]} if qkv_bias else {}
+        shapes |= {f"l{i}.{norm}.w": (width,) for norm in ("qnorm", "knorm") if qk_norm}
     shapes |= dict(_norm("norm", hidden, norm_biases))
     shapes |= {} if tied else {"head.w": (vocab, hidden)}
     generator = torch.Generator().manual_seed(seed)

@@ -192,6 +192,7 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
             vocab=256,
         )
         llama = replace(gpt, norm="rmsnorm", activation="swiglu", positions="rope", biases=False)
+        llama = replace(llama, qk_norm=True)
         for y, z in ((1, 1), (2, 2)):
             batch = 2 * z * micro_batch
             plan = Plan(y=y, z=z, batch=batch, micro_batch=micro_batch, precision=precision)

@@ -32,6 +32,7 @@ LLAMA = replace(
     biases=False,
     tied=False,
     kv_heads=2,
+    qk_norm=True,
 )
 BLOOM = replace(SMALL, positions="alibi", embedding_norm=True)
 DROPPING = replace(SMALL, dropout=0.1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import attention, dropout, linear, mlp, norm
+from workload.lowering.layers import attention, dropout, head_norm, linear, mlp, norm
 from workload.lowering.layers.attention import Core
 from workload.lowering.layers.linear import Linear
 from workload.op import Part
@@ -46,6 +46,7 @@ def declare(b: Builder, owner: Part) -> None:
     every = linears(b)
     norm.declare(b, f"{owner}.norm1", owner)
     linear.declare(b, every["qkv"], owner)
+    head_norm.declare(b, owner)
     linear.declare(b, every["out"], owner)
     norm.declare(b, f"{owner}.norm2", owner)
     linear.declare(b, every["up"], owner)
