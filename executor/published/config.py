@@ -86,7 +86,7 @@ def _fields(theirs: GPT, ours: GPT) -> Iterator[tuple[str, Any, Any]]:
     for name in names:
         yield words.get(name, name), getattr(theirs, name), getattr(ours, name)
     if ours.positions == "rope":
-        yield "rope_scaling", *(spelled_out(gpt.rope_scaling) for gpt in (theirs, ours))
+        yield "rope_scaling", spelled_out(theirs.rope_scaling), spelled_out(ours.rope_scaling)
 
 
 def _check_computed(document: Document, described: Described, origin: str) -> None:

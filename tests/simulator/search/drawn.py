@@ -35,6 +35,7 @@ FIELDS: dict[str, list[Any]] = {
 def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT:
     """Models of all kinds, none of them large."""
     heads = draw(st.sampled_from([2, 4, 6, 8]))
+    norm, biases = draw(st.sampled_from(["layernorm", "rmsnorm"])), draw(st.booleans())
     return GPT(
         name="drawn",
         layers=draw(st.sampled_from(layers)),
@@ -45,9 +46,11 @@ def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT
         vocab=draw(st.sampled_from([1000, 50257, 128256])),
         tied=draw(st.booleans()),
         activation=draw(st.sampled_from(["gelu", "swiglu"])),
-        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        norm=norm,
+        qk_norm=norm == "rmsnorm" and draw(st.booleans()),
         positions=draw(st.sampled_from(["learned", "rope"])),
-        biases=draw(st.booleans()),
+        biases=biases,
+        qkv_bias=not biases and draw(st.booleans()),
         kv_heads=draw(st.sampled_from([0, 2])),
         dropout=draw(st.sampled_from([0.0, 0.1])),
     )
