@@ -1,4 +1,4 @@
-"""Norms of queries and keys in a program: where they stand, what they keep, how gains are summed."""
+"""Norms of queries and keys in a program: their place, what they keep, how gains are summed."""
 
 from __future__ import annotations
 
