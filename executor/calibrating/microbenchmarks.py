@@ -202,6 +202,7 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
             vocab=256,
         )
         llama = replace(gpt, norm="rmsnorm", activation="swiglu", positions="rope", biases=False)
+        llama = replace(llama, qk_norm=True)
         for y, z in ((1, 1), (2, 2)):
             batch = 2 * z * micro_batch
             plan = Plan(y=y, z=z, batch=batch, micro_batch=micro_batch, precision=precision)
@@ -221,8 +222,7 @@ def _latent(gpt: GPT) -> GPT:
     """The same with latent attention, whose core has keys and values of one width."""
     rank, positions = gpt.hidden // 2, gpt.hidden // 16
     width = gpt.width + positions
-    ranks = {"q_rank": rank, "kv_rank": rank}
-    return replace(gpt, **ranks, rope_width=positions, value_width=width)
+    return replace(gpt, q_rank=rank, kv_rank=rank, rope_width=positions, value_width=width)
 
 
 def _features(op: Op, program: Program) -> dict[str, float]:

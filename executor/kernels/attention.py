@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from executor.kernels import stepwise
 from executor.kernels.heads import heads_of, repeated, summed, tokens_of, value_width
+from executor.kernels.rotation import turning_rates
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -58,8 +59,8 @@ def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
 def rope(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Rotate queries and keys by their positions, in place.
 
-    Element i of a head turns with element i + width/2, by position * base^(-2 i / width): the
-    "rotate half" order of Llama's checkpoints for Hugging Face.
+    Element i of a head turns with element i + width/2, by position * base^(-2 i / width) or a rate
+    that is scaled: the "rotate half" order of Llama's checkpoints for Hugging Face.
     Source: Su et al. (RoFormer, 2104.09864), section 3.4.2.
     """
     _turn(op, writes[0], at, forward=True)
@@ -77,16 +78,16 @@ def _turn(op: Op, qkv: torch.Tensor, at: RankContext, *, forward: bool) -> None:
 
 def turn(op: Op, parts: torch.Tensor, at: RankContext, *, forward: bool) -> None:
     """Rotate heads, (rows, heads, width), by the positions of their rows, in place."""
-    sequence, base = op.attributes["sequence"], op.attributes["base"]
-    count, heads, width = parts.shape
+    sequence, (count, heads, width) = op.attributes["sequence"], parts.shape
     wide = wide_dtype(parts)
-    exponents = torch.arange(0, width, 2, dtype=wide, device=parts.device) / -width
-    rates = torch.pow(base, exponents)
+    rates, scale = turning_rates(op, width, wide, parts.device)
     halves = parts.view(count, heads, 2, width // 2)
     for part in row_slices(count, 3 * heads * width * wide.itemsize, at):
         rows = torch.arange(part.start, part.stop, device=parts.device) % sequence
         angles = torch.outer(rows.to(wide), rates)[:, None]
         cos, sin = angles.cos(), angles.sin() if forward else -angles.sin()
+        if scale != 1:
+            cos.mul_(scale), sin.mul_(scale)
         first, second = halves[part].unbind(2)
         turned = first * cos - second * sin
         second.copy_(second * cos + first * sin)

@@ -76,7 +76,7 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
     settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})
     if framework == BRIDGE:
-        settings = recipe_of(settings)
+        settings = recipe_of({k: v for k, v in settings.items() if k not in megatron.UNTIMED})
     devices = job.plan.grid.ranks
     again = _read_again(framework, settings, devices, fields["model"])
     notes = (*_compared(job, asked.gpt, again, table), *_not_asked(asked, job, again))

@@ -24,12 +24,14 @@ ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operand
 UNSAID = (("count", 1), ("width", HEAD), ("value_width", 0), ("sequence", 0))
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
+FAMILY |= {"head_norm": "layernorm", "head_norm_grad": "layernorm_grad"}
 FAMILY |= {
     f"{kind}{of}": f"gelu{of}"
     for kind in ("swiglu", "weighted_swiglu", "weighted_gelu")
     for of in ("", "_grad")
 }
-NORMS, EAGER_NORM = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad"), "eager_norm"
+NORMS = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad", "head_norm", "head_norm_grad")
+EAGER_NORM = "eager_norm"
 
 
 class ComputeCosts(Protocol):

@@ -30,7 +30,10 @@ from workload.passes.matmul_forms import PLAIN
 BEST_IN = ("bf16", "fp16")  # what a machine's best single matmul was measured in
 PARTS = ("", "_grad", "_sums", "_apply", "_grad_sums", "_grad_apply")
 SORTS = {
-    "norms": [f"{norm}{part}" for norm in ("layernorm", "rmsnorm") for part in PARTS],
+    "norms": [
+        *(f"{norm}{part}" for norm in ("layernorm", "rmsnorm") for part in PARTS),
+        *("head_norm", "head_norm_grad"),
+    ],
     "softmax": ["softmax", "softmax_grad"],
     "activation functions": [f"{kind}{part}" for kind in ("gelu", "swiglu") for part in PARTS[:2]],
     "dropout": ["dropout", "dropout_grad"],

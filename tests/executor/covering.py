@@ -27,6 +27,7 @@ MODELS = {
     "GPT": TINY,
     "untied GPT": replace(TINY, tied=False),
     "Llama": TOGETHER["Llama"],
+    "Qwen": TOGETHER["Qwen"],
     "BLOOM": TOGETHER["BLOOM"],
 }
 OPTIONS: dict[str, tuple[Any, ...]] = {

@@ -32,6 +32,7 @@ LLAMA = replace(
     biases=False,
     tied=False,
     kv_heads=2,
+    qk_norm=True,
 )
 BLOOM = replace(SMALL, positions="alibi", embedding_norm=True)
 MIXTURE = replace(LLAMA, experts=4, topk=2, expert_ffn=32, shared_ffn=32, router="softmax-topk")

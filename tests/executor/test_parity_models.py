@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from tests.blocks import BLOCK
 from tests.executor.test_parity import (
+    BATCH,
     LR,
     TINY,
     check,
@@ -22,7 +24,13 @@ from tests.executor.test_parity import (
 from workload.gpt import GPT, find_model
 from workload.grid import Grid
 from workload.op import Op
+from workload.plan import Plan
 
+SCALINGS = (  # of 16 tokens, within which the ramps of heads 4 wide begin and end
+    "linear:factor=4",
+    "llama3:factor=8:low_freq_factor=1:high_freq_factor=4:original_max_position_embeddings=12",
+    "yarn:factor=4:original_max_position_embeddings=64",
+)
 ALONE = {
     "grouped queries": replace(TINY, heads=16, kv_heads=8),
     "a head width of its own": replace(TINY, head_width=6),
@@ -32,9 +40,25 @@ ALONE = {
     "ALiBi": replace(TINY, positions="alibi"),
     "no biases": replace(TINY, biases=False),
     "a norm behind the embedding": replace(TINY, embedding_norm=True),
+    "biases of queries, keys and values": replace(TINY, biases=False, qkv_bias=True),
+    "norms of queries and keys": replace(TINY, norm="rmsnorm", qk_norm=True),
+    "another epsilon": replace(TINY, norm_eps=1e-2),
+    **{
+        f"RoPE by {text.partition(':')[0]}": replace(TINY, positions="rope", rope_scaling=text)
+        for text in SCALINGS
+    },
 }
 TOGETHER = {
     "Llama": replace(find_model("tiny-llama-40k"), vocab=250, rope_base=500),
+    "Qwen": replace(
+        find_model("tiny-llama-40k"),
+        vocab=250,
+        rope_base=500,
+        rope_scaling=SCALINGS[1],
+        qkv_bias=True,
+        qk_norm=True,
+        norm_eps=1e-3,
+    ),
     "BLOOM": replace(TINY, positions="alibi", embedding_norm=True),
     "MPT": replace(TINY, positions="alibi", biases=False),
     # 24 heads are no power of two, and three queries share a key.
@@ -55,6 +79,19 @@ TOGETHER = {
 def test_llama_on_grids_trains_as_the_plain_model_does(ranks: int, every: int) -> None:
     """All grids of up to four ranks, and some of eight; the rest is in the slow set below."""
     check(ranks, TOGETHER["Llama"], sample(ranks)[::every])
+
+
+@pytest.mark.distributed
+def test_qwen_with_its_rows_split_and_recomputed_trains_as_the_plain_model_does() -> None:
+    """What no grid above has: norms of heads under sequence parallelism, in stages, run again."""
+    rows: dict[str, Any] = {"x": 2, "sequence_parallel": True, "batch": BATCH, "precision": "fp64"}
+    plans = [
+        Plan(**rows, data=2, micro_batch=4, recompute="selective", zero=3),
+        Plan(**rows, pipe=2, micro_batch=4, recompute="full", attention="unfused"),
+        Plan(**rows, pipe=2, micro_batch=4, schedule="zb-h1"),
+        Plan(x=2, y=2, batch=BATCH, micro_batch=8, recompute="selective", precision="fp64"),
+    ]
+    check(4, TOGETHER["Qwen"], plans)
 
 
 @pytest.mark.distributed

@@ -210,20 +210,20 @@ class Builder:
         sharded: bool,
         stages: int = 1,
         of_experts: bool = False,
-        also_over: Axes = (),
+        terms: Axes = (),
     ) -> str:
         """A parameter with its gradient and optimizer state, cut as the layout says; if `sharded`,
         each of them over the axes of its own that its sharding says: that of other weights, or
-        `of_experts`. Its gradient is summed `also_over` axes that do not split it. `stages` of the
-        pipeline hold it.
+        `of_experts`. Its gradient is a sum over `terms` too (`Parameter`). `stages` of the pipeline
+        hold it.
 
         In bf16 the gradient (unless the plan says bf16), the rule's states and a master copy are
         fp32 (AxoNN, Megatron); in fp32 and fp64 everything has the one dtype, and there is a master
         copy only of a rank's part.
         """
         how = self.sharding_of_experts if of_experts else self.sharding
-        if also_over:
-            how = replace(how, copies=(*also_over, *how.copies))
+        if sharded and terms:
+            how = replace(how, copies=(*terms, *how.copies))
         tail = _tail(self.grid, how, prod(self._tile(layout))) if sharded else 0
         held, summed, kept = (
             replace(layout, flat=how.flat(flat) if sharded else (), tail=tail)
@@ -244,6 +244,7 @@ class Builder:
             name,
             owner,
             sharded,
+            terms,
             copies=norm // self._parts(kept),
             decays=len(layout.shape) > 1,
             reduced=f"{name}.grad" if summed == kept else f"{name}.grad.shard",

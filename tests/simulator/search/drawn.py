@@ -36,6 +36,7 @@ FIELDS: dict[str, list[Any]] = {
 def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT:
     """Models of all kinds, none of them large."""
     heads = draw(st.sampled_from([2, 4, 6, 8]))
+    norm, biases = draw(st.sampled_from(["layernorm", "rmsnorm"])), draw(st.booleans())
     gpt = GPT(
         name="drawn",
         layers=draw(st.sampled_from(layers)),
@@ -46,13 +47,16 @@ def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT
         vocab=draw(st.sampled_from([1000, 50257, 128256])),
         tied=draw(st.booleans()),
         activation=draw(st.sampled_from(["gelu", "swiglu"])),
-        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        norm=norm,
+        qk_norm=norm == "rmsnorm" and draw(st.booleans()),
         positions=draw(st.sampled_from(["learned", "rope"])),
-        biases=draw(st.booleans()),
+        biases=biases,
+        qkv_bias=not biases and draw(st.booleans()),
         kv_heads=draw(st.sampled_from([0, 2])),
         dropout=draw(st.sampled_from([0.0, 0.1])),
     )
-    latent = {"kv_heads": 0, "biases": False, "positions": "rope", "kv_rank": 96, "rope_width": 32}
+    latent: dict[str, Any] = {"kv_heads": 0, "biases": False, "positions": "rope", "kv_rank": 96}
+    latent |= {"rope_width": 32, "qkv_bias": False, "qk_norm": False}
     return draw(st.sampled_from([gpt, gpt, gpt, replace(gpt, **latent, q_rank=64)]))
 
 
