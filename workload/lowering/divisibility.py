@@ -20,7 +20,14 @@ def check(gpt: GPT, plan: Plan) -> None:
     _divides("y", y, {"hidden": gpt.hidden})
     if plan.sequence_parallel:
         _divides("x", x, {"the rows of a micro-batch": plan.micro_batch * gpt.sequence})
-    if gpt.goldfish_k and rule_of(plan.optimizer).in_backward:
+    rule = rule_of(plan.optimizer)
+    if rule.zeroth_order and (gpt.goldfish_k or gpt.dropout):
+        key, what = ("goldfish_k", "Goldfish loss") if gpt.goldfish_k else ("dropout", "dropout")
+        raise PlanCannotRunError(
+            f"optimizer={plan.optimizer} compares losses over all tokens, without {what}; leave "
+            f"{key} out or take another rule"
+        )
+    if gpt.goldfish_k and rule.in_backward:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} updates weights in the backward pass, before it is known "
             "how many tokens Goldfish loss keeps; leave goldfish_k out or take another rule"

@@ -19,9 +19,7 @@ Owned = list[Parameter]
 
 def update(b: Builder) -> None:
     """Emit the update of every owner's parameters; a stage may have none."""
-    owners: dict[Part, Owned] = {}
-    for parameter in b.at_end:
-        owners.setdefault(parameter.owner, []).append(parameter)
+    owners = b.owners
     names = list(owners)
     away = b.plan.offload == "optimizer"
     if away and names:
@@ -43,7 +41,7 @@ def _clip(b: Builder, owner: Part, parameters: Owned, after: list[str]) -> dict[
     """Emit the clipping, if the rule clips, in place or into wide copies; returns the gradients
     that the update takes, by parameter."""
     clipped = grads = [p.reduced for p in parameters]
-    if b.rule.in_backward:
+    if not b.rule.sums_gradients:
         return {p.name: p.reduced for p in parameters}
     if b.summed != b.wide:
         clipped = [
