@@ -23,26 +23,16 @@ probabilities of seeds (FedKSeed-Pro), weights by the clients' data, and the K s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workload.op import Part
 from workload.rules import zeroth_order
 from workload.rules.mezo import EPS
 from workload.rules.rule import Update, UpdateRule, ZerothOrder
 
 if TYPE_CHECKING:
-    from workload.lowering.builder import Builder
-    from workload.lowering.parameter import Parameter
     from workload.plan import Plan
 
 CANDIDATES = 1024  # K
-
-
-def emit(b: Builder, owner: Part, parameters: Sequence[Parameter], slopes: Sequence[str]) -> None:
-    """Emit the steps along the directions of all replicas."""
-    directions = min(b.grid.size(*b.grid.replicas_of("weights")), CANDIDATES)
-    zeroth_order.emit_update(b, owner, parameters, slopes, directions=directions)
 
 
 def refusal(plan: Plan) -> str:
@@ -52,10 +42,12 @@ def refusal(plan: Plan) -> str:
             f"moves the parameters of each replica in a direction of its own, so zero={plan.zero} "
             "cannot shard them; use zero=0"
         )
+    if plan.offload == "optimizer":
+        return "reads its master copies in every pass, so offload=optimizer cannot move them"
     return zeroth_order.refusal(plan)
 
 
-UPDATE = Update((), emit)
+UPDATE = Update((), zeroth_order.emit_update)
 RULE = UpdateRule(
     name="fedkseed-step",
     words="MeZO in a direction for each replica, of which scalars are exchanged",

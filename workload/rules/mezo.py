@@ -18,26 +18,12 @@ Not modelled: the arithmetic of drawing z, several directions a step, the adapti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from workload.op import Part
 from workload.rules import zeroth_order
 from workload.rules.rule import Update, UpdateRule, ZerothOrder
 
-if TYPE_CHECKING:
-    from workload.lowering.builder import Builder
-    from workload.lowering.parameter import Parameter
-
 EPS = 1e-3
 
-
-def emit(b: Builder, owner: Part, parameters: Sequence[Parameter], slopes: Sequence[str]) -> None:
-    """Emit the way back and the step along the one direction."""
-    zeroth_order.emit_update(b, owner, parameters, slopes, directions=1)
-
-
-UPDATE = Update((), emit)
+UPDATE = Update((), zeroth_order.emit_update)
 RULE = UpdateRule(
     name="mezo",
     words="two losses along a random direction, without backward passes",

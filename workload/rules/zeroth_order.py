@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from workload.grid import Axes
 from workload.op import LOSS_REDUCE, PERTURB, SLOPE_GATHER, Part
 from workload.rules.elementwise import elementwise
 from workload.rules.rule import ZerothOrder
@@ -40,7 +41,7 @@ def emit_slopes(b: Builder) -> None:
     if b.stage < b.grid.pipe - 1:
         for name in LOSSES:
             b.op(f"{name}.zero", "zero", [], [name])
-    replicas = b.grid.replicas_of("weights") if _rule(b).candidates else ()
+    replicas = _replicas(b)
     tokens = [axis for axis in b.shards_of("tokens") if axis not in replicas]
     over = *tokens, *b.shards_of("layers")
     if b.grid.size(*over) > 1:
@@ -55,21 +56,19 @@ def emit_slopes(b: Builder) -> None:
 
 
 def emit_update(
-    b: Builder,
-    owner: Part,
-    parameters: Sequence[Parameter],
-    slopes: Sequence[str],
-    *,
-    directions: int,
+    b: Builder, owner: Part, parameters: Sequence[Parameter], slopes: Sequence[str]
 ) -> None:
-    """Emit the way back of parameters that were moved in place, and the step along each of some
-    directions, which takes a pass over the parameters each; the first one takes the way back too.
+    """Emit the way back of parameters that were moved in place, and the step along the directions
+    of all replicas.
+
+    Each different direction takes a pass over the parameters; the first takes the way back too.
     """
     trained, names = [p.trained for p in parameters], [p.name for p in parameters]
-    moved = 2 * directions * sum(map(b.nbytes, trained))
-    copied = 0 if trained == names else sum(map(b.nbytes, names))
-    back = _rule(b).eps if trained == names else 0.0
-    how = {**_directions(b, parameters), "back": back, "nbytes": moved + copied}
+    how = _directions(b, parameters)
+    passes = min(how["directions"], _rule(b).candidates or 1)
+    moved = 2 * passes * sum(map(b.nbytes, trained))
+    how["back"] = _rule(b).eps if trained == names else 0.0
+    how["nbytes"] = moved + (0 if trained == names else sum(map(b.nbytes, names)))
     elementwise(b, UPDATE, owner, parameters, slopes[:1], (), **how)
 
 
@@ -95,10 +94,15 @@ def _rule(b: Builder) -> ZerothOrder:
     return b.rule.zeroth_order
 
 
+def _replicas(b: Builder) -> Axes:
+    """The axes whose ranks have directions of their own."""
+    return b.grid.replicas_of("weights") if _rule(b).candidates else ()
+
+
 def _directions(b: Builder, parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """What a kernel must know to draw the numbers of parameters: from where in the whole ones the
-    elements of a rank's parts are."""
-    rule = _rule(b)
+    """What a kernel must know to draw the numbers of parameters: how many directions there are in
+    a step, and from where in the whole parameters the elements of a rank's parts are."""
+    rule, count = _rule(b), b.grid.size(*_replicas(b))
     held = [b.layouts[p.name] for p in parameters]
     cuts = tuple((h.shape, h.padded, h.split, h.bands, h.flat, h.tail) for h in held)
-    return {"eps": rule.eps, "candidates": rule.candidates, "cuts": cuts}
+    return {"eps": rule.eps, "candidates": rule.candidates, "directions": count, "cuts": cuts}

@@ -34,10 +34,9 @@ Cut = tuple[Sizes, Sizes, tuple[Axes, ...], Sizes, Axes, int]
 
 def directions_of(op: Op, at: RankContext) -> list[str]:
     """The directions of all replicas in this step, in their order; one if they share it."""
-    count = op.attributes["candidates"]
+    count, replicas = op.attributes["candidates"], range(op.attributes["directions"])
     if not count:
         return [f"{at.seed}/{at.step}"]
-    replicas = range(at.grid.size(*at.grid.replicas_of("weights")))
     numbers = (_hash(f"{at.seed}/{at.step}/{replica}") % count for replica in replicas)
     return [f"{at.seed}/of {count}/{number}" for number in numbers]
 
@@ -45,7 +44,7 @@ def directions_of(op: Op, at: RankContext) -> list[str]:
 def own_direction(op: Op, at: RankContext) -> str:
     """The direction of this rank's replica."""
     every = directions_of(op, at)
-    return every[at.part(at.grid.replicas_of("weights")) if len(every) > 1 else 0]
+    return every[at.part(at.grid.replicas_of("weights")) % len(every)]
 
 
 @dataclass(frozen=True, slots=True)
