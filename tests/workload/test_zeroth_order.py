@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.engine.whole_step import step_bytes
 from simulator.search.problem import SearchProblem
 from tests.workload.test_rules import GPT_OF_TWO, held
 from workload.errors import PlanCannotRunError, PlanError
@@ -141,3 +142,22 @@ def test_a_loss_that_leaves_something_out_is_refused(
 def test_a_search_with_bounds_of_backward_passes_is_refused() -> None:
     with pytest.raises(PlanError, match="a search cannot keep optimizer=mezo"):
         SearchProblem(GPT_OF_TWO, 4, 4, {"optimizer": "mezo"})
+
+
+@pytest.mark.parametrize(
+    ("size", "rule", "fits"),
+    [
+        ((48, 7168, 56), "mezo", True),  # OPT-30B
+        ((32, 2560, 32), "adamw", True),  # OPT-2.7B
+        ((32, 4096, 32), "adamw", False),  # OPT-6.7B, the next one
+    ],
+)
+def test_an_80_gb_device_trains_what_the_authors_of_mezo_say(
+    size: tuple[int, int, int], rule: str, fits: bool
+) -> None:
+    """30 billion parameters by MeZO, 2.7 billion with a backward pass, on one A100 (2305.17333,
+    abstract). Sizes: Zhang et al. (OPT, 2205.01068), table 1; a sequence of its longest."""
+    layers, hidden, heads = size
+    shape = {"layers": layers, "hidden": hidden, "heads": heads, "ffn": 4 * hidden}
+    gpt = GPT(name="opt", **shape, sequence=2048, vocab=50272)
+    assert (step_bytes(gpt, parse_plan(f"optimizer={rule}")) < 80e9) == fits
