@@ -28,7 +28,6 @@ from workload.op import (
 )
 from workload.plan import Plan
 from workload.rules.table import rule_of
-from workload.rules.zeroth_order import SLOPES
 
 
 class Builder:
@@ -82,17 +81,14 @@ class Builder:
     def inputs(self, label: str, shape: tuple[int, ...], copies: int) -> str:
         """Whole numbers of a micro-batch that are there when the step begins, in `copies` equal
         copies over the whole grid."""
-        m, name = self._input_number, self.input_name(label)
-        return self.add(Buffer(name, shape, "int64", "workspace", True, copies, micro_batch=m))
+        m, name = self.block.micro_batch, self.input_name(label)
+        held = Buffer(name, shape, "int64", "workspace", True, copies, micro_batch=m)
+        return name if name in self.buffers else self.add(held)
 
     def input_name(self, label: str) -> str:
         """The name of such numbers; all passes over the batch have the same ones."""
-        return op_name(self._input_number, MODEL, label)
-
-    @property
-    def _input_number(self) -> int:
-        m, passes = self.block.micro_batch, self.plan.passes
-        return m if passes == 1 else int(m % self.plan.micro_batches)
+        m, again = self.block.micro_batch, self.plan.passes > 1
+        return op_name(int(m % self.plan.micro_batches) if again else m, MODEL, label)
 
     def add(self, buffer: Buffer) -> str:
         """Keep a buffer; returns its name."""
@@ -221,7 +217,7 @@ class Builder:
             for flat in (how.parameters, how.gradients, how.optimizer)
         )
         apart = held.flat != kept.flat
-        master = apart or self._trains_masters
+        master = apart or self.rule.trains_masters(self.dtype)
         self.layouts[name], self.states[name] = held, kept
         mine = name, owner, stages
         self._held(mine, [name], held, self.dtype, "parameters")
@@ -237,33 +233,12 @@ class Builder:
             sharded,
             copies=norm // self._parts(kept),
             decays=len(layout.shape) > 1,
-            reduced=self._reduced(name, apart=summed != kept),
+            reduced=f"{name}.grad" if summed == kept else f"{name}.grad.shard",
             trained=f"{name}.master" if master else name,
             apart=apart,
             update=update,
         )
         return name
-
-    @property
-    def _trains_masters(self) -> bool:
-        """Whether all parameters have master copies: in bf16 to be exact, in any precision where
-        replicas move theirs apart."""
-        rule = self.rule.zeroth_order
-        return bool(rule.candidates) if rule else self.dtype == "bf16" and self.rule.sums_gradients
-
-    def _reduced(self, name: str, *, apart: bool) -> str:
-        """What an update takes of a parameter: its gradient, or what stands in its place."""
-        if self.rule.zeroth_order:
-            return SLOPES
-        return f"{name}.grad.shard" if apart else f"{name}.grad"
-
-    @property
-    def owners(self) -> dict[Part, list[Parameter]]:
-        """The parameters that are updated at the end of the step, by their owners."""
-        found: dict[Part, list[Parameter]] = {}
-        for parameter in self.at_end:
-            found.setdefault(parameter.owner, []).append(parameter)
-        return found
 
     @property
     def at_end(self) -> list[Parameter]:

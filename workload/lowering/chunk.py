@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from workload.lowering.builder import Builder
 from workload.lowering.layers import layer, vocabulary
 from workload.lowering.recompute import recomputed
+from workload.lowering.update import by_owner
 from workload.lowering.zero_bubble import split
 from workload.op import EMBED, HEAD, RECOMPUTE, Block, Op, layer_part
 from workload.pipeline.schedule import BACKWARD, FORWARD, INPUT, PERTURB, WEIGHT, Slot
@@ -83,7 +84,7 @@ class Chunks:
     def _perturb(self, micro_batch: int) -> None:
         """Move all parameters of the stage to where the pass that begins with a micro-batch wants
         them."""
-        for owner, parameters in self._b.owners.items():
+        for owner, parameters in by_owner(self._b).items():
             self._b.block = Block(micro_batch, owner, PERTURB)
             label = PERTURB if owner.is_layer else f"{owner}.{PERTURB}"
             zeroth_order.emit_perturbation(self._b, label, parameters)

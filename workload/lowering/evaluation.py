@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from workload.dataflow import needed_for
 from workload.gpt import GPT
 from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.lower import declare, emitted
-from workload.lowering.needed import needed_for
 from workload.op import STEP
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.pipeline.schedule import FORWARD, slots

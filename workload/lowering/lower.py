@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workload.dataflow import needed_for
 from workload.gpt import GPT
 from workload.lowering import optimizer
 from workload.lowering.builder import Builder
@@ -11,7 +12,6 @@ from workload.lowering.chunk import Chunks
 from workload.lowering.divisibility import check
 from workload.lowering.layers import goldfish, layer, vocabulary
 from workload.lowering.messages import Messages
-from workload.lowering.needed import needed_for
 from workload.op import Block, Buffer, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
 from workload.passes.stack import NO_HABITS, Habits, with_habits

@@ -78,6 +78,12 @@ class UpdateRule:
         then, and in bf16 they train master copies."""
         return not (self.in_backward or self.zeroth_order)
 
+    def trains_masters(self, precision: str) -> bool:
+        """Whether parameters have master copies that are not moved or rounded with them."""
+        if self.zeroth_order:
+            return bool(self.zeroth_order.candidates)
+        return precision == "bf16" and self.sums_gradients
+
     @property
     def has_states(self) -> bool:
         """Whether anything beside the parameters is kept from step to step."""
