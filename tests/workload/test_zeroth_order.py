@@ -158,6 +158,13 @@ def test_an_80_gb_device_trains_what_the_authors_of_mezo_say(
     """30 billion parameters by MeZO, 2.7 billion with a backward pass, on one A100 (2305.17333,
     abstract). Sizes: Zhang et al. (OPT, 2205.01068), table 1; a sequence of its longest."""
     layers, hidden, heads = size
-    shape = {"layers": layers, "hidden": hidden, "heads": heads, "ffn": 4 * hidden}
-    gpt = GPT(name="opt", **shape, sequence=2048, vocab=50272)
+    gpt = GPT(
+        name="opt",
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        ffn=4 * hidden,
+        sequence=2048,
+        vocab=50272,
+    )
     assert (step_bytes(gpt, parse_plan(f"optimizer={rule}")) < 80e9) == fits

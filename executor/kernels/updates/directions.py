@@ -61,28 +61,32 @@ class Cutting:
         shape, padded, split, _, flat, tail = self.cut
         grid, at = self.at.grid, self.at
         *above, width = (n // grid.size(*axes) for n, axes in zip(padded, split, strict=True))
-        height = prod(above)
-        held = (height * width + tail) // grid.size(*flat)
-        index = torch.arange(part.start, part.stop, device=at.device) + at.part(flat) * held
-        rows, columns = index // width, index % width
-        inside = rows < height if tail else None
+        elements = prod(above) * width
+        first = at.part(flat) * ((elements + tail) // grid.size(*flat))
+        index = torch.arange(first + part.start, first + part.stop, device=at.device)
+        inside = index < elements if tail else None
+        places = self._among_columns(index, width) if grid.size(*split[-1]) > 1 else index
         if above:
-            rows += at.part(split[0]) * height
+            places += at.part(split[0]) * prod(above) * shape[-1]
         if padded != shape:
-            real = rows < shape[0]
+            real = places < prod(shape)
             inside = real if inside is None else inside & real
-        return rows * shape[-1] + self._moved(columns), inside
+        return places, inside
 
-    def _moved(self, columns: torch.Tensor) -> torch.Tensor:
-        """Columns of this part as columns of the whole: each band is split by itself."""
+    def _among_columns(self, index: torch.Tensor, width: int) -> torch.Tensor:
+        """Places in a tile of so many columns as places among all columns: each band is split by
+        itself."""
         shape, _, split, bands, _, _ = self.cut
         parts, mine = self.at.grid.size(*split[-1]), self.at.part(split[-1])
-        moved, start, before = columns.clone(), 0, 0
-        for width in bands or shape[-1:]:
-            further = start - start // parts + mine * width // parts
-            moved += (columns >= start // parts) * (further - before)
-            start, before = start + width, further
-        return moved
+        rows = index // width
+        columns = index - rows * width
+        places = rows.mul_(shape[-1]).add_(columns)
+        start, before = 0, 0
+        for band in bands or shape[-1:]:
+            further = start - start // parts + mine * band // parts
+            places += (columns >= start // parts) * (further - before)
+            start, before = start + band, further
+        return places
 
 
 def draw(
