@@ -114,10 +114,10 @@ def test_the_slots_of_a_pipeline_are_those_of_both_passes_without_a_bubble_betwe
     ("text", "reason"),
     [
         ("mezo,data=2,zero=2", "zero=2 to shard; use zero=0 or 3"),
-        ("mezo,gradients=bf16", "gradients=bf16 has no effect"),
+        ("mezo,gradients=bf16", "gradients=bf16 has no effect; use fp32"),
         ("mezo,offload=optimizer", "nothing to move"),
         ("mezo,recompute=full:2", "no backward pass, so recompute=full:2 has no effect"),
-        ("mezo,pipe=2,schedule=zb-h1", "which schedule=zb-h1 orders no otherwise"),
+        ("mezo,pipe=2,schedule=zb-h1", "which schedule=zb-h1 orders as 1f1b does"),
         ("mezo,z=2,reshard=false", "no backward pass to keep gathered weights for"),
         ("fedkseed-step,data=2,zero=3", "a direction of its own, so zero=3 cannot shard them"),
         ("fedkseed-step,offload=optimizer", "reads its master copies in every pass"),
