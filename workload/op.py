@@ -25,6 +25,7 @@ NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 
 
 FORWARD, RECOMPUTE, BACKWARD, WEIGHT = "forward", "recompute", "backward", "weight"
+PERTURB = "perturb"
 
 # What collectives, and some ops around them, are for: passes and bounds go by it.
 WEIGHT_GATHER = "weight_gather"  # a linear's weight, or a table, made whole
@@ -41,6 +42,7 @@ NORM_REDUCE = "norm_reduce"  # and of what the gradient norm is the root of
 EXPERT_DISPATCH = "expert_dispatch"  # rows on their way to the ranks of their experts
 EXPERT_COMBINE = "expert_combine"  # and the experts' outputs on their way back
 PARAMETER_GATHER = "parameter_gather"  # parameters whose parts were updated apart
+SLOPE_GATHER = "slope_gather"  # the projected gradients of all replicas
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,9 +87,11 @@ class Block:
 
     @property
     def work(self) -> str:
-        """Which work of a slot it belongs to: "forward", "backward" or "weight"."""
+        """Which work of a slot it belongs to: "forward", "backward", "weight" or "perturb"."""
         if self.deferred or self.phase == WEIGHT:
             return WEIGHT
+        if self.phase == PERTURB:
+            return PERTURB
         return FORWARD if self.phase in (FORWARD, "") else BACKWARD
 
     @property

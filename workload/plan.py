@@ -194,6 +194,12 @@ class Plan:
         """How many micro-batches a rank runs in one step."""
         return self.batch // (self.cells * self.micro_batch)
 
+    @property
+    def passes(self) -> int:
+        """How many forward passes over the batch a step makes; micro-batches of a second one are
+        numbered on from those of the first."""
+        return rule_of(self.optimizer).passes
+
     def with_micro_batches(self, count: int) -> Plan:
         """The same plan for a step of `count` micro-batches."""
         return replace(self, batch=count * self.cells * self.micro_batch)

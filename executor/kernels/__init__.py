@@ -21,7 +21,7 @@ from executor.kernels import (
     vocabulary,
 )
 from executor.kernels.attentions import latent
-from executor.kernels.updates import muon, sgd
+from executor.kernels.updates import muon, sgd, zeroth_order
 from executor.rank_context import RankContext
 from workload.op import Op
 
@@ -103,6 +103,10 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "merge_tiles": muon.merge_tiles,
         "take_tile": muon.take_tile,
         "muon": muon.muon,
+        "perturb": zeroth_order.perturb,
+        "slope": zeroth_order.slope,
+        "slopes_loss": zeroth_order.slopes_loss,
+        "zeroth_order_update": zeroth_order.update,
         "fence": pointwise.fence,
         "zero": pointwise.zero,
         "to_device": optimizer.move,

@@ -71,10 +71,16 @@ class SearchProblem:
                 f"a search covers models whose layers are all of one kind; {self.gpt.name} has "
                 f"{moe.layers_with_experts(self.gpt)} layers with experts of {self.gpt.layers}"
             )
-        if rule_of(str(self.fixed.get("optimizer", "adamw"))).in_backward:
+        rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
+        if rule.in_backward:
             raise PlanError(
-                f"a search cannot keep optimizer={self.fixed['optimizer']}, which runs one "
+                f"a search cannot keep optimizer={rule.name}, which runs one "
                 "micro-batch without a pipeline; predict the plans that it leaves"
+            )
+        if rule.zeroth_order:
+            raise PlanError(
+                f"a search cannot keep optimizer={rule.name}, since its bounds are those of steps "
+                "with backward passes; compare plans by predict --sweep"
             )
         if self.fixed.get("matmul_forms", "plain") != "plain":
             raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")

@@ -88,9 +88,14 @@ class Builder:
     def inputs(self, label: str, shape: tuple[int, ...], copies: int) -> str:
         """Whole numbers of a micro-batch that are there when the step begins, in `copies` equal
         copies over the whole grid."""
-        m = self.block.micro_batch
-        name = op_name(m, MODEL, label)
-        return self.add(Buffer(name, shape, "int64", "workspace", True, copies, micro_batch=m))
+        m, name = self.block.micro_batch, self.input_name(label)
+        held = Buffer(name, shape, "int64", "workspace", True, copies, micro_batch=m)
+        return name if name in self.buffers else self.add(held)
+
+    def input_name(self, label: str) -> str:
+        """The name of such numbers; all passes over the batch have the same ones."""
+        m, again = self.block.micro_batch, self.plan.passes > 1
+        return op_name(int(m % self.plan.micro_batches) if again else m, MODEL, label)
 
     def add(self, buffer: Buffer) -> str:
         """Keep a buffer; returns its name."""
@@ -230,11 +235,11 @@ class Builder:
             for flat in (how.parameters, how.gradients, how.optimizer)
         )
         apart = held.flat != kept.flat
-        master = apart or (self.dtype == "bf16" and not self.rule.in_backward)
+        master = apart or self.rule.trains_masters(self.dtype)
         self.layouts[name], self.states[name] = held, kept
         mine = name, owner, stages
         self._held(mine, [name], held, self.dtype, "parameters")
-        if not (sharded and self.rule.in_backward):
+        if not (self.rule.zeroth_order or (sharded and self.rule.in_backward)):
             self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
         update = self.rule.matrices if sharded and owner.is_layer else self.rule.others
         states = [f"{name}.{each}" for each in (*update.states, *(("master",) if master else ()))]

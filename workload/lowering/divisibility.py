@@ -22,7 +22,14 @@ def check(gpt: GPT, plan: Plan) -> None:
         _divides("x", x, {"the rows of a micro-batch": plan.micro_batch * gpt.sequence})
     _check_experts(gpt, plan)
     _check_latent(gpt, plan)
-    if gpt.goldfish_k and rule_of(plan.optimizer).in_backward:
+    rule = rule_of(plan.optimizer)
+    if rule.zeroth_order and (gpt.goldfish_k or gpt.dropout):
+        key, what = ("goldfish_k", "Goldfish loss") if gpt.goldfish_k else ("dropout", "dropout")
+        raise PlanCannotRunError(
+            f"optimizer={plan.optimizer} compares losses over all tokens, without {what}; leave "
+            f"{key} out or take another rule"
+        )
+    if gpt.goldfish_k and rule.in_backward:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} updates weights in the backward pass, before it is known "
             "how many tokens Goldfish loss keeps; leave goldfish_k out or take another rule"
@@ -42,7 +49,7 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
         _divides("x", plan.x, {name: width for name, width in widths.items() if width})
     elif gpt.shared_ffn:
         _divides("x", plan.x, {"shared_ffn": gpt.shared_ffn})
-    if plan.optimizer in ("muon", "lomo"):
+    if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(f"optimizer={plan.optimizer} does not know weights of experts")
 
 
@@ -54,7 +61,7 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
             f"y={plan.y} splits the width of the residual stream, which latent attention "
             f"({gpt.name}'s kv_rank={gpt.kv_rank}) reads whole; use y=1"
         )
-    if plan.optimizer in ("muon", "lomo"):
+    if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of latent attention, which ranks of "
             "x hold in copies"

@@ -8,6 +8,7 @@ from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.parameter import Parameter
 from workload.lowering.update import update
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, LOSS_REDUCE, NORM_REDUCE, STEP, Part
+from workload.rules import zeroth_order
 
 
 def finish(b: Builder, launches_of_slice: int = 0) -> None:
@@ -17,9 +18,12 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
     each: as many slices of each weight as there are ranks of data.
     """
     b.block = STEP
-    _sum_gradients(b)
-    sum_loss(b)
-    if not b.rule.in_backward:
+    if b.rule.zeroth_order:
+        zeroth_order.emit_slopes(b)
+    else:
+        _sum_gradients(b)
+        sum_loss(b)
+    if b.rule.sums_gradients:
         _clip(b)
     update(b)
     if launches_of_slice and b.grid.data > 1:
