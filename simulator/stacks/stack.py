@@ -163,6 +163,7 @@ class Stack:
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
                 early_stop=bool(own.get("early_stop", False)),
                 gathers_ahead=bool(own.get("gathers_ahead", False)),
+                coalesced=bool(own.get("coalesced", False)),
                 copies=tuple((key, (each[0], each[1])) for key, each in copies.items()),
             ),
         )

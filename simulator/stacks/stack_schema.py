@@ -82,6 +82,7 @@ KERNELS: dict[str, Rule] = {
     "launches_of_slice": COUNT,
     "early_stop": SWITCH,
     "gathers_ahead": SWITCH,
+    "coalesced": SWITCH,
 }
 BY_NAME: dict[str, Rule] = {
     "host": DURATION,

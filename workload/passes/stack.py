@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from workload.op import Buffer, Op
+from workload.passes.coalesced import coalesced
 from workload.passes.copies import Rates, copied_around, forward_gathers_ahead
 from workload.passes.fp8 import multiply_in_fp8
 
@@ -34,6 +35,7 @@ class Habits:
     With `blocking_messages` both ends of a message between stages have their compute wait for it.
     With `gathers_ahead` weights of the forward pass alone are gathered one linear ahead; `copies`
     has what goes through memory around ops besides (`workload/passes/copies.py`).
+    With `coalesced` gradients of all parts are summed, and parameters gathered, in one collective.
     With `early_stop` a recomputed layer ends with the last value that its backward pass needs.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data.
@@ -50,6 +52,7 @@ class Habits:
     launches_of_slice: int = 0
     early_stop: bool = False
     gathers_ahead: bool = False
+    coalesced: bool = False
     copies: tuple[tuple[str, Rates], ...] = ()
 
 
@@ -94,6 +97,11 @@ def in_fp8(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> 
 def ahead(ops: Sequence[Op], _: Mapping[str, Buffer], __: Habits) -> Rewritten:
     """The forward pass's gathers beside its matmuls."""
     return forward_gathers_ahead(ops), {}
+
+
+def at_once(ops: Sequence[Op], _: Mapping[str, Buffer], __: Habits) -> Rewritten:
+    """Collectives of all parts of the model in one."""
+    return coalesced(ops), {}
 
 
 def with_copies(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
@@ -148,6 +156,15 @@ HABITS = (
         scope="ops",
         matters=lambda habits: habits.gathers_ahead,
         rewrites=ahead,
+    ),
+    HabitPass(
+        name="coalesced",
+        words="gradients of all parts summed, and parameters gathered, in one collective",
+        source="huggingface/nanotron, src/nanotron/distributed.py, reduce_scatter_coalesced and "
+        "all_gather_coalesced: one collective of flattened tensors",
+        scope="ops",
+        matters=lambda habits: habits.coalesced,
+        rewrites=at_once,
     ),
     HabitPass(
         name="copies",
