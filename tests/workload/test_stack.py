@@ -202,6 +202,7 @@ EVERY = Habits(
     fp8=True,
     fp8_transposes=True,
     gathers_ahead=True,
+    coalesced=True,
     copies=(("attention", (1, 2)),),
     passes=(("layernorm", 2.33),),
     payloads=(("all_reduce", 0.5),),
