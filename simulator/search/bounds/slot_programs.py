@@ -144,8 +144,8 @@ def overlapped(program: Program, overlap: tuple[str, ...], habits: Habits = NO_H
         ops += overlap_slot(some, overlap) if slot is not None else some
     ops = overlap_step(ops, overlap, program.buffers, program.slot_of)
     if habits != NO_HABITS:
-        own = [op for op in ops if not is_left_out(op, habits)]
-        ops, _ = with_habits(own, program.buffers, within_parts(habits))
+        kept = [op for op in ops if not is_left_out(op, habits)]
+        ops, _ = with_habits(kept, program.buffers, within_parts(habits))
     return replace(program, plan=plan, ops=tuple(ops))
 
 
