@@ -143,6 +143,7 @@ class Stack:
         """
         gpu, own = _gpu(machine), self.own_kernels
         shares, host = (_of_gpu(own.get(key, {}), gpu) for key in RATES)
+        copies = own.get("copies", {})
         payloads = own.get("fp8_payloads" if self.fp8 else "payloads", {})
         kernels = Kernels(
             host_s=0.0 if host is None else quantity(host, "s"),
@@ -153,6 +154,7 @@ class Stack:
             habits=Habits(
                 fused=tuple(own.get("fused", ())),
                 fp8=self.fp8,
+                fp8_transposes=self.fp8 and any(each in TRANSPOSING for each in gpu),
                 passes=tuple(own.get("passes", {}).items()),
                 payloads=tuple(payloads.items()),
                 launches=tuple(own.get("launches", {}).items()),
@@ -160,6 +162,9 @@ class Stack:
                 blocking_messages=self.blocks,
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
                 early_stop=bool(own.get("early_stop", False)),
+                gathers_ahead=bool(own.get("gathers_ahead", False)),
+                coalesced=bool(own.get("coalesced", False)),
+                copies=tuple((key, (each[0], each[1])) for key, each in copies.items()),
             ),
         )
         unfused = plan.attention == "unfused" and "softmax" in own
@@ -167,6 +172,7 @@ class Stack:
 
 
 RATES = ("attention", "host")
+TRANSPOSING = ("h100",)  # families of devices whose fp8 matmuls take one layout alone
 DIRECTIONS = {False: (), True: (FORWARD, BACKWARD), FORWARD: (FORWARD,)}  # of cut messages
 EXECUTOR = Stack(
     name="simgpt",

@@ -75,6 +75,13 @@ def test_fp8_is_of_the_linears_alone() -> None:
     assert found.stack.kernels(found.gpt, found.plan, load_machine("dgx-h100")).habits.fp8
 
 
+@pytest.mark.parametrize(("machine", "transposes"), [("dgx-h100", True), ("dgx-b200", False)])
+def test_operands_in_fp8_are_transposed_on_hopper_alone(machine: str, transposes: bool) -> None:
+    found = job("dp=rest,mbs=1,precision=fp8")
+    habits = found.stack.kernels(found.gpt, found.plan, load_machine(machine)).habits
+    assert (habits.fp8, habits.fp8_transposes) == (True, transposes)
+
+
 def test_torchtitans_selective_recomputes_half_of_a_chunk() -> None:
     layers = GPT_20B.layers // 2
     assert job("pp=2,dp=rest,mbs=1,recompute=selective", "torchtitan").plan.recompute == (
@@ -97,6 +104,7 @@ def test_one_pace_stands_for_all_runs_but_those_of_the_gpus_vendor() -> None:
     own = {"megatron-lm-2021", "megatron-lm-2021-ddp", "megatron-lm-2022", "nemo", "nemo-2023"}
     own |= {"nemo-2024"}
     whole = own | {"megatron-deepspeed-vtrain"}  # whose host's time was chosen in place of a pace
+    whole |= {"axonn-easy"}  # whose eager kernels are counted one by one
     assert {name for name, pace in paces.items() if pace == 1.0} == whole
     assert {pace for name, pace in paces.items() if name not in whole} == {0.9}
 
@@ -176,6 +184,7 @@ def test_a_users_stack_builds_on_another(tmp_path: Path) -> None:
         ("[kernels]\npace = {h100 = 0.9}\n", "kernels.pace must be a number"),
         ("[kernels]\nearly_stop = 1\n", "kernels.early_stop must be true or false"),
         ("[kernels]\nfused = 3\n", "kernels.fused must be a list"),
+        ("[kernels]\ncopies = {gelu = [1]}\n", "kernels.copies.gelu must be two whole numbers"),
         ("[kernels]\npasses = {gelu = 0}\n", "kernels.passes.gelu must be a number above 0"),
         ("[kernels]\npayloads = {send = 2.0}\n", "kernels.payloads.send is not a key of a stack"),
         ("[can]\naxes = 'x'\n", "can.axes must be a list"),
