@@ -1,8 +1,8 @@
-"""The rank grid: five axes in some order, and the groups in which collectives run."""
+"""The rank grid: its axes in some order, and the groups in which collectives run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -13,11 +13,12 @@ from topologies.session import session_cached
 from workload.errors import PlanError
 
 Axes = tuple[str, ...]
-AXES = ("x", "y", "z", "data", "pipe")
+AXES = ("x", "y", "z", "context", "data", "pipe")
 # The role of axes, by which groups are asked for: of what their ranks hold different parts.
 SHARDS: Mapping[str, Axes] = {
     "sequences": ("z", "data"),  # of a step's batch
-    "tokens": ("z", "data"),  # of a step, and so the terms of the loss and of gradients
+    "positions": ("context",),  # of each sequence
+    "tokens": ("z", "context", "data"),  # of a step, and so the terms of the loss and of gradients
     "rows": ("x",),  # of the residual stream, with sequence parallelism
     "heads": ("x",),
     "width": ("y",),  # of the residual stream
@@ -25,7 +26,9 @@ SHARDS: Mapping[str, Axes] = {
     "weights": ("x", "y", "z"),
     "layers": ("pipe",),
 }
-REPLICAS: Mapping[str, Axes] = {"weights": ("data",)}  # the same, unless `zero` shards them
+REPLICAS: Mapping[str, Axes] = {
+    "weights": ("context", "data")
+}  # the same, unless `zero` shards them
 WITHIN_STAGE = tuple(axis for axis in AXES if axis not in SHARDS["layers"])
 USUAL = "x-y-z-data-pipe"
 _PARTS = {"data": ("shard", "replica")}
@@ -36,7 +39,8 @@ LINK = "link"
 @dataclass(frozen=True, slots=True)
 class Grid:
     """How many ranks there are along each axis. `order` names them, the axis whose neighbours have
-    neighbouring ranks first: usually x, then y, z, data, pipe.
+    neighbouring ranks first: usually x, then y, z, context, data, pipe. One that names no context
+    has it in front of data.
 
     Of the data axis, runs of `shard` neighbours (0: all of them) share sharded state: "shard" names
     the axis within a run, "replica" the one across runs. "ends" names the pairs of the first and
@@ -50,6 +54,7 @@ class Grid:
     pipe: int = 1
     shard: int = 0
     order: str = USUAL
+    context: int = 1
     _known: dict[tuple[str, ...], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -150,10 +155,36 @@ class Grid:
 @session_cached(256)
 def _dimensions(order: str) -> tuple[str, ...]:
     """The axes of an order, with data as its two parts."""
-    return tuple(part for axis in order.split("-") for part in _PARTS.get(axis, (axis,)))
+    return tuple(part for axis in axes_of(order) for part in _PARTS.get(axis, (axis,)))
+
+
+def axes_of(order: str) -> Axes:
+    """All axes in an order.
+
+    >>> axes_of(USUAL)
+    ('x', 'y', 'z', 'context', 'data', 'pipe')
+    """
+    named = tuple(order.split("-"))
+    if "context" in named:
+        return named
+    return tuple(
+        each for axis in named for each in (("context", axis) if axis == "data" else (axis,))
+    )
+
+
+def order_of(axes: Sequence[str]) -> str:
+    """The shortest text of an order.
+
+    >>> order_of(("x", "z", "y", "context", "data", "pipe"))
+    'x-z-y-data-pipe'
+    """
+    return "-".join(axes).replace("context-data", "data")
 
 
 def check_order(text: str) -> None:
     """A PlanError unless a text names every axis once, as in `x-z-y-data-pipe`."""
-    if sorted(text.split("-")) != sorted(AXES):
-        raise PlanError(f"order={text} must name {', '.join(AXES)} once each, as in {USUAL}")
+    if sorted(axes_of(text)) != sorted(AXES):
+        named = ", ".join(axis for axis in AXES if axis != "context")
+        raise PlanError(
+            f"order={text} must name {named} once each, as in {USUAL}, and may name context"
+        )

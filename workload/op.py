@@ -11,10 +11,12 @@ from typing import Any, TypeVar, dataclass_transform
 from workload.naming import block_name
 
 COMPUTE = "compute"
+RING_SHIFT = "ring_shift"
 NONE = -1  # no micro-batch, layer or chunk
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", RING_SHIFT)
 MESSAGES = ("send", "recv")
 ATTENTIONS = ("attention", "attention_grad")
+CAUSAL = "causal"  # of their attributes: False where half of the square has none of the mask
 FORMS = ("NN", "NT", "TN")
 ITEM_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4, "fp64": 8, "int64": 8, "uint8": 1}
 ACROSS_STAGES = frozenset(("pipe", "ends"))  # axes of groups that have ranks of several stages
@@ -37,6 +39,7 @@ BUCKET_SCATTER = "bucket_scatter"  # gradients of many parameters, summed at the
 BUCKET_REDUCE = "bucket_reduce"  # and over the copies
 LOSS_REDUCE = "loss_reduce"  # the sum of all ranks' losses
 NORM_REDUCE = "norm_reduce"  # and of what the gradient norm is the root of
+KEYS_EXCHANGE = "keys_exchange"  # keys and values, or their gradients, of parts of sequences
 PARAMETER_GATHER = "parameter_gather"  # parameters whose parts were updated apart
 
 
@@ -148,7 +151,8 @@ class Op:
     """One thing that a rank does in a step.
 
     A collective or message has `axes` (its group) and its payload in `nbytes`: the gathered size of
-    an all-gather, the input of a reduce-scatter, the buffer of an all-reduce, the message. Any
+    an all-gather, the input of a reduce-scatter, the buffer of an all-reduce, the message; in a
+    ring shift each member sends its buffer to the next one and gets that of the one before. Any
     other op has the memory traffic in `nbytes` (each operand once) and, if it multiplies matrices,
     `flops`. `replicas` ranks of the grid compute the very same thing. An op that names a buffer
     both in `reads` and in `writes` works in place. `block` is the run of ops it is issued in,

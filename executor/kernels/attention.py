@@ -3,53 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from executor.kernels import stepwise
+from executor.kernels import context_attention, stepwise
+from executor.kernels.flash import flash, flash_grad, has_flash
 from executor.kernels.heads import heads_of, repeated, summed, tokens_of
+from executor.kernels.positions import positions
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
-# Heads of CUDA's flash kernels: a multiple of 8 wide, at most 256.
-# Source: PyTorch 2.13, aten/native/transformers/cuda/sdp_utils.cpp, check_head_dim_size_flash.
-FLASH_WIDTHS, FLASH_WIDEST = 8, 256
 
 
 def attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Causal attention of fused query, key and value; writes context and log-sum-exp."""
+    if "context" in op.attributes:
+        context_attention.forward(op, reads, writes, at)
+        return
     parts = heads_of(op, reads[0])
     context, logsumexp = writes
     out = context.view(tokens_of(op, context)).transpose(1, 2)
-    if not _has_flash(op, reads[0]):
+    if not has_flash(op, reads[0]):
         stepwise.forward(op, parts, out, at)
         logsumexp.zero_()
         return
     for part in head_slices(op, len(out), _head_bytes(op, reads[0], copies=4), at):
         q = part.queries(parts[0])
         k, v = (repeated(part.keys(t), q.shape[1]) for t in parts[1:])
-        found, lse = _flash(q, k, v)
+        found, lse = flash(q, k, v)
         part.queries(out).copy_(found)
         part.queries(logsumexp).copy_(lse)
 
 
 def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Gradients of query, key and value, laid out as the fused tensor is."""
+    if "context" in op.attributes:
+        context_attention.backward(op, reads, writes, at)
+        return
     grad, qkv, context, logsumexp = reads
     parts, targets = heads_of(op, qkv), heads_of(op, writes[0])
     d, out = (t.view(tokens_of(op, t)).transpose(1, 2) for t in (grad, context))
-    if not _has_flash(op, qkv):
+    if not has_flash(op, qkv):
         stepwise.backward(op, d, parts, targets, at)
         return
     for part in head_slices(op, len(out), _head_bytes(op, qkv, copies=6), at):
         q = part.queries(parts[0])
         k, v = (repeated(part.keys(t), q.shape[1]) for t in parts[1:])
         about = (part.queries(t) for t in (out, logsumexp))
-        d_q, *d_kv = _flash_grad(part.queries(d), (q, k, v), *about)
+        d_q, *d_kv = flash_grad(part.queries(d), (q, k, v), *about)
         part.queries(targets[0]).copy_(d_q)
         for target, own in zip(targets[1:], d_kv, strict=True):
             part.keys(target).copy_(summed(own, part.keys(target).shape[1]))
@@ -78,7 +81,7 @@ def _turn(op: Op, qkv: torch.Tensor, at: RankContext, *, forward: bool) -> None:
     rates = torch.pow(base, exponents)
     halves = qkv.view(len(qkv), -1, 2, width // 2)[:, :heads]
     for part in row_slices(len(qkv), 3 * heads * width * wide.itemsize, at):
-        rows = torch.arange(part.start, part.stop, device=qkv.device) % sequence
+        rows = positions(torch.arange(part.start, part.stop, device=qkv.device), sequence, at)
         angles = torch.outer(rows.to(wide), rates)[:, None]
         cos, sin = angles.cos(), angles.sin() if forward else -angles.sin()
         first, second = halves[part].unbind(2)
@@ -90,47 +93,3 @@ def _turn(op: Op, qkv: torch.Tensor, at: RankContext, *, forward: bool) -> None:
 def _head_bytes(op: Op, qkv: torch.Tensor, copies: int) -> int:
     """Bytes of so many copies of one head of one sequence."""
     return copies * int(op.attributes["sequence"] * op.attributes["width"]) * qkv.itemsize
-
-
-def _has_flash(op: Op, tensor: torch.Tensor) -> bool:
-    """Flash kernels take no bias and, on CUDA, 16-bit types alone.
-
-    Nor do they take dropout, since they draw in a way that depends on how heads are split.
-    """
-    if "rate" in op.attributes or op.attributes["alibi"]:
-        return False
-    half = tensor.dtype in (torch.bfloat16, torch.float16)
-    return tensor.device.type == "cpu" or (half and op.attributes["width"] <= FLASH_WIDEST)
-
-
-def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    ops: Any = torch.ops.aten
-    if q.device.type == "cpu":
-        out, lse = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
-        return out, lse
-    scale, wide = q.shape[-1] ** -0.5, [padded(t) for t in (q, k, v)]
-    out, lse = ops._scaled_dot_product_flash_attention(*wide, 0.0, True, scale=scale)[:2]
-    return out[..., : q.shape[-1]], lse
-
-
-def _flash_grad(
-    grad: torch.Tensor, qkv: Tensors, out: torch.Tensor, lse: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
-    ops: Any = torch.ops.aten
-    if grad.device.type == "cpu":
-        backward = ops._scaled_dot_product_flash_attention_for_cpu_backward
-        return tuple(backward(grad, *qkv, out, lse, 0.0, True))
-    length, width = qkv[0].shape[2:]
-    seed = torch.zeros(2, dtype=torch.uint64, device=grad.device)
-    offset = torch.zeros((), dtype=torch.uint64, device=grad.device)
-    backward = ops._scaled_dot_product_flash_attention_backward
-    wide = [padded(t) for t in (grad, *qkv, out)]
-    args = (*wide, lse, None, None, length, length, 0.0, True, seed, offset)
-    return tuple(d[..., :width] for d in backward(*args, scale=width**-0.5))
-
-
-def padded(heads: torch.Tensor, multiple: int = FLASH_WIDTHS) -> torch.Tensor:
-    """Heads with zeros after their width, up to a multiple: attention with the scale of the true
-    width is the same."""
-    missing = -heads.shape[-1] % multiple
-    return F.pad(heads, (0, missing)) if missing else heads

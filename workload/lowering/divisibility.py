@@ -18,8 +18,11 @@ def check(gpt: GPT, plan: Plan) -> None:
     groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
     _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn})
     _divides("y", y, {"hidden": gpt.hidden})
+    if plan.context > 1:
+        _divides("2*context", 2 * plan.context, {"sequence": gpt.sequence})
     if plan.sequence_parallel:
-        _divides("x", x, {"the rows of a micro-batch": plan.micro_batch * gpt.sequence})
+        rows = plan.micro_batch * gpt.sequence // plan.context
+        _divides("x", x, {"the rows of a micro-batch": rows})
     if gpt.goldfish_k and rule_of(plan.optimizer).in_backward:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} updates weights in the backward pass, before it is known "

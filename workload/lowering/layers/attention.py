@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import dropout, unfused
+from workload.lowering.layers import context_parallel, dropout, unfused
 from workload.op import RECOMPUTE, Part
 
 
@@ -52,6 +52,8 @@ def backward(b: Builder, core: Core, grad: str) -> str:
     out = b.tensor(f"{name}.dqkv", b.buffers[core.qkv].shape)
     if b.plan.attention == "unfused":
         unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
+    elif b.plan.context > 1:
+        context_parallel.backward(b, (core.qkv, core.context, *core.inner), grad, out, shape)
     else:
         reads = [grad, core.qkv, core.context, *core.inner]
         flops = 8 * b.rows * b.gpt.sequence * shape["heads"] * shape["width"]
@@ -67,6 +69,9 @@ def _core(b: Builder, place: str, qkv: str) -> Core:
     shape = _shape(b, place)
     if b.plan.attention == "unfused":
         return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
+    if b.plan.context > 1:
+        context, logsumexp = context_parallel.forward(b, qkv, shape)
+        return Core(qkv, context, (logsumexp,), place)
     heads, width = shape["heads"], shape["width"]
     context = b.tensor("attention.o", (b.rows, heads * width))
     lse_shape = (b.plan.micro_batch, heads, b.gpt.sequence)

@@ -149,8 +149,7 @@ def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: boo
     Where the parts of S are parts of z's, that is one reduce-scatter over z and one over S.
     """
     part, held = full, f"{name}.dw"
-    axes = b.sharding.gradients
-    for over in [axes] if axes[0] == "z" else [axes[1:], axes[:1]]:
+    for over in b.sharding.collectives(b.sharding.gradients):
         count = b.grid.size(*over)
         if count == 1:
             continue
