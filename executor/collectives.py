@@ -44,7 +44,7 @@ def issue(op: Op, pairs: Pairs, group: dist.ProcessGroup, peer: int | None) -> W
     # run it on the current stream of a GPU, and a communicator would have calls on two streams.
     if len(pairs) == 1:
         work: Waitable = CALLS[op.kind](op, *pairs[0], group)
-    elif pairs[0][0].device.type == "cuda":
+    elif pairs[0][0].device.type == "cuda" and op.kind in COALESCED:
         work = coalesced(op, pairs, group)
     else:
         work = Together([CALLS[op.kind](op, *pair, group) for pair in pairs])
@@ -121,6 +121,17 @@ def _all_reduce(
     return work
 
 
+def _all_to_all(
+    op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup
+) -> dist.Work:
+    """The n-th of equal parts goes to the group's n-th rank; of dimension 0, so of all elements."""
+    work: dist.Work | None = dist.all_to_all_single(
+        _flat(target), _flat(source), group=group, async_op=True
+    )
+    assert work is not None, "the rank is a member"
+    return work
+
+
 # Older versions of torch have other names for them, of which newer ones warn.
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -130,4 +141,6 @@ CALLS: dict[str, Call] = {
     "reduce_scatter": _between,
     "all_reduce": _all_reduce,
     RING_SHIFT: _ring_shift,
+    "all_to_all": _all_to_all,
 }
+COALESCED = ("all_gather", "reduce_scatter", "all_reduce")  # what torch takes together

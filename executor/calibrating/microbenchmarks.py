@@ -18,6 +18,12 @@ from workload.rules.table import NAMES
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
 BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
+_ENDS = {
+    "all_gather": ("part", "whole"),
+    "reduce_scatter": ("whole", "part"),
+    "all_reduce": ("whole", "whole"),
+    "all_to_all": ("whole", "other"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
     for group in (g for g in range(2, ranks + 1) if ranks % g == 0):
         gpt, plan = small_model("fp32")
         plan = replace(plan, data=group, z=ranks // group, batch=ranks * plan.micro_batch)
-        for kind in ("all_gather", "reduce_scatter", "all_reduce"):
+        for kind in _ENDS:
             for nbytes in sizes(quick=quick):
                 op, buffers = _collective(kind, nbytes, group)
                 program = Program(gpt, plan, (op,), buffers, {})
@@ -169,10 +175,10 @@ def _collective(kind: str, nbytes: int, group: int) -> tuple[Op, dict[str, Buffe
     elements = max(nbytes // ITEM_BYTES["fp32"] // group, 1)
     whole = Buffer("whole", (elements * group,), "fp32", "activations", True)
     part = Buffer("part", (elements,), "fp32", "activations", True)
-    ends = {"all_gather": ("part", "whole"), "reduce_scatter": ("whole", "part")}
-    read, write = ends.get(kind, ("whole", "whole"))
+    other = replace(whole, name="other")
+    read, write = _ENDS[kind]
     op = Op(kind, kind, (read,), (write,), axes=("data",), nbytes=nbytes)
-    return op, {"whole": whole, "part": part}
+    return op, {"whole": whole, "part": part, "other": other}
 
 
 def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
