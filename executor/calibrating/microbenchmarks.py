@@ -18,6 +18,7 @@ from workload.rules.table import NAMES
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
 BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
+OF_CONTEXT = ("take_keys", "put_keys", "merge_attention")  # the rest wants a place on the axis
 _ENDS = {
     "all_gather": ("part", "whole"),
     "reduce_scatter": ("whole", "part"),
@@ -53,6 +54,8 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
             form = op.attributes.get("form", "")
             signature = (op.kind, form, round(2 * log2(max(op.nbytes, 1))))
             if op.communicates or op.kind in ("matmul", "fence") or signature in seen:
+                continue
+            if plan.context > 1 and op.kind not in OF_CONTEXT:
                 continue
             seen.add(signature)
             peak = program.peak.total_bytes
@@ -206,6 +209,7 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
         # The first of two stages, which alone has no loss.
         cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
+        cells.append((gpt, replace(plain, context=2)))
         one = replace(plain, batch=micro_batch)
         cells += [(gpt, replace(one, optimizer=name)) for name in NAMES]
     return cells
