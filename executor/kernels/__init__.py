@@ -9,6 +9,7 @@ import torch
 
 from executor.kernels import (
     attention,
+    context_attention,
     dense,
     dropout,
     experts,
@@ -33,6 +34,9 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "transpose": dense.transpose,
         "attention": attention.attention,
         "attention_grad": attention.attention_grad,
+        "take_keys": context_attention.take_keys,
+        "put_keys": context_attention.put_keys,
+        "merge_attention": context_attention.merge_attention,
         "batched_matmul": unfused.batched_matmul,
         "softmax": unfused.softmax,
         "softmax_grad": unfused.softmax_grad,

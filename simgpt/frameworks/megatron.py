@@ -171,7 +171,7 @@ def _read_state(reading: Reading, devices: int | None) -> None:
         fields["zero"] = STRATEGIES[strategy]
     copies = reading.number("num-distributed-optimizer-instances", 1)
     if copies > 1 and devices:
-        split = fields.get("x", 1) * fields.get("pipe", 1) * fields.get("cp", 1) * copies
+        split = fields.get("x", 1) * fields.get("pipe", 1) * fields.get("context", 1) * copies
         fields["shard"] = max(devices // split, 1)
     elif copies > 1:
         why = "the optimizer's state is sharded over all data-parallel ranks; give -n"
@@ -271,7 +271,7 @@ def _written_state(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings |= {"use-megatron-fsdp": True, "ckpt-format": "fsdp_dtensor"}
         settings["data-parallel-sharding-strategy"] = names[zero]
     if fields["shard"]:
-        copies = fields["data"] * fields["cp"] // fields["shard"]
+        copies = fields["data"] // fields["shard"]
         settings["num-distributed-optimizer-instances"] = copies
     if {"dp", "ors", "oag"} & set(overlap):
         settings["overlap-grad-reduce"] = True

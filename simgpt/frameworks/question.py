@@ -14,7 +14,7 @@ from workload.models.fields import KINDS
 from workload.models.read import described_model
 from workload.plan import Plan
 
-PLAN = ("x", "y", "z", "pipe", "interleave", "cp", "data", "shard", "micro_batch")
+PLAN = ("x", "y", "z", "pipe", "interleave", "context", "data", "shard", "micro_batch")
 ALWAYS = ("zero", "overlap", "recompute", "attention", "gradients")  # what stacks have of their own
 UNTIMED = ("name", "source", "norm_eps", "rope_scaling")
 NEEDED = ("layers", "hidden", "heads", "sequence", "vocab")

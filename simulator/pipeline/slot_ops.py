@@ -15,7 +15,7 @@ import numpy as np
 from simulator.engine.stream_graph import StreamGraph, graph_among
 from workload.gpt import GPT
 from workload.lowering import lower_slots, lower_slots_again
-from workload.op import BACKWARD, FORWARD, ROLES, STEP, Op
+from workload.op import BACKWARD, FORWARD, NONE, ROLES, STEP, Op
 from workload.passes.matmul_forms import Forms
 from workload.passes.stack import Habits
 from workload.pipeline.schedule import Slot
@@ -230,4 +230,4 @@ def ends_of(outline: Structure) -> tuple[int, ...]:
 
 def _is_around(op: Op) -> bool:
     """Whether an op stands between slots: a message, or a wait for one."""
-    return op.is_message or op.kind == "fence"
+    return op.is_message or (op.kind == "fence" and op.block.chunk != NONE)

@@ -30,9 +30,7 @@ class Stack:
     keys of `plan`, `vocabulary`, `kernels`, `can` and `memory`.
 
     Stacks of a `family` err alike (`simulator/uncertainty`). `fp8` says that the linears of the
-    layers multiply in fp8, `context` over how many devices each sequence is split (they count as
-    data parallelism over parts of sequences, the exchange of keys and values is hidden), `tabled`
-    that matmuls are interpolated in published tables.
+    layers multiply in fp8, `tabled` that matmuls are interpolated in published tables.
     """
 
     name: str
@@ -45,7 +43,6 @@ class Stack:
     can: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
     fp8: bool = False
-    context: int = 1
     tabled: bool = False
 
     def plan_defaults(self, layers: int) -> dict[str, Any]:
@@ -83,11 +80,9 @@ class Stack:
         return rounded(size / multiple) * multiple
 
     def model(self, gpt: GPT, x: int) -> GPT:
-        """The model as a device has it under the stack: with its vocabulary, and a device's part of
-        each sequence."""
-        vocab, sequence = self.vocab(gpt.vocab, x), gpt.sequence // self.context
-        same = vocab == gpt.vocab and sequence == gpt.sequence
-        return gpt if same else replace(gpt, vocab=vocab, sequence=sequence)
+        """The model as it is under the stack: with its vocabulary."""
+        vocab = self.vocab(gpt.vocab, x)
+        return gpt if vocab == gpt.vocab else replace(gpt, vocab=vocab)
 
     @property
     def fragmentation(self) -> float:
@@ -148,7 +143,6 @@ class Stack:
         kernels = Kernels(
             host_s=0.0 if host is None else quantity(host, "s"),
             attention=None if shares is None else (shares[0], shares[1]),
-            attention_work=float(self.context),
             pace=float(own.get("pace", 1.0)),
             tabled=self.tabled,
             habits=Habits(

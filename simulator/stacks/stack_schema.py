@@ -99,7 +99,7 @@ SOFTMAX_BY_NAME: dict[str, Rule] = {"fused": NUMBER, "steps": NUMBER, "launches"
 MEMORY: dict[str, Rule] = {"fragmentation": SHARE}
 MEMORY_BY_NAME: dict[str, Rule] = {"libraries": SIZE}
 SELECTIVE = ("selective", "half")
-UNPLANNED = ("x", "y", "z", "data", "pipe", "batch", "micro_batch", "stage_layers")
+UNPLANNED = (*AXES, "batch", "micro_batch", "stage_layers")
 TABLES: dict[str, tuple[str, ...]] = {
     "plan": (*(key for key in KEYS if key not in UNPLANNED), "selective"),
     "vocabulary": tuple(VOCABULARY),

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from executor.kernels import attention
+from executor.kernels import attention, flash
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from tests.blocks import BLOCK
@@ -109,9 +109,9 @@ def test_everything_at_once_trains_as_the_plain_model_does() -> None:
 def test_attention_in_steps_gives_what_the_flash_kernel_gives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    flash = attention_and_gradient()
-    monkeypatch.setattr(attention, "_has_flash", lambda op, tensor: False)
-    for ours, theirs in zip(attention_and_gradient(), flash, strict=True):
+    fused = attention_and_gradient()
+    monkeypatch.setattr(attention, "has_flash", lambda op, tensor: False)
+    for ours, theirs in zip(attention_and_gradient(), fused, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
@@ -135,11 +135,11 @@ def test_heads_filled_up_with_zeros_attend_as_before() -> None:
     generator = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(2, 3, 16, 6, generator=generator) for _ in range(3))
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    q, k, v = (attention.padded(heads) for heads in (q, k, v))
+    q, k, v = (flash.padded(heads) for heads in (q, k, v))
     assert q.shape[-1] == 8
     found = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=6**-0.5)
     torch.testing.assert_close(found[..., :6], expected)
-    assert attention.padded(expected.repeat(1, 1, 1, 4)).shape[-1] == 24
+    assert flash.padded(expected.repeat(1, 1, 1, 4)).shape[-1] == 24
 
 
 @pytest.mark.distributed

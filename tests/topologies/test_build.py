@@ -21,7 +21,9 @@ def test_a_fabric_says_of_one_curve_what_it_says_of_no_other() -> None:
         assert tree is not None and gather is not None
         assert tree.hop_large_s == pytest.approx(40e-6)
         assert tree.efficiency_across == gather.efficiency_across == 0.57
-        seconds = collective_seconds(machine, "all_gather", size, full_ring(machine, 512, 64))
+        seconds = collective_seconds(
+            machine, "all_gather", size, full_ring(machine, 512, 64, "all_gather")
+        )
         busy[fabric] = size * 511 / 512 / seconds / 1e9
     assert busy == {"efa": pytest.approx(45, rel=0.1), "efa-slow": pytest.approx(6.5, rel=0.25)}
 

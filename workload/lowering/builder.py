@@ -40,7 +40,8 @@ class Builder:
         self.grid = plan.grid
         self.sharding = sharding_of(plan)
         self.sharding_of_experts = sharding_of(plan, of_experts=True)
-        self.rows = plan.micro_batch * gpt.sequence
+        self.tokens = gpt.sequence // plan.context  # of a sequence, on one rank
+        self.rows = plan.micro_batch * self.tokens
         self.dtype = plan.precision
         self.wide = "fp64" if plan.precision == "fp64" else "fp32"
         self.summed = "bf16" if plan.gradients == "bf16" else self.wide

@@ -18,8 +18,11 @@ def check(gpt: GPT, plan: Plan) -> None:
     groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
     _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn})
     _divides("y", y, {"hidden": gpt.hidden})
+    if plan.context > 1:
+        _divides("2*context", 2 * plan.context, {"sequence": gpt.sequence})
     if plan.sequence_parallel:
-        _divides("x", x, {"the rows of a micro-batch": plan.micro_batch * gpt.sequence})
+        rows = plan.micro_batch * gpt.sequence // plan.context
+        _divides("x", x, {"the rows of a micro-batch": rows})
     _check_experts(gpt, plan)
     _check_latent(gpt, plan)
     rule = rule_of(plan.optimizer)
@@ -60,6 +63,11 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
         raise PlanCannotRunError(
             f"y={plan.y} splits the width of the residual stream, which latent attention "
             f"({gpt.name}'s kv_rank={gpt.kv_rank}) reads whole; use y=1"
+        )
+    if plan.context > 1:
+        raise PlanCannotRunError(
+            f"context={plan.context} exchanges keys and values of one width, and those of latent "
+            f"attention ({gpt.name}'s kv_rank={gpt.kv_rank}) have two; use context=1"
         )
     if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(

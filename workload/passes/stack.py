@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from workload.op import Buffer, Op
+from workload.op import KEYS_EXCHANGE, Buffer, Op
 from workload.passes.coalesced import coalesced
 from workload.passes.copies import Rates, copied_around, forward_gathers_ahead
 from workload.passes.fp8 import multiply_in_fp8
@@ -110,11 +110,12 @@ def with_copies(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits
 
 
 def on_the_wire(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
-    """Collectives with the bytes that the stack sends; what fp8 gathers is of the right size."""
+    """Collectives with the bytes that the stack sends; what fp8 gathers is of the right size,
+    and keys and values are sent as they are."""
     sent = dict(habits.payloads)
 
     def whole(op: Op) -> Op:
-        if op.kind not in sent or op.dtype == "fp8":
+        if op.kind not in sent or op.dtype == "fp8" or op.purpose == KEYS_EXCHANGE:
             return op
         return replace(op, nbytes=scaled(op.nbytes, sent[op.kind]))
 

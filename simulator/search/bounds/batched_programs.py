@@ -83,6 +83,7 @@ def kinds(space: Space, rows: Indices) -> list[Indices]:
     """The rows in parts whose programs are mostly alike."""
     columns = [space.columns[key][rows] for key in KINDS]
     columns += [np.minimum(space.columns[key][rows], 2) for key in WITHIN_STAGE]
+    columns.append(space.columns["context"][rows])  # a ring has as many steps
     columns.append(np.minimum(space.micro_batches[rows], MOST))
     found, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
     return [rows[which.ravel() == kind] for kind in range(found.shape[1])]

@@ -26,6 +26,8 @@ FIELDS: dict[str, list[Any]] = {
     "gradients": ["fp32", "bf16"],
     "precision": ["bf16", "fp32"],
     "zero": [3],
+    "context": [2, 4],
+    "context_kind": ["all_gather"],
     "pipe": [2],
     "shard": [2],
     "order": ["x-y-z-data-pipe", "pipe-data-z-x-y"],
@@ -68,7 +70,8 @@ def spaces(draw: st.DrawFn, devices: tuple[int, ...] = (4, 6, 8, 12, 16, 24, 32,
     if fixed.get("precision") == "fp32":
         fixed.pop("gradients", None)
     gpt, batch = draw(models()), draw(st.sampled_from([8, 24, 64, 128]))
-    problem = SearchProblem(gpt, draw(st.sampled_from(devices)), batch, fixed)
+    splits, count = draw(st.booleans()), draw(st.sampled_from(devices))
+    problem = SearchProblem(gpt, count, batch, fixed, splits_sequences=splits)
     try:
         return space_of(problem)
     except PlanCannotRunError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import dropout, head_norm, unfused
+from workload.lowering.layers import context_parallel, dropout, head_norm, unfused
 from workload.op import RECOMPUTE, Part
 
 
@@ -54,6 +54,8 @@ def backward(b: Builder, core: Core, grad: str) -> str:
     out = b.tensor(f"{name}.dqkv", b.buffers[core.qkv].shape)
     if b.plan.attention == "unfused":
         unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
+    elif b.plan.context > 1:
+        context_parallel.backward(b, (core.qkv, core.context, *core.inner), grad, out, shape)
     else:
         reads = [grad, core.qkv, core.context, *core.inner]
         flops = 2 * _forward_flops(b)
@@ -70,6 +72,9 @@ def _core(b: Builder, place: str, qkv: str) -> Core:
     shape = shape_of(b, place)
     if b.plan.attention == "unfused":
         return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
+    if b.plan.context > 1:
+        context, logsumexp = context_parallel.forward(b, qkv, shape)
+        return Core(qkv, context, (logsumexp,), place)
     context = b.tensor("attention.o", (b.rows, b.gpt.context_width // b.grid.x))
     lse_shape = (b.plan.micro_batch, shape["heads"], b.gpt.sequence)
     logsumexp = b.tensor("attention.lse", lse_shape, b.wide)

@@ -149,8 +149,8 @@ def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: boo
     Where the parts of S are parts of z's, that is one reduce-scatter over z and one over S.
     """
     part, held = full, f"{name}.dw"
-    axes = b.parameters[parameter].sharding.gradients
-    for over in [axes] if axes[0] == "z" else [axes[1:], axes[:1]]:
+    sharding = b.parameters[parameter].sharding
+    for over in sharding.collectives(sharding.gradients):
         count = b.grid.size(*over)
         if count == 1:
             continue
