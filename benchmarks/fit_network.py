@@ -133,7 +133,7 @@ class _Search:
         )
         least = job.get("from", 0)
         seen = [(t, row) for t in tables for row in fit_rows(t) if row.size_bytes >= least]
-        self.seen = [(t, row, ring_of(self.machine, row)) for t, row in seen]
+        self.seen = [(t, row, ring_of(self.machine, row, t.kind)) for t, row in seen]
 
     def slots(self, point: Vector) -> Slots:
         """The curves at a point, by their slot in the library."""
@@ -194,7 +194,8 @@ def report(
         seen = set(fit_rows(table))
         parts: dict[bool, list[float]] = {True: [], False: []}
         for row in comparable(table):
-            predicted = collective_seconds(own, table.kind, row.payload_bytes, ring_of(own, row))
+            ring = ring_of(own, row, table.kind)
+            predicted = collective_seconds(own, table.kind, row.payload_bytes, ring)
             parts[row in seen].append(abs(predicted / row.seconds - 1))
         text = " ".join(f"{np.mean(p) if p else math.nan:.3f} ({len(p)})" for p in parts.values())
         counts = sorted({row.devices for row in seen})

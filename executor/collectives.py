@@ -53,7 +53,7 @@ def issue(
     # run it on the current stream of a GPU, and a communicator would have calls on two streams.
     if len(pairs) == 1:
         work: Waitable = CALLS[op.kind](op, *pairs[0], group)
-    elif pairs[0][0].device.type == "cuda":
+    elif pairs[0][0].device.type == "cuda" and op.kind in COALESCED:
         work = coalesced(op, pairs, group)
     else:
         work = Together([CALLS[op.kind](op, *pair, group) for pair in pairs])
@@ -119,7 +119,11 @@ def _all_reduce(
 def _all_to_all(
     op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup
 ) -> dist.Work:
-    work: dist.Work = dist.all_to_all_single(target, source, group=group, async_op=True)
+    """The n-th of equal parts goes to the group's n-th rank; of dimension 0, so of all elements."""
+    work: dist.Work | None = dist.all_to_all_single(
+        _flat(target), _flat(source), group=group, async_op=True
+    )
+    assert work is not None, "the rank is a member"
     return work
 
 
@@ -133,7 +137,10 @@ def _exchange(
     rank sends and those that it gets, for every expert of every rank."""
     sent, arrived = (each.view(group.size(), -1).sum(1).tolist() for each in counts)
     source, target = pair
-    work: dist.Work = dist.all_to_all_single(target, source, arrived, sent, group, async_op=True)
+    work: dist.Work | None = dist.all_to_all_single(
+        target, source, arrived, sent, group, async_op=True
+    )
+    assert work is not None, "the rank is a member"
     return work
 
 
@@ -147,3 +154,4 @@ CALLS: dict[str, Call] = {
     "all_reduce": _all_reduce,
     "all_to_all": _all_to_all,
 }
+COALESCED = ("all_gather", "reduce_scatter", "all_reduce")  # what torch takes together

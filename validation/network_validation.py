@@ -19,6 +19,7 @@ import numpy as np
 from topologies.collectives.benchmark import ring_over
 from topologies.collectives.collective_time import collective_seconds
 from topologies.errors import MachineError
+from topologies.hardware.software import Kind
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, machine_names
 from topologies.placement import Placement
@@ -229,16 +230,17 @@ def fitted_counts(counts: Sequence[int], of_one_node: set[int]) -> list[int]:
 
 def predicted(machine: Machine, table: Measured, row: MeasuredRow) -> float:
     """The time that we predict for a row."""
-    return collective_seconds(machine, table.kind, row.payload_bytes, ring_of(machine, row))
+    ring = ring_of(machine, row, table.kind)
+    return collective_seconds(machine, table.kind, row.payload_bytes, ring)
 
 
-def ring_of(machine: Machine, row: MeasuredRow) -> Ring:
+def ring_of(machine: Machine, row: MeasuredRow, kind: Kind) -> Ring:
     """The ring of one group that fills the first nodes evenly, alone on the machine."""
-    return full_ring(machine, row.devices, row.nodes)
+    return full_ring(machine, row.devices, row.nodes, kind)
 
 
 @session_cached(4096)
-def full_ring(machine: Machine, devices: int, nodes: int) -> Ring:
+def full_ring(machine: Machine, devices: int, nodes: int, kind: Kind) -> Ring:
     """The ring over the first devices of the first nodes."""
     per_node = -(-devices // nodes)
     if per_node > machine.devices_per_node or nodes > machine.nodes:
@@ -247,7 +249,7 @@ def full_ring(machine: Machine, devices: int, nodes: int) -> Ring:
             f"which has {machine.nodes} nodes of {machine.devices_per_node}"
         )
     node, device = np.divmod(np.arange(devices, dtype=np.int64), per_node)
-    return ring_over(machine, Placement(node=node, device=device))
+    return ring_over(machine, Placement(node=node, device=device), kind)
 
 
 def overall(comparisons: Sequence[Comparison]) -> float | None:

@@ -42,9 +42,9 @@ class Grid:
     neighbouring ranks first: usually x, then y, z, data, pipe.
 
     Of the data axis, runs of `shard` neighbours (0: all of them) share sharded state: "shard" names
-    the axis within a run, "replica" the one across runs. Or runs of `experts` neighbours (0: there are none) hold
-    different experts: "expert" names the axis within a run, "expert_copies" the one across runs.
-    "ends" names the pairs of the first and
+    the axis within a run, "replica" the one across runs. Or runs of `experts` neighbours (0: there
+    are none) hold different experts: "expert" names the axis within a run, "expert_copies" the one
+    across runs. "ends" names the pairs of the first and
     the last stage, "link3" those of the fourth stage and the next one in the ring of stages.
     """
 

@@ -12,6 +12,7 @@ from workload.naming import block_name
 
 COMPUTE = "compute"
 NONE = -1  # no micro-batch, layer or chunk
+PAIRS = "pairs"  # in `Op.traffic`: all members of a group send to each other
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 MESSAGES = ("send", "recv")
 ATTENTIONS = ("attention", "attention_grad")
@@ -153,11 +154,12 @@ class Op:
     """One thing that a rank does in a step.
 
     A collective or message has `axes` (its group) and its payload in `nbytes`: the gathered size of
-    an all-gather, the input of a reduce-scatter, the buffer of an all-reduce, the message. Any
-    other op has the memory traffic in `nbytes` (each operand once) and, if it multiplies matrices,
-    `flops`. `replicas` ranks of the grid compute the very same thing. An op that names a buffer
-    both in `reads` and in `writes` works in place. `block` is the run of ops it is issued in,
-    `attributes` what a kernel must know beyond its operands.
+    an all-gather, the input of a reduce-scatter, the buffer of an all-reduce, all that a rank sends
+    in an all-to-all (of which one of p equal parts, along dimension 0, stays with it), the message.
+    Any other op has the memory traffic in `nbytes` (each operand once) and, if it multiplies
+    matrices, `flops`. `replicas` ranks of the grid compute the very same thing. An op that names a
+    buffer both in `reads` and in `writes` works in place. `block` is the run of ops it is issued
+    in, `attributes` what a kernel must know beyond its operands.
 
     What it works for is said by `micro_batch` and `part` (which differ from its block's where it
     was moved, and at the step's end), what it is by `label` and, where that matters to others, by
@@ -234,3 +236,9 @@ class Op:
     def group(self) -> tuple[str, ...]:
         """Whom it concerns, as `Grid.groups` understands it."""
         return (f"link{self.attributes['link']}",) if self.is_message else self.axes
+
+    @property
+    def traffic(self) -> tuple[str, ...]:
+        """Whom it concerns and in which way: its group, and PAIRS behind it where all members send
+        to each other, in place of to the next one round a ring."""
+        return (*self.axes, PAIRS) if self.kind == "all_to_all" else self.group

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import log2
+from typing import Any
 
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import COMPUTE, FORMS, ITEM_BYTES, Buffer, Op
+from workload.op import COLLECTIVES, COMPUTE, FORMS, ITEM_BYTES, Buffer, Op
 from workload.passes.matmul_forms import matmul_of, with_forms
 from workload.plan import Plan
 from workload.program import Program
@@ -17,7 +18,16 @@ from workload.rules.table import NAMES
 
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
+UNMEASURED = ("matmul", "grouped_matmul", "fence")  # matmuls have a grid of their own
+# So many that any token of the samples is the number of an expert.
+EXPERTS: Mapping[str, Any] = {"experts": 256, "topk": 4, "expert_ffn": 16, "router": "softmax"}
 BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
+_ENDS = {
+    "all_gather": ("part", "whole"),
+    "reduce_scatter": ("whole", "part"),
+    "all_reduce": ("whole", "whole"),
+    "all_to_all": ("whole", "other"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,7 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
             # Sizes closer than a factor of 1.4 tell a curve nothing new.
             form = op.attributes.get("form", "")
             signature = (op.kind, form, round(2 * log2(max(op.nbytes, 1))))
-            if op.communicates or op.kind in ("matmul", "fence") or signature in seen:
+            if op.communicates or op.kind in UNMEASURED or signature in seen:
                 continue
             seen.add(signature)
             peak = program.peak.total_bytes
@@ -63,7 +73,7 @@ def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
     for group in (g for g in range(2, ranks + 1) if ranks % g == 0):
         gpt, plan = small_model("fp32")
         plan = replace(plan, data=group, z=ranks // group, batch=ranks * plan.micro_batch)
-        for kind in ("all_gather", "reduce_scatter", "all_reduce"):
+        for kind in COLLECTIVES:
             for nbytes in sizes(quick=quick):
                 op, buffers = _collective(kind, nbytes, group)
                 program = Program(gpt, plan, (op,), buffers, {})
@@ -169,10 +179,10 @@ def _collective(kind: str, nbytes: int, group: int) -> tuple[Op, dict[str, Buffe
     elements = max(nbytes // ITEM_BYTES["fp32"] // group, 1)
     whole = Buffer("whole", (elements * group,), "fp32", "activations", True)
     part = Buffer("part", (elements,), "fp32", "activations", True)
-    ends = {"all_gather": ("part", "whole"), "reduce_scatter": ("whole", "part")}
-    read, write = ends.get(kind, ("whole", "whole"))
+    other = replace(whole, name="other")
+    read, write = _ENDS[kind]
     op = Op(kind, kind, (read,), (write,), axes=("data",), nbytes=nbytes)
-    return op, {"whole": whole, "part": part}
+    return op, {"whole": whole, "part": part, "other": other}
 
 
 def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
@@ -197,6 +207,7 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
             plan = Plan(y=y, z=z, batch=batch, micro_batch=micro_batch, precision=precision)
             cells += [(gpt, plan), (llama, plan)]
         plain = replace(plan, y=1, z=1)
+        cells.append((replace(llama, **EXPERTS), plain))
         cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
         cells.append((_latent(llama), plain))
         # The first of two stages, which alone has no loss.

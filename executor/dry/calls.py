@@ -25,6 +25,7 @@ CALLS: Mapping[Any, tuple[str, int, int, int | None]] = {
     _C10D.reduce_scatter_tensor_coalesced_.default: ("reduce_scatter", 2, 1, 0),
     _C10D.allreduce_.default: ("all_reduce", 1, 0, None),
     _C10D.allreduce_coalesced_.default: ("all_reduce", 1, 0, None),
+    _C10D.alltoall_base_.default: ("all_to_all", 2, 1, None),
     _C10D.send.default: ("send", 1, 0, None),
     _C10D.recv_.default: ("recv", 1, 0, None),
 }

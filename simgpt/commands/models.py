@@ -11,6 +11,7 @@ import click
 from simgpt import options, tables
 from simgpt.arguments.model import model_of, model_set_option
 from workload.gpt import GPT, find_model, model_names
+from workload.models import moe
 
 
 @click.command("models")
@@ -55,6 +56,7 @@ def _describe(gpt: GPT) -> str:
         ("heads", f"{gpt.heads:,} of {gpt.width:,}{_shared(gpt)}"),
         *([("latent attention", _latent(gpt))] if gpt.kv_rank else []),
         ("ffn", f"{gpt.ffn:,}"),
+        *_experts(gpt),
         ("norm, activation, positions", f"{gpt.norm}, {gpt.activation}, {gpt.positions}"),
         ("biases", "yes" if gpt.biases else "no"),
         ("sequence", f"{gpt.sequence:,}"),
@@ -63,6 +65,21 @@ def _describe(gpt: GPT) -> str:
         ("source", gpt.source or "-"),
     ]
     return f"{gpt.name}\n\n" + tables.table([], facts, left=2)
+
+
+def _experts(gpt: GPT) -> list[tuple[str, str]]:
+    """What to say of the experts, where there are any."""
+    if not gpt.experts:
+        return []
+    layers = moe.layers_with_experts(gpt)
+    shared = f", {gpt.shared_ffn:,} for all tokens" if gpt.shared_ffn else ""
+    limit = f", at most {gpt.capacity:g} of the even share" if gpt.capacity else ""
+    return [
+        ("parameters of one token", f"{tables.count(gpt.active_parameters)}"),
+        ("layers with experts", f"{layers:,}, behind {gpt.dense_layers:,} without"),
+        ("experts", f"{gpt.experts:,} of {gpt.expert_ffn:,}{shared}"),
+        ("experts of a token", f"{gpt.topk:,} by {gpt.router}{limit}"),
+    ]
 
 
 def _shared(gpt: GPT) -> str:
@@ -84,5 +101,6 @@ def _record(gpt: GPT) -> dict[str, Any]:
     return {
         **asdict(gpt),
         "parameters": gpt.parameters,
+        "active_parameters": gpt.active_parameters,
         "model_flops_per_sequence": gpt.model_flops(1),
     }

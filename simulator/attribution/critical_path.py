@@ -26,6 +26,7 @@ COLLECTIVE_WORDS = {
     "all_gather": "all-gathers",
     "reduce_scatter": "reduce-scatters",
     "all_reduce": "all-reduces",
+    "all_to_all": "all-to-alls",
     "send": "messages",
     "recv": "messages",
 }
@@ -121,7 +122,7 @@ class SimulatedStep:
         if not op.communicates:
             return None
         name = op.attributes["tag"] if op.is_message else op.name
-        return name, op.group, self.network.class_groups[op.group].of_class[number]
+        return name, op.traffic, self.network.class_groups[op.traffic].of_class[number]
 
     @cached_property
     def _members(self) -> Mapping[RendezvousKey, list[OpPlace]]:

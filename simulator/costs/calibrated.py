@@ -17,6 +17,12 @@ from topologies.hardware.profile import MeasuredTable, Profile
 from workload.op import ATTENTIONS, FORMS, Op
 
 FALLBACK = "pointwise"
+ALIKE = {  # kinds that are not measured, and the one that does the same to as many bytes
+    "sort_rows": "take_rows",
+    "unsort_rows": "take_rows",
+    "weighted_gelu": "weighted_swiglu",
+    "weighted_gelu_grad": "weighted_swiglu_grad",
+}
 COPIES = ("to_device", "to_host")
 Point = tuple[float, float, float]
 
@@ -62,17 +68,19 @@ class CalibratedCosts:
         return self._known[key]
 
     def _seconds(self, op: Op) -> float:
-        if op.kind in ("matmul", "batched_matmul"):
+        if op.kind in ("matmul", "batched_matmul", "grouped_matmul"):
             return self._matmul_s(op)
         if op.kind in COPIES:
             return op.nbytes / self._host_bytes_per_s
         if op.kind in ATTENTIONS:
             return self._curve_of(op.kind, op.dtype).seconds(_attention_work(op))
-        own = (op.kind, op.dtype) in self._curves or (FALLBACK, op.dtype) not in self._curves
-        return self._curve_of(op.kind if own else FALLBACK, op.dtype).seconds(op.nbytes)
+        kind = ALIKE.get(op.kind, op.kind)
+        own = (kind, op.dtype) in self._curves or (FALLBACK, op.dtype) not in self._curves
+        return self._curve_of(kind if own else FALLBACK, op.dtype).seconds(op.nbytes)
 
     def _matmul_s(self, op: Op) -> float:
-        """A batched matmul has a curve of its own or, unmeasured, goes as one of all its rows."""
+        """A batched matmul has a curve of its own or, unmeasured, goes as one of all its rows. A
+        grouped one is as many matmuls as there are experts (`executor/kernels/experts.py`)."""
         form = op.attributes["form"]
         if (op.kind + form, op.dtype) in self._curves:
             return self._curves[op.kind + form, op.dtype].seconds(op.flops)
@@ -81,7 +89,8 @@ class CalibratedCosts:
             raise self._missing("matmul", op.dtype)
         grid = grids.get(form) or next(iter(grids.values()))
         m, n, k = (op.attributes[key] for key in "mnk")
-        return op.flops / grid.flops_per_s(m * op.attributes.get("count", 1), n, k)
+        together = op.attributes["count"] if op.kind == "batched_matmul" else 1
+        return op.flops / grid.flops_per_s(m * together, n, k)
 
     def _curve_of(self, kind: str, precision: str) -> _Curve:
         if (kind, precision) not in self._curves:
@@ -97,7 +106,9 @@ class CalibratedCosts:
 
 
 _SHAPE = ("form", "m", "n", "k")
-_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {"matmul": _SHAPE, "batched_matmul": _SHAPE}
+_ATTRIBUTES: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    ("matmul", "batched_matmul", "grouped_matmul"), _SHAPE
+)
 
 
 def _nearest_ranks(kind: str, table: MeasuredTable, ranks: int) -> list[tuple[float, ...]]:

@@ -40,14 +40,14 @@ def run(
         about = own, _floors(task, len(own)), meetings.of(task), signatures.of(task), *times
         rows.append((task.number, *task.graph.awaited, *about, *task.graph.stream_ops))
         results.append((times[0], times[1]))
-    axes = sorted({op.axes for op in signatures.ops})
+    axes = sorted({op.traffic for op in signatures.ops})
     number = {each: place for place, each in enumerate(axes)}
 
     def lasts(signature: int, in_flight: tuple[int, ...]) -> list[int]:
         return network.ticks(signatures.ops[signature], tuple(axes[place] for place in in_flight))
 
     members = np.array(meetings.members, dtype=np.int64)
-    axes_of = np.array([number[op.axes] for op in signatures.ops], dtype=np.int64)
+    axes_of = np.array([number[op.traffic] for op in signatures.ops], dtype=np.int64)
     _recurrence.run(len(network.ranks), rows, meetings.table, members, axes_of, lasts)
     return results
 
@@ -95,11 +95,11 @@ class _Meetings:
             found[places] = np.where(left_out, NONE, numbers)
         for index in graph.meetings_across:
             op = task.op(index)
-            at = network.class_groups[op.group].of_class[task.number]
-            row = self._rows_of(op.group)[at]
+            at = network.class_groups[op.traffic].of_class[task.number]
+            row = self._rows_of(op.traffic)[at]
             contends = self._overlaps and op.is_collective
             if row[0] > 1 or contends:
-                key = graph.meeting(index), op.group, at
+                key = graph.meeting(index), op.traffic, at
                 if key not in self._across:
                     self._across[key] = self._append(row[None], np.array([contends]))
                 found[index] = self._across[key]

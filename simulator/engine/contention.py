@@ -122,7 +122,7 @@ class Contention(Generic[Goal]):
         return longest
 
     def _axes_in_flight(self, number: int) -> InFlight:
-        return tuple(sorted(transfer.op.axes for transfer in self._transfers[number]))
+        return tuple(sorted(transfer.op.traffic for transfer in self._transfers[number]))
 
     def _end_transfer(self, transfer: Transfer[Goal], changes: int, _: simpy.Event) -> None:
         if changes != transfer.changes:

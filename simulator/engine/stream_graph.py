@@ -104,14 +104,14 @@ class StreamGraph:
     @cached_property
     def groups(self) -> list[Group]:
         """Whom the ops of `meetings` concern: all different groups."""
-        return list(dict.fromkeys(op.group for op in self.written if _meets_within(op)))
+        return list(dict.fromkeys(op.traffic for op in self.written if _meets_within(op)))
 
     @cached_property
     def meetings(self) -> tuple[Indices, Indices]:
         """The ops that meet ranks of the same stage alone, and the group of each, as its place
         among `groups`."""
         number = {group: at for at, group in enumerate(self.groups)}
-        which = self._of_each(lambda op: number[op.group] if _meets_within(op) else NONE)
+        which = self._of_each(lambda op: number[op.traffic] if _meets_within(op) else NONE)
         places = np.flatnonzero(which != NONE)
         return places, which[places]
 

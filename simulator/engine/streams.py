@@ -109,7 +109,7 @@ class Engine:
         The last class to arrive starts the transfer if it takes time.
         """
         op = task.op(index)
-        groups = self.network.class_groups[op.group]
+        groups = self.network.class_groups[op.traffic]
         group = groups.of_class[task.number]
         missing = groups.sizes[group]
         is_contended = self._contention is not None and op.is_collective
@@ -118,7 +118,7 @@ class Engine:
                 return None
             rendezvous = Rendezvous(0, clock)
         else:
-            key = task.graph.meeting(index), op.group, group
+            key = task.graph.meeting(index), op.traffic, group
             rendezvous = self._joined(key, clock, missing)
         if not rendezvous.missing:
             rendezvous.is_contended = is_contended and takes_time

@@ -21,17 +21,20 @@ SORTS = {
 }
 
 
-def limiting_link(machine: Machine, placement: Placement, grid: Grid, axes: str) -> str:
+def limiting_link(
+    machine: Machine, placement: Placement, grid: Grid, axes: str, *, pairs: bool = False
+) -> str:
     """Where the groups over some axes (`z`, `x+y`) spend their bandwidth, in words for a sentence.
 
-    That is the sort of link that makes their slowest ring fastest if it gets a quarter faster.
+    That is the sort of link that makes their slowest ring fastest if it gets a quarter faster, or,
+    with `pairs`, their slowest all-to-all.
     """
     members = grid.groups(*axes.split("+"))
     if (placement.node[members] == placement.node[members[:, :1]]).all():
         return INSIDE
-    base = _slowest(machine, placement, members)
+    base = _slowest(machine, placement, members, pairs)
     gains = {
-        words: _slowest(faster, placement, members) / base
+        words: _slowest(faster, placement, members, pairs) / base
         for key, words in SORTS.items()
         if (faster := _with_faster(machine, key)) is not None
     }
@@ -39,8 +42,8 @@ def limiting_link(machine: Machine, placement: Placement, grid: Grid, axes: str)
     return best if gains.get(best, 1) > 1.01 else UNKNOWN
 
 
-def _slowest(machine: Machine, placement: Placement, members: np.ndarray) -> float:
-    found = MachineFabric(machine, placement.ranks, placement).rings([members])
+def _slowest(machine: Machine, placement: Placement, members: np.ndarray, pairs: bool) -> float:
+    found = MachineFabric(machine, placement.ranks, placement).rings([members], [pairs])
     return min(ring.bytes_per_s for ring in found[0][0])
 
 

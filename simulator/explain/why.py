@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from simulator.attribution.critical_path import Cause, PathPiece, cause_of
+from simulator.attribution.critical_path import COLLECTIVE_WORDS, Cause, PathPiece, cause_of
 from simulator.attribution.time_shares import TimeShares, shares_of
 from simulator.costs.analytic import compute_costs
 from simulator.engine.ticks import to_seconds
@@ -170,9 +170,14 @@ def _again(
 def _links(
     shares: TimeShares, machine: Machine, placement: Placement, plan: Plan
 ) -> dict[str, str]:
-    """For each axes that the path waits on, the links that hold them back."""
+    """For each axes that the path waits on, the links that hold their longest wait back."""
+    waits = sorted(shares.seconds.items(), key=lambda item: item[1])
+    longest = {cause.axes: cause.work for cause, _ in waits if cause.axes}
+    pairs = {axes: work == COLLECTIVE_WORDS["all_to_all"] for axes, work in longest.items()}
     axes = dict.fromkeys(cause.axes for cause in shares.seconds if cause.axes)
-    return {each: limiting_link(machine, placement, plan.grid, each) for each in axes}
+    return {
+        each: limiting_link(machine, placement, plan.grid, each, pairs=pairs[each]) for each in axes
+    }
 
 
 def _elasticities(

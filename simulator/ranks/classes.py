@@ -4,8 +4,9 @@ Two ranks are of one class if in every group they belong to, the ring is the sam
 classes of the members. The classes are the coarsest such partition, found by colour refinement.
 
 All groups of one axis run at once and share links; a `Ring` says what bandwidth each group gets
-then. `InFlight` names the axes of all collectives that a rank has in flight. Each of these then has
-another ring: the one that results if all ranks have all of them in flight.
+then. `InFlight` names the axes of all collectives that a rank has in flight, and which of them are
+between all pairs (`Op.traffic`). Each of these then has another ring: the one that results if all
+ranks have all of them in flight.
 
 Where a placement makes more classes than can be simulated, all ranks of a stage count as one class,
 and every collective takes as long as in its slowest group: an upper bound of the step.
@@ -24,7 +25,7 @@ from simulator.engine.ticks import to_ticks
 from simulator.ranks.color_refinement import first_of_each, numbered, of_rank, refined
 from topologies.session import session_cached
 from workload.grid import Grid
-from workload.op import Op
+from workload.op import PAIRS, Op
 from workload.program import Program
 from workload.sizes.arrays import Indices
 from workload.structure import Structure, memoized_on
@@ -52,9 +53,12 @@ class Fabric(Hashable, Protocol):
         """See above; between 0 and 1."""
         ...
 
-    def rings(self, together: Sequence[Indices]) -> Sequence[tuple[Sequence[Hashable], Indices]]:
+    def rings(
+        self, together: Sequence[Indices], pairs: Sequence[bool] = ()
+    ) -> Sequence[tuple[Sequence[Hashable], Indices]]:
         """For each of some axes, given by its groups, (groups, members), the different rings and
-        each group's index, while all groups of all of them are active at once."""
+        each group's index, while all groups of all of them are active at once; `pairs` says of each
+        whether all members of a group send to each other, none by default."""
         ...
 
     def slowest(self, rings: Sequence[Any]) -> Sequence[Hashable]:
@@ -131,13 +135,15 @@ class RankClasses:
         Isolated, or with all of `in_flight`, itself among them, in flight from its begin to its
         end: contention never makes it faster.
         """
-        key = (op.kind, op.group, op.nbytes, in_flight)
+        key = (op.kind, op.traffic, op.nbytes, in_flight)
         if key not in self.known:
-            alone = self._ticks(op, self.class_groups[op.group].rings)
+            alone = self._ticks(op, self.class_groups[op.traffic].rings)
             if len(in_flight) > 1:
                 if in_flight not in self.contended:
                     self.contended[in_flight] = self._rings(in_flight)
-                crowded = [self._ticks(op, rings) for rings in self.contended[in_flight][op.axes]]
+                crowded = [
+                    self._ticks(op, rings) for rings in self.contended[in_flight][op.traffic]
+                ]
                 alone = [max(ticks) for ticks in zip(alone, *crowded, strict=True)]
             self.known[key] = alone
         return self.known[key]
@@ -155,7 +161,7 @@ class RankClasses:
         """Each class's rings with these in flight; an UnlikeRanksError if that splits a class."""
         groups, ranks = self.groups, np.array(self.ranks)
         result: dict[Axes, list[tuple[Candidates, ...]]] = {}
-        found = self.fabric.rings([groups.members[axes] for axes in in_flight])
+        found = _rings(self.fabric, in_flight, groups.members)
         for axes, (rings, index) in zip(in_flight, found, strict=True):
             own = of_rank(index, groups.of[axes])
             if groups.exact and not (own == own[ranks][groups.classes]).all():
@@ -195,7 +201,14 @@ def classes_of(
 @memoized_on
 def _groups(outline: Structure) -> list[Axes]:
     """The groups that ops of a program meet in."""
-    return list(dict.fromkeys(op.group for op in outline.ops if op.communicates))
+    return list(dict.fromkeys(op.traffic for op in outline.ops if op.communicates))
+
+
+def _rings(
+    fabric: Fabric, together: Sequence[Axes], members: Mapping[Axes, Indices]
+) -> Sequence[tuple[Sequence[Hashable], Indices]]:
+    """The rings of the groups of some traffic, all of it at once."""
+    return fabric.rings([members[axes] for axes in together], [PAIRS in axes for axes in together])
 
 
 @session_cached(16)
@@ -206,12 +219,12 @@ def _classes_of(
     contended: tuple[InFlight, ...],
     unfold: bool,
 ) -> RankClasses:
-    groups = {axes: grid.groups(*axes) for axes in used}
+    groups = {axes: grid.groups(*(axis for axis in axes if axis != PAIRS)) for axes in used}
     group_of = {axes: _group_of(members, grid.ranks) for axes, members in groups.items()}
-    found = {axes: fabric.rings([members])[0] for axes, members in groups.items()}
+    found = {axes: _rings(fabric, [axes], groups)[0] for axes in used}
     rings_of = [of_rank(found[axes][1], group_of[axes]) for axes in used]
     for in_flight in () if unfold else contended:
-        crowded = fabric.rings([groups[axes] for axes in in_flight])
+        crowded = _rings(fabric, in_flight, groups)
         pairs = zip(in_flight, crowded, strict=True)
         rings_of += [of_rank(index, group_of[axes]) for axes, (_, index) in pairs]
     stage_of = grid.stages()

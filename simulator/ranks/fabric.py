@@ -40,10 +40,13 @@ class MachineFabric:
         """The share of an overlapped collective's time that its device's compute loses."""
         return self._machine.software.compute_share
 
-    def rings(self, together: Sequence[Indices]) -> list[tuple[Sequence[Ring], Indices]]:
+    def rings(
+        self, together: Sequence[Indices], pairs: Sequence[bool] = ()
+    ) -> list[tuple[Sequence[Ring], Indices]]:
         """For each of some axes, given by its groups, (groups, members), the different rings and
-        each group's index, while all groups of all of them are active at once."""
-        every = rings_together(self._machine, self._placement, together)
+        each group's index, while all groups of all of them are active at once; `pairs` says of each
+        whether all members of a group send to each other, none by default."""
+        every = rings_together(self._machine, self._placement, together, pairs)
         return [(found, index) for index, found in every]
 
     def slowest(self, rings: Sequence[Ring]) -> list[Ring]:
@@ -54,15 +57,29 @@ class MachineFabric:
         """Of rings that differ in their rate alone those than which none is faster."""
         return [ring for alike in _alike_but_for_rate(rings) for ring in _first(alike, 1)]
 
-    def ideal(self, ranks: int) -> list[Ring]:
+    def ideal(self, ranks: int, *, pairs: bool = False) -> list[Ring]:
         """Rings on one of which a gather or a scatter is as fast as on that of any group of so many
         ranks, wherever they are: each has all NICs of its nodes to itself, and links in a node take
-        no time. An all-reduce, whose algorithm changes with the nodes, may be faster elsewhere."""
+        no time. An all-reduce, whose algorithm changes with the nodes, may be faster elsewhere.
+
+        With `pairs` the same for an all-to-all: each rank has a NIC to itself, by which it sends to
+        all that no node has room for beside it.
+        """
         nics = self._machine.node.nics
         least = -(-ranks // self.ranks_per_node)
         rate = math.inf if least == 1 else nics.count * nics.bytes_per_s
         counts = sorted({least, *(least << n for n in range((ranks // least).bit_length())), ranks})
-        return [Ring(ranks, nodes, -(-ranks // nodes), rate) for nodes in counts if nodes <= ranks]
+        if pairs and least > 1:
+            # A node's L (p - L) pairs take as long as the p - L' of a rank with most neighbours.
+            away = ranks - self.ranks_per_node
+            rates = {n: ranks / n * (ranks - ranks / n) * nics.bytes_per_s / away for n in counts}
+        else:
+            rates = dict.fromkeys(counts, rate)
+        return [
+            Ring(ranks, nodes, -(-ranks // nodes), rates[nodes])
+            for nodes in counts
+            if nodes <= ranks
+        ]
 
     def seconds(self, kind: Any, payload_bytes: int, ring: Ring) -> float:
         """How long a collective of that kind and payload takes on that ring."""

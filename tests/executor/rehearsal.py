@@ -34,6 +34,7 @@ LLAMA = replace(
     kv_heads=2,
 )
 BLOOM = replace(SMALL, positions="alibi", embedding_norm=True)
+MIXTURE = replace(LLAMA, experts=4, topk=2, expert_ffn=32, shared_ffn=32, router="softmax-topk")
 DROPPING = replace(SMALL, dropout=0.1)
 UNLIKE = {"attention": 1}  # outputs that count; of the sums that attention keeps, kernels differ
 # Rounding of sums in another order, relative to the size of what is summed.
@@ -81,6 +82,9 @@ def _plans(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
     yield SMALL, replace(plain, x=2, data=2, micro_batch=1, optimizer="muon"), False, 0
     for rule, sequences in (("sgd", 2), ("sgd-momentum", 2), ("lomo", 4)):
         yield SMALL, replace(plain, optimizer=rule, micro_batch=sequences), False, 0
+    two = replace(plain, data=2, micro_batch=1, expert=2)
+    yield MIXTURE, two, False, 0
+    yield replace(MIXTURE, activation="gelu", capacity=0.5, router="sigmoid"), two, False, 0
     yield replace(SMALL, goldfish_k=3, goldfish_h=2), plain, False, 0
 
 
@@ -138,7 +142,7 @@ def _stand_in(op: Op, table: BufferTable) -> None:
     for source, target in table.pairs(table.slot_pairs(op)):
         if op.kind == "recv":
             target.normal_(generator=torch.Generator().manual_seed(5))
-        elif op.kind in ("all_gather", "reduce_scatter"):
+        elif op.kind in ("all_gather", "reduce_scatter", "all_to_all"):
             own = source.reshape(-1)
             copies = max(target.numel() // own.numel(), 1)
             target.view(-1).copy_(own.repeat(copies)[: target.numel()])

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from executor.collectives import Pairs, coalesced, issue, payload_bytes
 from tests.executor.ranks import on_ranks
-from workload.op import COMPUTE, STEP, Op
+from workload.op import COLLECTIVES, COMPUTE, STEP, Op
 
 SIZES = (2, 3)
 TIMEOUT_S = 5.0  # time enough for two busy ranks to connect
@@ -71,6 +71,24 @@ def test_calls_that_torch_takes_together_are_all_performed_and_awaited() -> None
     assert on_ranks(2, together, "reduce_scatter") == [[10, 12], [10, 12, 14]]
 
 
+def exchanged(rank: int, stream: str) -> list[list[float]]:
+    """Rows for each of four ranks, counted through all ranks, sent to their owners."""
+    group = dist.new_group(range(4))
+    send = torch.arange(16, dtype=torch.float64).view(8, 2) + 100 * rank
+    received = torch.empty(4, 2, 2, dtype=torch.float64)
+    work = issue(op("all_to_all", stream), [(send, received)], group, None)
+    assert payload_bytes(op("all_to_all", stream), [(send.nbytes, received.nbytes)]) == send.nbytes
+    if work is not None:
+        work.wait()
+    return received.view(4, 4).tolist()
+
+
+@pytest.mark.distributed
+def test_each_rank_of_an_all_to_all_gets_its_part_of_everyones_rows() -> None:
+    own = [[100 * rank + value for value in range(4)] for rank in range(4)]
+    assert on_ranks(4, both_ways, exchanged) == [own] * 2
+
+
 class Pending:
     """A work that notes whether it was waited for."""
 
@@ -84,7 +102,7 @@ class Pending:
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
+@pytest.mark.parametrize("kind", COLLECTIVES)
 @pytest.mark.parametrize("stream", [COMPUTE, "data"])
 def test_every_collective_runs_on_its_communicators_own_stream(
     monkeypatch: pytest.MonkeyPatch, kind: str, stream: str
@@ -98,7 +116,8 @@ def test_every_collective_runs_on_its_communicators_own_stream(
 
     for name in ("ALL_GATHER", "REDUCE_SCATTER"):
         monkeypatch.setattr(f"executor.collectives.{name}", call)
-    monkeypatch.setattr(dist, "all_reduce", call)
+    for name in ("all_reduce", "all_to_all_single"):
+        monkeypatch.setattr(dist, name, call)
     pair = (torch.zeros(4), torch.zeros(4))
     group: Any = None
     issued = issue(op(kind, stream), [pair], group, None)

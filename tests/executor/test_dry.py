@@ -11,6 +11,7 @@ from zlib import crc32
 import pytest
 import torch
 
+from executor.calibrating.microbenchmarks import collectives
 from executor.dry.calls import members
 from executor.dry.fake_gpu import GPU, fake_gpu, part_of
 from executor.dry.rank import play_rank
@@ -125,6 +126,19 @@ def test_a_program_that_says_other_bytes_or_ranks_than_torch_hears_of_is_found()
     assert "the program says all_reduce of 7 bytes among ranks" in (
         play_rank(broken(program, "all_reduce", nbytes=7), 0).difference
     )
+
+
+def exchange() -> Program:
+    """An all-to-all of 1 KiB over four ranks, with the matmul that calibration plays before it."""
+    samples = collectives(4, quick=True)
+    return next(s for s in samples if (s.key, s.features["ranks"]) == ("all_to_all", 4)).program(1)
+
+
+def test_an_all_to_all_asks_torch_for_the_bytes_that_the_program_says() -> None:
+    found = play_rank(exchange(), 1)
+    assert (found.difference, found.calls, found.carried) == ("", 1, {"data": 1024})
+    wrong = play_rank(broken(exchange(), "all_to_all", nbytes=512), 1).difference
+    assert "all_to_all of 1,024 bytes among ranks 0, 1, 2, 3, the program says" in wrong
 
 
 def test_a_buffer_that_is_held_longer_than_the_program_says_is_found(

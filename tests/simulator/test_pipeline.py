@@ -175,7 +175,9 @@ class CrowdedStage(SmallFabric):
     crowded: tuple[int, ...] = ()
     alone: bool = False
 
-    def rings(self, together: Sequence[Indices]) -> list[tuple[Sequence[Ring], Indices]]:
+    def rings(
+        self, together: Sequence[Indices], pairs: Sequence[bool] = ()
+    ) -> list[tuple[Sequence[Ring], Indices]]:
         found = super().rings(together)
         if self.alone != (len(together) == 1):
             return found

@@ -51,7 +51,7 @@ class Pairs(SmallFabric):
 
     slow_with: int = 1
 
-    def rings(self, together):  # type: ignore[no-untyped-def]
+    def rings(self, together, pairs=()):  # type: ignore[no-untyped-def]
         slow = len(together) >= self.slow_with
         return [
             ((3.0, 5.0), np.array([int(slow and pair == [0, 1]) for pair in groups.tolist()]))
@@ -102,7 +102,7 @@ def test_thirty_thousand_ranks_are_sorted_into_classes_in_a_moment() -> None:
     class Uneven(SmallFabric):
         """Two rings for every axis, by the parity of the group."""
 
-        def rings(self, together):  # type: ignore[no-untyped-def]
+        def rings(self, together, pairs=()):  # type: ignore[no-untyped-def]
             return [
                 (["even", "odd"], np.arange(len(groups), dtype=np.int64) % 2) for groups in together
             ]
@@ -120,7 +120,7 @@ def test_more_classes_than_can_be_simulated_count_as_the_slowest() -> None:
     class Unlike(SmallFabric):
         """A ring for each group, by its number."""
 
-        def rings(self, together):  # type: ignore[no-untyped-def]
+        def rings(self, together, pairs=()):  # type: ignore[no-untyped-def]
             return [(range(len(groups)), np.arange(len(groups))) for groups in together]
 
         def seconds(self, kind, payload_bytes, ring):  # type: ignore[no-untyped-def]

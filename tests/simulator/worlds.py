@@ -45,7 +45,9 @@ class SmallFabric:
     axes_share: bool = True
     node_of: tuple[int, ...] = ()
 
-    def rings(self, together: Sequence[Indices]) -> list[tuple[Sequence[Ring], Indices]]:
+    def rings(
+        self, together: Sequence[Indices], pairs: Sequence[bool] = ()
+    ) -> list[tuple[Sequence[Ring], Indices]]:
         if not self.axes_share and len(together) > 1:
             return [self.rings([groups])[0] for groups in together]
         touching = [[set(row) for row in self.nodes(groups).tolist()] for groups in together]

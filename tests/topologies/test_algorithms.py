@@ -103,10 +103,14 @@ def test_reduction_in_the_switch_sends_the_buffer_once_where_a_ring_sends_it_nea
 
 def test_a_pairwise_exchange_is_bound_by_the_nics_or_by_the_links_inside() -> None:
     # Four ranks send half of their 8 MB each to the other node: 16 MB through its NICs.
-    assert algorithms.pairwise(S, TWO_NODES) == [Phase(16e6, 100e9, True, 1, 3, 1e6)]
+    # 3 MB stay inside, which take 15 us there.
+    assert algorithms.pairwise(S, TWO_NODES) == [Phase(16e6, 100e9, True, 4, 3, 1e6, 15e-6)]
+    # 3 MB on links of 10 GB/s, of which the library reaches half, take longer than 16 MB outside.
     slow_inside = DeviceGroup(TWO_NODES.ring, 10e9)
-    # 3 MB a device inside at 10 GB/s take as long as 30 MB at 100 GB/s.
-    assert algorithms.pairwise(S, slow_inside)[0].moved_bytes == pytest.approx(30e6)
+    (phase,) = algorithms.pairwise(S, slow_inside, links_share=0.5)
+    assert phase.least_s == pytest.approx(600e-6)
+    latency_s = 10e-6 + 4 * 5e-6 + 3 * 1e-6
+    assert algorithms.seconds(CURVE, [phase]) == pytest.approx(600e-6 + latency_s)
 
 
 def test_a_message_takes_one_hop_or_one_step() -> None:

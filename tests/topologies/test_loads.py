@@ -5,15 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from topologies.collectives.link_loads import (
+    SWITCH,
+    LinkLoads,
+    RingTraffic,
+    link_loads,
+    ring_shares,
+)
 from topologies.machine_files import load_machine
 from topologies.placement import contiguous
-from topologies.routing.link_loads import SWITCH, LinkLoads, RingTraffic, link_loads, ring_shares
 
 FRONTIER = load_machine("frontier")
 
 
-def loads(groups: list[list[int]], ranks: int, hop_bytes: float = 8.0) -> LinkLoads:
-    traffic = RingTraffic("x", np.array(groups, dtype=np.int64), hop_bytes)
+def loads(
+    groups: list[list[int]], ranks: int, hop_bytes: float = 8.0, *, pairs: bool = False
+) -> LinkLoads:
+    traffic = RingTraffic("x", np.array(groups, dtype=np.int64), hop_bytes, pairs)
     return link_loads(FRONTIER, contiguous(FRONTIER, ranks), [traffic])
 
 
@@ -53,3 +61,26 @@ def test_the_ring_of_two_devices_counts_its_link_once_a_direction() -> None:
         (0, SWITCH): 1.0,
         (3, SWITCH): 1.0,
     }
+
+
+def test_pairs_leave_by_the_nics_of_their_devices_and_by_the_links_between_them() -> None:
+    # A byte to each of 15 others: 8 of them in the other node, two GCDs on each NIC.
+    found = loads([list(range(16))], 16, 15.0, pairs=True)
+    assert found.nics == (16.0,) * 4
+    # The fullest link is crossed by four pairs, as in the rates of all-to-alls.
+    (single,) = (each for each in found.sorts if each.words == "1 link inside the node")
+    assert single.most_bytes == 4.0
+
+
+def test_pairs_of_two_dragonfly_groups_cross_their_links_as_often_as_there_are() -> None:
+    per_group = FRONTIER.interconnect.nodes_per_group * 8  # type: ignore[union-attr]
+    found = loads([[0, 8, 16, per_group]], 2 * per_group, 3.0, pairs=True)
+    assert found.sorts[-1].words == "links between two groups"
+    assert found.sorts[-1].most_bytes == 3.0  # a byte from each of three ranks
+
+
+def test_pairs_on_a_switch_load_each_devices_links_to_it() -> None:
+    machine = load_machine("dgx-h100")
+    traffic = RingTraffic("x", np.arange(8).reshape(1, 8), 7.0, pairs=True)
+    found = link_loads(machine, contiguous(machine, 8), [traffic])
+    assert found.links == {(device, SWITCH): 7.0 for device in range(8)}

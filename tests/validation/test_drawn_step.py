@@ -9,9 +9,9 @@ import pytest
 
 from simulator.predict import predict
 from tests.validation.test_report import answer
+from topologies.collectives.link_loads import RingTraffic, link_loads
 from topologies.machine_files import load_machine
 from topologies.placement import contiguous, scheduler
-from topologies.routing.link_loads import RingTraffic, link_loads
 from validation.report.answer_files import ReportError
 from validation.report.figures.drawn_step import Scene, staged
 from validation.report.figures.link_figures import _busy_links

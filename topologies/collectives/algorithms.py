@@ -211,21 +211,46 @@ def chain(size_bytes: float, group: DeviceGroup) -> list[Phase]:
     return [Phase(size_bytes, rate, across, nodes - 1, p - nodes, size_bytes / p)]
 
 
-def pairwise(size_bytes: float, group: DeviceGroup) -> list[Phase]:
+def pairwise(size_bytes: float, group: DeviceGroup, links_share: float = 1.0) -> list[Phase]:
     """An all-to-all in which each rank sends S/p to each other: inside and across at once.
 
-    Source: Thakur et al. (see `recursive`), pairwise exchange. Each node sends L S (p-L)/p through
-    its NICs; the links inside carry S (L-1)/p per device meanwhile, so the longer of both counts.
-    Not modelled: links inside that differ by pair; congestion beyond the group's fair share.
+    Source: Thakur et al. (see `recursive`), pairwise exchange: p-1 rounds, of which p-L leave the
+    node; NCCL's is a send and a receive for each peer in one group call. Each node sends
+    L S (p-L)/p through its NICs; the links inside carry S (L-1)/p per device meanwhile, at their
+    `links_share`, so the longer of both counts. The rates are those of the slowest pair
+    (`topologies/routing/pair_flows.py`). Not modelled: congestion beyond the group's fair share;
+    rounds that are under way at once, other than by q.
     """
     p, nodes, per_node = group.ring.ranks, group.ring.nodes, group.per_node
     inner = size_bytes * (per_node - 1) / p
     if nodes == 1:
         return [Phase(inner, group.within_bytes_per_s, False, 0, p - 1, size_bytes / p)]
     outer = per_node * size_bytes * (p - per_node) / p
+    inside_s = inner / (group.within_bytes_per_s * links_share)
+    chunk, rate = size_bytes / p, group.ring.bytes_per_s
+    return [Phase(outer, rate, True, p - per_node, per_node - 1, chunk, inside_s)]
+
+
+def two_steps(size_bytes: float, group: DeviceGroup) -> list[Phase]:
+    """An all-to-all inside each node and then across nodes, in fewer and larger messages.
+
+    First each rank gathers what its node has for the ranks of its own place in all nodes: S/L to
+    each of L-1 neighbours. Then it exchanges S/N with those N-1 ranks; through a node's NICs go
+    L S (N-1)/N, as in one step. Where a group has one rank in each node, or one node, nothing is
+    left of the other step.
+
+    Source: 2DH all-to-all of Tutel (arXiv 2206.03382), whose copies between the steps are not
+    modelled.
+    """
+    nodes, per_node = group.ring.nodes, group.per_node
+    if nodes == 1 or per_node == 1:
+        return pairwise(size_bytes, group)
+    inner, outer = size_bytes / per_node, size_bytes / nodes
     rate = group.ring.bytes_per_s
-    moved = max(outer, inner * rate / group.within_bytes_per_s)
-    return [Phase(moved, rate, True, nodes - 1, per_node - 1, size_bytes / p)]
+    return [
+        Phase(inner * (per_node - 1), group.within_bytes_per_s, False, 0, per_node - 1, inner),
+        Phase(per_node * outer * (nodes - 1), rate, True, nodes - 1, 0, outer),
+    ]
 
 
 def direct(size_bytes: float, group: DeviceGroup) -> list[Phase]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from topologies.collectives.collective_time import (
     algorithm_seconds,
+    between_pairs,
     collective_seconds,
     picked,
     with_algorithm,
@@ -66,15 +67,16 @@ def bench(
     lines = []
     for count in devices:
         large = with_room(own, int(count))
-        ring = ring_over(large, parse_placement(placement, large, int(count)))
+        ring = ring_over(large, parse_placement(placement, large, int(count)), kind)
         lines += [_line(large, kind, size, ring) for size in sizes]
     return lines
 
 
-def ring_over(machine: Machine, placement: Placement) -> Ring:
-    """The ring of one group over all ranks of a placement, alone on the machine."""
+def ring_over(machine: Machine, placement: Placement, kind: Kind = "all_gather") -> Ring:
+    """The ring of one group over all ranks of a placement, alone on the machine, for a kind of
+    collective."""
     members = np.arange(placement.ranks, dtype=np.int64).reshape(1, -1)
-    return rings(machine, placement, members)[1][0]
+    return rings(machine, placement, members, pairs=between_pairs(kind))[1][0]
 
 
 def _line(machine: Machine, kind: Kind, size: float, ring: Ring) -> BenchmarkLine:

@@ -32,6 +32,7 @@ from topologies.routing.rings import Ring
 __all__ = [
     "Kind",
     "algorithm_seconds",
+    "between_pairs",
     "collective_seconds",
     "group_of",
     "nominal_bytes_per_s",
@@ -40,8 +41,16 @@ __all__ = [
 ]
 
 
+def between_pairs(kind: str) -> bool:
+    """Whether all members of a group send to each other in a collective, and not round a ring."""
+    return kind == "all_to_all"
+
+
 def collective_seconds(machine: Machine, kind: Kind, payload_bytes: float, ring: Ring) -> float:
-    """Time of one collective: from the machine's measured table if it has one, else the model."""
+    """Time of one collective: from the machine's measured table if it has one, else the model.
+
+    An all-to-all wants the ring that was made for its pairs (`between_pairs`).
+    """
     if ring.ranks == 1:
         return 0.0
     if machine.profile is not None and kind in machine.profile.collectives:
@@ -58,7 +67,8 @@ def algorithm_seconds(
     chosen = machine.software.algorithm.of(kind)
     group = group_of(ring)
     names = _CHOICES[kind] if chosen in (AUTO, CHEAPEST) else (chosen,)
-    times = {name: _seconds(machine.software, kind, name, payload_bytes, group) for name in names}
+    software = _with_message_latency(machine) if kind == "all_to_all" else machine.software
+    times = {name: _seconds(software, kind, name, payload_bytes, group) for name in names}
     found = {name: time for name, time in times.items() if time is not None}
     if not found:
         raise MachineError(_missing(machine, kind, chosen))
@@ -155,6 +165,19 @@ def _seconds(
     )
 
 
+def _with_message_latency(machine: Machine) -> Software:
+    """The library; where nobody measured what a hop of its all-to-alls takes, a NIC's latency.
+
+    So ever more and ever smaller messages do not come for nothing.
+    """
+    curve, latency_s = machine.software.all_to_all, machine.node.nics.latency_s
+    if curve is None or not latency_s or curve.hop_small_s or curve.hop_large_s:
+        return machine.software
+    return dataclasses.replace(
+        machine.software, all_to_all=dataclasses.replace(curve, hop_small_s=latency_s)
+    )
+
+
 def _two_halves(software: Software, name: str, size: float, group: DeviceGroup) -> float | None:
     """A reduce-scatter followed by an all-gather in one kernel, so that it launches once."""
     gather = _curve(software, "all_gather", name, group)
@@ -170,7 +193,7 @@ def _two_halves(software: Software, name: str, size: float, group: DeviceGroup) 
 
 def _curve(software: Software, kind: Kind, name: str, group: DeviceGroup) -> Curve | None:
     """The curve of an algorithm; a collective without one of its own borrows its nearest kin's."""
-    if name in ("recursive", "hierarchical"):
+    if name in ("recursive", "hierarchical") and kind != "all_to_all":
         staged: Curve | None = getattr(getattr(software, name), kind)
         ring: Curve | None = getattr(software, kind)
         return ring if staged is None and name == "hierarchical" else staged
@@ -194,7 +217,7 @@ def _links_share(software: Software, name: str, curve: Curve) -> float:
 
     A tree copies and reduces as rings do; its own curve in one node is that of small messages.
     """
-    if name == "nvls":
+    if name in ("nvls", "pairwise"):
         return curve.efficiency_within
     return 1.0 if software.all_gather is None else software.all_gather.efficiency_within
 
@@ -209,10 +232,13 @@ def _phases(
         return algorithms.nvls(size, group, links_share)
     if name == "ring":
         return (algorithms.chain if kind == "broadcast" else algorithms.ring)(size, group)
+    if name == "pairwise":
+        return algorithms.pairwise(size, group, links_share)
+    if kind == "all_to_all":
+        return algorithms.two_steps(size, group)
     by_name = {
         "recursive": algorithms.recursive,
         "hierarchical": algorithms.hierarchical,
-        "pairwise": algorithms.pairwise,
         "direct": algorithms.direct,
     }
     return by_name[name](size, group)

@@ -60,7 +60,7 @@ ALGORITHMS: dict[Kind, tuple[str, ...]] = {
     "reduce_scatter": (AUTO, CHEAPEST, "ring", "recursive", "hierarchical"),
     "all_reduce": (AUTO, CHEAPEST, "ring", "tree", "recursive", "hierarchical", "nvls"),
     "broadcast": (AUTO, CHEAPEST, "ring", "tree"),
-    "all_to_all": (AUTO, CHEAPEST, "pairwise"),
+    "all_to_all": (AUTO, CHEAPEST, "pairwise", "hierarchical"),
     "send_recv": (AUTO, CHEAPEST, "direct"),
 }
 

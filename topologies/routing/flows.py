@@ -1,4 +1,4 @@
-"""The flows that rings across nodes send, and the links that each of them crosses.
+"""The flows that groups across nodes send, and the links that each of them crosses.
 
 A ring has as many channels as it has NICs in a node, and one channel is one flow: it leaves
 every node that the ring visits through one NIC and enters the next by one. Both directions of a
@@ -7,7 +7,9 @@ NIC carry the same, so it counts as one link.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from topologies.arrays import Indices
 from topologies.network import Network
 from topologies.routing.group_nodes import Visits, different
-from topologies.routing.routes import Crossings, Hops, fair_rates
+from topologies.routing.routes import Crossings, Hops, fair_rates, hops_between
 from topologies.routing.wiring import wiring
 
 
@@ -29,29 +31,58 @@ class _Channels:
     group_of_flow: Indices
 
 
-def ring_rates_across(network: Network, visits: Visits) -> NDArray[np.float64]:
-    """Bytes/s of each group's ring over the network, and over its NICs alone, (2, groups); infinite
-    for groups inside one node.
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """The flows that the groups of an axis send between nodes: the links that each crosses at its
+    `ends` and `between` switches, its `group`, and the group's rate for each byte/s of it."""
 
-    All rings run at once and share NICs and the links between switches by max-min fairness.
-    Not modelled: the links inside a dragonfly group, which have a capacity above what its NICs
-    inject.
+    ends: Crossings
+    between: Crossings
+    group: Indices
+    factor: NDArray[np.float64] | None
+    groups: int
+
+
+def rates_across(network: Network, axes: Sequence[Sent]) -> list[NDArray[np.float64]]:
+    """Bytes/s of each group over the network, and over its NICs alone, (2, groups) for each axis;
+    infinite for groups inside one node.
+
+    All run at once and share NICs and the links between switches by max-min fairness. Not modelled:
+    the links inside a dragonfly group, which have a capacity above what its NICs inject.
     """
-    rates = np.full((2, visits.groups), np.inf)
-    across = visits.nodes_of_group > 1
-    if not across.any():
-        return rates
-    channels = _channels(network, visits, across)
+    first, *others = axes
+    ends, between, flows = first.ends, first.between, [0, len(first.group)]
+    for each in others:
+        ends = ends.and_flows(each.ends, flows[-1])
+        between = between.and_flows(each.between, flows[-1])
+        flows.append(flows[-1] + len(each.group))
+    of_flow = fair_rates(network, between, ends, flows[-1])
+    on_nics = np.maximum(ends.rates(flows[-1]), of_flow)
+    both = np.stack([of_flow, on_nics])
+    return [
+        _of_groups(each, both[:, begin:end])
+        for each, (begin, end) in zip(axes, pairwise(flows), strict=True)
+    ]
+
+
+def _of_groups(sent: Sent, of_flow: NDArray[np.float64]) -> NDArray[np.float64]:
+    rates = np.full((2, sent.groups), np.inf)
+    across = np.bincount(sent.group, minlength=sent.groups) > 0
+    for row, own in enumerate(of_flow):
+        weights = own if sent.factor is None else own * sent.factor
+        rates[row, across] = np.bincount(sent.group, weights, sent.groups)[across]
+    return rates
+
+
+def rings_across(network: Network, visits: Visits) -> Sent:
+    """The flows of an axis whose groups pass data round rings, where some leave their node."""
+    channels = _channels(network, visits, visits.nodes_of_group > 1)
     hops = _hops(visits, channels)
     wires = wiring(network)
     link = wires.nic_link(hops.node, hops.nic)
     ends = Crossings(hops.flow, link, np.full(wires.nic_links, wires.nic_bytes_per_s))
-    flow_rates = fair_rates(network, hops, ends, len(channels.group_of_flow))
-    nic_rates = np.maximum(ends.rates(len(channels.group_of_flow)), flow_rates)
-    for row, of_flow in enumerate((flow_rates, nic_rates)):
-        sums = np.bincount(channels.group_of_flow, weights=of_flow, minlength=visits.groups)
-        rates[row, across] = sums[across]
-    return rates
+    between = hops_between(network, hops)
+    return Sent(ends, between, channels.group_of_flow, None, visits.groups)
 
 
 def _hops(visits: Visits, channels: _Channels) -> Hops:

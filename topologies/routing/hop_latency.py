@@ -42,6 +42,34 @@ def further_seconds(network: Network, visits: Visits) -> float:
     return float(mean.max()) * fabric.switch_latency_s
 
 
+def pairs_further_seconds(network: Network, visits: Visits) -> float:
+    """The same for all pairs of a group's nodes: their mean, by counts of its nodes in each place.
+
+    Of N nodes, n on a switch and g in a group of switches, n (n - 1) ordered pairs share the
+    switch, g (g - 1) less those the group, and the rest of N (N - 1) neither.
+    """
+    fabric = network.interconnect
+    nodes = visits.nodes_of_group.astype(np.float64)
+    if nodes.max() == 1 or not isinstance(fabric, Dragonfly | FatTree):
+        return 0.0
+    wires = wiring(network)
+    inside, between = _passed(fabric)
+    on_switch = _pairs_in(visits, wires.switch[visits.node, 0])
+    in_group = _pairs_in(visits, wires.group[visits.node])
+    every = nodes * (nodes - 1)
+    passed = (in_group - on_switch) * (inside - 1) + (every - in_group) * (between - 1)
+    means = np.divide(passed, every, out=np.zeros_like(passed), where=every > 0)
+    return fabric.switch_latency_s * float(means.max())
+
+
+def _pairs_in(visits: Visits, place: Indices) -> NDArray[np.float64]:
+    """The ordered pairs of each group's nodes that are in one place."""
+    span = int(place.max()) + 1
+    key, count = np.unique(visits.group * span + place, return_counts=True)
+    pairs = np.bincount(key // span, weights=count * (count - 1.0), minlength=visits.groups)
+    return pairs.astype(np.float64)
+
+
 def switches_between(network: Network, node: Indices, to: Indices) -> NDArray[np.float64]:
     """The switches that a minimal route passes between NICs of one index on different nodes.
 

@@ -12,7 +12,7 @@ from topologies.hardware.node import Node
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.routing.ring_packing import Paths, shortest_paths
-from topologies.routing.routes import Crossings, Hops, fair_rates
+from topologies.routing.routes import Crossings, Hops, fair_rates, hops_between
 from topologies.routing.wiring import wiring
 from topologies.session import session_cached
 
@@ -47,7 +47,8 @@ def flow_rates(machine: Machine, placement: Placement, source: Indices, target: 
         next_nic=nic_of[next_device[across]],
     )
     ends = inner.joined(_ends(machine, hops))
-    rates[moving] = fair_rates(machine.network, hops, ends, len(moving))
+    between = hops_between(machine.network, hops)
+    rates[moving] = fair_rates(machine.network, between, ends, len(moving))
     return rates
 
 
@@ -61,7 +62,7 @@ def _ends(machine: Machine, hops: Hops) -> Crossings:
 
 def _inside(machine: Machine, node: Indices, device: Indices, to: Indices) -> Crossings:
     """The links inside nodes that flows between two devices of one node cross."""
-    arcs, used, capacity = _arcs(machine.node)
+    arcs, used, capacity = arcs_of(machine.node)
     first, count = used[0][device, to], used[1][device, to]
     flow = np.repeat(np.arange(len(node)), count)
     offset = np.arange(len(flow)) - np.repeat(np.cumsum(count) - count, count)
@@ -70,7 +71,7 @@ def _inside(machine: Machine, node: Indices, device: Indices, to: Indices) -> Cr
 
 
 @session_cached(16)
-def _arcs(node: Node) -> tuple[Indices, tuple[Indices, Indices], Rates]:
+def arcs_of(node: Node) -> tuple[Indices, tuple[Indices, Indices], Rates]:
     """All paths' arcs one after another, each pair's first and number, and what arcs carry."""
     n = node.devices
     capacity = np.zeros((n + 1, n + 1))

@@ -1,4 +1,5 @@
-"""The rings of the groups of one or more axes: what bandwidth each gets when all run at once."""
+"""The rings of the groups of one or more axes, and their pairs of members in an all-to-all: what
+bandwidth each gets when all run at once."""
 
 from __future__ import annotations
 
@@ -41,6 +42,10 @@ class Ring:
     `further_s` is what distance adds to each of its hops. `fabric_share` is below 1 where the links
     between switches hold the ring back: what they leave of the rate of its NICs. `pair_links` is
     how many links join the two devices of a group of two in one node, and -1 for other groups.
+
+    Of a group whose members all send to each other, `bytes_per_s` is what leaves a mean node, and
+    `within_bytes_per_s` what a mean device sends to others of its node, at the pace of the slowest
+    pair; and distance is that between any two of its nodes.
     """
 
     ranks: int
@@ -64,19 +69,26 @@ class Ring:
 Found = tuple[NDArray[np.int64], list[Ring]]
 
 
-def rings(machine: Machine, placement: Placement, members: NDArray[np.int64]) -> Found:
+def rings(
+    machine: Machine, placement: Placement, members: NDArray[np.int64], *, pairs: bool = False
+) -> Found:
     """The ring of each group of an axis, as an index into the list of different rings.
 
     `members` has shape (groups, p): the ranks of each group in ring order. All groups are
-    active at once, so they share the links inside nodes, the NICs and the global links.
+    active at once, so they share the links inside nodes, the NICs and the global links. With
+    `pairs` all members of a group send to each other.
     """
-    return rings_together(machine, placement, [members])[0]
+    return rings_together(machine, placement, [members], [pairs])[0]
 
 
 def rings_together(
-    machine: Machine, placement: Placement, members: Sequence[NDArray[np.int64]]
+    machine: Machine,
+    placement: Placement,
+    members: Sequence[NDArray[np.int64]],
+    pairs: Sequence[bool] = (),
 ) -> list[Found]:
-    """As `rings` for each of several axes, with the groups of all of them active at once.
+    """As `rings` for each of several axes, with the groups of all of them active at once; `pairs`
+    says of each whether its members all send to each other, no axis' by default.
 
     Across nodes, the channels of all groups share in one max-min allocation. Inside nodes, the
     rings of all groups are packed on the links together. No axis ever gains by another that
@@ -85,7 +97,8 @@ def rings_together(
 
     Not modelled: links inside a node that a ring, held back by its NICs, leaves to others.
     """
-    axes = tuple(AxisGroups(groups) for groups in members)
+    every = pairs or [False] * len(members)
+    axes = tuple(AxisGroups(*each) for each in zip(members, every, strict=True))
     return list(_rings_together(machine.network, placement, axes))
 
 
@@ -124,7 +137,7 @@ def _rings_of(
     rounded = np.round(rate / _STEP_BYTES_PER_S) * _STEP_BYTES_PER_S
     inside = np.where(reach.nodes > 1, within, np.inf)
     share = np.round(rate / of_nics, _SHARE_DIGITS)
-    links = pair_links(network.node, placement, axis.members)
+    links = pair_links(network.node, placement, axis)
     table = np.column_stack([reach.nodes, reach.devices_per_node, rounded, inside, share, links])
     different, index = _different_rows(table)
     ranks = axis.members.shape[1]

@@ -35,7 +35,7 @@ MEMORY = "What one rank holds, by part, and what its device has."
 LINKS = "A node with its links and NICs, and how busy every sort of link is."
 NOMINAL = (
     "How long links are in use at their nominal rate, were every collective a ring over the "
-    "fewest links (topologies/routing/link_loads.py)."
+    "fewest links (topologies/collectives/link_loads.py)."
 )
 
 

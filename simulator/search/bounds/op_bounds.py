@@ -29,7 +29,7 @@ from simulator.search.rank_orders import (
 from simulator.search.space import Space
 from topologies.routing.rings import Ring
 from workload.grid import Grid
-from workload.op import Op
+from workload.op import PAIRS, Op
 from workload.sizes.arrays import Bytes, Indices, Ticks
 from workload.sizes.vectorized import Lanes
 
@@ -47,7 +47,7 @@ class OpBounds:
     _rings: list[Sequence[Ring]] = field(default_factory=list)
     _numbers: dict[object, int] = field(default_factory=dict)
     _places: dict[tuple[object, ...], Indices] = field(default_factory=dict)
-    _ways: dict[Strides, Sequence[Ring]] = field(default_factory=dict)
+    _ways: dict[tuple[Strides, bool], Sequence[Ring]] = field(default_factory=dict)
     _links: dict[tuple[int, int, int], Sequence[Ring]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], int] = field(default_factory=dict)
 
@@ -115,7 +115,7 @@ class OpBounds:
 
     def _rings_of(self, some: BatchedProgram, op: Op) -> Indices:
         """For each row the number of the rings, one of which its groups have."""
-        key = op.axes, op.kind == "all_reduce"
+        key = op.axes, op.kind == "all_reduce", PAIRS in op.traffic
         if key not in some.rings:
             table, which = self.space.grids
             if key not in self._places:
@@ -130,7 +130,9 @@ class OpBounds:
             some.rings[key] = found
         return some.rings[key]
 
-    def _number(self, sizes: list[int], order: int, axes: tuple[str, ...], reduces: bool) -> int:
+    def _number(
+        self, sizes: list[int], order: int, axes: tuple[str, ...], reduces: bool, pairs: bool
+    ) -> int:
         """The number of the rings of some axes, in an order or in any."""
         spans = spans_of(tuple(sizes), self.shard, ORDERS[order % ANY])
         anywhere = order == ANY
@@ -138,20 +140,20 @@ class OpBounds:
         if reduces:  # over axes apart only small sums, which are not worth asking for a ring
             ways = frozenset(way for way in ways if len(way) <= 1)
         size = prod(spans[axis][1] for axis in axes)
-        key: object = ways or (size, reduces)
+        key: object = (ways, pairs) if ways else (size, reduces, pairs)
         if key not in self._numbers:
             self._numbers[key] = len(self._rings)
-            every = [ring for way in sorted(ways) for ring in self._rings_along(way)]
+            every = [ring for way in sorted(ways) for ring in self._rings_along(way, pairs)]
             if not ways and not reduces:
-                every = self.fabric.ideal(size)
+                every = self.fabric.ideal(size, pairs=pairs)
             self._rings.append(self.fabric.fastest(every))
         return self._numbers[key]
 
-    def _rings_along(self, way: Strides) -> Sequence[Ring]:
-        if way not in self._ways:
+    def _rings_along(self, way: Strides, pairs: bool) -> Sequence[Ring]:
+        if (way, pairs) not in self._ways:
             groups = members(way, self.space.problem.devices)
-            self._ways[way] = self.fabric.rings([groups])[0][0]
-        return self._ways[way]
+            self._ways[way, pairs] = self.fabric.rings([groups], [pairs])[0][0]
+        return self._ways[way, pairs]
 
     @property
     def shard(self) -> int:

@@ -20,11 +20,11 @@ from simulator.explain.bottleneck_link import limiting_link
 from simulator.predict import Prediction, predict
 from simulator.ranks.fabric import MachineFabric
 from simulator.stacks import Stack, load_stack
+from topologies.collectives.link_loads import LinkLoads, RingTraffic, link_loads
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
-from topologies.routing.link_loads import LinkLoads, RingTraffic, link_loads
 from topologies.routing.locality import locality
 from validation.report.answer_files import ReportError
 from validation.report.provenance import Asked, check_file
@@ -32,7 +32,7 @@ from validation.report.read_prediction import Answer
 from workload.gpt import GPT, with_fields
 from workload.lowering import lower
 from workload.models.read import described_model
-from workload.op import COMPUTE, Op
+from workload.op import COMPUTE, PAIRS, Op
 from workload.passes.matmul_forms import PLAIN
 from workload.plan import Plan
 from workload.plan_text import parse_plan
@@ -120,8 +120,9 @@ class Scene:
     def links(self) -> dict[str, str]:
         """For each axes how far their groups reach, and over which links."""
         grid, found = self.shown.grid, {}
+        between = {t.axes: t.pairs for t in sorted(self.traffic, key=lambda t: t.hop_bytes)}
         for axes in dict.fromkeys(t.axes for t in self.traffic):
-            words = limiting_link(self.machine, self.placement, grid, axes)
+            words = limiting_link(self.machine, self.placement, grid, axes, pairs=between[axes])
             reach = locality(self.machine, self.placement, grid.groups(*axes.split("+"))).words
             found[axes] = reach if words == reach.replace("a node", "the node") else (
                 f"{reach}, {words}"
@@ -131,16 +132,16 @@ class Scene:
     @cached_property
     def traffic(self) -> list[RingTraffic]:
         """What each member of a group sends on in the drawn step, a mean over the stages."""
-        sums: dict[tuple[str, ...], float] = {}
+        sums: dict[tuple[tuple[str, ...], bool], float] = {}
         for program in self.step.programs:
             for op in program.ops:
                 if op.communicates and op.kind != "recv":
-                    group = ("pipe",) if op.is_message else op.axes
+                    group = ("pipe",) if op.is_message else op.axes, PAIRS in op.traffic
                     sums[group] = sums.get(group, 0.0) + self._sent(op)
         grid, stages = self.shown.grid, len(self.step.programs)
         return [
-            RingTraffic("+".join(axes), grid.groups(*axes), nbytes / stages)
-            for axes, nbytes in sums.items()
+            RingTraffic("+".join(axes), grid.groups(*axes), nbytes / stages, pairs)
+            for (axes, pairs), nbytes in sums.items()
         ]
 
     def _sent(self, op: Op) -> float:

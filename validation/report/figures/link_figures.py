@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from topologies.collectives.link_loads import SWITCH, LinkLoads
 from topologies.files.units import format_quantity
 from topologies.machine import Machine
-from topologies.routing.link_loads import SWITCH, LinkLoads
 from validation.report.figures.drawn_step import Scene
 from validation.report.figures.style import BLUE, GREY, INK, canvas
 

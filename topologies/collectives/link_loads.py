@@ -1,9 +1,10 @@
-"""How much the links carry while groups of ranks pass data round their rings.
+"""How much the links carry while groups of ranks pass data round their rings, or to all members.
 
 Every member of a group sends as much to the next one in its ring. Inside a node the ring takes the
 fewest links that join its devices, all such ways alike; from node to node it leaves by all NICs
-that its devices hang on alike. Not modelled: detours of adaptive routing between groups, so bytes
-between switches are those of the straight way.
+that its devices hang on alike. Where members send to all others, each does by one shortest way
+inside its node and by its own NIC to others. Not modelled: detours of adaptive routing between
+groups, so bytes between switches are those of the straight way.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from topologies.hardware.node import Node
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.routing.group_nodes import Visits, visits_of
+from topologies.routing.pair_flows import pairs_on_links, ranks_on_nics
 from topologies.routing.ring_packing import shortest_paths
 from topologies.routing.wiring import wiring
 
@@ -31,11 +33,18 @@ MOST_ORDERS = 8  # members up to which every order of a ring is tried
 
 @dataclass(frozen=True)
 class RingTraffic:
-    """Groups over some axes, (groups, p) ranks in ring order, and what each member sends on."""
+    """Groups over some axes, (groups, p) ranks in ring order, and what each member sends on: to the
+    next one, or with `pairs` in equal parts to all others."""
 
     axes: str
     members: Indices
     hop_bytes: float
+    pairs: bool = False
+
+    @property
+    def pair_bytes(self) -> float:
+        """What one member sends to each other one."""
+        return self.hop_bytes / (int(self.members.shape[1]) - 1)
 
 
 @dataclass(frozen=True)
@@ -69,9 +78,11 @@ def link_loads(machine: Machine, placement: Placement, traffic: Sequence[RingTra
     links: dict[Link, float] = {}
     nics = np.zeros((int(placement.node.max()) + 1, machine.node.nics.count))
     for each, visits in busy:
-        for link, nbytes in _inside(machine.node, visits, each.hop_bytes).items():
+        inside = _pairs_inside if each.pairs else _inside
+        sent_bytes = each.pair_bytes if each.pairs else each.hop_bytes
+        for link, nbytes in inside(machine.node, visits, sent_bytes).items():
             links[link] = links.get(link, 0.0) + nbytes / nodes
-        _add_nics(machine, visits, each.hop_bytes, nics)
+        (_add_pairs if each.pairs else _add_nics)(machine, visits, sent_bytes, nics)
     sorts = [*_link_sorts(machine.node, links), *_nic_sort(machine, nics)]
     return LinkLoads(
         links,
@@ -99,6 +110,18 @@ def _inside(node: Node, visits: Visits, hop_bytes: float) -> dict[Link, float]:
             nbytes = count * hop_bytes * share * hops / len(devices)
             result[link] = result.get(link, 0.0) + nbytes
     return result
+
+
+def _pairs_inside(node: Node, visits: Visits, pair_bytes: float) -> dict[Link, float]:
+    """The same where the devices of each group in a node all send to each other."""
+    counts = np.bincount(visits.devices, minlength=len(visits.sets))
+    each = (pairs_on_links(node, visits.devices_in(which)) for which in range(len(counts)))
+    ways = pair_bytes * sum(count * pairs for count, pairs in zip(counts, each, strict=True))
+    busier = np.triu(np.maximum(ways, ways.T))
+    links = {(int(a), int(b)): float(busier[a, b]) for a, b in np.argwhere(busier)}
+    switched = {(a, SWITCH): nbytes for (a, b), nbytes in links.items() if b == node.devices}
+    direct = {link: nbytes for link, nbytes in links.items() if link[1] < node.devices}
+    return switched if node.links.switch else direct
 
 
 def ring_shares(node: Node, devices: tuple[int, ...]) -> dict[Link, float]:
@@ -142,6 +165,15 @@ def _add_nics(
             np.add.at(nics, (nodes, nic), hop_bytes / len(own))
 
 
+def _add_pairs(
+    machine: Machine, visits: Visits, pair_bytes: float, nics: NDArray[np.float64]
+) -> None:
+    ranks = np.bincount(visits.group, weights=visits.local, minlength=visits.groups)
+    away = ranks[visits.group] - visits.local
+    sent = ranks_on_nics(machine.node, visits)[visits.devices] * away[:, None] * pair_bytes
+    np.add.at(nics, visits.node, sent)
+
+
 def _link_sorts(node: Node, links: Mapping[Link, float]) -> list[Load]:
     one = node.links.bytes_per_s
     if node.links.switch:
@@ -171,7 +203,12 @@ def _switch_sort(machine: Machine, busy: Sequence[tuple[RingTraffic, Visits]]) -
     nbytes = np.zeros((ends, ends))
     for each, visits in busy:
         here, there = wires.group[visits.node], wires.group[visits.node[visits.following]]
-        np.add.at(nbytes, (here, there), each.hop_bytes)
+        if each.pairs:
+            ranks = np.zeros((visits.groups, ends))
+            np.add.at(ranks, (visits.group, here), visits.local)
+            nbytes += ranks.T @ ranks * each.pair_bytes
+        else:
+            np.add.at(nbytes, (here, there), each.hop_bytes)
     np.fill_diagonal(nbytes, 0.0)
     if not nbytes.any():
         return []

@@ -1,0 +1,188 @@
+"""Mixture of experts in models, plans and programs: counted by hand, and refused where wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from workload.errors import ModelError, PlanCannotRunError, PlanError
+from workload.gpt import GPT, find_model
+from workload.lowering import lower, lower_again
+from workload.models import moe
+from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, Op
+from workload.pipeline.stages import like_stages
+from workload.plan_text import parse_plan
+from workload.program import Program
+
+TWO = GPT(
+    name="two",
+    layers=2,
+    hidden=32,
+    heads=4,
+    ffn=64,
+    sequence=16,
+    vocab=64,
+    norm="rmsnorm",
+    activation="swiglu",
+    positions="rope",
+    biases=False,
+    experts=8,
+    topk=2,
+    expert_ffn=48,
+)
+ROWS = 2 * 16  # tokens of a rank: micro_batch=2
+
+
+def program_of(text: str, gpt: GPT = TWO) -> Program:
+    return lower(gpt, parse_plan(f"micro_batch=2,overlap=none,{text}"))
+
+
+def of_layer(program: Program, label: str) -> Op:
+    return next(op for op in program.ops if op.part.layer == 1 and op.label == label)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "active"),
+    [("mixtral-8x7b", 46_702_792_704, 12_879_925_248), ("mixtral-8x22b", 140.6e9, 39.2e9)],
+)
+def test_parameters_are_those_of_the_released_checkpoints(
+    name: str, parameters: float, active: float
+) -> None:
+    """Exactly for Mixtral 8x7B (config.json); 141B and 39B as Mistral AI says of 8x22B."""
+    gpt = find_model(name)
+    assert gpt.parameters == pytest.approx(parameters, rel=1e-3 if parameters % 1e5 == 0 else 0)
+    assert gpt.active_parameters == pytest.approx(active, rel=2e-3)
+
+
+def test_a_layers_weights_are_those_of_all_experts_and_its_flops_those_of_the_chosen() -> None:
+    router, expert = 32 * 8, 3 * 32 * 48
+    attention = 4 * 32 * 32
+    layer = attention + router + 8 * expert + 2 * 32
+    assert TWO.parameters == 2 * layer + 64 * 32 + 32
+    per_token = 2 * (attention + router + 2 * expert) + 4 * 16 * 32
+    assert TWO.model_flops(1) == 3 * 16 * (2 * per_token + 2 * 32 * 64)
+    assert replace(TWO, shared_ffn=16).parameters - TWO.parameters == 2 * 3 * 32 * 16
+
+
+def test_layers_with_experts_stand_behind_dense_ones_or_between_them() -> None:
+    assert [moe.has_experts(replace(TWO, layers=4, dense_layers=1), n) for n in range(4)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    every_other = replace(TWO, layers=4, expert_every=2)
+    assert [moe.has_experts(every_other, n) for n in range(4)] == [False, True, False, True]
+    assert moe.layers_with_experts(every_other) == 2
+    stages = like_stages(replace(TWO, layers=4, dense_layers=1), parse_plan("pipe=4,batch=4"))
+    assert stages == [0, 1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "data=4,expert=4",
+        "x=2,data=2,expert=2",
+        "x=2,data=2,expert=4,expert_tensor=1,sp=true",
+        "y=2,z=2,data=2,expert=2,recompute=full",
+        "data=4,expert=2,zero=3",
+    ],
+)
+def test_a_program_has_the_models_flops(plan: str) -> None:
+    program = program_of(plan)
+    again = lower_again(TWO, program.plan)
+    assert program.model_flops == TWO.model_flops(program.plan.batch)
+    for _ in range(2):
+        again = lower_again(TWO, program.plan)
+        assert tuple(again.ops) == program.ops
+
+
+def test_a_rank_sends_each_token_to_its_experts_and_gets_as_many_back() -> None:
+    program = program_of("data=4,expert=4")
+    sent = of_layer(program, "dispatch.exchange")
+    assert (sent.kind, sent.axes, sent.purpose) == ("all_to_all", ("expert",), EXPERT_DISPATCH)
+    assert sent.nbytes == 2 * ROWS * 32 * 2
+    back = of_layer(program, "combine.exchange")
+    assert (back.nbytes, back.purpose) == (sent.nbytes, EXPERT_COMBINE)
+    up = of_layer(program, "experts.up.matmul")
+    assert up.flops == 2 * (2 * ROWS) * 32 * (2 * 48)
+    assert {key: up.attributes[key] for key in "mnk"} == {"m": 2 * ROWS // 2, "n": 96, "k": 32}
+
+
+def test_with_a_capacity_every_expert_has_as_many_places() -> None:
+    """ceil(0.75 x 32 tokens x 2 / 8 experts) = 6 places for each of 8 experts."""
+    program = program_of("data=4,expert=4", replace(TWO, capacity=0.75))
+    assert of_layer(program, "dispatch.exchange").nbytes == 8 * 6 * 32 * 2
+    assert "dispatch.counts.exchange" not in {op.label for op in program.ops}
+    assert "dispatch.counts.exchange" in {op.label for op in program_of("data=4,expert=4").ops}
+
+
+def test_ranks_of_x_route_rows_of_their_own_where_they_hold_other_experts() -> None:
+    program = program_of("x=2,data=2,expert=4,expert_tensor=1,sp=true")
+    sent = of_layer(program, "dispatch.exchange")
+    assert (sent.axes, sent.nbytes) == (("x", "expert"), 2 * (ROWS // 2) * 32 * 2)
+    whole = of_layer(program_of("x=2,data=2,expert=2,sp=true"), "dispatch.exchange")
+    assert (whole.axes, whole.nbytes) == (("expert",), 2 * ROWS * 32 * 2)
+
+
+def test_gradients_of_experts_are_summed_over_the_ranks_that_hold_the_same() -> None:
+    program = program_of("data=4,expert=2")
+    sums = {
+        op.label: op.axes for op in program.ops if op.kind == "all_reduce" and op.micro_batch < 0
+    }
+    assert sums["grads.reduce"] == ("data",)
+    assert sums["experts.grads.reduce"] == ("expert_copies",)
+    held = program.buffers["l1.experts.up.w"]
+    assert held.elements == 4 * 32 * 96
+    assert held.replicas == 2
+    grid = program.plan.grid
+    assert grid.groups("expert").tolist() == [[0, 1], [2, 3]]
+    assert grid.groups("expert_copies").tolist() == [[0, 2], [1, 3]]
+
+
+def test_zero_shards_states_of_experts_over_their_own_copies() -> None:
+    program = program_of("data=4,expert=2,zero=1")
+    assert program.buffers["l1.experts.up.w.m"].elements == 4 * 32 * 96 // 2
+    assert program.buffers["l1.qkv.w.m"].elements == 32 * 96 // 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"topk": 9}, "topk=9 must be at most experts=8"),
+        ({"topk": 0}, "experts=8 needs topk"),
+        ({"experts": 0}, "topk=2 needs experts"),
+        ({"biases": True}, "have no biases"),
+        ({"capacity": 9.0}, "capacity=9.0 must be 0"),
+        ({"dense_layers": 3}, "dense_layers=3 must be at most layers=2"),
+        ({"router": "hash"}, "router='hash' must be"),
+    ],
+)
+def test_a_model_with_impossible_experts_is_refused(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        replace(TWO, **fields)
+
+
+@pytest.mark.parametrize(
+    ("plan", "error", "sentence"),
+    [
+        ("data=4,expert=3", PlanCannotRunError, "expert=3 does not divide data=4"),
+        ("x=2,data=2,expert=2,expert_tensor=1", PlanError, "needs sequence_parallel"),
+        ("x=2,data=2,expert=2,expert_tensor=3", PlanError, "expert_tensor=3 must be 1 or x=2"),
+        ("data=16,expert=16", PlanCannotRunError, "expert=16 does not divide experts=8"),
+        ("data=4,expert=2,zero=1,shard=2", PlanError, "does not go with shard=2"),
+        ("data=4,expert=2,optimizer=muon", PlanCannotRunError, "muon does not know"),
+    ],
+)
+def test_a_plan_that_cannot_split_experts_is_refused(
+    plan: str, error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        program_of(plan)
+
+
+def test_a_model_without_experts_takes_no_axis_of_them() -> None:
+    with pytest.raises(PlanCannotRunError, match="tiny-30k has none"):
+        program_of("data=4,expert=2", find_model("tiny-30k"))
