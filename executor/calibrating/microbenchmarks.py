@@ -220,9 +220,9 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
 def _latent(gpt: GPT) -> GPT:
     """The same with latent attention, whose core has keys and values of one width."""
     rank, positions = gpt.hidden // 2, gpt.hidden // 16
-    width = gpt.width + positions
-    ranks = {"q_rank": rank, "kv_rank": rank}
-    return replace(gpt, **ranks, rope_width=positions, value_width=width)
+    return replace(
+        gpt, q_rank=rank, kv_rank=rank, rope_width=positions, value_width=gpt.width + positions
+    )
 
 
 def _features(op: Op, program: Program) -> dict[str, float]:

@@ -7,6 +7,7 @@ biases in all other linears: less than a hundredth of its bytes, which ours has 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,13 @@ from validation.memory.golden_runs import GoldenRun, golden_runs
 from validation.memory.memory_questions import Asked, answer
 
 # Arguments of tests/functional_tests/test_cases/gpt/gpt3_mcore_te_tp2_pp2_mla.
-LATENT = {"q_rank": 192, "kv_rank": 64, "head_width": 16, "rope_width": 8, "value_width": 16}
+LATENT: dict[str, Any] = {
+    "q_rank": 192,
+    "kv_rank": 64,
+    "head_width": 16,
+    "rope_width": 8,
+    "value_width": 16,
+}
 
 
 @pytest.mark.parametrize("row", ["mcore-319", "mcore-322"])
