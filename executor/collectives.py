@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-from workload.op import COMPUTE, Op
+from workload.op import COMPUTE, RING_SHIFT, Op
 
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
@@ -66,7 +66,7 @@ def issue(
 class Together:
     """Works that were issued one after the other and count as one."""
 
-    def __init__(self, works: Sequence[dist.Work]) -> None:
+    def __init__(self, works: Sequence[Waitable]) -> None:
         self._works = list(works)
 
     def wait(self) -> None:
@@ -104,6 +104,20 @@ def _between(
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """All elements in one dimension; a view takes longer than the question."""
     return tensor if tensor.dim() == 1 else tensor.view(-1)
+
+
+def _ring_shift(
+    op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup
+) -> Waitable:
+    """Sends to the next member of the group, and receives from the one before."""
+    members = dist.get_process_group_ranks(group)
+    own = dist.get_rank(group)
+    there, back = members[(own + 1) % len(members)], members[own - 1]
+    pair = [
+        dist.P2POp(dist.isend, source, there, group),
+        dist.P2POp(dist.irecv, target, back, group),
+    ]
+    return Together(dist.batch_isend_irecv(pair))
 
 
 def _all_reduce(
@@ -147,11 +161,12 @@ def _exchange(
 # Older versions of torch have other names for them, of which newer ones warn.
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-Call = Callable[[Op, torch.Tensor, torch.Tensor, dist.ProcessGroup], dist.Work]
+Call = Callable[[Op, torch.Tensor, torch.Tensor, dist.ProcessGroup], Waitable]
 CALLS: dict[str, Call] = {
     "all_gather": _between,
     "reduce_scatter": _between,
     "all_reduce": _all_reduce,
+    RING_SHIFT: _ring_shift,
     "all_to_all": _all_to_all,
 }
 COALESCED = ("all_gather", "reduce_scatter", "all_reduce")  # what torch takes together

@@ -9,7 +9,7 @@ import torch
 
 from executor.launching.task_specs import AdamW
 from executor.streams import SideStreams
-from workload.grid import Grid
+from workload.grid import Axes, Grid
 
 DTYPES = {
     "bf16": torch.bfloat16,
@@ -61,8 +61,12 @@ class RankContext:
 
     def part_of(self, what: str) -> int:
         """Which part of something this rank holds; the first axis of its shards varies fastest."""
+        return self.part(self.grid.shards_of(what))
+
+    def part(self, axes: Axes) -> int:
+        """Which part this rank holds of what some axes split; the first one varies fastest."""
         part = 0
-        for axis in reversed(self.grid.shards_of(what)):
+        for axis in reversed(axes):
             part = part * self.grid.size(axis) + self.index(axis)
         return part
 

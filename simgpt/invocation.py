@@ -26,7 +26,7 @@ def asked(
 
     given: dict[str, Any] = {"command": command_line(), "model": model, "machine": machine}
     given |= {"compute": how.get("compute", "machine"), "stack": how.get("stack", "simgpt")}
-    given |= {"fp8": stack.fp8, "context": stack.context} if stack is not None else {}
+    given |= {"fp8": stack.fp8} if stack is not None else {}
     return {
         "asked": {**given, "files": files_of((model, machine, given["stack"]))},
         "settings": settings_of(how["settings"]),

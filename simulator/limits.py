@@ -18,12 +18,15 @@ MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
 def check_slots(plan: Plan) -> None:
     """Refuse more micro-batches than there is memory for where the schedule does not repeat."""
-    slots = plan.pipe * plan.micro_batches
-    if plan.schedule == "gpipe" and plan.pipe > 1 and slots > MOST_SLOTS:
+    slots = plan.pipe * plan.micro_batches * plan.passes
+    whole, other = "schedule=gpipe", "a smaller batch or schedule=1f1b"
+    if plan.passes > 1:
+        whole, other = f"a step of optimizer={plan.optimizer}", "or a smaller batch"
+    if (plan.schedule == "gpipe" or plan.passes > 1) and plan.pipe > 1 and slots > MOST_SLOTS:
         raise PlanCannotRunError(
-            f"schedule=gpipe never repeats itself, so that each of {plan.micro_batches:,} "
+            f"{whole} never repeats itself, so that each of {plan.micro_batches:,} "
             f"micro-batches on {plan.pipe} stages would be simulated, {slots:,} in all and more "
-            f"than {MOST_SLOTS:,}; give a larger micro_batch, a smaller batch or schedule=1f1b"
+            f"than {MOST_SLOTS:,}; give a larger micro_batch, {other}"
         )
 
 

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from tests import reference_experts, reference_latent
 from tests.reference_dropout import Dropout
 from tests.reference_goldfish import IGNORED, without_dropped
-from tests.reference_llama import RMSNorm, alibi, rotated, swiglu
+from tests.reference_llama import RMSNorm, Scaling, alibi, rotated, swiglu
+from tests.reference_parts import Linear, Norm, Table
 
 Weights = Mapping[str, Tensor]
 Batch = tuple[Tensor, Tensor]
@@ -30,7 +31,9 @@ class Family:
     """What cannot be read off the weights, as learned positions can; by default GPT-2's."""
 
     rmsnorm: bool = False
+    eps: float = 1e-5
     rope_base: float | None = None
+    rope_scaling: Scaling | None = None
     alibi: bool = False
     dropout: float = 0.0
     goldfish_k: int = 0
@@ -55,38 +58,6 @@ class Trained:
     weights: dict[str, Tensor]
 
 
-class Linear(nn.Module):
-    """y = x @ w + b, or x @ w."""
-
-    def __init__(self, rows: int, columns: int, bias: bool) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.empty(rows, columns))
-        self.b = nn.Parameter(torch.empty(columns)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.w if self.b is None else x @ self.w + self.b
-
-
-class Norm(nn.Module):
-    """LayerNorm over the last dimension, with a bias or without."""
-
-    def __init__(self, width: int, bias: bool) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.empty(width))
-        self.b = nn.Parameter(torch.empty(width)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.w.shape, self.w, self.b, eps=1e-5)
-
-
-class Table(nn.Module):
-    """One row of `width` numbers for each of `rows` tokens or positions."""
-
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.empty(rows, width))
-
-
 class Layer(nn.Module):
     """Pre-norm attention, then a pre-norm MLP, each added to the residual stream."""
 
@@ -100,7 +71,13 @@ class Layer(nn.Module):
             self.experts_of(weights, name, family)
         self.latent = f"{name}.kv_down.w" in weights
         if self.latent:
-            self.way = reference_latent.Latent(weights, name, heads, family.rope_base or 0.0)
+            base = family.rope_base or 0.0
+            self.way = reference_latent.Latent(weights, name, heads, base, family.eps)
+        for norm in ("qnorm", "knorm"):
+            normed = f"{name}.{norm}.w" in weights
+            self.add_module(
+                norm, norm_of(weights, f"{name}.{norm}", family) if normed else nn.Identity()
+            )
         into = () if self.latent else ("qkv",)
         for linear in (*into, "out", *(() if self.routed else ("up", "down"))):
             shape = weights[f"{name}.{linear}.w"].shape
@@ -139,8 +116,10 @@ class Layer(nn.Module):
         every = self.qkv(x).unflatten(-1, (-1, self.width)).transpose(1, 2)
         groups = (every.shape[1] - self.heads) // 2
         q, k, v = every.split([self.heads, groups, groups], dim=1)
-        if self.family.rope_base is not None:
-            q, k = rotated(q, self.family.rope_base), rotated(k, self.family.rope_base)
+        q, k = self.qnorm(q), self.knorm(k)
+        base, scaling = self.family.rope_base, self.family.rope_scaling
+        if base is not None:
+            q, k = rotated(q, base, scaling), rotated(k, base, scaling)
         return q, k, v
 
     def attention(self, x: Tensor) -> Tensor:
@@ -160,7 +139,9 @@ class Layer(nn.Module):
 def norm_of(weights: Weights, name: str, family: Family) -> nn.Module:
     """The norm that these weights ask for."""
     width = weights[f"{name}.w"].shape[0]
-    return RMSNorm(width) if family.rmsnorm else Norm(width, bias=f"{name}.b" in weights)
+    if family.rmsnorm:
+        return RMSNorm(width, family.eps)
+    return Norm(width, f"{name}.b" in weights, family.eps)
 
 
 class ReferenceGPT(nn.Module):
@@ -248,6 +229,8 @@ def initial_weights(
     head_width: int = 0,
     gated: bool = False,
     biases: bool = True,
+    qkv_bias: bool = False,
+    qk_norm: bool = False,
     norm_biases: bool = True,
     positions: bool = True,
     embedding_norm: bool = False,
@@ -292,6 +275,8 @@ def initial_weights(
                 value_width=value_width or width,
             )
         shapes |= dict(_layer(f"l{i}", own, biases, norm_biases))
+        shapes |= {f"l{i}.qkv.b": linears["qkv"][1:]} if qkv_bias else {}
+        shapes |= {f"l{i}.{norm}.w": (width,) for norm in ("qnorm", "knorm") if qk_norm}
     shapes |= dict(_norm("norm", hidden, norm_biases))
     shapes |= {} if tied else {"head.w": (vocab, hidden)}
     generator = torch.Generator().manual_seed(seed)

@@ -29,7 +29,9 @@ class Matrix(nn.Module):
 class Latent(nn.Module):
     """What makes queries, keys and values of rows; all sizes but the heads are the weights'."""
 
-    def __init__(self, weights: Mapping[str, Tensor], name: str, heads: int, base: float) -> None:
+    def __init__(
+        self, weights: Mapping[str, Tensor], name: str, heads: int, base: float, eps: float
+    ) -> None:
         super().__init__()
         self.heads, self.base = heads, base
         self.compresses_queries = f"{name}.q_down.w" in weights
@@ -37,7 +39,7 @@ class Latent(nn.Module):
         for place in (*down, "q_up", "kv_down", "kv_norm", "kv_up"):
             shape = weights[f"{name}.{place}.w"].shape
             norm = place.endswith("norm")
-            self.add_module(place, RMSNorm(shape[0]) if norm else Matrix(shape))
+            self.add_module(place, RMSNorm(shape[0], eps) if norm else Matrix(shape))
 
     def forward(self, x: Tensor) -> Three:
         """Queries, keys and values, each (batch, heads, sequence, width), of (batch, sequence,

@@ -141,7 +141,7 @@ def test_alibi_takes_a_heads_slope_for_every_position_between_query_and_key() ->
 
 
 def test_an_rmsnorm_divides_by_the_root_of_the_mean_square() -> None:
-    norm = RMSNorm(2).double()
+    norm = RMSNorm(2, 1e-5).double()
     norm.w.data.copy_(torch.tensor([1.0, 2.0]))
     out = norm(torch.tensor([3.0, 4.0], dtype=torch.float64))
     root = math.sqrt(12.5 + 1e-5)

@@ -202,13 +202,17 @@ def _set_library(facts: dict[str, Fact], machine: Machine) -> None:
 
 
 def _set_curves(facts: dict[str, Fact], across: Mapping[str, Any]) -> None:
+    """What a fabric says of all curves alike, and of one by its name."""
     for curve in CURVES:
         prefix = f"software.{curve}."
         if f"{prefix}launch" not in facts:
             continue
-        for key, value in across.items():
-            if key == "efficiency_across" or (key != "source" and curve != "send_recv"):
-                facts[prefix + key] = Fact(prefix + key, value, across["source"])
+        for about in (across, across.get(curve, {})):
+            for key, value in about.items():
+                if isinstance(value, Mapping) or key == "source":
+                    continue
+                if key == "efficiency_across" or curve != "send_recv":
+                    facts[prefix + key] = Fact(prefix + key, value, about["source"])
 
 
 @cache

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from workload.op import COMPUTE, Op
 
@@ -59,3 +59,13 @@ def retired_at(ops: Sequence[Op], wait_lists: Sequence[Waits]) -> list[int]:
         if op.stream != COMPUTE:
             pending.setdefault(op.stream, []).append(index)
     return retired
+
+
+def needed_for(names: Collection[str], ops: Sequence[Op]) -> list[Op]:
+    """The ops on which some buffers depend, on this stage or through messages on another."""
+    needed, kept = set(names), []
+    for op in reversed(ops):
+        if op.is_message or op.kind == "fence" or needed.intersection(op.writes):
+            needed.update(op.reads)
+            kept.append(op)
+    return kept[::-1]

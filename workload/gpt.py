@@ -13,6 +13,7 @@ from topologies.files.printable import path_shown, printable, shown
 from topologies.files.reading import UserFile, shipped_toml
 from workload.errors import ModelError
 from workload.models import latent_attention, moe
+from workload.models.field_checks import wrong_fields
 from workload.models.spelling import words_of
 
 CHOICES = {
@@ -57,7 +58,9 @@ class GPT:
     Widths are in elements, `sequence` in tokens. With `tied` the classifier shares the token
     embedding's table. `kv_heads` heads of keys and values serve all `heads` queries in equal groups
     (0: each query head has its own); `head_width` is the width of one head (0: hidden / heads).
-    `biases=False` leaves every bias out, a LayerNorm's too; an RMSNorm has none. With "swiglu" the
+    `biases=False` leaves every bias out, a LayerNorm's too; an RMSNorm has none; `qkv_bias` then
+    gives queries, keys and values theirs. `qk_norm` puts an RMSNorm behind each head of queries and
+    of keys. `rope_scaling` is a text of `workload/models/rope_scaling.py`. With "swiglu" the
     MLP is down(silu(gate) * up), gate and up each `ffn` wide. `embedding_norm` puts a norm between
     the embedding and the first layer. `dropout` is the share of elements that training drops of the
     embedding, of the attention's probabilities and of what is added to the residual stream.
@@ -90,7 +93,11 @@ class GPT:
     activation: str = "gelu"
     positions: str = "learned"
     rope_base: int = 10_000
+    rope_scaling: str = "none"
     biases: bool = True
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    norm_eps: float = 1e-5
     embedding_norm: bool = False
     dropout: float = 0.0
     goldfish_k: int = 0
@@ -131,21 +138,9 @@ class GPT:
             raise self._wrong(f"rope_base={self.rope_base} must be at most {MOST['rope_base']:,}")
         if not 0 <= self.dropout < 1:
             raise self._wrong(f"dropout={self.dropout} must be at least 0 and below 1")
-        if self.goldfish_k:
-            self._check_goldfish()
-        for wrong in (*moe.refusals(self), *latent_attention.refusals(self)):
-            raise self._wrong(wrong)
-
-    def _check_goldfish(self) -> None:
-        for key, least in (("goldfish_k", 2), ("goldfish_h", 1)):
-            if not least <= getattr(self, key) <= MOST[key]:
-                between = f"between {least} and {MOST[key]:,}"
-                raise self._wrong(f"{key}={getattr(self, key)} must be {between}")
-        if self.sequence <= self.goldfish_h:
-            raise self._wrong(
-                f"goldfish_h={self.goldfish_h} must be below sequence={self.sequence}: no token "
-                "has so many before it"
-            )
+        wrong = [*wrong_fields(self, MOST), *moe.refusals(self), *latent_attention.refusals(self)]
+        if wrong:
+            raise self._wrong(wrong[0])
 
     def _wrong(self, what: str) -> ModelError:
         return ModelError(f"{self.name}: {what}")
@@ -181,6 +176,10 @@ class GPT:
         """How many bands an MLP's first linear has."""
         return 2 if self.activation == "swiglu" else 1
 
+    def has_bias(self, linear: str) -> bool:
+        """Whether a layer's linear of that name in a program has a bias."""
+        return self.biases or (self.qkv_bias and linear == "qkv")
+
     @property
     def norm_has_bias(self) -> bool:
         """Whether a norm has a bias beside its gain."""
@@ -195,9 +194,11 @@ class GPT:
         2 h that the formula leaves out.
         """
         h = self.hidden
-        biases = sum(self.bands) + sum(self.up_bands) + 2 * h if self.biases else 0
+        biases = sum(self.bands) if self.has_bias("qkv") else 0
+        biases += sum(self.up_bands) + 2 * h if self.biases else 0
         norm = h * (2 if self.norm_has_bias else 1)
-        weights = self._weights(self.experts) + self.layers * (biases + 2 * norm)
+        norms = self.layers * (2 * norm + 2 * self.width * self.qk_norm)
+        weights = self._weights(self.experts) + self.layers * biases + norms
         weights += self.layers * latent_attention.norm_width(self)
         tables = self.vocab * (1 if self.tied else 2)
         tables += self.sequence if self.positions == "learned" else 0
@@ -270,8 +271,8 @@ def find_model(name: str) -> GPT:
 def beyond_preset(name: str) -> tuple[str, ...]:
     """What a preset's model has beyond the fields of `GPT`, in the words of `Described.beyond`.
 
-    >>> beyond_preset("qwen2.5-7b")
-    ('qkv',)
+    >>> beyond_preset("nemotron-4-15b")
+    ('squared_relu',)
     """
     families = shipped_toml("workload", "models.toml").values()
     return next(tuple(each.get("beyond", ())) for each in families if name in each["models"])

@@ -1,8 +1,8 @@
-"""The rank grid: five axes in some order, and the groups in which collectives run."""
+"""The rank grid: its axes in some order, and the groups in which collectives run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -13,11 +13,12 @@ from topologies.session import session_cached
 from workload.errors import PlanError
 
 Axes = tuple[str, ...]
-AXES = ("x", "y", "z", "data", "pipe")
+AXES = ("x", "y", "z", "context", "data", "pipe")
 # The role of axes, by which groups are asked for: of what their ranks hold different parts.
 SHARDS: Mapping[str, Axes] = {
     "sequences": ("z", "data"),  # of a step's batch
-    "tokens": ("z", "data"),  # of a step, and so the terms of the loss and of gradients
+    "positions": ("context",),  # of each sequence
+    "tokens": ("z", "context", "data"),  # of a step, and so the terms of the loss and of gradients
     "rows": ("x",),  # of the residual stream, with sequence parallelism
     "heads": ("x",),
     "width": ("y",),  # of the residual stream
@@ -26,8 +27,8 @@ SHARDS: Mapping[str, Axes] = {
     "layers": ("pipe",),
 }
 REPLICAS: Mapping[str, Axes] = {  # the same, unless `zero` shards them
-    "weights": ("data",),
-    "experts": ("expert_copies",),
+    "weights": ("context", "data"),
+    "experts": ("context", "expert_copies"),
 }
 WITHIN_STAGE = tuple(axis for axis in AXES if axis not in SHARDS["layers"])
 USUAL = "x-y-z-data-pipe"
@@ -39,7 +40,8 @@ LINK = "link"
 @dataclass(frozen=True, slots=True)
 class Grid:
     """How many ranks there are along each axis. `order` names them, the axis whose neighbours have
-    neighbouring ranks first: usually x, then y, z, data, pipe.
+    neighbouring ranks first: usually x, then y, z, context, data, pipe. One that names no context
+    has it in front of data.
 
     Of the data axis, runs of `shard` neighbours (0: all of them) share sharded state: "shard" names
     the axis within a run, "replica" the one across runs. Or runs of `experts` neighbours (0: there
@@ -55,6 +57,7 @@ class Grid:
     pipe: int = 1
     shard: int = 0
     order: str = USUAL
+    context: int = 1
     experts: int = 0
     _known: dict[tuple[str, ...], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -169,12 +172,37 @@ class Grid:
 @session_cached(256)
 def _dimensions(order: str, of_data: Axes) -> Axes:
     """The axes of an order, with data as its two parts."""
+    parts = {"data": of_data}
+    return tuple(part for axis in axes_of(order) for part in parts.get(axis, (axis,)))
+
+
+def axes_of(order: str) -> Axes:
+    """All axes in an order.
+
+    >>> axes_of(USUAL)
+    ('x', 'y', 'z', 'context', 'data', 'pipe')
+    """
+    named = tuple(order.split("-"))
+    if "context" in named:
+        return named
     return tuple(
-        part for axis in order.split("-") for part in (of_data if axis == "data" else (axis,))
+        each for axis in named for each in (("context", axis) if axis == "data" else (axis,))
     )
+
+
+def order_of(axes: Sequence[str]) -> str:
+    """The shortest text of an order.
+
+    >>> order_of(("x", "z", "y", "context", "data", "pipe"))
+    'x-z-y-data-pipe'
+    """
+    return "-".join(axes).replace("context-data", "data")
 
 
 def check_order(text: str) -> None:
     """A PlanError unless a text names every axis once, as in `x-z-y-data-pipe`."""
-    if sorted(text.split("-")) != sorted(AXES):
-        raise PlanError(f"order={text} must name {', '.join(AXES)} once each, as in {USUAL}")
+    if sorted(axes_of(text)) != sorted(AXES):
+        named = ", ".join(axis for axis in AXES if axis != "context")
+        raise PlanError(
+            f"order={text} must name {named} once each, as in {USUAL}, and may name context"
+        )

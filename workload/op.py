@@ -11,11 +11,13 @@ from typing import Any, TypeVar, dataclass_transform
 from workload.naming import block_name
 
 COMPUTE = "compute"
+RING_SHIFT = "ring_shift"
 NONE = -1  # no micro-batch, layer or chunk
 PAIRS = "pairs"  # in `Op.traffic`: all members of a group send to each other
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", RING_SHIFT)
 MESSAGES = ("send", "recv")
 ATTENTIONS = ("attention", "attention_grad")
+CAUSAL = "causal"  # of their attributes: False where half of the square has none of the mask
 FORMS = ("NN", "NT", "TN")
 ITEM_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4, "fp64": 8, "int64": 8, "uint8": 1}
 ACROSS_STAGES = frozenset(("pipe", "ends"))  # axes of groups that have ranks of several stages
@@ -25,6 +27,7 @@ NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 
 
 FORWARD, RECOMPUTE, BACKWARD, WEIGHT = "forward", "recompute", "backward", "weight"
+PERTURB = "perturb"
 
 # What collectives, and some ops around them, are for: passes and bounds go by it.
 WEIGHT_GATHER = "weight_gather"  # a linear's weight, or a table, made whole
@@ -40,7 +43,9 @@ LOSS_REDUCE = "loss_reduce"  # the sum of all ranks' losses
 NORM_REDUCE = "norm_reduce"  # and of what the gradient norm is the root of
 EXPERT_DISPATCH = "expert_dispatch"  # rows on their way to the ranks of their experts
 EXPERT_COMBINE = "expert_combine"  # and the experts' outputs on their way back
+KEYS_EXCHANGE = "keys_exchange"  # keys and values, or their gradients, of parts of sequences
 PARAMETER_GATHER = "parameter_gather"  # parameters whose parts were updated apart
+SLOPE_GATHER = "slope_gather"  # the projected gradients of all replicas
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,9 +90,11 @@ class Block:
 
     @property
     def work(self) -> str:
-        """Which work of a slot it belongs to: "forward", "backward" or "weight"."""
+        """Which work of a slot it belongs to: "forward", "backward", "weight" or "perturb"."""
         if self.deferred or self.phase == WEIGHT:
             return WEIGHT
+        if self.phase == PERTURB:
+            return PERTURB
         return FORWARD if self.phase in (FORWARD, "") else BACKWARD
 
     @property
@@ -155,7 +162,8 @@ class Op:
 
     A collective or message has `axes` (its group) and its payload in `nbytes`: the gathered size of
     an all-gather, the input of a reduce-scatter, the buffer of an all-reduce, all that a rank sends
-    in an all-to-all (of which one of p equal parts, along dimension 0, stays with it), the message.
+    in an all-to-all (of which one of p equal parts, along dimension 0, stays with it), the message;
+    in a ring shift each member sends its buffer to the next one and gets that of the one before.
     Any other op has the memory traffic in `nbytes` (each operand once) and, if it multiplies
     matrices, `flops`. `replicas` ranks of the grid compute the very same thing. An op that names a
     buffer both in `reads` and in `writes` works in place. `block` is the run of ops it is issued

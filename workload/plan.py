@@ -12,6 +12,7 @@ from workload.passes.table import OVERLAPS
 from workload.rules.table import NAMES, rule_of
 
 CHOICES = {
+    "context_kind": ("ring", "all_gather"),
     "schedule": ("1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p"),
     "attention": ("flash", "unfused"),
     "gradients": ("fp32", "bf16"),
@@ -29,14 +30,15 @@ PRECISIONS = CHOICES["precision"]
 class Plan:
     """How one training step is split.
 
-    `x, y, z` are the 3D tensor-parallel axes, `data` the data-parallel one, `pipe` counts pipeline
+    `x, y, z` are the 3D tensor-parallel axes, `data` the data-parallel one, `context` splits each
+    sequence, whose keys and values meet as `context_kind` says, `pipe` counts pipeline
     stages of `interleave` chunks each, run in the order of `schedule`. Layers are split evenly over
     the chunks or, from the first to the last, as `stage_layers` says; with `ends_as_layers`
     embedding and classifier count as a layer each in the even split.
     `batch` counts the sequences of a step; `micro_batch` those that one device pushes through the
     model at a time (z and data split the batch, x and y see the same sequences).
-    `zero` shards over data what z has not yet: 1 the optimizer state, 2 also gradients, 3 also
-    parameters; with `shard` only over that many neighbours on data, in copies over the rest.
+    `zero` shards over data and context what z has not yet: 1 the optimizer state, 2 also gradients,
+    3 also parameters; with `shard` only over that many neighbours on data, in copies over the rest.
     `reshard` drops gathered weights after the forward pass. `gradients` is the dtype in which bf16
     training sums gradients, `optimizer` the update rule, of which `workload/rules/table.py` says
     what each does, `offload` what lives in the host's memory. With `sequence_parallel`
@@ -55,6 +57,8 @@ class Plan:
     x: int = 1
     y: int = 1
     z: int = 1
+    context: int = 1
+    context_kind: str = "ring"
     data: int = 1
     pipe: int = 1
     interleave: int = 1
@@ -91,6 +95,7 @@ class Plan:
         check_order(self.order)
         self._check_recompute()
         self._check_sharding()
+        self._check_context()
         self._check_experts()
         self._check_pipeline()
         self._check_batch()
@@ -147,6 +152,12 @@ class Plan:
             return ()
         return ("x", "expert") if self.experts_over_x else ("expert",)
 
+    def _check_context(self) -> None:
+        if self.context > 1 and self.attention == "unfused":
+            raise PlanCannotRunError(
+                f"context={self.context} wants attention=flash: single steps have whole squares"
+            )
+
     def _check_pipeline(self) -> None:
         if self.interleave > 1 and (self.pipe == 1 or self.schedule != "1f1b"):
             raise PlanError(f"interleave={self.interleave} needs pipe > 1 and schedule=1f1b")
@@ -181,8 +192,8 @@ class Plan:
     def grid(self) -> Grid:
         """The rank grid of this plan."""
         experts = self.expert // (self.x if self.experts_over_x else 1) if self.expert > 1 else 0
-        sizes = self.x, self.y, self.z, self.data, self.pipe
-        return Grid(*sizes, self.shard, self.order, experts)
+        sizes = {axis: getattr(self, axis) for axis in AXES}
+        return Grid(**sizes, shard=self.shard, order=self.order, experts=experts)
 
     @property
     def cells(self) -> int:
@@ -194,13 +205,20 @@ class Plan:
         """How many micro-batches a rank runs in one step."""
         return self.batch // (self.cells * self.micro_batch)
 
+    @property
+    def passes(self) -> int:
+        """How many forward passes over the batch a step makes; micro-batches of a second one are
+        numbered on from those of the first."""
+        return rule_of(self.optimizer).passes
+
     def with_micro_batches(self, count: int) -> Plan:
         """The same plan for a step of `count` micro-batches."""
         return replace(self, batch=count * self.cells * self.micro_batch)
 
     def __str__(self) -> str:
         """The plan in the one grammar, without the batch and without what stands at its default."""
-        words = [f"{axis}={getattr(self, axis)}" for axis in WITHIN_STAGE]
+        always = [axis for axis in WITHIN_STAGE if axis != "context" or self.context > 1]
+        words = [f"{axis}={getattr(self, axis)}" for axis in always]
         for key, default in _DEFAULTS.items():
             value = getattr(self, key)
             if key == "micro_batch" and self.micro_batches > 1:

@@ -20,6 +20,7 @@ _LISTS = {"overlap": "oar+ors", "stage_layers": "6+6+5"}
 KEYS = tuple(field.name for field in fields(Plan))
 ALIASES = {  # the words of Megatron-LM, NeMo, torchtitan and DeepSpeed
     "tp": "x",
+    "cp": "context",
     "pp": "pipe",
     "dp": "data",
     "vpp": "interleave",
@@ -30,7 +31,6 @@ ALIASES = {  # the words of Megatron-LM, NeMo, torchtitan and DeepSpeed
     "etp": "expert_tensor",
 }
 SHARDED = ("fsdp", "hsdp")
-CONTEXT = "cp"
 _TYPES = {field.name: str(field.type) for field in fields(Plan)}
 
 
@@ -43,7 +43,7 @@ def parse_plan(
     Without a batch anywhere, a step is one micro-batch per rank; without `micro_batch`, a rank runs
     its whole share at once.
     """
-    given = _without_context(plan_words(text))
+    given = plan_words(text)
     values = {key: plan_value(key, value) for key, value in given.items()}
     _fill_rest(values, devices)
     if batch is not None and values.setdefault("batch", batch) != batch:
@@ -64,7 +64,7 @@ def parse_plan(
 
 def parse_fields(text: str | Mapping[str, Any]) -> dict[str, Any]:
     """Read some of a plan's fields, without a plan to check them: `pipe=1,zero=1`, or a table."""
-    given = _without_context(plan_words(text))
+    given = plan_words(text)
     return {key: plan_value(key, value) for key, value in given.items()}
 
 
@@ -92,7 +92,7 @@ def split_words(text: str, noun: str, example: str, error: type[SimgptError]) ->
 
 def plan_words(text: str | Mapping[str, Any]) -> dict[str, Any]:
     """A plan's values by our keys, given by these or by those of other frameworks, not yet looked
-    at; `cp` is left as it is.
+    at.
 
     >>> plan_words("tp=4,pp=2,dp=rest,hsdp=8")
     {'x': '4', 'pipe': '2', 'data': 'rest', 'zero': 3, 'shard': '8'}
@@ -105,12 +105,6 @@ def plan_words(text: str | Mapping[str, Any]) -> dict[str, Any]:
                 raise PlanError(f"{said[key]} and {word} both set {key}: give one of them")
             found[key], said[key] = own, word
     return found
-
-
-def _without_context(words: dict[str, Any]) -> dict[str, Any]:
-    if CONTEXT in words:
-        raise PlanError(f"cp={words[CONTEXT]} is taken by predict, why and studies alone")
-    return words
 
 
 def _in_our_words(word: str, value: Any) -> dict[str, Any]:
@@ -176,7 +170,8 @@ def _overlap(value: Any) -> tuple[str, ...]:
 def _fill_rest(values: dict[str, Any], devices: int | None) -> None:
     if values.get("data") != REST:
         return
-    others = [axis for axis in AXES if axis != "data"]
+    unsaid = {"data"} | ({"context"} - {*values})
+    others = [axis for axis in AXES if axis not in unsaid]
     inner = prod(max(values.get(axis, 1), 1) for axis in others)
     if devices is None:
         instead = ", or say data=8" if inner == 1 else ""

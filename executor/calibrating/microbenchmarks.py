@@ -10,7 +10,7 @@ from typing import Any
 
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import COLLECTIVES, COMPUTE, FORMS, ITEM_BYTES, Buffer, Op
+from workload.op import COMPUTE, FORMS, ITEM_BYTES, Buffer, Op
 from workload.passes.matmul_forms import matmul_of, with_forms
 from workload.plan import Plan
 from workload.program import Program
@@ -22,6 +22,7 @@ UNMEASURED = ("matmul", "grouped_matmul", "fence")  # matmuls have a grid of the
 # So many that any token of the samples is the number of an expert.
 EXPERTS: Mapping[str, Any] = {"experts": 256, "topk": 4, "expert_ffn": 16, "router": "softmax"}
 BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
+OF_CONTEXT = ("take_keys", "put_keys", "merge_attention")  # the rest wants a place on the axis
 _ENDS = {
     "all_gather": ("part", "whole"),
     "reduce_scatter": ("whole", "part"),
@@ -58,6 +59,8 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
             signature = (op.kind, form, round(2 * log2(max(op.nbytes, 1))))
             if op.communicates or op.kind in UNMEASURED or signature in seen:
                 continue
+            if plan.context > 1 and op.kind not in OF_CONTEXT:
+                continue
             seen.add(signature)
             peak = program.peak.total_bytes
             features = _features(op, program)
@@ -73,7 +76,7 @@ def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
     for group in (g for g in range(2, ranks + 1) if ranks % g == 0):
         gpt, plan = small_model("fp32")
         plan = replace(plan, data=group, z=ranks // group, batch=ranks * plan.micro_batch)
-        for kind in COLLECTIVES:
+        for kind in _ENDS:
             for nbytes in sizes(quick=quick):
                 op, buffers = _collective(kind, nbytes, group)
                 program = Program(gpt, plan, (op,), buffers, {})
@@ -202,6 +205,7 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
             vocab=256,
         )
         llama = replace(gpt, norm="rmsnorm", activation="swiglu", positions="rope", biases=False)
+        llama = replace(llama, qk_norm=True)
         for y, z in ((1, 1), (2, 2)):
             batch = 2 * z * micro_batch
             plan = Plan(y=y, z=z, batch=batch, micro_batch=micro_batch, precision=precision)
@@ -212,6 +216,7 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         cells.append((_latent(llama), plain))
         # The first of two stages, which alone has no loss.
         cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
+        cells.append((gpt, replace(plain, context=2)))
         one = replace(plain, batch=micro_batch)
         cells += [(gpt, replace(one, optimizer=name)) for name in NAMES]
     return cells
@@ -220,9 +225,8 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
 def _latent(gpt: GPT) -> GPT:
     """The same with latent attention, whose core has keys and values of one width."""
     rank, positions = gpt.hidden // 2, gpt.hidden // 16
-    return replace(
-        gpt, q_rank=rank, kv_rank=rank, rope_width=positions, value_width=gpt.width + positions
-    )
+    width = gpt.width + positions
+    return replace(gpt, q_rank=rank, kv_rank=rank, rope_width=positions, value_width=width)
 
 
 def _features(op: Op, program: Program) -> dict[str, float]:

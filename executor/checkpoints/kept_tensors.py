@@ -77,7 +77,7 @@ def writer(layout: Layout, grid: Grid, rank: int) -> int:
         data = at["data"]
     elif "shard" in used:
         data = at["shard"]
-    kept = {axis: at[axis] for axis in used & {"x", "y", "z"}}
+    kept = {axis: at[axis] for axis in used & {"x", "y", "z", "context"}}
     return grid.rank({**kept, "data": data, "pipe": at["pipe"]})
 
 

@@ -8,8 +8,10 @@ import torch
 from executor.buffer_table import BufferTable
 from executor.data.dataset import Dataset
 from executor.data.sources import Data
+from executor.kernels.positions import before_chunks, of_rank
 from executor.rank_context import RankContext
 from workload.gpt import GPT
+from workload.lowering.layers.goldfish import BEFORE
 from workload.plan import Plan
 from workload.program import Program
 
@@ -41,4 +43,7 @@ def feed(batch: torch.Tensor, program: Program, table: BufferTable, at: RankCont
         mine = share(batch, program.plan, at, m)
         for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
             if f"m{m}.{name}" in program.buffers:
-                table[f"m{m}.{name}"].copy_(part.reshape(-1))
+                table[f"m{m}.{name}"].copy_(of_rank(part, at).reshape(-1))
+        if f"m{m}.{BEFORE}" in program.buffers:
+            before = table[f"m{m}.{BEFORE}"]
+            before.copy_(before_chunks(mine[:, 1:], before.shape[-1], at))

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import FakeWork
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workload.grid import ENDS, Grid
-from workload.op import MESSAGES, Op
+from workload.op import MESSAGES, RING_SHIFT, Op
 
 _C10D: Any = torch.ops.c10d
 # By torch's operator: the kind of op, and which of its arguments are the process group, the tensors
@@ -95,14 +95,19 @@ class AskedCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._members[name]
 
 
-def expected(op: Op, grid: Grid, rank: int) -> Asked:
+def expected(op: Op, grid: Grid, rank: int) -> list[Asked]:
     """What an op should ask for, from its axes and the strides of the grid alone."""
+    if op.kind == RING_SHIFT:
+        every = members(op, grid, rank)
+        own = every.index(rank)
+        there, back = every[(own + 1) % len(every)], every[own - 1]
+        return [Asked("send", op.nbytes, (rank, there)), Asked("recv", op.nbytes, (rank, back))]
     if op.is_message:
         at = grid.coordinates(rank)
         stage = (at["pipe"] + op.attributes["peer"]) % grid.pipe
         peer = rank + (stage - at["pipe"]) * grid.stride("pipe")
-        return Asked(op.kind, op.nbytes, (rank, peer))
-    return Asked(op.kind, op.nbytes, members(op, grid, rank))
+        return [Asked(op.kind, op.nbytes, (rank, peer))]
+    return [Asked(op.kind, op.nbytes, members(op, grid, rank))]
 
 
 def members(op: Op, grid: Grid, rank: int) -> tuple[int, ...]:

@@ -230,9 +230,10 @@ class Checks:
         together = {(one.kind, one.ranks) for one in asked}
         total = sum(one.nbytes for one in asked)
         said = expected(op, self.program.plan.grid, self.rank)
-        if together != {(said.kind, said.ranks)} or total != said.nbytes:
-            found = " and ".join(map(str, asked)) or "nothing"
-            self._differs(f"{op.name} asked torch for {found}, the program says {said}")
+        wanted = {(one.kind, one.ranks) for one in said}
+        if together != wanted or total != sum(one.nbytes for one in said):
+            found, told = (" and ".join(map(str, each)) or "nothing" for each in (asked, said))
+            self._differs(f"{op.name} asked torch for {found}, the program says {told}")
 
     def _differs(self, how: str) -> None:
         self.difference = self.difference or how

@@ -9,10 +9,12 @@ import torch
 
 from executor.kernels import (
     attention,
+    context_attention,
     dense,
     dropout,
     experts,
     goldfish,
+    head_norms,
     norms,
     optimizer,
     pointwise,
@@ -20,7 +22,7 @@ from executor.kernels import (
     vocabulary,
 )
 from executor.kernels.attentions import latent
-from executor.kernels.updates import muon, sgd
+from executor.kernels.updates import muon, sgd, zeroth_order
 from executor.rank_context import RankContext
 from workload.op import Op
 
@@ -32,6 +34,9 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "transpose": dense.transpose,
         "attention": attention.attention,
         "attention_grad": attention.attention_grad,
+        "take_keys": context_attention.take_keys,
+        "put_keys": context_attention.put_keys,
+        "merge_attention": context_attention.merge_attention,
         "batched_matmul": unfused.batched_matmul,
         "softmax": unfused.softmax,
         "softmax_grad": unfused.softmax_grad,
@@ -51,6 +56,8 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "rmsnorm_grad": norms.rmsnorm_grad,
         "rmsnorm_grad_sums": norms.rmsnorm_grad_sums,
         "rmsnorm_grad_apply": norms.rmsnorm_grad_apply,
+        "head_norm": head_norms.head_norm,
+        "head_norm_grad": head_norms.head_norm_grad,
         "gelu": pointwise.gelu,
         "gelu_grad": pointwise.gelu_grad,
         "swiglu": pointwise.swiglu,
@@ -100,6 +107,10 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "merge_tiles": muon.merge_tiles,
         "take_tile": muon.take_tile,
         "muon": muon.muon,
+        "perturb": zeroth_order.perturb,
+        "slope": zeroth_order.slope,
+        "slopes_loss": zeroth_order.slopes_loss,
+        "zeroth_order_update": zeroth_order.update,
         "fence": pointwise.fence,
         "zero": pointwise.zero,
         "to_device": optimizer.move,

@@ -3,53 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from executor.kernels import stepwise
+from executor.kernels import context_attention, stepwise
+from executor.kernels.flash import flash, flash_grad, has_flash
 from executor.kernels.heads import heads_of, repeated, summed, tokens_of, value_width
+from executor.kernels.positions import positions
+from executor.kernels.rotation import turning_rates
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
-# Heads of CUDA's flash kernels: a multiple of 8 wide, at most 256.
-# Source: PyTorch 2.13, aten/native/transformers/cuda/sdp_utils.cpp, check_head_dim_size_flash.
-FLASH_WIDTHS, FLASH_WIDEST = 8, 256
 
 
 def attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Causal attention of fused query, key and value; writes context and log-sum-exp."""
+    if "context" in op.attributes:
+        context_attention.forward(op, reads, writes, at)
+        return
     parts = heads_of(op, reads[0])
     context, logsumexp = writes
     out = context.view(tokens_of(op, context)).transpose(1, 2)
-    if not _has_flash(op, reads[0]):
+    if not has_flash(op, reads[0]):
         stepwise.forward(op, parts, out, at)
         logsumexp.zero_()
         return
     for part in head_slices(op, len(out), _head_bytes(op, reads[0], copies=4), at):
         q = part.queries(parts[0])
         k, v = (repeated(part.keys(t), q.shape[1]) for t in parts[1:])
-        found, lse = _flash(q, k, v)
+        found, lse = flash(q, k, v)
         part.queries(out).copy_(found)
         part.queries(logsumexp).copy_(lse)
 
 
 def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Gradients of query, key and value, laid out as the fused tensor is."""
+    if "context" in op.attributes:
+        context_attention.backward(op, reads, writes, at)
+        return
     grad, qkv, context, logsumexp = reads
     parts, targets = heads_of(op, qkv), heads_of(op, writes[0])
     d, out = (t.view(tokens_of(op, t)).transpose(1, 2) for t in (grad, context))
-    if not _has_flash(op, qkv):
+    if not has_flash(op, qkv):
         stepwise.backward(op, d, parts, targets, at)
         return
     for part in head_slices(op, len(out), _head_bytes(op, qkv, copies=6), at):
         q = part.queries(parts[0])
         k, v = (repeated(part.keys(t), q.shape[1]) for t in parts[1:])
         about = (part.queries(t) for t in (out, logsumexp))
-        d_q, *d_kv = _flash_grad(part.queries(d), (q, k, v), *about)
+        d_q, *d_kv = flash_grad(part.queries(d), (q, k, v), *about)
         part.queries(targets[0]).copy_(d_q)
         for target, own in zip(targets[1:], d_kv, strict=True):
             part.keys(target).copy_(summed(own, part.keys(target).shape[1]))
@@ -58,8 +62,8 @@ def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
 def rope(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Rotate queries and keys by their positions, in place.
 
-    Element i of a head turns with element i + width/2, by position * base^(-2 i / width): the
-    "rotate half" order of Llama's checkpoints for Hugging Face.
+    Element i of a head turns with element i + width/2, by position * base^(-2 i / width) or a rate
+    that is scaled: the "rotate half" order of Llama's checkpoints for Hugging Face.
     Source: Su et al. (RoFormer, 2104.09864), section 3.4.2.
     """
     _turn(op, writes[0], at, forward=True)
@@ -77,16 +81,16 @@ def _turn(op: Op, qkv: torch.Tensor, at: RankContext, *, forward: bool) -> None:
 
 def turn(op: Op, parts: torch.Tensor, at: RankContext, *, forward: bool) -> None:
     """Rotate heads, (rows, heads, width), by the positions of their rows, in place."""
-    sequence, base = op.attributes["sequence"], op.attributes["base"]
-    count, heads, width = parts.shape
+    sequence, (count, heads, width) = op.attributes["sequence"], parts.shape
     wide = wide_dtype(parts)
-    exponents = torch.arange(0, width, 2, dtype=wide, device=parts.device) / -width
-    rates = torch.pow(base, exponents)
+    rates, scale = turning_rates(op, width, wide, parts.device)
     halves = parts.view(count, heads, 2, width // 2)
     for part in row_slices(count, 3 * heads * width * wide.itemsize, at):
-        rows = torch.arange(part.start, part.stop, device=parts.device) % sequence
+        rows = positions(torch.arange(part.start, part.stop, device=parts.device), sequence, at)
         angles = torch.outer(rows.to(wide), rates)[:, None]
         cos, sin = angles.cos(), angles.sin() if forward else -angles.sin()
+        if scale != 1:
+            cos.mul_(scale), sin.mul_(scale)
         first, second = halves[part].unbind(2)
         turned = first * cos - second * sin
         second.copy_(second * cos + first * sin)
@@ -98,58 +102,3 @@ def _head_bytes(op: Op, qkv: torch.Tensor, copies: int) -> int:
     width, values = op.attributes["width"], value_width(op)
     copies *= 1 + (width != values)  # those that are equally wide
     return copies * int(op.attributes["sequence"] * max(width, values)) * qkv.itemsize
-
-
-def _has_flash(op: Op, tensor: torch.Tensor) -> bool:
-    """Flash kernels take no bias and, on CUDA, 16-bit types alone.
-
-    Nor do they take dropout, since they draw in a way that depends on how heads are split.
-    """
-    if "rate" in op.attributes or op.attributes["alibi"]:
-        return False
-    half = tensor.dtype in (torch.bfloat16, torch.float16)
-    return tensor.device.type == "cpu" or (
-        half and max(op.attributes["width"], value_width(op)) <= FLASH_WIDEST
-    )
-
-
-def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    ops: Any = torch.ops.aten
-    scale, wide = q.shape[-1] ** -0.5, _equally_wide(q, k, v)
-    if q.device.type == "cpu":
-        out, lse = ops._scaled_dot_product_flash_attention_for_cpu(*wide, 0.0, True, scale=scale)
-    else:
-        out, lse = ops._scaled_dot_product_flash_attention(*wide, 0.0, True, scale=scale)[:2]
-    return out[..., : v.shape[-1]], lse
-
-
-def _flash_grad(
-    grad: torch.Tensor, qkv: Tensors, out: torch.Tensor, lse: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
-    ops: Any = torch.ops.aten
-    length, scale = qkv[0].shape[2], qkv[0].shape[-1] ** -0.5
-    wide = _equally_wide(grad, *qkv, out)
-    if grad.device.type == "cpu":
-        backward = ops._scaled_dot_product_flash_attention_for_cpu_backward
-        found = backward(*wide, lse, 0.0, True, scale=scale)
-        return tuple(d[..., : t.shape[-1]] for d, t in zip(found, qkv, strict=True))
-    seed = torch.zeros(2, dtype=torch.uint64, device=grad.device)
-    offset = torch.zeros((), dtype=torch.uint64, device=grad.device)
-    backward = ops._scaled_dot_product_flash_attention_backward
-    args = (*wide, lse, None, None, length, length, 0.0, True, seed, offset)
-    found = backward(*args, scale=scale)
-    return tuple(d[..., : t.shape[-1]] for d, t in zip(found, qkv, strict=True))
-
-
-def _equally_wide(*heads: torch.Tensor) -> Tensors:
-    """Heads as a kernel takes them: all of one width and, on CUDA, of a multiple."""
-    widest = max(t.shape[-1] for t in heads)
-    return [padded(t, widest, 1 if t.device.type == "cpu" else FLASH_WIDTHS) for t in heads]
-
-
-def padded(heads: torch.Tensor, width: int = 0, multiple: int = FLASH_WIDTHS) -> torch.Tensor:
-    """Heads with zeros after their own width, up to a multiple that is no less than `width`:
-    attention with the scale of the true width is the same."""
-    least = max(width, heads.shape[-1])
-    missing = least + -least % multiple - heads.shape[-1]
-    return F.pad(heads, (0, missing)) if missing else heads

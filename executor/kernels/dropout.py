@@ -9,13 +9,15 @@ finaliser and salt the first 8 bytes, least significant first, of the SHA-256 of
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, prod
 
 import torch
 
 from executor.kernels.hashing import BITS, STRIDE, signed, upper_bits
+from executor.kernels.positions import positions, tokens_of_rank
 from executor.kernels.slices import row_slices
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -49,13 +51,15 @@ def scale_of(op: Op) -> float:
 class Block:
     """A part of a whole tensor, which has the shape `whole`: where it begins, and its shape.
 
-    The first dimension of the whole is not asked for. A block's lines are all its dimensions but
+    The first dimension of the whole is not asked for; `placed` says where in it entries are, where
+    they do not follow each other. A block's lines are all its dimensions but
     the last, flattened.
     """
 
     whole: tuple[int, ...]
     starts: tuple[int, ...]
     shape: tuple[int, ...]
+    placed: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def part(self, starts: tuple[int, ...], shape: tuple[int, ...]) -> Block:
         """The part of this block that begins at `starts` within it."""
@@ -67,7 +71,8 @@ class Block:
         index = torch.arange(lines.start, lines.stop, device=device)
         places, stride = torch.full_like(index, self.starts[-1]), self.whole[-1]
         for dim in reversed(range(len(self.shape) - 1)):
-            places += (index % self.shape[dim] + self.starts[dim]) * stride
+            within = index % self.shape[dim] + self.starts[dim]
+            places += (self.placed(within) if self.placed and not dim else within) * stride
             index //= self.shape[dim]
             stride *= self.whole[dim]
         return places
@@ -82,14 +87,25 @@ def scores_block(op: Op, at: RankContext) -> Block:
 
 def kept(op: Op, block: Block, at: RankContext, lines: slice | None = None) -> torch.Tensor:
     """Which elements of a block are kept, as booleans; of some of its lines, (lines, last)."""
-    text = f"{at.seed}/{at.step}/{op.attributes['place']}"
-    salt = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-    threshold = ceil(op.attributes["rate"] * 2**BITS)
+    salt, threshold = _draw(op, at)
     chosen = slice(0, prod(block.shape[:-1])) if lines is None else lines
     places = block.line_places(chosen, at.device)
     columns = torch.arange(block.shape[-1], device=at.device)
     mask = _hashed(places[:, None] + columns, salt).ge(threshold)
     return mask.view(block.shape) if lines is None else mask
+
+
+def kept_places(op: Op, places: torch.Tensor, at: RankContext) -> torch.Tensor:
+    """Which elements at some places of the flat whole tensor are kept, as booleans."""
+    salt, threshold = _draw(op, at)
+    return _hashed(places, salt).ge(threshold)
+
+
+def _draw(op: Op, at: RankContext) -> tuple[int, int]:
+    """What is added to the places of a tensor, and which hashes are kept."""
+    text = f"{at.seed}/{at.step}/{op.attributes['place']}"
+    salt = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    return salt, ceil(op.attributes["rate"] * 2**BITS)
 
 
 def _drop(source: torch.Tensor, mask: torch.Tensor, op: Op, out: torch.Tensor) -> None:
@@ -106,10 +122,21 @@ def block_of(op: Op, shape: Sequence[int], at: RankContext) -> Block:
     if len(shape) == 4:
         return _scores_block(op, tuple(shape), at)
     rows, columns = shape
-    first = at.first_sequence(op.micro_batch, op.attributes["rows"])
-    first += at.part_of("rows") * rows if rows < op.attributes["rows"] else 0
+    first = at.part_of("rows") * rows if rows < op.attributes["rows"] else 0
     whole = (0, at.grid.y * columns)
-    return Block(whole, (first, at.part_of("width") * columns), (rows, columns))
+    start = at.part_of("width") * columns
+    if at.grid.parts_of("positions") > 1:
+        return Block(whole, (first, start), (rows, columns), partial(_row_places, op, at))
+    first += at.first_sequence(op.micro_batch, op.attributes["rows"])
+    return Block(whole, (first, start), (rows, columns))
+
+
+def _row_places(op: Op, at: RankContext, rows: torch.Tensor) -> torch.Tensor:
+    """Where among the rows of the step's batch some rows of a micro-batch are."""
+    sequence = int(op.attributes["sequence"])
+    tokens = tokens_of_rank(sequence, at)
+    first = at.first_sequence(op.micro_batch, op.attributes["rows"] // tokens)
+    return (first + rows // tokens) * sequence + positions(rows, sequence, at)
 
 
 def _scores_block(op: Op, shape: tuple[int, ...], at: RankContext) -> Block:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import torch
 
 from executor.kernels.hashing import BITS, STRIDE, signed, upper_bits
+from executor.kernels.positions import chunks
 from executor.kernels.slices import row_slices
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -28,9 +29,22 @@ TARGET_BYTES = 48  # what hashing takes a target: 8 bytes a few times over
 def goldfish(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """1 for each target that the loss keeps, 0 for each that it leaves out."""
     sequence = int(op.attributes["sequence"])
-    targets, mask = (tensor.view(-1, sequence) for tensor in (reads[0], writes[0]))
-    for part in row_slices(len(targets), TARGET_BYTES * sequence, at):
-        mask[part] = kept(targets[part], op.attributes["k"], op.attributes["h"])
+    parts = chunks(sequence, at)
+    length, h = parts[0].stop - parts[0].start, op.attributes["h"]
+    targets, mask = (tensor.view(-1, length) for tensor in (reads[0], writes[0]))
+    for part in row_slices(len(targets), TARGET_BYTES * (length + h), at):
+        own = targets[part]
+        if len(reads) > 1:
+            own = torch.cat([reads[1].view(-1, h)[part], own], 1)
+        mask[part] = kept(own, op.attributes["k"], h)[:, -length:]
+    if len(reads) > 1 and parts[0].start < h:
+        _keep_firsts(mask.view(-1, len(parts), length), parts, h)
+
+
+def _keep_firsts(mask: torch.Tensor, parts: Sequence[slice], h: int) -> None:
+    """Keep the first h targets of each sequence, (sequences, chunks, length)."""
+    for number, part in enumerate(parts):
+        mask[:, number, : max(h - part.start, 0)] = 1
 
 
 def kept(targets: torch.Tensor, k: int, h: int) -> torch.Tensor:

@@ -11,14 +11,17 @@ from workload.op import Op
 
 def heads_of(op: Op, qkv: torch.Tensor) -> list[torch.Tensor]:
     """Views of queries, keys and values, each (sequences, heads, sequence, width)."""
-    keys = ("heads", "kv_heads", "width", "sequence")
-    heads, kv_heads, width, sequence = (op.attributes[key] for key in keys)
+    return bands_of(op, qkv, int(op.attributes["sequence"]))
+
+
+def bands_of(op: Op, qkv: torch.Tensor, tokens: int) -> list[torch.Tensor]:
+    """The same where a rank has so many tokens of each sequence."""
+    heads, kv_heads, width = (op.attributes[key] for key in ("heads", "kv_heads", "width"))
     counts, widths = (heads, kv_heads, kv_heads), (width, width, value_width(op))
     columns = [n * each for n, each in zip(counts, widths, strict=True)]
-    rows = qkv.view(-1, sequence, sum(columns))
-    parts = rows.split_with_sizes(columns, -1)
+    parts = qkv.view(-1, tokens, sum(columns)).split_with_sizes(columns, -1)
     return [
-        part.view(-1, sequence, n, each).transpose(1, 2)
+        part.view(-1, tokens, n, each).transpose(1, 2)
         for part, n, each in zip(parts, counts, widths, strict=True)
     ]
 

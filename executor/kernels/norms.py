@@ -15,7 +15,6 @@ from executor.kernels.slices import wide_rows
 from executor.rank_context import RankContext
 from workload.op import Op
 
-EPS = 1e-5
 Tensors = Sequence[torch.Tensor]
 
 
@@ -25,7 +24,7 @@ def layernorm(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     bias_or_none = bias[0] if bias else None
     for part in wide_rows(source, at):
         out, mean, rstd = torch.native_layer_norm(
-            source[part], source.shape[1:], gain, bias_or_none, EPS
+            source[part], source.shape[1:], gain, bias_or_none, op.attributes["eps"]
         )
         writes[0][part].copy_(out)
         writes[1][0, part].copy_(mean[:, 0])
@@ -46,7 +45,7 @@ def layernorm_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContext) ->
     stats.div_(op.attributes["width"])
     for part in wide_rows(source, at):
         mean, rstd = stats[:, part]
-        rstd.sub_(mean.square()).add_(EPS).rsqrt_()
+        rstd.sub_(mean.square()).add_(op.attributes["eps"]).rsqrt_()
         normal = _normal(source[part], stats[:, part]).mul_(gain)
         for shift in bias:
             normal.add_(shift)
@@ -74,7 +73,7 @@ def layernorm_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
         writes[0][part].copy_(d)
         for total, found in zip(totals, sums, strict=False):
             total.add_(found)
-    _add(op, writes[1:], totals)
+    add_totals(op, writes[1:], totals)
 
 
 def layernorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -90,7 +89,7 @@ def layernorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext
         weighted = _normal(source[part], stats[:, part]).mul_(own)
         torch.mv(weighted, wide, out=sums[1, part])
         totals[0].add_(weighted.sum(0))
-    _add(op, writes[1:], totals)
+    add_totals(op, writes[1:], totals)
 
 
 def layernorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -111,7 +110,7 @@ def rmsnorm(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Normalise whole rows; writes the result and the reciprocal root of the mean square."""
     source, gain = reads
     rmsnorm_sums(op, [source], [writes[1]], at)
-    _rms_apply([source, writes[1], gain], writes[0], source.shape[1], at)
+    _rms_apply(op, [source, writes[1], gain], writes[0], source.shape[1], at)
 
 
 def rmsnorm_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -123,7 +122,7 @@ def rmsnorm_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> No
 
 def rmsnorm_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Turn the summed squares into the reciprocal root of their mean, and normalise."""
-    _rms_apply(reads, writes[0], op.attributes["width"], at)
+    _rms_apply(op, reads, writes[0], op.attributes["width"], at)
 
 
 def rmsnorm_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -135,7 +134,7 @@ def rmsnorm_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> No
         sums = torch.empty_like(stats[:, part])
         _rms_sums(own, sums, total)
         _rms_grad(own, sums.div_(source.shape[1]), writes[0][part])
-    _add(op, writes[1:], [total])
+    add_totals(op, writes[1:], [total])
 
 
 def rmsnorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -144,7 +143,7 @@ def rmsnorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) 
     total = torch.zeros_like(gain, dtype=stats.dtype)
     for part in wide_rows(source, at):
         _rms_sums([grad[part], source[part], stats[:, part], gain], writes[0][:, part], total)
-    _add(op, writes[1:], [total])
+    add_totals(op, writes[1:], [total])
 
 
 def rmsnorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -164,9 +163,9 @@ def _normal(source: torch.Tensor, stats: torch.Tensor) -> torch.Tensor:
     return (source - stats[0, :, None]).mul_(stats[1, :, None])
 
 
-def _rms_apply(reads: Tensors, out: torch.Tensor, width: int, at: RankContext) -> None:
+def _rms_apply(op: Op, reads: Tensors, out: torch.Tensor, width: int, at: RankContext) -> None:
     source, stats, gain = reads
-    stats.div_(width).add_(EPS).rsqrt_()
+    stats.div_(width).add_(op.attributes["eps"]).rsqrt_()
     for part in wide_rows(source, at):
         out[part].copy_((source[part] * stats[0, part, None]).mul_(gain))
 
@@ -188,7 +187,8 @@ def _rms_grad(reads: Tensors, means: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(d.mul_(stats[0, :, None]))
 
 
-def _add(op: Op, totals: Tensors, parts: Tensors) -> None:
+def add_totals(op: Op, totals: Tensors, parts: Tensors) -> None:
+    """Add a micro-batch's gradients of gain and bias to the step's; the first one overwrites."""
     for total, part in zip(totals, parts, strict=True):
         if op.attributes["first"]:
             total.copy_(part)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from executor.kernels.positions import positions
 from executor.kernels.slices import row_slices, wide_dtype, wide_rows
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -54,7 +55,7 @@ def position(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     sequence, width = table.shape
     start = at.part_of("width") * width
     columns = whole[:, start : start + width]
-    if op.attributes["row_parts"] > 1:
+    if _has_parts(op, at):
         for part in row_slices(len(columns), 2 * width * table.itemsize, at):
             torch.add(columns[part], table[_positions(op, part, columns, at)], out=writes[0][part])
     else:
@@ -67,7 +68,7 @@ def position_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> N
     grad, total = reads[0], writes[0]
     if op.attributes["first"]:
         total.zero_()
-    if op.attributes["row_parts"] > 1:
+    if _has_parts(op, at):
         for part in wide_rows(grad, at, copies=2):
             total.index_add_(0, _positions(op, part, grad, at), grad[part].to(total.dtype))
         return
@@ -76,11 +77,16 @@ def position_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> N
         total[part].add_(sequences[:, part].sum(0, dtype=wide_dtype(total)))
 
 
+def _has_parts(op: Op, at: RankContext) -> bool:
+    """Whether a rank's rows are not whole sequences."""
+    return op.attributes["row_parts"] > 1 or at.grid.parts_of("positions") > 1
+
+
 def _positions(op: Op, part: slice, rows: torch.Tensor, at: RankContext) -> torch.Tensor:
-    """Where in its sequence each row of a slice is, of which x has so many parts."""
-    first = at.part_of("rows") * rows.shape[0]
+    """Where in its sequence each row of a slice is, of which x may have parts."""
+    first = at.part_of("rows") * rows.shape[0] if op.attributes["row_parts"] > 1 else 0
     places = torch.arange(first + part.start, first + part.stop, device=rows.device)
-    return places % int(op.attributes["sequence"])
+    return positions(places, int(op.attributes["sequence"]), at)
 
 
 def loss_maximum(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:

@@ -61,7 +61,8 @@ class Decoder:
     def _norm(self, x: torch.Tensor, name: str, number: int = 0) -> torch.Tensor:
         name = f"{name}.norm{number}" if number else name
         gain = self._weights[f"{name}.w"]
-        return F.layer_norm(x, gain.shape, gain, self._weights.get(f"{name}.b"), eps=1e-5)
+        bias = self._weights.get(f"{name}.b")
+        return F.layer_norm(x, gain.shape, gain, bias, eps=self._gpt.norm_eps)
 
 
 def greedy(weights: Weights, gpt: GPT, prefixes: torch.Tensor, count: int) -> torch.Tensor:

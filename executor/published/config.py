@@ -14,28 +14,29 @@ from topologies.files.reading import UserFile
 from workload.gpt import GPT
 from workload.models.described import Described
 from workload.models.hugging_face import is_config, model_from_config
+from workload.models.rope_scaling import NUMBERS, rope_type, scaling_of, spelled_out
 
 CONFIG = "config.json"
 CONFIG_FILE = UserFile("config", WeightsError)
-NORM_EPS = 1e-5  # of the norms' kernels
 Document = dict[str, Any]
 # What a config must say of the function, since the program computes it in one way: the values, and
 # the one that transformers takes where a key is absent.
 COMPUTED: Mapping[str, Mapping[str, tuple[tuple[Any, ...], Any]]] = {
     "gpt2": {
-        "layer_norm_epsilon": ((NORM_EPS,), 1e-5),
         "activation_function": (("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_new"),
         "scale_attn_weights": ((True,), True),
         "scale_attn_by_inverse_layer_idx": ((False,), False),
     },
-    "llama": {"rms_norm_eps": ((NORM_EPS,), 1e-6)},
-    "mistral": {"rms_norm_eps": ((NORM_EPS,), 1e-6)},
 }
 BEYOND = {
-    "qkv": "biases of queries, keys and values alone",
     "qkvo": "biases of the attention alone",
     "mlp": "biases of the MLP alone",
-    "head_norms": "norms of queries and keys",
+}
+CLASSES = {
+    "gpt2": "GPT2LMHeadModel",
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
 }
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 _DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16"}
@@ -63,7 +64,10 @@ def check_config(document: Document, gpt: GPT, folder: Path) -> None:
         raise WeightsError(f"{origin}: the model has {BEYOND[what]}, which simgpt does not train")
     for name, theirs, ours in _fields(described.gpt, gpt):
         if theirs != ours:
-            raise WeightsError(f"{origin} has {name}={theirs}, but {gpt.name} has {name}={ours}")
+            raise WeightsError(
+                f"{origin} has {name}={theirs}, but {gpt.name} has {name}={ours}; MODEL may be the "
+                "config.json itself"
+            )
     _check_computed(document, described, origin)
     for note in described.notes:
         if note.above and gpt.sequence > note.above:
@@ -76,26 +80,31 @@ def check_config(document: Document, gpt: GPT, folder: Path) -> None:
 def _fields(theirs: GPT, ours: GPT) -> Iterator[tuple[str, Any, Any]]:
     """The fields that weights depend on, of both models."""
     names = ["layers", "hidden", "heads", "key_heads", "width", "ffn", "vocab", "tied"]
-    names += ["norm", "activation", "positions", "biases"]
+    names += ["norm", "activation", "positions", "biases", "qkv_bias", "qk_norm", "norm_eps"]
     names += ["rope_base"] if ours.positions == "rope" else []
     words = {"key_heads": "kv_heads", "width": "head_width"}
     for name in names:
         yield words.get(name, name), getattr(theirs, name), getattr(ours, name)
+    if ours.positions == "rope":
+        yield "rope_scaling", spelled_out(theirs.rope_scaling), spelled_out(ours.rope_scaling)
 
 
 def _check_computed(document: Document, described: Described, origin: str) -> None:
     family = described.gpt.source.rpartition(" ")[2]
-    for key, (allowed, absent) in COMPUTED[family].items():
+    for key, (allowed, absent) in COMPUTED.get(family, {}).items():
         value = document.get(key, absent)
         if value not in allowed:
             raise WeightsError(
                 f"{origin}: {key} = {shown(value)} is not what simgpt computes, {allowed[0]} is"
             )
     for key in ("rope_scaling", "rope_parameters"):
-        rope = document.get(key) or {}
-        kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else ""
-        if kind != "default" or rope.get("partial_rotary_factor", 1) != 1:
-            raise WeightsError(f"{origin}: {key} = {shown(rope)} is not computed: RoPE is plain")
+        rope = document.get(key)
+        partial = isinstance(rope, dict) and rope.get("partial_rotary_factor", 1) != 1
+        if rope_type(rope) not in ("", "default", *NUMBERS) or partial:
+            known = ", ".join(NUMBERS)
+            raise WeightsError(
+                f"{origin}: {key} = {shown(rope)} is not computed: RoPE is plain or of type {known}"
+            )
 
 
 def config_of(gpt: GPT, precision: str, source: Document | None) -> Document:
@@ -107,7 +116,7 @@ def config_of(gpt: GPT, precision: str, source: Document | None) -> Document:
         own = {**_named(family), **own, "bos_token_id": None, "eos_token_id": None}
     else:
         # transformers 4 looks for RoPE's base at the top alone.
-        changed = ("n_positions", *DROPOUTS) if family == GPT2 else ("rope_theta",)
+        changed = ("n_positions", *DROPOUTS) if family == GPT2 else ("rope_theta", "rope_scaling")
         own = {**source, **{key: own[key] for key in changed}}
         for key in ("dtype", *(["max_position_embeddings"] if family == GPT2 else [])):
             own.pop(key, None)
@@ -115,8 +124,7 @@ def config_of(gpt: GPT, precision: str, source: Document | None) -> Document:
 
 
 def _named(family: Family) -> Document:
-    classes = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
-    return {"architectures": [classes[family.name]], "model_type": family.name}
+    return {"architectures": [CLASSES[family.name]], "model_type": family.name}
 
 
 def _gpt2(gpt: GPT) -> Document:
@@ -129,12 +137,14 @@ def _gpt2(gpt: GPT) -> Document:
         "vocab_size": gpt.vocab,
         "tie_word_embeddings": gpt.tied,
         "activation_function": "gelu_new",
-        "layer_norm_epsilon": NORM_EPS,
+        "layer_norm_epsilon": gpt.norm_eps,
         **dict.fromkeys(DROPOUTS, gpt.dropout),
     }
 
 
 def _llama(gpt: GPT) -> Document:
+    """The config of Llama's family and of those that are like it."""
+    scaling = scaling_of(gpt.rope_scaling)
     return {
         "num_hidden_layers": gpt.layers,
         "hidden_size": gpt.hidden,
@@ -146,8 +156,9 @@ def _llama(gpt: GPT) -> Document:
         "vocab_size": gpt.vocab,
         "tie_word_embeddings": gpt.tied,
         "rope_theta": gpt.rope_base,
+        "rope_scaling": None if scaling is None else scaling.as_config(),
         "hidden_act": "silu",
-        "rms_norm_eps": NORM_EPS,
-        "attention_bias": gpt.biases,
-        "mlp_bias": gpt.biases,
+        "rms_norm_eps": gpt.norm_eps,
+        **({} if gpt.qkv_bias else {"attention_bias": gpt.biases}),
+        **({} if gpt.qkv_bias or gpt.qk_norm else {"mlp_bias": gpt.biases}),
     }

@@ -4,15 +4,17 @@ them.
 GPT-2's linears lie as (in, out), as a program's do (`Conv1D`), and queries, keys and values side by
 side in one of them; Llama's lie as (out, in), each alone. Both order queries, keys and values by
 heads, and Llama's checkpoints turn element i of a head with element i + width/2, as `rope` does: so
-no element changes its place within a head.
-Source: transformers 5.23, modeling_gpt2.py and modeling_llama.py.
+no element changes its place within a head. Qwen2's and Qwen3's are Llama's with biases of queries,
+keys and values, and with norms of queries and keys.
+Source: transformers 5.23, modeling_gpt2.py, modeling_llama.py, modeling_qwen2.py and
+modeling_qwen3.py.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from executor.errors import WeightsError
 from workload.gpt import GPT
@@ -23,8 +25,8 @@ Shape = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class Family:
     """A family's names. `model` has those outside the layers, by a program's names, `layer` begins
-    those of a layer, `linears` and `norms` have them, a linear's bands one by one where they lie
-    apart. `without_use` are tensors that some files hold beside the parameters.
+    those of a layer, `linears`, `norms` and `head_norms` have them, a linear's bands one by one
+    where they lie apart. `without_use` are tensors that some files hold beside the parameters.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Family:
     model: Mapping[str, str]
     layer: str
     norms: Mapping[str, str]
+    head_norms: Mapping[str, str]
     linears: Mapping[str, tuple[str, ...]]
     transposed: bool
     without_use: re.Pattern[str]
@@ -43,6 +46,7 @@ GPT2 = Family(
     model={"embed.w": "wte", "position.w": "wpe", "norm": "ln_f"},
     layer="h.{}.",
     norms={"norm1": "ln_1", "norm2": "ln_2"},
+    head_norms={},
     linears={
         "qkv": ("attn.c_attn",),
         "out": ("attn.c_proj",),
@@ -58,6 +62,7 @@ LLAMA = Family(
     model={"embed.w": "embed_tokens", "norm": "norm"},
     layer="layers.{}.",
     norms={"norm1": "input_layernorm", "norm2": "post_attention_layernorm"},
+    head_norms={},
     linears={
         "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
         "out": ("self_attn.o_proj",),
@@ -67,7 +72,13 @@ LLAMA = Family(
     transposed=True,
     without_use=re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
 )
-HEAD = "lm_head.weight"  # of both families, and without their prefix
+QWEN2 = replace(LLAMA, name="qwen2")
+QWEN3 = replace(
+    LLAMA,
+    name="qwen3",
+    head_norms={"qnorm": "self_attn.q_norm", "knorm": "self_attn.k_norm"},
+)
+HEAD = "lm_head.weight"  # of all families, and without their prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +103,19 @@ def family_of(gpt: GPT) -> Family:
     shape = gpt.norm, gpt.activation, gpt.positions
     plain = not gpt.embedding_norm
     if plain and shape == ("rmsnorm", "swiglu", "rope"):
-        return LLAMA
+        if gpt.qk_norm and not (gpt.biases or gpt.qkv_bias):
+            return QWEN3
+        if not gpt.qk_norm:
+            return QWEN2 if gpt.qkv_bias else LLAMA
     square = gpt.bands == (gpt.hidden,) * 3
     if plain and square and shape == ("layernorm", "gelu", "learned") and gpt.biases:
         return GPT2
     raise WeightsError(
-        f"{gpt.name}: published weights are read and written of GPT-2's and Llama's families; this "
-        f"model has {gpt.norm}, {gpt.activation} and {gpt.positions} positions"
-        f"{'' if gpt.biases else ', no biases'}{'' if plain else ' and a norm of the embedding'}"
+        f"{gpt.name}: published weights are read and written of GPT-2's, Llama's and Qwen's "
+        f"families; this model has {gpt.norm}, {gpt.activation} and {gpt.positions} positions"
+        f"{'' if gpt.has_bias('qkv') else ', no biases'}"
+        f"{', norms of queries and keys' if gpt.qk_norm else ''}"
+        f"{'' if plain else ' and a norm of the embedding'}"
     )
 
 
@@ -134,13 +150,15 @@ def _layer(gpt: GPT, family: Family, index: int) -> Iterator[tuple[str, Publishe
     ours, theirs = f"l{index}.", family.prefix + family.layer.format(index)
     for key, name in family.norms.items():
         yield from _norm(gpt, ours + key, theirs + name)
+    for key, name in family.head_norms.items():
+        yield f"{ours}{key}.w", Published((f"{theirs}{name}.weight",), ((gpt.width,),))
     for key, (rows, bands) in _widths(gpt).items():
         names = [theirs + name for name in family.linears[key]]
         widths = bands if len(names) > 1 else (sum(bands),)
         shapes = tuple((n, rows) if family.transposed else (rows, n) for n in widths)
         weights = tuple(f"{name}.weight" for name in names)
         yield f"{ours}{key}.w", Published(weights, shapes, family.transposed)
-        if gpt.biases:
+        if gpt.has_bias(key):
             biases = tuple(f"{name}.bias" for name in names)
             yield f"{ours}{key}.b", Published(biases, tuple((n,) for n in widths))
 

@@ -21,6 +21,7 @@ from executor.rank_context import DTYPES
 from executor.train import Trainer
 from executor.weights import join
 from topologies.files.writing import write_whole
+from workload.gpt import GPT
 from workload.layout import Layout
 from workload.lowering import lower
 from workload.op import ITEM_BYTES, Buffer
@@ -65,11 +66,23 @@ def export(
             went_on()
         if rank == 0:
             write_whole(folder / file, save(tensors, metadata={"format": "pt"}))
-    if rank:
-        return
+    if not rank:
+        close(folder, gpt, plan.precision, source, files=files, order=order)
+
+
+def close(
+    folder: Path,
+    gpt: GPT,
+    precision: str,
+    source: Document | None,
+    *,
+    files: Mapping[str, list[str]],
+    order: Mapping[str, Held],
+) -> None:
+    """Write the index of several files, and last the config."""
     if len(files) > 1:
-        _write_json(folder / INDEX, _index(files, order, where))
-    _write_json(folder / CONFIG, config_of(gpt, plan.precision, source))
+        _write_json(folder / INDEX, _index(files, order, published(gpt)))
+    _write_json(folder / CONFIG, config_of(gpt, precision, source))
 
 
 def _every_held(program: Program) -> dict[str, Held]:
@@ -100,11 +113,11 @@ def filed(order: Sequence[Held], most_bytes: int) -> dict[str, list[str]]:
     groups: list[list[str]] = [[]]
     room = most_bytes
     for held in order:
-        if groups[-1] and _nbytes(held) > room:
+        if groups[-1] and nbytes_of(held) > room:
             groups.append([])
             room = most_bytes
         groups[-1].append(held.name)
-        room -= _nbytes(held)
+        room -= nbytes_of(held)
     if len(groups) == 1:
         return {FILE: groups[0]}
     stem, suffix = FILE.split(".")
@@ -135,11 +148,12 @@ def _index(
 ) -> Document:
     """Which file holds which tensor, and the bytes of all, as transformers reads it."""
     places = {name: file for file, names in files.items() for p in names for name in where[p].names}
-    total = sum(map(_nbytes, order.values()))
+    total = sum(map(nbytes_of, order.values()))
     return {"metadata": {"total_size": total}, "weight_map": places}
 
 
-def _nbytes(held: Held) -> int:
+def nbytes_of(held: Held) -> int:
+    """Bytes of the whole parameter."""
     return prod(held.layout.shape) * ITEM_BYTES[held.buffer.dtype]
 
 

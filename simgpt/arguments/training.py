@@ -117,7 +117,7 @@ def check_update(plan: Plan) -> None:
     from workload.rules.table import rule_of
 
     rule, source = rule_of(plan.optimizer), click.get_current_context().get_parameter_source
-    unused = ["clip"] if rule.in_backward else []
+    unused = [] if rule.sums_gradients else ["clip"]
     if adamw.UPDATE not in (rule.matrices, rule.others):
         unused += ["beta1", "beta2", "eps"]
     for name in unused:

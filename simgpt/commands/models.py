@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ def _describe(gpt: GPT) -> str:
         ("ffn", f"{gpt.ffn:,}"),
         *_experts(gpt),
         ("norm, activation, positions", f"{gpt.norm}, {gpt.activation}, {gpt.positions}"),
-        ("biases", "yes" if gpt.biases else "no"),
+        *_rest_of_attention(gpt),
+        ("biases", _biases(gpt)),
         ("sequence", f"{gpt.sequence:,}"),
         ("vocab", f"{gpt.vocab:,}, {'tied' if gpt.tied else 'not tied'} to the classifier"),
         ("model FLOPs per sequence", f"{gpt.model_flops(1):.4g}"),
@@ -80,6 +82,21 @@ def _experts(gpt: GPT) -> list[tuple[str, str]]:
         ("experts", f"{gpt.experts:,} of {gpt.expert_ffn:,}{shared}"),
         ("experts of a token", f"{gpt.topk:,} by {gpt.router}{limit}"),
     ]
+
+
+def _rest_of_attention(gpt: GPT) -> Iterator[tuple[str, str]]:
+    """What is worth saying of rotation and norms where it is not the usual."""
+    if gpt.rope_scaling != "none":
+        method, *numbers = gpt.rope_scaling.split(":")
+        yield "RoPE scaled", f"{method}, {', '.join(numbers)}"
+    if gpt.qk_norm:
+        yield "norms of queries and keys", "an RMSNorm of each head"
+
+
+def _biases(gpt: GPT) -> str:
+    if gpt.qkv_bias:
+        return "of queries, keys and values"
+    return "yes" if gpt.biases else "no"
 
 
 def _shared(gpt: GPT) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from simgpt import tables
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
-from workload.plan_text import ALIASES, CONTEXT
+from workload.plan_text import ALIASES
 
 if TYPE_CHECKING:
     from simulator.economics import Cost, Training
@@ -159,17 +159,15 @@ def _headline(prediction: Prediction, job: Job | None) -> str:
 
 def plan_lines(prediction: Prediction) -> str:
     """The plan in our own words, and below it its sizes in the field's where the stack is another
-    framework: those that `--plan` takes, with `cp` apart from `dp`. A tensor in three dimensions
-    has no such words."""
+    framework: those that `--plan` takes. A tensor in three dimensions has no such words."""
     from simulator.stacks import EXECUTOR
 
     plan, stack = prediction.plan, prediction.stack
     line = tables.paragraph(f"plan {plan}", indent=" " * 5)
     if stack.name == EXECUTOR.name or plan.y * plan.z > 1:
         return line
-    sizes = {word: getattr(plan, ALIASES[word]) for word in ("tp", "pp", "vpp")}
-    sizes |= {CONTEXT: stack.context, "dp": plan.data // stack.context}
-    said = [f"{k}={size}" for k, size in sizes.items() if size > 1 or k not in ("vpp", CONTEXT)]
+    sizes = {word: getattr(plan, ALIASES[word]) for word in ("tp", "pp", "vpp", "cp", "dp")}
+    said = [f"{k}={size}" for k, size in sizes.items() if size > 1 or k not in ("vpp", "cp")]
     return f"{line}\nthat is {', '.join(said)}"
 
 

@@ -19,6 +19,7 @@ from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
 from simgpt.running.calibrated import machine_for
 from simgpt.running.checkpointing import checkpoint_options, saving_of
+from simgpt.running.conversion import convert_weights
 from simgpt.running.dry_run import check_rank_is_dry, dry_run
 from simgpt.running.host_load import warn_of_measured
 from simgpt.running.launched import join, ranks_of, said_by_rank_0
@@ -48,7 +49,11 @@ MOST_SEED = 2**32
     help="Ranks to start on this machine; default: those of the plan, or 1.",
 )
 @click.option(
-    "--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to train."
+    "--steps",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="Steps to train; 0 converts weights alone.",
 )
 @click.option("--batch", type=click.IntRange(min=1), help="Sequences per step.")
 @training.data_options
@@ -98,6 +103,8 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     if how["dry"]:
         return dry_run(model, as_json=as_json, output=output, how=how)
     check_rank_is_dry(how)
+    if how["steps"] == 0:
+        return convert_weights(model, as_json=as_json, output=output, how=how)
     info = RankInfo.from_environment(os.environ)
     with said_by_rank_0(info):
         _check_files(output, how)

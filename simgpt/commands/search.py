@@ -96,6 +96,9 @@ class Share(click.ParamType[float]):
     metavar="N,N,…",
     help="Search these numbers of devices too: time against node-hours.",
 )
+@click.option(
+    "--split-sequences", is_flag=True, help="Also plans that split each sequence over context."
+)
 @click.option("--memory-front", is_flag=True, help="Also the fastest plans that need less memory.")
 @click.option(
     "--families", is_flag=True, help="Also the best plan of each family: a search for each."
@@ -147,7 +150,14 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     gpt = model_of(model, how["model_fields"])
     fixed, stack = options.fixed_of(how["plan"]), load_stack(how["stack"])
-    problem = SearchProblem(gpt, how["devices"], _batch(gpt, how), fixed, stack=stack)
+    problem = SearchProblem(
+        gpt,
+        how["devices"],
+        _batch(gpt, how),
+        fixed,
+        splits_sequences=how["split_sequences"],
+        stack=stack,
+    )
     given = options.machine_of(machine, how["settings"])
     built = with_room(given, how["devices"])
     if how["rank_by"] == "axonn":

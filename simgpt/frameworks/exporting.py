@@ -19,7 +19,7 @@ from simulator.stacks import Stack, load_stack
 from simulator.stacks.job import FP8, Job, job_of
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
-from workload.grid import AXES
+from workload.grid import AXES, axes_of
 from workload.passes.table import PASSES
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan, text_of
@@ -34,7 +34,7 @@ WRITERS: Mapping[str, Writer] = {
     AXONN: axonn.written,
 }
 BIASES = {"qkvo": "biases of the attention's linears", "mlp": "biases of the MLP's linears"}
-ALONE = ("x", "pipe", "cp", "y", "z")  # sizes that need not be written where they are 1
+ALONE = ("x", "pipe", "context", "y", "z")  # sizes that need not be written where they are 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
     settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})
     if framework == BRIDGE:
-        settings = recipe_of(settings)
+        settings = recipe_of({k: v for k, v in settings.items() if k not in megatron.UNTIMED})
     devices = job.plan.grid.ranks
     again = _read_again(framework, settings, devices, fields["model"])
     notes = (*_compared(job, asked.gpt, again, table), *_not_asked(asked, job, again))
@@ -93,12 +93,9 @@ def _table(framework: str) -> dict[str, Any]:
 
 
 def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
-    """The fields of a model and a plan by which writers go: `data` and `batch` count whole
-    sequences, of which `cp` devices hold a part each."""
-    context, plan = job.stack.context, job.plan
-    fields = {**asdict(gpt), **asdict(plan), "cp": context, "stack": job.stack.name}
+    """The fields of a model and a plan by which writers go."""
+    fields = {**asdict(gpt), **asdict(job.plan), "stack": job.stack.name}
     fields["family"] = job.stack.family
-    fields |= {"data": plan.data // context, "batch": plan.batch // context}
     fields |= {"precision": FP8} if job.stack.fp8 else {}
     return fields | {"model": spelled(gpt)[0]}
 
@@ -113,6 +110,8 @@ def _simple(table: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, An
         if all(fields[field] == value for field, value in told.items()):
             settings[name] = True
     for name, words in table.get("words", {}).items():
+        if words["field"] == "context_kind" and fields["context"] == 1:
+            continue
         for word, value in words["values"].items():
             if fields[words["field"]] == value:
                 settings.setdefault(name, word)
@@ -165,8 +164,8 @@ def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> 
 
 def _not_asked(asked: Asked, job: Job, again: Question) -> Iterator[str]:
     """Sentences on sizes that the settings have and that nobody gave."""
-    words, context, plan = plan_words(asked.plan), job.stack.context, job.plan
-    batch, ranks = plan.batch // context, plan.grid.ranks // (plan.x * plan.pipe * context)
+    words, plan = plan_words(asked.plan), job.plan
+    batch, ranks = plan.batch, plan.grid.ranks // (plan.x * plan.pipe * plan.context)
     if asked.batch is None and "batch" not in words and again.batch is not None:
         yield (
             f"batch not given: {batch:,}, one micro-batch of {plan.micro_batch:,} for each of the "
@@ -182,8 +181,8 @@ def _not_asked(asked: Asked, job: Job, again: Question) -> Iterator[str]:
 def _differences(job: Job, gpt: GPT, read: Job, other: GPT) -> dict[str, tuple[Any, Any]]:
     """Where two jobs differ, by the plan's or the model's keys."""
     one, two = told(job.plan, gpt), told(read.plan, other)
-    one |= shape_of(gpt) | {"fp8": job.stack.fp8, "cp": job.stack.context}
-    two |= shape_of(other) | {"fp8": read.stack.fp8, "cp": read.stack.context}
+    one |= shape_of(gpt) | {"fp8": job.stack.fp8}
+    two |= shape_of(other) | {"fp8": read.stack.fp8}
     return {key: (one[key], two.get(key)) for key in one if one[key] != two.get(key)}
 
 
@@ -195,13 +194,14 @@ def told(plan: Plan, gpt: GPT) -> dict[str, Any]:
     keys = plan.as_dict() | {"overlap": tuple(_effective(plan))}
     chunks = [len(layers) for layers in chunk_layers(gpt, plan)]
     keys |= {"stage_layers": tuple(chunks), "ends_as_layers": False}
-    sharded = plan.zero > 0 and plan.data > 1
+    sharded = plan.zero > 0 and plan.data * plan.context > 1
     keys["zero"] = plan.zero if sharded else 0
     keys["shard"] = plan.shard if sharded and plan.shard != plan.data else 0
     keys["sequence_parallel"] = plan.sequence_parallel and plan.x > 1
     keys["reshard"] = plan.reshard or not (plan.z > 1 or keys["zero"] == 3)
     keys["schedule"] = plan.schedule if plan.pipe > 1 else "1f1b"
-    keys["order"] = [axis for axis in plan.order.split("-") if getattr(plan, axis) > 1]
+    keys["order"] = [axis for axis in axes_of(plan.order) if getattr(plan, axis) > 1]
+    keys["context_kind"] = plan.context_kind if plan.context > 1 else ""
     if plan.precision != "bf16":
         keys["gradients"] = "fp32"
     word, _, count = plan.recompute.partition(":")

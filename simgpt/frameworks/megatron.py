@@ -8,6 +8,7 @@ stages: `simgpt/frameworks/megatron_stages.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -15,8 +16,20 @@ from simgpt.frameworks import megatron_stages
 from simgpt.frameworks.reading import FrameworkError, Reading
 from workload.errors import ModelError
 from workload.gpt import find_model
+from workload.models.rope_scaling import RopeScaling, scaling_of
 
 DROPOUT = 0.1
+NORM_EPS = 1e-5
+UNTIMED = ("norm-epsilon", "use-rope-scaling", "rope-scaling-factor")  # which change no time
+# What `--use-rope-scaling` does, but for its factor: megatron/core/models/common/embeddings/
+# rotary_pos_embedding.py, RotaryEmbedding._apply_scaling.
+LLAMA3 = RopeScaling(
+    method="llama3",
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=8192,
+)
 MULTIPLE = 128  # to which times tp the vocabulary is padded
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 FSDP = ("use-megatron-fsdp", "use-custom-fsdp")
@@ -80,9 +93,21 @@ def _read_model(reading: Reading) -> None:
         reading.differs("max-position-embeddings", "the table of positions is as long as sequences")
     if reading.real("rotary-percent", 1.0) == 1.0:
         reading.settings.pop("rotary-percent", None)
+    if reading.switch("add-qkv-bias") and not fields.get("biases", True):
+        fields["qkv_bias"] = True
+    if reading.switch("qk-layernorm"):
+        _read_head_norms(reading)
     fields["dropout"] = reading.real("hidden-dropout", DROPOUT)
     if reading.real("attention-dropout", DROPOUT) != fields["dropout"]:
         reading.differs("attention-dropout", f"{fields['dropout']} is dropped everywhere")
+
+
+def _read_head_norms(reading: Reading) -> None:
+    if reading.fields.get("norm") == "rmsnorm":
+        reading.fields["qk_norm"] = True
+    else:
+        why = "norms of queries and keys are left out, unless they are RMSNorms"
+        reading.differs("qk-layernorm", why)
 
 
 def _read_vocabulary(reading: Reading) -> None:
@@ -146,7 +171,7 @@ def _read_state(reading: Reading, devices: int | None) -> None:
         fields["zero"] = STRATEGIES[strategy]
     copies = reading.number("num-distributed-optimizer-instances", 1)
     if copies > 1 and devices:
-        split = fields.get("x", 1) * fields.get("pipe", 1) * fields.get("cp", 1) * copies
+        split = fields.get("x", 1) * fields.get("pipe", 1) * fields.get("context", 1) * copies
         fields["shard"] = max(devices // split, 1)
     elif copies > 1:
         why = "the optimizer's state is sharded over all data-parallel ranks; give -n"
@@ -205,6 +230,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings["max-position-embeddings"] = fields["sequence"]
     if fields["positions"] == "rope":
         settings["rotary-base"] = fields["rope_base"]
+    settings |= _written_untimed(fields)
     settings |= dict.fromkeys(("attention-dropout", "hidden-dropout"), fields["dropout"])
     backends = fields["table"]["backends"].get(fields["family"], {})
     settings["attention-backend"] = backends.get(fields["attention"], fields["attention"])
@@ -220,6 +246,21 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     return settings | _written_state(fields) | _written_recompute(fields)
 
 
+def _written_untimed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What queries and keys have beyond their linear, and how they turn; the norms' epsilon."""
+    settings: dict[str, Any] = {}
+    if fields["qkv_bias"]:
+        settings["add-qkv-bias"] = True
+    if fields["qk_norm"]:
+        settings["qk-layernorm"] = True
+    if fields["norm_eps"] != NORM_EPS:
+        settings["norm-epsilon"] = fields["norm_eps"]
+    scaling = scaling_of(fields["rope_scaling"])
+    if scaling is not None and scaling == replace(LLAMA3, factor=scaling.factor):
+        settings |= {"use-rope-scaling": True, "rope-scaling-factor": scaling.factor}
+    return settings
+
+
 def _written_state(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     zero, overlap = fields["zero"], fields["overlap"]
@@ -230,7 +271,7 @@ def _written_state(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings |= {"use-megatron-fsdp": True, "ckpt-format": "fsdp_dtensor"}
         settings["data-parallel-sharding-strategy"] = names[zero]
     if fields["shard"]:
-        copies = fields["data"] * fields["cp"] // fields["shard"]
+        copies = fields["data"] // fields["shard"]
         settings["num-distributed-optimizer-instances"] = copies
     if {"dp", "ors", "oag"} & set(overlap):
         settings["overlap-grad-reduce"] = True

@@ -14,8 +14,9 @@ from workload.models.fields import KINDS
 from workload.models.read import described_model
 from workload.plan import Plan
 
-PLAN = ("x", "y", "z", "pipe", "interleave", "cp", "data", "shard", "micro_batch")
+PLAN = ("x", "y", "z", "pipe", "interleave", "context", "data", "shard", "micro_batch")
 ALWAYS = ("zero", "overlap", "recompute", "attention", "gradients")  # what stacks have of their own
+UNTIMED = ("name", "source", "norm_eps", "rope_scaling")
 NEEDED = ("layers", "hidden", "heads", "sequence", "vocab")
 MODEL, MACHINE, DEVICES = "MODEL", "MACHINE", "DEVICES"  # for what the files do not say
 _PLAN_DEFAULTS = {each: Plan.__dataclass_fields__[each].default for each in Plan.__slots__}
@@ -151,9 +152,9 @@ def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
 
 
 def shape_of(gpt: GPT) -> dict[str, Any]:
-    """The fields of a model without its labels, and without a base that nothing turns by or a
-    width of heads that is the usual one."""
-    shape = {key: value for key, value in asdict(gpt).items() if key not in ("name", "source")}
+    """The fields of a model without its labels, and without what no step's time depends on, a base
+    that nothing turns by, or a width of heads that is the usual one."""
+    shape = {key: value for key, value in asdict(gpt).items() if key not in UNTIMED}
     if gpt.positions != "rope":
         shape.pop("rope_base")
     if (gpt.width - gpt.rope_width) * gpt.heads == gpt.hidden:

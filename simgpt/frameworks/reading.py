@@ -53,7 +53,7 @@ class Remark:
 class Reading:
     """What is known of a description: its settings by name, and the fields read from them.
 
-    `fields` has keys of `GPT`, of `Plan`, and `cp`; every setting that a method of this class has
+    `fields` has keys of `GPT` and of `Plan`; every setting that a method of this class has
     looked at counts as read, and `sort_rest` sorts all others. `names` are the file's own names of
     settings, where they are not the table's.
     """

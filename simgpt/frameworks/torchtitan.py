@@ -61,14 +61,14 @@ def _read_data(reading: Reading, devices: int | None) -> None:
     copies = reading.number(P + "data_parallel_replicate_degree", 1)
     shards = reading.number(P + "data_parallel_shard_degree", -1)
     within = fields.get("x", 1) * fields.get("pipe", 1)
-    cp = fields.get("cp", 1)
+    context = fields.get("context", 1)
     if shards < 0 and devices:
-        shards = max(devices // (within * cp * copies), 1)
+        shards = max(devices // (within * context * copies), 1)
     elif shards > 0:
-        fields["devices"] = within * cp * copies * shards
-    fields["zero"] = 0 if shards * cp == 1 else 3
-    if copies > 1 and shards * cp > 1:
-        fields["shard"] = shards * cp
+        fields["devices"] = within * context * copies * shards
+    fields["zero"] = 0 if shards * context == 1 else 3
+    if copies > 1 and shards * context > 1:
+        fields["shard"] = shards
     word = reading.text(P + "fsdp_reshard_after_forward", "default")
     never = word == "never" or (word == "default" and fields.get("pipe", 1) > 1)
     if never and fields["zero"]:
@@ -104,7 +104,7 @@ def _read_batch(reading: Reading, devices: int | None) -> None:
     piped = fields.get("pipe", 1) > 1
     fields["micro_batch"] = split if piped else local
     devices = devices or fields.get("devices")
-    within = fields.get("x", 1) * fields.get("pipe", 1) * fields.get("cp", 1)
+    within = fields.get("x", 1) * fields.get("pipe", 1) * fields.get("context", 1)
     ranks = devices // within if devices else 0
     if batch <= 0 and ranks:
         batch = local * ranks
@@ -151,10 +151,10 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written_data(fields: Mapping[str, Any]) -> dict[str, Any]:
-    data, cp = fields["data"], fields["cp"]
+    data = fields["data"]
     shards = data if fields["zero"] else 1
     if fields["zero"] and fields["shard"]:
-        shards = max(fields["shard"] // cp, 1)
+        shards = fields["shard"]
     ranks = fields["batch"] // data
     piped = fields["pipe"] > 1
     return {

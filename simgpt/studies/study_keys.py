@@ -20,7 +20,7 @@ from topologies.placement_names import check_placement
 from workload.errors import ModelError, PlanCannotRunError, PlanError
 from workload.models.fields import KINDS, field_value
 from workload.plan import MOST, Plan
-from workload.plan_text import ALIASES, CONTEXT, KEYS, REST, plan_value, plan_words
+from workload.plan_text import ALIASES, KEYS, REST, plan_value, plan_words
 
 Point = dict[str, Any]
 
@@ -128,8 +128,7 @@ def _plan(given: Any) -> str:
     if not isinstance(given, str):
         raise StudyError(f'plan = {given} must be text, as in plan = "z=64,data=rest"')
     for key, item in plan_words(given).items():
-        if key != CONTEXT:
-            _plan_value(key, item)
+        _plan_value(key, item)
     return given
 
 

@@ -15,21 +15,23 @@ from topologies.errors import MachineError
 from topologies.hardware.attention import Attention
 from topologies.hardware.device import Device
 from topologies.machine import Machine
-from workload.op import ATTENTIONS, Op
+from workload.op import ATTENTIONS, CAUSAL, Op
 
 BATCHED = "batched_matmul"
 PRODUCTS = ("matmul", BATCHED, "grouped_matmul")
 SHAPE = ("form", "m", "n", "k")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
-UNSAID = (("count", 1), ("width", HEAD), ("value_width", 0), ("sequence", 0))
+UNSAID = (("count", 1), ("width", HEAD), ("value_width", 0), ("sequence", 0), (CAUSAL, True))
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
+FAMILY |= {"head_norm": "layernorm", "head_norm_grad": "layernorm_grad"}
 FAMILY |= {
     f"{kind}{of}": f"gelu{of}"
     for kind in ("swiglu", "weighted_swiglu", "weighted_gelu")
     for of in ("", "_grad")
 }
-NORMS, EAGER_NORM = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad"), "eager_norm"
+NORMS = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad", "head_norm", "head_norm_grad")
+EAGER_NORM = "eager_norm"
 
 
 class ComputeCosts(Protocol):
@@ -93,14 +95,13 @@ class AnalyticCosts:
         return self._known[key]
 
     def _seconds(self, op: Op) -> float:
-        device, kernels = self._machine.device, self._kernels
+        device = self._machine.device
         if op.kind in PRODUCTS:
             return matmul_s(device, self._sustained(op.dtype) * share_of_bf16(device, op), op)
         if op.kind == LAUNCHES:
             return float(op.attributes["count"]) * device.launch_s
         if op.kind in ATTENTIONS:
-            seconds = attention_s(self._attending, self._peak(op.dtype), op)
-            return seconds * kernels.attention_work
+            return attention_s(self._attending, self._peak(op.dtype), op)
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
         return memory_bound_s(self._machine.device, op)

@@ -10,6 +10,7 @@ import math
 
 from topologies.hardware.attention import Pass, Shape
 from topologies.hardware.device import Device
+from workload.op import CAUSAL as MASKED
 from workload.op import Op
 
 CAUSAL = 0.5
@@ -23,10 +24,11 @@ def attention_s(device: Device, peak_flops_per_s: float, op: Op, causal: bool = 
 
     An op counts the whole square, forward once and backward twice. A causal kernel does half of
     the forward; its backward does 5 matmuls for the forward's 2, that is 2.5 times as much where
-    values are as wide as keys. Where they are not, the mean of both widths counts. Source: Dao
-    (FlashAttention-2, arXiv 2307.08691), sections 3.2 and 4.1. Not modelled: heads of keys shared
-    by several of queries, the order in which a kernel starts its blocks, and kernels that take
-    values of another width only with zeros behind them.
+    values are as wide as keys. Where they are not, the mean of both widths counts. At the later
+    steps of a ring (`workload/lowering/layers/context_parallel.py`) half of the square is left too,
+    none of it under the mask. Source: Dao (FlashAttention-2, arXiv 2307.08691), sections 3.2 and
+    4.1. Not modelled: heads of keys shared by several of queries, the order in which a kernel
+    starts its blocks, and kernels that take values of another width only with zeros behind them.
     """
     backward = op.kind == "attention_grad"
     widths, sequence = widths_of(op), op.attributes.get("sequence")
@@ -41,8 +43,9 @@ def attention_s(device: Device, peak_flops_per_s: float, op: Op, causal: bool = 
     own, sequence = shape.backward if backward else shape.forward, int(sequence)
     rows = op.flops / ((4 if backward else 2) * sequence * sum(widths))  # of all heads
     nbytes = own.memory * rows * width * wide
-    work *= square_share(shape.rows, sequence, causal)
-    work *= waves(shape, rows / sequence, sequence, causal) / width_share(own, width)
+    masked = causal and bool(op.attributes.get(MASKED, True))
+    work *= square_share(shape.rows, sequence, causal) if masked or not causal else CAUSAL
+    work *= waves(shape, rows / sequence, sequence, masked) / width_share(own, width)
     moving_s = nbytes / (device.memory_efficiency * device.memory_bytes_per_s)
     launches = BACKWARD_KERNELS if backward else 1
     return launches * device.launch_s + work / (peak_flops_per_s * rate) + moving_s

@@ -13,8 +13,7 @@ class Kernels:
 
     `host_s` is how long the host takes to issue a kernel; 0 where it is never the bottleneck.
     `attention` has the shares of the peak that its fused attention reaches, forward and backward;
-    None: those of the machine's file. `attention_work` scales fused attention, for a plan that
-    gives a device part of a sequence's queries but all its keys. `pace` is the rate of a
+    None: those of the machine's file. `pace` is the rate of a
     framework's compute over that of its kernels one by one: what gaps between them and kernels that
     are not ours cost. With `tabled` matmuls are interpolated in what was measured on the device and
     published.
@@ -22,7 +21,6 @@ class Kernels:
 
     host_s: float = 0.0
     attention: tuple[float, float] | None = None
-    attention_work: float = 1.0
     pace: float = 1.0
     tabled: bool = False
     habits: Habits = NO_HABITS

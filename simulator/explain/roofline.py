@@ -30,7 +30,10 @@ from workload.passes.matmul_forms import PLAIN
 BEST_IN = ("bf16", "fp16")  # what a machine's best single matmul was measured in
 PARTS = ("", "_grad", "_sums", "_apply", "_grad_sums", "_grad_apply")
 SORTS = {
-    "norms": [f"{norm}{part}" for norm in ("layernorm", "rmsnorm") for part in PARTS],
+    "norms": [
+        *(f"{norm}{part}" for norm in ("layernorm", "rmsnorm") for part in PARTS),
+        *("head_norm", "head_norm_grad"),
+    ],
     "softmax": ["softmax", "softmax_grad"],
     "activation functions": [f"{kind}{part}" for kind in ("gelu", "swiglu") for part in PARTS[:2]],
     "dropout": ["dropout", "dropout_grad"],
@@ -153,7 +156,7 @@ def roofline(prediction: Prediction, machine: Machine, placement: Placement) -> 
     costs = op_costs(plan, machine, fabric.ranks_per_node, None, kernels)
     forms = prediction.tuning.forms if prediction.tuning else PLAIN
     found = compute_ops(gpt, plan, costs, fabric, forms, kernels.habits)
-    kinds = kinds_of(found.ops, machine, kernels.attention_work)
+    kinds = kinds_of(found.ops, machine)
     peaks = {kind.dtype: kind.peak_flops_per_s for kind in kinds if kind.flops}
     device = machine.device
     best = device.matmul.best_flops_per_s if any(dtype in BEST_IN for dtype in peaks) else None
@@ -162,11 +165,8 @@ def roofline(prediction: Prediction, machine: Machine, placement: Placement) -> 
     return Roofline(found.stage, kinds, whole_step(kinds, prediction), roofs)
 
 
-def kinds_of(
-    ops: Sequence[OpTime], machine: Machine, attention_work: float = 1.0
-) -> list[KindOfOp]:
-    """The kinds of compute ops, longest first; `attention_work` scales fused attention as its costs
-    are scaled."""
+def kinds_of(ops: Sequence[OpTime], machine: Machine) -> list[KindOfOp]:
+    """The kinds of compute ops, longest first."""
     groups: dict[tuple[str, str, str], list[OpTime]] = {}
     for each in ops:
         counts = each.op.flops > 0
@@ -178,7 +178,7 @@ def kinds_of(
             name=name,
             work=work,
             dtype=dtype,
-            flops=sum(each.count * flops_of(each.op, attention_work) for each in own),
+            flops=sum(each.count * flops_of(each.op) for each in own),
             nbytes=sum(each.count * each.op.nbytes for each in own),
             seconds=to_seconds(sum(each.ticks for each in own)),
             share=sum(each.ticks for each in own) / every,
@@ -193,12 +193,14 @@ def kind_of(op: Op) -> str:
     """Under which kind an op is counted: by its label where it multiplies matrices."""
     if op.block == STEP:
         return "optimizer"
+    if op.kind in ATTENTIONS:
+        return op.kind.replace("_", ".")
     return op.label if op.flops else SORT_OF.get(op.kind, OTHERS)
 
 
-def flops_of(op: Op, attention_work: float = 1.0) -> float:
+def flops_of(op: Op) -> float:
     """The FLOPs that a device does for an op: of fused attention those that its kernel does."""
-    return causal_flops(op) * attention_work if op.kind in ATTENTIONS else float(op.flops)
+    return causal_flops(op) if op.kind in ATTENTIONS else float(op.flops)
 
 
 def whole_step(kinds: Sequence[KindOfOp], prediction: Prediction) -> KindOfOp:

@@ -220,7 +220,7 @@ class PipelineRun:
             ticks=[self.slot_ticks(stage) for stage in range(plan.pipe)],
             links=[self.link_ticks(stage) for stage in range(plan.pipe)],
             overlapped="pp" in plan.overlap,
-            micro_batches=stage_orders.small.micro_batches,
+            micro_batches=stage_orders.small.passes * stage_orders.small.micro_batches,
             blocking=stage_orders.habits.blocking_messages,
         )
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from workload.pipeline.message_order import receives_first
-from workload.pipeline.schedule import FORWARD, WEIGHT, Slot
+from workload.pipeline.schedule import FORWARD, SILENT, Slot
 
 NO_MESSAGE = -1
 
@@ -110,7 +110,7 @@ class SlotSchedule:
     def _message(self, slot: Slot, number: int, further: int) -> int:
         """The message that arrives for a slot of chunk `number`, or for the same pass one chunk
         further along."""
-        if slot.work == WEIGHT:
+        if slot.work in SILENT:
             return NO_MESSAGE
         if slot.work == FORWARD:
             there = number + further

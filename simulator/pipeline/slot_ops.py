@@ -15,7 +15,7 @@ import numpy as np
 from simulator.engine.stream_graph import StreamGraph, graph_among
 from workload.gpt import GPT
 from workload.lowering import lower_slots, lower_slots_again
-from workload.op import BACKWARD, FORWARD, ROLES, STEP, Op
+from workload.op import BACKWARD, FORWARD, NONE, ROLES, STEP, Op
 from workload.passes.matmul_forms import Forms
 from workload.passes.stack import Habits
 from workload.pipeline.schedule import Slot
@@ -121,18 +121,23 @@ class StageKind:
 
     def like(self, slot: Slot) -> int:
         """The sampled micro-batch that stands for a slot's."""
-        m, last = slot.micro_batch, self._last
-        return m if m in (0, last) else min(1, last)
+        m, own, last = slot.micro_batch, slot.micro_batch % self.plan.micro_batches, self._last
+        return m if own in (0, last) else m - own + min(1, last)
 
     @cached_property
     def _last(self) -> int:
         return self.plan.micro_batches - 1
 
+    @property
+    def _sampled(self) -> int:
+        """How many micro-batches of a pass over the batch are sampled."""
+        return len(samples(self.plan)) // self.plan.passes
+
     def counts(self, micro_batches: int) -> dict[Slot, int]:
         """How many slots of a step of so many micro-batches each sampled one stands for."""
-        middle = 1 + micro_batches - len(samples(self.plan))
-        unlike = {0, samples(self.plan)[-1]}
-        return {slot: 1 if slot.micro_batch in unlike else middle for slot in self._parts}
+        middle = 1 + micro_batches - self._sampled
+        ends, count = (0, self._last), self.plan.micro_batches
+        return {slot: 1 if slot.micro_batch % count in ends else middle for slot in self._parts}
 
     def flops(self, micro_batches: int) -> tuple[int, int]:
         """FLOPs of all ranks of a stage in a step, without and with recomputation."""
@@ -193,7 +198,7 @@ class StageKind:
         """Bytes by role that are there all the time, with the tokens of so many micro-batches."""
         outline, nbytes = self.program.outline, self.program.nbytes
         level = outline.persistent(nbytes)
-        return level + (micro_batches - len(samples(self.plan))) * outline.inputs(nbytes)
+        return level + (micro_batches - self._sampled) * outline.inputs(nbytes)
 
 
 def kind_of(
@@ -225,4 +230,4 @@ def ends_of(outline: Structure) -> tuple[int, ...]:
 
 def _is_around(op: Op) -> bool:
     """Whether an op stands between slots: a message, or a wait for one."""
-    return op.is_message or op.kind == "fence"
+    return op.is_message or (op.kind == "fence" and op.block.chunk != NONE)

@@ -11,8 +11,8 @@ from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Forms
 from workload.passes.stack import NO_HABITS, Habits
-from workload.pipeline.schedule import Slot, slots
-from workload.pipeline.stages import like_stages
+from workload.pipeline.schedule import Slot
+from workload.pipeline.stages import like_stages, stage_slots
 from workload.plan import Plan
 
 
@@ -29,11 +29,7 @@ class StageOrders:
     @cached_property
     def orders(self) -> list[tuple[Slot, ...]]:
         """Each stage's slots."""
-        p = self.small
-        return [
-            slots(p.schedule, stage, p.pipe, p.micro_batches, p.interleave)
-            for stage in range(p.pipe)
-        ]
+        return [stage_slots(self.small, stage) for stage in range(self.small.pipe)]
 
     @cached_property
     def kinds(self) -> list[StageKind]:

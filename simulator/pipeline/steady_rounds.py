@@ -33,10 +33,10 @@ def grown(plan: Plan, small: Plan) -> Plan:
 
 
 def _shortened(plan: Plan, rounds: int) -> Plan:
-    """With so many rounds, or as it is. All of GPipe's forwards come before its backwards, so it
-    has no steady state."""
+    """With so many rounds, or as it is. All of GPipe's forwards come before its backwards, and the
+    first pass over the batch before the second, so these have no steady state."""
     count = rounds * _round(plan)
-    if plan.schedule == "gpipe" or count >= plan.micro_batches:
+    if plan.schedule == "gpipe" or plan.passes > 1 or count >= plan.micro_batches:
         return plan
     return plan.with_micro_batches(count)
 

@@ -15,7 +15,7 @@ from topologies.machine import Machine
 from topologies.placement import Placement, contiguous
 from topologies.routing.rings import Ring, rings_together
 from topologies.session import session_cached
-from workload.op import MESSAGES
+from workload.op import MESSAGES, RING_SHIFT
 from workload.sizes.arrays import Indices
 
 
@@ -81,8 +81,22 @@ class MachineFabric:
             if nodes <= ranks
         ]
 
+    def _shift_seconds(self, payload_bytes: int, ring: Ring) -> float:
+        """How long all members of a ring take to send to the next one at once.
+
+        As a message at the rate of the ring, which all groups share; where messages were measured,
+        as one between two. Not modelled: links inside a node that a shift, with one neighbour each,
+        leaves to others.
+        """
+        profile = self._machine.profile
+        if profile is not None and "send_recv" in profile.collectives and ring.ranks > 1:
+            ring = replace(ring, ranks=2)
+        return collective_seconds(self._machine, "send_recv", payload_bytes, ring)
+
     def seconds(self, kind: Any, payload_bytes: int, ring: Ring) -> float:
         """How long a collective of that kind and payload takes on that ring."""
+        if kind == RING_SHIFT:
+            return self._shift_seconds(payload_bytes, ring)
         known: Kind = "send_recv" if kind in MESSAGES else kind
         return collective_seconds(self._machine, known, payload_bytes, ring)
 

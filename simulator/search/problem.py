@@ -42,7 +42,9 @@ class SearchProblem:
 
     `fixed` has fields of the plan that every answer must have; those that it does not name and that
     are not searched stand at their defaults. With a `family`, one of FAMILIES, plans of that alone
-    are searched. `stack` says what plans can be, `habits` what its programs are bounded with.
+    are searched. Plans that split sequences over context are searched with `splits_sequences`
+    alone: they are as many again as all others, and of use where sequences are long. `stack` says
+    what plans can be, `habits` what its programs are bounded with.
     """
 
     gpt: GPT
@@ -50,6 +52,7 @@ class SearchProblem:
     batch: int
     fixed: Mapping[str, Any] = field(default_factory=dict)
     family: str = ""
+    splits_sequences: bool = False
     stack: Stack = EXECUTOR
     habits: Habits = NO_HABITS
 
@@ -71,16 +74,24 @@ class SearchProblem:
                 f"a search covers models whose layers are all of one kind; {self.gpt.name} has "
                 f"{moe.layers_with_experts(self.gpt)} layers with experts of {self.gpt.layers}"
             )
-        if rule_of(str(self.fixed.get("optimizer", "adamw"))).in_backward:
+        rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
+        if rule.in_backward:
             raise PlanError(
-                f"a search cannot keep optimizer={self.fixed['optimizer']}, which runs one "
+                f"a search cannot keep optimizer={rule.name}, which runs one "
                 "micro-batch without a pipeline; predict the plans that it leaves"
+            )
+        if rule.zeroth_order:
+            raise PlanError(
+                f"a search cannot keep optimizer={rule.name}, since its bounds are those of steps "
+                "with backward passes; compare plans by predict --sweep"
             )
         if self.fixed.get("matmul_forms", "plain") != "plain":
             raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")
 
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
         """Those of some values of a field that the problem leaves."""
+        if key == "context" and key not in self.fixed and not self.splits_sequences:
+            return [1]
         if key not in self.fixed:
             able = self._allowed.get(key)
             return [value for value in values if value in able] if able else list(values)
@@ -104,7 +115,7 @@ class SearchProblem:
         ]
 
     def in_family(self, x: int, y: int, z: int, pipe: int) -> bool:
-        """Whether plans on these axes are searched."""
+        """Whether plans on these axes are searched, whatever the rest of the axes."""
         return not self.family or FAMILIES[self.family](x, y, z, pipe)
 
     @property

@@ -9,10 +9,10 @@ from math import prod
 import numpy as np
 
 from topologies.session import session_cached
-from workload.grid import AXES, EXPERT_PARTS, SHARD_PARTS
+from workload.grid import AXES, EXPERT_PARTS, SHARD_PARTS, axes_of, order_of
 from workload.sizes.arrays import Indices
 
-ORDERS = tuple("-".join(axes) for axes in permutations(AXES))
+ORDERS = tuple(order_of(axes) for axes in permutations(AXES))
 ANY = len(ORDERS)  # in place of an order's number
 PARTS = frozenset((*SHARD_PARTS, *EXPERT_PARTS))  # of data
 Span = tuple[int, int]  # a stride and a size
@@ -23,7 +23,7 @@ def rank_orders(sizes: Mapping[str, int]) -> tuple[str, ...]:
     """The orders that differ for axes of these sizes, the usual one first: an axis of one rank
     stays where it usually is.
 
-    >>> rank_orders({"x": 2, "y": 1, "z": 4, "data": 1, "pipe": 1})
+    >>> rank_orders({"x": 2, "y": 1, "z": 4, "context": 1, "data": 1, "pipe": 1})
     ('x-y-z-data-pipe', 'z-y-x-data-pipe')
     """
     return _orders_of(tuple(axis for axis in AXES if sizes[axis] > 1))
@@ -34,7 +34,7 @@ def _orders_of(wide: tuple[str, ...]) -> tuple[str, ...]:
     found = []
     for order in permutations(wide):
         left = iter(order)
-        found.append("-".join(next(left) if axis in wide else axis for axis in AXES))
+        found.append(order_of([next(left) if axis in wide else axis for axis in AXES]))
     return tuple(found)
 
 
@@ -45,7 +45,7 @@ def spans_of(sizes: tuple[int, ...], shard: int, order: str) -> Mapping[str, Spa
     *of_axes, experts = sizes
     named = dict(zip(AXES, of_axes, strict=True))
     found, stride = {}, 1
-    for axis in order.split("-"):
+    for axis in axes_of(order):
         found[axis] = stride, named[axis]
         stride *= named[axis]
     outer, data = found["data"]

@@ -1,10 +1,10 @@
 """The legal plans of a model on so many devices, as arrays: one entry for each shape.
 
-A shape is everything about a plan that changes what it computes, but not in which order: the five
-axes, the micro-batch, zero, recompute, sequence_parallel and how experts are split. To a shape
-belong the orders in which it can run: schedules, interleaves, overlaps and rank orders. Two texts
-of the same program count once: a switch of `overlap` without anything to overlap stays on, what
-splits a data axis of one rank stays 0, and an axis of one rank stays where it usually is.
+A shape is everything about a plan that changes what it computes, but not in which order: the axes,
+the micro-batch, zero, recompute, sequence_parallel and how experts are split. To a shape belong the
+orders in which it can run: schedules, interleaves, overlaps and rank orders. Two texts of the same
+program count once: a switch of `overlap` without anything to overlap stays on, what splits a data
+axis of one rank stays 0, and an axis of one rank stays where it usually is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simulator.search.problem import (
 )
 from simulator.search.rank_orders import ANY, ORDERS, rank_orders
 from workload.errors import PlanCannotRunError
-from workload.grid import AXES, SHARDS, USUAL
+from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
 from workload.lowering import check
 from workload.passes.table import OVERLAPS, PASSES
 from workload.plan import Plan
@@ -115,7 +115,8 @@ class Space:
     def orders_of(self, rows: Indices) -> Counts:
         """The number of the order in which the ranks of each shape stand, or ANY."""
         order = self.problem.fixed.get("order")
-        return np.full(len(rows), ANY if order is None else ORDERS.index(order), dtype=np.int64)
+        number = ANY if order is None else ORDERS.index(order_of(axes_of(order)))
+        return np.full(len(rows), number, dtype=np.int64)
 
     @cached_property
     def orders(self) -> Counts:
@@ -151,7 +152,8 @@ def overlaps(problem: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[str
 def _matters(problem: SearchProblem, columns: Mapping[str, Counts]) -> dict[str, Flags]:
     """For each switch of `overlap` which shapes have something that it overlaps."""
     shard = problem.fixed.get("shard", 0) or columns["data"]
-    sizes = {**columns, "shard": shard, "zero": np.where(shard > 1, columns["zero"], 0)}
+    wide = (shard > 1) | (columns["context"] > 1)
+    sizes = {**columns, "shard": shard, "zero": np.where(wide, columns["zero"], 0)}
     return {each.name: each.matters(sizes) for each in PASSES}
 
 
@@ -187,13 +189,20 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
     ys = [y for y in problem.choices("y", sizes) if whole % y == 0]
     pipes = [p for p in problem.choices("pipe", sizes) if chunks_fit(problem, p)]
     zs = problem.choices("z", sizes)
-    for x, y, z, pipe in product(xs, ys, zs, pipes):
-        data, left = divmod(n, x * y * z * pipe)
+    contexts = [c for c in problem.choices("context", sizes) if _splits(problem, c)]
+    for x, y, z, context, pipe in product(xs, ys, zs, contexts, pipes):
+        data, left = divmod(n, x * y * z * context * pipe)
         if left or not data or data not in problem.choices("data", [data]):
             continue
         if problem.batch % (z * data) or not problem.in_family(x, y, z, pipe):
             continue
-        yield from _of_grid(problem, (x, y, z, data, pipe))
+        yield from _of_grid(problem, (x, y, z, context, data, pipe))
+
+
+def _splits(problem: SearchProblem, context: int) -> bool:
+    """Whether sequences can be split over so many ranks, and the attention core with them."""
+    fused = problem.fixed.get("attention", "flash") != "unfused"
+    return context == 1 or (fused and problem.gpt.sequence % (2 * context) == 0)
 
 
 def _none(problem: SearchProblem) -> str:
@@ -216,17 +225,17 @@ def _none(problem: SearchProblem) -> str:
 
 
 def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    x, y, z, data, pipe = grid
+    x, y, z, context, data, pipe = grid
     per_rank = problem.batch // (z * data)
-    zeros = problem.choices("zero", range(4) if data > 1 else [0])
+    zeros = problem.choices("zero", range(4) if data * context > 1 else [0])
     if shard := problem.fixed.get("shard", 0):
         zeros = [zero for zero in zeros if zero and data % shard == 0]
-        zeros = zeros[:1] if shard == 1 else zeros  # nothing is split, whatever zero says
+        zeros = zeros[:1] if shard * context == 1 else zeros  # nothing is split, whatever zero says
     kinds = range(len(recomputes(problem)))
     for micro_batch in problem.choices("micro_batch", divisors(per_rank)):
         if per_rank % micro_batch or not schedules(problem, pipe, per_rank // micro_batch):
             continue
-        splits = micro_batch * problem.gpt.sequence % x == 0 and y == 1
+        splits = micro_batch * problem.gpt.sequence // context % x == 0 and y == 1
         rows = [False, True] if splits and x > 1 else [False]
         for zero, recompute, parallel in product(
             zeros, kinds, problem.choices("sequence_parallel", rows)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.stacks.stack import Stack
-from workload.errors import PlanCannotRunError, PlanError
+from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.plan import CHOICES, MOST, Plan, text_of
-from workload.plan_text import CONTEXT, parse_plan, plan_words
+from workload.plan_text import parse_plan, plan_words
 
 # Of what is assumed, in order.
 SAID = ("batch", "micro_batch", "overlap", "attention", "gradients", "zero", "recompute")
@@ -19,9 +19,8 @@ FP8, TRAINED = "fp8", "bf16"
 
 @dataclass(frozen=True)
 class Job:
-    """What is predicted. `gpt` has the vocabulary that the stack makes of it and, of sequences
-    split over devices, a device's part; `remarks` say what was taken for what, `assumed` has the
-    keys of the plan that the user did not give."""
+    """What is predicted. `gpt` has the vocabulary that the stack makes of it; `remarks` say what
+    was taken for what, `assumed` has the keys of the plan that the user did not give."""
 
     gpt: GPT
     plan: Plan
@@ -40,12 +39,10 @@ def job_of(
 ) -> Job:
     """The job of a plan's text or table, whose keys may be those of other frameworks.
 
-    `cp` splits each sequence over so many devices, which count as data parallelism over its parts;
     `precision=fp8` multiplies the layers' linears in fp8 and has all else in bf16. What the plan
     does not say, the stack does.
     """
     words = plan_words(text)
-    context = _context(words, gpt, devices)
     _check_precision(words.get("precision", TRAINED))
     fp8 = words.get("precision") == FP8
     if fp8:
@@ -57,13 +54,10 @@ def job_of(
     given = {**defaults, **words}
     if "recompute" in words:
         given["recompute"] = stack.recompute(str(words["recompute"]), layers)
-    within = None if devices is None else devices // context
-    plan = parse_plan(given, devices=within, batch=batch)
+    plan = parse_plan(given, devices=devices, batch=batch)
     said = {*words, "batch"} if batch is not None else {*words}
     assumed = tuple((key, text_of(getattr(plan, key))) for key in SAID if key not in said)
-    asked = replace(stack, fp8=fp8, context=context)
-    if context > 1:
-        plan = replace(plan, data=plan.data * context, batch=plan.batch * context)
+    asked = replace(stack, fp8=fp8)
     mine = asked.model(gpt, plan.x)
     return Job(mine, plan, asked, tuple(_remarks(gpt, mine, asked)), assumed)
 
@@ -80,25 +74,6 @@ def _remarks(gpt: GPT, mine: GPT, stack: Stack) -> Iterator[str]:
         yield "fp8: the layers' linears at the device's fp8 rate, operands cast before"
     if mine.vocab != gpt.vocab:
         yield f"the vocabulary of {gpt.vocab:,} counts as {mine.vocab:,} under {stack.name}"
-    if stack.context > 1:
-        yield (
-            f"cp={stack.context} counts as data parallelism over parts of sequences; the exchange "
-            "of keys and values is hidden, and FLOPs of attention are a device's part of its "
-            "queries with its own keys"
-        )
-
-
-def _context(words: dict[str, Any], gpt: GPT, devices: int | None) -> int:
-    """Over how many devices each sequence is split; takes the word out of the plan's."""
-    text = str(words.pop(CONTEXT, "1"))
-    context = int(text) if text.isdecimal() and len(text) <= len(str(MOST)) else 0
-    if context < 1:
-        raise PlanError(f"cp={text} must be a whole number of 1 or more")
-    if gpt.sequence % context:
-        raise PlanCannotRunError(f"cp={text} does not divide the sequence of {gpt.sequence}")
-    if devices is not None and devices % context:
-        raise PlanCannotRunError(f"cp={text} does not divide {devices} devices")
-    return context
 
 
 def _size(words: Mapping[str, Any], key: str) -> int:

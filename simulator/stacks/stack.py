@@ -30,9 +30,7 @@ class Stack:
     keys of `plan`, `vocabulary`, `kernels`, `can` and `memory`.
 
     Stacks of a `family` err alike (`simulator/uncertainty`). `fp8` says that the linears of the
-    layers multiply in fp8, `context` over how many devices each sequence is split (they count as
-    data parallelism over parts of sequences, the exchange of keys and values is hidden), `tabled`
-    that matmuls are interpolated in published tables.
+    layers multiply in fp8, `tabled` that matmuls are interpolated in published tables.
     """
 
     name: str
@@ -45,7 +43,6 @@ class Stack:
     can: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
     fp8: bool = False
-    context: int = 1
     tabled: bool = False
 
     def plan_defaults(self, layers: int) -> dict[str, Any]:
@@ -83,11 +80,9 @@ class Stack:
         return rounded(size / multiple) * multiple
 
     def model(self, gpt: GPT, x: int) -> GPT:
-        """The model as a device has it under the stack: with its vocabulary, and a device's part of
-        each sequence."""
-        vocab, sequence = self.vocab(gpt.vocab, x), gpt.sequence // self.context
-        same = vocab == gpt.vocab and sequence == gpt.sequence
-        return gpt if same else replace(gpt, vocab=vocab, sequence=sequence)
+        """The model as it is under the stack: with its vocabulary."""
+        vocab = self.vocab(gpt.vocab, x)
+        return gpt if vocab == gpt.vocab else replace(gpt, vocab=vocab)
 
     @property
     def fragmentation(self) -> float:
@@ -143,16 +138,17 @@ class Stack:
         """
         gpu, own = _gpu(machine), self.own_kernels
         shares, host = (_of_gpu(own.get(key, {}), gpu) for key in RATES)
+        copies = own.get("copies", {})
         payloads = own.get("fp8_payloads" if self.fp8 else "payloads", {})
         kernels = Kernels(
             host_s=0.0 if host is None else quantity(host, "s"),
             attention=None if shares is None else (shares[0], shares[1]),
-            attention_work=float(self.context),
             pace=float(own.get("pace", 1.0)),
             tabled=self.tabled,
             habits=Habits(
                 fused=tuple(own.get("fused", ())),
                 fp8=self.fp8,
+                fp8_transposes=self.fp8 and any(each in TRANSPOSING for each in gpu),
                 passes=tuple(own.get("passes", {}).items()),
                 payloads=tuple(payloads.items()),
                 launches=tuple(own.get("launches", {}).items()),
@@ -160,6 +156,9 @@ class Stack:
                 blocking_messages=self.blocks,
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
                 early_stop=bool(own.get("early_stop", False)),
+                gathers_ahead=bool(own.get("gathers_ahead", False)),
+                coalesced=bool(own.get("coalesced", False)),
+                copies=tuple((key, (each[0], each[1])) for key, each in copies.items()),
             ),
         )
         unfused = plan.attention == "unfused" and "softmax" in own
@@ -167,6 +166,7 @@ class Stack:
 
 
 RATES = ("attention", "host")
+TRANSPOSING = ("h100",)  # families of devices whose fp8 matmuls take one layout alone
 DIRECTIONS = {False: (), True: (FORWARD, BACKWARD), FORWARD: (FORWARD,)}  # of cut messages
 EXECUTOR = Stack(
     name="simgpt",

@@ -61,6 +61,7 @@ DIRECTIONS: Rule = (
 )
 WORDS: Rule = (_list_of(_is_word), "a list of words")
 RATES: Rule = (lambda value: _list_of(_is_number)(value) and len(value) == 2, "two numbers above 0")
+COUNTS: Rule = (lambda value: _list_of(_is_count)(value) and len(value) == 2, "two whole numbers")
 DURATION: Rule = (_is_duration, 'a duration such as "75 us"')
 SIZE: Rule = (_is_size, 'a size such as "64 MiB"')
 SHARE: Rule = (_is_share, "a share of 0 or more and below 1")
@@ -80,6 +81,8 @@ KERNELS: dict[str, Rule] = {
     "blocking_messages": SWITCH,
     "launches_of_slice": COUNT,
     "early_stop": SWITCH,
+    "gathers_ahead": SWITCH,
+    "coalesced": SWITCH,
 }
 BY_NAME: dict[str, Rule] = {
     "host": DURATION,
@@ -88,6 +91,7 @@ BY_NAME: dict[str, Rule] = {
     "launches": COUNT,
     "payloads": NUMBER,
     "fp8_payloads": NUMBER,
+    "copies": COUNTS,
 }
 NAMES = {"payloads": COLLECTIVES, "fp8_payloads": COLLECTIVES}  # of BY_NAME, where few are known
 SOFTMAX: dict[str, Rule] = {"multiple": COUNT, "longest": COUNT}
@@ -95,7 +99,7 @@ SOFTMAX_BY_NAME: dict[str, Rule] = {"fused": NUMBER, "steps": NUMBER, "launches"
 MEMORY: dict[str, Rule] = {"fragmentation": SHARE}
 MEMORY_BY_NAME: dict[str, Rule] = {"libraries": SIZE}
 SELECTIVE = ("selective", "half")
-UNPLANNED = ("x", "y", "z", "data", "pipe", "batch", "micro_batch", "stage_layers")
+UNPLANNED = (*AXES, "batch", "micro_batch", "stage_layers")
 TABLES: dict[str, tuple[str, ...]] = {
     "plan": (*(key for key in KEYS if key not in UNPLANNED), "selective"),
     "vocabulary": tuple(VOCABULARY),

@@ -14,9 +14,10 @@ from tests.executor.test_parity import BATCH, TINY
 from tests.executor.test_parity_models import TOGETHER
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
+from workload.grid import AXES
 from workload.lowering import check
 from workload.passes.table import OVERLAPS
-from workload.plan import Plan
+from workload.plan import CHOICES, Plan
 
 Row = dict[str, Any]
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
@@ -27,12 +28,15 @@ MODELS = {
     "GPT": TINY,
     "untied GPT": replace(TINY, tied=False),
     "Llama": TOGETHER["Llama"],
+    "Qwen": TOGETHER["Qwen"],
     "BLOOM": TOGETHER["BLOOM"],
 }
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "x": (1, 2, 4),
     "y": (1, 2, 4),
     "z": (1, 2, 4),
+    "context": (1, 2, 4),
+    "context_kind": CHOICES["context_kind"],
     "data": (1, 2, 3, 4),
     "pipe": (1, 2, 3, 4, 8),
     "interleave": (1, 2, 3),
@@ -57,9 +61,8 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "model": tuple(MODELS),
     "dropout": (0.0, 0.1),
 }
-AXES = ("x", "y", "z", "data", "pipe")
 PLAIN = {"interleave", "schedule", "zero", "shard", "reshard", "offload", "sequence_parallel"}
-PLAIN |= {*AXES, "attention", "recompute", "overlap"}
+PLAIN |= {*AXES, "context_kind", "attention", "recompute", "overlap"}
 
 
 def case(row: Row) -> Case:
@@ -125,6 +128,7 @@ def is_refused(row: Row) -> bool:
         or (turns and row.get("micro_batches", 0) % row.get("pipe", 1) > 0)
         or (turns and row.get("micro_batches") == 1)
         or (row.get("sequence_parallel", False) and row.get("y", 1) > 1)
+        or (row.get("attention") == "unfused" and row.get("context", 1) > 1)
         or (row.get("shard", 0) > 0 and row.get("zero") == 0)
         or (row.get("shard", 0) > 0 and row.get("data", 2) % 2 > 0)
     )

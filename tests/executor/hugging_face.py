@@ -66,6 +66,13 @@ def as_llama(weights: Mapping[str, Tensor], layers: int, width: int, heads: int)
         found[f"{here}.self_attn.q_proj.weight"] = qkv[:first]
         found[f"{here}.self_attn.k_proj.weight"] = qkv[first : first + groups]
         found[f"{here}.self_attn.v_proj.weight"] = qkv[first + groups :]
+        if f"l{i}.qkv.b" in weights:
+            bias, ends = weights[f"l{i}.qkv.b"], (first, first + groups)
+            for n, part in zip("qkv", bias.tensor_split(ends), strict=True):
+                found[f"{here}.self_attn.{n}_proj.bias"] = part
+        for n in "qk":
+            if f"l{i}.{n}norm.w" in weights:
+                found[f"{here}.self_attn.{n}_norm.weight"] = weights[f"l{i}.{n}norm.w"]
         found[f"{here}.self_attn.o_proj.weight"] = weights[f"l{i}.out.w"].T
         gate, up = weights[f"l{i}.up.w"].T.chunk(2)
         found[f"{here}.mlp.gate_proj.weight"] = gate
@@ -90,6 +97,10 @@ def from_llama(published: Mapping[str, Tensor], layers: int) -> Weights:
         found[f"l{i}.norm1.w"] = each["input_layernorm"]
         found[f"l{i}.norm2.w"] = each["post_attention_layernorm"]
         found[f"l{i}.qkv.w"] = cat([each[f"self_attn.{n}_proj"] for n in "qkv"]).T
+        if "self_attn.q_proj.bias" in each:
+            found[f"l{i}.qkv.b"] = cat([each[f"self_attn.{n}_proj.bias"] for n in "qkv"])
+        if "self_attn.q_norm" in each:
+            found |= {f"l{i}.{n}norm.w": each[f"self_attn.{n}_norm"] for n in "qk"}
         found[f"l{i}.out.w"] = each["self_attn.o_proj"].T
         found[f"l{i}.up.w"] = cat([each["mlp.gate_proj"], each["mlp.up_proj"]]).T
         found[f"l{i}.down.w"] = each["mlp.down_proj"].T

@@ -32,6 +32,7 @@ LLAMA = replace(
     biases=False,
     tied=False,
     kv_heads=2,
+    qk_norm=True,
 )
 BLOOM = replace(SMALL, positions="alibi", embedding_norm=True)
 MIXTURE = replace(LLAMA, experts=4, topk=2, expert_ffn=32, shared_ffn=32, router="softmax-topk")
@@ -80,6 +81,7 @@ def _plans(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
     yield SMALL, replace(plain, x=2, sequence_parallel=True), False, 0
     yield SMALL, replace(plain, pipe=2), False, 0
     yield SMALL, replace(plain, x=2, data=2, micro_batch=1, optimizer="muon"), False, 0
+    yield SMALL, replace(plain, data=2, micro_batch=1, optimizer="fedkseed-step"), False, 0
     for rule, sequences in (("sgd", 2), ("sgd-momentum", 2), ("lomo", 4)):
         yield SMALL, replace(plain, optimizer=rule, micro_batch=sequences), False, 0
     two = replace(plain, data=2, micro_batch=1, expert=2)

@@ -18,6 +18,7 @@ from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.whole import wholes
 from tests.forms import swapped
 from tests.reference import Family, initial_weights, train
+from tests.reference_llama import Scaling
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.models.moe import has_experts
@@ -30,6 +31,7 @@ CLIP = 0.1
 ADAMW = AdamW(lr=LR, clip=CLIP)
 # 250 does not divide by 4 or 8, so the vocabulary's padding is exercised too.
 TINY = replace(find_model("tiny-30k"), vocab=250)
+SWITCHES = ("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm")
 
 
 def batches(gpt: GPT, sequences: int = BATCH) -> list[torch.Tensor]:
@@ -43,7 +45,7 @@ def start(gpt: GPT) -> dict[str, torch.Tensor]:
     widths += ["experts", "expert_ffn", "shared_ffn"]
     widths += ["q_rank", "kv_rank", "rope_width", "value_width"]
     return initial_weights(
-        **{key: getattr(gpt, key) for key in (*widths, "tied", "biases", "embedding_norm")},
+        **{key: getattr(gpt, key) for key in (*widths, *SWITCHES)},
         gated=gpt.activation == "swiglu",
         norm_biases=gpt.biases and gpt.norm == "layernorm",
         positions=gpt.positions == "learned",
@@ -53,12 +55,25 @@ def start(gpt: GPT) -> dict[str, torch.Tensor]:
     )
 
 
+def scaling(text: str) -> Scaling | None:
+    """The plain model's scaling of RoPE for the text of a field."""
+    if text == "none":
+        return None
+    kind, *words = text.split(":")
+    given = dict(word.split("=") for word in words)
+    long = {"original": "original_max_position_embeddings"}
+    long |= {"low": "low_freq_factor", "high": "high_freq_factor", "factor": "factor"}
+    return Scaling(kind, **{key: float(given[name]) for key, name in long.items() if name in given})
+
+
 def family(gpt: GPT, run: int = 0) -> Family:
     return Family(
         **{key: getattr(gpt, key) for key in ("topk", "router", "router_scale", "capacity")},
         run=run,
         rmsnorm=gpt.norm == "rmsnorm",
+        eps=gpt.norm_eps,
         rope_base=gpt.rope_base if gpt.positions == "rope" else None,
+        rope_scaling=scaling(gpt.rope_scaling),
         alibi=gpt.positions == "alibi",
         dropout=gpt.dropout,
         goldfish_k=gpt.goldfish_k,

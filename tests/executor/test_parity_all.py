@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.executor.covering import (
-    AXES,
     OPTIONS,
     Case,
     case,
@@ -23,6 +22,7 @@ from tests.executor.covering import (
     ranks_of,
 )
 from tests.executor.test_parity_layer import check
+from workload.grid import AXES
 
 # With so few options in play these cannot meet: a shard needs data=2, chunks in turns as many
 # micro-batches as stages.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from executor.kernels import attention
+from executor.kernels import attention, flash
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from tests.blocks import BLOCK
 from tests.executor.test_parity import (
+    BATCH,
     LR,
     TINY,
     check,
@@ -22,7 +24,13 @@ from tests.executor.test_parity import (
 from workload.gpt import GPT, find_model
 from workload.grid import Grid
 from workload.op import Op
+from workload.plan import Plan
 
+SCALINGS = (  # of 16 tokens, within which the ramps of heads 4 wide begin and end
+    "linear:factor=4",
+    "llama3:factor=8:low_freq_factor=1:high_freq_factor=4:original_max_position_embeddings=12",
+    "yarn:factor=4:original_max_position_embeddings=64",
+)
 ALONE = {
     "grouped queries": replace(TINY, heads=16, kv_heads=8),
     "a head width of its own": replace(TINY, head_width=6),
@@ -32,9 +40,25 @@ ALONE = {
     "ALiBi": replace(TINY, positions="alibi"),
     "no biases": replace(TINY, biases=False),
     "a norm behind the embedding": replace(TINY, embedding_norm=True),
+    "biases of queries, keys and values": replace(TINY, biases=False, qkv_bias=True),
+    "norms of queries and keys": replace(TINY, norm="rmsnorm", qk_norm=True),
+    "another epsilon": replace(TINY, norm_eps=1e-2),
+    **{
+        f"RoPE by {text.partition(':')[0]}": replace(TINY, positions="rope", rope_scaling=text)
+        for text in SCALINGS
+    },
 }
 TOGETHER = {
     "Llama": replace(find_model("tiny-llama-40k"), vocab=250, rope_base=500),
+    "Qwen": replace(
+        find_model("tiny-llama-40k"),
+        vocab=250,
+        rope_base=500,
+        rope_scaling=SCALINGS[1],
+        qkv_bias=True,
+        qk_norm=True,
+        norm_eps=1e-3,
+    ),
     "BLOOM": replace(TINY, positions="alibi", embedding_norm=True),
     "MPT": replace(TINY, positions="alibi", biases=False),
     # 24 heads are no power of two, and three queries share a key.
@@ -58,6 +82,19 @@ def test_llama_on_grids_trains_as_the_plain_model_does(ranks: int, every: int) -
 
 
 @pytest.mark.distributed
+def test_qwen_with_its_rows_split_and_recomputed_trains_as_the_plain_model_does() -> None:
+    """What no grid above has: norms of heads under sequence parallelism, in stages, run again."""
+    rows: dict[str, Any] = {"x": 2, "sequence_parallel": True, "batch": BATCH, "precision": "fp64"}
+    plans = [
+        Plan(**rows, data=2, micro_batch=4, recompute="selective", zero=3),
+        Plan(**rows, pipe=2, micro_batch=4, recompute="full", attention="unfused"),
+        Plan(**rows, pipe=2, micro_batch=4, schedule="zb-h1"),
+        Plan(x=2, y=2, batch=BATCH, micro_batch=8, recompute="selective", precision="fp64"),
+    ]
+    check(4, TOGETHER["Qwen"], plans)
+
+
+@pytest.mark.distributed
 @pytest.mark.parametrize("part", ALONE)
 def test_each_part_alone_on_each_axis_trains_as_the_plain_model_does(part: str) -> None:
     check(2, ALONE[part], sample(2, first=list(ALONE).index(part)))
@@ -72,9 +109,9 @@ def test_everything_at_once_trains_as_the_plain_model_does() -> None:
 def test_attention_in_steps_gives_what_the_flash_kernel_gives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    flash = attention_and_gradient()
-    monkeypatch.setattr(attention, "_has_flash", lambda op, tensor: False)
-    for ours, theirs in zip(attention_and_gradient(), flash, strict=True):
+    fused = attention_and_gradient()
+    monkeypatch.setattr(attention, "has_flash", lambda op, tensor: False)
+    for ours, theirs in zip(attention_and_gradient(), fused, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
@@ -98,11 +135,11 @@ def test_heads_filled_up_with_zeros_attend_as_before() -> None:
     generator = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(2, 3, 16, 6, generator=generator) for _ in range(3))
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    q, k, v = (attention.padded(heads) for heads in (q, k, v))
+    q, k, v = (flash.padded(heads) for heads in (q, k, v))
     assert q.shape[-1] == 8
     found = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=6**-0.5)
     torch.testing.assert_close(found[..., :6], expected)
-    assert attention.padded(expected.repeat(1, 1, 1, 4)).shape[-1] == 24
+    assert flash.padded(expected.repeat(1, 1, 1, 4)).shape[-1] == 24
 
 
 @pytest.mark.distributed

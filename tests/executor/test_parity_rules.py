@@ -15,14 +15,17 @@ from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.test_parity import TINY, batches, family, start
 from tests.executor.whole import wholes
 from tests.reference_rules import trained_by
+from tests.reference_zeroth_order import fedkseed, mezo
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.plan import Plan
 from workload.plan_text import parse_plan
+from workload.rules.fedkseed import CANDIDATES
 
 TOLERANCE, CLIP, BATCH = 1e-9, 0.1, 16
 # So large that a step changes weights by several per cent.
 LR = {"sgd": 0.5, "sgd-momentum": 0.5, "muon": 0.01, "lomo": 0.05}
+LR |= {"mezo": 0.002, "fedkseed-step": 0.002}
 LLAMA = replace(
     TINY,
     kv_heads=2,
@@ -34,9 +37,29 @@ LLAMA = replace(
 )
 
 
+Reference = tuple[list[float], dict[str, torch.Tensor]]
+
+
+def reference_of(gpt: GPT, plan: Plan) -> Reference:
+    """What a plan must come to; replicas with directions of their own have sequences of their own
+    as well."""
+    if plan.optimizer != "fedkseed-step":
+        return reference(plan.optimizer, gpt, plan.batch)
+    cell = torch.arange(plan.batch) // plan.micro_batch % (plan.z * plan.data)
+    replicas = [torch.where(cell // plan.z == number)[0] for number in range(plan.data)]
+    how = {"heads": gpt.heads, "lr": LR[plan.optimizer], "family": family(gpt)}
+    return fedkseed(start(gpt), pairs_of(gpt, plan.batch), replicas, candidates=CANDIDATES, **how)  # type: ignore[arg-type]
+
+
+def pairs_of(gpt: GPT, sequences: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt, sequences)]
+
+
 @cache
-def reference(rule: str, gpt: GPT, sequences: int) -> tuple[list[float], dict[str, torch.Tensor]]:
-    pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt, sequences)]
+def reference(rule: str, gpt: GPT, sequences: int) -> Reference:
+    pairs = pairs_of(gpt, sequences)
+    if rule == "mezo":
+        return mezo(start(gpt), pairs, heads=gpt.heads, lr=LR[rule], family=family(gpt))
     how = {
         "heads": gpt.heads,
         "lr": LR[rule],
@@ -61,7 +84,7 @@ def differences(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[float, flo
         assert run.peak_bytes >= program.peak.total_bytes
         held = {name: (trainer.table[name], layout) for name, layout in program.layouts.items()}
         everything = wholes(held, plan)
-        losses, weights = reference(plan.optimizer, gpt, plan.batch) if rank == 0 else ([], {})
+        losses, weights = reference_of(gpt, plan) if rank == 0 else ([], {})
         pairs = zip(run.steps, losses, strict=rank == 0)
         loss_error = max((abs(step.loss - loss) / loss for step, loss in pairs), default=0.0)
         errors = (
@@ -128,6 +151,39 @@ def test_lomo_trains_as_sgd_that_clips_nothing() -> None:
     check(4, "lomo", texts[1:3], LLAMA)
 
 
+@pytest.mark.distributed
+def test_mezo_trains_as_a_plain_one_that_draws_whole_directions() -> None:
+    texts = [
+        "x=2,data=2,micro_batch=4",
+        "y=2,z=2,micro_batch=4",
+        "z=2,data=2,zero=3,overlap=none",
+        "data=2,pipe=2,micro_batch=2",
+    ]
+    check(4, "mezo", texts)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_mezo_moves_the_same_elements_alike_however_they_are_cut() -> None:
+    texts = [
+        "x=2,y=2,z=2,micro_batch=4",
+        "x=2,data=4,zero=3,shard=2",
+        "x=2,pipe=4,micro_batch=2,sequence_parallel=true",
+        "z=2,pipe=2,interleave=2,data=2,micro_batch=1,order=pipe-data-z-y-x",
+    ]
+    four_layers = replace(TINY, layers=4)
+    check(8, "mezo", texts, four_layers)
+    check(8, "mezo", texts[:2], replace(LLAMA, layers=4))
+    check(3, "mezo", ["z=3,micro_batch=4", "data=3,zero=3,micro_batch=4"], batch=24)
+
+
+@pytest.mark.distributed
+def test_replicas_take_each_other_s_directions_by_scalars_alone() -> None:
+    texts = ["data=4,micro_batch=2", "z=2,data=2,micro_batch=2", "x=2,data=2", "data=2,pipe=2"]
+    check(4, "fedkseed-step", texts)
+    check(4, "fedkseed-step", texts[1:2], LLAMA)
+
+
 def peaks(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[str, float]]:
     """On one rank for each plan the op at its peak, and torch's peak over the program's."""
     found = []
@@ -145,7 +201,7 @@ def peaks(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[str, float]]:
 def test_torch_allocates_what_a_rule_s_program_says_also_where_the_update_is_the_peak() -> None:
     wide = replace(TINY, hidden=256, heads=8, ffn=2048, layers=2, sequence=16, vocab=64)
     texts = [f"optimizer=muon,precision={word}" for word in ("fp32", "bf16")]
-    texts += ["optimizer=lomo,precision=fp32"]
+    texts += [f"optimizer={rule},precision=fp32" for rule in ("lomo", "mezo")]
     found = on_ranks(1, peaks, wide, [parse_plan(text, batch=1) for text in texts])
-    assert [op.startswith("l0.muon.") for op, _ in found] == [True, True, False]
+    assert [op.startswith("l0.muon.") for op, _ in found] == [True, True, False, False]
     assert all(1 <= share <= 1.02 for _, share in found)

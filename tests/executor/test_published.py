@@ -14,9 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from executor.errors import WeightsError
 from executor.groups import ProcessGroups
-from executor.kernels.norms import EPS
 from executor.published.checkpoint import FILE, INDEX, checkpoint_of
-from executor.published.config import CONFIG, NORM_EPS, config_of
+from executor.published.config import CONFIG, config_of
 from executor.published.names import published
 from executor.published.reading import published_values
 from executor.published.writing import export
@@ -24,10 +23,11 @@ from executor.train import Trainer
 from tests.executor import hugging_face
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, reference, start
-from tests.executor.test_parity_models import TOGETHER
+from tests.executor.test_parity_models import SCALINGS, TOGETHER
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.models.hugging_face import model_from_config
+from workload.models.rope_scaling import spelled_out
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
@@ -37,6 +37,8 @@ MODELS = {
     "untied GPT-2": replace(TINY, tied=False),
     "Llama": LLAMA,
     "tied Llama": replace(LLAMA, tied=True),
+    "Qwen2": replace(LLAMA, qkv_bias=True, norm_eps=1e-6, rope_scaling=SCALINGS[2]),
+    "Qwen3": replace(LLAMA, qk_norm=True, norm_eps=1e-6, rope_scaling=SCALINGS[1]),
 }
 PLANS = ("x=2", "z=2,zero=0", "data=2,zero=3", "pipe=2")
 LARGER = (
@@ -99,7 +101,7 @@ def check(ranks: int, name: str, texts: tuple[str, ...], folder: Path) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Qwen3"])
 def test_from_published_weights_it_trains_and_publishes_as_the_plain_model_does(
     name: str, tmp_path: Path
 ) -> None:
@@ -178,10 +180,21 @@ def test_tensors_that_are_not_the_models_are_refused_by_name(
 @pytest.mark.parametrize(
     ("gpt", "config", "sentence"),
     [
-        (LLAMA, {"rms_norm_eps": 1e-6}, "rms_norm_eps = 1e-06 is not what simgpt computes"),
-        (LLAMA, {"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling = "),
-        (LLAMA, {"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters = "),
-        (LLAMA, {"model_type": "qwen2", "architectures": []}, "biases of queries, keys and values"),
+        (
+            LLAMA,
+            {"rms_norm_eps": 1e-6},
+            "has norm_eps=1e-06, but tiny-llama-40k has norm_eps=1e-05",
+        ),
+        (
+            LLAMA,
+            {"rope_scaling": {"rope_type": "linear", "factor": 2}},
+            "has rope_scaling=linear:factor=2, but tiny-llama-40k has rope_scaling=none; MODEL may",
+        ),
+        (LLAMA, {"rope_parameters": {"rope_type": "dynamic"}}, "rope_parameters = "),
+        (LLAMA, {"rope_scaling": {"partial_rotary_factor": 0.5}}, "is not computed: RoPE is plain"),
+        (LLAMA, {"model_type": "qwen2"}, "has qkv_bias=True, but tiny-llama-40k has qkv_bias=Fal"),
+        (LLAMA, {"model_type": "qwen3"}, "has qk_norm=True, but tiny-llama-40k has qk_norm=False"),
+        (LLAMA, {"attention_bias": True}, "the model has biases of the attention alone"),
         (
             LLAMA,
             {"rope_theta": 10_000},
@@ -245,9 +258,9 @@ def test_a_longer_table_of_positions_is_cut(tmp_path: Path) -> None:
 def test_a_written_config_describes_the_model(name: str) -> None:
     gpt = MODELS[name]
     read = model_from_config(config_of(gpt, "bf16", None), "it", name="")
-    assert replace(read.gpt, name=gpt.name, source=gpt.source) == gpt
+    same = replace(gpt, rope_scaling=spelled_out(gpt.rope_scaling))
+    assert replace(read.gpt, name=gpt.name, source=gpt.source) == same
     assert [note.text for note in read.notes if "not read" in note.text] == []
-    assert NORM_EPS == EPS
 
 
 def test_every_parameter_of_a_model_is_published_once() -> None:

@@ -44,6 +44,13 @@ LLAMA = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 500.0,
 }
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+SCALED = {**LLAMA, "rope_scaling": {**LLAMA3, "original_max_position_embeddings": 12}}
+LINEAR = {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+# `norm_eps` is as large as the squares that the norms see, so that another one would show.
+QWEN2 = {**LLAMA, "model_type": "qwen2", "rms_norm_eps": 1e-3, "rope_theta": 1000.0}
+QWEN3 = {**LLAMA, "model_type": "qwen3", "rms_norm_eps": 1e-2, "head_dim": 16}
 MISTRAL = {**LLAMA, "model_type": "mistral", "head_dim": 16, "sliding_window": 32}
 CASES = [
     (GPT2, "x=2"),
@@ -52,6 +59,13 @@ CASES = [
     ({**LLAMA, "tie_word_embeddings": True}, "pipe=2"),
     ({**LLAMA, "attention_bias": True, "mlp_bias": True}, "y=2"),
     (MISTRAL, "x=2"),
+    (SCALED, "x=2"),
+    (LINEAR, "y=2"),
+    (QWEN2, "x=2"),
+    ({**QWEN2, "rope_scaling": YARN, "tie_word_embeddings": True}, "data=2,zero=3"),
+    (QWEN3, "x=2,sequence_parallel=true"),
+    ({**QWEN3, **SCALED, "model_type": "qwen3"}, "pipe=2"),
+    ({**GPT2, "layer_norm_epsilon": 1e-2}, "y=2"),
 ]
 
 

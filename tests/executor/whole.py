@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from executor.weights import join
+from workload.grid import WITHIN_STAGE
 from workload.layout import Layout
 from workload.plan import Plan
 
@@ -25,7 +26,7 @@ def wholes(parts: Parts, plan: Plan) -> list[tuple[str, torch.Tensor]]:
     dist.gather_object(dict(parts), None if dist.get_rank() else everyone)
     if dist.get_rank():
         return []
-    stages: list[list[int]] = plan.grid.groups("x", "y", "z", "data").tolist()
+    stages: list[list[int]] = plan.grid.groups(*WITHIN_STAGE).tolist()
     return [
         (name, join({rank: everyone[rank][name][0] for rank in ranks}, layout, plan.grid))
         for ranks in stages

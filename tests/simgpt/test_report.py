@@ -51,12 +51,12 @@ def test_the_page_of_a_stacks_step_has_the_command_that_predicts_it_again(tmp_pa
     assert told.status == 0
     assert simgpt("report", str(answer), "-o", str(page)).status == 0
     text = html.unescape(page.read_text(encoding="utf-8"))
-    assert "with stack=megatron-core, precision=fp8, cp=2" in text
+    assert "with stack=megatron-core, precision=fp8" in text
     found = re.findall(r"simgpt (predict tiny-1m [^\n<]*--stack megatron-core)", text)
 
     again = shlex.split(found[-1])
     asked = dict(word.split("=") for word in again[again.index("--plan") + 1].split(","))
-    wanted = {"x": "2", "cp": "2", "data": "4", "zero": "0", "precision": "fp8"}
+    wanted = {"x": "2", "context": "2", "data": "4", "zero": "0", "precision": "fp8"}
     assert {key: asked.get(key) for key in wanted} == wanted
     first = json.loads(answer.read_text(encoding="utf-8"))
     assert json.loads(simgpt(*again, "--json").out)["step_s"] == first["step_s"]

@@ -166,18 +166,18 @@ def test_training_is_told_of_as_predict_tells_it(tmp_path: Path) -> None:
 def test_a_step_of_a_stack_in_fp8_with_context_parallelism_is_asked_again_as_it_was(
     tmp_path: Path,
 ) -> None:
-    """Both parts of the plan are the stack's: the plan in the answer has neither."""
+    """The precision is the stack's: the plan in the answer does not have it."""
     plan = ("--plan", "tp=2,cp=2,dp=rest,mbs=1,precision=fp8", "--batch", "16")
     words = ("llama-3.1-8b", "-m", "dgx-h100", "-n", "16", "--stack", "megatron-core", *plan)
     path = answered(tmp_path / "a.json", "predict", *words)
     page = page_of(path)
-    assert "of dgx-h100 with stack=megatron-core, precision=fp8, cp=2, split" in page
+    assert "of dgx-h100 with stack=megatron-core, precision=fp8, split" in page
     assert 'id="timeline"' in page
     assert "Not drawn" not in page
     (found,) = read_answers([path]).predictions
-    assert (found.asked.stack, found.asked.fp8, found.asked.context) == ("megatron-core", True, 2)
+    assert (found.asked.stack, found.asked.fp8) == ("megatron-core", True)
     assert found.command in page
-    assert "cp=2" in found.command
+    assert "context=2" in found.command
     assert "precision=fp8" in found.command
     again = answered(tmp_path / "b.json", *shlex.split(found.command)[1:])
     steps = [json.loads(each.read_text(encoding="utf-8"))["step_s"] for each in (path, again)]

@@ -78,6 +78,21 @@ def in_ranks(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.getcwd()]))
 
 
+@pytest.mark.parametrize("rule", ["mezo", "fedkseed-step"])
+def test_a_run_without_gradients_goes_on_to_the_bit(rule: str, tmp_path: Path) -> None:
+    """In bf16, whose roundings every replica has to do alike; under another plan, but for these."""
+    folder, copy = tmp_path / "run", tmp_path / "copy"
+    plan, words = f"data=2,z=2,optimizer={rule}", ("--lr", "1e-3", "--save-every", "4")
+    whole = losses_of("--plan", plan, "--steps", "6", *words[:2])
+    losses_of("--plan", plan, "--steps", "4", "--save", str(folder), *words)
+    shutil.copytree(folder, copy)
+    again = ("--steps", "6", "--resume", *words)
+    assert losses_of("--plan", plan, "--save", str(folder), *again) == whole[4:]
+    other = f"data=2,pipe=2,micro_batch=2,optimizer={rule}"
+    elsewhere = losses_of("--plan", other, "--save", str(copy), *again)
+    assert elsewhere == pytest.approx(whole[4:], rel=1e-3)
+
+
 def test_a_resumed_run_has_the_losses_of_one_that_was_not_interrupted(
     saved: tuple[Path, Losses], folder: Path
 ) -> None:

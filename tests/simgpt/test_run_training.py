@@ -149,7 +149,12 @@ def test_without_an_extra_its_option_says_what_brings_it(
 
 @pytest.mark.parametrize(
     ("rule", "words"),
-    [("sgd", ["--eps", "1e-3"]), ("lomo", ["--clip", "2"]), ("lomo", ["--beta1", "0.5"])],
+    [
+        ("sgd", ["--eps", "1e-3"]),
+        ("lomo", ["--clip", "2"]),
+        ("lomo", ["--beta1", "0.5"]),
+        ("mezo", ["--clip", "2"]),
+    ],
 )
 def test_an_option_that_the_plans_rule_has_no_use_for_is_refused(
     rule: str, words: list[str]

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from executor.published import conversion
+from executor.published.config import config_of
+from tests.executor import hugging_face
+from tests.executor.test_parity import start
 from tests.simgpt.face import Said, simgpt
+from workload.gpt import GPT, find_model
 
 
 def run(model: str, *words: str) -> Said:
@@ -44,7 +52,7 @@ def test_a_run_goes_on_from_what_another_run_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "words", "sentence"),
     [
-        ("mpt-7b", ("--export-weights", "new"), "weights are read and written of GPT-2's and"),
+        ("mpt-7b", ("--export-weights", "new"), "weights are read and written of GPT-2's, Llama's"),
         ("nemotron-4-15b", ("--export-weights", "new"), "weights are read and written of GPT-2's"),
         (
             "tiny-30k",
@@ -78,3 +86,72 @@ def test_a_mixture_of_experts_is_refused_by_its_family(tmp_path: Path) -> None:
         said = run(model, "--from-weights", str(tmp_path))
         assert "mixtral is refused: mixture-of-experts layers are not modelled" in said.sentence
         (tmp_path / "model.safetensors").write_bytes(b"")
+
+
+def published_qwen(folder: Path) -> tuple[GPT, dict[str, torch.Tensor]]:
+    """Weights of a Qwen3 with their config, in a new folder."""
+    gpt = replace(find_model("tiny-llama-40k"), qk_norm=True, norm_eps=1e-6)
+    weights = hugging_face.as_llama(start(gpt), gpt.layers, gpt.width, gpt.heads)
+    folder.mkdir()
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config_of(gpt, "fp64", None)))
+    return gpt, weights
+
+
+def convert(source: Path, target: Path, *words: str) -> Said:
+    given = (f"{source}/config.json", "--from-weights", str(source), "--steps", "0", *words)
+    return simgpt("run", *given, "--export-weights", str(target))
+
+
+def test_no_steps_convert_weights_into_another_precision(tmp_path: Path) -> None:
+    source, wide, half = (tmp_path / name for name in ("in", "wide", "half"))
+    _, weights = published_qwen(source)
+    said = convert(source, wide, "--plan", "precision=fp64", "--json")
+    assert said.status == 0, said.err
+    record = json.loads(said.out)
+    assert (record["files"], record["precision"]) == (["model.safetensors"], "fp64")
+    assert record["bytes"] == sum(tensor.nbytes for tensor in weights.values())
+    assert convert(wide, half).status == 0
+    for folder, dtype in ((wide, torch.float64), (half, torch.bfloat16)):
+        found = load_file(folder / "model.safetensors")
+        assert found.keys() == weights.keys()
+        for name, tensor in weights.items():
+            assert torch.equal(found[name], tensor.to(dtype)), name
+    config = json.loads((half / "config.json").read_text())
+    assert (config["architectures"], config["torch_dtype"]) == (["Qwen3ForCausalLM"], "bfloat16")
+
+
+def test_a_conversion_is_written_into_files_of_a_bounded_size(tmp_path: Path) -> None:
+    gpt, weights = published_qwen(tmp_path / "in")
+    (tmp_path / "out").mkdir()
+    found = conversion.convert(gpt, tmp_path / "in", tmp_path / "out", "fp64", file_bytes=50_000)
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    assert len(found.files) > 2
+    assert set(index["weight_map"].values()) == set(found.files)
+    for name, file in index["weight_map"].items():
+        assert torch.equal(load_file(tmp_path / "out" / file)[name], weights[name]), name
+    assert index["weight_map"].keys() == weights.keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--batch", "4"), "--batch has no effect with --steps 0, which trains nothing"),
+        (("--plan", "x=2"), "--plan x has no effect with --steps 0, which splits nothing"),
+        (("--model-set", "norm_eps=1e-3"), "has norm_eps=1e-06, but in has norm_eps=0.001"),
+    ],
+)
+def test_what_a_conversion_has_no_use_for_is_refused(
+    words: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    published_qwen(tmp_path / "in")
+    said = convert(tmp_path / "in", tmp_path / "out", *words)
+    assert said.status == 2
+    assert sentence in said.sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_steps_without_weights_are_refused() -> None:
+    said = simgpt("run", "tiny-30k", "--steps", "0")
+    assert said.status == 2
+    assert "give --from-weights and --export-weights" in said.sentence

@@ -212,10 +212,10 @@ def test_gpt_neox_of_2022_sends_whole_gradients_between_stages() -> None:
     assert names == ["gpt-neox-2022", "gpt-neox"]
 
 
-def test_context_parallelism_is_data_parallelism_over_parts_of_sequences() -> None:
+def test_context_parallelism_is_an_axis_of_its_own() -> None:
     found = case(tp="1", pp="1", cp="4", dp="2")
-    assert (found.job.plan.data, found.job.plan.batch, found.job.gpt.sequence) == (8, 64, 256)
-    assert (kernels_of(found).attention_work, found.asked.sequence) == (4.0, 1024)
+    assert (found.job.plan.context, found.job.plan.data, found.job.plan.batch) == (4, 2, 16)
+    assert found.job.gpt.sequence == found.asked.sequence == 1024
 
 
 def test_a_batch_of_uneven_micro_batches_is_scaled() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workload.gpt import GPT
+from workload.grid import AXES
 from workload.lowering import lower
 from workload.op import COMPUTE, Op
 from workload.passes.table import OVERLAPS, PASSES, SLOT, Overlap, overlap_slot, switch_of
@@ -102,5 +103,5 @@ def test_every_overlap_is_one_row_with_a_source() -> None:
 
 @pytest.mark.parametrize("each", PASSES, ids=lambda each: each.name)
 def test_no_overlap_matters_on_one_rank(each: Overlap) -> None:
-    sizes = {"x": 1, "y": 1, "z": 1, "data": 1, "pipe": 1, "zero": 0, "shard": 1}
+    sizes = dict.fromkeys((*AXES, "shard"), 1) | {"zero": 0}
     assert not each.matters(sizes)

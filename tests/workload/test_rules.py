@@ -35,7 +35,14 @@ def closing(program: Program, kind: str) -> list[Op]:
 
 @pytest.mark.parametrize(
     ("rule", "matrices", "others"),
-    [("adamw", 8, 8), ("sgd", 0, 0), ("sgd-momentum", 4, 4), ("muon", 4, 8), ("lomo", 0, 0)],
+    [
+        ("adamw", 8, 8),
+        ("sgd", 0, 0),
+        ("sgd-momentum", 4, 4),
+        ("muon", 4, 8),
+        ("lomo", 0, 0),
+        ("mezo", 0, 0),
+    ],
 )
 def test_a_rule_keeps_its_states_of_matrices_and_of_everything_else(
     rule: str, matrices: int, others: int
@@ -43,7 +50,7 @@ def test_a_rule_keeps_its_states_of_matrices_and_of_everything_else(
     assert GPT_OF_TWO.parameters == MATRICES + TABLES + SMALL
     states = matrices * MATRICES + others * (TABLES + SMALL)
     assert held(program_of(f"optimizer={rule},precision=fp32"), "optimizer") == states
-    master = 0 if rule == "lomo" else 4 * GPT_OF_TWO.parameters
+    master = 0 if rule in ("lomo", "mezo") else 4 * GPT_OF_TWO.parameters
     assert held(program_of(f"optimizer={rule}"), "optimizer") == states + master
 
 
@@ -119,8 +126,8 @@ def test_what_a_rule_cannot_do_is_refused_by_name(text: str, reason: str) -> Non
 
 
 def test_a_rule_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(PlanError, match=f"optimizer=mezo is not supported.*{', '.join(NAMES)}"):
-        parse_plan("optimizer=mezo")
+    with pytest.raises(PlanError, match=f"optimizer=lion is not supported.*{', '.join(NAMES)}"):
+        parse_plan("optimizer=lion")
 
 
 def test_a_search_of_plans_that_a_rule_mostly_refuses_is_refused() -> None:

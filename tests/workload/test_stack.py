@@ -91,6 +91,26 @@ def test_fp8_gathers_rows_that_tensor_parallelism_splits_in_a_byte_an_element() 
     assert gather.reads[0] in {op.writes[0] for op in after.ops if op.kind == "cast"}
 
 
+def test_hopper_writes_each_cast_operand_twice_and_transposes_what_was_gathered_in_fp8() -> None:
+    """A cast reads two bytes and writes one, twice; a transpose reads and writes one. Of the four
+    linears two have gathered inputs, and two gathered gradients."""
+    whole = program(Habits(fp8=True, fp8_transposes=True))
+    casts = [op for op in whole.ops if op.kind == "cast" and op.part.is_layer]
+    assert casts and {op.nbytes / whole.buffers[op.writes[0]].nbytes for op in casts} == {4}
+    assert not [op for op in whole.ops if op.kind == "transpose"]
+
+    plan = replace(PLAN, sequence_parallel=True)
+    found = program(Habits(fp8=True, fp8_transposes=True), plan)
+    copies = {op.writes[0]: op for op in found.ops if op.kind == "transpose"}
+    multiplied = [name for op in linears(found, WEIGHT_GRAD) for name in op.reads if name in copies]
+    assert len(copies) == len(multiplied) == 2 * 2 * 4  # micro-batches, layers, linears
+    for name, op in copies.items():
+        assert found.buffers[name].dtype == "fp8"
+        assert op.nbytes == 2 * found.buffers[op.reads[0]].nbytes == 2 * found.buffers[name].nbytes
+    gathered = {op.writes[0] for op in found.ops if op.kind == "all_gather"}
+    assert {op.reads[0] for op in copies.values()} <= gathered
+
+
 def test_a_recomputation_that_stops_early_leaves_out_what_no_gradient_needs() -> None:
     plan = replace(PLAN, recompute="full")
     before, after = (program(habits, plan) for habits in (NO_HABITS, Habits(early_stop=True)))
@@ -180,6 +200,10 @@ def test_slices_of_weights_are_launched_one_by_one_behind_the_update() -> None:
 EVERY = Habits(
     fused=("gelu",),
     fp8=True,
+    fp8_transposes=True,
+    gathers_ahead=True,
+    coalesced=True,
+    copies=(("attention", (1, 2)),),
     passes=(("layernorm", 2.33),),
     payloads=(("all_reduce", 0.5),),
     launches=(("layernorm", 2),),

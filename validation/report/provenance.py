@@ -14,8 +14,6 @@ from topologies.files.reading import UserFile
 from topologies.machine_files import machine_names, variant_names
 from topologies.session import session_cached
 from validation.report.answer_files import Reader, ReportError
-from workload.plan import MOST
-from workload.plan_text import split_plan
 
 FILES = (".toml", ".json")
 _FILE = UserFile("file", ReportError)
@@ -27,8 +25,8 @@ class Asked:
     """Model and machine by name or file, and what was changed of them.
 
     `fields` are the model's that were set, `settings` keys of the machine that were set. `files`
-    has the digest of each file among them as it was when the answer was made. `fp8` and `context`
-    are the stack's (`simulator/stacks/stack.py`).
+    has the digest of each file among them as it was when the answer was made. `fp8` is the stack's
+    (`simulator/stacks/stack.py`).
     """
 
     model: str
@@ -40,7 +38,6 @@ class Asked:
     files: Mapping[str, str] = field(default_factory=dict)
     stack: str = USUAL["stack"]
     fp8: bool = False
-    context: int = 1
 
     @property
     def is_usual(self) -> bool:
@@ -54,12 +51,11 @@ class Asked:
         """What was changed of the machine, and of how its steps are worked out, by key."""
         how = {key: getattr(self, key) for key in USUAL if getattr(self, key) != USUAL[key]}
         how |= {"precision": "fp8"} if self.fp8 else {}
-        how |= {"cp": self.context} if self.context > 1 else {}
         return {**self.settings, **how}
 
     def words(self, devices: int, plan: str, batch: int, tokens: float | None) -> str:
         """The `simgpt predict` of one step, ready for a shell."""
-        plan, batch = self._asked_for(plan, batch)
+        plan += ",precision=fp8" * self.fp8
         words = ["simgpt", "predict", self.model, "-m", self.machine, "-n", str(devices)]
         words += ["--plan", plan, "--batch", str(batch)]
         for key, usual in USUAL.items():
@@ -70,16 +66,6 @@ class Asked:
         for key, value in self.fields.items():
             words += ["--model-set", f"{key}={shown(value)}"]
         return shlex.join(words)
-
-    def _asked_for(self, plan: str, batch: int) -> tuple[str, int]:
-        """The plan and the batch as the user gave them, whose sequences may be split."""
-        plan += ",precision=fp8" * self.fp8
-        if self.context == 1:
-            return plan, batch
-        keys = split_plan(plan)
-        keys["data"] = str(int(keys["data"]) // self.context)
-        words = ",".join(f"{key}={value}" for key, value in keys.items())
-        return f"{words},cp={self.context}", batch // self.context
 
 
 def asked_of(document: Mapping[str, Any], origin: str) -> Asked:
@@ -97,12 +83,7 @@ def asked_of(document: Mapping[str, Any], origin: str) -> Asked:
         {str(path): str(digest) for path, digest in _table(given, "files").items()},
         str(given.get("stack") or USUAL["stack"]),
         given.get("fp8") is True,
-        _context(given.get("context")),
     )
-
-
-def _context(given: Any) -> int:
-    return given if isinstance(given, int) and 1 <= given <= MOST else 1
 
 
 def shown(value: Any) -> str:

@@ -40,7 +40,8 @@ class Builder:
         self.grid = plan.grid
         self.sharding = sharding_of(plan)
         self.sharding_of_experts = sharding_of(plan, of_experts=True)
-        self.rows = plan.micro_batch * gpt.sequence
+        self.tokens = gpt.sequence // plan.context  # of a sequence, on one rank
+        self.rows = plan.micro_batch * self.tokens
         self.dtype = plan.precision
         self.wide = "fp64" if plan.precision == "fp64" else "fp32"
         self.summed = "bf16" if plan.gradients == "bf16" else self.wide
@@ -88,9 +89,14 @@ class Builder:
     def inputs(self, label: str, shape: tuple[int, ...], copies: int) -> str:
         """Whole numbers of a micro-batch that are there when the step begins, in `copies` equal
         copies over the whole grid."""
-        m = self.block.micro_batch
-        name = op_name(m, MODEL, label)
-        return self.add(Buffer(name, shape, "int64", "workspace", True, copies, micro_batch=m))
+        m, name = self.block.micro_batch, self.input_name(label)
+        held = Buffer(name, shape, "int64", "workspace", True, copies, micro_batch=m)
+        return name if name in self.buffers else self.add(held)
+
+    def input_name(self, label: str) -> str:
+        """The name of such numbers; all passes over the batch have the same ones."""
+        m, again = self.block.micro_batch, self.plan.passes > 1
+        return op_name(int(m % self.plan.micro_batches) if again else m, MODEL, label)
 
     def add(self, buffer: Buffer) -> str:
         """Keep a buffer; returns its name."""
@@ -210,31 +216,31 @@ class Builder:
         sharded: bool,
         stages: int = 1,
         of_experts: bool = False,
-        also_over: Axes = (),
+        terms: Axes = (),
     ) -> str:
         """A parameter with its gradient and optimizer state, cut as the layout says; if `sharded`,
         each of them over the axes of its own that its sharding says: that of other weights, or
-        `of_experts`. Its gradient is summed `also_over` axes that do not split it. `stages` of the
-        pipeline hold it.
+        `of_experts`. Its gradient is a sum over `terms` too (`Parameter`). `stages` of the pipeline
+        hold it.
 
         In bf16 the gradient (unless the plan says bf16), the rule's states and a master copy are
         fp32 (AxoNN, Megatron); in fp32 and fp64 everything has the one dtype, and there is a master
         copy only of a rank's part.
         """
         how = self.sharding_of_experts if of_experts else self.sharding
-        if also_over:
-            how = replace(how, copies=(*also_over, *how.copies))
+        if sharded and terms:
+            how = replace(how, copies=(*terms, *how.copies))
         tail = _tail(self.grid, how, prod(self._tile(layout))) if sharded else 0
         held, summed, kept = (
             replace(layout, flat=how.flat(flat) if sharded else (), tail=tail)
             for flat in (how.parameters, how.gradients, how.optimizer)
         )
         apart = held.flat != kept.flat
-        master = apart or (self.dtype == "bf16" and not self.rule.in_backward)
+        master = apart or self.rule.trains_masters(self.dtype)
         self.layouts[name], self.states[name] = held, kept
         mine = name, owner, stages
         self._held(mine, [name], held, self.dtype, "parameters")
-        if not (sharded and self.rule.in_backward):
+        if not (self.rule.zeroth_order or (sharded and self.rule.in_backward)):
             self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
         update = self.rule.matrices if sharded and owner.is_layer else self.rule.others
         states = [f"{name}.{each}" for each in (*update.states, *(("master",) if master else ()))]
@@ -244,6 +250,7 @@ class Builder:
             name,
             owner,
             sharded,
+            terms,
             copies=norm // self._parts(kept),
             decays=len(layout.shape) > 1,
             reduced=f"{name}.grad" if summed == kept else f"{name}.grad.shard",

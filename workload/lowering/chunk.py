@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from workload.lowering.builder import Builder
 from workload.lowering.layers import layer, vocabulary
 from workload.lowering.recompute import recomputed
+from workload.lowering.update import by_owner
 from workload.lowering.zero_bubble import split
 from workload.op import EMBED, HEAD, RECOMPUTE, Block, Op, layer_part
-from workload.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Slot
+from workload.pipeline.schedule import BACKWARD, FORWARD, INPUT, PERTURB, WEIGHT, Slot
 from workload.pipeline.stages import chunk_layers
+from workload.rules import zeroth_order
 
 Place = tuple[int, int]
 
@@ -69,6 +71,8 @@ class Chunks:
             self.outputs[slot] = self._forward(place, source, kept=following in back)
         elif slot.work == WEIGHT:
             return self._weights.pop(place)
+        elif slot.work == PERTURB:
+            self._perturb(slot.micro_batch)
         else:
             self.outputs[slot] = self._backward(place, source)
             if slot.work != BACKWARD:
@@ -76,6 +80,14 @@ class Chunks:
                 self._weights[place] = later
                 return now
         return self._b.ops
+
+    def _perturb(self, micro_batch: int) -> None:
+        """Move all parameters of the stage to where the pass that begins with a micro-batch wants
+        them."""
+        for owner, parameters in by_owner(self._b).items():
+            self._b.block = Block(micro_batch, owner, PERTURB)
+            label = PERTURB if owner.is_layer else f"{owner}.{PERTURB}"
+            zeroth_order.emit_perturbation(self._b, label, parameters)
 
     def _range(self, chunk: int) -> Sequence[int]:
         return self._parts[self.number(chunk)]

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from workload.gpt import GPT
 from workload.lowering import lower_slots
 from workload.op import Op
-from workload.pipeline.schedule import slots
-from workload.pipeline.stages import like_stages, samples
+from workload.pipeline.stages import like_stages, samples, stage_slots
 from workload.plan import Plan
 from workload.program import Program
 
@@ -41,6 +40,6 @@ def distinct_ops(gpt: GPT, plan: Plan) -> dict[str, tuple[Op, Program]]:
 def _samples(gpt: GPT, plan: Plan) -> Iterator[Program]:
     """For each kind of stage a program of the micro-batches that stand for all."""
     for stage in sorted(set(like_stages(gpt, plan))):
-        order = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
+        order = stage_slots(plan, stage)
         chosen = [slot for slot in order if slot.micro_batch in samples(plan)]
         yield lower_slots(gpt, plan, stage, chosen)

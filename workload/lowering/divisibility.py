@@ -18,11 +18,21 @@ def check(gpt: GPT, plan: Plan) -> None:
     groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
     _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn})
     _divides("y", y, {"hidden": gpt.hidden})
+    if plan.context > 1:
+        _divides("2*context", 2 * plan.context, {"sequence": gpt.sequence})
     if plan.sequence_parallel:
-        _divides("x", x, {"the rows of a micro-batch": plan.micro_batch * gpt.sequence})
+        rows = plan.micro_batch * gpt.sequence // plan.context
+        _divides("x", x, {"the rows of a micro-batch": rows})
     _check_experts(gpt, plan)
     _check_latent(gpt, plan)
-    if gpt.goldfish_k and rule_of(plan.optimizer).in_backward:
+    rule = rule_of(plan.optimizer)
+    if rule.zeroth_order and (gpt.goldfish_k or gpt.dropout):
+        key, what = ("goldfish_k", "Goldfish loss") if gpt.goldfish_k else ("dropout", "dropout")
+        raise PlanCannotRunError(
+            f"optimizer={plan.optimizer} compares losses over all tokens, without {what}; leave "
+            f"{key} out or take another rule"
+        )
+    if gpt.goldfish_k and rule.in_backward:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} updates weights in the backward pass, before it is known "
             "how many tokens Goldfish loss keeps; leave goldfish_k out or take another rule"
@@ -42,7 +52,7 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
         _divides("x", plan.x, {name: width for name, width in widths.items() if width})
     elif gpt.shared_ffn:
         _divides("x", plan.x, {"shared_ffn": gpt.shared_ffn})
-    if plan.optimizer in ("muon", "lomo"):
+    if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(f"optimizer={plan.optimizer} does not know weights of experts")
 
 
@@ -54,7 +64,12 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
             f"y={plan.y} splits the width of the residual stream, which latent attention "
             f"({gpt.name}'s kv_rank={gpt.kv_rank}) reads whole; use y=1"
         )
-    if plan.optimizer in ("muon", "lomo"):
+    if plan.context > 1:
+        raise PlanCannotRunError(
+            f"context={plan.context} exchanges keys and values of one width, and those of latent "
+            f"attention ({gpt.name}'s kv_rank={gpt.kv_rank}) have two; use context=1"
+        )
+    if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of latent attention, which ranks of "
             "x hold in copies"

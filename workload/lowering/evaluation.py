@@ -7,15 +7,15 @@ order in which it does in training, and every kernel is one of training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
+from workload.dataflow import needed_for
 from workload.gpt import GPT
 from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.lower import declare, emitted
-from workload.op import STEP, Op
+from workload.op import STEP
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.pipeline.schedule import FORWARD, slots
 from workload.plan import Plan
@@ -38,18 +38,8 @@ def lower_forward(gpt: GPT, plan: Plan, stage: int = 0, *, forms: Forms = PLAIN)
     ops, slot_of = emitted(b, chunks, order, forms)
     b.ops, b.block = [], STEP
     optimizer.sum_loss(b)
-    kept = _for_the_loss([*ops, *b.ops])
+    kept = needed_for({LOSS}, [*ops, *b.ops])
     names = {name for op in kept for name in (*op.reads, *op.writes)}
     buffers = {name: buffer for name, buffer in b.buffers.items() if name in names}
     layouts = {name: layout for name, layout in b.layouts.items() if name in names}
     return Program(b.gpt, plan, tuple(kept), buffers, layouts, {}, stage, slot_of)
-
-
-def _for_the_loss(ops: Sequence[Op]) -> list[Op]:
-    """The ops on which the loss depends, on this stage or through messages on another."""
-    needed, kept = {LOSS}, []
-    for op in reversed(ops):
-        if op.is_message or op.kind == "fence" or needed.intersection(op.writes):
-            needed.update(op.reads)
-            kept.append(op)
-    return kept[::-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workload.dataflow import needed_for
 from workload.gpt import GPT
 from workload.lowering import optimizer
 from workload.lowering.builder import Builder
@@ -15,9 +16,11 @@ from workload.op import Block, Buffer, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
 from workload.passes.stack import NO_HABITS, Habits, with_habits
 from workload.passes.table import overlap_slot, overlap_step
-from workload.pipeline.schedule import Slot, slots
+from workload.pipeline.schedule import Slot
+from workload.pipeline.stages import stage_slots
 from workload.plan import Plan
 from workload.program import Program
+from workload.rules import zeroth_order
 
 
 def lower(
@@ -34,8 +37,7 @@ def lower(
     says which width the plan does not divide. `forms` is the choice that `matmul_forms=tuned` asks
     for; a machine makes it. `habits` are those of the software stack.
     """
-    order = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
-    return lower_slots(gpt, plan, stage, order, forms, habits)
+    return lower_slots(gpt, plan, stage, stage_slots(plan, stage), forms, habits)
 
 
 def lower_slots(
@@ -53,6 +55,8 @@ def lower_slots(
     chunks = Chunks(b, early_stop=habits.early_stop)
     declare(b, chunks)
     ops, slot_of = emitted(b, chunks, order, forms, habits)
+    if b.rule.zeroth_order:
+        ops = needed_for(zeroth_order.LOSSES, ops)
     b.ops = []
     optimizer.finish(b, habits.launches_of_slice)
     every = overlap_step([*ops, *b.ops], plan.overlap, b.buffers, slot_of)
@@ -92,7 +96,8 @@ def declare(b: Builder, chunks: Chunks) -> None:
         vocabulary.declare_embedding(b)
     if chunks.has_head:
         vocabulary.declare_head(b)
-    b.add(Buffer("loss", (1,), b.wide, "workspace", True, b.grid.ranks))
+    for name in zeroth_order.LOSSES if b.rule.zeroth_order else zeroth_order.LOSSES[:1]:
+        b.add(Buffer(name, (1,), b.wide, "workspace", True, b.grid.ranks))
     goldfish.declare(b)
     for index in chunks.layers:
         layer.declare(b, layer_part(index))

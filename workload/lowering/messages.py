@@ -26,7 +26,7 @@ from workload.naming import op_name
 from workload.op import COMPUTE, MODEL, Block, Buffer, Op
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import receives_first
-from workload.pipeline.schedule import BACKWARD, FORWARD, WEIGHT, Slot
+from workload.pipeline.schedule import BACKWARD, FORWARD, SILENT, Slot
 
 
 class Messages:
@@ -154,11 +154,11 @@ class Messages:
 
     def _receives(self, slot: Slot) -> bool:
         at_end = self._chunks.is_first if slot.work == FORWARD else self._chunks.is_last
-        return slot.work != WEIGHT and not at_end(slot.chunk)
+        return slot.work not in SILENT and not at_end(slot.chunk)
 
     def _sends(self, slot: Slot) -> bool:
         at_end = self._chunks.is_last if slot.work == FORWARD else self._chunks.is_first
-        return slot.work != WEIGHT and not at_end(slot.chunk)
+        return slot.work not in SILENT and not at_end(slot.chunk)
 
     def _arrival(self, slot: Slot) -> str:
         what = "input" if slot.work == FORWARD else "grad"

@@ -8,6 +8,7 @@ from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.parameter import Parameter
 from workload.lowering.update import update
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, LOSS_REDUCE, NORM_REDUCE, STEP, Part
+from workload.rules import zeroth_order
 
 
 def finish(b: Builder, launches_of_slice: int = 0) -> None:
@@ -17,9 +18,12 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
     each: as many slices of each weight as there are ranks of data.
     """
     b.block = STEP
-    _sum_gradients(b)
-    sum_loss(b)
-    if not b.rule.in_backward:
+    if b.rule.zeroth_order:
+        zeroth_order.emit_slopes(b)
+    else:
+        _sum_gradients(b)
+        sum_loss(b)
+    if b.rule.sums_gradients:
         _clip(b)
     update(b)
     if launches_of_slice and b.grid.data > 1:
@@ -60,12 +64,13 @@ def _sum_sharded(b: Builder, sharded: list[Parameter]) -> None:
 
 
 def _sum_small(b: Builder) -> None:
-    small = [f"{p.name}.grad" for p in b.at_end if not p.sharded]
-    partial = [name for name in small if rows.parts(b) > 1 and not _is_split_over_rows(b, name)]
-    small = [name for name in small if name not in partial]
+    own = [p for p in b.at_end if not p.sharded]
+    partial = [f"{p.name}.grad" for p in own if _is_partial(b, p)]
+    small = [f"{p.name}.grad" for p in own if f"{p.name}.grad" not in partial]
     rows_of_x, tokens = b.shards_of("rows"), b.shards_of("tokens")
     if partial:
-        b.collective("rows.reduce", "all_reduce", partial, partial, *rows_of_x, *tokens)
+        label = "rows.reduce" if rows.parts(b) > 1 else "heads.reduce"
+        b.collective(label, "all_reduce", partial, partial, *rows_of_x, *tokens)
     if small and b.grid.size(*tokens) > 1:
         b.collective("small.reduce", "all_reduce", small, small, *tokens)
 
@@ -78,10 +83,14 @@ def _handle_slices(b: Builder, count: int) -> None:
         b.op(f"slices.{number}", "launches", [], [], nbytes=0, part=p.owner, count=count)
 
 
-def _is_split_over_rows(b: Builder, grad: str) -> bool:
-    """Whether ranks with other rows hold other parts; otherwise each has summed its own rows."""
+def _is_partial(b: Builder, p: Parameter) -> bool:
+    """Whether each rank of x has a part of the gradient's sum: from its heads alone or, of what
+    ranks with other rows do not hold other parts of, from its rows."""
+    if b.grid.size(*p.terms) > 1:
+        return True
     rows_of_x = set(b.shards_of("rows"))
-    return any(rows_of_x & set(axes) for axes in b.layouts[b.buffers[grad].parameter].split)
+    is_split = any(rows_of_x & set(axes) for axes in b.layouts[p.name].split)
+    return rows.parts(b) > 1 and not is_split
 
 
 def _clip(b: Builder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workload.grid import Axes
 from workload.lowering.sharding import Sharding
 from workload.op import Part
 from workload.rules.rule import Update
@@ -16,6 +17,7 @@ class Parameter:
     `owner` is the part of the model that is updated with it. `sharded` tells a weight whose
     gradient arrives by reduce-scatter from a small one whose gradient is summed over z and data at
     the end.
+    `terms` are the axes beside those of tokens whose ranks each have a part of its gradient's sum.
     `copies` ranks of those that sum the norm hold the same values (they share its square).
     `sharding` says who holds which part of it, if it is sharded.
     Its `update` takes the gradient `reduced` and writes `trained`: the parameter or its master
@@ -25,6 +27,7 @@ class Parameter:
     name: str
     owner: Part
     sharded: bool
+    terms: Axes
     copies: int
     decays: bool
     reduced: str

@@ -19,7 +19,8 @@ from workload.lowering.lower import lower_slots
 from workload.lowering.sharding import sharding_of
 from workload.op import Op
 from workload.passes.stack import NO_HABITS, Habits
-from workload.pipeline.schedule import Slot, slots
+from workload.pipeline.schedule import Slot
+from workload.pipeline.stages import stage_slots
 from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.symbolic import Formulas, evaluated, has_formulas
@@ -36,8 +37,7 @@ Key = tuple[Any, ...]
 
 def lower_again(gpt: GPT, plan: Plan, stage: int = 0, *, habits: Habits = NO_HABITS) -> Program:
     """The program that `lower` writes."""
-    order = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
-    return lower_slots_again(gpt, plan, stage, order, habits)
+    return lower_slots_again(gpt, plan, stage, stage_slots(plan, stage), habits)
 
 
 def lower_slots_again(

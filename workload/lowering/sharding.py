@@ -1,13 +1,15 @@
 """Who holds which part of a weight, once x and y have cut its tile.
 
-Letters: S is the part of data that shards, all of it or runs of neighbours ("shard").
-Source: Rajbhandari et al. (ZeRO, SC20), section 5; Zhao et al. (FSDP, VLDB 2023) for the runs.
+Letters: S is what shards: the axis context, with data, all of it or runs of neighbours ("shard").
+Source: Rajbhandari et al. (ZeRO, SC20), section 5; Zhao et al. (FSDP, VLDB 2023) for the runs;
+Megatron-Core's distributed optimizer and torchtitan for context.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workload.grid import axes_of
 from workload.plan import Plan
 
 Axes = tuple[str, ...]
@@ -17,10 +19,10 @@ Axes = tuple[str, ...]
 class Sharding:
     """The axes that split a weight's flattened tile: its parameter, gradient, optimizer state.
 
-    The first axis named varies fastest, so that a gather over S alone restores the part of z.
-    Where one collective runs over both, its members hold parts in rank order, which is that of data
-    if `data_first`. `over` is S, if anything is sharded over it; gradients are equal on ranks of S
-    and summed over `copies` once a step.
+    Where S stands first, its parts are parts of z's, so that a gather over S alone restores these.
+    Members of one collective hold parts in the order of their ranks, and `fastest` has axes in that
+    order. `over` is S, if anything is sharded over it; gradients are equal on ranks of S and summed
+    over `copies` once a step.
     """
 
     parameters: Axes
@@ -28,11 +30,19 @@ class Sharding:
     optimizer: Axes
     over: Axes
     copies: Axes
-    data_first: bool = False
+    fastest: Axes = ()
 
     def flat(self, axes: Axes) -> Axes:
         """The axes over which a tile is cut, the fastest first."""
-        return axes[::-1] if self.data_first else axes
+        together = [axes] if axes[0] == "z" else [self.over, ("z",)]
+        return tuple(each for some in together for each in sorted(some, key=self._place))
+
+    def _place(self, axis: str) -> int:
+        return self.fastest.index("data" if axis in ("shard", "expert_copies") else axis)
+
+    def collectives(self, axes: Axes) -> list[Axes]:
+        """The axes of the reduce-scatters that leave a tile in these parts, one after the other."""
+        return [axes] if axes[0] == "z" else [("z",), self.over]
 
 
 def sharding_of(plan: Plan, *, of_experts: bool = False) -> Sharding:
@@ -42,15 +52,14 @@ def sharding_of(plan: Plan, *, of_experts: bool = False) -> Sharding:
     """
     z = ("z",)
     part = "shard" if 0 < plan.shard < plan.data else "data"
-    of_experts = of_experts and plan.expert > 1
-    if of_experts:
-        (part,) = plan.grid.replicas_of("experts")
-    if not plan.zero or plan.grid.size(part) == 1:
-        return Sharding(z, z, z, (), plan.grid.replicas_of("experts" if of_experts else "weights"))
+    role = "experts" if of_experts and plan.expert > 1 else "weights"
+    if role == "experts":
+        part = "expert_copies"
+    over = tuple(axis for axis in ("context", part) if plan.grid.size(axis) > 1)
+    fastest = tuple(axis for axis in axes_of(plan.order) if axis in ("z", "context", "data"))
+    if not plan.zero or not over:
+        return Sharding(z, z, z, (), plan.grid.replicas_of(role), fastest)
     copies = ("replica",) if part == "shard" else ()
-    data_first = plan.order.index("data") < plan.order.index("z")
-    if plan.zero == 3:
-        every = ("z", part)
-        return Sharding(every, every, every, (part,), copies, data_first)
-    both = (part, "z")
-    return Sharding(z, both if plan.zero == 2 else z, both, (part,), copies)
+    both = (*z, *over) if plan.zero == 3 else (*over, *z)
+    first = both if plan.zero == 3 else z
+    return Sharding(first, both if plan.zero > 1 else z, both, over, copies, fastest)

@@ -13,15 +13,14 @@ from workload.lowering.builder import Builder
 from workload.lowering.parameter import Parameter
 from workload.op import HOST, Part
 from workload.rules.elementwise import at_hand
+from workload.rules.zeroth_order import SLOPES
 
 Owned = list[Parameter]
 
 
 def update(b: Builder) -> None:
     """Emit the update of every owner's parameters; a stage may have none."""
-    owners: dict[Part, Owned] = {}
-    for parameter in b.at_end:
-        owners.setdefault(parameter.owner, []).append(parameter)
+    owners = by_owner(b)
     names = list(owners)
     away = b.plan.offload == "optimizer"
     if away and names:
@@ -39,10 +38,20 @@ def update(b: Builder) -> None:
             _to_host(b, owner, owners[owner])
 
 
+def by_owner(b: Builder) -> dict[Part, Owned]:
+    """The parameters that are updated at the end of the step, by their owners."""
+    owners: dict[Part, Owned] = {}
+    for parameter in b.at_end:
+        owners.setdefault(parameter.owner, []).append(parameter)
+    return owners
+
+
 def _clip(b: Builder, owner: Part, parameters: Owned, after: list[str]) -> dict[str, str]:
     """Emit the clipping, if the rule clips, in place or into wide copies; returns the gradients
     that the update takes, by parameter."""
     clipped = grads = [p.reduced for p in parameters]
+    if b.rule.zeroth_order:
+        return {p.name: SLOPES for p in parameters}
     if b.rule.in_backward:
         return {p.name: p.reduced for p in parameters}
     if b.summed != b.wide:

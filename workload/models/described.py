@@ -25,9 +25,8 @@ class Note:
 class Described:
     """A model and the notes on what its description says beyond it.
 
-    `beyond` names what the model itself has and `GPT` no field for: `qkv` and `qkvo` are biases of
-    queries, keys and values, without and with the attention's output, `mlp` those of the MLP,
-    `head_norms` norms of queries and keys, `squared_relu` an activation.
+    `beyond` names what the model itself has and `GPT` no field for: `qkvo` are biases of the
+    attention's linears alone, `mlp` those of the MLP's, `squared_relu` an activation.
     """
 
     gpt: GPT

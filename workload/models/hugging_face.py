@@ -18,12 +18,12 @@ from workload.errors import ModelError
 from workload.gpt import GPT
 from workload.models.described import Described, Note
 from workload.models.fields import KINDS
+from workload.models.rope_scaling import text_of_config
 
 MAY_BE_NULL = ("kv_heads", "head_width", "ffn")
 ATTENTION = ("full_attention", "sliding_attention")  # in `layer_types`
-_WORDS = {"int": "a whole number", "bool": "true or false"}
+_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _BIASES = {
-    "qkv": "queries, keys and values",
     "qkvo": "the attention's linears",
     "mlp": "the MLP's linears",
 }
@@ -126,6 +126,8 @@ class _Config:
             if value is not None or field not in MAY_BE_NULL:
                 found[field] = self._value(field, value)
         found.setdefault("ffn", 4 * found["hidden"])
+        if found["positions"] == "rope":
+            found["rope_scaling"] = text_of_config(self.document, self.origin)
         if found.get("kv_heads") == found["heads"]:
             del found["kv_heads"]
         if found.get("head_width", 0) * found["heads"] == found["hidden"]:
@@ -138,6 +140,8 @@ class _Config:
         kind = KINDS[field]
         if kind == "int" and isinstance(value, float) and value.is_integer():
             value = int(value)
+        if kind == "float" and type(value) is int:
+            value = float(value)
         if type(value).__name__ != kind:
             self._wrong(self.key_of(field), value, f"must be {_WORDS[kind]}")
         if kind == "int" and value < 1:
@@ -156,7 +160,7 @@ class _Config:
     def _biases(self) -> list[str]:
         """Which of the biases there are, by the words of the families' tables."""
         switches = self.table["biases"].items()
-        return [which for switch, which in switches if not switch or self.get(switch)]
+        return [which for switch, which in switches if self.get(switch)]
 
     @property
     def has_all_biases(self) -> bool:
@@ -212,16 +216,11 @@ class _Config:
     def beyond(self, gpt: GPT) -> Iterator[str]:
         """What the model has and `GPT` no field for, in the words of `Described.beyond`."""
         yield from [] if gpt.biases else self._biases
-        if self.table["head_norms"]:
-            yield "head_norms"
 
     def _left_out(self, gpt: GPT) -> Iterator[Note]:
         for which in [] if gpt.biases else self._biases:
             count = gpt.layers * _bias_elements(gpt, which)
             yield Note(f"biases of {_BIASES[which]} ({count:,} parameters) are not modelled")
-        if self.table["head_norms"]:
-            count = gpt.layers * 2 * gpt.width
-            yield Note(f"norms of queries and keys ({count:,} parameters) are not modelled")
         if window := self._window():
             words = f"sliding_window = {window} is not modelled: attention is over all tokens"
             yield Note(words, above=window)

@@ -6,6 +6,11 @@ launches no kernel of its own. Where rows are split over tensor parallelism they
 gathered in fp8. For the gradient of its weight a linear keeps its input in fp8 alone. Weights are
 cast once in a step, which is left out, as are scaling factors; the classifier and attention stay in
 16 bits, and sums over ranks too.
+
+Hopper multiplies in fp8 only what lies row by row along the sum. The gradient of a weight sums over
+the rows of its operands, so it needs both transposed: a cast writes two copies, and what was
+gathered in fp8 is transposed behind the gather. Source: NVIDIA Transformer Engine, user guide,
+low-precision training, performance considerations, "Handling transposes". Blackwell does without.
 """
 
 from __future__ import annotations
@@ -14,26 +19,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from workload.naming import op_name
-from workload.op import BACKWARD, COMPUTE, STEP, WEIGHT_GATHER, Buffer, Op
+from workload.op import BACKWARD, COMPUTE, STEP, WEIGHT_GATHER, WEIGHT_GRAD, Buffer, Op
 
 Buffers = dict[str, Buffer]
 CAST_BYTES = 3  # an element is read in 16 bits and written in 8
+BOTH_BYTES = 4  # and written once more, transposed
+TRANSPOSE_BYTES = 2
 
 
 def multiply_in_fp8(
-    ops: Sequence[Op], buffers: Mapping[str, Buffer], _: object
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], *, transposes: bool
 ) -> tuple[list[Op], Buffers]:
-    """The ops with linears in fp8, and the buffers that casts write or that are smaller."""
-    return _Casts(ops, buffers).rewritten()
+    """The ops with linears in fp8, and the buffers that casts write or that are smaller; with the
+    transposes that Hopper needs, or without."""
+    return _Casts(ops, buffers, transposes=transposes).rewritten()
 
 
 class _Casts:
     """A program's casts. `_copies` has the fp8 copies of linears' inputs, which live on for the
-    backward pass, `added` the buffers that are new or of fewer bytes."""
+    backward pass, `_wholes` what was gathered in fp8, `added` the buffers that are new or of fewer
+    bytes."""
 
-    def __init__(self, ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> None:
+    def __init__(
+        self, ops: Sequence[Op], buffers: Mapping[str, Buffer], *, transposes: bool
+    ) -> None:
         self._ops = ops
         self._buffers = buffers
+        self._transposes = transposes
+        self._wholes: set[str] = set()
         self._operands = {name for op in ops if is_linear(op) for name in op.reads}
         self._copies: dict[str, str] = {}
         self.added: Buffers = {}
@@ -57,11 +70,29 @@ class _Casts:
 
     def _multiplied(self, op: Op) -> list[Op]:
         op = replace(op, reads=tuple(self._copies.get(name, name) for name in op.reads))
-        source = op.reads[0]
+        source, before = op.reads[0], list[Op]()
+        if self._transposes and op.purpose == WEIGHT_GRAD:
+            before, op = self._transposed(op)
         if self._is_cast(source):
-            return [replace(op, dtype="fp8")]
-        cast = self._cast(op, source, kept=not op.purpose)
-        return [cast, replace(op, reads=(cast.writes[0], *op.reads[1:]), dtype="fp8")]
+            return [*before, replace(op, dtype="fp8")]
+        nbytes = BOTH_BYTES if self._transposes else CAST_BYTES
+        cast = self._cast(op, source, kept=not op.purpose, nbytes=nbytes)
+        return [*before, cast, replace(op, reads=(cast.writes[0], *op.reads[1:]), dtype="fp8")]
+
+    def _transposed(self, op: Op) -> tuple[list[Op], Op]:
+        """The transposes of those operands of a weight's gradient that were gathered in fp8, and
+        the matmul of them."""
+        found, reads = list[Op](), list(op.reads)
+        for place, whole in enumerate(op.reads):
+            if whole not in self._wholes:
+                continue
+            label = f"{op.label}.transpose{place}"
+            name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
+            copy = self.added[f"{name}.o"] = replace(self.added[whole], name=f"{name}.o")
+            reads[place] = copy.name
+            nbytes = TRANSPOSE_BYTES * copy.elements
+            found.append(self._on(op, name, "transpose", label, whole, copy.name, nbytes=nbytes))
+        return found, replace(op, reads=tuple(reads))
 
     def _gathered(self, op: Op) -> list[Op]:
         """The gather of rows in fp8, behind their cast where there is none yet."""
@@ -69,17 +100,20 @@ class _Casts:
         if source not in self._copies:
             if op.stream != COMPUTE:
                 return [op]
-            casts = [self._cast(op, source, kept=op.block.phase != BACKWARD)]
+            kept = op.block.phase != BACKWARD
+            casts = [self._cast(op, source, kept=kept, nbytes=CAST_BYTES)]
         copy = casts[0].writes[0] if casts else self._copies[source]
         whole = self._buffers[op.writes[0]]
         self.added[whole.name] = replace(whole, dtype="fp8")
+        self._wholes.add(whole.name)
         return [*casts, replace(op, reads=(copy,), nbytes=op.nbytes // 2, dtype="fp8")]
 
     def _is_cast(self, name: str) -> bool:
         return name in self.added and self.added[name].dtype == "fp8"
 
-    def _cast(self, op: Op, source: str, *, kept: bool) -> Op:
-        """The cast of what an op reads first; its copy lives on if it is `kept`."""
+    def _cast(self, op: Op, source: str, *, kept: bool, nbytes: int) -> Op:
+        """The cast of what an op reads first, of so many bytes an element; its copy lives on if it
+        is `kept`."""
         label = f"{op.label}.cast"
         name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
         whole = self._buffers[source]
@@ -87,19 +121,25 @@ class _Casts:
         copy = self.added[f"{name}.o"] = Buffer(f"{name}.o", whole.shape, "fp8", role)
         if kept:
             self._copies[source] = copy.name
+        cast = self._on(op, name, "cast", label, source, copy.name, nbytes=nbytes * whole.elements)
+        return replace(cast, launches=0)
+
+    @staticmethod
+    def _on(op: Op, name: str, kind: str, label: str, source: str, copy: str, *, nbytes: int) -> Op:
+        """A kernel in front of an op, from one buffer into another."""
         return replace(
             op,
             name=name,
-            kind="cast",
+            kind=kind,
             reads=(source,),
-            writes=(copy.name,),
+            writes=(copy,),
             axes=(),
-            nbytes=CAST_BYTES * whole.elements,
+            nbytes=nbytes,
             flops=0,
             attributes={},
             label=label,
             purpose="",
-            launches=0,
+            launches=1,
         )
 
 

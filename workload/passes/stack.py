@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from workload.op import Buffer, Op
+from workload.op import KEYS_EXCHANGE, Buffer, Op
+from workload.passes.coalesced import coalesced
+from workload.passes.copies import Rates, copied_around, forward_gathers_ahead
 from workload.passes.fp8 import multiply_in_fp8
 
 Shares = tuple[tuple[str, float], ...]
@@ -23,13 +25,17 @@ class Habits:
     """What a stack does unlike one kernel for every op of the program.
 
     `fused` names kinds or labels of ops that run inside a neighbour's kernel. With `fp8` the
-    linears of the layers multiply in fp8. `passes` has, for a kind of op made of several kernels,
-    how often as many bytes go through memory as through one kernel, `launches` how many kernels the
-    host issues. `payloads` has, for a kind of collective, how many bytes the stack sends for each
-    of the program's: another data type, or sent more often. `scatter_gather` has the directions,
-    "forward" and "backward", whose messages between stages each rank of x sends a part of, and the
-    parts are gathered where they arrive.
+    linears of the layers multiply in fp8; with `fp8_transposes` as Hopper does, whose operands must
+    be transposed for the gradients of weights. `passes` has, for a kind of op made of several
+    kernels, how often as many bytes go through memory as through one kernel, `launches` how many
+    kernels the host issues. `payloads` has, for a kind of collective, how many bytes the stack
+    sends for each of the program's: another data type, or sent more often. `scatter_gather` has the
+    directions, "forward" and "backward", whose messages between stages each rank of x sends a part
+    of, and the parts are gathered where they arrive.
     With `blocking_messages` both ends of a message between stages have their compute wait for it.
+    With `gathers_ahead` weights of the forward pass alone are gathered one linear ahead; `copies`
+    has what goes through memory around ops besides (`workload/passes/copies.py`).
+    With `coalesced` gradients of all parts are summed, and parameters gathered, in one collective.
     With `early_stop` a recomputed layer ends with the last value that its backward pass needs.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data.
@@ -37,6 +43,7 @@ class Habits:
 
     fused: tuple[str, ...] = ()
     fp8: bool = False
+    fp8_transposes: bool = False
     passes: Shares = ()
     payloads: Shares = ()
     launches: tuple[tuple[str, int], ...] = ()
@@ -44,6 +51,9 @@ class Habits:
     blocking_messages: bool = False
     launches_of_slice: int = 0
     early_stop: bool = False
+    gathers_ahead: bool = False
+    coalesced: bool = False
+    copies: tuple[tuple[str, Rates], ...] = ()
 
 
 NO_HABITS = Habits()
@@ -79,12 +89,33 @@ def in_steps(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewr
     return [whole(op) for op in ops], {}
 
 
+def in_fp8(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
+    """Linears of layers in fp8."""
+    return multiply_in_fp8(ops, buffers, transposes=habits.fp8_transposes)
+
+
+def ahead(ops: Sequence[Op], _: Mapping[str, Buffer], __: Habits) -> Rewritten:
+    """The forward pass's gathers beside its matmuls."""
+    return forward_gathers_ahead(ops), {}
+
+
+def at_once(ops: Sequence[Op], _: Mapping[str, Buffer], __: Habits) -> Rewritten:
+    """Collectives of all parts of the model in one."""
+    return coalesced(ops), {}
+
+
+def with_copies(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
+    """Kernels that copy and cast around ops."""
+    return copied_around(ops, buffers, dict(habits.copies)), {}
+
+
 def on_the_wire(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
-    """Collectives with the bytes that the stack sends; what fp8 gathers is of the right size."""
+    """Collectives with the bytes that the stack sends; what fp8 gathers is of the right size,
+    and keys and values are sent as they are."""
     sent = dict(habits.payloads)
 
     def whole(op: Op) -> Op:
-        if op.kind not in sent or op.dtype == "fp8":
+        if op.kind not in sent or op.dtype == "fp8" or op.purpose == KEYS_EXCHANGE:
             return op
         return replace(op, nbytes=scaled(op.nbytes, sent[op.kind]))
 
@@ -119,6 +150,32 @@ class HabitPass:
 
 HABITS = (
     HabitPass(
+        name="gathers_ahead",
+        words="weights of the forward pass alone gathered one linear ahead",
+        source="axonn-ai/nanoGPT-AxoNN@performance-variability, train_frontier.py: "
+        "optimize_communication around the forward pass",
+        scope="ops",
+        matters=lambda habits: habits.gathers_ahead,
+        rewrites=ahead,
+    ),
+    HabitPass(
+        name="coalesced",
+        words="gradients of all parts summed, and parameters gathered, in one collective",
+        source="huggingface/nanotron, src/nanotron/distributed.py, reduce_scatter_coalesced and "
+        "all_gather_coalesced: one collective of flattened tensors",
+        scope="ops",
+        matters=lambda habits: habits.coalesced,
+        rewrites=at_once,
+    ),
+    HabitPass(
+        name="copies",
+        words="copies and casts around ops in kernels of their own",
+        source="simulator/stacks/axonn-easy.toml, by the kernels of its modules",
+        scope="ops",
+        matters=lambda habits: bool(habits.copies),
+        rewrites=with_copies,
+    ),
+    HabitPass(
         name="fusion",
         words="ops that run inside a neighbour's kernel",
         source="validation/data/dialects.toml, for each framework",
@@ -132,7 +189,7 @@ HABITS = (
         source="NVIDIA Transformer Engine, user guide, FP8 primer",
         scope="ops",
         matters=lambda habits: habits.fp8,
-        rewrites=multiply_in_fp8,
+        rewrites=in_fp8,
     ),
     HabitPass(
         name="steps",

@@ -47,8 +47,15 @@ class Overlap:
 
 
 def _shards(sizes: Sizes, least: int) -> Any:
-    """Whether data shards what ZeRO shards from a stage on."""
-    return (sizes["data"] > 1) & (sizes["shard"] > 1) & (sizes["zero"] >= least)
+    """Whether data or context shards what ZeRO shards from a stage on."""
+    wide = (sizes["data"] > 1) & (sizes["shard"] > 1) | (sizes["context"] > 1)
+    return wide & (sizes["zero"] >= least)
+
+
+def _summed_at_end(sizes: Sizes) -> Any:
+    """Whether gradients are left to be summed over copies or over S."""
+    left = (sizes["zero"] < 3) | (sizes["data"] > sizes["shard"])
+    return ((sizes["data"] > 1) | (sizes["context"] > 1)) & left
 
 
 PASSES = (
@@ -88,7 +95,7 @@ PASSES = (
         "updated parameters beside AdamW",
         source="PyTorch DDP (2006.15704), section 3.2; Megatron-LM, overlap-param-gather",
         scope=STEP,
-        matters=lambda s: (s["data"] > 1) & ((s["zero"] < 3) | (s["data"] > s["shard"])),
+        matters=_summed_at_end,
         purposes=data_parallel.MOVED,
         works=(BACKWARD, WEIGHT),
         last=True,
@@ -134,10 +141,11 @@ def overlap_step(
 
 
 def switch_of(op: Op) -> str:
-    """The overlap that put an op on a stream of its own; "" where none did."""
+    """The overlap that put an op on a stream of its own; "" where none did, as of
+    the exchanges of a ring, which always have one."""
     if op.stream == COMPUTE or not op.is_collective:
         return ""
-    return _SWITCH_OF[op.purpose]
+    return _SWITCH_OF.get(op.purpose, "")
 
 
 def concerning(overlap: Collection[str], works: Collection[str], *, last: bool) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from topologies.session import session_cached
 
 FORWARD, BACKWARD, INPUT, WEIGHT = "forward", "backward", "input", "weight"
+PERTURB = "perturb"
+SILENT = (WEIGHT, PERTURB)  # works of slots that neither receive nor send
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,9 @@ class Slot:
     """One entry of a schedule: a pass of one micro-batch through one chunk of the stage.
 
     `work` is "forward" or "backward", or where a schedule splits the latter "input" (gradients of
-    activations) and "weight" (gradients of weights).
+    activations) and "weight" (gradients of weights). In a step without backward passes, "perturb"
+    moves the stage's parameters before a pass over the batch, and the micro-batches of that pass
+    are numbered on from those of the pass before.
     """
 
     work: str

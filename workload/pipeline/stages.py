@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.models import moe
+from workload.pipeline.schedule import FORWARD, PERTURB, Slot, slots
 from workload.plan import Plan
 
 
@@ -39,11 +42,34 @@ def like_stages(gpt: GPT, plan: Plan) -> list[int]:
     return found
 
 
+def stage_slots(plan: Plan, stage: int) -> tuple[Slot, ...]:
+    """The slots of a stage of the plan, in the order in which it runs them.
+
+    Without backward passes they are the forward slots of each pass over the batch, behind one in
+    which the stage moves its parameters.
+
+    >>> mezo = Plan(batch=2, micro_batch=1, optimizer="mezo")
+    >>> [f"{slot.work[0]}{slot.micro_batch}" for slot in stage_slots(mezo, 0)]
+    ['p0', 'f0', 'f1', 'p2', 'f2', 'f3']
+    """
+    order = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
+    if plan.passes == 1:
+        return order
+    forward = [slot for slot in order if slot.work == FORWARD]
+    found: list[Slot] = []
+    for number in range(plan.passes):
+        first = number * plan.micro_batches
+        found.append(Slot(PERTURB, 0, first))
+        found += [replace(slot, micro_batch=first + slot.micro_batch) for slot in forward]
+    return tuple(found)
+
+
 def samples(plan: Plan) -> list[int]:
     """Micro-batches that stand for all: the first overwrites gradients where others add to them,
-    the last sends them on their way."""
-    last = plan.micro_batches - 1
-    return sorted({0, min(1, last), last})
+    the last sends them on their way. Each pass over the batch has its own."""
+    count = plan.micro_batches
+    own = sorted({0, min(1, count - 1), count - 1})
+    return [number * count + m for number in range(plan.passes) for m in own]
 
 
 def _even(gpt: GPT, plan: Plan) -> list[int]:

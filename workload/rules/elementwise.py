@@ -58,8 +58,9 @@ def at_hand(b: Builder, state: str) -> str:
 
 
 def _copy(b: Builder, parameter: Parameter) -> str:
-    """Where an update puts what it trained in the compute precision, if it trains in another."""
-    if b.dtype != "bf16" or parameter.trained == parameter.name:
+    """Where an update puts what it trained, if that is a copy; what is gathered needs none in the
+    same precision."""
+    if parameter.trained == parameter.name or (b.dtype != "bf16" and parameter.apart):
         return ""
     if not parameter.apart:
         return parameter.name

@@ -62,7 +62,7 @@ def refusal(plan: Plan) -> str:
         )
     if plan.pipe > 1:
         return f"runs with pipe=1, not pipe={plan.pipe}: stages would wait for one micro-batch"
-    if plan.zero in (1, 2) and plan.data > 1:
+    if plan.zero in (1, 2) and plan.data * plan.context > 1:
         return f"keeps no states and gradients for zero={plan.zero} to shard; use zero=0 or 3"
     if plan.gradients == "bf16":
         return "keeps no sums of gradients, so gradients=bf16 has no effect; leave it out"

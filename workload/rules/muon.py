@@ -70,8 +70,8 @@ def _gathered(
 ) -> list[str]:
     """Emit the gathers of all tiles of some matrices from this rank's parts of them; returns what
     has them all, the tiles along the width of the stream first, then along heads."""
-    axes, found = b.sharding.optimizer, list(parts)
-    flat = [axes] if axes[0] in b.shards_of("weights") else [axes[:1], axes[1:]]
+    found = list(parts)
+    flat = reversed(b.sharding.collectives(b.sharding.optimizer))
     for over in (*flat, b.shards_of("heads"), b.shards_of("width")):
         count = b.grid.size(*over)
         if count == 1:

@@ -34,6 +34,19 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class ZerothOrder:
+    """How a rule compares losses in place of a backward pass.
+
+    A step runs two forward passes, with all parameters moved by `eps` along a direction z of
+    standard normal numbers and by as much against it. Without `candidates` z is new in every step
+    and the same on all ranks; with them, each replica takes one of so many directions for itself.
+    """
+
+    eps: float
+    candidates: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateRule:
     """A rule of the table.
 
@@ -41,6 +54,8 @@ class UpdateRule:
     is: tables, positions, norms and biases. `refusal` says of a plan in one sentence why the rule
     cannot run it, or nothing. A rule that works `in_backward` updates weights and tables as soon as
     their gradients are there, has neither gradients nor master copies of them, and does not clip.
+    One of `zeroth_order` has none of any parameter, and gives `emit` the name of the scalars that
+    stand in their place.
     """
 
     name: str
@@ -50,6 +65,24 @@ class UpdateRule:
     others: Update
     refusal: Callable[[Plan], str] = _nothing
     in_backward: bool = False
+    zeroth_order: ZerothOrder | None = None
+
+    @property
+    def passes(self) -> int:
+        """How many forward passes over the batch a step makes."""
+        return 2 if self.zeroth_order else 1
+
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether gradients of all parameters are there at the end of a step: their norm is clipped
+        then, and in bf16 they train master copies."""
+        return not (self.in_backward or self.zeroth_order)
+
+    def trains_masters(self, precision: str) -> bool:
+        """Whether parameters have master copies that are not moved or rounded with them."""
+        if self.zeroth_order:
+            return bool(self.zeroth_order.candidates)
+        return precision == "bf16" and self.sums_gradients
 
     @property
     def has_states(self) -> bool:

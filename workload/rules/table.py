@@ -6,7 +6,7 @@ here; a new rule is a module beside this one, a row, and a kernel for each new k
 
 from __future__ import annotations
 
-from workload.rules import adamw, lomo, muon, sgd
+from workload.rules import adamw, fedkseed, lomo, mezo, muon, sgd
 from workload.rules.rule import UpdateRule
 
 RULES: tuple[UpdateRule, ...] = (
@@ -15,6 +15,8 @@ RULES: tuple[UpdateRule, ...] = (
     sgd.WITH_MOMENTUM,
     muon.RULE,
     lomo.RULE,
+    mezo.RULE,
+    fedkseed.RULE,
 )
 NAMES = tuple(rule.name for rule in RULES)
 _BY_NAME = {rule.name: rule for rule in RULES}

@@ -13,7 +13,6 @@ from workload.op import Op
 from workload.rules.muon import EPS, RMS
 
 Tensors = Sequence[torch.Tensor]
-Axes = tuple[str, ...]
 
 
 def momentum(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -59,7 +58,7 @@ def muon(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     trained = writes[: len(rates)]
     for weight, tile, rate in zip(trained, reads, rates, strict=False):
         count = weight.numel()
-        start = _part(op.attributes["flat"], at) * count
+        start = at.part(op.attributes["flat"]) * count
         weight.mul_(1 - lr * rate)
         weight.view(-1).add_(tile.view(-1)[start : start + count], alpha=-lr)
     copy_masters(op, trained, writes[len(rates) :])
@@ -81,11 +80,3 @@ def _places(
     for part, matrix, wide in zip(whole.split_with_sizes(columns, 1), every, columns, strict=True):
         own = matrix.narrow(0, rows * which[down], rows)
         yield part, own.narrow(1, wide * which[along], wide)
-
-
-def _part(flat: Axes, at: RankContext) -> int:
-    """Which part of a flattened tile this rank holds; the first axis varies fastest."""
-    part = 0
-    for axis in reversed(flat):
-        part = part * at.grid.size(axis) + at.index(axis)
-    return part

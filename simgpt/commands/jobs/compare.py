@@ -57,7 +57,7 @@ def command(
         steps=statistics(job, how["warm_up"]),
         prediction=question.predicted(),
         anatomy=told,
-        batch=plan.batch // question.job.stack.context,
+        batch=plan.batch,
         sizes=_sizes(question),
     )
     record = {**found.as_dict(), **asked(model, machine, how, question.job.stack)}
@@ -68,16 +68,16 @@ command = asked_as_predict(command)
 
 
 def _sizes(question: StepQuestion) -> dict[str, int]:
-    """The sizes of the question as logs name them, before sequences are split over devices."""
+    """The sizes of the question as logs name them."""
     from validation.jobs import logged_sizes as names
 
-    gpt, plan, context = question.gpt, question.plan, question.job.stack.context
+    gpt, plan = question.gpt, question.plan
     return {
         names.TENSOR: plan.x * plan.y * plan.z,
         names.PIPELINE: plan.pipe,
-        names.CONTEXT: context,
+        names.CONTEXT: plan.context,
         names.MICRO_BATCH: plan.micro_batch,
-        names.SEQUENCE: gpt.sequence * context,
+        names.SEQUENCE: gpt.sequence,
         names.LAYERS: gpt.layers,
         names.HIDDEN: gpt.hidden,
         names.HEADS: gpt.heads,

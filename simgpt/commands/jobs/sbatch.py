@@ -114,9 +114,8 @@ def _launch(question: StepQuestion, how: dict[str, Any]) -> str | None:
             f"for the stack {stack.name} no framework's run is known: give --launch {known}, or "
             "leave --stack out, and `simgpt run` trains"
         )
-    if framework is None and (stack.fp8 or stack.context > 1):
-        lacking = "fp8" if stack.fp8 else "cp"
-        raise JobCannotRunError(f"`simgpt run` trains without {lacking}; --launch: {known}")
+    if framework is None and stack.fp8:
+        raise JobCannotRunError(f"`simgpt run` trains without fp8; --launch: {known}")
     if framework is None and how["script"] is not None:
         raise click.UsageError(
             f"--script is the training script of a framework: give --launch {known}"

@@ -14,7 +14,7 @@ from simulator.search.problem import OF_EXPERTS
 from simulator.search.space import Space
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import lower
-from workload.op import EMBED, Op
+from workload.op import BUCKET_SCATTER, EMBED, FORWARD, PARAMETER_GATHER, WEIGHT_GATHER, Op
 from workload.passes.stack import NO_HABITS, Habits
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
@@ -83,6 +83,7 @@ def kinds(space: Space, rows: Indices) -> list[Indices]:
     """The rows in parts whose programs are mostly alike."""
     columns = [space.columns[key][rows] for key in KINDS]
     columns += [np.minimum(space.columns[key][rows], 2) for key in WITHIN_STAGE]
+    columns.append(space.columns["context"][rows])  # a ring has as many steps
     columns.append(np.minimum(space.micro_batches[rows], MOST))
     found, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
     return [rows[which.ravel() == kind] for kind in range(found.shape[1])]
@@ -113,7 +114,22 @@ def _lowered(
     micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
     batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])
     gpt = replace(space.problem.gpt, layers=1)
-    return lower(gpt, Plan(**fields, **space.problem.others, batch=batch), habits=habits)
+    plan = Plan(**fields, **space.problem.others, batch=batch)
+    program = lower(gpt, plan, habits=within_parts(habits))
+    return replace(program, ops=tuple(op for op in program.ops if not is_left_out(op, habits)))
+
+
+def within_parts(habits: Habits) -> Habits:
+    """Those that change no op of one part of the model by what another part has."""
+    return replace(habits, coalesced=False, gathers_ahead=False)
+
+
+def is_left_out(op: Op, habits: Habits) -> bool:
+    """Whether a bound leaves an op out, as the stack merges it with those of other parts, or moves
+    it beside them: no program of few layers says what it then takes."""
+    if habits.coalesced and op.purpose in (BUCKET_SCATTER, PARAMETER_GATHER):
+        return True
+    return habits.gathers_ahead and op.purpose == WEIGHT_GATHER and op.block.phase == FORWARD
 
 
 def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from simulator.costs.analytic import ComputeCosts
+from simulator.engine.interference import FENCE
 from simulator.engine.ticks import to_ticks
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram
@@ -62,6 +63,8 @@ class OpBounds:
 
     def of_bytes(self, some: BatchedProgram, op: Op, nbytes: Ticks) -> Bytes:
         """The same for an op on so many bytes in each row."""
+        if op.kind == FENCE:
+            return np.zeros(len(some.rows), dtype=np.int64)
         if op.communicates:
             return self._communicated(some, op, nbytes)
         return self._computed(some, op, nbytes)

@@ -8,7 +8,12 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
+from simulator.search.bounds.batched_programs import (
+    BatchedProgram,
+    adds_to_tied,
+    is_left_out,
+    within_parts,
+)
 from simulator.search.bounds.isolated_times import Slots
 from simulator.search.bounds.stream_bound import ModelEnds
 from workload.dataflow import waits
@@ -139,7 +144,8 @@ def overlapped(program: Program, overlap: tuple[str, ...], habits: Habits = NO_H
         ops += overlap_slot(some, overlap) if slot is not None else some
     ops = overlap_step(ops, overlap, program.buffers, program.slot_of)
     if habits != NO_HABITS:
-        ops, _ = with_habits(ops, program.buffers, habits)
+        kept = [op for op in ops if not is_left_out(op, habits)]
+        ops, _ = with_habits(kept, program.buffers, within_parts(habits))
     return replace(program, plan=plan, ops=tuple(ops))
 
 

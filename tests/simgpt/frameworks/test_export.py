@@ -31,7 +31,11 @@ def test_an_exported_plan_as_a_person_reads_it(framework: str, plan: str) -> Non
 @pytest.mark.parametrize(
     ("framework", "plan", "sentence"),
     [
-        ("megatron", "y=2,data=rest", "has no setting for y=2; of the axes it has x, data, pipe"),
+        (
+            "megatron",
+            "y=2,data=rest",
+            "has no setting for y=2; of the axes it has x, context, data, pipe",
+        ),
         ("megatron", "z=4,data=rest", "Megatron-LM has no setting for z=4"),
         ("megatron", "data=rest,matmul_forms=tuned", "no setting for matmul_forms=tuned"),
         ("megatron", "data=rest,offload=optimizer", "no setting for offload=optimizer"),

@@ -57,7 +57,7 @@ def assert_same(asked: Asked, question: Question, *without: str) -> None:
     assert shape_of(one.gpt) == shape_of(two.gpt)
     keys = told(one.plan, one.gpt), told(two.plan, two.gpt)
     assert {**keys[0], **dict.fromkeys(without)} == {**keys[1], **dict.fromkeys(without)}
-    assert (one.stack.fp8, one.stack.context) == (two.stack.fp8, two.stack.context)
+    assert one.stack.fp8 == two.stack.fp8
 
 
 MODELS = st.builds(
@@ -111,7 +111,7 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
         words["ends_as_layers"] = True
     words["overlap"] = "+".join(overlap) or "none"
     words["sequence_parallel"] = draw(st.booleans())
-    words["attention"] = draw(st.sampled_from(["flash", "unfused"]))
+    words["attention"] = draw(st.sampled_from(["flash", "unfused"][: 3 - words["cp"]]))
     words["precision"] = draw(st.sampled_from(["bf16", "fp8", "fp32"]))
     if words["precision"] == "fp32":
         del words["gradients"]
@@ -140,7 +140,7 @@ def torchtitan_plans(draw: st.DrawFn) -> dict[str, Any]:
         words["schedule"] = draw(st.sampled_from(["1f1b", "gpipe"]))
         if words["schedule"] == "1f1b":
             words["interleave"] = draw(st.sampled_from([1, 2, 4]))
-    if words["zero"] == 3 and words["data"] == 8 and words["cp"] == 1:
+    if words["zero"] == 3 and words["data"] == 8:
         words["shard"] = draw(st.sampled_from([0, 2, 4]))
     words["reshard"] = draw(st.booleans())
     words["sequence_parallel"] = words["x"] > 1

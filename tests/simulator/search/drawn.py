@@ -26,6 +26,8 @@ FIELDS: dict[str, list[Any]] = {
     "gradients": ["fp32", "bf16"],
     "precision": ["bf16", "fp32"],
     "zero": [3],
+    "context": [2, 4],
+    "context_kind": ["all_gather"],
     "pipe": [2],
     "shard": [2],
     "order": ["x-y-z-data-pipe", "pipe-data-z-x-y"],
@@ -36,6 +38,7 @@ FIELDS: dict[str, list[Any]] = {
 def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT:
     """Models of all kinds, none of them large."""
     heads = draw(st.sampled_from([2, 4, 6, 8]))
+    norm, biases = draw(st.sampled_from(["layernorm", "rmsnorm"])), draw(st.booleans())
     gpt = GPT(
         name="drawn",
         layers=draw(st.sampled_from(layers)),
@@ -46,13 +49,15 @@ def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT
         vocab=draw(st.sampled_from([1000, 50257, 128256])),
         tied=draw(st.booleans()),
         activation=draw(st.sampled_from(["gelu", "swiglu"])),
-        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        norm=norm,
+        qk_norm=norm == "rmsnorm" and draw(st.booleans()),
         positions=draw(st.sampled_from(["learned", "rope"])),
-        biases=draw(st.booleans()),
+        biases=biases,
+        qkv_bias=not biases and draw(st.booleans()),
         kv_heads=draw(st.sampled_from([0, 2])),
         dropout=draw(st.sampled_from([0.0, 0.1])),
     )
-    plain = replace(gpt, kv_heads=0, biases=False, positions="rope")
+    plain = replace(gpt, kv_heads=0, biases=False, positions="rope", qkv_bias=False, qk_norm=False)
     latent = replace(plain, kv_rank=96, q_rank=64, rope_width=32)
     return draw(st.sampled_from([gpt, gpt, gpt, latent]))
 
@@ -65,7 +70,8 @@ def spaces(draw: st.DrawFn, devices: tuple[int, ...] = (4, 6, 8, 12, 16, 24, 32,
     if fixed.get("precision") == "fp32":
         fixed.pop("gradients", None)
     gpt, batch = draw(models()), draw(st.sampled_from([8, 24, 64, 128]))
-    problem = SearchProblem(gpt, draw(st.sampled_from(devices)), batch, fixed)
+    splits, count = draw(st.booleans()), draw(st.sampled_from(devices))
+    problem = SearchProblem(gpt, count, batch, fixed, splits_sequences=splits)
     try:
         return space_of(problem)
     except PlanCannotRunError:

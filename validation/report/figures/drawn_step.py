@@ -210,7 +210,7 @@ def _model(asked: Asked) -> GPT:
 def _stack(asked: Asked) -> Stack:
     check_file(asked.stack, asked.files)
     tabled = asked.compute == "profile"
-    return replace(load_stack(asked.stack), tabled=tabled, fp8=asked.fp8, context=asked.context)
+    return replace(load_stack(asked.stack), tabled=tabled, fp8=asked.fp8)
 
 
 def _machine(asked: Asked) -> Machine:

@@ -1,4 +1,4 @@
-"""The attention core on fused query, key and value, and the rotation of queries and keys.
+"""The attention core on fused query, key and value, behind norms and rotation of queries and keys.
 
 Heads are split over x, those of queries and those of keys and values alike; what y then computes in
 copies carries `replicas`.
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import dropout, unfused
+from workload.lowering.layers import context_parallel, dropout, head_norm, unfused
 from workload.op import RECOMPUTE, Part
 
 
@@ -19,19 +19,21 @@ class Core:
     """Names of what the core leaves behind: its input (rotated as it is), its output, the rest.
 
     `inner` is what selective recomputation drops: the log-sum-exp or, unfused, the squares. `place`
-    is what dropout draws by.
+    is what dropout draws by. `norms` is what norms of queries and keys leave behind.
     """
 
     qkv: str
     context: str
     inner: tuple[str, ...]
     place: str
+    norms: tuple[head_norm.Saved, ...] = ()
 
 
 def forward(b: Builder, owner: Part, qkv: str) -> Core:
-    """Emit the core, behind the rotation, if any."""
+    """Emit the core, behind norms and rotation, if any."""
+    norms = head_norm.forward(b, owner, qkv)
     _rotate(b, "rope", "rope", qkv)
-    return _core(b, f"{owner}.attention", qkv)
+    return replace(_core(b, f"{owner}.attention", qkv), norms=norms)
 
 
 def again(b: Builder, kept: Core) -> Core:
@@ -41,7 +43,7 @@ def again(b: Builder, kept: Core) -> Core:
     gradient, and the gradient of the core works on the second.
     """
     block, b.block = b.block, replace(b.block, phase=RECOMPUTE)
-    core = _core(b, kept.place, kept.qkv)
+    core = replace(_core(b, kept.place, kept.qkv), norms=kept.norms)
     b.block = block
     return core
 
@@ -52,6 +54,8 @@ def backward(b: Builder, core: Core, grad: str) -> str:
     out = b.tensor(f"{name}.dqkv", b.buffers[core.qkv].shape)
     if b.plan.attention == "unfused":
         unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
+    elif b.plan.context > 1:
+        context_parallel.backward(b, (core.qkv, core.context, *core.inner), grad, out, shape)
     else:
         reads = [grad, core.qkv, core.context, *core.inner]
         flops = 2 * _forward_flops(b)
@@ -60,6 +64,7 @@ def backward(b: Builder, core: Core, grad: str) -> str:
             f"{name}.grad", "attention_grad", reads, [out], flops=flops, replicas=replicas, **shape
         )
     _rotate(b, "rope.grad", "rope_grad", out)
+    head_norm.backward(b, core.norms, out)
     return out
 
 
@@ -67,6 +72,9 @@ def _core(b: Builder, place: str, qkv: str) -> Core:
     shape = shape_of(b, place)
     if b.plan.attention == "unfused":
         return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
+    if b.plan.context > 1:
+        context, logsumexp = context_parallel.forward(b, qkv, shape)
+        return Core(qkv, context, (logsumexp,), place)
     context = b.tensor("attention.o", (b.rows, b.gpt.context_width // b.grid.x))
     lse_shape = (b.plan.micro_batch, shape["heads"], b.gpt.sequence)
     logsumexp = b.tensor("attention.lse", lse_shape, b.wide)
@@ -89,7 +97,8 @@ def _rotate(b: Builder, name: str, kind: str, qkv: str) -> None:
         shape = shape_of(b)
         turned = b.rows * (shape["heads"] + shape["kv_heads"]) * shape["width"]
         nbytes = 2 * turned * b.item_bytes()
-        b.op(name, kind, [qkv], [qkv], nbytes=nbytes, base=b.gpt.rope_base, **shape)
+        how = {"base": b.gpt.rope_base, "scaling": b.gpt.rope_scaling, **shape}
+        b.op(name, kind, [qkv], [qkv], nbytes=nbytes, **how)
 
 
 def _forward_flops(b: Builder) -> int:

@@ -19,7 +19,8 @@ def how(b: Builder, place: str) -> dict[str, Any]:
     """
     if not b.gpt.dropout:
         return {}
-    return {"rate": b.gpt.dropout, "place": place, "rows": b.rows}
+    known = {"rate": b.gpt.dropout, "place": place, "rows": b.rows}
+    return known | ({"sequence": b.gpt.sequence} if b.plan.context > 1 else {})
 
 
 def forward(b: Builder, name: str, place: str, source: str, out: str = "") -> str:

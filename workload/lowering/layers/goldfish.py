@@ -15,6 +15,8 @@ from typing import Any
 from workload.lowering.builder import Builder
 from workload.op import Buffer
 
+BEFORE = "targets.before"
+CHUNKS = 2  # of a sequence on a rank where context splits it
 TOTAL = "loss.total"  # the sum of losses over kept tokens and their number, over all tokens
 
 
@@ -37,8 +39,16 @@ def mask(b: Builder, targets: str) -> list[str]:
         return []
     name = b.tensor("loss.kept", (b.rows,), "uint8", role="workspace")
     about: dict[str, Any] = {"k": gpt.goldfish_k, "h": gpt.goldfish_h, "sequence": gpt.sequence}
-    b.op("loss.goldfish", "goldfish", [targets], [name], **about)
+    b.op("loss.goldfish", "goldfish", [targets, *_before(b)], [name], **about)
     return [name]
+
+
+def _before(b: Builder) -> list[str]:
+    """Declare the targets in front of each chunk that a rank has of a sequence, if it is split."""
+    if b.plan.context == 1:
+        return []
+    shape = (b.plan.micro_batch, CHUNKS, b.gpt.goldfish_h)
+    return [b.inputs(BEFORE, shape, b.grid.parts_of("vocabulary"))]
 
 
 def of_kept(b: Builder, norm: str) -> list[str]:

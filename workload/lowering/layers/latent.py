@@ -56,7 +56,7 @@ def declare(b: Builder, owner: Part) -> None:
         shape = (each.k, each.n)
         layout = Layout(shape, shape, ((), ()), starts=NORMAL)
         parts = b.shards_of("rows") if rows.parts(b) > 1 else ()
-        b.parameter(f"{owner}.{name}.w", owner, layout, sharded=True, also_over=parts)
+        b.parameter(f"{owner}.{name}.w", owner, layout, sharded=True, terms=parts)
         norm.declare(b, f"{owner}.{_norm(name)}", owner, width=widths[name])
 
 
@@ -148,7 +148,8 @@ def _norm(down: str) -> str:
 
 
 def _how(b: Builder) -> dict[str, Any]:
-    return {**attention.shape_of(b), "rope_width": b.gpt.rope_width, "base": b.gpt.rope_base}
+    turned = {"base": b.gpt.rope_base, "scaling": b.gpt.rope_scaling}
+    return {**attention.shape_of(b), "rope_width": b.gpt.rope_width, **turned}
 
 
 def _copies(b: Builder) -> int:

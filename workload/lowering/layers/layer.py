@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import attention, dropout, experts, latent, linear, mlp, norm
+from workload.lowering.layers import (
+    attention,
+    dropout,
+    experts,
+    head_norm,
+    latent,
+    linear,
+    mlp,
+    norm,
+)
 from workload.lowering.layers.attention import Core
 from workload.lowering.layers.linear import Linear
 from workload.models import moe
@@ -53,6 +62,7 @@ def declare(b: Builder, owner: Part) -> None:
         latent.declare(b, owner)
     else:
         linear.declare(b, every["qkv"], owner)
+        head_norm.declare(b, owner)
     linear.declare(b, every["out"], owner)
     norm.declare(b, f"{owner}.norm2", owner)
     if moe.has_experts(b.gpt, owner.layer):

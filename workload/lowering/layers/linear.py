@@ -59,7 +59,7 @@ def declare(b: Builder, linear: Linear, owner: Part) -> None:
     starts = RESIDUAL if linear.transposed else NORMAL
     weight = Layout(shape, shape, split, linear.bands, starts=starts)
     b.parameter(f"{owner}.{linear.name}.w", owner, weight, sharded=True)
-    if b.gpt.biases:
+    if b.gpt.has_bias(linear.name):
         width = (linear.n,)
         bias = Layout(width, width, ((linear.n_axis,),), linear.bands, starts=ZEROS)
         b.parameter(f"{owner}.{linear.name}.b", owner, bias, sharded=False)
@@ -88,7 +88,7 @@ def forward(b: Builder, linear: Linear, owner: Part, source: str) -> tuple[str, 
     (k, n), name = _tile(b, linear), linear.name
     source = source if linear.transposed else rows.gather(b, f"{name}.rows", source)
     weight = gather(b, name, f"{owner}.{linear.name}.w", (k, n))
-    bias = [f"{owner}.{linear.name}.b"] if b.gpt.biases else []
+    bias = [f"{owner}.{linear.name}.b"] if b.gpt.has_bias(linear.name) else []
     out = b.tensor(f"{name}.o", (b.rows, n))
     fused = bias if b.grid.size(linear.k_axis) == 1 else []
     matmul(b, f"{name}.matmul", [source, weight, *fused], out, "NN", (b.rows, n, k))
@@ -114,7 +114,7 @@ def backward(
     """
     (k, n), name, micro_batch = _tile(b, linear), linear.name, b.block.micro_batch
     owned = f"{owner}.{name}"
-    if b.gpt.biases:
+    if b.gpt.has_bias(name):
         reads, writes = b.grad_writes(f"{owned}.b", micro_batch)
         b.op(f"{name}.bias.grad", "column_sum", [grad, *reads], writes, first=micro_batch == 0)
     if linear.transposed:
@@ -149,8 +149,8 @@ def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: boo
     Where the parts of S are parts of z's, that is one reduce-scatter over z and one over S.
     """
     part, held = full, f"{name}.dw"
-    axes = b.parameters[parameter].sharding.gradients
-    for over in [axes] if axes[0] == "z" else [axes[1:], axes[:1]]:
+    sharding = b.parameters[parameter].sharding
+    for over in sharding.collectives(sharding.gradients):
         count = b.grid.size(*over)
         if count == 1:
             continue

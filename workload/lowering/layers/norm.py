@@ -7,6 +7,8 @@ rank on y both fuse.
 
 from __future__ import annotations
 
+from typing import Any
+
 from workload.layout import ONES, ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.op import Part
@@ -30,12 +32,13 @@ def forward(b: Builder, name: str, parameter: str, source: str) -> tuple[str, st
     stats = b.tensor(f"{name}.stats", (SUMS[kind], b.buffers[source].shape[0]), b.wide)
     weights = _parameters(b, parameter)
     if b.grid.y == 1:
-        b.op(name, kind, [source, *weights], [out, stats])
+        b.op(name, kind, [source, *weights], [out, stats], eps=b.gpt.norm_eps)
         return out, stats
     b.op(f"{name}.sums", f"{kind}_sums", [source], [stats])
     b.all_reduce(f"{name}.reduce", stats, *b.shards_of("width"))
     reads = [source, stats, *weights]
-    b.op(name, f"{kind}_apply", reads, [out, stats], width=b.gpt.hidden)
+    how: dict[str, Any] = {"width": b.gpt.hidden, "eps": b.gpt.norm_eps}
+    b.op(name, f"{kind}_apply", reads, [out, stats], **how)
     return out, stats
 
 

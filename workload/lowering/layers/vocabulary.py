@@ -16,6 +16,7 @@ from workload.lowering.layers import dropout, goldfish, norm
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.linear import add_gradient, gather, matmul, weight_gradient
 from workload.op import EMBED, HEAD, INPUT_GRAD, INPUT_GRAD_REDUCE, SOURCE_GATHER, Part
+from workload.rules import zeroth_order
 
 Kept = tuple[tuple[str, str] | None, str]
 
@@ -78,7 +79,8 @@ def embed(b: Builder) -> tuple[str, Kept]:
     weight = gather(b, "embed", "embed.w", _tile(b))
     full = b.tensor("embed.o", (b.rows, h))
     traffic = 2 * b.rows * h * b.item_bytes()
-    b.op("embed.lookup", "embedding", [b.name("tokens"), weight], [full], nbytes=traffic)
+    reads = [b.input_name("tokens"), weight]
+    b.op("embed.lookup", "embedding", reads, [full], nbytes=traffic)
     full = rows.reduce(b, "embed.reduce", full, *b.shards_of("vocabulary"))
     if b.gpt.positions == "learned":
         out = b.tensor("position.o", (b.buffers[full].shape[0], h // b.grid.y))
@@ -165,7 +167,7 @@ def _loss(b: Builder, logits: str) -> str:
     Source: Shoeybi et al. (Megatron-LM, 1909.08053), section 3: maximum first, then the sum of
     exponentials and the target's logit, each reduced over the ranks that split the vocabulary.
     """
-    targets, m = b.name("targets"), b.block.micro_batch
+    targets = b.input_name("targets")
     vocab: dict[str, Any] = {"vocab": b.gpt.vocab}
     if b.dtype == "bf16":
         wide = b.tensor("loss.logits", b.buffers[logits].shape, b.wide)
@@ -178,14 +180,22 @@ def _loss(b: Builder, logits: str) -> str:
     reads = [logits, top, targets]
     b.op("loss.exponentials", "loss_sums", reads, [sums, logits], **vocab)
     b.all_reduce("loss.exponentials.reduce", sums, *b.shards_of("vocabulary"))
-    tokens, total = b.plan.batch * b.gpt.sequence, goldfish.total(b)
+    tokens, (total, first) = b.plan.batch * b.gpt.sequence, _total(b)
     kept = goldfish.mask(b, targets)
-    reads = [sums, *kept, *([total] if m else [])]
-    b.op("loss.mean", "loss_mean", reads, [total], tokens=tokens, first=m == 0)
+    reads = [sums, *kept, *([] if first else [total])]
+    b.op("loss.mean", "loss_mean", reads, [total], tokens=tokens, first=first)
     grad = b.tensor("loss.grad", b.buffers[logits].shape)
     reads = [logits, sums, targets, *kept]
     b.op("loss.grad", "loss_grad", reads, [grad], tokens=tokens, **vocab)
     return grad
+
+
+def _total(b: Builder) -> tuple[str, bool]:
+    """What a micro-batch's loss is added to, and whether it is the first one."""
+    m = b.block.micro_batch
+    if b.rule.zeroth_order:
+        return zeroth_order.loss_of(b, m), m in (0, b.plan.micro_batches)
+    return goldfish.total(b), m == 0
 
 
 def _merge_columns(b: Builder, label: str, part: str) -> str:

@@ -1,0 +1,203 @@
+"""The attention core of a rank's part of each sequence, on the keys and values at hand.
+
+The queries of a rank are two chunks of a sequence (`positions.py`), the keys at hand all of it or
+the two chunks of another rank. What a query sees of them are pieces: chunks whole, and its own
+under the causal mask. The contexts of pieces are weighted by their sums of exponentials.
+Source: Liu et al. (Ring Attention, 2310.01889), section 3; Dao (FlashAttention-2), section 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from executor.kernels import piece_steps
+from executor.kernels.flash import flash, flash_grad, has_flash
+from executor.kernels.heads import bands_of, repeated, summed
+from executor.kernels.piece_steps import Piece
+from executor.kernels.positions import chunks
+from executor.kernels.slices import HeadSlice, head_slices, row_slices, wide_dtype
+from executor.rank_context import RankContext
+from workload.op import Op
+
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys and values at hand, (ranks, sequences, 2 chunks, tokens, heads of both, width)."""
+
+    tensor: torch.Tensor
+    heads: int
+
+    def of(self, part: HeadSlice, values: bool) -> torch.Tensor:
+        """Keys or values of some heads, (sequences, heads, tokens, width), by position."""
+        own = self._own(part, values)
+        every = torch.cat([own[:, :, 0], own[:, :, 1].flip(0)])
+        return every.permute(1, 3, 0, 2, 4).flatten(2, 3)
+
+    def put(self, part: HeadSlice, values: bool, found: torch.Tensor) -> None:
+        """Write what `of` reads."""
+        own = self._own(part, values)
+        ranks, _, _, tokens = own.shape[:4]
+        split = found.reshape(*found.shape[:2], 2 * ranks, tokens, found.shape[-1])
+        every = split.permute(2, 0, 3, 1, 4)
+        own[:, :, 0].copy_(every[:ranks])
+        own[:, :, 1].copy_(every[ranks:].flip(0))
+
+    def _own(self, part: HeadSlice, values: bool) -> torch.Tensor:
+        first = self.heads if values else 0
+        heads = slice(first + part.kv_heads.start, first + part.kv_heads.stop)
+        return self.tensor[:, part.sequences, :, :, heads]
+
+
+def forward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """Write context and log-sum-exp of a rank's queries over the keys at hand: zeros and minus
+    infinity for those that see none of them."""
+    qkv, held = reads
+    context, logsumexp = writes
+    tokens = logsumexp.shape[-1]
+    queries, keys = bands_of(op, qkv, tokens)[0], _keys(op, held, tokens)
+    out = _by_head(op, context, tokens)
+    for part in _slices(op, queries, keys, at):
+        q = part.queries(queries)
+        k, v = (repeated(keys.of(part, values), q.shape[1]) for values in (False, True))
+        whole = q.new_zeros(q.shape, dtype=wide_dtype(q))
+        sums = whole.new_full(q.shape[:-1], -torch.inf)
+        for piece in pieces(op, tokens, at, part):
+            found = _attend(op, piece, (q, k, v), at)
+            merge(whole[:, :, piece.queries], sums[:, :, piece.queries], *found)
+        part.queries(out).copy_(whole)
+        part.queries(logsumexp).copy_(sums)
+
+
+def backward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """Write the gradients of queries, which later steps of a ring add to, and those of the keys
+    and values at hand."""
+    grad, qkv, held, context, logsumexp = reads[:5]
+    tokens = logsumexp.shape[-1]
+    queries, keys = bands_of(op, qkv, tokens)[0], _keys(op, held, tokens)
+    target, written = bands_of(op, writes[0], tokens)[0], _keys(op, writes[1], tokens)
+    about = _by_head(op, grad, tokens), _by_head(op, context, tokens), logsumexp
+    for part in _slices(op, queries, keys, at):
+        q = part.queries(queries)
+        k, v = (repeated(keys.of(part, values), q.shape[1]) for values in (False, True))
+        d_q, d_k, d_v = (t.new_zeros(t.shape, dtype=wide_dtype(t)) for t in (q, k, v))
+        for piece in pieces(op, tokens, at, part):
+            own = tuple(part.queries(t)[:, :, piece.queries] for t in about)
+            found = _attend_back(op, piece, (q, k, v), own, at)
+            d_q[:, :, piece.queries].add_(found[0])
+            d_k[:, :, piece.keys].add_(found[1])
+            d_v[:, :, piece.keys].add_(found[2])
+        if op.attributes.get("step", 0):
+            d_q.add_(part.queries(target))
+        part.queries(target).copy_(d_q)
+        for values, d in ((False, d_k), (True, d_v)):
+            written.put(part, values, summed(d, part.kv_heads.stop - part.kv_heads.start))
+
+
+def take_keys(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """Copy keys and values out of the fused tensor."""
+    writes[0].copy_(_band(op, reads[0]))
+
+
+def put_keys(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """Copy the gradients of keys and values into the fused one."""
+    _band(op, writes[0]).copy_(reads[0])
+
+
+def merge_attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """Add the context of further keys, in place."""
+    context, logsumexp, more, more_sums = reads
+    tokens = logsumexp.shape[-1]
+    out, added = (_by_head(op, t, tokens) for t in (context, more))
+    for sequence in range(len(out)):
+        for heads in row_slices(out.shape[1], 16 * tokens * op.attributes["width"], at):
+            own = out[sequence, heads].to(wide_dtype(out))
+            merge(
+                own, logsumexp[sequence, heads], added[sequence, heads], more_sums[sequence, heads]
+            )
+            out[sequence, heads].copy_(own)
+
+
+def merge(
+    out: torch.Tensor, sums: torch.Tensor, more: torch.Tensor, more_sums: torch.Tensor
+) -> None:
+    """Weight a context and that of further keys by their log-sum-exps, in place."""
+    both = torch.logaddexp(sums, more_sums.to(sums.dtype))
+    out.mul_((sums - both).exp_()[..., None])
+    out.add_(more * (more_sums - both).exp_()[..., None])
+    sums.copy_(both)
+
+
+def pieces(op: Op, tokens: int, at: RankContext, part: HeadSlice) -> Iterator[Piece]:
+    """What a rank's queries see of the keys at hand: at a ring's step those of the rank so many
+    places before it."""
+    parts, index, half = at.grid.parts_of("positions"), at.part_of("positions"), tokens // 2
+    sequence = parts * tokens
+    own = _positions(chunks(sequence, at), at)
+    first, both, last = slice(0, half), slice(0, tokens), slice(half, tokens)
+    if op.attributes["context"] == "all_gather":
+        every = torch.arange(sequence, device=at.device)
+        for queries, chunk in ((first, index), (last, 2 * parts - 1 - index)):
+            before, mine = slice(0, chunk * half), slice(chunk * half, (chunk + 1) * half)
+            if chunk:
+                yield Piece(part, queries, before, False, own[queries], every[before], sequence)
+            yield Piece(part, queries, mine, True, own[queries], every[mine], sequence)
+        return
+    owner = (index - op.attributes["step"]) % parts
+    theirs = _positions(chunks(sequence, at, owner), at)
+    if owner == index:
+        yield Piece(part, both, both, True, own, theirs, sequence)
+    elif owner < index:
+        yield Piece(part, both, first, False, own, theirs[first], sequence)
+    else:
+        yield Piece(part, last, both, False, own[last], theirs, sequence)
+
+
+def _positions(parts: Sequence[slice], at: RankContext) -> torch.Tensor:
+    return torch.cat([torch.arange(p.start, p.stop, device=at.device) for p in parts])
+
+
+def _attend(
+    op: Op, piece: Piece, qkv: Tensors, at: RankContext
+) -> tuple[torch.Tensor, torch.Tensor]:
+    own = piece.of(qkv)
+    if has_flash(op, qkv[0]):
+        return flash(*own, causal=piece.causal)
+    return piece_steps.forward(op, piece, own, at)
+
+
+def _attend_back(op: Op, piece: Piece, qkv: Tensors, about: Tensors, at: RankContext) -> Tensors:
+    own = piece.of(qkv)
+    if has_flash(op, qkv[0]):
+        grad, out, lse = about
+        return flash_grad(grad, own, out, lse, causal=piece.causal)
+    return piece_steps.backward(op, piece, own, about, at)
+
+
+def _keys(op: Op, held: torch.Tensor, tokens: int) -> Keys:
+    """Keys and values of one rank after the other."""
+    heads, width = op.attributes["kv_heads"], op.attributes["width"]
+    rows = op.attributes["sequences"] * tokens
+    shape = (len(held) // rows, op.attributes["sequences"], 2, tokens // 2, 2 * heads, width)
+    return Keys(held.view(shape), heads)
+
+
+def _by_head(op: Op, tensor: torch.Tensor, tokens: int) -> torch.Tensor:
+    """A view (sequences, heads, tokens, width) of a context or its gradient."""
+    return tensor.view(-1, tokens, op.attributes["heads"], op.attributes["width"]).transpose(1, 2)
+
+
+def _band(op: Op, qkv: torch.Tensor) -> torch.Tensor:
+    """The columns of keys and values."""
+    return qkv[:, op.attributes["heads"] * op.attributes["width"] :]
+
+
+def _slices(op: Op, queries: torch.Tensor, keys: Keys, at: RankContext) -> Iterator[HeadSlice]:
+    """Slices of heads whose copies of queries, keys and values stay within the scratch."""
+    tokens = keys.tensor.shape[0] * queries.shape[2]
+    nbytes = 8 * tokens * queries.shape[3] * wide_dtype(queries).itemsize
+    return head_slices(op, len(queries), nbytes, at)

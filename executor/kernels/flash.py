@@ -1,0 +1,82 @@
+"""PyTorch's fused attention: where there is any, and its calls on heads side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from executor.kernels.heads import value_width
+from workload.op import Op
+
+Tensors = Sequence[torch.Tensor]
+# Heads of CUDA's flash kernels: a multiple of 8 wide, at most 256.
+# Source: PyTorch 2.13, aten/native/transformers/cuda/sdp_utils.cpp, check_head_dim_size_flash.
+FLASH_WIDTHS, FLASH_WIDEST = 8, 256
+
+
+def has_flash(op: Op, tensor: torch.Tensor) -> bool:
+    """Flash kernels take no bias and, on CUDA, 16-bit types alone.
+
+    Nor do they take dropout, since they draw in a way that depends on how heads are split.
+    """
+    if "rate" in op.attributes or op.attributes["alibi"]:
+        return False
+    half = tensor.dtype in (torch.bfloat16, torch.float16)
+    widest = max(op.attributes["width"], value_width(op))
+    return tensor.device.type == "cpu" or (half and widest <= FLASH_WIDEST)
+
+
+def flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Context and log-sum-exp of queries, keys and values, each (sequences, heads, tokens, width);
+    if `causal` there are as many queries as keys."""
+    ops: Any = torch.ops.aten
+    scale, wide = q.shape[-1] ** -0.5, _equally_wide(q, k, v)
+    if q.device.type == "cpu":
+        out, lse = ops._scaled_dot_product_flash_attention_for_cpu(*wide, 0.0, causal, scale=scale)
+    else:
+        out, lse = ops._scaled_dot_product_flash_attention(*wide, 0.0, causal, scale=scale)[:2]
+    return out[..., : v.shape[-1]], lse
+
+
+def flash_grad(
+    grad: torch.Tensor,
+    qkv: Tensors,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    *,
+    causal: bool = True,
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of queries, keys and values. Of keys that are but a part, context and
+    log-sum-exp are those of all."""
+    ops: Any = torch.ops.aten
+    (length, width), keys = qkv[0].shape[2:], qkv[1].shape[2]
+    scale, wide = width**-0.5, _equally_wide(grad, *qkv, out)
+    if grad.device.type == "cpu":
+        backward = ops._scaled_dot_product_flash_attention_for_cpu_backward
+        found = backward(*wide, lse, 0.0, causal, scale=scale)
+    else:
+        seed = torch.zeros(2, dtype=torch.uint64, device=grad.device)
+        offset = torch.zeros((), dtype=torch.uint64, device=grad.device)
+        backward = ops._scaled_dot_product_flash_attention_backward
+        args = (*wide, lse, None, None, length, keys, 0.0, causal, seed, offset)
+        found = backward(*args, scale=scale)
+    return tuple(d[..., : t.shape[-1]] for d, t in zip(found, qkv, strict=True))
+
+
+def _equally_wide(*heads: torch.Tensor) -> Tensors:
+    """Heads as a kernel takes them: all of one width and, on CUDA, of a multiple."""
+    widest = max(t.shape[-1] for t in heads)
+    return [padded(t, widest, 1 if t.device.type == "cpu" else FLASH_WIDTHS) for t in heads]
+
+
+def padded(heads: torch.Tensor, width: int = 0, multiple: int = FLASH_WIDTHS) -> torch.Tensor:
+    """Heads with zeros after their own width, up to a multiple that is no less than `width`:
+    attention with the scale of the true width is the same."""
+    least = max(width, heads.shape[-1])
+    missing = least + -least % multiple - heads.shape[-1]
+    return F.pad(heads, (0, missing)) if missing else heads

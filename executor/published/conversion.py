@@ -1,0 +1,48 @@
+"""Published weights written anew without training: another precision, other files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from safetensors.torch import save
+
+from executor.published.config import config_beside
+from executor.published.names import published
+from executor.published.reading import parted, published_values
+from executor.published.writing import FILE_BYTES, close, filed, held_by, nbytes_of
+from executor.rank_context import DTYPES
+from topologies.files.writing import write_whole
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """The files that were written, and the bytes of their tensors."""
+
+    files: tuple[str, ...]
+    nbytes: int
+
+
+def convert(
+    gpt: GPT, source: Path, folder: Path, precision: str, *, file_bytes: int = FILE_BYTES
+) -> Converted:
+    """Write a checkpoint's parameters into a folder, as a run that trains nothing would leave them.
+
+    At most the tensors of one file, twice, are in memory. The config comes last.
+    """
+    program = lower(gpt, Plan(batch=1, micro_batch=1, precision=precision))
+    order = {held.name: held for held in held_by(program, 0)}
+    where, dtype = published(gpt), DTYPES[precision]
+    values = published_values(program, source)
+    files = filed(list(order.values()), file_bytes)
+    for file, names in files.items():
+        parts = [parted(whole.to(dtype), where[name]) for name, whole in islice(values, len(names))]
+        tensors = {name: tensor for each in parts for name, tensor in each}
+        write_whole(folder / file, save(tensors, metadata={"format": "pt"}))
+    beside = source if source.is_dir() else source.parent
+    close(folder, gpt, precision, config_beside(beside), files=files, order=order)
+    return Converted(tuple(files), sum(map(nbytes_of, order.values())))

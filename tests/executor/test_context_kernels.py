@@ -1,0 +1,139 @@
+"""Kernels on a rank's part of sequences against the same on whole sequences, in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from executor.kernels import attention, context_attention, goldfish
+from executor.kernels.positions import before_chunks, chunks, of_rank, positions
+from executor.launching.task_specs import AdamW
+from executor.rank_context import RankContext
+from tests.blocks import BLOCK
+from workload.grid import Grid
+from workload.op import Op
+
+RANKS, SEQUENCE, SEQUENCES = 4, 32, 2
+HEADS: dict[str, Any] = {"heads": 6, "kv_heads": 2, "width": 4}
+ROWS, COLUMNS = SEQUENCES * SEQUENCE, (6 + 2 + 2) * 4
+PARTS: dict[str, dict[str, Any]] = {
+    "flash": {"alibi": False},
+    "ALiBi": {"alibi": True},
+    "dropout": {"alibi": False, "rate": 0.25, "place": "l0.attention", "rows": ROWS // RANKS},
+}
+
+
+def place(rank: int, ranks: int = RANKS) -> RankContext:
+    return RankContext(
+        grid=Grid(context=ranks), rank=rank, device=torch.device("cpu"), adamw=AdamW()
+    )
+
+
+def cut(whole: torch.Tensor, rank: int) -> torch.Tensor:
+    """A rank's rows of a tensor of all rows."""
+    rows = whole.view(SEQUENCES, SEQUENCE, -1)
+    own = torch.cat([rows[:, part] for part in chunks(SEQUENCE, place(rank))], 1)
+    return own.reshape(-1, rows.shape[2])
+
+
+def random(rows: int, columns: int) -> torch.Tensor:
+    return torch.randn(rows, columns, dtype=torch.float64)
+
+
+def op_of(kind: str, **how: Any) -> Op:
+    return Op("op", kind, (), (), BLOCK, attributes={**HEADS, **how}, micro_batch=0)
+
+
+def of_whole(qkv: torch.Tensor, grad: torch.Tensor, part: dict[str, Any]) -> Any:
+    """Context and gradient on one rank."""
+    own = {**part, "rows": ROWS} if "rows" in part else part
+    context, d_qkv = torch.empty_like(grad), torch.empty_like(qkv)
+    lse = torch.empty(SEQUENCES, 6, SEQUENCE, dtype=torch.float64)
+    at = place(0, 1)
+    attention.attention(op_of("attention", sequence=SEQUENCE, **own), [qkv], [context, lse], at)
+    how = op_of("attention_grad", sequence=SEQUENCE, **own)
+    attention.attention_grad(how, [grad, qkv, context, lse], [d_qkv], at)
+    return context, d_qkv
+
+
+def empty(rank_rows: int) -> list[torch.Tensor]:
+    lse = torch.empty(SEQUENCES, 6, SEQUENCE // RANKS, dtype=torch.float64)
+    return [torch.empty(rank_rows, 24, dtype=torch.float64), lse]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_ring_gives_what_whole_sequences_give(part: str) -> None:
+    torch.manual_seed(1)
+    qkv, grad = random(ROWS, COLUMNS), random(ROWS, 24)
+    context, d_qkv = of_whole(qkv, grad, PARTS[part])
+    keys = [cut(qkv, rank)[:, 24:].contiguous() for rank in range(RANKS)]
+    found = [torch.zeros(ROWS // RANKS, 16, dtype=torch.float64) for _ in range(RANKS)]
+    known = {"context": "ring", "sequences": SEQUENCES, "sequence": SEQUENCE // RANKS}
+    for rank in range(RANKS):
+        at, own = place(rank), cut(qkv, rank)
+        total = empty(len(own))
+        target = torch.empty_like(own)
+        for step in range(RANKS):
+            how = {**known, **PARTS[part], "step": step}
+            held = keys[rank - step]
+            more = empty(len(own)) if step else total
+            attention.attention(op_of("attention", **how), [own, held], more, at)
+            if step:
+                merge = op_of("merge_attention", **how)
+                context_attention.merge_attention(merge, [*total, *more], total, at)
+        torch.testing.assert_close(total[0], cut(context, rank))
+        for step in range(RANKS):
+            how = {**known, **PARTS[part], "step": step}
+            d_keys = torch.empty_like(keys[rank])
+            reads = [cut(grad, rank), own, keys[rank - step], *total, target]
+            kernel = op_of("attention_grad", **how)
+            attention.attention_grad(kernel, reads, [target, d_keys], at)
+            found[rank - step] += d_keys
+        torch.testing.assert_close(target[:, :24], cut(d_qkv, rank)[:, :24])
+    for rank in range(RANKS):
+        torch.testing.assert_close(found[rank], cut(d_qkv, rank)[:, 24:])
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_gathered_keys_give_what_whole_sequences_give(part: str) -> None:
+    torch.manual_seed(2)
+    qkv, grad = random(ROWS, COLUMNS), random(ROWS, 24)
+    context, d_qkv = of_whole(qkv, grad, PARTS[part])
+    every = torch.cat([cut(qkv, rank)[:, 24:] for rank in range(RANKS)])
+    found = torch.zeros_like(every)
+    how = {"context": "all_gather", "sequences": SEQUENCES, "sequence": SEQUENCE}
+    for rank in range(RANKS):
+        at, own = place(rank), cut(qkv, rank)
+        total, target, d_keys = empty(len(own)), torch.empty_like(own), torch.empty_like(every)
+        attention.attention(op_of("attention", **how, **PARTS[part]), [own, every], total, at)
+        torch.testing.assert_close(total[0], cut(context, rank))
+        kernel = op_of("attention_grad", **how, **PARTS[part])
+        reads = [cut(grad, rank), own, every, *total]
+        attention.attention_grad(kernel, reads, [target, d_keys], at)
+        torch.testing.assert_close(target[:, :24], cut(d_qkv, rank)[:, :24])
+        found += d_keys
+    expected = torch.cat([cut(d_qkv, rank)[:, 24:] for rank in range(RANKS)])
+    torch.testing.assert_close(found, expected)
+
+
+def test_every_rank_has_a_chunk_from_either_end() -> None:
+    """Of 32 tokens the first of four ranks has the first four and the last four."""
+    rows = torch.arange(2 * SEQUENCE // RANKS)
+    assert positions(rows, SEQUENCE, place(0)).tolist() == [0, 1, 2, 3, 28, 29, 30, 31] * 2
+    assert positions(rows, SEQUENCE, place(3))[:8].tolist() == list(range(12, 20))
+
+
+@pytest.mark.parametrize("h", [1, 3, 13])
+def test_goldfish_loss_leaves_out_the_same_tokens(h: int) -> None:
+    targets = torch.randint(50, (SEQUENCES, SEQUENCE), generator=torch.Generator().manual_seed(3))
+    how = op_of("goldfish", k=3, h=h, sequence=SEQUENCE)
+    whole = torch.empty(ROWS, dtype=torch.uint8)
+    goldfish.goldfish(how, [targets.flatten()], [whole], place(0, 1))
+    for rank in range(RANKS):
+        at = place(rank)
+        mask = torch.empty(ROWS // RANKS, dtype=torch.uint8)
+        before = before_chunks(targets, h, at)
+        goldfish.goldfish(how, [of_rank(targets, at).flatten(), before], [mask], at)
+        assert mask.tolist() == cut(whole, rank).flatten().tolist()

@@ -1,0 +1,57 @@
+"""Sequences split over `context`, against the plain model: losses and weights, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.executor.covering import MODELS, OPTIONS, Case, case
+from tests.executor.test_parity_layer import check
+from workload.plan import CHOICES
+
+PLAIN = {name: values[0] for name, values in OPTIONS.items()}
+KINDS = CHOICES["context_kind"]
+FOUR: tuple[dict[str, Any], ...] = (
+    {"context": 4, "recompute": "full", "micro_batches": 2},
+    {"context": 2, "x": 2, "sequence_parallel": True, "recompute": "selective"},
+    {"context": 2, "data": 2, "zero": 3, "reshard": False},
+    {"context": 2, "z": 2, "zero": 1, "micro_batches": 2},
+    {"context": 2, "pipe": 2, "schedule": "zb-h1", "micro_batches": 2, "dropout": 0.1},
+    {"context": 2, "y": 2, "overlap": ()},
+)
+EIGHT: tuple[dict[str, Any], ...] = (
+    {"context": 2, "z": 2, "data": 2, "zero": 2, "micro_batches": 2},
+    {"context": 2, "data": 4, "zero": 3, "shard": 2},
+    {"context": 2, "x": 2, "z": 2, "zero": 3, "sequence_parallel": True},
+    {"context": 4, "pipe": 2, "interleave": 2, "micro_batches": 2, "recompute": "full:1"},
+    {"context": 8, "dropout": 0.1},
+    {"context": 4, "y": 2, "recompute": "selective", "offload": "optimizer", "zero": 1},
+)
+
+
+def cases(rows: tuple[dict[str, Any], ...], kind: str, first: int = 0) -> list[Case]:
+    """The plans of some rows, each with the next model."""
+    models = [*MODELS]
+    return [
+        case(PLAIN | {"context_kind": kind, "model": models[(first + at) % len(models)]} | row)
+        for at, row in enumerate(rows)
+    ]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_train_as_the_plain_model_does(kind: str) -> None:
+    row = {"context": 2, "recompute": "selective"}
+    check(2, [*cases((row,) * 4, kind), *cases(({**row, "dropout": 0.1},), kind, first=3)])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("ranks", "rows"), [(4, FOUR), (8, EIGHT)])
+def test_context_meets_every_other_axis(
+    ranks: int, rows: tuple[dict[str, Any], ...], kind: str
+) -> None:
+    check(ranks, [each for first in range(2) for each in cases(rows, kind, first)])

@@ -1,0 +1,89 @@
+"""Sequences split over `context`: what a step moves, computes and holds, and when it ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.costs.attention import attention_s
+from simulator.predict import predict
+from topologies.machine_files import load_machine
+from workload.gpt import GPT, find_model
+from workload.lowering import lower
+from workload.op import ATTENTIONS, Op
+from workload.plan import CHOICES
+from workload.plan_text import parse_plan
+
+KINDS = CHOICES["context_kind"]
+DGX = load_machine("dgx-h100")
+SMALL = GPT(
+    name="small", layers=2, hidden=512, heads=8, ffn=2048, sequence=4096, vocab=1000, kv_heads=2
+)
+
+
+def exchanged(context: int, kind: str) -> list[Op]:
+    plan = parse_plan({"context": context, "context_kind": kind, "batch": 1})
+    return [op for op in lower(SMALL, plan).ops if op.axes == ("context",)]
+
+
+@pytest.mark.parametrize("context", [2, 4])
+def test_the_ring_moves_keys_and_values_once_less_than_their_gradients(context: int) -> None:
+    """A rank has 4096/c rows of 2 heads of keys and 2 of values, 64 wide, in bf16; forward they
+    go c - 1 times, backward again with c times their gradients."""
+    ops = [op for op in exchanged(context, "ring") if op.kind == "ring_shift"]
+    assert {op.nbytes for op in ops} == {4096 // context * 4 * 64 * 2}
+    assert len(ops) == SMALL.layers * (3 * context - 2)
+    assert {op.stream for op in ops} == {"context"}
+
+
+def test_all_keys_and_values_are_gathered_twice_and_their_gradients_scattered_once() -> None:
+    ops = [op for op in exchanged(4, "all_gather") if op.nbytes == 4096 * 4 * 64 * 2]
+    assert sorted(op.kind for op in ops) == ["all_gather"] * 4 + ["reduce_scatter"] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_ranks_together_do_the_flops_of_one(kind: str) -> None:
+    whole = lower(SMALL, parse_plan("data=1"))
+    for text in ("context=8", "context=2,x=2,data=2", "context=4,y=2"):
+        split = lower(SMALL, parse_plan(f"{text},context_kind={kind}"))
+        batch = split.plan.batch
+        assert split.model_flops == batch * whole.model_flops == SMALL.model_flops(batch)
+
+
+def test_a_rings_steps_take_as_long_as_half_of_the_square_without_a_mask() -> None:
+    """Nor have blocks on the diagonal anything to throw away."""
+    ops = lower(SMALL, parse_plan("context=4")).ops
+    device = DGX.device
+    times = [
+        attention_s(device, 1e15, op)
+        for op in ops
+        if op.kind in ATTENTIONS and op.part.layer == 0 and op.kind == "attention"
+    ]
+    assert len(times) == 4
+    assert times[1] == times[2] == times[3] <= times[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", ["data=2", "pipe=2,data=2,micro_batch=1", "x=2,recompute=full"])
+def test_folded_and_unfolded_steps_are_the_same(kind: str, text: str) -> None:
+    plan = parse_plan(f"context=4,context_kind={kind},{text}", batch=8)
+    gpt = replace(SMALL, layers=6)
+    folded, whole = (predict(gpt, plan, DGX, fold=fold) for fold in (True, False))
+    assert folded.step_s == whole.step_s
+    assert folded.memory == whole.memory
+    assert folded.comm_bytes == whole.comm_bytes
+
+
+def test_a_million_tokens_fit_where_enough_devices_split_them() -> None:
+    """A sequence of 2^20 tokens of Llama 3.1 8B: activations shrink with context, and nothing
+    grows with the square of the sequence."""
+    gpt = replace(find_model("llama-3.1-8b"), sequence=1 << 20)
+    peaks = [
+        predict(gpt, parse_plan(f"x=8,context={c},sp=true,zero=1,recompute=full"), DGX).memory
+        for c in (1, 2, 4)
+    ]
+    activations = [each.parts["activations"] for each in peaks]
+    assert activations[0] == pytest.approx(2 * activations[1], rel=0.01)
+    assert activations[1] == pytest.approx(2 * activations[2], rel=0.01)
+    assert [each.fits for each in peaks] == [False, True, True]

@@ -1,0 +1,58 @@
+"""Steps without backward passes: no bubble between passes, and exact with what repeats left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.limits import check_slots
+from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
+from tests.simulator.drawn_steps import DrawnStep
+from tests.simulator.test_pipeline import assert_slots_equal_ops
+from tests.simulator.worlds import TINY
+from workload.errors import PlanCannotRunError
+from workload.pipeline.schedule import PERTURB
+from workload.pipeline.stages import stage_slots
+from workload.plan_text import parse_plan
+
+
+def test_a_pipeline_of_two_passes_fills_and_drains_once() -> None:
+    """4 stages, 2 x 6 micro-batches of 10 ticks each, in which a stage moves parameters for 3."""
+    plan = parse_plan("pipe=4,batch=6,micro_batch=1,optimizer=mezo")
+    orders = [stage_slots(plan, stage) for stage in range(4)]
+    schedule = SlotSchedule(
+        orders=orders,
+        ticks=[[3 if slot.work == PERTURB else 10 for slot in order] for order in orders],
+        links=[(0, 0)] * 4,
+        overlapped=True,
+        micro_batches=12,
+    )
+    assert max(times.end[-1] for times in simulate_schedule(schedule)) == 2 * 3 + (12 + 4 - 1) * 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data=2,pipe=2,batch=12,micro_batch=2,optimizer=mezo",
+        "x=2,pipe=4,interleave=2,batch=8,micro_batch=1,overlap=none,optimizer=mezo",
+        "z=2,data=2,pipe=3,batch=20,micro_batch=1,optimizer=fedkseed-step",
+    ],
+)
+def test_slots_take_as_long_as_their_ops(text: str) -> None:
+    plan = parse_plan(text)
+    layers = 2 * plan.pipe * plan.interleave
+    assert_slots_equal_ops(replace(TINY, layers=layers), plan)
+
+
+@pytest.mark.parametrize("rule", ["mezo", "fedkseed-step"])
+@pytest.mark.parametrize("text", ["x=2,z=2,batch=18,micro_batch=1", "data=4,batch=8"])
+def test_a_step_of_many_layers_is_exact_from_a_few(rule: str, text: str) -> None:
+    plan = parse_plan(f"{text},optimizer={rule}")
+    assert DrawnStep(replace(TINY, layers=20), plan, 1e8, 0.2, 0.0).is_exact()
+
+
+def test_a_step_that_is_too_long_to_simulate_whole_is_refused() -> None:
+    plan = parse_plan("pipe=64,batch=10000,micro_batch=1,optimizer=mezo")
+    with pytest.raises(PlanCannotRunError, match="a step of optimizer=mezo never repeats itself"):
+        check_slots(plan)

@@ -1,0 +1,41 @@
+"""Which fields of a model do not go together, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from workload.errors import ModelError
+from workload.models.rope_scaling import PLAIN, scaling_of
+
+if TYPE_CHECKING:
+    from workload.gpt import GPT
+
+
+def wrong_fields(gpt: GPT, most: Mapping[str, int]) -> Iterator[str]:
+    """What is wrong with a model's norms, biases, rotations and Goldfish loss."""
+    if gpt.qkv_bias and gpt.biases:
+        yield "qkv_bias=true says nothing more than biases=true; give biases=false with it"
+    if gpt.qk_norm and gpt.norm != "rmsnorm":
+        yield f"qk_norm=true is an RMSNorm, and goes with norm=rmsnorm, not {gpt.norm}"
+    if not 0 < gpt.norm_eps < 1:
+        yield f"norm_eps={gpt.norm_eps:g} must be above 0 and below 1"
+    if gpt.rope_scaling != PLAIN and gpt.positions != "rope":
+        yield f"rope_scaling={gpt.rope_scaling} goes with positions=rope, not {gpt.positions}"
+    try:
+        scaling_of(gpt.rope_scaling)
+    except ModelError as error:
+        yield str(error)
+    if gpt.goldfish_k:
+        yield from _wrong_goldfish(gpt, most)
+
+
+def _wrong_goldfish(gpt: GPT, most: Mapping[str, int]) -> Iterator[str]:
+    for key, least in (("goldfish_k", 2), ("goldfish_h", 1)):
+        if not least <= getattr(gpt, key) <= most[key]:
+            yield f"{key}={getattr(gpt, key)} must be between {least} and {most[key]:,}"
+    if gpt.sequence <= gpt.goldfish_h:
+        yield (
+            f"goldfish_h={gpt.goldfish_h} must be below sequence={gpt.sequence}: no token has so "
+            "many before it"
+        )

@@ -1,0 +1,171 @@
+"""RoPE scaled for texts longer than those of the pretraining: as a model's field has it, and as a
+`config.json` does.
+
+The text names a method and its numbers, as in
+`llama3:factor=8:low_freq_factor=1:high_freq_factor=4:original_max_position_embeddings=8192`.
+Source of methods and defaults: transformers 5.23, modeling_rope_utils.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from topologies.files.printable import shown
+from workload.errors import ModelError
+
+PLAIN = "none"
+LINEAR, LLAMA3, YARN = "linear", "llama3", "yarn"
+ORIGINAL = "original_max_position_embeddings"
+NUMBERS: Mapping[str, tuple[str, ...]] = {
+    LINEAR: ("factor",),
+    LLAMA3: ("factor", "low_freq_factor", "high_freq_factor", ORIGINAL),
+    YARN: ("factor", ORIGINAL, "beta_fast", "beta_slow", "attention_factor", "truncate"),
+}
+COMPUTED = ("attention_factor",)  # from the factor, where it is not given
+MOST = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """A method with its numbers, in tokens and turns; those of other methods are unused.
+
+    "linear" divides all rates by `factor`; "llama3" those of waves longer than a share of the
+    original length, with a ramp between two such shares; "yarn" those that turn seldom within it,
+    with a ramp between `beta_slow` and `beta_fast` turns (at whole elements, if `truncate`), and
+    multiplies queries and keys by `attention_factor`.
+    """
+
+    method: str
+    factor: float
+    low_freq_factor: float = 0.0
+    high_freq_factor: float = 0.0
+    original_max_position_embeddings: float = 0.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+    truncate: float = 1.0
+
+    def __post_init__(self) -> None:
+        for key in NUMBERS[self.method]:
+            value = getattr(self, key)
+            if not (0 if key == "truncate" else 1e-9) <= value <= MOST:
+                raise ModelError(f"{key}={value:g} must be above 0 and at most {MOST:g}")
+        if self.method == LLAMA3 and self.high_freq_factor <= self.low_freq_factor:
+            raise ModelError("high_freq_factor must be above low_freq_factor")
+        if self.method == YARN and self.beta_fast <= self.beta_slow:
+            raise ModelError("beta_fast must be above beta_slow")
+
+    def __str__(self) -> str:
+        usual = {field.name: field.default for field in fields(self)}
+        numbers = {key: getattr(self, key) for key in NUMBERS[self.method]}
+        said = [f"{k}={n:.12g}" for k, n in numbers.items() if n != usual[k] or k in COMPUTED]
+        return ":".join([self.method, *said])
+
+    def as_config(self) -> dict[str, Any]:
+        """The table of a `config.json`."""
+        table = {key: _whole(getattr(self, key)) for key in NUMBERS[self.method]}
+        if self.method == YARN:
+            table["truncate"] = bool(self.truncate)
+        return {"rope_type": self.method, **table}
+
+
+def scaling_of(text: str) -> RopeScaling | None:
+    """The scaling of a text, None of "none"; a ModelError says what is wrong with it.
+
+    >>> str(scaling_of("linear:factor=4.0"))
+    'linear:factor=4'
+    """
+    if text == PLAIN:
+        return None
+    method, *words = text.split(":")
+    if method not in NUMBERS:
+        known = ", ".join((PLAIN, *NUMBERS))
+        raise ModelError(f"rope_scaling={shown(text)}: known methods are {known}")
+    given = dict(_numbers(text, method, words))
+    if method == YARN and "factor" in given:
+        given.setdefault("attention_factor", _attention_factor({}, given["factor"]))
+    try:
+        return RopeScaling(method=method, **given)
+    except TypeError:
+        pass
+    except ModelError as error:
+        raise ModelError(f"rope_scaling={shown(text)}: {error}") from None
+    raise ModelError(f"rope_scaling={shown(text)} lacks factor")
+
+
+def spelled_out(text: str) -> str:
+    """A scaling's text with the numbers that are computed: the same for the same scaling."""
+    return str(scaling_of(text) or PLAIN)
+
+
+def _numbers(text: str, method: str, words: list[str]) -> Iterator[tuple[str, float]]:
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in NUMBERS[method]:
+            known = ", ".join(NUMBERS[method])
+            raise ModelError(
+                f"rope_scaling={shown(text)}: {shown(key)} is no number of {method}; it has {known}"
+            )
+        try:
+            yield key, float(value)
+        except ValueError:
+            raise ModelError(
+                f"rope_scaling={shown(text)}: {key}={shown(value)} must be a number"
+            ) from None
+
+
+def text_of_config(document: Mapping[str, Any], origin: str) -> str:
+    """The field's text for what a config says of RoPE; "none" where it is plain or of a method that
+    is not known. A ModelError names what a known method lacks."""
+    for name in ("rope_scaling", "rope_parameters"):
+        table = document.get(name)
+        method = rope_type(table)
+        if not isinstance(table, dict) or method not in NUMBERS:
+            continue
+        try:
+            return str(RopeScaling(method=method, **dict(_of_table(table, method, document))))
+        except (ModelError, TypeError, KeyError, ValueError) as error:
+            why = error.args[0] if isinstance(error, ModelError) else "a number is missing or none"
+            raise ModelError(f"{origin}: {name} = {shown(table)}: {why}") from None
+    return PLAIN
+
+
+def rope_type(table: Any) -> str:
+    """The method that a table of a config names."""
+    if not isinstance(table, dict):
+        return "" if table is None else shown(table)
+    return str(table.get("rope_type", table.get("type", "")))
+
+
+def _of_table(
+    table: Mapping[str, Any], method: str, document: Mapping[str, Any]
+) -> Iterator[tuple[str, float]]:
+    longest = document.get("max_position_embeddings")
+    given = {key: table[key] for key in NUMBERS[method] if table.get(key) is not None}
+    if ORIGINAL in NUMBERS[method]:
+        given.setdefault(ORIGINAL, longest)
+    if method == YARN:
+        given.setdefault("factor", float(longest or 0) / float(given[ORIGINAL]))
+        given.setdefault("attention_factor", _attention_factor(table, float(given["factor"])))
+    for key, value in given.items():
+        yield key, float(value)
+
+
+def _attention_factor(table: Mapping[str, Any], factor: float) -> float:
+    """YaRN's own: 0.1 ln(factor) + 1, or a quotient of two such.
+
+    Source: Peng et al. (YaRN, 2309.00071), section 3.4; DeepSeek's mscale as transformers has it.
+    """
+
+    def scale(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    above, below = table.get("mscale"), table.get("mscale_all_dim")
+    return scale(float(above)) / scale(float(below)) if above and below else scale(1.0)
+
+
+def _whole(number: float) -> float | int:
+    return int(number) if number.is_integer() else number
