@@ -55,6 +55,7 @@ def _describe(gpt: GPT) -> str:
         ("layers", f"{gpt.layers:,}"),
         ("hidden", f"{gpt.hidden:,}"),
         ("heads", f"{gpt.heads:,} of {gpt.width:,}{_shared(gpt)}"),
+        *([("latent attention", _latent(gpt))] if gpt.kv_rank else []),
         ("ffn", f"{gpt.ffn:,}"),
         *_experts(gpt),
         ("norm, activation, positions", f"{gpt.norm}, {gpt.activation}, {gpt.positions}"),
@@ -101,6 +102,16 @@ def _biases(gpt: GPT) -> str:
 def _shared(gpt: GPT) -> str:
     """What to say of the heads of keys and values, where queries share them."""
     return f", {gpt.key_heads:,} of keys and of values" if gpt.key_heads < gpt.heads else ""
+
+
+def _latent(gpt: GPT) -> str:
+    """What to say of queries, keys and values that are compressed."""
+    queries = f"queries by {gpt.q_rank:,}, " if gpt.q_rank else ""
+    values = gpt.context_width // gpt.heads
+    return (
+        f"{queries}keys and values by {gpt.kv_rank:,}; of a head {gpt.rope_width} columns with "
+        f"positions, values of {values}"
+    )
 
 
 def _record(gpt: GPT) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def cause_of(op: Op) -> Cause:
         return Cause("+".join(op.axes) or "pipe", COLLECTIVE_WORDS[op.kind])
     if op.block == STEP:
         return Cause("", "optimizer")
-    if op.kind == "matmul":
+    if op.kind in ("matmul", "grouped_matmul"):
         return Cause("", "matmuls")
     if op.kind in ATTENTIONS:
         return Cause("", "attention")

@@ -57,9 +57,9 @@ def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT
         kv_heads=draw(st.sampled_from([0, 2])),
         dropout=draw(st.sampled_from([0.0, 0.1])),
     )
-    latent: dict[str, Any] = {"kv_heads": 0, "biases": False, "positions": "rope", "kv_rank": 96}
-    latent |= {"rope_width": 32, "qkv_bias": False, "qk_norm": False}
-    return draw(st.sampled_from([gpt, gpt, gpt, replace(gpt, **latent, q_rank=64)]))
+    plain = replace(gpt, kv_heads=0, biases=False, positions="rope", qkv_bias=False, qk_norm=False)
+    latent = replace(plain, kv_rank=96, q_rank=64, rope_width=32)
+    return draw(st.sampled_from([gpt, gpt, gpt, latent]))
 
 
 @st.composite
