@@ -12,13 +12,13 @@ from executor.kernels import (
     dense,
     dropout,
     goldfish,
-    head_norms,
     norms,
     optimizer,
     pointwise,
     unfused,
     vocabulary,
 )
+from executor.kernels.before_attention import head_norms
 from executor.kernels.updates import muon, sgd
 from executor.rank_context import RankContext
 from workload.op import Op

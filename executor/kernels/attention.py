@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from executor.kernels import stepwise
+from executor.kernels.before_attention.rotation import turning_rates
 from executor.kernels.heads import heads_of, repeated, summed, tokens_of
-from executor.kernels.rotation import turning_rates
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op

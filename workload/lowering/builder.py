@@ -195,18 +195,11 @@ class Builder:
             self.collective(label, "all_reduce", [buffer], [buffer], *axes, purpose=purpose, **how)
 
     def parameter(
-        self,
-        name: str,
-        owner: Part,
-        layout: Layout,
-        *,
-        sharded: bool,
-        stages: int = 1,
-        terms: Axes = (),
+        self, name: str, owner: Part, layout: Layout, *, sharded: bool, stages: int = 1
     ) -> str:
         """A parameter with its gradient and optimizer state, cut as the layout says; if `sharded`,
         each of them over the axes of its own that `sharding` says. `stages` of the pipeline hold
-        it. Its gradient is a sum over `terms` too (`Parameter`).
+        it.
 
         In bf16 the gradient (unless the plan says bf16), the rule's states and a master copy are
         fp32 (AxoNN, Megatron); in fp32 and fp64 everything has the one dtype, and there is a master
@@ -233,7 +226,6 @@ class Builder:
             name,
             owner,
             sharded,
-            terms,
             copies=norm // self._parts(kept),
             decays=len(layout.shape) > 1,
             reduced=f"{name}.grad" if summed == kept else f"{name}.grad.shard",

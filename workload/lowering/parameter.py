@@ -25,13 +25,13 @@ class Parameter:
     name: str
     owner: Part
     sharded: bool
-    terms: Axes
     copies: int
     decays: bool
     reduced: str
     trained: str
     apart: bool
     update: Update
+    terms: Axes = ()
 
     @property
     def states(self) -> list[str]:
