@@ -14,7 +14,6 @@ from executor.kernels import (
     dropout,
     experts,
     goldfish,
-    head_norms,
     norms,
     optimizer,
     pointwise,
@@ -22,6 +21,7 @@ from executor.kernels import (
     vocabulary,
 )
 from executor.kernels.attentions import latent
+from executor.kernels.before_attention import head_norms
 from executor.kernels.updates import muon, sgd, zeroth_order
 from executor.rank_context import RankContext
 from workload.op import Op
