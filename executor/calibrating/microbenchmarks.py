@@ -18,7 +18,11 @@ from workload.rules.table import NAMES
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
 BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
-OF_CONTEXT = ("take_keys", "put_keys", "merge_attention")  # the rest wants a place on the axis
+# Of sequences split over context; the rest wants a place on the axis.
+OF_CONTEXT = (
+    *("take_keys", "put_keys", "merge_attention"),
+    *("split_heads", "join_heads", "split_tokens", "join_tokens"),
+)
 _ENDS = {
     "all_gather": ("part", "whole"),
     "reduce_scatter": ("whole", "part"),
@@ -209,7 +213,8 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
         # The first of two stages, which alone has no loss.
         cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
-        cells.append((gpt, replace(plain, context=2)))
+        kinds = ("ring", "ulysses")
+        cells += [(gpt, replace(plain, context=2, context_kind=kind)) for kind in kinds]
         one = replace(plain, batch=micro_batch)
         cells += [(gpt, replace(one, optimizer=name)) for name in NAMES]
     return cells

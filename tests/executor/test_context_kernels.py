@@ -18,7 +18,7 @@ from workload.op import Op
 RANKS, SEQUENCE, SEQUENCES = 4, 32, 2
 HEADS: dict[str, Any] = {"heads": 6, "kv_heads": 2, "width": 4}
 ROWS, COLUMNS = SEQUENCES * SEQUENCE, (6 + 2 + 2) * 4
-PARTS = {
+PARTS: dict[str, dict[str, Any]] = {
     "flash": {"alibi": False},
     "ALiBi": {"alibi": True},
     "dropout": {"alibi": False, "rate": 0.25, "place": "l0.attention", "rows": ROWS // RANKS},

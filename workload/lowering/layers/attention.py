@@ -70,8 +70,7 @@ def _core(b: Builder, place: str, qkv: str) -> Core:
     if b.plan.attention == "unfused":
         return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
     if b.plan.context > 1:
-        context, logsumexp = context_parallel.forward(b, qkv, shape)
-        return Core(qkv, context, (logsumexp,), place)
+        return Core(qkv, *context_parallel.forward(b, qkv, shape), place)
     heads, width = shape["heads"], shape["width"]
     context = b.tensor("attention.o", (b.rows, heads * width))
     lse_shape = (b.plan.micro_batch, heads, b.gpt.sequence)
