@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.attribution.critical_path import COLLECTIVE_WORDS
 from simulator.costs.attention import attention_s
 from simulator.predict import predict
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.op import ATTENTIONS, Op
+from workload.op import ATTENTIONS, COLLECTIVES, MESSAGES, Op
 from workload.plan import CHOICES
 from workload.plan_text import parse_plan
 
@@ -101,3 +102,7 @@ def test_a_million_tokens_fit_where_enough_devices_split_them() -> None:
     assert [each.fits for each in peaks] == [False, True, True]
     states = [each.parts["optimizer"] for each in peaks]
     assert states == pytest.approx([states[0], states[0] / 2, states[0] / 4], rel=0.001)
+
+
+def test_every_collective_has_a_word_where_reasons_are_told() -> None:
+    assert {*COLLECTIVE_WORDS} == {*COLLECTIVES, *MESSAGES}
