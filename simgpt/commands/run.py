@@ -14,6 +14,7 @@ import click
 from simgpt import options, tables
 from simgpt.advice import what_fits
 from simgpt.arguments import training
+from simgpt.arguments.device_use import check_device_use, device_use_of, device_use_options
 from simgpt.arguments.goldfish import goldfish_options, with_goldfish
 from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
@@ -64,6 +65,7 @@ MOST_SEED = 2**32
 @weights_options
 @goldfish_options
 @options.device_option
+@device_use_options
 @options.threads_option
 @options.timeout_option
 @click.option("-m", "--machine", help="Machine file to predict with; default: measured once.")
@@ -179,7 +181,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
     device = how["device"]
     if info is None:
         device = device_for(device, plan.grid.ranks, options.note)
-    return Job(
+    job = Job(
         gpt=gpt,
         plan=plan,
         steps=how["steps"],
@@ -195,7 +197,10 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         from_weights=how["from_weights"],
         export_weights=how["export_weights"],
         saving=saving_of(how, info),
+        device_use=device_use_of(how),
     )
+    check_device_use(job, traced=how["trace"] is not None)
+    return job
 
 
 def _with_forms(job: Job, built: Machine | None) -> Job:
