@@ -21,7 +21,7 @@ class StepGraph(Protocol):
     """What records the calls that a step makes of the device, and makes them once more."""
 
     def capture(self, step: Callable[[], Carried]) -> Carried:
-        """Note what a step asks of the device, which does none of it; returns what the step does."""
+        """Note what a step asks of the device, which does none of it; returns what it carries."""
 
     def replay(self) -> None:
         """Let the device do all that was noted, in the same memory."""

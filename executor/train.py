@@ -14,8 +14,8 @@ from executor.buffer_table import BufferTable
 from executor.data.batches import feed
 from executor.graphs import GraphedSteps, StepGraph
 from executor.groups import ProcessGroups
-from executor.launching.procfs import waited_s
 from executor.launching.device_use import AUTO
+from executor.launching.procfs import waited_s
 from executor.launching.slow_ranks import SlowRanks
 from executor.launching.task_specs import AdamW
 from executor.memory.allocations import allocations

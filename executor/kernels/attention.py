@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from executor.kernels import stepwise
 from executor.kernels.heads import heads_of, repeated, summed, tokens_of
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
-from executor.launching.device_use import CUDNN, MATH, WIDEST, FLASH
+from executor.launching.device_use import CUDNN, FLASH, MATH, WIDEST
 from executor.rank_context import RankContext
 from workload.op import Op
 

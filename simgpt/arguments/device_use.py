@@ -1,5 +1,4 @@
-"""Options of how a run's ranks use their devices, and what is refused of them before a rank starts.
-"""
+"""Options of how ranks use their devices, and what is refused of them before a rank starts."""
 
 from __future__ import annotations
 

@@ -104,9 +104,7 @@ def _trained(
     return [step.loss for step in run.steps]
 
 
-def trainer_of(
-    rank: int, device: torch.device, gpt: GPT, plan: Plan, **how: Any
-) -> Trainer:
+def trainer_of(rank: int, device: torch.device, gpt: GPT, plan: Plan, **how: Any) -> Trainer:
     """A trainer that starts from the reference's weights."""
     program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
     groups = ProcessGroups(rank, TIMEOUT_S)
@@ -116,12 +114,19 @@ def trainer_of(
     return trainer
 
 
-def captured(rank: int, device: torch.device, gpt: GPT, plan: Plan, steps: int) -> list[list[float]]:
+def captured(
+    rank: int, device: torch.device, gpt: GPT, plan: Plan, steps: int
+) -> list[list[float]]:
     """The losses of steps whose learning rate differs, issued op by op and replayed by a graph."""
     tokens = (batches(gpt) * steps)[:steps]
     graphs: list[StepGraph | None] = [None, CudaGraph()]
     return [
-        [step.loss for step in trainer_of(rank, device, gpt, plan, graph=graph, lr_of=rising).run(tokens).steps]
+        [
+            step.loss
+            for step in trainer_of(rank, device, gpt, plan, graph=graph, lr_of=rising)
+            .run(tokens)
+            .steps
+        ]
         for graph in graphs
     ]
 

@@ -7,9 +7,9 @@ import torch
 
 from tests.executor.devices import (
     EXPECTED_OF_ONE,
+    by_backends,
     captured,
     collectives_of_one,
-    by_backends,
     eight_plans,
     loss_errors,
     losses,

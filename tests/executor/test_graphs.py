@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,8 +45,8 @@ class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Tape:
-    """Plays a CUDA graph on the CPU: a capture leaves all lasting tensors as they were, and a replay
-    makes the noted calls anew with the tensors and the numbers that they had."""
+    """Plays a CUDA graph on the CPU: a capture leaves all lasting tensors as they were; a replay
+    makes the noted calls anew, with the tensors and the numbers that they had."""
 
     def __init__(self) -> None:
         self.lasting: Callable[[], list[torch.Tensor]] = list
@@ -147,8 +148,6 @@ def test_once_captured_a_step_issues_nothing_itself() -> None:
 def test_what_a_graph_would_freeze_is_refused_by_name(
     model: str, plan: str, how: dict[str, Any], why: str
 ) -> None:
-    from dataclasses import replace
-
     gpt = replace(TINY, dropout=0.1) if model else TINY
     how = {"device": "cuda", "traced": False, "steps": 10, **how}
     device = how.pop("device")
