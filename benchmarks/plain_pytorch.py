@@ -23,10 +23,10 @@ from torch import nn
 
 from executor.data.batches import feed
 from executor.dry.groups import LoneGroups, fake_job
-from executor.graphs import CudaGraph
 from executor.launching.task_specs import AdamW
 from executor.timing import NoRecorder
 from executor.train import WARM_UP_STEPS, Trainer
+from executor.training.graphs import CudaGraph
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.plan import Plan

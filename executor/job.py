@@ -20,7 +20,6 @@ from executor.checkpoints.run_saver import NoSaver, RunSaver, saver_of
 from executor.data.batches import batch_of
 from executor.data.sources import Data, check_data, read_data
 from executor.errors import LaunchError, PeersLostError
-from executor.graphs import CudaGraph
 from executor.groups import ProcessGroups
 from executor.launching.device_use import NUMA, attention_of, check_graphs
 from executor.launching.launch_env import ENVIRONMENT, RankInfo
@@ -33,6 +32,7 @@ from executor.memory.device_memory import check_device_memory, check_memory
 from executor.published.runs import finish, start
 from executor.train import Trainer, TrainingRun, TrainingStep
 from executor.training.evaluation import evaluated_after
+from executor.training.graphs import CudaGraph
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
 from workload.program import Program

@@ -12,7 +12,6 @@ import torch
 
 from executor.buffer_table import BufferTable
 from executor.data.batches import feed
-from executor.graphs import GraphedSteps, StepGraph
 from executor.groups import ProcessGroups
 from executor.launching.device_use import AUTO
 from executor.launching.procfs import waited_s
@@ -24,6 +23,7 @@ from executor.play import play
 from executor.prepared import prepare
 from executor.rank_context import RankContext, StepNumbers, scratch_of
 from executor.timing import NoRecorder, Recorder, recorder_for
+from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
 from workload.program import Program
 from workload.timeline import Timeline

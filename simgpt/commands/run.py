@@ -134,6 +134,7 @@ def _prepared(
 
     require_torch()
     job = _job(model, text, info, how)
+    check_device_use(job, traced=how["trace"] is not None)
     check_data(read_data(text, job.tokenizer), job.gpt)
     if job.held_out is not None:
         job.held_out.read(job.gpt, job.plan)
@@ -181,7 +182,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
     device = how["device"]
     if info is None:
         device = device_for(device, plan.grid.ranks, options.note)
-    job = Job(
+    return Job(
         gpt=gpt,
         plan=plan,
         steps=how["steps"],
@@ -199,8 +200,6 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         saving=saving_of(how, info),
         device_use=device_use_of(how),
     )
-    check_device_use(job, traced=how["trace"] is not None)
-    return job
 
 
 def _with_forms(job: Job, built: Machine | None) -> Job:

@@ -13,13 +13,13 @@ import torch
 from torch.multiprocessing.spawn import start_processes
 
 from executor.collectives import issue
-from executor.graphs import CudaGraph, StepGraph
 from executor.groups import ProcessGroups
 from executor.job import connected
 from executor.launching.launch_env import RankInfo
 from executor.play import play
 from executor.timing import NoRecorder
 from executor.train import Trainer
+from executor.training.graphs import CudaGraph, StepGraph
 from tests.executor.ranks import TIMEOUT_S
 from tests.executor.rehearsal import BLOOM, DROPPING, LLAMA, SMALL
 from tests.executor.test_parity import ADAMW, BATCH, batches, reference, start

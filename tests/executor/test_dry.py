@@ -16,7 +16,8 @@ from executor.dry.stages import meeting, play_stages
 from executor.dry.storages import StorageCount
 from executor.nccl.issue_order import calls_of, issue_order
 from executor.nccl.rendezvous import among, hang_of, message_rounds
-from tests.executor.dry_cases import cut, distinct, order_of, rank_of
+from tests.executor import dry_cases
+from tests.executor.dry_cases import cut, rank_of
 from tests.executor.test_rendezvous import call, end
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
@@ -38,7 +39,7 @@ MANY = [
     "x=2,sequence_parallel=true,pipe=2,schedule=gpipe,overlap=oag",
     "x=4,attention=unfused,matmul_forms=tuned,order=data-x-y-z-pipe,data=2",
 ]
-PARTS = 8
+PARTS = 4
 
 
 def program_of(text: str, rank: int = 0, gpt: GPT = TINY) -> Program:
@@ -167,6 +168,14 @@ def test_ops_of_stages_that_wait_for_each_other_are_named(monkeypatch: pytest.Mo
     assert "rank 1 " in hang
 
 
+def test_chunks_whose_messages_block_come_to_the_end_once_all_kernels_are_loaded() -> None:
+    gpt = replace(TINY, layers=4)
+    for overlap, loads_eagerly in (("oar", True), ("oar+pp", False)):
+        plan = parse_plan(f"pipe=2,interleave=2,micro_batch=1,overlap={overlap}", batch=4)
+        played = play_stages(gpt, plan)
+        assert (played.hang, played.loads_eagerly) == ("", loads_eagerly)
+
+
 def test_calls_of_one_rank_alone_leave_what_they_wait_for_to_the_next() -> None:
     alone, link = (("", "x"), (0,)), (("forward", "0"), (0, 1))
     own = [call(link), call(alone, 0, loads=True), call(link), end(1, 2)]
@@ -227,7 +236,7 @@ def test_more_layers_and_micro_batches_than_are_left_ask_for_nothing_new(text: s
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_preset_and_published_plan_agrees_on_some_rank(part: int) -> None:
     found = {}
-    for key, gpt, plan in distinct()[part::PARTS]:
+    for key, gpt, plan in dry_cases.structures()[part::PARTS]:
         rank = rank_of(plan)
         program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
         found[key, str(plan)] = play_rank(program, rank).difference
@@ -238,7 +247,7 @@ def test_every_preset_and_published_plan_agrees_on_some_rank(part: int) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_stages_of_every_published_pipeline_come_to_the_end(part: int) -> None:
-    pipelines = {order_of(gpt, plan): (key, gpt, plan) for key, gpt, plan in distinct()}
-    cases = [case for case in pipelines.values() if case[-1].pipe > 1][part::PARTS]
-    found = {(key, str(plan)): play_stages(gpt, plan).hang for key, gpt, plan in cases}
+    found = {}
+    for key, gpt, plan in dry_cases.pipelines()[part::PARTS]:
+        found[key, str(plan)] = play_stages(gpt, plan).hang
     assert {asked: wrong for asked, wrong in found.items() if wrong} == {}

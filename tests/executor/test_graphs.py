@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_leaves
 from executor.buffer_table import BufferTable
 from executor.dry.groups import LoneGroups, fake_job
 from executor.errors import LaunchError
-from executor.graphs import Carried, GraphedSteps
 from executor.launching.device_use import check_graphs
 from executor.launching.task_specs import AdamW
 from executor.train import Trainer
+from executor.training.graphs import Carried, GraphedSteps
 from tests.executor.devices import rising
 from tests.simgpt.face import simgpt
 from workload.gpt import find_model
