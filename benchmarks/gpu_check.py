@@ -1,10 +1,11 @@
 """All checks that need a GPU, in one go: `make gpu-check`, or `python -m benchmarks.gpu_check`.
 
 The tests marked gpu (kernels in bf16 and fp32 against the CPU, training, memory), a calibration,
-`simgpt validate device`, and steps beside plain PyTorch's. Everything runs in a process of its own
-with a limit, 25 minutes at most together, and needs no network. What each answered is written to
-validation/measured/ as one JSON, also where a part failed; the status is then 1. Without a GPU it
-says so and ends with status 5, having written nothing.
+`simgpt validate device`, and steps beside plain PyTorch's, issued op by op and as CUDA graphs.
+Everything runs in a process of its own with a limit, 25 minutes at most together, and needs no
+network. What each answered is written to validation/measured/ as one JSON, also where a part
+failed; the status is then 1. Without a GPU it says so and ends with status 5, having written
+nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _simgpt(*words: str) -> tuple[str, ...]:
 
 
 def _beside_plain(precision: str, model: str, batch: int) -> tuple[str, ...]:
-    words = ("--device", "cuda", "--precision", precision, "--models", model)
+    words = ("--device", "cuda", "--precision", precision, "--models", model, "--cuda-graphs")
     return (sys.executable, "-m", "benchmarks.plain_pytorch", *words, "--batch", str(batch))
 
 
@@ -97,12 +98,14 @@ def _parsed(text: str) -> Any:
 
 
 def below_target(answers: dict[str, Any]) -> list[str]:
-    """The comparisons with plain PyTorch that are below the target, as sentences."""
+    """The comparisons with plain PyTorch that are below the target, as sentences; what counts is
+    the faster of steps issued op by op and steps that are replayed."""
     found = []
     for name, part in answers.items():
         for row in (part["answer"] or {}).get("rows", ()) if name.startswith("throughput") else ():
-            if row["ratio"] < TARGET:
-                found.append(f"{row['model']} in {row['precision']}: {row['ratio']:.3f} of PyTorch")
+            best = max(row["ratio"], row.get("graphed_ratio", 0.0))
+            if best < TARGET:
+                found.append(f"{row['model']} in {row['precision']}: {best:.3f} of PyTorch")
     return found
 
 

@@ -21,13 +21,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from executor.data.batches import feed
 from executor.dry.groups import LoneGroups, fake_job
 from executor.launching.task_specs import AdamW
 from executor.timing import NoRecorder
 from executor.train import WARM_UP_STEPS, Trainer
+from executor.training.graphs import CudaGraph
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.plan import Plan
+from workload.program import Program
 
 TURNS, STEPS = 7, 3
 
@@ -106,30 +109,50 @@ def executor_s(trainer: Trainer, batches: Sequence[torch.Tensor]) -> float:
     clock, seconds = clock_of(trainer.place.device), []
     for batch in batches:
         started = clock()
-        trainer._feed(batch)
+        feed(batch, trainer.program, trainer.table, trainer.place)
         trainer._play(trainer.place, NoRecorder())
         float(trainer.table["loss"])
         seconds.append(clock() - started)
     return statistics.median(seconds[WARM_UP_STEPS:])
 
 
-def compared(name: str, precision: str, batch: int, device: torch.device) -> dict[str, object]:
-    """Both in turns: their median step times, and the ratio of each turn's."""
+def trainer_of(program: Program, device: torch.device, graph: CudaGraph | None = None) -> Trainer:
+    """The executor on one rank, with initial weights."""
+    groups = LoneGroups(0)
+    trainer = Trainer(program, groups, rank=0, device=device, adamw=AdamW(), graph=graph)
+    trainer.start_afresh(0)
+    return trainer
+
+
+def compared(
+    name: str, precision: str, batch: int, device: torch.device, *, graphs: bool
+) -> dict[str, object]:
+    """Both in turns: their median step times, and the ratio of each turn's; with graphs those of
+    the executor's captured steps too."""
     gpt = find_model(name)
     plan = Plan(batch=batch, micro_batch=batch, precision=precision)
     data = [torch.randint(gpt.vocab, (batch, gpt.sequence + 1)) for _ in range(STEPS)]
     batches = [*data[:1] * WARM_UP_STEPS, *data]
     loop = Loop(gpt, plan, device)
+    program, graphed = lower(gpt, plan, 0), []
     with fake_job(0, 1):
-        program = lower(gpt, plan, 0)
-        trainer = Trainer(program, LoneGroups(0), rank=0, device=device, adamw=AdamW())
-        trainer.start_afresh(0)
+        trainer = trainer_of(program, device)
+        captured = trainer_of(program, device, graph=CudaGraph()) if graphs else None
         pairs = []
         for _ in range(TURNS):
             pairs.append((executor_s(trainer, batches), loop.step_s(batches)))
+            if captured is not None:
+                graphed.append((executor_s(captured, batches), pairs[-1][1]))
     ratios = sorted(plain / own for own, plain in pairs)
     own, plain = (statistics.median(side) for side in zip(*pairs, strict=True))
+    about = {}
+    if graphed:
+        about = {
+            "graphed_s": statistics.median(own for own, _ in graphed),
+            "graphed_ratio": statistics.median(plain / own for own, plain in graphed),
+        }
     return {
+        **about,
         "model": name,
         "precision": precision,
         "batch": batch,
@@ -149,11 +172,15 @@ def main() -> None:
     parser.add_argument("--models", default="tiny-30k,tiny-2m,tiny-25m")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--cuda-graphs", action="store_true")
     asked = parser.parse_args()
+    if asked.cuda_graphs and asked.device == "cpu":
+        parser.error("--cuda-graphs needs --device cuda")
     torch.set_num_threads(1)
     device = torch.device(asked.device, 0) if asked.device == "cuda" else torch.device("cpu")
     rows = [
-        compared(name, asked.precision, asked.batch, device) for name in asked.models.split(",")
+        compared(name, asked.precision, asked.batch, device, graphs=asked.cuda_graphs)
+        for name in asked.models.split(",")
     ]
     about = {"torch": torch.__version__, "device": asked.device, "load": os.getloadavg()[0]}
     print(json.dumps({**about, "rows": rows}, indent=2))

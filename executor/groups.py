@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from executor.nccl.issue_order import Round, calls_of, members_of, round_of
-from executor.nccl.rendezvous import among, hang_of, message_rounds
+from executor.nccl.rendezvous import EAGER, MODULE_LOADING, among, hang_of, message_rounds
 from workload.errors import PlanCannotRunError
 from workload.grid import Grid
 from workload.op import Op
@@ -71,9 +72,13 @@ class ProcessGroups:
         for box, rank in zip(told, chosen, strict=True):
             dist.broadcast_object_list(box, src=rank)
         calls = among(chosen, {rank: box[0] for rank, box in zip(chosen, told, strict=True)})
-        hang = hang_of(calls, message_rounds(calls), loading=dist.get_backend() == "nccl")
-        if hang:
-            raise PlanCannotRunError(f"the stages of {program.plan} wait for each other: {hang}")
+        loading = dist.get_backend() == "nccl" and os.environ.get(MODULE_LOADING) != EAGER
+        if hang := hang_of(calls, message_rounds(calls), loading=loading):
+            ends = loading and not hang_of(calls, message_rounds(calls))
+            cure = f"; with {MODULE_LOADING}={EAGER} on all ranks they do not" if ends else ""
+            raise PlanCannotRunError(
+                f"the stages of {program.plan} wait for each other: {hang}{cure}"
+            )
 
     def of(self, op: Op) -> dist.ProcessGroup:
         """The group in which a collective or message of the prepared program runs."""

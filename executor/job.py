@@ -21,7 +21,9 @@ from executor.data.batches import batch_of
 from executor.data.sources import Data, check_data, read_data
 from executor.errors import LaunchError, PeersLostError
 from executor.groups import ProcessGroups
+from executor.launching.device_use import NUMA, attention_of, check_graphs
 from executor.launching.launch_env import ENVIRONMENT, RankInfo
+from executor.launching.numa import bind_beside
 from executor.launching.sentences import first_sentence
 from executor.launching.slow_ranks import SlowRanks
 from executor.launching.stopping import ENDS, StopRequest, stopped_by
@@ -30,6 +32,7 @@ from executor.memory.device_memory import check_device_memory, check_memory
 from executor.published.runs import finish, start
 from executor.train import Trainer, TrainingRun, TrainingStep
 from executor.training.evaluation import evaluated_after
+from executor.training.graphs import CudaGraph
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
 from workload.program import Program
@@ -59,6 +62,7 @@ def perform(
     data = read_data(job.text, job.tokenizer)
     check_data(data, job.gpt)
     held_out = job.held_out.read(job.gpt, job.plan) if job.held_out is not None else None
+    cores = _bound(job, info)
     with connected(info, job.threads, job.timeout_s, job.device) as device:
         stage = job.plan.grid.coordinates(info.rank)["pipe"]
         program = lower(job.gpt, job.plan, stage, forms=dict(job.forms))
@@ -74,15 +78,30 @@ def perform(
         kept = saver.finish(run.steps[-1])
         if math.isfinite(run.steps[-1].loss):
             finish(trainer, job, report)
-        result = _gather(run, info, job.steps)
+        result = _gather(run, info, job.steps, cores)
         by = signal.Signals(stop.number).name if stop.number else None
-        return {**result, **kept, "stopped_by": by, "device": device.type} if result else {}
+        about = {"device": device.type, "attention_backend": trainer.place.attention}
+        return {**result, **kept, "stopped_by": by, **about} if result else {}
+
+
+def _bound(job: Job, info: RankInfo) -> list[int]:
+    """The cores that this rank keeps to, if it was asked to; before anything starts threads."""
+    if job.device_use.bind != NUMA:
+        return []
+    device = _device(info, job.device)
+    if device.type == "cpu":
+        raise LaunchError("--bind numa binds ranks to their GPUs' sockets, and this run has no GPU")
+    return bind_beside(torch.cuda.get_device_properties(device))
 
 
 def _trainer(
     job: Job, program: Program, groups: ProcessGroups, info: RankInfo, device: torch.device
 ) -> Trainer:
     """What trains on this rank, without weights so far."""
+    use, graph = job.device_use, None
+    if use.cuda_graphs:
+        check_graphs(job.gpt, job.plan, device.type, traced=False, steps=job.steps)
+        graph = CudaGraph()
     return Trainer(
         program,
         groups,
@@ -91,6 +110,8 @@ def _trainer(
         adamw=job.adamw,
         seed=job.seed,
         lr_of=job.lr,
+        attention=attention_of(use, job.gpt, job.plan, device.type),
+        graph=graph,
     )
 
 
@@ -220,9 +241,10 @@ def _agreed(step: int) -> int:
     return int(store.compare_set(STOP, "", str(step)))
 
 
-def _gather(run: TrainingRun, info: RankInfo, steps: int) -> dict[str, Any]:
+def _gather(run: TrainingRun, info: RankInfo, steps: int, cores: list[int]) -> dict[str, Any]:
     mine = {
         "rank": info.rank,
+        "cores": cores,
         "peak_bytes": run.peak_bytes,
         "waited_share": run.waited_share,
         "carried": run.carried,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from executor.launching.device_use import AUTO
 from executor.launching.task_specs import AdamW
 from executor.streams import SideStreams
 from workload.grid import Axes, Grid
@@ -25,6 +26,28 @@ SCRATCH_BYTES = {"cpu": 1 << 20, "cuda": 1 << 26}
 SCRATCH_SHARE, LEAST_SCRATCH_BYTES = 1 / 128, {"cpu": 1 << 17, "cuda": 1 << 24}
 
 
+@dataclass(frozen=True, slots=True)
+class StepNumbers:
+    """What kernels read on the device of a step's number and learning rate, so that a captured
+    step, which makes the same calls each time, has those of the step it is replayed in."""
+
+    step: torch.Tensor
+    lr: torch.Tensor
+
+    @staticmethod
+    def on(device: torch.device) -> StepNumbers:
+        """Numbers on a device, in the precision in which fused AdamW takes a rate there."""
+        rate = torch.float32 if device.type == "cuda" else torch.float64
+        return StepNumbers(
+            torch.zeros((), device=device), torch.zeros((), dtype=rate, device=device)
+        )
+
+    def fill(self, step: int, lr: float) -> None:
+        """Set both, by kernels that the host does not wait for."""
+        self.step.fill_(step)
+        self.lr.fill_(lr)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankContext:
     """One rank's place on the grid, its device with the side streams there, and the step it is in
@@ -32,7 +55,8 @@ class RankContext:
 
     `seed` is what dropout draws from, the same on every rank. `scratch` is how many bytes of
     temporaries a kernel may hold at once, 0 for what suits the device. `grad_norm` is where a step
-    leaves the global norm of its gradients before they are clipped.
+    leaves the global norm of its gradients before they are clipped, `numbers` has the step's own
+    as tensors. `attention` names the kernels of the attention core (`DeviceUse`).
     """
 
     grid: Grid
@@ -43,6 +67,8 @@ class RankContext:
     seed: int = 0
     scratch: int = 0
     grad_norm: torch.Tensor | None = field(default=None, repr=False, compare=False)
+    numbers: StepNumbers | None = field(default=None, repr=False, compare=False)
+    attention: str = AUTO
     streams: SideStreams = field(default_factory=SideStreams, repr=False, compare=False)
     coordinates: Mapping[str, int] = field(init=False, repr=False, compare=False)
 

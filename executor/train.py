@@ -13,6 +13,7 @@ import torch
 from executor.buffer_table import BufferTable
 from executor.data.batches import feed
 from executor.groups import ProcessGroups
+from executor.launching.device_use import AUTO
 from executor.launching.procfs import waited_s
 from executor.launching.slow_ranks import SlowRanks
 from executor.launching.task_specs import AdamW
@@ -20,8 +21,9 @@ from executor.memory.allocations import allocations
 from executor.nccl.issue_order import issue_order
 from executor.play import play
 from executor.prepared import prepare
-from executor.rank_context import RankContext, scratch_of
+from executor.rank_context import RankContext, StepNumbers, scratch_of
 from executor.timing import NoRecorder, Recorder, recorder_for
+from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
 from workload.program import Program
 from workload.timeline import Timeline
@@ -86,7 +88,8 @@ class TrainingRun:
 
 class Trainer:
     """One rank's buffers, groups and place for one program; `seed` is what dropout draws from, and
-    `lr_of` gives each step's learning rate, by default always that of `adamw`."""
+    `lr_of` gives each step's learning rate, by default always that of `adamw`. With a `graph` steps
+    are captured and replayed by it, and none is recorded."""
 
     def __init__(
         self,
@@ -98,8 +101,12 @@ class Trainer:
         adamw: AdamW,
         seed: int = 0,
         lr_of: Callable[[int], float] | None = None,
+        attention: str = AUTO,
+        graph: StepGraph | None = None,
     ) -> None:
         self.program = program
+        self._graphed = None if graph is None else GraphedSteps(graph)
+        self._numbers = StepNumbers.on(device)
         self._lr_of = lr_of or (lambda step: adamw.lr)
         self.grad_norm = torch.full((1,), math.nan, dtype=torch.float64, device=device)
         grid = program.plan.grid
@@ -111,8 +118,11 @@ class Trainer:
             seed=seed,
             scratch=scratch_of(program.peak.total_bytes, device),
             grad_norm=self.grad_norm,
+            numbers=self._numbers,
+            attention=attention,
         )
         groups.prepare(program)
+        self._numbers.fill(self.place.step, adamw.lr)
         self.order = issue_order(program, late=device.type == "cuda")
         groups.check(program, self.order)
         with allocations(device) as built:
@@ -151,6 +161,7 @@ class Trainer:
         for number, batch in enumerate(batches, start=done + 1):
             place = self._at(number)
             records = number == recorded or (slow is not None and slow.wants(number))
+            records = records and self._graphed is None
             recorder = recorder_for(self.program, place) if records else NoRecorder()
             step = self._step(batch, place, recorder, result)
             if records:
@@ -167,6 +178,7 @@ class Trainer:
 
     def _at(self, step: int) -> RankContext:
         adamw = replace(self.place.adamw, lr=self._lr_of(step))
+        self._numbers.fill(step, adamw.lr)
         return replace(self.place, step=step, adamw=adamw)
 
     def _step(
@@ -187,7 +199,9 @@ class Trainer:
         return step
 
     def _play(self, place: RankContext, recorder: Recorder) -> dict[str, int]:
-        return play(self.prepared, self.table, place, recorder)
+        if self._graphed is None:
+            return play(self.prepared, self.table, place, recorder)
+        return self._graphed.perform(lambda: play(self.prepared, self.table, place, recorder))
 
     def _measured(self, place: RankContext, recorder: Recorder) -> tuple[dict[str, int], int]:
         """Play a step; returns what it carried, and the most that was allocated on the device.

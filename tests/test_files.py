@@ -19,6 +19,7 @@ READERS = {
     "executor/checkpoints/writer.py": "notes of its ranks, in a draft of their own",
     "executor/launching/blame.py": "messages of ranks",
     "executor/calibrating/measurement_cache.py": "what it kept itself, with a digest",
+    "executor/launching/numa.py": "what the system says of a device",
     "executor/launching/procfs.py": "what the system says of a process",
     "executor/launching/rank_processes.py": "messages of ranks, and what they say on stderr",
     "simgpt/studies/inputs.py": "sources of its own",

@@ -45,5 +45,6 @@ def test_all_parts_together_keep_to_the_limit() -> None:
 
 def test_throughput_below_97_percent_of_plain_pytorch_is_named() -> None:
     rows = [{"model": "gpt2", "precision": "bf16", "ratio": ratio} for ratio in (0.97, 0.9699)]
+    rows.append({"model": "gpt2", "precision": "fp32", "ratio": 0.8, "graphed_ratio": 1.1})
     answers = {"throughput_bf16": {"answer": {"rows": rows}}, "tests": {"answer": None}}
     assert below_target(answers) == ["gpt2 in bf16: 0.970 of PyTorch"]

@@ -22,11 +22,13 @@ from workload.plan import Plan
 @dataclass(frozen=True, slots=True)
 class PlayedStages:
     """How many calls the stages issue in a step together, and what keeps them from its end, naming
-    ranks and the ops that wait for each other; "" if nothing does."""
+    ranks and the ops that wait for each other; "" if nothing does. Some come to the end only where
+    CUDA loads all kernels before the first step (`loads_eagerly`)."""
 
     stages: int
     calls: int
     hang: str
+    loads_eagerly: bool
     seconds: float
 
 
@@ -36,10 +38,14 @@ def play_stages(gpt: GPT, plan: Plan) -> PlayedStages:
     chosen = [plan.grid.rank({"pipe": stage}) for stage in range(plan.pipe)]
     every = {rank: _calls(gpt, plan, stage, rank) for stage, rank in enumerate(chosen)}
     calls = {rank: meeting(own) for rank, own in among(chosen, every).items()}
+    formed = message_rounds(calls)
+    hang = hang_of(calls, formed, loading=True)
+    loads_eagerly = bool(hang) and not hang_of(calls, formed)
     return PlayedStages(
         stages=plan.pipe,
         calls=sum(len(own) - 1 for own in every.values()),  # the last one is the step's end
-        hang=hang_of(calls, message_rounds(calls), loading=True),
+        hang="" if loads_eagerly else hang,
+        loads_eagerly=loads_eagerly,
         seconds=time.perf_counter() - started,
     )
 

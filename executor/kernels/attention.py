@@ -8,10 +8,11 @@ import torch
 
 from executor.kernels import context_attention, stepwise
 from executor.kernels.before_attention.rotation import turning_rates
-from executor.kernels.flash import flash, flash_grad, has_flash
+from executor.kernels.flash import FLASH_WIDTHS, flash, flash_grad, has_flash
 from executor.kernels.heads import heads_of, repeated, summed, tokens_of, value_width
 from executor.kernels.positions import positions
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
+from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
 from workload.op import Op
 
@@ -26,14 +27,14 @@ def attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     parts = heads_of(op, reads[0])
     context, logsumexp = writes
     out = context.view(tokens_of(op, context)).transpose(1, 2)
-    if not has_flash(op, reads[0]):
+    if not has_flash(op, reads[0], at):
         stepwise.forward(op, parts, out, at)
         logsumexp.zero_()
         return
-    for part in head_slices(op, len(out), _head_bytes(op, reads[0], copies=4), at):
+    for part in head_slices(op, len(out), _head_bytes(op, reads[0], own=1), at):
         q = part.queries(parts[0])
         k, v = (repeated(part.keys(t), q.shape[1]) for t in parts[1:])
-        found, lse = flash(q, k, v)
+        found, lse = flash(q, k, v, cudnn=at.attention == CUDNN)
         part.queries(out).copy_(found)
         part.queries(logsumexp).copy_(lse)
 
@@ -46,14 +47,15 @@ def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
     grad, qkv, context, logsumexp = reads
     parts, targets = heads_of(op, qkv), heads_of(op, writes[0])
     d, out = (t.view(tokens_of(op, t)).transpose(1, 2) for t in (grad, context))
-    if not has_flash(op, qkv):
+    if not has_flash(op, qkv, at):
         stepwise.backward(op, d, parts, targets, at)
         return
-    for part in head_slices(op, len(out), _head_bytes(op, qkv, copies=6), at):
+    for part in head_slices(op, len(out), _head_bytes(op, qkv, own=3), at):
         q = part.queries(parts[0])
         k, v = (repeated(part.keys(t), q.shape[1]) for t in parts[1:])
         about = (part.queries(t) for t in (out, logsumexp))
-        d_q, *d_kv = flash_grad(part.queries(d), (q, k, v), *about)
+        cudnn = at.attention == CUDNN
+        d_q, *d_kv = flash_grad(part.queries(d), (q, k, v), *about, cudnn=cudnn)
         part.queries(targets[0]).copy_(d_q)
         for target, own in zip(targets[1:], d_kv, strict=True):
             part.keys(target).copy_(summed(own, part.keys(target).shape[1]))
@@ -97,8 +99,12 @@ def turn(op: Op, parts: torch.Tensor, at: RankContext, *, forward: bool) -> None
         first.copy_(turned)
 
 
-def _head_bytes(op: Op, qkv: torch.Tensor, copies: int) -> int:
-    """Bytes of so many copies of one head of one sequence."""
-    width, values = op.attributes["width"], value_width(op)
-    copies *= 1 + (width != values)  # those that are equally wide
-    return copies * int(op.attributes["sequence"] * max(width, values)) * qkv.itemsize
+def _head_bytes(op: Op, qkv: torch.Tensor, own: int) -> int:
+    """Bytes that a fused kernel holds for one head of one sequence: `own` tensors like it that the
+    kernel gives, keys and values for each query, and what is padded."""
+    about, values = op.attributes, value_width(op)
+    shared = 2 if about["kv_heads"] < about["heads"] else 0
+    odd = qkv.device.type == "cuda" and about["width"] % FLASH_WIDTHS
+    wider = own + 2 if odd or about["width"] != values else 0
+    widest = max(about["width"], values)
+    return (own + shared + wider) * int(about["sequence"] * widest) * qkv.itemsize

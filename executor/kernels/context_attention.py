@@ -19,6 +19,7 @@ from executor.kernels.heads import bands_of, repeated, summed
 from executor.kernels.piece_steps import Piece
 from executor.kernels.positions import chunks
 from executor.kernels.slices import HeadSlice, head_slices, row_slices, wide_dtype
+from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
 from workload.op import Op
 
@@ -165,16 +166,17 @@ def _attend(
     op: Op, piece: Piece, qkv: Tensors, at: RankContext
 ) -> tuple[torch.Tensor, torch.Tensor]:
     own = piece.of(qkv)
-    if has_flash(op, qkv[0]):
-        return flash(*own, causal=piece.causal)
+    if has_flash(op, qkv[0], at):
+        return flash(*own, causal=piece.causal, cudnn=at.attention == CUDNN)
     return piece_steps.forward(op, piece, own, at)
 
 
 def _attend_back(op: Op, piece: Piece, qkv: Tensors, about: Tensors, at: RankContext) -> Tensors:
     own = piece.of(qkv)
-    if has_flash(op, qkv[0]):
+    if has_flash(op, qkv[0], at):
         grad, out, lse = about
-        return flash_grad(grad, own, out, lse, causal=piece.causal)
+        cudnn = at.attention == CUDNN
+        return flash_grad(grad, own, out, lse, causal=piece.causal, cudnn=cudnn)
     return piece_steps.backward(op, piece, own, about, at)
 
 

@@ -25,7 +25,8 @@ def matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     b = _matrix(reads[1], *((k, n) if form[1] == "N" else (n, k)))
     a, b = (a if form[0] == "N" else a.t()), (b if form[1] == "N" else b.t())
     out = _matrix(writes[0], m, n)
-    writes[0].view(-1)[m * n :].zero_()
+    if writes[0].numel() > m * n:
+        writes[0].view(-1)[m * n :].zero_()
     if len(reads) == 3:
         beta, alpha = op.attributes.get("weights", (1, 1))
         torch.addmm(reads[2], a, b, beta=beta, alpha=alpha, out=out)
@@ -40,5 +41,10 @@ def transpose(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 
 
 def _matrix(tensor: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """A tensor, but for the zeros that may follow, as a matrix."""
-    return tensor.view(-1)[: rows * columns].view(rows, columns)
+    """A tensor, but for the zeros that may follow, as a matrix. No view is made without need: it
+    takes longer than the question."""
+    if tensor.shape == (rows, columns):
+        return tensor
+    if tensor.numel() > rows * columns:
+        tensor = tensor.view(-1)[: rows * columns]
+    return tensor.view(rows, columns)

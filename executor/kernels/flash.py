@@ -9,35 +9,46 @@ import torch
 import torch.nn.functional as F
 
 from executor.kernels.heads import value_width
+from executor.launching.device_use import FLASH, MATH, WIDEST
+from executor.rank_context import RankContext
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
 # Heads of CUDA's flash kernels: a multiple of 8 wide, at most 256.
 # Source: PyTorch 2.13, aten/native/transformers/cuda/sdp_utils.cpp, check_head_dim_size_flash.
-FLASH_WIDTHS, FLASH_WIDEST = 8, 256
+FLASH_WIDTHS = 8
 
 
-def has_flash(op: Op, tensor: torch.Tensor) -> bool:
-    """Flash kernels take no bias and, on CUDA, 16-bit types alone.
+def has_flash(op: Op, tensor: torch.Tensor, at: RankContext) -> bool:
+    """Fused kernels take no bias and, on CUDA, 16-bit types alone.
 
     Nor do they take dropout, since they draw in a way that depends on how heads are split.
     """
-    if "rate" in op.attributes or op.attributes["alibi"]:
+    if at.attention == MATH or "rate" in op.attributes or op.attributes["alibi"]:
         return False
     half = tensor.dtype in (torch.bfloat16, torch.float16)
     widest = max(op.attributes["width"], value_width(op))
-    return tensor.device.type == "cpu" or (half and widest <= FLASH_WIDEST)
+    return tensor.device.type == "cpu" or (half and widest <= WIDEST[FLASH])
 
 
 def flash(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = True
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = True,
+    cudnn: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Context and log-sum-exp of queries, keys and values, each (sequences, heads, tokens, width);
-    if `causal` there are as many queries as keys."""
+    if `causal` there are as many queries as keys. By flash kernels, or by cuDNN's."""
     ops: Any = torch.ops.aten
     scale, wide = q.shape[-1] ** -0.5, _equally_wide(q, k, v)
     if q.device.type == "cpu":
         out, lse = ops._scaled_dot_product_flash_attention_for_cpu(*wide, 0.0, causal, scale=scale)
+    elif cudnn:
+        forward = ops._scaled_dot_product_cudnn_attention
+        out, lse = forward(*wide, None, True, 0.0, causal, scale=scale)[:2]
+        lse = lse.squeeze(-1)
     else:
         out, lse = ops._scaled_dot_product_flash_attention(*wide, 0.0, causal, scale=scale)[:2]
     return out[..., : v.shape[-1]], lse
@@ -50,6 +61,7 @@ def flash_grad(
     lse: torch.Tensor,
     *,
     causal: bool = True,
+    cudnn: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """The gradients of queries, keys and values. Of keys that are but a part, context and
     log-sum-exp are those of all."""
@@ -59,12 +71,17 @@ def flash_grad(
     if grad.device.type == "cpu":
         backward = ops._scaled_dot_product_flash_attention_for_cpu_backward
         found = backward(*wide, lse, 0.0, causal, scale=scale)
+        return tuple(d[..., : t.shape[-1]] for d, t in zip(found, qkv, strict=True))
+    seed = torch.zeros(2, dtype=torch.uint64, device=grad.device)
+    offset = torch.zeros((), dtype=torch.uint64, device=grad.device)
+    if cudnn:
+        backward = ops._scaled_dot_product_cudnn_attention_backward
+        apart = None, None, None, length, keys  # no bias, and sequences of one length
+        args = (*wide, lse[..., None], seed[0], offset, *apart, 0.0, causal)
     else:
-        seed = torch.zeros(2, dtype=torch.uint64, device=grad.device)
-        offset = torch.zeros((), dtype=torch.uint64, device=grad.device)
         backward = ops._scaled_dot_product_flash_attention_backward
         args = (*wide, lse, None, None, length, keys, 0.0, causal, seed, offset)
-        found = backward(*args, scale=scale)
+    found = backward(*args, scale=scale)
     return tuple(d[..., : t.shape[-1]] for d, t in zip(found, qkv, strict=True))
 
 

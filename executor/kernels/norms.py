@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.kernels.slices import wide_rows
+from executor.kernels.slices import cut, cut_columns, wide_rows
 from executor.rank_context import RankContext
 from workload.op import Op
 
@@ -22,11 +22,11 @@ def layernorm(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Normalise whole rows; writes the result and (mean, reciprocal deviation)."""
     source, gain, *bias = reads
     bias_or_none = bias[0] if bias else None
-    for part in wide_rows(source, at):
+    for part in wide_rows(source, at, copies=1):
         out, mean, rstd = torch.native_layer_norm(
-            source[part], source.shape[1:], gain, bias_or_none, op.attributes["eps"]
+            cut(source, part), source.shape[1:], gain, bias_or_none, op.attributes["eps"]
         )
-        writes[0][part].copy_(out)
+        cut(writes[0], part).copy_(out)
         writes[1][0, part].copy_(mean[:, 0])
         writes[1][1, part].copy_(rstd[:, 0])
 
@@ -35,8 +35,8 @@ def layernorm_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
     """Sum and sum of squares of a rank's columns, per row."""
     source, stats = reads[0], writes[0]
     for part in wide_rows(source, at):
-        torch.sum(source[part], 1, dtype=stats.dtype, out=stats[0, part])
-        stats[1, part] = _squares(source[part], stats.dtype)
+        torch.sum(cut(source, part), 1, dtype=stats.dtype, out=stats[0, part])
+        stats[1, part] = _squares(cut(source, part), stats.dtype)
 
 
 def layernorm_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -44,12 +44,12 @@ def layernorm_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContext) ->
     source, stats, gain, *bias = reads
     stats.div_(op.attributes["width"])
     for part in wide_rows(source, at):
-        mean, rstd = stats[:, part]
+        mean, rstd = cut_columns(stats, part)
         rstd.sub_(mean.square()).add_(op.attributes["eps"]).rsqrt_()
-        normal = _normal(source[part], stats[:, part]).mul_(gain)
+        normal = _normal(cut(source, part), cut_columns(stats, part)).mul_(gain)
         for shift in bias:
             normal.add_(shift)
-        writes[0][part].copy_(normal)
+        cut(writes[0], part).copy_(normal)
 
 
 def layernorm_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -63,14 +63,15 @@ def layernorm_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
     narrow = source.device.type == "cpu" and source.dtype == torch.bfloat16
     shape, wanted = list(source.shape[1:]), [True, not narrow, not narrow and len(writes) == 3]
     totals = [torch.zeros_like(wide) for _ in writes[1:]]
-    for part in wide_rows(source, at):
+    for part in wide_rows(source, at, copies=3 if narrow else 1):
         mean, rstd = stats[:, part, None]
-        own = [grad[part], source[part], shape, mean, rstd, wide if narrow else gain, gain, wanted]
+        given = cut(grad, part), cut(source, part)
+        own = [*given, shape, mean, rstd, wide if narrow else gain, gain, wanted]
         d, *sums = torch.ops.aten.native_layer_norm_backward(*own)
         if narrow:
-            weighted = _normal(source[part], stats[:, part]).mul_(grad[part])
-            sums = [weighted.sum(0), grad[part].sum(0, dtype=stats.dtype)]
-        writes[0][part].copy_(d)
+            weighted = _normal(given[1], cut_columns(stats, part)).mul_(given[0])
+            sums = [weighted.sum(0), given[0].sum(0, dtype=stats.dtype)]
+        cut(writes[0], part).copy_(d)
         for total, found in zip(totals, sums, strict=False):
             total.add_(found)
     add_totals(op, writes[1:], totals)
@@ -82,11 +83,11 @@ def layernorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext
     sums, wide = writes[0], gain.to(stats.dtype)
     totals = [torch.zeros_like(wide) for _ in writes[1:]]
     for part in wide_rows(source, at):
-        own = grad[part].to(stats.dtype)
+        own = cut(grad, part).to(stats.dtype)
         torch.mv(own, wide, out=sums[0, part])
         for total in totals[1:]:
             total.add_(own.sum(0))
-        weighted = _normal(source[part], stats[:, part]).mul_(own)
+        weighted = _normal(cut(source, part), cut_columns(stats, part)).mul_(own)
         torch.mv(weighted, wide, out=sums[1, part])
         totals[0].add_(weighted.sum(0))
     add_totals(op, writes[1:], totals)
@@ -100,10 +101,10 @@ def layernorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContex
     grad, source, stats, gain, sums = reads
     for part in wide_rows(source, at):
         means = sums[:, part, None] / op.attributes["width"]
-        normal = _normal(source[part], stats[:, part])
+        normal = _normal(cut(source, part), cut_columns(stats, part))
         d = normal.mul_(means[1]).add_(means[0]).neg_()
-        d.addcmul_(grad[part].to(d.dtype), gain.to(d.dtype))
-        writes[0][part].copy_(d.mul_(stats[1, part, None]))
+        d.addcmul_(cut(grad, part).to(d.dtype), gain.to(d.dtype))
+        cut(writes[0], part).copy_(d.mul_(stats[1, part, None]))
 
 
 def rmsnorm(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -117,7 +118,7 @@ def rmsnorm_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> No
     """Sum of squares of a rank's columns, per row."""
     source, stats = reads[0], writes[0]
     for part in wide_rows(source, at):
-        stats[0, part] = _squares(source[part], stats.dtype)
+        stats[0, part] = _squares(cut(source, part), stats.dtype)
 
 
 def rmsnorm_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -130,10 +131,10 @@ def rmsnorm_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> No
     grad, source, stats, gain = reads[:4]
     total = torch.zeros_like(gain, dtype=stats.dtype)
     for part in wide_rows(source, at):
-        own = [grad[part], source[part], stats[:, part], gain]
-        sums = torch.empty_like(stats[:, part])
+        own = [cut(grad, part), cut(source, part), cut_columns(stats, part), gain]
+        sums = torch.empty_like(cut_columns(stats, part))
         _rms_sums(own, sums, total)
-        _rms_grad(own, sums.div_(source.shape[1]), writes[0][part])
+        _rms_grad(own, sums.div_(source.shape[1]), cut(writes[0], part))
     add_totals(op, writes[1:], [total])
 
 
@@ -142,7 +143,8 @@ def rmsnorm_grad_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) 
     grad, source, stats, gain = reads[:4]
     total = torch.zeros_like(gain, dtype=stats.dtype)
     for part in wide_rows(source, at):
-        _rms_sums([grad[part], source[part], stats[:, part], gain], writes[0][:, part], total)
+        own = [cut(grad, part), cut(source, part), cut_columns(stats, part), gain]
+        _rms_sums(own, cut_columns(writes[0], part), total)
     add_totals(op, writes[1:], [total])
 
 
@@ -150,8 +152,9 @@ def rmsnorm_grad_apply(op: Op, reads: Tensors, writes: Tensors, at: RankContext)
     """Gradient of a rank's columns from the sums over all of them, in place."""
     grad, source, stats, gain, sums = reads
     for part in wide_rows(source, at):
-        means = sums[:, part] / op.attributes["width"]
-        _rms_grad([grad[part], source[part], stats[:, part], gain], means, writes[0][part])
+        means = cut_columns(sums, part) / op.attributes["width"]
+        own = [cut(grad, part), cut(source, part), cut_columns(stats, part), gain]
+        _rms_grad(own, means, cut(writes[0], part))
 
 
 def _squares(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -167,7 +170,7 @@ def _rms_apply(op: Op, reads: Tensors, out: torch.Tensor, width: int, at: RankCo
     source, stats, gain = reads
     stats.div_(width).add_(op.attributes["eps"]).rsqrt_()
     for part in wide_rows(source, at):
-        out[part].copy_((source[part] * stats[0, part, None]).mul_(gain))
+        cut(out, part).copy_((cut(source, part) * stats[0, part, None]).mul_(gain))
 
 
 def _rms_sums(reads: Tensors, sums: torch.Tensor, total: torch.Tensor) -> None:

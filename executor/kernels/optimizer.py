@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -14,12 +15,13 @@ Tensors = Sequence[torch.Tensor]
 
 def square_sum(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Sum of the gradients' squares, each gradient's share counted once over its copies."""
-    dtype = writes[0].dtype
-    norms = [norm.to(dtype) for norm in torch._foreach_norm(list(reads), dtype=dtype)]
-    squares = torch._foreach_mul(norms, norms)
-    # As numbers: a tensor made of them would hold up the host until the device has it.
-    torch._foreach_mul_(squares, list(op.attributes["shares"]))
-    writes[0].copy_(torch.stack(squares).sum())
+    dtype, shares = writes[0].dtype, op.attributes["shares"]
+    norms = torch._foreach_norm(list(reads), dtype=dtype)
+    squares = torch.stack(norms).to(dtype).square_()
+    if any(share != 1 for share in shares):
+        # As numbers: a tensor made of them would hold up the host until the device has it.
+        torch._foreach_mul_(list(squares.unbind()), list(shares))
+    writes[0].copy_(squares.sum())
 
 
 def clip_scale(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -59,9 +61,7 @@ def adamw(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     rates = decay_rates(op, at)
     count = len(rates)
     first, second, trained = (writes[i * count : (i + 1) * count] for i in range(3))
-    # Filled on the device, and one for all: the kernel only reads it. One made of a number on the
-    # host would hold up the host until all kernels before it are done.
-    step = torch.full((), float(at.step), device=at.device)
+    step, lr = _step_and_rate(at)
     for rate in dict.fromkeys(rates):
         chosen = [i for i in range(count) if rates[i] == rate]
         weights, grads, means, squares = (
@@ -75,7 +75,7 @@ def adamw(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
             [],
             [step] * len(chosen),
             amsgrad=False,
-            lr=at.adamw.lr,
+            lr=lr,
             beta1=at.adamw.beta1,
             beta2=at.adamw.beta2,
             weight_decay=rate,
@@ -83,6 +83,16 @@ def adamw(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
             maximize=False,
         )
     copy_masters(op, trained, writes[3 * count :])
+
+
+def _step_and_rate(at: RankContext) -> tuple[torch.Tensor, Any]:
+    """The step's number, one tensor for all since the kernel only reads it, and its rate: a number
+    on the host where there are no `numbers` on the device."""
+    if at.numbers is not None:
+        return at.numbers.step, at.numbers.lr
+    # Filled on the device: one made of a number on the host would hold up the host until all
+    # kernels before it are done.
+    return torch.full((), float(at.step), device=at.device), at.adamw.lr
 
 
 def decay_rates(op: Op, at: RankContext) -> list[float]:

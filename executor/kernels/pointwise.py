@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from executor.kernels.slices import row_slices, wide_dtype, wide_rows
+from executor.kernels.slices import cut, row_slices, wide_dtype, wide_rows
 from executor.rank_context import RankContext
 from workload.op import Op
 
@@ -57,9 +57,13 @@ def cast(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 def column_sum(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Sum over rows, in the gradient's precision: the gradient of a bias."""
     source, wide = reads[0], wide_dtype(reads[0])
+    slices = list(wide_rows(source, at, copies=1))
+    if len(slices) == 1 and op.attributes["first"]:
+        torch.sum(source, 0, dtype=writes[0].dtype, out=writes[0])
+        return
     total = torch.zeros(source.shape[1], dtype=wide, device=source.device)
-    for part in wide_rows(source, at, copies=1):
-        total.add_(source[part].sum(0, dtype=wide))
+    for part in slices:
+        total.add_(cut(source, part).sum(0, dtype=wide))
     if op.attributes["first"]:
         writes[0].copy_(total)
     else:
@@ -73,7 +77,7 @@ def accumulate(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None
         total.copy_(source)
         return
     for part in row_slices(len(source), total.itemsize, at):
-        total[part].add_(source[part])
+        cut(total, part).add_(cut(source, part))
 
 
 def merge_columns(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:

@@ -21,6 +21,17 @@ def row_slices(rows: int, row_bytes: int, at: RankContext) -> Iterator[slice]:
     return (slice(start, min(start + height, rows)) for start in range(0, rows, height))
 
 
+def cut(tensor: torch.Tensor, part: slice) -> torch.Tensor:
+    """A slice of a tensor's first dimension; the tensor itself where that is all of it, since a
+    view takes longer than the question."""
+    return tensor if part.stop - part.start == len(tensor) else tensor[part]
+
+
+def cut_columns(tensor: torch.Tensor, part: slice) -> torch.Tensor:
+    """A slice of a matrix's columns, likewise."""
+    return tensor if part.stop - part.start == tensor.shape[1] else tensor[:, part]
+
+
 def wide_rows(tensor: torch.Tensor, at: RankContext, copies: int = 4) -> Iterator[slice]:
     """Slices of a matrix's rows for a kernel that holds `copies` of them in its wide precision."""
     rows, columns = tensor.shape
@@ -42,11 +53,17 @@ class HeadSlice:
 
     def queries(self, tensor: torch.Tensor) -> torch.Tensor:
         """The part of queries, or of anything else of (sequences, heads, ...)."""
-        return tensor[self.sequences, self.heads]
+        return _block(tensor, self.sequences, self.heads)
 
     def keys(self, tensor: torch.Tensor) -> torch.Tensor:
         """The part of keys or values."""
-        return tensor[self.sequences, self.kv_heads]
+        return _block(tensor, self.sequences, self.kv_heads)
+
+
+def _block(tensor: torch.Tensor, first: slice, second: slice) -> torch.Tensor:
+    """Slices of the first two dimensions, without a view where they are whole."""
+    lengths = (first.stop - first.start, second.stop - second.start)
+    return tensor if tensor.shape[:2] == lengths else tensor[first, second]
 
 
 def head_slices(op: Op, sequences: int, head_bytes: int, at: RankContext) -> Iterator[HeadSlice]:

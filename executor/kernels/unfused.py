@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from executor.kernels.heads import bias_scores, heads_of, rank_slopes, tokens_of, value_width
-from executor.kernels.slices import HeadSlice, head_slices, wide_dtype, wide_rows
+from executor.kernels.slices import HeadSlice, cut, head_slices, wide_dtype, wide_rows
 from executor.rank_context import RankContext
 from workload.op import Op
 
@@ -47,8 +47,8 @@ def softmax(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     for part in wide_rows(scores, at):
         lines = torch.arange(part.start, part.stop, device=scores.device)
         own = None if slopes is None else slopes[lines // sequence % heads]
-        wide = scores[part].to(wide_dtype(scores), copy=True)
-        out[part].copy_(bias_scores(wide, lines % sequence, own).softmax(-1))
+        wide = cut(scores, part).to(wide_dtype(scores), copy=True)
+        cut(out, part).copy_(bias_scores(wide, lines % sequence, own).softmax(-1))
 
 
 def softmax_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -56,8 +56,8 @@ def softmax_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> No
     grad, probabilities, out = (t.view(-1, t.shape[-1]) for t in (*reads, writes[0]))
     ops: Any = torch.ops.aten
     for part in wide_rows(grad, at):
-        own = ops._softmax_backward_data(grad[part], probabilities[part], -1, grad.dtype)
-        out[part].copy_(own)
+        own = ops._softmax_backward_data(cut(grad, part), cut(probabilities, part), -1, grad.dtype)
+        cut(out, part).copy_(own)
 
 
 def _part(tensor: torch.Tensor, name: str, part: HeadSlice) -> torch.Tensor:

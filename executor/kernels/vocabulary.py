@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from executor.kernels.positions import positions
-from executor.kernels.slices import row_slices, wide_dtype, wide_rows
+from executor.kernels.slices import cut, row_slices, wide_dtype, wide_rows
 from executor.rank_context import RankContext
 from workload.op import Op
 
@@ -20,9 +20,10 @@ def embedding(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     tokens, out = reads[0], writes[0]
     table = reads[1].view(-1, out.shape[1])
     for part in row_slices(len(tokens), TOKEN_BYTES, at):
-        local, elsewhere = _local(tokens[part], table.shape[0], at)
-        torch.index_select(table, 0, local, out=out[part])
-        out[part].masked_fill_(elsewhere[:, None], 0)
+        local, elsewhere = _local(cut(tokens, part), table.shape[0], at)
+        torch.index_select(table, 0, local, out=cut(out, part))
+        if elsewhere is not None:
+            cut(out, part).masked_fill_(elsewhere[:, None], 0)
 
 
 def embedding_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -36,7 +37,9 @@ def embedding_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
     table, wide = writes[0], wide_dtype(grad)
     rows = len(table)
     local, elsewhere = _local(tokens, rows, at)
-    ordered, order = local.masked_fill_(elsewhere, rows).sort(stable=True)
+    if elsewhere is not None:
+        local.masked_fill_(elsewhere, rows)
+    ordered, order = local.sort(stable=True)
     present = torch.arange(rows, device=ordered.device)
     if table.device.type == "cpu":  # on a GPU the host would wait to learn how many there are
         present = torch.unique_consecutive(ordered)
@@ -57,7 +60,8 @@ def position(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     columns = whole[:, start : start + width]
     if _has_parts(op, at):
         for part in row_slices(len(columns), 2 * width * table.itemsize, at):
-            torch.add(columns[part], table[_positions(op, part, columns, at)], out=writes[0][part])
+            own = table[_positions(op, part, columns, at)]
+            torch.add(cut(columns, part), own, out=cut(writes[0], part))
     else:
         out = writes[0].view(-1, sequence, width)
         torch.add(columns.view(-1, sequence, width), table, out=out)
@@ -70,11 +74,11 @@ def position_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> N
         total.zero_()
     if _has_parts(op, at):
         for part in wide_rows(grad, at, copies=2):
-            total.index_add_(0, _positions(op, part, grad, at), grad[part].to(total.dtype))
+            total.index_add_(0, _positions(op, part, grad, at), cut(grad, part).to(total.dtype))
         return
     sequences = grad.view(-1, *total.shape)
     for part in wide_rows(total, at, copies=1 + len(sequences)):
-        total[part].add_(sequences[:, part].sum(0, dtype=wide_dtype(total)))
+        cut(total, part).add_(sequences[:, part].sum(0, dtype=wide_dtype(total)))
 
 
 def _has_parts(op: Op, at: RankContext) -> bool:
@@ -107,10 +111,15 @@ def loss_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     sums = writes[0]
     logits.sub_(top[:, None])
     for part in row_slices(len(targets), TOKEN_BYTES, at):
-        local, elsewhere = _local(targets[part], logits.shape[1], at)
-        sums[1, part] = logits[part].gather(1, local[:, None])[:, 0].masked_fill_(elsewhere, 0)
+        local, elsewhere = _local(cut(targets, part), logits.shape[1], at)
+        found = cut(logits, part).gather(1, local[:, None])[:, 0]
+        if elsewhere is not None:
+            found.masked_fill_(elsewhere, 0)
+        sums[1, part] = found
     logits.exp_()
-    logits[:, _valid(op, logits, at) :] = 0
+    valid = _valid(op, logits, at)
+    if valid < logits.shape[1]:
+        logits[:, valid:] = 0
     torch.sum(logits, 1, out=sums[0])
 
 
@@ -123,8 +132,8 @@ def loss_mean(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     for part in row_slices(sums.shape[1], TOKEN_BYTES, at):
         own = sums[0, part].log() - sums[1, part]
         if len(total) > 1:
-            own = own.mul_(reads[1][part])
-            total[1].add_(reads[1][part].sum(dtype=total.dtype) / tokens)
+            own = own.mul_(cut(reads[1], part))
+            total[1].add_(cut(reads[1], part).sum(dtype=total.dtype) / tokens)
         total[0].add_(own.sum() / tokens)
 
 
@@ -137,16 +146,24 @@ def loss_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         factors = (1 / (sums[0, part] * tokens))[:, None]
         for mask in masks:
             factors.mul_(mask[part, None])
-        torch.mul(exponentials[part], factors, out=grad[part])
-        local, elsewhere = _local(targets[part], grad.shape[1], at)
-        hit = elsewhere.to(grad.dtype).sub_(1).div_(tokens)
+        torch.mul(cut(exponentials, part), factors, out=cut(grad, part))
+        local, elsewhere = _local(cut(targets, part), grad.shape[1], at)
+        if elsewhere is None:
+            hit = torch.full_like(local, -1 / tokens, dtype=grad.dtype)
+        else:
+            hit = elsewhere.to(grad.dtype).sub_(1).div_(tokens)
         for mask in masks:
-            hit.mul_(mask[part])
-        grad[part].scatter_add_(1, local[:, None], hit[:, None])
+            hit.mul_(cut(mask, part))
+        cut(grad, part).scatter_add_(1, local[:, None], hit[:, None])
 
 
-def _local(tokens: torch.Tensor, rows: int, at: RankContext) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row numbers within this rank's part, and which tokens are not in it (their row is 0)."""
+def _local(
+    tokens: torch.Tensor, rows: int, at: RankContext
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Row numbers within this rank's part, and which tokens are not in it (their row is 0); None
+    where this rank has the whole vocabulary."""
+    if at.grid.parts_of("vocabulary") == 1:
+        return tokens, None
     local = tokens - at.vocabulary_part * rows
     elsewhere = (local < 0) | (local >= rows)
     return local.masked_fill_(elsewhere, 0), elsewhere

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from executor.checkpoints.saving import Saving
+from executor.launching.device_use import DeviceUse
 from executor.training.held_out import HeldOut
 from executor.training.learning_rate import Schedule
 from workload.gpt import GPT
@@ -57,6 +58,7 @@ class Job:
     schedule: Schedule = field(default_factory=Schedule)
     held_out: HeldOut | None = None
     saving: Saving | None = None
+    device_use: DeviceUse = field(default_factory=DeviceUse)
 
     def lr(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""
@@ -75,6 +77,7 @@ class Job:
         parts["schedule"] = Schedule(**raw["schedule"])
         parts["held_out"] = raw["held_out"] and HeldOut(**raw["held_out"])
         parts["saving"] = Saving.from_dict(raw["saving"])
+        parts["device_use"] = DeviceUse(**raw["device_use"])
         forms = tuple((tuple(matmul), form) for matmul, form in raw["forms"])
         return Job(**{**raw, **parts, "forms": forms})
 

@@ -14,6 +14,7 @@ import click
 from simgpt import options, tables
 from simgpt.advice import what_fits
 from simgpt.arguments import training
+from simgpt.arguments.device_use import check_device_use, device_use_of, device_use_options
 from simgpt.arguments.goldfish import goldfish_options, with_goldfish
 from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
@@ -69,6 +70,7 @@ MOST_SEED = 2**32
 @weights_options
 @goldfish_options
 @options.device_option
+@device_use_options
 @options.threads_option
 @options.timeout_option
 @click.option("-m", "--machine", help="Machine file to predict with; default: measured once.")
@@ -139,6 +141,7 @@ def _prepared(
 
     require_torch()
     job = _job(model, text, info, how)
+    check_device_use(job, traced=how["trace"] is not None)
     check_data(read_data(text, job.tokenizer), job.gpt)
     if job.held_out is not None:
         job.held_out.read(job.gpt, job.plan)
@@ -202,6 +205,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         from_weights=how["from_weights"],
         export_weights=how["export_weights"],
         saving=saving_of(how, info),
+        device_use=device_use_of(how),
     )
 
 

@@ -109,6 +109,7 @@ def _text(gpt: GPT, plan: Plan, played: PlayedRank, stages: PlayedStages) -> str
     ]
     if stages.stages > 1:
         ends = "wait for each other" if stages.hang else "come to the end of the step"
+        ends += " with CUDA_MODULE_LOADING=EAGER" if stages.loads_eagerly else ""
         rows.append((f"{stages.stages} stages, {stages.calls:,} calls", ends))
         rows.append(("played in", tables.seconds(stages.seconds)))
     verdict = played.difference or "none, in any op's bytes, shapes, calls and groups"

@@ -62,6 +62,10 @@ def record_of(
         "plan_string": str(job.plan),
         "ranks": job.plan.grid.ranks,
         "device": result["device"],
+        "attention_backend": result["attention_backend"],
+        "cuda_graphs": job.device_use.cuda_graphs,
+        # Of a run without --bind all are empty.
+        "bound_cores": [entry["cores"] for entry in result["ranks"]],
         "step_s": result["step_s"],
         "step_p10_s": result["step_p10_s"],
         "step_p90_s": result["step_p90_s"],

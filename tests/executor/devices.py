@@ -19,6 +19,7 @@ from executor.launching.launch_env import RankInfo
 from executor.play import play
 from executor.timing import NoRecorder
 from executor.train import Trainer
+from executor.training.graphs import CudaGraph, StepGraph
 from tests.executor.ranks import TIMEOUT_S
 from tests.executor.rehearsal import BLOOM, DROPPING, LLAMA, SMALL
 from tests.executor.test_parity import ADAMW, BATCH, batches, reference, start
@@ -103,14 +104,44 @@ def _trained(
     return [step.loss for step in run.steps]
 
 
-def trainer_of(rank: int, device: torch.device, gpt: GPT, plan: Plan) -> Trainer:
+def trainer_of(rank: int, device: torch.device, gpt: GPT, plan: Plan, **how: Any) -> Trainer:
     """A trainer that starts from the reference's weights."""
     program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
     groups = ProcessGroups(rank, TIMEOUT_S)
-    trainer = Trainer(program, groups, rank=rank, device=device, adamw=ADAMW)
+    trainer = Trainer(program, groups, rank=rank, device=device, adamw=ADAMW, **how)
     whole = start(gpt)
     trainer.start_from((name, whole[name]) for name in program.layouts)
     return trainer
+
+
+def captured(
+    rank: int, device: torch.device, gpt: GPT, plan: Plan, steps: int
+) -> list[list[float]]:
+    """The losses of steps whose learning rate differs, issued op by op and replayed by a graph."""
+    tokens = (batches(gpt) * steps)[:steps]
+    graphs: list[StepGraph | None] = [None, CudaGraph()]
+    return [
+        [
+            step.loss
+            for step in trainer_of(rank, device, gpt, plan, graph=graph, lr_of=rising)
+            .run(tokens)
+            .steps
+        ]
+        for graph in graphs
+    ]
+
+
+def by_backends(
+    rank: int, device: torch.device, gpt: GPT, plan: Plan, backends: list[str]
+) -> list[list[float]]:
+    """The losses of a plan's training with kernels of attention by these names."""
+    trainers = (trainer_of(rank, device, gpt, plan, attention=backend) for backend in backends)
+    return [[step.loss for step in each.run(batches(gpt)).steps] for each in trainers]
+
+
+def rising(step: int) -> float:
+    """A learning rate that no two steps share."""
+    return 1e-3 * step
 
 
 def loss_errors(found: list[list[float]], cases: list[Case]) -> dict[str, float]:

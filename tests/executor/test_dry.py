@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from typing import Any
-from zlib import crc32
 
 import pytest
 import torch
@@ -19,10 +17,10 @@ from executor.dry.stages import meeting, play_stages
 from executor.dry.storages import StorageCount
 from executor.nccl.issue_order import calls_of, issue_order
 from executor.nccl.rendezvous import among, hang_of, message_rounds
+from tests.executor import dry_cases
+from tests.executor.dry_cases import cut, rank_of
 from tests.executor.test_rendezvous import call, end
-from validation.published.predicting import Failure, prepared
-from validation.published.runs import read_runs
-from workload.gpt import GPT, find_model, model_names
+from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import Op
 from workload.plan import Plan
@@ -42,8 +40,7 @@ MANY = [
     "x=2,sequence_parallel=true,pipe=2,schedule=gpipe,overlap=oag",
     "x=4,attention=unfused,matmul_forms=tuned,order=data-x-y-z-pipe,data=2",
 ]
-PARTS = 40
-MOST_ROUNDS = 2  # micro-batches of a published plan, as multiples of its stages and chunks
+PARTS = 4
 
 
 def program_of(text: str, rank: int = 0, gpt: GPT = TINY) -> Program:
@@ -185,6 +182,14 @@ def test_ops_of_stages_that_wait_for_each_other_are_named(monkeypatch: pytest.Mo
     assert "rank 1 " in hang
 
 
+def test_chunks_whose_messages_block_come_to_the_end_once_all_kernels_are_loaded() -> None:
+    gpt = replace(TINY, layers=4)
+    for overlap, loads_eagerly in (("oar", True), ("oar+pp", False)):
+        plan = parse_plan(f"pipe=2,interleave=2,micro_batch=1,overlap={overlap}", batch=4)
+        played = play_stages(gpt, plan)
+        assert (played.hang, played.loads_eagerly) == ("", loads_eagerly)
+
+
 def test_calls_of_one_rank_alone_leave_what_they_wait_for_to_the_next() -> None:
     alone, link = (("", "x"), (0,)), (("forward", "0"), (0, 1))
     own = [call(link), call(alone, 0, loads=True), call(link), end(1, 2)]
@@ -219,32 +224,44 @@ def pipelines() -> Iterator[Plan]:
             yield parse_plan(text, batch=2 * pipe)
 
 
-@cache
-def published() -> list[tuple[str, GPT, Plan]]:
-    """Every model and plan that somebody published a step of, and every preset with plans of 16
-    ranks; with so few micro-batches that each kind of them is there twice."""
-    cases = [(run.id, prepared(run)) for run in read_runs()]
-    jobs = [(key, case[0].job) for key, case in cases if not isinstance(case, Failure)]
-    found = {(job.gpt, str(short := shorter(job.plan))): (key, job.gpt, short) for key, job in jobs}
-    for name in model_names():
-        for text in ("x=2,z=4,data=2,recompute=full,micro_batch=1", "pipe=2,data=8,zero=1"):
-            gpt, plan = find_model(name), parse_plan(text, batch=32)
-            found[gpt, str(plan)] = (name, gpt, plan)
-    return list(found.values())
-
-
-def shorter(plan: Plan) -> Plan:
-    most = MOST_ROUNDS * plan.pipe * plan.interleave
-    return replace(plan, batch=plan.batch // plan.micro_batches * min(plan.micro_batches, most))
+def test_what_repeats_is_cut_and_what_does_not_is_left() -> None:
+    gpt = replace(TINY, layers=24)
+    kept, fewer = cut(gpt, parse_plan("pipe=4,interleave=2,recompute=full:3,data=2", batch=128))
+    assert (kept.layers, fewer.recompute, fewer.micro_batches) == (16, "full:1", 8)
+    kept, fewer = cut(replace(TINY, layers=7), parse_plan("pipe=3,stage_layers=4+2+1", batch=3))
+    assert (kept.layers, fewer.stage_layers, fewer.micro_batches) == (5, (2, 2, 1), 3)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("text", MANY)
+def test_more_layers_and_micro_batches_than_are_left_ask_for_nothing_new(text: str) -> None:
+    plan = parse_plan(text, batch=128)
+    short, fewer = cut(replace(TINY, layers=12), plan)
+    long, left = (
+        {(op.kind, op.axes, op.nbytes, op.attributes.get("first")) for op in lower(*case, 0).ops}
+        for case in ((replace(TINY, layers=12), plan), (short, fewer))
+    )
+    assert fewer.batch < plan.batch
+    assert long == left
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_preset_and_published_plan_agrees_on_some_rank(part: int) -> None:
     found = {}
-    for key, gpt, plan in published()[part::PARTS]:
-        rank = crc32(str(plan).encode()) % plan.grid.ranks
+    for key, gpt, plan in dry_cases.structures()[part::PARTS]:
+        rank = rank_of(plan)
         program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
-        found[key, str(plan)] = play_rank(program, rank).difference or play_stages(gpt, plan).hang
+        found[key, str(plan)] = play_rank(program, rank).difference
+    assert {asked: wrong for asked, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_stages_of_every_published_pipeline_come_to_the_end(part: int) -> None:
+    found = {}
+    for key, gpt, plan in dry_cases.pipelines()[part::PARTS]:
+        found[key, str(plan)] = play_stages(gpt, plan).hang
     assert {asked: wrong for asked, wrong in found.items() if wrong} == {}

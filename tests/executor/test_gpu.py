@@ -7,6 +7,8 @@ import torch
 
 from tests.executor.devices import (
     EXPECTED_OF_ONE,
+    by_backends,
+    captured,
     collectives_of_one,
     eight_plans,
     loss_errors,
@@ -51,6 +53,22 @@ def test_two_ranks_over_nccl_train_as_the_plain_model_does() -> None:
 
 def test_collectives_of_one_rank_over_nccl_leave_what_they_find() -> None:
     assert on_devices(1, collectives_of_one) == EXPECTED_OF_ONE
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_captured_step_has_the_losses_of_one_issued_op_by_op_to_the_bit(precision: str) -> None:
+    plan = plan_of(precision=precision, recompute="full")
+    issued, replayed = on_devices(1, captured, SMALL, plan, 6)
+    assert replayed == issued
+    assert len(set(issued)) == 6
+
+
+@pytest.mark.parametrize("backend", ["cudnn", "math"])
+def test_attention_by_other_kernels_trains_as_flash_kernels_do(backend: str) -> None:
+    plan = plan_of(precision="bf16")
+    flash, other = on_devices(1, by_backends, SMALL, plan, ["flash", backend])
+    assert other == pytest.approx(flash, rel=2e-3)
+    assert other != flash
 
 
 def test_bf16_training_on_one_batch_lowers_its_loss() -> None:

@@ -1,0 +1,86 @@
+"""How ranks use their devices beyond what a plan says: graphs, cores, kernels of attention. Free of
+torch, so that a parent can refuse what ranks could not do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from executor.errors import LaunchError
+from workload.gpt import GPT
+from workload.plan import Plan
+
+AUTO, FLASH, CUDNN, MATH, UNFUSED = "auto", "flash", "cudnn", "math", "unfused"
+NONE, NUMA = "none", "numa"
+EAGER_STEPS = 2  # before a step is captured
+# The widest heads, and of what they are a multiple once padded, that fused kernels on CUDA take.
+# Sources: PyTorch 2.13, aten/native/transformers/cuda/sdp_utils.cpp, check_head_dim_size_flash, and
+# check_cudnn_tensor_shapes, whose limit before Hopper is taken for all.
+WIDEST = {FLASH: 256, CUDNN: 128}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUse:
+    """With `cuda_graphs` a step is captured and replayed. `bind` "numa" keeps a rank on the cores
+    beside its GPU. `attention` names the kernels of the attention core; "auto" takes flash kernels
+    where they suit the model, else single steps ("math")."""
+
+    cuda_graphs: bool = False
+    bind: str = NONE
+    attention: str = AUTO
+
+
+def attention_of(use: DeviceUse, gpt: GPT, plan: Plan, device: str) -> str:
+    """What computes the attention core on a device, `cpu` or `cuda`; a LaunchError where the
+    kernels that were asked for cannot."""
+    if plan.attention == UNFUSED:
+        if use.attention != AUTO:
+            raise LaunchError(
+                f"--attention-backend {use.attention} has no effect with attention=unfused, which "
+                "computes the attention core by ops of its own"
+            )
+        return UNFUSED
+    wanted = FLASH if use.attention == AUTO else use.attention
+    why = _refusal(wanted, gpt, plan, device)
+    if not why:
+        return wanted
+    if use.attention == AUTO:
+        return MATH
+    raise LaunchError(f"--attention-backend {wanted} {why}; leave it out, or take math")
+
+
+def _refusal(backend: str, gpt: GPT, plan: Plan, device: str) -> str:
+    """Why kernels do not take a model's attention; "" if they do."""
+    if backend == MATH:
+        return ""
+    if gpt.dropout:
+        return f"drops otherwise on each split of heads, and {gpt.name} has dropout={gpt.dropout:g}"
+    if gpt.positions == "alibi":
+        return f"takes no bias, and {gpt.name} has positions=alibi"
+    if device == "cpu":
+        return "needs --device cuda" if backend == CUDNN else ""
+    if plan.precision in ("fp32", "fp64"):
+        return f"takes 16 bits on a GPU, and the plan has precision={plan.precision}"
+    if gpt.width > WIDEST[backend]:
+        return f"takes heads of width {WIDEST[backend]} at most, and {gpt.name} has {gpt.width}"
+    return ""
+
+
+def check_graphs(gpt: GPT, plan: Plan, device: str, *, traced: bool, steps: int) -> None:
+    """Refuse graphs where a step does not only read its tensors, number and learning rate anew."""
+    why = ""
+    if device == "cpu":
+        why = "needs GPUs, and this run computes on the CPU"
+    elif plan.pipe > 1:
+        why = f"captures no messages between stages, and the plan has pipe={plan.pipe}"
+    elif gpt.dropout:
+        why = f"would drop the same in each step: {gpt.name} has dropout={gpt.dropout:g}"
+    elif plan.optimizer != "adamw":
+        why = f"takes optimizer=adamw alone: {plan.optimizer} has its rate from the host"
+    elif plan.offload != "none":
+        why = f"keeps all of a step on the GPU, and the plan has offload={plan.offload}"
+    elif traced:
+        why = "leaves no times of single ops, which --trace writes"
+    elif steps <= EAGER_STEPS:
+        why = f"captures step {EAGER_STEPS + 1}; --steps {steps} ends before it"
+    if why:
+        raise LaunchError(f"--cuda-graphs {why}")
