@@ -16,12 +16,12 @@ from validation.moe.rows import REMARKS, UNSUPPORTED, read_moe_runs
 from validation.published.baselines import calibrated
 from validation.published.case import OUT_OF_MEMORY
 from validation.published.case import UNSUPPORTED as NOT_PREDICTED
-from validation.published.comparison import Comparison
+from validation.published.comparison import Comparison, is_chosen
 from validation.published.measured_step import unscored
 from validation.published.outcome import Outcome
 from validation.published.plan_ranking import rankings
 from validation.published.predicting import predict_runs
-from validation.published.runs import PublishedRun
+from validation.published.runs import PublishedRun, RunsError
 
 GIB = 2**30
 
@@ -59,7 +59,7 @@ class MoeComparison:
         """On rows that are not held out."""
         known = [each for each in self.outcomes if each.peak_bytes and not each.held_out]
         failed = [each for each in known if each.run.text("status") == OUT_OF_MEMORY]
-        ran = [each for each in known if each.run.text("status") == "ok"]
+        ran = [each for each in known if each.run.text("status") != OUT_OF_MEMORY]
         given = [each for each in ran if each.run.text("recompute")]
         return Verdicts(
             ran=len(ran),
@@ -75,6 +75,13 @@ class MoeComparison:
         """Rows that are not held out, with a measured and a predicted peak."""
         return tuple(each for each in self.outcomes if _has_peak(each) and not each.held_out)
 
+    @property
+    def mean_of_sources(self) -> float | None:
+        """The mean of the sources' mean errors over scored rows that are not held out."""
+        own = [each for each in self.outcomes if each.scored and not each.held_out]
+        means = [mean_error(errors_of(rows)) for rows in by_source(own).values()]
+        return mean_error(mean for mean in means if mean is not None)
+
     def unpredicted(self) -> dict[str, int]:
         """How many rows are not predicted, by the reason."""
         found: dict[str, int] = {}
@@ -84,11 +91,12 @@ class MoeComparison:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """The comparison as it stands in JSON; rows that are held out have no error."""
+        """The comparison as it stands in JSON."""
         record = self.comparison.as_dict()
         rows = [_row(each) for each in self.outcomes]
         return record | {
             "rows": rows,
+            "mean_of_sources_developed": self.mean_of_sources,
             "verdicts": asdict(self.verdicts),
             "peak_mape": mean_error(peak_error(each) for each in self.peaks),
             "unpredicted_reasons": self.unpredicted(),
@@ -96,10 +104,17 @@ class MoeComparison:
 
 
 def validate_moe(
-    path: Path | None = None, progress: Callable[[str], None] = lambda _: None
+    path: Path | None = None,
+    sources: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda _: None,
 ) -> MoeComparison:
-    """Predict every row of a file, or of those that come with simgpt."""
-    runs = read_moe_runs(path)
+    """Predict every row of a file, or of those that come with simgpt, or those whose source or id
+    has one of the given words in it."""
+    every = read_moe_runs(path)
+    runs = [run for run in every if is_chosen(run, sources)]
+    if not runs:
+        known = ", ".join(dict.fromkeys(run.source for run in every))
+        raise RunsError(f"no row is from {' or '.join(sources)}; sources: {known}")
     asked = [run for run in runs if not run.text(UNSUPPORTED)]
     known = {each.run.id: each for each in predict_runs(asked, progress)}
     outcomes = calibrated([known.get(run.id) or _refused(run) for run in runs])
@@ -143,7 +158,8 @@ def by_source(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def _has_peak(outcome: Outcome) -> bool:
-    return bool(outcome.peak_bytes and outcome.run.text("peak_mem_GiB"))
+    ran = outcome.run.text("status") != OUT_OF_MEMORY
+    return bool(ran and outcome.peak_bytes and outcome.run.text("peak_mem_GiB"))
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
