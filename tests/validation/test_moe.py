@@ -27,7 +27,12 @@ from workload.plan import Plan
 
 COLUMNS = {
     **{"id": "a-1", "source": "A. Author (arXiv 1)", "table_or_figure": "1", "machine": "Mine"},
-    **{"gpu": "H100-SXM5-80GB", "gpus_total": "8", "gpus_per_node": "8", "framework": "Megatron-LM"},
+    **{
+        "gpu": "H100-SXM5-80GB",
+        "gpus_total": "8",
+        "gpus_per_node": "8",
+        "framework": "Megatron-LM",
+    },
     **{"model": "Small", "layers": "4", "hidden": "512", "heads": "8", "kv_heads": "4"},
     **{"attention": "gqa", "dense_ffn": "", "moe_layers": "4", "experts": "8", "topk": "2"},
     **{"moe_ffn": "1024", "shared_experts": "0", "seq_len": "1024", "vocab": "32000"},
@@ -114,7 +119,8 @@ def test_a_segment_of_trays_is_a_node_with_a_nic_for_each_gpu() -> None:
     machine = machine_of(run(gpu="GB300", gpus_total="256", gpus_per_node="4"))
     assert (machine.devices_per_node, machine.nodes) == (64, 4)
     nics = machine.node.nics
-    assert (nics.count, nics.bytes_per_s) == (64, pytest.approx(100e9))
+    assert nics.count == 64
+    assert nics.bytes_per_s == pytest.approx(100e9)
 
 
 def test_a_token_goes_once_to_each_node_or_rank() -> None:
@@ -177,6 +183,14 @@ def test_a_small_file_as_people_read_it(tmp_path: Path) -> None:
     assert all(key in row for row in rows for key in keys)
     assert [row["fits"] for row in rows[:5]] == [True, True, True, False, True]
     assert rows[5]["reason"] == "compressed sparse attention"
+
+
+def test_what_ran_out_of_memory_is_predicted_as_it_is_read() -> None:
+    large = {"layers": "400", "moe_layers": "400", "seq_len": "8192", "micro_batch": "2"}
+    failed, ran = (case_of(run(**large, status=status)) for status in ("oom", "ok"))
+    assert not failed.fits
+    assert not ran.fits
+    assert failed.job.plan.recompute == "none" != ran.job.plan.recompute
 
 
 def test_a_source_that_no_row_is_from_is_refused(tmp_path: Path) -> None:

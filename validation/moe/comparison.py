@@ -116,8 +116,8 @@ def validate_moe(
         known = ", ".join(dict.fromkeys(run.source for run in every))
         raise RunsError(f"no row is from {' or '.join(sources)}; sources: {known}")
     asked = [run for run in runs if not run.text(UNSUPPORTED)]
-    known = {each.run.id: each for each in predict_runs(asked, progress)}
-    outcomes = calibrated([known.get(run.id) or _refused(run) for run in runs])
+    found = {each.run.id: each for each in predict_runs(asked, progress)}
+    outcomes = calibrated([found.get(run.id) or _refused(run) for run in runs])
     return MoeComparison(Comparison(tuple(outcomes), rankings(outcomes), None))
 
 
