@@ -109,6 +109,12 @@ def test_partial_recomputation_and_scales_are_said_to_be_left_out() -> None:
     assert found.text(REMARKS).count(";") == 1
 
 
+def test_gradients_are_summed_as_the_recipes_say() -> None:
+    source = "NVIDIA Megatron-Bridge performance summary"
+    read = (case_of(run(source=name)).job.plan.gradients for name in (source, "another"))
+    assert [*read] == ["bf16", "fp32"]
+
+
 def test_latent_attention_is_read_with_its_ranks() -> None:
     lite, large = (run(attention="mla", hidden=hidden) for hidden in ("2048", "7168"))
     assert [each.text("kv_rank") for each in (lite, large)] == ["512", "512"]

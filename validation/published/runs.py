@@ -25,6 +25,7 @@ WORDS = {
     "recompute": ("none", "selective", "full"),
     "flash_attention": ("yes", "no"),
     "sequence_parallel": ("yes", "no"),
+    "gradients": ("fp32", "bf16"),
 }
 # How a date is written, the surest first: of the run, of a release (23.03), of a preprint, a year.
 DATES = (
