@@ -1,5 +1,1 @@
 """Published runs of models with experts beside their predictions."""
-
-from validation.moe.comparison import MoeComparison, validate_moe
-
-__all__ = ["MoeComparison", "validate_moe"]

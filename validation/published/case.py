@@ -12,8 +12,8 @@ from simulator.explain.nearest_fit import does_fit, fitting_change, text_of_chan
 from simulator.stacks.job import Job, job_of
 from topologies.errors import SimgptError
 from topologies.machine import Machine
+from validation.moe.expert_columns import expert_words, lacking, own_fields
 from validation.published.dialect import Dialect, dialect_of
-from validation.published.expert_columns import expert_words, lacking, own_fields
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
 from workload.gpt import GPT

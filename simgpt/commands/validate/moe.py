@@ -44,7 +44,7 @@ def command(
     which only the mean error is said. Rows of models or plans that simgpt does not have are
     counted with the reason.
     """
-    from validation.moe import validate_moe
+    from validation.moe.comparison import validate_moe
 
     with Ticker() as ticker:
         report = validate_moe(data, sources, ticker)
