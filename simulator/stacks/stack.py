@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulator.costs.kernels import Kernels
+from simulator.stacks.exchange import ONCE, share_sent_once
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
 from topologies.files.units import quantity
@@ -139,7 +140,9 @@ class Stack:
         gpu, own = _gpu(machine), self.own_kernels
         shares, host = (_of_gpu(own.get(key, {}), gpu) for key in RATES)
         copies = own.get("copies", {})
-        payloads = own.get("fp8_payloads" if self.fp8 else "payloads", {})
+        payloads = dict(own.get("fp8_payloads" if self.fp8 else "payloads", {}))
+        if own.get("exchange") == ONCE and plan.expert > 1:
+            payloads["all_to_all"] = share_sent_once(gpt, plan, machine)
         kernels = Kernels(
             host_s=0.0 if host is None else quantity(host, "s"),
             attention=None if shares is None else (shares[0], shares[1]),

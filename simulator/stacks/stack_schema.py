@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from simulator.stacks.exchange import EXCHANGES
 from simulator.stacks.stack import StackError
 from topologies.errors import SimgptError
 from topologies.files.schema import nearest
@@ -74,6 +75,7 @@ CAN: dict[str, Rule] = {
     "zero": (_list_of(lambda each: each in range(4)), "a list of some of 0, 1, 2, 3"),
 }
 VOCABULARY: dict[str, Rule] = {"multiple": COUNT, "times_x": SWITCH, "cut": SWITCH}
+EXCHANGE: Rule = (lambda value: value in EXCHANGES, f"one of {', '.join(EXCHANGES)}")
 KERNELS: dict[str, Rule] = {
     "fused": WORDS,
     "pace": NUMBER,
@@ -83,6 +85,7 @@ KERNELS: dict[str, Rule] = {
     "early_stop": SWITCH,
     "gathers_ahead": SWITCH,
     "coalesced": SWITCH,
+    "exchange": EXCHANGE,
 }
 BY_NAME: dict[str, Rule] = {
     "host": DURATION,

@@ -17,7 +17,8 @@ from workload.plan_text import parse_plan
 
 COMMANDS = (
     *("predict", "run", "calibrate", "validate", "validate host", "validate seeds"),
-    *("validate network", "validate groups", "validate published", "validate kernels"),
+    *("validate network", "validate groups", "validate published", "validate moe"),
+    "validate kernels",
     *("validate goodput", "plan-run", "memorise"),
     *("bench-network", "search", "sweep", "compare", "sbatch", "serve"),
 )

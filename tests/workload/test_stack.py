@@ -73,6 +73,19 @@ def test_fp8_keeps_a_linears_input_in_a_byte_an_element_alone() -> None:
     assert small.parts["activations"] < whole.parts["activations"]
 
 
+def test_fp8_multiplies_experts_too_but_no_router() -> None:
+    gpt = replace(TINY, experts=4, topk=2, expert_ffn=128, biases=False)
+    plan = replace(PLAN, x=1, expert=2)
+    found = lower(gpt, plan, habits=Habits(fp8=True))
+    grouped = [op for op in found.ops if op.kind == "grouped_matmul"]
+    routers = [op for op in found.ops if op.label.startswith("router.") and op.kind == "matmul"]
+    assert len(grouped) == 3 * 2 * 2 * 2  # passes, linears, micro-batches, layers
+    assert {op.dtype for op in grouped} == {"fp8"}
+    assert {found.buffers[op.reads[0]].dtype for op in grouped} == {"fp8"}
+    assert len(routers) == 3 * 2 * 2
+    assert {op.dtype for op in routers} == {"bf16"}
+
+
 def test_fp8_gathers_rows_that_tensor_parallelism_splits_in_a_byte_an_element() -> None:
     plan = replace(PLAN, sequence_parallel=True)
     before, after = (program(habits, plan) for habits in (NO_HABITS, Habits(fp8=True)))

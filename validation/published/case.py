@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.explain.nearest_fit import fitting_change, text_of_change
+from simulator.explain.nearest_fit import does_fit, fitting_change, text_of_change
 from simulator.stacks.job import Job, job_of
 from topologies.errors import SimgptError
 from topologies.machine import Machine
+from validation.moe.expert_columns import expert_words, own_fields
 from validation.published.dialect import Dialect, dialect_of
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
@@ -20,6 +21,7 @@ from workload.grid import USUAL
 from workload.plan import Plan
 
 NO_PLAN, UNSUPPORTED = "no plan", "unsupported"
+OUT_OF_MEMORY = "oom"  # the status of a row whose run did not fit
 # From a model, a machine, a number of devices, a batch, and the keys of a plan that the framework
 # or the row fixes, the best plan: what stands for a row that says no more.
 FindPlan = Callable[[GPT, Machine, int, int, Mapping[str, Any]], Plan]
@@ -31,7 +33,8 @@ class Case:
     the model that it is asked of, with whole sequences and the stack's vocabulary.
 
     `scale` is the row's batch over that of the plan, where they differ, `remarks` say what was
-    taken for what, and `searched` that the plan is the best one found.
+    taken for what, `searched` that the plan is the best one found, and `fits` whether it fits into
+    a device as it is read.
     """
 
     asked: GPT
@@ -40,6 +43,7 @@ class Case:
     scale: float
     remarks: tuple[str, ...]
     searched: bool = False
+    fits: bool = True
 
 
 class NoCaseError(SimgptError):
@@ -93,12 +97,14 @@ def _case_as_published(run: PublishedRun) -> Case:
     gpt = _gpt(run, dialect, remarks)
     words, scale = _plan_words(run, dialect, gpt, remarks)
     job = job_of(gpt, words, dialect.stack)
-    if change := fitting_change(job, machine_of(run)):
+    fits = does_fit(job, machine_of(run))
+    ran = run.text("status") != OUT_OF_MEMORY
+    if not fits and ran and (change := fitting_change(job, machine_of(run))):
         remarks.append(f"it ran, but does not fit as it is read: {text_of_change(change)}")
         words |= change
         job = job_of(gpt, words, dialect.stack)
     gpt = dialect.stack.model(gpt, job.plan.x)
-    return Case(gpt, words, job, scale, (*remarks, *job.remarks))
+    return Case(gpt, words, job, scale, (*remarks, *job.remarks), fits=fits)
 
 
 def _gpt(run: PublishedRun, dialect: Dialect, remarks: list[str]) -> GPT:
@@ -110,18 +116,20 @@ def _gpt(run: PublishedRun, dialect: Dialect, remarks: list[str]) -> GPT:
         remarks.append(f"vocabulary unknown, taken as {default}")
     width = re.search(r"head_dim (\d+)", run.text("notes"))
     kv_heads = run.whole("kv_heads") or heads
+    own = own_fields(run)
+    if width and int(width[1]) * heads != hidden:
+        own["head_width"] = int(width[1])
     return GPT(
         name=run.text("model") or run.id,
         layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=0 if kv_heads == heads else kv_heads,
-        head_width=int(width[1]) if width and int(width[1]) * heads != hidden else 0,
         ffn=run.whole("ffn_hidden") or 4 * hidden,
         sequence=_needed(run, "seq_len"),
         vocab=vocab or default,
         source=run.source,
-        **keys,
+        **(keys | own),
     )
 
 
@@ -172,6 +180,7 @@ def _plan_words(
     sizes = {**{axis: degrees[axis] for axis in "xyz"}, "data": data, "cp": cp, "pipe": pipe}
     sizes["interleave"] = interleave if pipe > 1 else 1
     sizes |= {"batch": count * micro * degrees["z"] * data, "micro_batch": micro}
+    sizes |= expert_words(run, degrees["x"])
     return {**sizes, **keys}, scale
 
 
@@ -186,6 +195,8 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
         keys["recompute"] = stack.recompute(run.text("recompute"), layers)
     if run.text("flash_attention"):
         keys["attention"] = "unfused" if run.text("flash_attention") == "no" else "flash"
+    if run.text("gradients"):
+        keys["gradients"] = run.text("gradients")
     keys["sequence_parallel"] = run.text("sequence_parallel") == "yes" and x > 1
     keys |= dialect.noted
     shard = re.search(r"zero1 group =? ?(\d+)|shard (\d+)", run.text("notes"))

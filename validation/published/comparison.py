@@ -166,7 +166,7 @@ def chosen_runs(
 ) -> tuple[list[PublishedRun], list[PublishedRun]]:
     """The rows of a file with one of the given words in their source or id, and all of its rows."""
     runs = read_runs(path)
-    chosen = [run for run in runs if _is_chosen(run, sources)]
+    chosen = [run for run in runs if is_chosen(run, sources)]
     if not chosen:
         known = ", ".join(dict.fromkeys(run.source for run in runs))
         raise RunsError(f"no row is from {' or '.join(sources)}; sources: {known}")
@@ -180,7 +180,8 @@ def _best_plan(
     return best_plan(gpt, machine, devices, batch, fixed=fixed, placement=placed).plan
 
 
-def _is_chosen(run: PublishedRun, sources: Sequence[str]) -> bool:
+def is_chosen(run: PublishedRun, sources: Sequence[str]) -> bool:
+    """Whether a row has one of the words in its source or id, or none is asked for."""
     place = f"{run.source}\n{run.id}".lower()
     return not sources or any(source.lower() in place for source in sources)
 

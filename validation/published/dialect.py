@@ -53,12 +53,12 @@ def _of_activation(run: PublishedRun) -> Mapping[str, Any]:
 def _speaks(dialect: Mapping[str, Any], run: PublishedRun) -> bool:
     when = dialect["when"].items()
     framework = run.text("framework").lower()
-    said = all(_says(run.text(column).lower(), words) for column, words in when)
+    said = all(says(run.text(column).lower(), words) for column, words in when)
     timely = "before" not in dialect or "" < run.date < dialect["before"]
     return said and timely and not any(word in framework for word in dialect.get("unless", ()))
 
 
-def _says(cell: str, words: str) -> bool:
+def says(cell: str, words: str) -> bool:
     """Whether the words are in the cell, or are all of it where they begin with =."""
     return cell == words[1:] if words.startswith("=") else words in cell
 

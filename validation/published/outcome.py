@@ -22,6 +22,8 @@ class Outcome:
     `formula_s` what the formula that a simulator has to beat says, `calibrated_s` the prediction
     times the factor of the row's stack. `error_part` is the part that the error most likely sits
     in, `off_s` by how many seconds each part is likely too long; error_attribution.py has the rule.
+    `fits` is whether the plan fits into a device, `fits_as_read` whether it did before what was
+    changed because it ran, and `peak_bytes` the plan's peak there.
     """
 
     run: PublishedRun
@@ -37,6 +39,8 @@ class Outcome:
     calibrated_s: float | None = None
     unscored: str = ""
     fits: bool = True
+    fits_as_read: bool = True
+    peak_bytes: int | None = None
     breakdown_s: Mapping[str, float] = field(default_factory=dict)
     error_part: str = ""
     error_known_by: str = ""

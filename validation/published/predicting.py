@@ -65,6 +65,7 @@ class PredictedRow:
     breakdown_s: tuple[tuple[str, float], ...] = ()
     fits: bool = True
     refusal: str = ""
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,8 @@ def _outcome(run: PublishedRun, ready: Prepared | Failure, answer: PredictedRow 
         high_s=answer.high_s * case.scale,
         unscored=unscored(run),
         fits=answer.fits,
+        fits_as_read=answer.fits and case.fits,
+        peak_bytes=answer.peak_bytes,
         breakdown_s=parts,
     )
 
@@ -242,4 +245,7 @@ def predicted(task: Task) -> PredictedRow:
     except SimgptError as error:
         return PredictedRow(refusal=str(error))
     parts, within = tuple(found.breakdown_s.items()), found.range
-    return PredictedRow(found.step_s, within.low_s, within.high_s, parts, found.memory.fits)
+    memory = found.memory
+    return PredictedRow(
+        found.step_s, within.low_s, within.high_s, parts, memory.fits, peak_bytes=memory.peak_bytes
+    )

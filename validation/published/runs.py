@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ WORDS = {
     "recompute": ("none", "selective", "full"),
     "flash_attention": ("yes", "no"),
     "sequence_parallel": ("yes", "no"),
+    "gradients": ("fp32", "bf16"),
 }
 # How a date is written, the surest first: of the run, of a release (23.03), of a preprint, a year.
 DATES = (
@@ -92,16 +93,29 @@ class PublishedRun:
         return (self.text("machine"), self.text("gpu"), self.text("framework"))
 
 
+def lines_of(path: Path | None, shipped: str) -> tuple[list[str], str]:
+    """The lines of a user's file, or of a shipped one where there is none, and its name."""
+    if path is None:
+        return shipped_text("validation", f"data/{shipped}").splitlines(), shipped
+    return _FILE.lines(path), path.name
+
+
 def read_runs(path: Path | None = None) -> list[PublishedRun]:
     """The runs of a file; without a file, those that come with simgpt."""
-    if path is None:
-        shipped = shipped_text("validation", "data/published_runs.csv")
-        return runs_of(shipped.splitlines(), "published_runs.csv")
-    return runs_of(_FILE.lines(path), path.name)
+    return runs_of(*lines_of(path, "published_runs.csv"))
 
 
-def runs_of(lines: Iterable[str], origin: str) -> list[PublishedRun]:
-    """The runs in the lines of a CSV file; `origin` names it in errors."""
+def _as_it_stands(cells: dict[str, str]) -> dict[str, str]:
+    return cells
+
+
+def runs_of(
+    lines: Iterable[str],
+    origin: str,
+    meant: Callable[[dict[str, str]], dict[str, str]] = _as_it_stands,
+) -> list[PublishedRun]:
+    """The runs in the lines of a CSV file; `origin` names it in errors, `meant` gives a row's cells
+    under the columns' names here."""
     try:
         rows = list(csv.DictReader(lines))
     except csv.Error as error:
@@ -115,7 +129,7 @@ def runs_of(lines: Iterable[str], origin: str) -> list[PublishedRun]:
     runs = []
     for line, row in enumerate(rows, start=2):
         place = f"{origin}, line {line}"
-        cells = {name: (cell or "").strip() for name, cell in row.items() if name}
+        cells = meant({name: (cell or "").strip() for name, cell in row.items() if name})
         _check(cells, place)
         if cells["id"] in seen:
             raise RunsError(f"{place}: id {cells['id']!r} stands in line {seen[cells['id']]} too")

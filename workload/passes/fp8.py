@@ -4,8 +4,8 @@ Source: NVIDIA Transformer Engine, user guide, FP8 primer, and transformer_engin
 activations and gradients are cast as they come, mostly inside the kernel before, so that a cast
 launches no kernel of its own. Where rows are split over tensor parallelism they are cast first and
 gathered in fp8. For the gradient of its weight a linear keeps its input in fp8 alone. Weights are
-cast once in a step, which is left out, as are scaling factors; the classifier and attention stay in
-16 bits, and sums over ranks too.
+cast once in a step, which is left out, as are scaling factors; the classifier, attention and a
+router stay in 16 bits, and sums and exchanges over ranks too. Linears of experts are grouped ones.
 
 Hopper multiplies in fp8 only what lies row by row along the sum. The gradient of a weight sums over
 the rows of its operands, so it needs both transposed: a cast writes two copies, and what was
@@ -25,6 +25,9 @@ Buffers = dict[str, Buffer]
 CAST_BYTES = 3  # an element is read in 16 bits and written in 8
 BOTH_BYTES = 4  # and written once more, transposed
 TRANSPOSE_BYTES = 2
+LINEARS = ("matmul", "grouped_matmul")
+# Of a router, which Megatron-Core multiplies in fp32 or as it comes (transformer/moe/router.py).
+ROUTERS = ("router.matmul", "router.grad.input", "router.grad.weight")
 
 
 def multiply_in_fp8(
@@ -144,5 +147,6 @@ class _Casts:
 
 
 def is_linear(op: Op) -> bool:
-    """Whether a matmul is a linear of a layer, which fp8 training runs in fp8."""
-    return op.kind == "matmul" and op.part.is_layer and op.block != STEP
+    """Whether a matmul is a linear of a layer, which fp8 training runs in fp8; a router is none."""
+    multiplies = op.kind in LINEARS and op.label not in ROUTERS
+    return multiplies and op.part.is_layer and op.block != STEP

@@ -16,6 +16,7 @@ from simgpt.commands.validate import (
     goodput,
     kernels,
     memory,
+    moe,
     network,
     published,
     seeds,
@@ -43,6 +44,7 @@ def command() -> None:
 command.add_command(network.command)
 command.add_command(device.command)
 command.add_command(published.command)
+command.add_command(moe.command)
 command.add_command(seeds.command)
 command.add_command(kernels.command)
 command.add_command(engine.command)

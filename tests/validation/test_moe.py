@@ -1,0 +1,237 @@
+"""Published runs with experts: how their columns are read, and what is said of the predictions."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.stacks import load_stack
+from simulator.stacks.exchange import share_sent_once
+from tests.simgpt.face import assert_golden, simgpt
+from topologies.files.reading import shipped_text, shipped_toml
+from topologies.machine_files import load_machine
+from validation.moe.rows import REMARKS, UNSUPPORTED, meant, read_moe_runs
+from validation.published.case import case_of
+from validation.published.dialect import says
+from validation.published.outcome import held_out
+from validation.published.run_machine import machine_of
+from validation.published.runs import PublishedRun
+from workload.gpt import GPT, find_model
+from workload.plan import Plan
+
+COLUMNS = {
+    **{"id": "a-1", "source": "A. Author (arXiv 1)", "table_or_figure": "1", "machine": "Mine"},
+    **{
+        "gpu": "H100-SXM5-80GB",
+        "gpus_total": "8",
+        "gpus_per_node": "8",
+        "framework": "Megatron-LM",
+    },
+    **{"model": "Small", "layers": "4", "hidden": "512", "heads": "8", "kv_heads": "4"},
+    **{"attention": "gqa", "dense_ffn": "", "moe_layers": "4", "experts": "8", "topk": "2"},
+    **{"moe_ffn": "1024", "shared_experts": "0", "seq_len": "1024", "vocab": "32000"},
+    **{"precision": "bf16", "global_batch_seqs": "16", "micro_batch": "1", "tp": "1", "pp": "1"},
+    **{"vpp": "1", "cp": "1", "ep": "8", "etp": "", "dp": "8", "zero_stage": "1"},
+    **{"recompute": "none", "dispatcher": "", "routing": "", "status": "ok", "step_s": "0.05"},
+    **{"tflops_per_gpu": "", "peak_mem_GiB": "1.5", "notes": "[plan:full]"},
+}
+PUBLISHED = {  # billions, of the model cards and papers that workload/models.toml names
+    **{"mixtral-8x7b": 46.7, "mixtral-8x22b": 140.6, "qwen3-30b-a3b": 30.5},
+    **{"qwen3-235b-a22b": 235.0, "gpt-oss-20b": 20.9, "gpt-oss-120b": 116.8},
+    **{"llama-4-maverick": 400.0, "grok-1": 314.0, "x-moe-small": 10.1, "x-moe-medium": 55.2},
+    **{"x-moe-large": 201.4, "x-moe-super": 545.4},
+}
+
+
+def run(**cells: str) -> PublishedRun:
+    return PublishedRun(meant({**COLUMNS, **cells}))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_preset_has_the_published_parameters(name: str) -> None:
+    assert find_model(name).parameters / 1e9 == pytest.approx(PUBLISHED[name], rel=6e-3)
+
+
+def test_active_parameters_are_those_that_the_names_say() -> None:
+    for name, active in (("qwen3-30b-a3b", 3.3), ("qwen3-235b-a22b", 22.0), ("llama-4-scout", 17)):
+        assert find_model(name).active_parameters / 1e9 == pytest.approx(active, rel=0.02)
+
+
+def test_a_rows_columns_give_the_model_and_the_plans_words() -> None:
+    case = case_of(run(shared_experts="2", moe_layers="3", dense_ffn="2048", attention="head 128"))
+    gpt = case.asked
+    assert (gpt.experts, gpt.topk, gpt.expert_ffn, gpt.ffn) == (8, 2, 1024, 2048)
+    assert (gpt.shared_ffn, gpt.dense_layers, gpt.width) == (2048, 1, 128)
+    assert (gpt.activation, gpt.norm, gpt.biases) == ("swiglu", "rmsnorm", False)
+    plan = case.job.plan
+    assert (plan.expert, plan.data, plan.expert_tensor, plan.zero) == (8, 8, 0, 1)
+
+
+def test_without_a_width_of_dense_layers_the_experts_is_taken() -> None:
+    assert case_of(run()).asked.ffn == 1024
+
+
+def test_experts_lie_over_tensor_parallelism_unless_they_are_split() -> None:
+    over, split = (run(tp="2", dp="4", ep=ep, etp=etp) for ep, etp in (("8", ""), ("4", "2")))
+    folded, plain = case_of(over).job.plan, case_of(split).job.plan
+    assert (folded.expert_tensor, folded.expert, folded.sequence_parallel) == (1, 8, True)
+    assert (plain.expert_tensor, plain.expert) == (0, 4)
+
+
+def test_every_other_layer_has_experts_in_llama_4() -> None:
+    gpt = case_of(run(model="Llama-4 Maverick 400B", moe_layers="2")).asked
+    assert (gpt.expert_every, gpt.dense_layers) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"attention": "hybrid Mamba-2 + gqa"}, "hybrid of Mamba-2 and attention"),
+        ({"precision": "nvfp4"}, "precision nvfp4"),
+        ({"recompute": "moe,layernorm"}, "recomputation of layers' experts alone"),
+        ({"recompute": "mla_up_proj,mlp"}, "recomputation of MLPs alone"),
+        ({"framework": "Tutel"}, "dispatch by dense masks over padded places of experts"),
+    ],
+)
+def test_what_simgpt_does_not_have_is_said_by_name(cells: dict[str, str], reason: str) -> None:
+    assert run(**cells).text(UNSUPPORTED) == reason
+
+
+def test_partial_recomputation_and_scales_are_said_to_be_left_out() -> None:
+    found = run(recompute="layernorm,moe_act", precision="mxfp8")
+    assert (found.text("recompute"), found.text("precision")) == ("none", "fp8")
+    assert found.text(REMARKS).count(";") == 1
+
+
+def test_gradients_are_summed_as_the_recipes_say() -> None:
+    source = "NVIDIA Megatron-Bridge performance summary"
+    read = (case_of(run(source=name)).job.plan.gradients for name in (source, "another"))
+    assert [*read] == ["bf16", "fp32"]
+
+
+def test_latent_attention_is_read_with_its_ranks() -> None:
+    lite, large = (run(attention="mla", hidden=hidden) for hidden in ("2048", "7168"))
+    assert [each.text("kv_rank") for each in (lite, large)] == ["512", "512"]
+    assert [each.text("q_rank") for each in (lite, large)] == ["", "1536"]
+
+
+def test_a_segment_of_trays_is_a_node_with_a_nic_for_each_gpu() -> None:
+    machine = machine_of(run(gpu="GB300", gpus_total="256", gpus_per_node="4"))
+    assert (machine.devices_per_node, machine.nodes) == (64, 4)
+    nics = machine.node.nics
+    assert nics.count == 64
+    assert nics.bytes_per_s == pytest.approx(100e9)
+
+
+def test_a_token_goes_once_to_each_node_or_rank() -> None:
+    gpt = replace(find_model("mixtral-8x7b"), experts=4, topk=2)
+    machine = load_machine("dgx-h100")
+    alike: dict[str, Any] = {"batch": 64, "micro_batch": 1}
+    # Two nodes of two experts: both of a token's two are on one with 1/6, so 2 (1 - 1/6) / 2.
+    across = Plan(x=4, data=16, expert=4, **alike)
+    assert share_sent_once(gpt, across, machine) == pytest.approx(5 / 6, abs=1e-6)
+    # A node's four ranks with an expert each: every copy is another rank's.
+    assert share_sent_once(gpt, Plan(data=16, expert=4, **alike), machine) == 1
+    # Two ranks with two experts each, as two nodes.
+    assert share_sent_once(gpt, Plan(data=16, expert=2, **alike), machine) == pytest.approx(5 / 6)
+
+
+def test_the_stack_sends_what_is_left() -> None:
+    gpt, plan = find_model("qwen3-30b-a3b"), Plan(data=16, expert=16, batch=16, micro_batch=1)
+    machine = load_machine("dgx-h100")
+    payloads = (load_stack(name).kernels(gpt, plan, machine).habits.payloads for name in STACKS)
+    each, once = (dict(found) for found in payloads)
+    assert "all_to_all" not in each
+    assert once["all_to_all"] == share_sent_once(gpt, plan, machine) < 0.26
+
+
+STACKS = ("nemo", "nemo-deepep")
+
+
+def test_every_reading_is_of_a_row() -> None:
+    rows = list(csv.DictReader(StringIO(shipped_text("validation", "data/moe_cp_runs.csv"))))
+    document = shipped_toml("validation", "data/moe.toml")
+    own = {ours: theirs for theirs, ours in document["columns"].items()}
+    for reading in document["reading"]:
+        when = {own.get(name, name): word for name, word in reading["when"].items()}
+        found = [all(says(row[name].lower(), word) for name, word in when.items()) for row in rows]
+        assert any(found) or "dispatcher" in when, reading
+
+
+def test_a_tenth_of_the_rows_is_held_out() -> None:
+    names = [each.id for each in read_moe_runs()]
+    assert 0.08 < sum(map(held_out, names)) / len(names) < 0.13
+
+
+def test_a_small_file_as_people_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    write(
+        path,
+        {},
+        {"id": "a-2", "ep": "4", "dispatcher": "DeepEP", "step_s": "0.06", "peak_mem_GiB": ""},
+        {"id": "a-3", "ep": "2", "step_s": "0.07"},
+        {"id": "a-4", "layers": "4000", "moe_layers": "4000", "status": "oom", "step_s": ""},
+        {"id": "a-5", "status": "oom", "step_s": ""},
+        {"id": "b-1", "source": "B. Author", "attention": "compressed sparse"},
+        {"id": "b-2", "source": "B. Author", "step_s": "", "tflops_per_gpu": "90"},
+    )
+    said = simgpt("validate", "moe", "--data", str(path), "--source", "author")
+    assert said.status == 0
+    assert_golden("validate-moe.txt", said.out)
+    rows = json.loads(simgpt("validate", "moe", "--data", str(path), "--json").out)["rows"]
+    keys = ("predicted_step_s", "low_step_s", "high_step_s", "predicted_peak_bytes", "fits")
+    assert all(key in row for row in rows for key in keys)
+    assert [row["fits"] for row in rows[:5]] == [True, True, True, False, True]
+    assert rows[5]["reason"] == "compressed sparse attention"
+
+
+def test_what_ran_out_of_memory_is_predicted_as_it_is_read() -> None:
+    large = {"layers": "400", "moe_layers": "400", "seq_len": "8192", "micro_batch": "2"}
+    failed, ran = (case_of(run(**large, status=status)) for status in ("oom", "ok"))
+    assert not failed.fits
+    assert not ran.fits
+    assert failed.job.plan.recompute == "none" != ran.job.plan.recompute
+
+
+def test_a_source_that_no_row_is_from_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    write(path, {})
+    said = simgpt("validate", "moe", "--data", str(path), "--source", "nobody")
+    assert "no row is from nobody; sources: A. Author (arXiv 1)" in said.sentence
+
+
+@pytest.mark.slow
+def test_shipped_rows_are_predicted_or_refused_by_name() -> None:
+    record = json.loads(simgpt("validate", "moe", "--json").out)
+    rows = {row["id"]: row for row in record["rows"]}
+    assert len(rows) == len(read_moe_runs())
+    assert all(row["predicted_step_s"] or row["reason"] for row in rows.values())
+    assert sum(record["unpredicted_reasons"].values()) < len(rows) / 2
+
+
+def write(path: Path, *rows: dict[str, str]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows({**COLUMNS, **row} for row in rows)
+
+
+@pytest.mark.slow
+def test_a_models_columns_are_its_presets() -> None:
+    named = {"Qwen3-30B-A3B": "qwen3-30b-a3b", "GPT OSS 120B": "gpt-oss-120b"}
+    named |= {"Qwen3_235B_a22B": "qwen3-235b-a22b", "Llama-4 Maverick 400B": "llama-4-maverick"}
+    read = {each.text("model"): each for each in read_moe_runs() if each.text("model") in named}
+    for name, preset in named.items():
+        asked, known = case_of(read[name]).asked, find_model(preset)
+        assert shape(asked) == shape(known)
+
+
+def shape(gpt: GPT) -> tuple[int, ...]:
+    sizes = (gpt.layers, gpt.hidden, gpt.heads, gpt.key_heads, gpt.width, gpt.experts, gpt.topk)
+    return (*sizes, gpt.expert_ffn, gpt.shared_ffn, gpt.dense_layers, gpt.expert_every)

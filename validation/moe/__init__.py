@@ -1,0 +1,1 @@
+"""Published runs of models with experts beside their predictions."""

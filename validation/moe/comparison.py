@@ -1,0 +1,169 @@
+"""The comparison of runs with experts: errors, verdicts on memory, peaks and rankings.
+
+Rows are predicted as other published runs are (validation/published); this module adds what those
+have no measurement of. Nothing is fitted to these rows.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from validation.moe.rows import REMARKS, UNSUPPORTED, read_moe_runs
+from validation.published.baselines import calibrated
+from validation.published.case import OUT_OF_MEMORY
+from validation.published.case import UNSUPPORTED as NOT_PREDICTED
+from validation.published.comparison import Comparison, is_chosen
+from validation.published.measured_step import unscored
+from validation.published.outcome import Outcome
+from validation.published.plan_ranking import rankings
+from validation.published.predicting import predict_runs
+from validation.published.runs import PublishedRun, RunsError
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """On how many of the rows that are predicted the plan is rightly said to fit, or not to: among
+    those that ran and among those that ran out of memory.
+
+    `given` counts only rows that ran and say what they recompute: of the others a plan that does
+    not fit may be one that is read wrongly.
+    """
+
+    ran: int
+    ran_right: int
+    given: int
+    given_right: int
+    out_of_memory: int
+    out_of_memory_right: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoeComparison:
+    """Outcomes in the file's order, those of `published_runs.csv` last."""
+
+    comparison: Comparison
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """One for each row."""
+        return self.comparison.outcomes
+
+    @property
+    def verdicts(self) -> Verdicts:
+        """On rows that are not held out."""
+        known = [each for each in self.outcomes if each.peak_bytes and not each.held_out]
+        failed = [each for each in known if each.run.text("status") == OUT_OF_MEMORY]
+        ran = [each for each in known if each.run.text("status") != OUT_OF_MEMORY]
+        given = [each for each in ran if each.run.text("recompute")]
+        return Verdicts(
+            ran=len(ran),
+            ran_right=sum(each.fits_as_read for each in ran),
+            given=len(given),
+            given_right=sum(each.fits_as_read for each in given),
+            out_of_memory=len(failed),
+            out_of_memory_right=sum(not each.fits_as_read for each in failed),
+        )
+
+    @property
+    def peaks(self) -> tuple[Outcome, ...]:
+        """Rows that are not held out, with a measured and a predicted peak."""
+        return tuple(each for each in self.outcomes if _has_peak(each) and not each.held_out)
+
+    @property
+    def mean_of_sources(self) -> float | None:
+        """The mean of the sources' mean errors over scored rows that are not held out."""
+        own = [each for each in self.outcomes if each.scored and not each.held_out]
+        means = [mean_error(errors_of(rows)) for rows in by_source(own).values()]
+        return mean_error(mean for mean in means if mean is not None)
+
+    def unpredicted(self) -> dict[str, int]:
+        """How many rows are not predicted, by the reason."""
+        found: dict[str, int] = {}
+        for each in self.outcomes:
+            if each.predicted_s is None:
+                found[each.reason] = found.get(each.reason, 0) + 1
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison as it stands in JSON."""
+        record = self.comparison.as_dict()
+        rows = [_row(each) for each in self.outcomes]
+        return record | {
+            "rows": rows,
+            "mean_of_sources_developed": self.mean_of_sources,
+            "verdicts": asdict(self.verdicts),
+            "peak_mape": mean_error(peak_error(each) for each in self.peaks),
+            "unpredicted_reasons": self.unpredicted(),
+        }
+
+
+def validate_moe(
+    path: Path | None = None,
+    sources: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> MoeComparison:
+    """Predict every row of a file, or of those that come with simgpt, or those whose source or id
+    has one of the given words in it."""
+    every = read_moe_runs(path)
+    runs = [run for run in every if is_chosen(run, sources)]
+    if not runs:
+        known = ", ".join(dict.fromkeys(run.source for run in every))
+        raise RunsError(f"no row is from {' or '.join(sources)}; sources: {known}")
+    asked = [run for run in runs if not run.text(UNSUPPORTED)]
+    found = {each.run.id: each for each in predict_runs(asked, progress)}
+    outcomes = calibrated([found.get(run.id) or _refused(run) for run in runs])
+    return MoeComparison(Comparison(tuple(outcomes), rankings(outcomes), None))
+
+
+def _refused(run: PublishedRun) -> Outcome:
+    return Outcome(
+        run,
+        NOT_PREDICTED,
+        run.text(UNSUPPORTED),
+        measured_s=run.real("measured_step_s"),
+        unscored=unscored(run),
+    )
+
+
+def peak_error(outcome: Outcome) -> float:
+    """The predicted peak over the measured one, less one."""
+    measured = outcome.run.real("peak_mem_GiB")
+    assert measured and outcome.peak_bytes
+    return outcome.peak_bytes / GIB / measured - 1
+
+
+def errors_of(outcomes: Iterable[Outcome]) -> list[float]:
+    """The errors of those with a measured and a predicted step, scored or not."""
+    return [each.error for each in outcomes if each.error is not None]
+
+
+def mean_error(errors: Iterable[float]) -> float | None:
+    """The mean of the errors' sizes, None without one."""
+    found = [abs(error) for error in errors]
+    return statistics.fmean(found) if found else None
+
+
+def by_source(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    """Outcomes by who published them, in the file's order."""
+    found: dict[str, list[Outcome]] = {}
+    for each in outcomes:
+        found.setdefault(each.run.source, []).append(each)
+    return found
+
+
+def _has_peak(outcome: Outcome) -> bool:
+    ran = outcome.run.text("status") != OUT_OF_MEMORY
+    return bool(ran and outcome.peak_bytes and outcome.run.text("peak_mem_GiB"))
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    row = outcome.as_dict()
+    row |= {"predicted_peak_bytes": outcome.peak_bytes, "fits": outcome.fits_as_read}
+    row["remarks"] = outcome.run.text(REMARKS)
+    return row

@@ -1,0 +1,101 @@
+"""The rows of moe_cp_runs.csv as published runs: their columns under the names of
+published_runs.csv, and what data/moe.toml says that they mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from topologies.files.reading import shipped_toml
+from validation.published.dialect import says
+from validation.published.runs import PublishedRun, lines_of, read_runs, runs_of
+from workload.gpt import GPT, find_model
+
+SHIPPED = "moe_cp_runs.csv"
+UNSUPPORTED, REMARKS = "unsupported", "remarks"  # columns that readings add
+TRAY = 4  # GPUs of a tray of an NVL72
+FROM_PRESET = {  # columns and the model's fields that fill them
+    **{"layers": "layers", "hidden": "hidden", "heads": "heads", "ffn_hidden": "ffn"},
+    **{"vocab": "vocab", "seq_len": "sequence", "experts": "experts", "topk": "topk"},
+    **{"expert_ffn": "expert_ffn", "activation": "activation"},
+}
+
+Cells = dict[str, str]
+
+
+def read_moe_runs(path: Path | None = None) -> list[PublishedRun]:
+    """The runs of a file; without a file those that come with simgpt, and behind them the published
+    runs whose sequences are split over devices."""
+    runs = runs_of(*lines_of(path, SHIPPED), meant)
+    if path is not None:
+        return runs
+    return [*runs, *(run for run in read_runs() if (run.whole("cp") or 1) > 1)]
+
+
+def meant(cells: Cells) -> Cells:
+    """A row's cells under our columns' names, with what its readings add."""
+    names = _table()["columns"]
+    found = {names.get(name, name): cell for name, cell in cells.items()}
+    remarks: list[str] = []
+    for reading in _table()["reading"]:
+        if all(says(found.get(name, "").lower(), word) for name, word in reading["when"].items()):
+            _read(reading, found)
+            remarks += [reading["remark"]] if "remark" in reading else []
+    _count_experts(found)
+    return found | {REMARKS: "; ".join(remarks)}
+
+
+def _read(reading: Mapping[str, Any], cells: Cells) -> None:
+    cells.update({name: str(value) for name, value in reading.get("set", {}).items()})
+    given = {name: str(value) for name, value in reading.get("fill", {}).items()}
+    if "preset" in reading:
+        given |= _of_preset(find_model(reading["preset"]))
+    if "domain" in reading:
+        given |= {"fabric": "infiniband"}
+        cells["gpus_per_node"] = str(segment(int(cells["gpus_total"]), reading["domain"]))
+    if UNSUPPORTED in reading:
+        given[UNSUPPORTED] = reading[UNSUPPORTED]
+    cells.update({name: value for name, value in given.items() if not cells.get(name)})
+    per_gpu = given.get("nics_of_gpu")
+    if per_gpu and not cells.get("nics_per_node"):
+        cells["nics_per_node"] = str(int(per_gpu) * int(cells["gpus_per_node"]))
+
+
+def segment(gpus: int, most: int) -> int:
+    """GPUs of a job that lie in one NVLink domain: of all its trays, or of the most that divide
+    them where a domain has not so many.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge, scripts/performance/utils/executors.py, which asks Slurm
+    for such segments.
+
+    >>> segment(8, 18), segment(256, 18), segment(512, 18)
+    (8, 64, 64)
+    """
+    trays = max(gpus // TRAY, 1)
+    return TRAY * next(size for size in range(min(most, trays), 0, -1) if not trays % size)
+
+
+def _of_preset(gpt: GPT) -> Cells:
+    return {column: str(getattr(gpt, name)) for column, name in FROM_PRESET.items()}
+
+
+def _count_experts(cells: Cells) -> None:
+    """Fields of a model that follow from a row's counts of layers, shared experts and widths."""
+    if cells.get("shared_experts") and cells.get("expert_ffn"):
+        shared = int(cells["shared_experts"]) * int(cells["expert_ffn"])
+        cells["shared_ffn"] = str(shared) if shared else ""
+    if cells.get("experts") and not cells.get("ffn_hidden"):
+        cells["ffn_hidden"] = cells.get("expert_ffn", "")
+    if cells.get("moe_layers") and cells.get("layers") and not cells.get("expert_every"):
+        dense = int(cells["layers"]) - int(cells["moe_layers"])
+        cells["dense_layers"] = str(dense) if dense else ""
+    if width := re.search(r"head (\d+)", cells.get("attention", "")):
+        cells["head_width"] = width[1]
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return shipped_toml("validation", "data/moe.toml")
