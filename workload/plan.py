@@ -12,7 +12,7 @@ from workload.passes.table import OVERLAPS
 from workload.rules.table import NAMES, rule_of
 
 CHOICES = {
-    "context_kind": ("ring", "all_gather"),
+    "context_kind": ("ring", "all_gather", "ulysses"),
     "schedule": ("1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p"),
     "attention": ("flash", "unfused"),
     "gradients": ("fp32", "bf16"),

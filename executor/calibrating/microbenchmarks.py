@@ -22,7 +22,11 @@ UNMEASURED = ("matmul", "grouped_matmul", "fence")  # matmuls have a grid of the
 # So many that any token of the samples is the number of an expert.
 EXPERTS: Mapping[str, Any] = {"experts": 256, "topk": 4, "expert_ffn": 16, "router": "softmax"}
 BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
-OF_CONTEXT = ("take_keys", "put_keys", "merge_attention")  # the rest wants a place on the axis
+# Of sequences split over context; the rest wants a place on the axis.
+OF_CONTEXT = (
+    *("take_keys", "put_keys", "merge_attention"),
+    *("split_heads", "join_heads", "split_tokens", "join_tokens"),
+)
 _ENDS = {
     "all_gather": ("part", "whole"),
     "reduce_scatter": ("whole", "part"),
@@ -216,7 +220,8 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         cells.append((_latent(llama), plain))
         # The first of two stages, which alone has no loss.
         cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
-        cells.append((gpt, replace(plain, context=2)))
+        kinds = ("ring", "ulysses")
+        cells += [(gpt, replace(plain, context=2, context_kind=kind)) for kind in kinds]
         one = replace(plain, batch=micro_batch)
         cells += [(gpt, replace(one, optimizer=name)) for name in NAMES]
     return cells

@@ -12,9 +12,9 @@ from executor.kernels import (
     context_attention,
     dense,
     dropout,
+    exchange,
     experts,
     goldfish,
-    head_norms,
     norms,
     optimizer,
     pointwise,
@@ -22,6 +22,7 @@ from executor.kernels import (
     vocabulary,
 )
 from executor.kernels.attentions import latent
+from executor.kernels.before_attention import head_norms
 from executor.kernels.updates import muon, sgd, zeroth_order
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -37,6 +38,10 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "take_keys": context_attention.take_keys,
         "put_keys": context_attention.put_keys,
         "merge_attention": context_attention.merge_attention,
+        "split_heads": exchange.split_heads,
+        "join_heads": exchange.join_heads,
+        "split_tokens": exchange.split_tokens,
+        "join_tokens": exchange.join_tokens,
         "batched_matmul": unfused.batched_matmul,
         "softmax": unfused.softmax,
         "softmax_grad": unfused.softmax_grad,

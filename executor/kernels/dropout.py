@@ -17,6 +17,7 @@ from math import ceil, prod
 import torch
 
 from executor.kernels.hashing import BITS, STRIDE, signed, upper_bits
+from executor.kernels.heads import head_part
 from executor.kernels.positions import positions, tokens_of_rank
 from executor.kernels.slices import row_slices
 from executor.rank_context import RankContext
@@ -142,8 +143,8 @@ def _row_places(op: Op, at: RankContext, rows: torch.Tensor) -> torch.Tensor:
 def _scores_block(op: Op, shape: tuple[int, ...], at: RankContext) -> Block:
     count, heads, *square = shape
     first = at.first_sequence(op.micro_batch, count)
-    whole = (0, at.grid.x * heads, *square)
-    return Block(whole, (first, at.part_of("heads") * heads, 0, 0), shape)
+    part, parts = head_part(op, at)
+    return Block((0, parts * heads, *square), (first, part * heads, 0, 0), shape)
 
 
 def _hashed(places: torch.Tensor, salt: int) -> torch.Tensor:

@@ -61,15 +61,24 @@ def alibi_slopes(heads: int, device: torch.device | None = None) -> torch.Tensor
     return slopes if whole == heads else torch.cat([slopes[1::2], slopes[::2]])[:heads]
 
 
+def head_part(op: Op, at: RankContext) -> tuple[int, int]:
+    """Which part of all heads an op's are, and of how many: with `spread` context splits each part
+    of x."""
+    part, parts = at.part_of("heads"), at.grid.parts_of("heads")
+    if not op.attributes.get("spread"):
+        return part, parts
+    ranks = at.grid.parts_of("positions")
+    return part * ranks + at.part_of("positions"), parts * ranks
+
+
 def rank_slopes(op: Op, like: torch.Tensor, at: RankContext) -> torch.Tensor | None:
     """ALiBi's slopes of this rank's heads, (heads,), where the model has any; made on the device of
     `like`, for a copy from the host would wait for it."""
     if not op.attributes["alibi"]:
         return None
     heads = op.attributes["heads"]
-    own = alibi_slopes(heads * at.grid.parts_of("heads"), like.device)[
-        at.part_of("heads") * heads :
-    ][:heads]
+    part, parts = head_part(op, at)
+    own = alibi_slopes(heads * parts, like.device)[part * heads :][:heads]
     return own.to(wide_dtype(like))
 
 

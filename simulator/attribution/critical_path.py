@@ -27,6 +27,7 @@ COLLECTIVE_WORDS = {
     "reduce_scatter": "reduce-scatters",
     "all_reduce": "all-reduces",
     "all_to_all": "all-to-alls",
+    "ring_shift": "ring shifts",
     "send": "messages",
     "recv": "messages",
 }

@@ -190,11 +190,14 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
     pipes = [p for p in problem.choices("pipe", sizes) if chunks_fit(problem, p)]
     zs = problem.choices("z", sizes)
     contexts = [c for c in problem.choices("context", sizes) if _splits(problem, c)]
+    by_heads = problem.fixed.get("context_kind") == "ulysses"
     for x, y, z, context, pipe in product(xs, ys, zs, contexts, pipes):
         data, left = divmod(n, x * y * z * context * pipe)
         if left or not data or data not in problem.choices("data", [data]):
             continue
         if problem.batch % (z * data) or not problem.in_family(x, y, z, pipe):
+            continue
+        if context > 1 and by_heads and any(width % (x * context) for width in heads[::2]):
             continue
         yield from _of_grid(problem, (x, y, z, context, data, pipe))
 

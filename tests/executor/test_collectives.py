@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from executor.collectives import Pairs, coalesced, issue, payload_bytes
 from tests.executor.ranks import on_ranks
-from workload.op import COLLECTIVES, COMPUTE, STEP, Op
+from workload.op import COLLECTIVES, COMPUTE, RING_SHIFT, STEP, Op
 
 SIZES = (2, 3)
 TIMEOUT_S = 5.0  # time enough for two busy ranks to connect
@@ -102,7 +102,7 @@ class Pending:
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("kind", COLLECTIVES)
+@pytest.mark.parametrize("kind", [kind for kind in COLLECTIVES if kind != RING_SHIFT])
 @pytest.mark.parametrize("stream", [COMPUTE, "data"])
 def test_every_collective_runs_on_its_communicators_own_stream(
     monkeypatch: pytest.MonkeyPatch, kind: str, stream: str
@@ -136,6 +136,26 @@ def alone(rank: int) -> float:
     with pytest.raises(RuntimeError, match=r"(?i)time"):
         issue(op("all_gather", COMPUTE), pairs, group, None)
     return time.perf_counter() - begun
+
+
+def alone_in_a_ring(rank: int) -> float:
+    """The same of an exchange with the neighbours in a ring."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=TIMEOUT_S))
+    if rank == 1:
+        time.sleep(2 * TIMEOUT_S)
+        return 0.0
+    begun = time.perf_counter()
+    issued = issue(op(RING_SHIFT, "context"), [(torch.zeros(4), torch.zeros(4))], group, None)
+    assert issued is not None
+    with pytest.raises(RuntimeError, match=r"(?i)time"):
+        issued.wait()
+    return time.perf_counter() - begun
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_an_exchange_in_a_ring_times_out_too() -> None:
+    assert TIMEOUT_S / 2 < on_ranks(2, alone_in_a_ring) < 2 * TIMEOUT_S
 
 
 @pytest.mark.distributed

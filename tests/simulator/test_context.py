@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.attribution.critical_path import COLLECTIVE_WORDS
 from simulator.costs.attention import attention_s
 from simulator.predict import predict
 from topologies.machine_files import load_machine
+from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.op import ATTENTIONS, Op
+from workload.op import ATTENTIONS, COLLECTIVES, MESSAGES, Op
 from workload.plan import CHOICES
 from workload.plan_text import parse_plan
 
@@ -20,6 +22,7 @@ DGX = load_machine("dgx-h100")
 SMALL = GPT(
     name="small", layers=2, hidden=512, heads=8, ffn=2048, sequence=4096, vocab=1000, kv_heads=2
 )
+MANY = replace(SMALL, kv_heads=0)  # as many heads of keys as Ulysses splits in these tests
 
 
 def exchanged(context: int, kind: str) -> list[Op]:
@@ -42,13 +45,23 @@ def test_all_keys_and_values_are_gathered_twice_and_their_gradients_scattered_on
     assert sorted(op.kind for op in ops) == ["all_gather"] * 4 + ["reduce_scatter"] * 2
 
 
+def test_ulysses_sends_heads_of_all_three_and_gets_contexts_back() -> None:
+    """A rank's 1024 rows of 8 + 2 heads of queries, keys and values and of 8 of contexts, and so
+    their gradients."""
+    plan = parse_plan("context=2,context_kind=ulysses")
+    ops = [op for op in lower(replace(SMALL, sequence=2048), plan).ops if op.kind == "all_to_all"]
+    assert [op.nbytes // (1024 * 64 * 2) for op in ops] == [12, 8] * 2 + [8, 12] * 2
+    with pytest.raises(PlanCannotRunError, match=r"x\*context=4 does not divide kv_heads=2"):
+        lower(SMALL, parse_plan("context=4,context_kind=ulysses"))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_ranks_together_do_the_flops_of_one(kind: str) -> None:
-    whole = lower(SMALL, parse_plan("data=1"))
+    whole = lower(MANY, parse_plan("data=1"))
     for text in ("context=8", "context=2,x=2,data=2", "context=4,y=2"):
-        split = lower(SMALL, parse_plan(f"{text},context_kind={kind}"))
+        split = lower(MANY, parse_plan(f"{text},context_kind={kind}"))
         batch = split.plan.batch
-        assert split.model_flops == batch * whole.model_flops == SMALL.model_flops(batch)
+        assert split.model_flops == batch * whole.model_flops == MANY.model_flops(batch)
 
 
 def test_a_rings_steps_take_as_long_as_half_of_the_square_without_a_mask() -> None:
@@ -68,7 +81,7 @@ def test_a_rings_steps_take_as_long_as_half_of_the_square_without_a_mask() -> No
 @pytest.mark.parametrize("text", ["data=2", "pipe=2,data=2,micro_batch=1", "x=2,recompute=full"])
 def test_folded_and_unfolded_steps_are_the_same(kind: str, text: str) -> None:
     plan = parse_plan(f"context=4,context_kind={kind},{text}", batch=8)
-    gpt = replace(SMALL, layers=6)
+    gpt = replace(MANY, layers=6)
     folded, whole = (predict(gpt, plan, DGX, fold=fold) for fold in (True, False))
     assert folded.step_s == whole.step_s
     assert folded.memory == whole.memory
@@ -87,3 +100,9 @@ def test_a_million_tokens_fit_where_enough_devices_split_them() -> None:
     assert activations[0] == pytest.approx(2 * activations[1], rel=0.01)
     assert activations[1] == pytest.approx(2 * activations[2], rel=0.01)
     assert [each.fits for each in peaks] == [False, True, True]
+    states = [each.parts["optimizer"] for each in peaks]
+    assert states == pytest.approx([states[0], states[0] / 2, states[0] / 4], rel=0.001)
+
+
+def test_every_collective_has_a_word_where_reasons_are_told() -> None:
+    assert {*COLLECTIVE_WORDS} == {*COLLECTIVES, *MESSAGES}

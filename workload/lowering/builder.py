@@ -242,24 +242,33 @@ class Builder:
         self._held(mine, [name], held, self.dtype, "parameters")
         if not (self.rule.zeroth_order or (sharded and self.rule.in_backward)):
             self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
+        own = self._described(name, owner, kept, how, sharded=sharded, stages=stages)
+        reduced = f"{name}.grad" if summed == kept else f"{name}.grad.shard"
+        trained = f"{name}.master" if master else name
+        own = replace(own, reduced=reduced, trained=trained, apart=apart, terms=terms)
+        states = [*own.update.states, *(("master",) if master else ())]
+        self._held(mine, [f"{name}.{each}" for each in states], kept, self.wide, self.kept)
+        self.parameters[name] = own
+        return name
+
+    def _described(
+        self, name: str, owner: Part, kept: Layout, how: Sharding, *, sharded: bool, stages: int
+    ) -> Parameter:
+        """A parameter whose states are cut as `kept` says, in one precision and updated whole."""
         update = self.rule.matrices if sharded and owner.is_layer else self.rule.others
-        states = [f"{name}.{each}" for each in (*update.states, *(("master",) if master else ()))]
-        self._held(mine, states, kept, self.wide, self.kept)
         norm = self.grid.size(*self.norm_axes) * stages
-        self.parameters[name] = Parameter(
+        return Parameter(
             name,
             owner,
             sharded,
-            terms,
             copies=norm // self._parts(kept),
-            decays=len(layout.shape) > 1,
-            reduced=f"{name}.grad" if summed == kept else f"{name}.grad.shard",
-            trained=f"{name}.master" if master else name,
-            apart=apart,
+            decays=len(kept.shape) > 1,
+            reduced=f"{name}.grad",
+            trained=name,
+            apart=False,
             update=update,
             sharding=how,
         )
-        return name
 
     @property
     def norm_axes(self) -> Axes:

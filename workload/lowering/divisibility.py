@@ -20,6 +20,8 @@ def check(gpt: GPT, plan: Plan) -> None:
     _divides("y", y, {"hidden": gpt.hidden})
     if plan.context > 1:
         _divides("2*context", 2 * plan.context, {"sequence": gpt.sequence})
+    if plan.context > 1 and plan.context_kind == "ulysses":
+        _divides("x*context", x * plan.context, {"heads": gpt.heads, **groups})
     if plan.sequence_parallel:
         rows = plan.micro_batch * gpt.sequence // plan.context
         _divides("x", x, {"the rows of a micro-batch": rows})

@@ -27,7 +27,6 @@ class Parameter:
     name: str
     owner: Part
     sharded: bool
-    terms: Axes
     copies: int
     decays: bool
     reduced: str
@@ -35,6 +34,7 @@ class Parameter:
     apart: bool
     update: Update
     sharding: Sharding
+    terms: Axes = ()
 
     @property
     def states(self) -> list[str]:

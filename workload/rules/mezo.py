@@ -5,7 +5,8 @@ forward through the model; then by -2 eps z, and it goes forward again. The diff
 losses over 2 eps is the gradient's projection g on z, and after moving back by eps z each parameter
 becomes w - lr (g z + decay w). z is drawn from seed, step and place whenever it is wanted, and
 never kept; so a device has parameters and the activations of a forward pass, and ranks exchange two
-numbers. There are no master copies: in bf16, parameters are moved and updated as they are.
+numbers. There are no master copies: in bf16, parameters are moved and updated as they are, and
+those near 1, such as gains, hardly move (the authors train in fp16).
 
 Ranks that hold copies of a parameter move them alike, and every rank's losses count in g. The loss
 of a step is the mean of the two, which differs from that between them by terms of eps^2.

@@ -108,18 +108,8 @@ COUNTED = [
 MODEL = {"layers": 2, "hidden": 32, "heads": 8, "sequence": 16, "vocab": 256}
 MODEL_KEYS = [
     *(*MODEL, "ffn", "name", "tied", "kv_heads", "head_width", "norm", "activation", "positions"),
-    *(
-        "rope_base",
-        "rope_scaling",
-        "biases",
-        "qkv_bias",
-        "qk_norm",
-        "norm_eps",
-        "embedding_norm",
-        "dropout",
-        "source",
-        "nope",
-    ),
+    *("rope_base", "rope_scaling", "biases", "qkv_bias", "qk_norm", "norm_eps"),
+    *("embedding_norm", "dropout", "source", "nope"),
 ]
 CONFIG: dict[str, Any] = {
     **{"model_type": "mistral", "architectures": ["MistralForCausalLM"], "hidden_act": "silu"},

@@ -27,7 +27,7 @@ FIELDS: dict[str, list[Any]] = {
     "precision": ["bf16", "fp32"],
     "zero": [3],
     "context": [2, 4],
-    "context_kind": ["all_gather"],
+    "context_kind": ["all_gather", "ulysses"],
     "pipe": [2],
     "shard": [2],
     "order": ["x-y-z-data-pipe", "pipe-data-z-x-y"],

@@ -32,7 +32,7 @@ from validation.report.read_prediction import Answer
 from workload.gpt import GPT, with_fields
 from workload.lowering import lower
 from workload.models.read import described_model
-from workload.op import COMPUTE, PAIRS, Op
+from workload.op import COMPUTE, PAIRS, RING_SHIFT, Op
 from workload.passes.matmul_forms import PLAIN
 from workload.plan import Plan
 from workload.plan_text import parse_plan
@@ -146,7 +146,7 @@ class Scene:
 
     def _sent(self, op: Op) -> float:
         """Bytes that a member sends on: those of a ring, twice round for an all-reduce."""
-        if op.is_message:
+        if op.is_message or op.kind == RING_SHIFT:
             return op.nbytes
         ranks = self.shown.grid.size(*op.axes)
         return op.nbytes * (ranks - 1) / ranks * (2 if op.kind == "all_reduce" else 1)

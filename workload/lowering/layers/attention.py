@@ -73,8 +73,7 @@ def _core(b: Builder, place: str, qkv: str) -> Core:
     if b.plan.attention == "unfused":
         return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
     if b.plan.context > 1:
-        context, logsumexp = context_parallel.forward(b, qkv, shape)
-        return Core(qkv, context, (logsumexp,), place)
+        return Core(qkv, *context_parallel.forward(b, qkv, shape), place)
     context = b.tensor("attention.o", (b.rows, b.gpt.context_width // b.grid.x))
     lse_shape = (b.plan.micro_batch, shape["heads"], b.gpt.sequence)
     logsumexp = b.tensor("attention.lse", lse_shape, b.wide)

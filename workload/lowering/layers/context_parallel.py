@@ -5,7 +5,7 @@ from either end, so that all have as much to do under the causal mask (executor/
 has it by row). A rank keeps its own keys and values alone; they meet again in the backward pass.
 
 With "all_gather" every rank gathers all keys and values, and their gradients are summed and
-scattered, all on the compute stream.
+scattered, all on the compute stream. What "ulysses" does is in ulysses.py.
 Source: Grattafiori et al. (Llama 3, 2407.21783), section 3.3.2.
 
 With "ring" the keys and values go around, on a stream of their own: in each of c steps a rank
@@ -25,34 +25,40 @@ from dataclasses import replace
 from typing import Any
 
 from workload.lowering.builder import Builder
+from workload.lowering.layers import ulysses
 from workload.op import CAUSAL, KEYS_EXCHANGE, RING_SHIFT
 
 Shape = dict[str, Any]
 NAME = "attention"
 
 
-def forward(b: Builder, qkv: str, shape: Shape) -> tuple[str, str]:
+def forward(b: Builder, qkv: str, shape: Shape) -> tuple[str, tuple[str, ...]]:
     """Emit the core on a rank's rows of the fused tensor; returns context and log-sum-exp."""
+    if b.plan.context_kind == "ulysses":
+        return ulysses.forward(b, qkv, shape)
     own = _taken(b, qkv, shape, NAME)
     outputs = _outputs(b, shape, NAME)
     if b.plan.context_kind == "all_gather":
         every = _gathered(b, own, NAME)
         b.op(NAME, "attention", [qkv, every], outputs, **_work(b, shape, 4))
-        return outputs[0], outputs[1]
+        return outputs[0], (outputs[1],)
     for step, held in _around(b, own, NAME):
         found = _outputs(b, shape, f"{NAME}.{step}") if step else outputs
         b.op(f"{NAME}.{step}", "attention", [qkv, held], found, **_step(b, shape, 4, step))
         if step:
             merged = [*outputs, *found]
             b.op(f"{NAME}.{step}.merge", "merge_attention", merged, outputs, **shape)
-    return outputs[0], outputs[1]
+    return outputs[0], (outputs[1],)
 
 
 def backward(b: Builder, saved: tuple[str, ...], grad: str, out: str, shape: Shape) -> None:
     """Emit the gradients of queries, keys and values, bands of `out`, from that of the context.
 
-    `saved` are the fused tensor, the context and the log-sum-exp.
+    `saved` are the fused tensor, and what `forward` returned.
     """
+    if b.plan.context_kind == "ulysses":
+        ulysses.backward(b, saved, grad, out, shape)
+        return
     qkv, *about = saved
     name = f"{NAME}.grad"
     own = _taken(b, qkv, shape, name)

@@ -11,7 +11,7 @@ copy that this one makes besides is not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workload.layout import ONES, Layout
@@ -35,8 +35,9 @@ def declare(b: Builder, owner: Part) -> None:
     """Declare the gains, if the model has such norms."""
     shape = (b.gpt.width,)
     for name in (QUERIES, KEYS) if b.gpt.qk_norm else ():
-        layout, terms = Layout(shape, shape, ((),), starts=ONES), b.shards_of("heads")
-        b.parameter(f"{owner}.{name}.w", owner, layout, sharded=False, terms=terms)
+        layout = Layout(shape, shape, ((),), starts=ONES)
+        gain = b.parameter(f"{owner}.{name}.w", owner, layout, sharded=False)
+        b.parameters[gain] = replace(b.parameters[gain], terms=b.shards_of("heads"))
 
 
 def forward(b: Builder, owner: Part, qkv: str) -> tuple[Saved, ...]:
