@@ -168,3 +168,20 @@ def test_files_in_parts_and_in_bf16_are_read_and_leave_as_they_came(
     tensors = again.state_dict()
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensors[name], tensor), name
+
+
+@pytest.mark.parametrize("config", [SCALED, QWEN2, QWEN3])
+def test_what_was_converted_without_training_has_the_same_logits(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    model = written(config, source)
+    words = ("--from-weights", str(source), "--export-weights", str(target), "--steps", "0")
+    said = simgpt("run", str(source / "config.json"), *words, "--plan", "precision=fp32")
+    assert said.status == 0, said.err
+    again = transformers.AutoModelForCausalLM.from_pretrained(target).eval()
+    assert type(again) is type(model)
+    tokens = torch.arange(3 * SEQUENCE).view(3, SEQUENCE)
+    with torch.no_grad():
+        found, expected = (each(input_ids=tokens).logits for each in (again, model))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
