@@ -173,8 +173,9 @@ def test_stages_of_a_pipeline_come_to_the_end() -> None:
 
 def test_ops_of_stages_that_wait_for_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def early(program: Program, *, late: bool) -> list[int]:
-        """Every receive before everything else."""
-        return sorted(range(len(program.ops)), key=lambda i: program.ops[i].kind != "recv")
+        """Every receive before everything else, the last one first."""
+        received = [i for i, op in enumerate(program.ops) if op.kind == "recv"]
+        return received[::-1] + [i for i, op in enumerate(program.ops) if op.kind != "recv"]
 
     monkeypatch.setattr("executor.dry.stages.issue_order", early)
     hang = play_stages(TINY, parse_plan("pipe=2,micro_batch=1", batch=4)).hang
@@ -183,9 +184,9 @@ def test_ops_of_stages_that_wait_for_each_other_are_named(monkeypatch: pytest.Mo
 
 
 def test_chunks_whose_messages_block_come_to_the_end_once_all_kernels_are_loaded() -> None:
-    gpt = replace(TINY, layers=4)
+    gpt = replace(TINY, layers=8)
     for overlap, loads_eagerly in (("oar", True), ("oar+pp", False)):
-        plan = parse_plan(f"pipe=2,interleave=2,micro_batch=1,overlap={overlap}", batch=4)
+        plan = parse_plan(f"pipe=4,interleave=2,micro_batch=1,overlap={overlap}", batch=8)
         played = play_stages(gpt, plan)
         assert (played.hang, played.loads_eagerly) == ("", loads_eagerly)
 
@@ -226,9 +227,13 @@ def pipelines() -> Iterator[Plan]:
 
 def test_what_repeats_is_cut_and_what_does_not_is_left() -> None:
     gpt = replace(TINY, layers=24)
-    kept, fewer = cut(gpt, parse_plan("pipe=4,interleave=2,recompute=full:3,data=2", batch=128))
+    kept, fewer = cut(
+        gpt, parse_plan("pipe=4,interleave=2,recompute=full:3,micro_batch=1", batch=128)
+    )
     assert (kept.layers, fewer.recompute, fewer.micro_batches) == (16, "full:1", 8)
-    kept, fewer = cut(replace(TINY, layers=7), parse_plan("pipe=3,stage_layers=4+2+1", batch=3))
+    kept, fewer = cut(
+        replace(TINY, layers=7), parse_plan("pipe=3,stage_layers=4+2+1,micro_batch=1", batch=3)
+    )
     assert (kept.layers, fewer.stage_layers, fewer.micro_batches) == (5, (2, 2, 1), 3)
 
 
@@ -238,10 +243,14 @@ def test_more_layers_and_micro_batches_than_are_left_ask_for_nothing_new(text: s
     plan = parse_plan(text, batch=128)
     short, fewer = cut(replace(TINY, layers=12), plan)
     long, left = (
-        {(op.kind, op.axes, op.nbytes, op.attributes.get("first")) for op in lower(*case, 0).ops}
+        {
+            (op.kind, op.axes, op.nbytes, op.attributes.get("first"))
+            for op in lower(*case, 0).ops
+            if op.micro_batch >= 0
+        }
         for case in ((replace(TINY, layers=12), plan), (short, fewer))
     )
-    assert fewer.batch < plan.batch
+    assert short.layers < 12
     assert long == left
 
 
