@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from topologies.files.printable import path_shown, printable, shown
-from topologies.files.reading import UserFile, shipped_toml
+from topologies.files.reading import shipped_toml
 from workload.errors import ModelError
 from workload.models import latent_attention, moe
 from workload.models.field_checks import wrong_fields
@@ -45,7 +42,6 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "rope_width": 10_000,
     "value_width": 10_000,
 }
-MODEL_FILE = UserFile("model", ModelError)
 OF_ATTENTION = ("kv_heads", "head_width", "q_rank", "kv_rank", "rope_width", "value_width")
 COUNTS = (*OF_ATTENTION, "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers")
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
@@ -138,9 +134,12 @@ class GPT:
             raise self._wrong(f"rope_base={self.rope_base} must be at most {MOST['rope_base']:,}")
         if not 0 <= self.dropout < 1:
             raise self._wrong(f"dropout={self.dropout} must be at least 0 and below 1")
-        wrong = [*wrong_fields(self, MOST), *moe.refusals(self), *latent_attention.refusals(self)]
-        if wrong:
-            raise self._wrong(wrong[0])
+        for wrong in (
+            *wrong_fields(self, MOST),
+            *moe.refusals(self),
+            *latent_attention.refusals(self),
+        ):
+            raise self._wrong(wrong)
 
     def _wrong(self, what: str) -> ModelError:
         return ModelError(f"{self.name}: {what}")
@@ -303,47 +302,3 @@ def _preset(name: str, shape: list[int] | dict[str, Any], family: dict[str, Any]
         shape = dict(zip(("layers", "hidden", "heads", "sequence"), shape, strict=False))
     given = {"ffn": 4 * shape["hidden"], **family["defaults"], **shape}
     return GPT(name=name, source=family["source"], **given)
-
-
-def read_model(path: Path) -> GPT:
-    """A model from a TOML or JSON file with the keys of `GPT`; `name` defaults to the file's."""
-    return model_from_table(MODEL_FILE.document(path), path_shown(path), name=path.stem)
-
-
-def model_from_table(table: Any, origin: str, *, name: str) -> GPT:
-    """The model of a table with the keys of `GPT`, which `origin` names in sentences.
-
-    `ffn` defaults to 4 hidden, except with "swiglu", where models differ; all else that may be left
-    out is as GPT-2 has it.
-    """
-    if not isinstance(table, dict):
-        raise ModelError(f"{origin} is no model: it should be a table of keys such as layers")
-    _check_kinds(table, origin)
-    needed = ["layers", "hidden", "heads", "sequence", "vocab"]
-    needed += ["ffn"] if table.get("activation") == "swiglu" else []
-    missing = [key for key in needed if key not in table]
-    if missing:
-        raise ModelError(f"{origin}: {', '.join(missing)} missing")
-    words = {key: printable(value) for key, value in table.items() if isinstance(value, str)}
-    words["name"] = shown(table.get("name", name))
-    return GPT(**{"ffn": 4 * table["hidden"], **table, **words})
-
-
-def with_fields(gpt: GPT, given: Mapping[str, Any]) -> GPT:
-    """The model with other values of some fields; an MLP of four times the width stays so.
-
-    >>> with_fields(find_model("gpt-5b"), {"hidden": 1024}).ffn
-    4096
-    """
-    _check_kinds(given, gpt.name)
-    wide = "hidden" in given and "ffn" not in given and gpt.ffn == 4 * gpt.hidden
-    return replace(gpt, **given, **({"ffn": 4 * given["hidden"]} if wide else {}))
-
-
-def _check_kinds(table: Mapping[str, Any], origin: str) -> None:
-    kinds = {field.name: str(field.type) for field in fields(GPT)}
-    for key, value in table.items():
-        if key not in kinds:
-            raise ModelError(f"{origin}: unknown key {key!r}; known: {', '.join(kinds)}")
-        if type(value).__name__ != kinds[key]:
-            raise ModelError(f"{origin}: {key} = {value!r} must be {kinds[key]}")

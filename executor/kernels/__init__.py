@@ -8,8 +8,6 @@ from types import MappingProxyType
 import torch
 
 from executor.kernels import (
-    attention,
-    context_attention,
     dense,
     dropout,
     exchange,
@@ -18,11 +16,15 @@ from executor.kernels import (
     norms,
     optimizer,
     pointwise,
-    unfused,
     vocabulary,
 )
-from executor.kernels.attentions import latent
-from executor.kernels.before_attention import head_norms
+from executor.kernels.attentions import (
+    attention,
+    context_attention,
+    head_norms,
+    latent,
+    unfused,
+)
 from executor.kernels.updates import muon, sgd, zeroth_order
 from executor.rank_context import RankContext
 from workload.op import Op

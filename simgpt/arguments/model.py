@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from simgpt.options import note
-from workload.gpt import GPT, with_fields
+from workload.gpt import GPT
 from workload.models.described import Described
 from workload.models.fields import field_value
+from workload.models.from_table import with_fields
 from workload.models.read import described_model
 
 LABELS = ("name", "source")  # fields that say nothing of the model's shape

@@ -9,8 +9,9 @@ from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Remark
 from topologies.errors import SimgptError
-from workload.gpt import GPT, find_model, model_from_table, model_names, with_fields
+from workload.gpt import GPT, find_model, model_names
 from workload.models.fields import KINDS
+from workload.models.from_table import model_from_table, with_fields
 from workload.models.read import described_model
 from workload.plan import Plan
 

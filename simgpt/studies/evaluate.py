@@ -24,8 +24,8 @@ from topologies.machine_files import with_settings
 from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
 from topologies.session import current_session
-from workload.gpt import with_fields
 from workload.lowering import expect_many
+from workload.models.from_table import with_fields
 
 Row = dict[str, Any]
 Batch = list[tuple[int, Point]]

@@ -9,8 +9,8 @@ import torch
 
 from executor.dry.fake_gpu import GPU, fake_gpu
 from executor.errors import LaunchError
-from executor.kernels.attention import attention, attention_grad
-from executor.kernels.flash import has_flash
+from executor.kernels.attentions.attention import attention, attention_grad
+from executor.kernels.attentions.flash import has_flash
 from executor.launching.device_use import DeviceUse, attention_of
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from executor.kernels import attention, context_attention, goldfish
+from executor.kernels import goldfish
+from executor.kernels.attentions import attention, context_attention
 from executor.kernels.positions import before_chunks, chunks, of_rank, positions
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from executor.kernels.before_attention.head_norms import head_norm, head_norm_grad
-from executor.kernels.before_attention.rotation import turning_rates
+from executor.kernels.attentions.head_norms import head_norm, head_norm_grad
+from executor.kernels.attentions.rotation import turning_rates
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from tests.blocks import BLOCK

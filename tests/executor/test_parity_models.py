@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from executor.kernels import attention, flash
+from executor.kernels.attentions import attention, flash
 from executor.launching.device_use import FLASH, MATH
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from workload.errors import ModelError
-from workload.gpt import GPT, find_model, model_names, read_model
+from workload.gpt import GPT, find_model, model_names
 from workload.lowering import lower
+from workload.models.from_table import read_model
 from workload.plan import Plan
 
 TWO_LAYERS = GPT(name="two", layers=2, hidden=8, heads=2, ffn=32, sequence=4, vocab=10)

@@ -1,211 +1,50 @@
-"""The builder of a program: the lowering adds its ops, buffers and parameters here."""
+"""The builder of a program: to ops and buffers it adds parameters, by who holds which part."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 from workload.gpt import GPT
 from workload.grid import Axes, Grid
 from workload.layout import Layout
+from workload.lowering.op_writer import OpWriter
 from workload.lowering.parameter import Parameter
 from workload.lowering.sharding import Sharding, sharding_of
-from workload.naming import op_name
 from workload.op import (
-    BACKWARD,
-    COMPUTE,
-    FORWARD,
     HOST,
     ITEM_BYTES,
-    MODEL,
-    NO_ATTRIBUTES,
-    STEP,
     Buffer,
-    Op,
     Part,
 )
 from workload.plan import Plan
 from workload.rules.table import rule_of
 
 
-class Builder:
-    """Ops, buffers and parameters of the program being written."""
+class Builder(OpWriter):
+    """Ops, buffers and parameters of the program that the lowering writes."""
 
     def __init__(self, gpt: GPT, plan: Plan, stage: int) -> None:
-        self.gpt = gpt
-        self.plan = plan
-        self.stage = stage
-        self.grid = plan.grid
+        super().__init__(gpt, plan, stage)
         self.sharding = sharding_of(plan)
         self.sharding_of_experts = sharding_of(plan, of_experts=True)
         self.tokens = gpt.sequence // plan.context  # of a sequence, on one rank
         self.rows = plan.micro_batch * self.tokens
-        self.dtype = plan.precision
         self.wide = "fp64" if plan.precision == "fp64" else "fp32"
         self.summed = "bf16" if plan.gradients == "bf16" else self.wide
         self.rule = rule_of(plan.optimizer)
         self.kept = HOST if plan.offload == "optimizer" else "optimizer"
-        self.ops: list[Op] = []
-        self.buffers: dict[str, Buffer] = {}
         self.layouts: dict[str, Layout] = {}
         self.states: dict[str, Layout] = {}
         self.parameters: dict[str, Parameter] = {}
         self.gathered: dict[tuple[int, str], str] = {}
-        self.block = STEP
-        self._sizes: dict[str, tuple[Buffer, int]] = {}
-
-    def nbytes(self, name: str) -> int:
-        """A buffer's size, worked out once for all the ops that touch it."""
-        buffer, known = self.buffers[name], self._sizes.get(name)
-        if known is None or known[0] is not buffer:
-            known = self._sizes[name] = buffer, buffer.nbytes
-        return known[1]
-
-    def name(self, label: str) -> str:
-        """The name of what belongs to the block at hand."""
-        own = self.block
-        return op_name(own.micro_batch, own.part, label, recomputed=own.is_recomputed)
-
-    def tensor(
-        self,
-        label: str,
-        shape: tuple[int, ...],
-        dtype: str = "",
-        role: str = "activations",
-        rows_of: str = "",
-    ) -> str:
-        """A buffer of the block at hand that lives within the step; returns its name."""
-        name = self.name(label)
-        return self.add(Buffer(name, shape, dtype or self.dtype, role, rows_of=rows_of))
 
     def of_parameter(
         self, owner: Parameter, name: str, shape: tuple[int, ...], dtype: str, role: str
     ) -> str:
         """A buffer for what belongs to a parameter, within the step; returns its name."""
         return self.add(Buffer(name, shape, dtype, role, parameter=owner.name, part=owner.owner))
-
-    def inputs(self, label: str, shape: tuple[int, ...], copies: int) -> str:
-        """Whole numbers of a micro-batch that are there when the step begins, in `copies` equal
-        copies over the whole grid."""
-        m, name = self.block.micro_batch, self.input_name(label)
-        held = Buffer(name, shape, "int64", "workspace", True, copies, micro_batch=m)
-        return name if name in self.buffers else self.add(held)
-
-    def input_name(self, label: str) -> str:
-        """The name of such numbers; all passes over the batch have the same ones."""
-        m, again = self.block.micro_batch, self.plan.passes > 1
-        return op_name(int(m % self.plan.micro_batches) if again else m, MODEL, label)
-
-    def add(self, buffer: Buffer) -> str:
-        """Keep a buffer; returns its name."""
-        self.buffers[buffer.name] = buffer
-        return buffer.name
-
-    def op(
-        self,
-        label: str,
-        kind: str,
-        reads: Sequence[str],
-        writes: Sequence[str],
-        *,
-        nbytes: int = -1,
-        flops: int = 0,
-        replicas: int = 1,
-        part: Part | None = None,
-        micro_batch: int | None = None,
-        purpose: str = "",
-        **attributes: Any,
-    ) -> None:
-        """Append a compute op; its memory traffic is that of its operands unless given. It works
-        for its block's part and micro-batch unless others are given."""
-        if nbytes < 0:
-            nbytes = sum(map(self.nbytes, (*reads, *writes)))
-        self._append(
-            label,
-            part,
-            micro_batch,
-            kind=kind,
-            reads=tuple(reads),
-            writes=tuple(writes),
-            nbytes=nbytes,
-            flops=flops,
-            replicas=replicas,
-            dtype=self.dtype,
-            attributes=attributes or NO_ATTRIBUTES,
-            purpose=purpose,
-        )
-
-    def _append(self, label: str, part: Part | None, micro_batch: int | None, **about: Any) -> None:
-        own = self.block
-        m = own.micro_batch if micro_batch is None else micro_batch
-        part = own.part if part is None else part
-        name = op_name(m, part, label, recomputed=own.is_recomputed)
-        self.ops.append(Op(name, block=own, micro_batch=m, part=part, label=label, **about))
-
-    def collective(
-        self,
-        label: str,
-        kind: str,
-        read: Sequence[str],
-        write: Sequence[str],
-        *axes: str,
-        part: Part | None = None,
-        purpose: str = "",
-        **how: Any,
-    ) -> None:
-        """Append a blocking collective over the axes that have more than one rank."""
-        payload = write if kind == "all_gather" else read
-        self._append(
-            label,
-            part,
-            None,
-            kind=kind,
-            reads=tuple(read),
-            writes=tuple(write),
-            stream=COMPUTE,
-            axes=tuple(axis for axis in axes if self.grid.size(axis) > 1),
-            nbytes=sum(map(self.nbytes, payload)),
-            dtype=self.buffers[read[0]].dtype,
-            attributes=how or NO_ATTRIBUTES,
-            purpose=purpose,
-        )
-
-    def message(
-        self,
-        label: str,
-        kind: str,
-        tag: str,
-        reads: Sequence[str],
-        writes: Sequence[str],
-        peer: int,
-    ) -> None:
-        """Append a send or a receive on a stream of its own; `peer` is 1 for the next stage, -1 for
-        the previous one."""
-        direction = FORWARD if (peer > 0) == (kind == "send") else BACKWARD
-        moved = self.buffers[(reads or writes)[0]]
-        link = (self.stage + min(peer, 0)) % self.grid.pipe
-        operands = {"reads": tuple(reads), "writes": tuple(writes)}
-        self._append(
-            label,
-            None,
-            None,
-            kind=kind,
-            **operands,
-            stream=f"{kind}.{direction}",
-            axes=("pipe",),
-            nbytes=moved.nbytes,
-            dtype=moved.dtype,
-            attributes={"tag": tag, "peer": peer, "link": link},
-        )
-
-    def all_reduce(
-        self, label: str, buffer: str, *axes: str, purpose: str = "", **how: Any
-    ) -> None:
-        """Append an all-reduce in place, if the axes have more than one rank between them."""
-        if self.grid.size(*axes) > 1:
-            self.collective(label, "all_reduce", [buffer], [buffer], *axes, purpose=purpose, **how)
 
     def parameter(
         self,

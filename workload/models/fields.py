@@ -8,7 +8,8 @@ from typing import Any
 
 from topologies.files.printable import shown
 from workload.errors import ModelError
-from workload.gpt import GPT, model_from_table
+from workload.gpt import GPT
+from workload.models.from_table import model_from_table
 from workload.plan_text import split_words
 
 KINDS = {field.name: str(field.type) for field in fields(GPT)}

@@ -8,9 +8,10 @@ from typing import Any
 
 from topologies.files.printable import path_shown
 from workload.errors import ModelError
-from workload.gpt import MODEL_FILE, beyond_preset, find_model, model_from_table, read_model
+from workload.gpt import beyond_preset, find_model
 from workload.models.described import Described
 from workload.models.fields import model_from_text
+from workload.models.from_table import MODEL_FILE, model_from_table, read_model
 from workload.models.hugging_face import is_config, model_from_config
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml")  # what `simgpt import` reads

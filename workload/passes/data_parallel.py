@@ -63,14 +63,7 @@ def bucket_gradient_reduces(
     if not whole:
         return list(ops)
     last = next(op for op in reversed(ops) if op.block != STEP).block.micro_batch
-    summed = {buffers[name].parameter for op in whole for name in op.reads}
-    final = [
-        op
-        for op in ops
-        if op.kind == "accumulate"
-        and op.block.micro_batch == last
-        and buffers[op.writes[0]].parameter in summed
-    ]
+    final = _additions(ops, whole, buffers, last)
     chain = list(dict.fromkeys(op.block for op in final))
     deferred = any(op.purpose == GRAD_SCATTER and op.stream != COMPUTE for op in ops)
     final_block = {op.writes[0]: op.block for op in final}
@@ -89,6 +82,15 @@ def bucket_gradient_reduces(
     ends = {op.block: index for index, op in enumerate(rest)}
     closing = {ends[block]: added for block, added in after.items()}
     return [new for index, op in enumerate(rest) for new in (op, *closing.get(index, ()))]
+
+
+def _additions(
+    ops: Sequence[Op], whole: Sequence[Op], buffers: Mapping[str, Buffer], micro_batch: int
+) -> list[Op]:
+    """The additions of a micro-batch to the gradients that are summed over ranks."""
+    summed = {buffers[name].parameter for op in whole for name in op.reads}
+    added = (op for op in ops if op.kind == "accumulate" and op.block.micro_batch == micro_batch)
+    return [op for op in added if buffers[op.writes[0]].parameter in summed]
 
 
 def _bucket(whole: Op, grads: Sequence[str], buffers: Mapping[str, Buffer]) -> Op | None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.kernels.attention import turn
-from executor.kernels.heads import value_width
+from executor.kernels.attentions.attention import turn
+from executor.kernels.attentions.heads import value_width
 from executor.kernels.slices import row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op

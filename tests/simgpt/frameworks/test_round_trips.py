@@ -17,7 +17,8 @@ from simgpt.frameworks.rendering import rendered
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
 from topologies.session import Session
-from workload.gpt import GPT, find_model, model_from_table
+from workload.gpt import GPT, find_model
+from workload.models.from_table import model_from_table
 
 SUFFIXES = {
     "megatron": ".sh",

@@ -29,8 +29,9 @@ from topologies.routing.locality import locality
 from validation.report.answer_files import ReportError
 from validation.report.provenance import Asked, check_file
 from validation.report.read_prediction import Answer
-from workload.gpt import GPT, with_fields
+from workload.gpt import GPT
 from workload.lowering import lower
+from workload.models.from_table import with_fields
 from workload.models.read import described_model
 from workload.op import COMPUTE, PAIRS, RING_SHIFT, Op
 from workload.passes.matmul_forms import PLAIN

@@ -12,7 +12,6 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers import (
     attention,
     dropout,
-    experts,
     head_norm,
     latent,
     linear,
@@ -21,6 +20,7 @@ from workload.lowering.layers import (
 )
 from workload.lowering.layers.attention import Core
 from workload.lowering.layers.linear import Linear
+from workload.lowering.layers.mixture import experts
 from workload.models import moe
 from workload.op import Part
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from executor.kernels.attentions.heads import rank_slopes
 from executor.kernels.dropout import kept_places, scale_of
-from executor.kernels.heads import rank_slopes
 from executor.kernels.slices import HeadSlice, row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op

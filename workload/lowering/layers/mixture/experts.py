@@ -14,7 +14,7 @@ Source: Megatron-Core, transformer/moe (token_dispatcher.py, experts.py), 2504.1
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from workload.grid import Axes
@@ -23,24 +23,19 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers import linear, mlp
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.linear import Linear
-from workload.models import moe
+from workload.lowering.layers.mixture.dispatch import (
+    Routed,
+    from_experts,
+    local_experts,
+    moved,
+    slots,
+    to_experts,
+    width,
+)
+from workload.lowering.layers.mixture.routing import route, route_grad
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
 
 GROUPED = "grouped_matmul"
-SORTS = ("sort_rows", "unsort_rows")
-
-
-@dataclass(frozen=True, slots=True)
-class Routed:
-    """Names of what routing leaves behind: the logits, each token's experts, which row is sent to
-    which place (`order`), how many rows this rank has `sent` to each expert, and the `counts` that
-    each expert of this rank gets from every rank."""
-
-    logits: str
-    chosen: str
-    order: str
-    sent: str
-    counts: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +93,12 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     Without `whole` it ends before the experts' last linear, and the output has no name.
     """
     every, weights = linears(b), dict[str, str]()
-    source, scores, routed = _route(b, owner, normed)
+    source, scores, routed = route(b, owner, normed)
     order = routed.order
-    sent = _take(b, "dispatch", "take_rows", [source, order], (_slots(b, source), _width(b)))
-    weighing = _take(b, "dispatch.scores", "take_scores", [scores, order], (_slots(b, source),))
-    rows_in = _to_experts(b, "dispatch", sent, routed)
-    scores_in = _to_experts(b, "dispatch.scores", weighing, routed)
+    sent = moved(b, "dispatch", "take_rows", [source, order], (slots(b, source), width(b)))
+    weighing = moved(b, "dispatch.scores", "take_scores", [scores, order], (slots(b, source),))
+    rows_in = to_experts(b, "dispatch", sent, routed)
+    scores_in = to_experts(b, "dispatch.scores", weighing, routed)
     up, weights["up"] = _forward(b, every["up"], owner, rows_in, routed)
     b.all_reduce("experts.up.reduce", up, *_axes(b, every["up"])[0])
     activation = mlp.forward(b, up, scores_in)
@@ -112,8 +107,8 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     if not whole:
         return "", saved
     out, weights["down"] = _forward(b, every["down"], owner, activation, routed)
-    returned = _from_experts(b, "combine", out, routed, EXPERT_COMBINE)
-    total = _take(b, "combine", "sum_rows", [returned, order], b.buffers[source].shape)
+    returned = from_experts(b, "combine", out, routed, EXPERT_COMBINE)
+    total = moved(b, "combine", "sum_rows", [returned, order], b.buffers[source].shape)
     total = rows.reduce(b, "experts.reduce", total, *_axes(b, every["down"])[0])
     if b.gpt.shared_ffn:
         also, weights["shared.down"] = linear.forward(b, every["shared.down"], owner, shared[1])
@@ -129,74 +124,23 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
     every, routed = linears(b), saved.routed
     weight = {name: saved.weights.get(name, "") if held else "" for name in every}
     whole = grad if b.plan.experts_over_x else rows.gather(b, "combine.grad.rows", grad)
-    shape = (_slots(b, whole), _width(b))
-    d = _take(b, "combine.grad", "take_rows", [whole, routed.order], shape)
-    d = _to_experts(b, "combine.grad", d, routed, EXPERT_COMBINE)
+    shape = (slots(b, whole), width(b))
+    d = moved(b, "combine.grad", "take_rows", [whole, routed.order], shape)
+    d = to_experts(b, "combine.grad", d, routed, EXPERT_COMBINE)
     d = _backward(b, every["down"], owner, saved.activation, weight["down"], d, routed)
     b.all_reduce("experts.down.grad.reduce", d, *_axes(b, every["down"])[1])
     d, d_scores = mlp.backward_weighted(b, saved.up, saved.scores, d)
     d = _backward(b, every["up"], owner, saved.rows, weight["up"], d, routed)
-    d = _from_experts(b, "dispatch.grad", d, routed, EXPERT_DISPATCH)
-    d = _take(b, "dispatch.grad", "sum_rows", [d, routed.order], b.buffers[saved.source].shape)
+    d = from_experts(b, "dispatch.grad", d, routed, EXPERT_DISPATCH)
+    d = moved(b, "dispatch.grad", "sum_rows", [d, routed.order], b.buffers[saved.source].shape)
     d = rows.reduce(b, "experts.grad.reduce", d, *_axes(b, every["up"])[1])
-    d_scores = _from_experts(b, "dispatch.scores.grad", d_scores, routed, EXPERT_DISPATCH)
-    total = _route_grad(b, owner, normed, routed, d_scores)
+    d_scores = from_experts(b, "dispatch.scores.grad", d_scores, routed, EXPERT_DISPATCH)
+    total = route_grad(b, owner, normed, routed, d_scores)
     b.op("router.add", "add", [total, d], [total])
     if b.gpt.shared_ffn:
         also = _shared_grad(b, owner, normed, saved, grad, weight)
         b.op("shared.add.grad", "add", [total, also], [total])
     return total
-
-
-def _route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
-    """Emit the choice of experts; returns the rows that are routed, their scores and the rest."""
-    gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
-    logits = b.tensor("router.o", (tokens, gpt.experts))
-    shape = tokens, gpt.experts, width
-    reads, replicas = [normed, f"{owner}.router.w"], _copies(b)
-    linear.matmul(b, "router.matmul", reads, logits, "NN", shape, replicas=replicas)
-    b.all_reduce("router.reduce", logits, *b.shards_of("width"))
-    scores = b.tensor("route.scores", (tokens, gpt.topk), b.wide)
-    chosen = b.tensor("route.chosen", (tokens, gpt.topk), "int64")
-    b.op("route", "route", [logits], [scores, chosen], **_how(b))
-    source, all_scores, all_chosen = normed, scores, chosen
-    if not b.plan.experts_over_x:
-        source = rows.gather(b, "experts.rows", normed)
-        all_scores = rows.gather(b, "experts.scores", scores)
-        all_chosen = rows.gather(b, "experts.chosen", chosen)
-    order = b.tensor("dispatch.order", (_slots(b, source),), "int64")
-    sent = counts = b.tensor("dispatch.counts", (gpt.experts,), "int64")
-    places = moe.places(gpt, b.buffers[source].shape[0]) if gpt.capacity else 0
-    b.op("dispatch.places", "places", [all_chosen], [order, sent], places=places)
-    if _is_ragged(b):
-        counts = b.tensor("dispatch.counts.arrived", (gpt.experts,), "int64")
-        label, axes = "dispatch.counts.exchange", b.plan.expert_axes
-        b.collective(label, "all_to_all", [sent], [counts], *axes, purpose=EXPERT_DISPATCH)
-    return source, all_scores, Routed(logits, chosen, order, sent, counts)
-
-
-def _route_grad(b: Builder, owner: Part, normed: str, routed: Routed, d_scores: str) -> str:
-    """Emit the gradient of the routing from that of the scores sent; returns its rows'."""
-    gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
-    sent = _tokens(b, normed), gpt.topk
-    placed = _take(b, "dispatch.scores.grad", "put_scores", [d_scores, routed.order], sent)
-    if not b.plan.experts_over_x:
-        placed = rows.reduce(b, "dispatch.scores.grad.reduce", placed, *b.shards_of("heads"))
-    d_logits = b.tensor("route.dlogits", (tokens, gpt.experts))
-    reads = [placed, routed.logits, routed.chosen]
-    b.op("route.grad", "route_grad", reads, [d_logits], **_how(b))
-    weight, m = f"{owner}.router.w", b.block.micro_batch
-    d = b.tensor("router.di", (tokens, width))
-    shape = tokens, width, gpt.experts
-    reads, copies = [d_logits, weight], _copies(b)
-    linear.matmul(b, "router.grad.input", reads, d, "NT", shape, INPUT_GRAD, copies)
-    part = b.tensor("router.dw", (width, gpt.experts), role="workspace")
-    shape = width, gpt.experts, tokens
-    reads = [normed, d_logits]
-    linear.matmul(b, "router.grad.weight", reads, part, "TN", shape, WEIGHT_GRAD, copies)
-    reads, writes = b.grad_writes(weight, m)
-    b.op("router.grad.accumulate", "accumulate", [part, *reads], writes, first=m == 0)
-    return d
 
 
 def _shared_up(b: Builder, owner: Part, normed: str, weights: dict[str, str]) -> tuple[str, str]:
@@ -255,65 +199,11 @@ def _grouped(
 ) -> None:
     """Emit the matmuls of all experts of a rank; `shape` counts the rows of all of them in m (or,
     of a weight's gradient, in k), the attributes those of one."""
-    (m, n, k), count = shape, _local(b)
+    (m, n, k), count = shape, local_experts(b)
     rows_of_one = {"m": -(-m // count), "k": k} if form != "TN" else {"m": m, "k": -(-k // count)}
     how: dict[str, Any] = {"form": form, "n": n, "count": count, **rows_of_one}
     how["even"] = bool(b.gpt.capacity)
     b.op(label, GROUPED, reads, [write], flops=2 * m * n * k, purpose=purpose, **how)
-
-
-def _to_experts(
-    b: Builder, label: str, sent: str, routed: Routed, purpose: str = EXPERT_DISPATCH
-) -> str:
-    """Emit the way of rows to the ranks of their experts, where they lie by expert."""
-    if not _is_apart(b):
-        return sent
-    arrived = _all_to_all(b, label, sent, purpose, routed, there=True)
-    if _local(b) == 1:
-        return arrived
-    reads = [arrived, routed.counts]
-    return _take(b, f"{label}.sort", "sort_rows", reads, b.buffers[arrived].shape, local=_local(b))
-
-
-def _from_experts(b: Builder, label: str, rows_out: str, routed: Routed, purpose: str) -> str:
-    """Emit the way back, to the places that rows were sent from."""
-    if not _is_apart(b):
-        return rows_out
-    if _local(b) > 1:
-        shape, reads = b.buffers[rows_out].shape, [rows_out, routed.counts]
-        rows_out = _take(b, f"{label}.unsort", "unsort_rows", reads, shape, local=_local(b))
-    return _all_to_all(b, label, rows_out, purpose, routed, there=False)
-
-
-def _all_to_all(
-    b: Builder, label: str, sent: str, purpose: str, routed: Routed, *, there: bool
-) -> str:
-    """Emit the exchange of rows with the ranks of their experts, there or back. Where counts differ
-    it reads those of what it sends and of what it gets, too."""
-    own = b.buffers[sent]
-    counted = routed.counts if there and _is_ragged(b) else ""
-    arrived = b.tensor(f"{label}.arrived", own.shape, own.dtype, rows_of=counted)
-    axes = b.plan.expert_axes
-    b.collective(f"{label}.exchange", "all_to_all", [sent], [arrived], *axes, purpose=purpose)
-    if _is_ragged(b):
-        counts = (routed.sent, routed.counts)[:: 1 if there else -1]
-        b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts))
-    return arrived
-
-
-def _take(
-    b: Builder, label: str, kind: str, reads: list[str], shape: tuple[int, ...], **how: Any
-) -> str:
-    """Emit the copy of rows (or scores) from places to places; returns what has them."""
-    source = b.buffers[reads[0]]
-    counted = source.rows_of if kind in SORTS else ""
-    out = b.tensor(f"{label}.{kind}", shape, source.dtype, rows_of=counted)
-    b.op(f"{label}.{kind}", kind, reads, [out], topk=b.gpt.topk, **how)
-    return out
-
-
-def _how(b: Builder) -> dict[str, Any]:
-    return {"topk": b.gpt.topk, "router": b.gpt.router, "factor": b.gpt.router_scale}
 
 
 def _axes(b: Builder, own: Linear) -> tuple[Axes, Axes]:
@@ -329,37 +219,4 @@ def _axes(b: Builder, own: Linear) -> tuple[Axes, Axes]:
 
 def _tile(b: Builder, own: Linear) -> tuple[int, int, int]:
     k_axes, n_axes = _axes(b, own)
-    return _local(b), own.k // b.grid.size(*k_axes), own.n // b.grid.size(*n_axes)
-
-
-def _local(b: Builder) -> int:
-    """How many experts of a layer a rank holds."""
-    return b.gpt.experts // b.plan.expert
-
-
-def _copies(b: Builder) -> int:
-    """How many ranks route the same rows."""
-    return b.grid.size(*b.shards_of("rows")) // rows.parts(b)
-
-
-def _is_apart(b: Builder) -> bool:
-    return b.plan.expert > 1
-
-
-def _is_ragged(b: Builder) -> bool:
-    """Whether ranks get as many rows from each other as the routing says."""
-    return _is_apart(b) and not b.gpt.capacity
-
-
-def _width(b: Builder) -> int:
-    return b.gpt.hidden // b.grid.parts_of("width")
-
-
-def _tokens(b: Builder, normed: str) -> int:
-    """How many tokens are routed."""
-    return b.buffers[normed].shape[0] if b.plan.experts_over_x else b.rows
-
-
-def _slots(b: Builder, source: str) -> int:
-    """How many rows are sent."""
-    return moe.slots(b.gpt, b.buffers[source].shape[0])
+    return local_experts(b), own.k // b.grid.size(*k_axes), own.n // b.grid.size(*n_axes)

@@ -10,8 +10,14 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from executor.kernels.attentions.heads import (
+    bias_scores,
+    rank_slopes,
+    repeated,
+    summed,
+    value_width,
+)
 from executor.kernels.dropout import Block, kept, scale_of, scores_block
-from executor.kernels.heads import bias_scores, rank_slopes, repeated, summed, value_width
 from executor.kernels.slices import HeadSlice, head_slices, row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from executor.kernels.heads import value_width
+from executor.kernels.attentions.heads import value_width
 from executor.launching.device_use import FLASH, MATH, WIDEST
 from executor.rank_context import RankContext
 from workload.op import Op

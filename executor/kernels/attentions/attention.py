@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.kernels import context_attention, stepwise
-from executor.kernels.before_attention.rotation import turning_rates
-from executor.kernels.flash import FLASH_WIDTHS, flash, flash_grad, has_flash
-from executor.kernels.heads import heads_of, repeated, summed, tokens_of, value_width
+from executor.kernels.attentions import context_attention, stepwise
+from executor.kernels.attentions.flash import FLASH_WIDTHS, flash, flash_grad, has_flash
+from executor.kernels.attentions.heads import heads_of, repeated, summed, tokens_of, value_width
+from executor.kernels.attentions.rotation import turning_rates
 from executor.kernels.positions import positions
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
 from executor.launching.device_use import CUDNN

@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 
-from executor.kernels.heads import bias_scores, heads_of, rank_slopes, tokens_of, value_width
+from executor.kernels.attentions.heads import (
+    bias_scores,
+    heads_of,
+    rank_slopes,
+    tokens_of,
+    value_width,
+)
 from executor.kernels.slices import HeadSlice, cut, head_slices, wide_dtype, wide_rows
 from executor.rank_context import RankContext
 from workload.op import Op

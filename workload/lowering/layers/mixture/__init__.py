@@ -1,0 +1,1 @@
+"""Mixture of experts: routing, dispatch and the experts' linears."""

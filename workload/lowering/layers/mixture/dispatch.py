@@ -1,0 +1,105 @@
+"""Rows on their way to the ranks of their experts and back (`experts.py` has the letters)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workload.lowering.builder import Builder
+from workload.models import moe
+from workload.op import EXPERT_DISPATCH
+
+SORTS = ("sort_rows", "unsort_rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Names of what routing leaves behind: the logits, each token's experts, which row is sent to
+    which place (`order`), how many rows this rank has `sent` to each expert, and the `counts` that
+    each expert of this rank gets from every rank."""
+
+    logits: str
+    chosen: str
+    order: str
+    sent: str
+    counts: str
+
+
+def to_experts(
+    b: Builder, label: str, sent: str, routed: Routed, purpose: str = EXPERT_DISPATCH
+) -> str:
+    """Emit the way of rows to the ranks of their experts, where they lie by expert."""
+    if not is_apart(b):
+        return sent
+    arrived = _all_to_all(b, label, sent, purpose, routed, there=True)
+    if local_experts(b) == 1:
+        return arrived
+    reads = [arrived, routed.counts]
+    return moved(
+        b, f"{label}.sort", "sort_rows", reads, b.buffers[arrived].shape, local=local_experts(b)
+    )
+
+
+def from_experts(b: Builder, label: str, rows_out: str, routed: Routed, purpose: str) -> str:
+    """Emit the way back, to the places that rows were sent from."""
+    if not is_apart(b):
+        return rows_out
+    if local_experts(b) > 1:
+        shape, reads = b.buffers[rows_out].shape, [rows_out, routed.counts]
+        rows_out = moved(b, f"{label}.unsort", "unsort_rows", reads, shape, local=local_experts(b))
+    return _all_to_all(b, label, rows_out, purpose, routed, there=False)
+
+
+def _all_to_all(
+    b: Builder, label: str, sent: str, purpose: str, routed: Routed, *, there: bool
+) -> str:
+    """Emit the exchange of rows with the ranks of their experts, there or back. Where counts differ
+    it reads those of what it sends and of what it gets, too."""
+    own = b.buffers[sent]
+    counted = routed.counts if there and is_ragged(b) else ""
+    arrived = b.tensor(f"{label}.arrived", own.shape, own.dtype, rows_of=counted)
+    axes = b.plan.expert_axes
+    b.collective(f"{label}.exchange", "all_to_all", [sent], [arrived], *axes, purpose=purpose)
+    if is_ragged(b):
+        counts = (routed.sent, routed.counts)[:: 1 if there else -1]
+        b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts))
+    return arrived
+
+
+def moved(
+    b: Builder, label: str, kind: str, reads: list[str], shape: tuple[int, ...], **how: Any
+) -> str:
+    """Emit the copy of rows (or scores) from places to places; returns what has them."""
+    source = b.buffers[reads[0]]
+    counted = source.rows_of if kind in SORTS else ""
+    out = b.tensor(f"{label}.{kind}", shape, source.dtype, rows_of=counted)
+    b.op(f"{label}.{kind}", kind, reads, [out], topk=b.gpt.topk, **how)
+    return out
+
+
+def local_experts(b: Builder) -> int:
+    """How many experts of a layer a rank holds."""
+    return b.gpt.experts // b.plan.expert
+
+
+def is_apart(b: Builder) -> bool:
+    return b.plan.expert > 1
+
+
+def is_ragged(b: Builder) -> bool:
+    """Whether ranks get as many rows from each other as the routing says."""
+    return is_apart(b) and not b.gpt.capacity
+
+
+def width(b: Builder) -> int:
+    return b.gpt.hidden // b.grid.parts_of("width")
+
+
+def routed_tokens(b: Builder, normed: str) -> int:
+    """How many tokens are routed."""
+    return b.buffers[normed].shape[0] if b.plan.experts_over_x else b.rows
+
+
+def slots(b: Builder, source: str) -> int:
+    """How many rows are sent."""
+    return moe.slots(b.gpt, b.buffers[source].shape[0])

@@ -1,0 +1,72 @@
+"""A router's choice of experts for each token, and the gradient of the scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workload.lowering.builder import Builder
+from workload.lowering.layers import linear
+from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.layers.mixture.dispatch import Routed, is_ragged, moved, slots
+from workload.models import moe
+from workload.op import EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
+
+
+def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
+    """Emit the choice of experts; returns the rows that are routed, their scores and the rest."""
+    gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
+    logits = b.tensor("router.o", (tokens, gpt.experts))
+    shape = tokens, gpt.experts, width
+    reads, replicas = [normed, f"{owner}.router.w"], _copies(b)
+    linear.matmul(b, "router.matmul", reads, logits, "NN", shape, replicas=replicas)
+    b.all_reduce("router.reduce", logits, *b.shards_of("width"))
+    scores = b.tensor("route.scores", (tokens, gpt.topk), b.wide)
+    chosen = b.tensor("route.chosen", (tokens, gpt.topk), "int64")
+    b.op("route", "route", [logits], [scores, chosen], **_how(b))
+    source, all_scores, all_chosen = normed, scores, chosen
+    if not b.plan.experts_over_x:
+        source = rows.gather(b, "experts.rows", normed)
+        all_scores = rows.gather(b, "experts.scores", scores)
+        all_chosen = rows.gather(b, "experts.chosen", chosen)
+    order = b.tensor("dispatch.order", (slots(b, source),), "int64")
+    sent = counts = b.tensor("dispatch.counts", (gpt.experts,), "int64")
+    places = moe.places(gpt, b.buffers[source].shape[0]) if gpt.capacity else 0
+    b.op("dispatch.places", "places", [all_chosen], [order, sent], places=places)
+    if is_ragged(b):
+        counts = b.tensor("dispatch.counts.arrived", (gpt.experts,), "int64")
+        label, axes = "dispatch.counts.exchange", b.plan.expert_axes
+        b.collective(label, "all_to_all", [sent], [counts], *axes, purpose=EXPERT_DISPATCH)
+    return source, all_scores, Routed(logits, chosen, order, sent, counts)
+
+
+def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, d_scores: str) -> str:
+    """Emit the gradient of the routing from that of the scores sent; returns its rows'."""
+    gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
+    sent = routed_tokens(b, normed), gpt.topk
+    placed = moved(b, "dispatch.scores.grad", "put_scores", [d_scores, routed.order], sent)
+    if not b.plan.experts_over_x:
+        placed = rows.reduce(b, "dispatch.scores.grad.reduce", placed, *b.shards_of("heads"))
+    d_logits = b.tensor("route.dlogits", (tokens, gpt.experts))
+    reads = [placed, routed.logits, routed.chosen]
+    b.op("route.grad", "route_grad", reads, [d_logits], **_how(b))
+    weight, m = f"{owner}.router.w", b.block.micro_batch
+    d = b.tensor("router.di", (tokens, width))
+    shape = tokens, width, gpt.experts
+    reads, copies = [d_logits, weight], _copies(b)
+    linear.matmul(b, "router.grad.input", reads, d, "NT", shape, INPUT_GRAD, copies)
+    part = b.tensor("router.dw", (width, gpt.experts), role="workspace")
+    shape = width, gpt.experts, tokens
+    reads = [normed, d_logits]
+    linear.matmul(b, "router.grad.weight", reads, part, "TN", shape, WEIGHT_GRAD, copies)
+    reads, writes = b.grad_writes(weight, m)
+    b.op("router.grad.accumulate", "accumulate", [part, *reads], writes, first=m == 0)
+    return d
+
+
+def _how(b: Builder) -> dict[str, Any]:
+    return {"topk": b.gpt.topk, "router": b.gpt.router, "factor": b.gpt.router_scale}
+
+
+def _copies(b: Builder) -> int:
+    """How many ranks route the same rows."""
+    return b.grid.size(*b.shards_of("rows")) // rows.parts(b)

@@ -1,0 +1,181 @@
+"""What writes the ops and buffers of a program, in terms of the block at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from workload.gpt import GPT
+from workload.naming import op_name
+from workload.op import (
+    BACKWARD,
+    COMPUTE,
+    FORWARD,
+    MODEL,
+    NO_ATTRIBUTES,
+    STEP,
+    Buffer,
+    Op,
+    Part,
+)
+from workload.plan import Plan
+
+
+class OpWriter:
+    """Ops and buffers of the program being written."""
+
+    def __init__(self, gpt: GPT, plan: Plan, stage: int) -> None:
+        self.gpt = gpt
+        self.plan = plan
+        self.stage = stage
+        self.grid = plan.grid
+        self.dtype = plan.precision
+        self.ops: list[Op] = []
+        self.buffers: dict[str, Buffer] = {}
+        self.block = STEP
+        self._sizes: dict[str, tuple[Buffer, int]] = {}
+
+    def nbytes(self, name: str) -> int:
+        """A buffer's size, worked out once for all the ops that touch it."""
+        buffer, known = self.buffers[name], self._sizes.get(name)
+        if known is None or known[0] is not buffer:
+            known = self._sizes[name] = buffer, buffer.nbytes
+        return known[1]
+
+    def name(self, label: str) -> str:
+        """The name of what belongs to the block at hand."""
+        own = self.block
+        return op_name(own.micro_batch, own.part, label, recomputed=own.is_recomputed)
+
+    def tensor(
+        self,
+        label: str,
+        shape: tuple[int, ...],
+        dtype: str = "",
+        role: str = "activations",
+        rows_of: str = "",
+    ) -> str:
+        """A buffer of the block at hand that lives within the step; returns its name."""
+        name = self.name(label)
+        return self.add(Buffer(name, shape, dtype or self.dtype, role, rows_of=rows_of))
+
+    def inputs(self, label: str, shape: tuple[int, ...], copies: int) -> str:
+        """Whole numbers of a micro-batch that are there when the step begins, in `copies` equal
+        copies over the whole grid."""
+        m, name = self.block.micro_batch, self.input_name(label)
+        held = Buffer(name, shape, "int64", "workspace", True, copies, micro_batch=m)
+        return name if name in self.buffers else self.add(held)
+
+    def input_name(self, label: str) -> str:
+        """The name of such numbers; all passes over the batch have the same ones."""
+        m, again = self.block.micro_batch, self.plan.passes > 1
+        return op_name(int(m % self.plan.micro_batches) if again else m, MODEL, label)
+
+    def add(self, buffer: Buffer) -> str:
+        """Keep a buffer; returns its name."""
+        self.buffers[buffer.name] = buffer
+        return buffer.name
+
+    def op(
+        self,
+        label: str,
+        kind: str,
+        reads: Sequence[str],
+        writes: Sequence[str],
+        *,
+        nbytes: int = -1,
+        flops: int = 0,
+        replicas: int = 1,
+        part: Part | None = None,
+        micro_batch: int | None = None,
+        purpose: str = "",
+        **attributes: Any,
+    ) -> None:
+        """Append a compute op; its memory traffic is that of its operands unless given. It works
+        for its block's part and micro-batch unless others are given."""
+        if nbytes < 0:
+            nbytes = sum(map(self.nbytes, (*reads, *writes)))
+        self._append(
+            label,
+            part,
+            micro_batch,
+            kind=kind,
+            reads=tuple(reads),
+            writes=tuple(writes),
+            nbytes=nbytes,
+            flops=flops,
+            replicas=replicas,
+            dtype=self.dtype,
+            attributes=attributes or NO_ATTRIBUTES,
+            purpose=purpose,
+        )
+
+    def _append(self, label: str, part: Part | None, micro_batch: int | None, **about: Any) -> None:
+        own = self.block
+        m = own.micro_batch if micro_batch is None else micro_batch
+        part = own.part if part is None else part
+        name = op_name(m, part, label, recomputed=own.is_recomputed)
+        self.ops.append(Op(name, block=own, micro_batch=m, part=part, label=label, **about))
+
+    def collective(
+        self,
+        label: str,
+        kind: str,
+        read: Sequence[str],
+        write: Sequence[str],
+        *axes: str,
+        part: Part | None = None,
+        purpose: str = "",
+        **how: Any,
+    ) -> None:
+        """Append a blocking collective over the axes that have more than one rank."""
+        payload = write if kind == "all_gather" else read
+        self._append(
+            label,
+            part,
+            None,
+            kind=kind,
+            reads=tuple(read),
+            writes=tuple(write),
+            stream=COMPUTE,
+            axes=tuple(axis for axis in axes if self.grid.size(axis) > 1),
+            nbytes=sum(map(self.nbytes, payload)),
+            dtype=self.buffers[read[0]].dtype,
+            attributes=how or NO_ATTRIBUTES,
+            purpose=purpose,
+        )
+
+    def message(
+        self,
+        label: str,
+        kind: str,
+        tag: str,
+        reads: Sequence[str],
+        writes: Sequence[str],
+        peer: int,
+    ) -> None:
+        """Append a send or a receive on a stream of its own; `peer` is 1 for the next stage, -1 for
+        the previous one."""
+        direction = FORWARD if (peer > 0) == (kind == "send") else BACKWARD
+        moved = self.buffers[(reads or writes)[0]]
+        link = (self.stage + min(peer, 0)) % self.grid.pipe
+        operands = {"reads": tuple(reads), "writes": tuple(writes)}
+        self._append(
+            label,
+            None,
+            None,
+            kind=kind,
+            **operands,
+            stream=f"{kind}.{direction}",
+            axes=("pipe",),
+            nbytes=moved.nbytes,
+            dtype=moved.dtype,
+            attributes={"tag": tag, "peer": peer, "link": link},
+        )
+
+    def all_reduce(
+        self, label: str, buffer: str, *axes: str, purpose: str = "", **how: Any
+    ) -> None:
+        """Append an all-reduce in place, if the axes have more than one rank between them."""
+        if self.grid.size(*axes) > 1:
+            self.collective(label, "all_reduce", [buffer], [buffer], *axes, purpose=purpose, **how)
