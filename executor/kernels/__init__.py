@@ -9,10 +9,8 @@ import torch
 
 from executor.kernels import (
     attention,
-    context_attention,
     dense,
     dropout,
-    exchange,
     goldfish,
     norms,
     optimizer,
@@ -20,6 +18,7 @@ from executor.kernels import (
     unfused,
     vocabulary,
 )
+from executor.kernels.context import exchange, pieces
 from executor.kernels.updates import muon, sgd
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -32,9 +31,9 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "transpose": dense.transpose,
         "attention": attention.attention,
         "attention_grad": attention.attention_grad,
-        "take_keys": context_attention.take_keys,
-        "put_keys": context_attention.put_keys,
-        "merge_attention": context_attention.merge_attention,
+        "take_keys": pieces.take_keys,
+        "put_keys": pieces.put_keys,
+        "merge_attention": pieces.merge_attention,
         "split_heads": exchange.split_heads,
         "join_heads": exchange.join_heads,
         "split_tokens": exchange.split_tokens,
