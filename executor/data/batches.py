@@ -8,7 +8,7 @@ import torch
 from executor.buffer_table import BufferTable
 from executor.data.dataset import Dataset
 from executor.data.sources import Data
-from executor.kernels.positions import before_chunks, of_rank
+from executor.kernels.context.positions import before_chunks, of_rank
 from executor.rank_context import RankContext
 from workload.gpt import GPT
 from workload.lowering.layers.goldfish import BEFORE

@@ -10,7 +10,6 @@ import torch
 from executor.kernels import (
     dense,
     dropout,
-    exchange,
     experts,
     goldfish,
     norms,
@@ -18,13 +17,8 @@ from executor.kernels import (
     pointwise,
     vocabulary,
 )
-from executor.kernels.attentions import (
-    attention,
-    context_attention,
-    head_norms,
-    latent,
-    unfused,
-)
+from executor.kernels.attentions import attention, head_norms, latent, unfused
+from executor.kernels.context import exchange, pieces
 from executor.kernels.updates import muon, sgd, zeroth_order
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -37,9 +31,9 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "transpose": dense.transpose,
         "attention": attention.attention,
         "attention_grad": attention.attention_grad,
-        "take_keys": context_attention.take_keys,
-        "put_keys": context_attention.put_keys,
-        "merge_attention": context_attention.merge_attention,
+        "take_keys": pieces.take_keys,
+        "put_keys": pieces.put_keys,
+        "merge_attention": pieces.merge_attention,
         "split_heads": exchange.split_heads,
         "join_heads": exchange.join_heads,
         "split_tokens": exchange.split_tokens,

@@ -17,8 +17,8 @@ from math import ceil, prod
 import torch
 
 from executor.kernels.attentions.heads import head_part
+from executor.kernels.context.positions import positions, tokens_of_rank
 from executor.kernels.hashing import BITS, STRIDE, signed, upper_bits
-from executor.kernels.positions import positions, tokens_of_rank
 from executor.kernels.slices import row_slices
 from executor.rank_context import RankContext
 from workload.op import Op

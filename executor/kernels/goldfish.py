@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import torch
 
+from executor.kernels.context.positions import chunks
 from executor.kernels.hashing import BITS, STRIDE, signed, upper_bits
-from executor.kernels.positions import chunks
 from executor.kernels.slices import row_slices
 from executor.rank_context import RankContext
 from workload.op import Op

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.kernels.positions import positions
+from executor.kernels.context.positions import positions
 from executor.kernels.slices import cut, row_slices, wide_dtype, wide_rows
 from executor.rank_context import RankContext
 from workload.op import Op

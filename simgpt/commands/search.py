@@ -150,14 +150,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     gpt = model_of(model, how["model_fields"])
     fixed, stack = options.fixed_of(how["plan"]), load_stack(how["stack"])
-    problem = SearchProblem(
-        gpt,
-        how["devices"],
-        _batch(gpt, how),
-        fixed,
-        splits_sequences=how["split_sequences"],
-        stack=stack,
-    )
+    about = {"splits_sequences": how["split_sequences"], "stack": stack}
+    problem = SearchProblem(gpt, how["devices"], _batch(gpt, how), fixed, **about)
     given = options.machine_of(machine, how["settings"])
     built = with_room(given, how["devices"])
     if how["rank_by"] == "axonn":
@@ -172,8 +166,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         state, fronts, families = _answered(problem, given, patience, how)
     found = Found(problem, built, state, how["objective"], how["gap"], fronts, families)
     record = found.as_record() | asked(model, machine, how, stack)
-    text = found.describe()
-    options.answer(text, record, as_json=as_json, output=output)
+    options.answer(found.describe(), record, as_json=as_json, output=output)
     if not state.found:
         raise SystemExit(patience.status or 3)
 
@@ -205,13 +198,14 @@ def _batch(gpt: GPT, how: dict[str, Any]) -> int:
 def _alone(how: dict[str, Any]) -> None:
     """Refuse what AxoNN's ranking does not heed."""
     others = [
-        *("exhaustive", "memory_front", "families", "also_devices"),
+        *("exhaustive", "memory_front", "families", "also_devices", "split_sequences"),
         *("limit_s", "workers", "gap"),
     ]
     if any(how[key] for key in others) or how["objective"] != "time" or how["stack"] != "simgpt":
         raise click.UsageError(
             "--rank-by axonn goes with none of --exhaustive, --memory-front, --families, "
-            "--also-devices, --time-limit, --workers, --gap, --objective and --stack"
+            "--also-devices, --split-sequences, --time-limit, --workers, --gap, --objective and "
+            "--stack"
         )
 
 

@@ -21,7 +21,8 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import Grid
 from workload.plan import Plan
 
-UNKNOWN = {"pipe": 1, "zero": 0, "sequence_parallel": False}  # to AxoNN's model: left out
+# What AxoNN's model does not know: left out.
+UNKNOWN = {"context": 1, "pipe": 1, "zero": 0, "sequence_parallel": False}
 
 
 def every_plan(space: Space) -> Iterator[Plan]:

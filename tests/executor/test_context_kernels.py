@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from executor.kernels import goldfish
-from executor.kernels.attentions import attention, context_attention
-from executor.kernels.positions import before_chunks, chunks, of_rank, positions
+from executor.kernels.attentions import attention
+from executor.kernels.context import pieces
+from executor.kernels.context.positions import before_chunks, chunks, of_rank, positions
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from tests.blocks import BLOCK
@@ -83,7 +84,7 @@ def test_a_ring_gives_what_whole_sequences_give(part: str) -> None:
             attention.attention(op_of("attention", **how), [own, held], more, at)
             if step:
                 merge = op_of("merge_attention", **how)
-                context_attention.merge_attention(merge, [*total, *more], total, at)
+                pieces.merge_attention(merge, [*total, *more], total, at)
         torch.testing.assert_close(total[0], cut(context, rank))
         for step in range(RANKS):
             how = {**known, **PARTS[part], "step": step}

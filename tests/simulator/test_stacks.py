@@ -116,7 +116,7 @@ def test_one_pace_stands_for_all_runs_but_those_of_the_gpus_vendor() -> None:
             "the stack megatron-core has no axis y; it has x, context, data, pipe",
         ),
         ("pp=2,dp=rest,mbs=1,schedule=gpipe", "has no schedule=gpipe; it has 1f1b"),
-        ("cp=3,dp=rest", "2\\*context=6 does not divide sequence"),
+        ("cp=3,dp=rest", "context\\*pipe=3 does not divide 64 devices"),
     ],
 )
 def test_what_a_stack_does_not_run_is_refused_by_name(text: str, words: str) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.kernels.attentions import context_attention, stepwise
+from executor.kernels.attentions import stepwise
 from executor.kernels.attentions.flash import FLASH_WIDTHS, flash, flash_grad, has_flash
 from executor.kernels.attentions.heads import heads_of, repeated, summed, tokens_of, value_width
 from executor.kernels.attentions.rotation import turning_rates
-from executor.kernels.positions import positions
+from executor.kernels.context import pieces
+from executor.kernels.context.positions import positions
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
 from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
@@ -22,7 +23,7 @@ Tensors = Sequence[torch.Tensor]
 def attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Causal attention of fused query, key and value; writes context and log-sum-exp."""
     if "context" in op.attributes:
-        context_attention.forward(op, reads, writes, at)
+        pieces.forward(op, reads, writes, at)
         return
     parts = heads_of(op, reads[0])
     context, logsumexp = writes
@@ -42,7 +43,7 @@ def attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Gradients of query, key and value, laid out as the fused tensor is."""
     if "context" in op.attributes:
-        context_attention.backward(op, reads, writes, at)
+        pieces.backward(op, reads, writes, at)
         return
     grad, qkv, context, logsumexp = reads
     parts, targets = heads_of(op, qkv), heads_of(op, writes[0])

@@ -1,8 +1,9 @@
 """The attention core where `context` splits each sequence: keys and values meet.
 
 Letters: c is the size of context. A sequence is cut into 2c chunks, of which rank i has the i-th
-from either end, so that all have as much to do under the causal mask (executor/kernels/positions.py
-has it by row). A rank keeps its own keys and values alone; they meet again in the backward pass.
+from either end, so that all have as much to do under the causal mask (by row in
+executor/kernels/context/positions.py). A rank keeps its own keys and values alone; they meet again
+in the backward pass.
 
 With "all_gather" every rank gathers all keys and values, and their gradients are summed and
 scattered, all on the compute stream. What "ulysses" does is in ulysses.py.

@@ -7,7 +7,7 @@ from typing import Any
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
 from workload.lowering.layers import sequence_parallel as rows
-from workload.lowering.layers.mixture.dispatch import Routed, is_ragged, moved, slots
+from workload.lowering.layers.mixture.dispatch import Routed, is_ragged, moved, routed_tokens, slots
 from workload.models import moe
 from workload.op import EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
 

@@ -46,8 +46,7 @@ def _heads(op: Op, whole: torch.Tensor, parts: torch.Tensor) -> Pairs:
     ranks, first = len(parts), 0
     for width in op.attributes["bands"]:
         columns = whole[:, ranks * first : ranks * (first + width)]
-        by_rank = columns.view(len(columns), ranks, width).transpose(0, 1)
-        yield by_rank, parts[:, :, first : first + width]
+        yield columns.view(-1, ranks, width).transpose(0, 1), parts[:, :, first : first + width]
         first += width
 
 

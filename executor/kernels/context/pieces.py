@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.kernels.attentions import piece_steps
 from executor.kernels.attentions.flash import flash, flash_grad, has_flash
 from executor.kernels.attentions.heads import bands_of, repeated, summed
-from executor.kernels.attentions.piece_steps import Piece
-from executor.kernels.positions import chunks
+from executor.kernels.context import piece_steps
+from executor.kernels.context.piece_steps import Piece
+from executor.kernels.context.positions import chunks
 from executor.kernels.slices import HeadSlice, head_slices, row_slices, wide_dtype
 from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
