@@ -86,6 +86,8 @@ def test_folded_and_unfolded_steps_are_the_same(kind: str, text: str) -> None:
     assert folded.step_s == whole.step_s
     assert folded.memory == whole.memory
     assert folded.comm_bytes == whole.comm_bytes
+    peaks = [lower(gpt, plan, stage).peak.total_bytes for stage in range(plan.pipe)]
+    assert folded.memory.peak_bytes == max(peaks)
 
 
 def test_a_million_tokens_fit_where_enough_devices_split_them() -> None:
