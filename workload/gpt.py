@@ -45,6 +45,7 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
 OF_ATTENTION = ("kv_heads", "head_width", "q_rank", "kv_rank", "rope_width", "value_width")
 COUNTS = (*OF_ATTENTION, "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers")
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
+LEAST = {**dict.fromkeys(WIDTHS, 1), **dict.fromkeys(COUNTS, 0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ class GPT:
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
-        for key, least in {**dict.fromkeys(WIDTHS, 1), **dict.fromkeys(COUNTS, 0)}.items():
+        for key, least in LEAST.items():
             if getattr(self, key) < least:
                 raise self._wrong(f"{key}={getattr(self, key)} must be at least {least}")
             if getattr(self, key) > MOST[key]:
@@ -128,12 +129,6 @@ class GPT:
             raise self._wrong(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
         if self.positions == "rope" and not self.kv_rank and self.width % 2:
             raise self._wrong(f"rope turns pairs, so a head's width {self.width} must be even")
-        if self.rope_base < 2:
-            raise self._wrong(f"rope_base={self.rope_base} must be at least 2")
-        if self.rope_base > MOST["rope_base"]:
-            raise self._wrong(f"rope_base={self.rope_base} must be at most {MOST['rope_base']:,}")
-        if not 0 <= self.dropout < 1:
-            raise self._wrong(f"dropout={self.dropout} must be at least 0 and below 1")
         for wrong in (
             *wrong_fields(self, MOST),
             *moe.refusals(self),

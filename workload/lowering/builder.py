@@ -66,9 +66,7 @@ class Builder(OpWriter):
         fp32 (AxoNN, Megatron); in fp32 and fp64 everything has the one dtype, and there is a master
         copy only of a rank's part.
         """
-        how = self.sharding_of_experts if of_experts else self.sharding
-        if sharded and terms:
-            how = replace(how, copies=(*terms, *how.copies))
+        how = self._sharding(terms if sharded else (), of_experts=of_experts)
         tail = _tail(self.grid, how, prod(self._tile(layout))) if sharded else 0
         held, summed, kept = (
             replace(layout, flat=how.flat(flat) if sharded else (), tail=tail)
@@ -82,13 +80,17 @@ class Builder(OpWriter):
         if not (self.rule.zeroth_order or (sharded and self.rule.in_backward)):
             self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
         own = self._described(name, owner, kept, how, sharded=sharded, stages=stages)
-        reduced = f"{name}.grad" if summed == kept else f"{name}.grad.shard"
+        reduced = own.reduced if summed == kept else f"{own.reduced}.shard"
         trained = f"{name}.master" if master else name
         own = replace(own, reduced=reduced, trained=trained, apart=apart, terms=terms)
         states = [*own.update.states, *(("master",) if master else ())]
         self._held(mine, [f"{name}.{each}" for each in states], kept, self.wide, self.kept)
         self.parameters[name] = own
         return name
+
+    def _sharding(self, terms: Axes, *, of_experts: bool) -> Sharding:
+        how = self.sharding_of_experts if of_experts else self.sharding
+        return replace(how, copies=(*terms, *how.copies)) if terms else how
 
     def _described(
         self, name: str, owner: Part, kept: Layout, how: Sharding, *, sharded: bool, stages: int

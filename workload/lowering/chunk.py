@@ -8,10 +8,10 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers import layer, vocabulary
 from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
-from workload.lowering.zero_bubble import split
 from workload.op import EMBED, HEAD, RECOMPUTE, Block, Op, layer_part
 from workload.pipeline.schedule import BACKWARD, FORWARD, INPUT, PERTURB, WEIGHT, Slot
 from workload.pipeline.stages import chunk_layers
+from workload.pipeline.zero_bubble import split
 from workload.rules import zeroth_order
 
 Place = tuple[int, int]

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 
 def wrong_fields(gpt: GPT, most: Mapping[str, int]) -> Iterator[str]:
-    """What is wrong with a model's norms, biases, rotations and Goldfish loss."""
+    """What is wrong with a model's norms, biases, rotations, dropout and Goldfish loss."""
+    if not 2 <= gpt.rope_base <= most["rope_base"]:
+        bound = "at least 2" if gpt.rope_base < 2 else f"at most {most['rope_base']:,}"
+        yield f"rope_base={gpt.rope_base} must be {bound}"
+    if not 0 <= gpt.dropout < 1:
+        yield f"dropout={gpt.dropout} must be at least 0 and below 1"
     if gpt.qkv_bias and gpt.biases:
         yield "qkv_bias=true says nothing more than biases=true; give biases=false with it"
     if gpt.qk_norm and gpt.norm != "rmsnorm":

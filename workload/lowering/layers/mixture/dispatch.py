@@ -83,6 +83,7 @@ def local_experts(b: Builder) -> int:
 
 
 def is_apart(b: Builder) -> bool:
+    """Whether ranks hold different experts."""
     return b.plan.expert > 1
 
 
@@ -92,6 +93,7 @@ def is_ragged(b: Builder) -> bool:
 
 
 def width(b: Builder) -> int:
+    """The columns of the residual stream that a rank has."""
     return b.gpt.hidden // b.grid.parts_of("width")
 
 
