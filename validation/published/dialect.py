@@ -41,9 +41,17 @@ def dialect_of(run: PublishedRun) -> Dialect:
 
 
 def _of_activation(run: PublishedRun) -> Mapping[str, Any]:
-    """What a layer is like, by its activation: Llama's has no biases, RMSNorm and rope."""
+    """What a layer is like, by its activation: Llama's has no biases, RMSNorm and rope, and Qwen3's
+    norms of queries and keys besides (Qwen3 Technical Report, 2505.09388, section 2)."""
     if run.text("activation") == "swiglu":
-        model = {"activation": "swiglu", "norm": "rmsnorm", "positions": "rope", "biases": False}
+        model: dict[str, Any] = {
+            "activation": "swiglu",
+            "norm": "rmsnorm",
+            "positions": "rope",
+            "biases": False,
+        }
+        if says(run.text("model").lower(), "qwen3"):
+            model |= {"qk_norm": True, "norm_eps": 1e-6}
         return {"model": model}
     if run.text("activation") == "squared-relu":
         return {"model": {"positions": "rope", "biases": False}}

@@ -59,8 +59,7 @@ class Builder(OpWriter):
     ) -> str:
         """A parameter with its gradient and optimizer state, cut as the layout says; if `sharded`,
         each of them over the axes of its own that its sharding says: that of other weights, or
-        `of_experts`. Its gradient is a sum over `terms` too (`Parameter`). `stages` of the pipeline
-        hold it.
+        `of_experts`. Its gradient is a sum over `terms` too (`Parameter`). `stages` hold it.
 
         In bf16 the gradient (unless the plan says bf16), the rule's states and a master copy are
         fp32 (AxoNN, Megatron); in fp32 and fp64 everything has the one dtype, and there is a master
