@@ -37,7 +37,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan import Plan
 
-FIELDS = ("x", "y", "z", "context", "pipe", "micro_batch", "zero", "recompute", "sequence_parallel")
+FIELDS = ("x", "y", "z", "pipe", "micro_batch", "zero", "recompute", "sequence_parallel")
 KEPT = ("overlap", "order", "attention", "gradients", "precision", "offload", "optimizer")
 PLANS = 150  # that fit and are simulated
 TRIED = 3 * PLANS
@@ -133,7 +133,8 @@ def _simulated(
 
 def _check(plan: Plan, stack: Stack) -> None:
     uneven = plan.stage_layers or plan.ends_as_layers
-    for name, used in (("stage_layers", uneven), ("shard", plan.shard)):
+    split = plan.context > 1
+    for name, used in (("context", split), ("stage_layers", uneven), ("shard", plan.shard)):
         if used:
             raise PlanCannotRunError(f"the importance of a plan's fields is not known with {name}")
 

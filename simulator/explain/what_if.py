@@ -105,6 +105,8 @@ def neighbours(gpt: GPT, plan: Plan, stack: Stack = EXECUTOR) -> list[tuple[str,
 
 def _changes(plan: Plan) -> Iterator[dict[str, Any]]:
     axes = WITHIN_STAGE if plan.stage_layers or plan.interleave > 1 else (*WITHIN_STAGE, "pipe")
+    if plan.context == 1:  # as in a search, sequences are split for who asks for it
+        axes = tuple(axis for axis in axes if axis != "context")
     for less, more in permutations(axes, 2):
         if getattr(plan, less) % 2 == 0:
             yield {less: getattr(plan, less) // 2, more: getattr(plan, more) * 2}
