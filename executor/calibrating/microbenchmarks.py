@@ -231,7 +231,8 @@ def _latent(gpt: GPT) -> GPT:
     """The same with latent attention, whose core has keys and values of one width."""
     rank, positions = gpt.hidden // 2, gpt.hidden // 16
     width = gpt.width + positions
-    return replace(gpt, q_rank=rank, kv_rank=rank, rope_width=positions, value_width=width)
+    latent = replace(gpt, qk_norm=False, q_rank=rank, kv_rank=rank, rope_width=positions)
+    return replace(latent, value_width=width)
 
 
 def _features(op: Op, program: Program) -> dict[str, float]:
