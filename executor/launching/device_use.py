@@ -74,6 +74,8 @@ def check_graphs(gpt: GPT, plan: Plan, device: str, *, traced: bool, steps: int)
         why = f"captures no messages between stages, and the plan has pipe={plan.pipe}"
     elif gpt.dropout:
         why = f"would drop the same in each step: {gpt.name} has dropout={gpt.dropout:g}"
+    elif gpt.experts:
+        why = f"captures no rows whose number the data decides, and {gpt.name} has experts"
     elif plan.optimizer != "adamw":
         why = f"takes optimizer=adamw alone: {plan.optimizer} has its rate from the host"
     elif plan.offload != "none":

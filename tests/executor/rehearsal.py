@@ -11,6 +11,7 @@ import torch
 from executor.buffer_table import BufferTable
 from executor.data.batches import share
 from executor.kernels import KERNELS, Kernel
+from executor.kernels.context.positions import of_rank
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from executor.weights import initial_values, load
@@ -36,6 +37,10 @@ LLAMA = replace(
 )
 BLOOM = replace(SMALL, positions="alibi", embedding_norm=True)
 MIXTURE = replace(LLAMA, experts=4, topk=2, expert_ffn=32, shared_ffn=32, router="softmax-topk")
+LATENT = replace(
+    LLAMA, qk_norm=False, kv_heads=0, kv_rank=32, q_rank=16, rope_width=8, value_width=24
+)
+CONTEXT_KINDS = ("ring", "all_gather", "ulysses")
 DROPPING = replace(SMALL, dropout=0.1)
 UNLIKE = {"attention": 1}  # outputs that count; of the sums that attention keeps, kernels differ
 # Rounding of sums in another order, relative to the size of what is summed.
@@ -84,6 +89,9 @@ def _plans(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
     yield SMALL, replace(plain, data=2, micro_batch=1, optimizer="fedkseed-step"), False, 0
     for rule, sequences in (("sgd", 2), ("sgd-momentum", 2), ("lomo", 4)):
         yield SMALL, replace(plain, optimizer=rule, micro_batch=sequences), False, 0
+    for kind in CONTEXT_KINDS:
+        yield LLAMA, replace(plain, context=2, context_kind=kind), False, 0
+    yield LATENT, plain, False, 0
     two = replace(plain, data=2, micro_batch=1, expert=2)
     yield MIXTURE, two, False, 0
     yield replace(MIXTURE, activation="gelu", capacity=0.5, router="sigmoid"), two, False, 0
@@ -137,14 +145,14 @@ def _feed(program: Program, table: BufferTable, at: RankContext) -> None:
         mine = share(batch, plan, at, m)
         for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
             if f"m{m}.{name}" in program.buffers:
-                table[f"m{m}.{name}"].copy_(part.reshape(-1))
+                table[f"m{m}.{name}"].copy_(of_rank(part, at).reshape(-1))
 
 
 def _stand_in(op: Op, table: BufferTable) -> None:
     for source, target in table.pairs(table.slot_pairs(op)):
         if op.kind == "recv":
             target.normal_(generator=torch.Generator().manual_seed(5))
-        elif op.kind in ("all_gather", "reduce_scatter", "all_to_all"):
+        elif op.kind in ("all_gather", "reduce_scatter", "all_to_all", "ring_shift"):
             own = source.reshape(-1)
             copies = max(target.numel() // own.numel(), 1)
             target.view(-1).copy_(own.repeat(copies)[: target.numel()])
