@@ -70,7 +70,8 @@ class Prediction:
     @property
     def range(self) -> StepRange:
         """What the step takes in eight of ten cases."""
-        return step_range(self.step_s, self.stack, self.device, self.plan)
+        how = self.stack, self.device, self.plan
+        return step_range(self.step_s, *how, experts=bool(self.gpt.experts))
 
     @property
     def difference_error(self) -> DifferenceError:

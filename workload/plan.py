@@ -223,6 +223,8 @@ class Plan:
             value = getattr(self, key)
             if key == "micro_batch" and self.micro_batches > 1:
                 words.append(f"micro_batch={value}")
+            elif key == "context_kind" and self.context == 1:
+                continue
             elif key not in (*WITHIN_STAGE, "micro_batch") and value != default:
                 words.append(f"{key}={text_of(value)}")
         return ",".join(words)

@@ -37,6 +37,7 @@ OTHER_STACK, OTHER_STACK_FAMILY = 0.5, 1.5
 OTHER_GPU, OTHER_GPU_FAMILY = 0.5, 1.0
 DOUBLED = 1 / 6  # distance of a plan on twice as many devices
 OTHER_KIND = 0.3  # with or without tensor parallelism, with or without a pipeline
+DENSE, OF_EXPERTS = "residuals", "residuals_of_experts"  # tables that come with the package
 NEAR = 1.0  # runs that are called alike
 FEW = 5  # of them, below which the answer says that others decide with them
 Reals = NDArray[np.float64]
@@ -157,9 +158,13 @@ def quantile(ascending: Reals, weights: Reals, share: float) -> float:
     return float(ascending[min(at, len(ascending) - 1)])
 
 
-def step_range(step_s: float, stack: Stack, device: str, plan: Plan) -> StepRange:
-    """The range of a plan's predicted step on devices of that name."""
-    return published_residuals().range_of(step_s, run_of_plan(stack, device, plan))
+def step_range(
+    step_s: float, stack: Stack, device: str, plan: Plan, *, experts: bool = False
+) -> StepRange:
+    """The range of a plan's predicted step on devices of that name: from runs of dense models, or
+    from those of models with `experts`."""
+    known = published_residuals(OF_EXPERTS if experts else DENSE)
+    return known.range_of(step_s, run_of_plan(stack, device, plan))
 
 
 def run_of_plan(stack: Stack, device: str, plan: Plan) -> Run:
@@ -189,9 +194,9 @@ def _words(run: Run, alike: int, sources: int) -> str:
 
 
 @cache
-def published_runs() -> tuple[PublishedRow, ...]:
+def published_runs(table: str = DENSE) -> tuple[PublishedRow, ...]:
     """The rows that come with the package, as `validation/published/residuals.py` writes them."""
-    lines = shipped_text("simulator", "uncertainty/residuals.csv").splitlines()
+    lines = shipped_text("simulator", f"uncertainty/{table}.csv").splitlines()
     return tuple(
         PublishedRow(
             row["source"],
@@ -213,7 +218,7 @@ def published_runs() -> tuple[PublishedRow, ...]:
 
 
 @cache
-def published_residuals() -> PublishedResiduals:
+def published_residuals(table: str = DENSE) -> PublishedResiduals:
     """Those that come with the package."""
-    sources, runs, residuals, *_ = zip(*published_runs(), strict=True)
+    sources, runs, residuals, *_ = zip(*published_runs(table), strict=True)
     return PublishedResiduals(runs, sources, residuals)

@@ -6,12 +6,24 @@ from importlib import resources
 
 import pytest
 
-from simulator.uncertainty.step_range import SHARE, PublishedResiduals, Run
+from simulator.predict import predict
+from simulator.uncertainty.step_range import (
+    OF_EXPERTS,
+    SHARE,
+    PublishedResiduals,
+    Run,
+    published_residuals,
+    run_of_plan,
+)
 from tests.validation.test_published import run
+from topologies.machine_files import load_machine
+from validation.moe.comparison import validate_moe
 from validation.published import validate_published
 from validation.published.coverage import coverage, run_of
 from validation.published.outcome import PREDICTED, Outcome
 from validation.published.residuals import table
+from workload.gpt import find_model
+from workload.plan_text import parse_plan
 
 HERE = Run("megatron-core", "megatron-core", "h100", "h100", 8, tensor=True, pipeline=True)
 
@@ -51,3 +63,22 @@ def test_the_table_is_that_of_the_rows_and_eight_of_ten_steps_are_within() -> No
     found = coverage([each for each in outcomes if not each.held_out])
     assert abs(found.share - SHARE) < 0.04
     assert abs(found.nested - SHARE) < 0.04
+
+
+@pytest.mark.slow
+def test_the_table_of_models_with_experts_is_that_of_their_rows() -> None:
+    outcomes = [each for each in validate_moe().outcomes if each.run.text("experts")]
+    shipped = resources.files("simulator") / "uncertainty" / "residuals_of_experts.csv"
+    assert table(outcomes) == shipped.read_text(encoding="utf-8")
+
+
+def test_a_model_with_experts_has_the_range_of_such_models() -> None:
+    machine = load_machine("dgx-h100")
+    gpt, plan = find_model("tiny-mixtral-2m"), parse_plan("data=8", batch=8)
+    found = predict(gpt, plan, machine)
+    own = published_residuals(OF_EXPERTS).range_of(
+        found.step_s, run_of_plan(found.stack, found.device, plan)
+    )
+    assert found.range == own
+    dense = predict(find_model("tiny-2m"), plan, machine).range
+    assert dense.high_s / dense.low_s != pytest.approx(own.high_s / own.low_s)

@@ -1,7 +1,8 @@
 """What published runs took over what is predicted, by which predictions get their range.
 
-`python -m validation.published.residuals` prints the table that `simulator/uncertainty` keeps, and
-with `--coverage` how many measured steps fall into the ranges, each source predicted from all
+`python -m validation.published.residuals` prints the table that `simulator/uncertainty` keeps, with
+`--experts` that of models with experts, whose rows `simgpt validate moe` compares, and with
+`--coverage` how many measured steps fall into the ranges, each source predicted from all
 others. The rows that are held out are in neither the table nor the widening.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 
 from simulator.uncertainty.step_range import SHARE, Run
 from topologies.session import in_session
+from validation.moe.comparison import validate_moe
 from validation.published.comparison import validate_published
 from validation.published.coverage import coverage, residual_of, run_of
 from validation.published.outcome import Outcome
@@ -48,6 +50,10 @@ def table(outcomes: Sequence[Outcome]) -> str:
 @in_session
 def main() -> None:
     """Print the table, or the coverage."""
+    if "--experts" in sys.argv:
+        rows = validate_moe().outcomes
+        sys.stdout.write(table([each for each in rows if each.run.text("experts")]))
+        return
     outcomes = validate_published().outcomes
     if "--coverage" not in sys.argv:
         sys.stdout.write(table(outcomes))
