@@ -27,6 +27,7 @@ Comparison = Literal[
     "engine",
     "memory",
     "goodput",
+    "moe",
 ]
 
 

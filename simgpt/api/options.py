@@ -94,6 +94,7 @@ class SearchOptions(TypedDict, total=False):
     also_devices: Sequence[int] | str
     memory_front: bool
     families: bool
+    split_sequences: bool
     stack: str
     exhaustive: bool
     rank_by: Literal["time", "axonn"]

@@ -24,7 +24,7 @@ CONFIG = {
     "model_type": "llama",
     **{"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 8},
     **{"intermediate_size": 384, "max_position_embeddings": 512, "vocab_size": 256},
-    **{"tie_word_embeddings": False, "rope_theta": 10000.0},
+    **{"tie_word_embeddings": False, "rope_theta": 10000.0, "rms_norm_eps": 1e-5},
 }
 
 

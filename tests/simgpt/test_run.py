@@ -34,6 +34,7 @@ KEYS = {
     *("step_p10_s", "step_p90_s", "waited_share", "exported_weights", "finished", "stopped_by"),
     *("grad_norms", "evaluations", "steps"),
     *("resumed_at_step", "saved_steps", "newest_checkpoint", "unsaved"),
+    *("cuda_graphs", "attention_backend", "bound_cores"),
 }
 
 

@@ -221,7 +221,7 @@ def tornado(sensitivity: Sequence[Mapping[str, Any]]) -> Figure:
     figure, (axes,) = canvas(8.4, 1.2 + 0.32 * len(shown))
     reach = max(abs(row["elasticity"]) for row in shown) or 1.0
     for number, row in enumerate(shown):
-        value = row["elasticity"]
+        value = float(row["elasticity"])  # a whole number of a file may be beyond 64 bits
         good = value < 0
         axes.barh(number, value, height=0.66, color=BLUE if good else ORANGE,
                   hatch="" if good else "///", edgecolor="white", linewidth=0)  # fmt: skip
