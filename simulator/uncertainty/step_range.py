@@ -19,7 +19,7 @@ import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from simulator.stacks.stack import Stack
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError
 from topologies.files.reading import shipped_text
+from topologies.session import session_cached
 from workload.plan import Plan
 
 SHARE = 0.8  # of the steps that fall into the range
@@ -193,7 +194,7 @@ def _words(run: Run, alike: int, sources: int) -> str:
     return f"from {alike:,} published {runs} alike, of {of}{few}"
 
 
-@cache
+@session_cached(2)
 def published_runs(table: str = DENSE) -> tuple[PublishedRow, ...]:
     """The rows that come with the package, as `validation/published/residuals.py` writes them."""
     lines = shipped_text("simulator", f"uncertainty/{table}.csv").splitlines()
@@ -217,7 +218,7 @@ def published_runs(table: str = DENSE) -> tuple[PublishedRow, ...]:
     )
 
 
-@cache
+@session_cached(2)
 def published_residuals(table: str = DENSE) -> PublishedResiduals:
     """Those that come with the package."""
     sources, runs, residuals, *_ = zip(*published_runs(table), strict=True)
