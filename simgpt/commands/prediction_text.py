@@ -23,6 +23,7 @@ NO_POWER = "not known: the machine's file says nothing of power"
 OF_DEVICES = "of the devices alone, the nodes' not known"
 STAND_IN = "host is a stand-in, of which nothing was measured: simgpt calibrate measures yours"
 LABELS = 30  # characters of the tables' first column
+FRAMEWORK_WORDS = ("tp", "pp", "vpp", "cp", "ep", "dp")
 
 
 def describe(
@@ -166,8 +167,10 @@ def plan_lines(prediction: Prediction) -> str:
     line = tables.paragraph(f"plan {plan}", indent=" " * 5)
     if stack.name == EXECUTOR.name or plan.y * plan.z > 1:
         return line
-    sizes = {word: getattr(plan, ALIASES[word]) for word in ("tp", "pp", "vpp", "cp", "dp")}
-    said = [f"{k}={size}" for k, size in sizes.items() if size > 1 or k not in ("vpp", "cp")]
+    sizes = {word: getattr(plan, ALIASES[word]) for word in FRAMEWORK_WORDS}
+    said = [f"{k}={n}" for k, n in sizes.items() if n > 1 or k not in ("vpp", "cp", "ep")]
+    if plan.expert_tensor == 1:
+        said.append("etp=1")
     return f"{line}\nthat is {', '.join(said)}"
 
 
