@@ -45,6 +45,7 @@ def test_the_page_about_python_has_no_keyword_that_is_none() -> None:
         assert list(inspect.signature(getattr(api, name)).parameters)[: len(words)] == words
 
 
+@pytest.mark.slow
 def test_the_notebook_shows_what_its_cells_give() -> None:
     pytest.importorskip("pandas")
     notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))

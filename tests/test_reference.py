@@ -89,7 +89,9 @@ def test_attention_is_torchs_own_with_queries_keys_and_values_side_by_side() -> 
     qkv = torch.randn(2, SEQUENCE, 48, generator=generator, dtype=torch.float64)
     q, k, v = (part.unflatten(-1, (HEADS, 4)).transpose(1, 2) for part in qkv.split(16, dim=-1))
     theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    ours = model.get_submodule("l0").attention(qkv)
+    layer = model.get_submodule("l0")
+    layer.add_module("qkv", torch.nn.Identity())
+    ours = layer.attention(qkv)
     torch.testing.assert_close(ours, theirs.transpose(1, 2).flatten(2))
 
 
@@ -154,6 +156,7 @@ def test_neighbouring_queries_share_a_key() -> None:
         layers=1, hidden=16, ffn=8, heads=4, kv_heads=2, sequence=SEQUENCE, vocab=VOCAB
     )
     layer = ReferenceGPT(given, heads=4).get_submodule("l0")
+    layer.add_module("qkv", torch.nn.Identity())
     qkv = torch.randn(2, SEQUENCE, 32, generator=generator, dtype=torch.float64)
     q, k, v = (part.unflatten(-1, (-1, 4)).transpose(1, 2) for part in qkv.split([16, 8, 8], -1))
     attend = torch.nn.functional.scaled_dot_product_attention

@@ -8,7 +8,7 @@ whose combined standard uncertainty this is.
 What a number's confidence means stands in ERRORS alone. Efficiencies of which several of the
 shipped machines have values of their own spread by 0.17 among them, latencies and launches by 0.84
 (the median over numbers of the standard deviation of ln p). So what is taken from one machine for
-another is off by the square root of two times that, some 0.25 and 1.2: this is "low", an estimate
+another is off by the square root of two times that, some 0.21 and 1.2: this is "low", an estimate
 or a number taken from elsewhere. "medium", measured on something alike or worked out, is half of
 it. "high", measured there or stated by its vendor, is 5 and 10 per cent, by which repeated
 measurements and the devices of a fleet differ; that is judgement. No confidence counts as "low".
@@ -28,7 +28,7 @@ from simulator.explain.sensitivity import Elasticity
 from topologies.machine import Machine
 
 # By confidence: the relative error of rates and shares, and of durations.
-ERRORS = {"high": (0.05, 0.1), "medium": (0.12, 0.6), "low": (0.25, 1.2)}
+ERRORS = {"high": (0.05, 0.1), "medium": (0.12, 0.6), "low": (0.21, 1.2)}
 UNSTATED = "low"
 
 

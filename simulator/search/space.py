@@ -205,7 +205,8 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
 def _splits(problem: SearchProblem, context: int) -> bool:
     """Whether sequences can be split over so many ranks, and the attention core with them."""
     fused = problem.fixed.get("attention", "flash") != "unfused"
-    return context == 1 or (fused and problem.gpt.sequence % (2 * context) == 0)
+    one_width = not problem.gpt.kv_rank
+    return context == 1 or (fused and one_width and problem.gpt.sequence % (2 * context) == 0)
 
 
 def _none(problem: SearchProblem) -> str:

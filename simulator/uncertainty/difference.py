@@ -40,7 +40,7 @@ from simulator.uncertainty.step_range import (
     weights_of,
 )
 
-WIDENING = 1.15  # PublishedPairs.widening says what is needed
+WIDENING = 1.1  # PublishedPairs.widening says what is needed
 FEWEST = 3  # plans of a group: fewer have no order worth a figure
 
 

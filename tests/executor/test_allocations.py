@@ -106,7 +106,13 @@ def test_in_bf16_matmuls_hold_a_little_more_than_the_program_says(number: int) -
         assert -MARGIN * said < peak.allocated_bytes - said < MARGIN * said + ONEDNN_BYTES
 
 
-OVER_GLOO = ("data=2,zero=3", "z=2", "z=2,overlap=none", "data=2,zero=2,recompute=full", "x=2")
+OVER_GLOO = (
+    "data=2,zero=3",
+    "x=2",
+    pytest.param("z=2", marks=pytest.mark.slow),
+    pytest.param("z=2,overlap=none", marks=pytest.mark.slow),
+    pytest.param("data=2,zero=2,recompute=full", marks=pytest.mark.slow),
+)
 
 
 def allocated(rank: int, how: str) -> tuple[int, int, list[int]]:

@@ -197,6 +197,7 @@ def peaks(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[str, float]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_torch_allocates_what_a_rule_s_program_says_also_where_the_update_is_the_peak() -> None:
     wide = replace(TINY, hidden=256, heads=8, ffn=2048, layers=2, sequence=16, vocab=64)

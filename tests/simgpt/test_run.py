@@ -73,7 +73,7 @@ def test_two_ranks_join_their_prediction_without_a_remainder(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "plan",
     [
-        "x=2,z=2,pipe=2",
+        pytest.param("x=2,z=2,pipe=2", marks=pytest.mark.slow),
         pytest.param("y=2,data=2,pipe=2,zero=1,schedule=zb-h1", marks=pytest.mark.slow),
         pytest.param("x=2,y=2,z=2", marks=pytest.mark.slow),
     ],

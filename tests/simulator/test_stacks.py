@@ -129,7 +129,6 @@ def test_what_a_stack_does_not_run_is_refused_by_name(text: str, words: str) -> 
     ("text", "words"),
     [
         ("tp=2,x=4", "tp and x both set x: give one of them"),
-        ("ep=2", "ep=2: layers of experts are not modelled"),
         ("cp=none", "context=none must be a whole number"),
         ("fsdp=maybe", "fsdp=maybe must be true or false"),
     ],

@@ -34,7 +34,7 @@ def has_experts(gpt: GPT, layer: int) -> bool:
     The first `dense_layers` have none, and behind them only every `expert_every`-th has.
 
     >>> from workload.gpt import find_model
-    >>> [has_experts(find_model("deepseek-moe-16b"), layer) for layer in (0, 1)]
+    >>> [has_experts(find_model("deepseek-v3"), layer) for layer in (2, 3)]
     [False, True]
     """
     if not gpt.experts or layer < gpt.dense_layers:

@@ -120,8 +120,9 @@ def _lowered(
 
 
 def within_parts(habits: Habits) -> Habits:
-    """Those that change no op of one part of the model by what another part has."""
-    return replace(habits, coalesced=False, gathers_ahead=False)
+    """Those that change no op of one part of the model by what another part has. Copies around ops
+    only add to these, and are left out."""
+    return replace(habits, coalesced=False, gathers_ahead=False, copies=())
 
 
 def is_left_out(op: Op, habits: Habits) -> bool:
