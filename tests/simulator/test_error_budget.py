@@ -38,10 +38,10 @@ def of(confidence: str, value: float, key: str, unit: str | None) -> BudgetItem:
 
 
 def test_a_numbers_share_is_its_weight_times_its_error() -> None:
-    """A rate of low confidence may be off by 25 %, and the step depends on half of it."""
+    """A rate of low confidence may be off by 21 %, and the step depends on half of it."""
     item = of("low", -0.5, "node.nics.bandwidth", "bytes/s")
     assert item.error == 0.21
-    assert item.share == pytest.approx(0.125)
+    assert item.share == pytest.approx(0.105)
     assert of("high", 0.5, "device.matmul.e_max", None).share == pytest.approx(0.025)
     assert of("medium", 0.2, "device.launch", "s").share == pytest.approx(0.12)
 
