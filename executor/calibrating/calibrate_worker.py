@@ -40,7 +40,8 @@ OVERLAP_TURNS = 10
 ISSUED = 10  # repeats whose issue is timed
 AHEAD_CYCLES = 200_000  # of a GPU's clock for each op: 100 us, in which a host issues it
 MOST_SHARE = 0.99  # of compute's time lost beside a collective: with all of it lost none would run
-BELOW = {"int64": 200, "uint8": 2}  # tokens, and masks of ones and zeros
+# Tokens, experts and places, which every part of a table has; masks of ones and zeros.
+BELOW = {"int64": 100, "uint8": 2}
 
 
 def measure(task: Calibration, info: RankInfo, report: Report) -> dict[str, Any]:

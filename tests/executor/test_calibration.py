@@ -16,6 +16,7 @@ import torch
 
 from executor.calibrating import calibrate as calibration
 from executor.calibrating.calibrate import cached, calibrate
+from executor.calibrating.calibrate_worker import BELOW
 from executor.calibrating.host_machine import machine_document
 from executor.calibrating.message_benchmarks import messages
 from executor.calibrating.microbenchmarks import Sample, collectives, kernels
@@ -399,3 +400,24 @@ def test_a_step_of_small_ops_waits_for_the_host_that_issues_them() -> None:
     issued = sum(op.kind != "fence" and op.block != STEP for op in program.ops)
     assert alone < 1e-3 * issued
     assert waiting == pytest.approx(1e-2 * issued, rel=0.1)
+
+
+def test_numbers_that_index_are_within_what_they_index() -> None:
+    """A sample runs alone, as a rank that has everything, whatever its plan splits."""
+    indexed = {
+        "embedding_grad": lambda op, size: size(op.writes[0])[0],
+        "loss_sums": lambda op, size: size(op.reads[0])[1],
+        "loss_grad": lambda op, size: size(op.reads[0])[1],
+        "route_grad": lambda op, size: size(op.reads[1])[1],
+        "places": lambda op, size: size(op.writes[1])[0],
+        "take_rows": lambda op, size: size(op.reads[0])[0],
+    }
+    found = set()
+    for sample in kernels("fp32", quick=True):
+        if sample.key in indexed:
+            program = sample.program(2)
+            buffers = program.buffers
+            least = indexed[sample.key](program.ops[0], lambda name, b=buffers: b[name].shape)
+            assert least >= BELOW["int64"], sample.key
+            found.add(sample.key)
+    assert found == set(indexed)
