@@ -124,6 +124,11 @@ class Grid:
         return {"data": EXPERT_PARTS if self.experts else SHARD_PARTS}
 
     @property
+    def dimensions_of_data(self) -> Axes:
+        """The two parts of data, the one whose neighbours have neighbouring ranks first."""
+        return self._parts["data"]
+
+    @property
     def _dimensions(self) -> Axes:
         """The axes in their order, with data as its two parts."""
         return _dimensions(self.order, self._parts["data"])

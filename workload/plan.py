@@ -129,6 +129,11 @@ class Plan:
     def _check_experts(self) -> None:
         if self.expert_tensor not in (0, 1, self.x):
             raise PlanError(f"expert_tensor={self.expert_tensor} must be 1 or x={self.x}")
+        if self.expert_tensor == 1 and self.x > 1 and self.expert == 1:
+            raise PlanError(
+                f"expert_tensor=1 splits experts over x={self.x} too, and expert=1 splits none; "
+                f"give expert={self.x} or a multiple of it, or leave expert_tensor out"
+            )
         over_x = self.x if self.experts_over_x else 1
         if self.expert % over_x or self.data % (self.expert // over_x):
             raise PlanCannotRunError(

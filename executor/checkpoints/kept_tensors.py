@@ -72,11 +72,15 @@ def writer(layout: Layout, grid: Grid, rank: int) -> int:
     """Of the ranks of a stage that hold the same part as this one, the one that writes it."""
     used = {axis for axes in (*layout.split, layout.flat) for axis in axes}
     at = grid.coordinates(rank)
+    parts = set(grid.dimensions("data"))
+    inner, _ = grid.dimensions_of_data
     data = 0
-    if "data" in used or {"shard", "replica"} <= used:
+    if "data" in used or parts <= used:
         data = at["data"]
-    elif "shard" in used:
-        data = at["shard"]
+    elif inner in used:
+        data = at[inner]
+    elif parts & used:
+        data = at["data"] - at[inner]
     kept = {axis: at[axis] for axis in used & {"x", "y", "z", "context"}}
     return grid.rank({**kept, "data": data, "pipe": at["pipe"]})
 

@@ -40,6 +40,7 @@ from workload.gpt import find_model
 from workload.layout import Layout
 from workload.lowering import lower
 from workload.plan_text import parse_plan
+from workload.program import Program
 
 CPU = torch.device("cpu")
 LAYOUT = Layout(shape=(2,), padded=(2,), split=((),))
@@ -260,3 +261,34 @@ def test_a_rank_is_slow_that_takes_one_and_a_half_times_the_median() -> None:
     assert slow_among({0: 0.1, 1: 0.1, 2: 0.1, 3: 0.149}) == []
     assert slow_among({4: 0.1, 5: 0.16}) == ["rank 5 takes 1.6 times the median"]
     assert slow_among({0: 0.001, 1: 0.015}) == []
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        "data=4,expert=2,zero=1",
+        "data=4,expert=2,zero=3",
+        "data=4,expert=4",
+        "x=2,data=2,expert=4,expert_tensor=1,sp=true,zero=1",
+        "context=2,data=2,expert=2,zero=2",
+    ],
+)
+def test_every_part_of_all_experts_is_written(split: str) -> None:
+    gpt = find_model("tiny-mixtral-130k")
+    plan = parse_plan(split, batch=8)
+    program, grid = lower(gpt, plan), plan.grid
+    other = lower(gpt, parse_plan("x=2", batch=8))
+    for kept in (each for each in kept_of(program) if ".l1." in f".{each.name}"):
+        count = int(torch.Size(kept.layout.shape).numel())
+        whole = torch.arange(1.0, count + 1).view(kept.layout.shape)
+        parts = {rank: cut(whole, kept.layout, grid, rank) for rank in range(grid.ranks)}
+        writers = {rank: writer(kept.layout, grid, rank) for rank in range(grid.ranks)}
+        for rank, by in writers.items():
+            assert torch.equal(parts[rank], parts[by]), kept.name
+        saved = Saved(kept.layout, grid, tuple(sorted(set(writers.values()))), parts.__getitem__)
+        layout, its = kept_layout(other, kept.name), other.plan.grid
+        assert torch.equal(saved.part(layout, its, 1), cut(whole, layout, its, 1))
+
+
+def kept_layout(program: Program, name: str) -> Layout:
+    return next(each.layout for each in kept_of(program) if each.name == name)
