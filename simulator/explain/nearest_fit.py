@@ -24,12 +24,12 @@ Change = Mapping[str, Any]
 def does_fit(job: Job, machine: Machine) -> bool:
     """Whether the fullest stage of the job's plan fits into what a device has for tensors.
 
-    Of a stack's habits fp8 and messages that block lessen what is in memory.
+    Of a stack's habits fp8 and the order of messages change what is in memory.
     """
     room = room_for_tensors(machine, job.stack)
     if plan_bytes(job.gpt, job.plan) <= room:
         return True
-    own = Habits(fp8=job.stack.fp8, blocking_messages=job.stack.blocks)
+    own = Habits(fp8=job.stack.fp8, messages=job.stack.messages)
     if own == NO_HABITS:
         return False
     if job.plan.pipe > 1:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,24 +49,6 @@ class Pipeline:
         """Execute the step for some samples."""
         return _PipelineRun(self, draw).played()
 
-    @cached_property
-    def posts(self) -> list[dict[int, int]]:
-        """For each stage and message that arrives there the next one of its direction, whose
-        receive is posted then; under NO_MESSAGE stands nothing."""
-        return [self._posts(arrivals) for arrivals in self.schedule.arrivals]
-
-    def _posts(self, arrivals: Sequence[int]) -> dict[int, int]:
-        following: dict[int, int] = {}
-        for backward in (False, True):
-            line = self.line(arrivals, backward=backward)
-            following.update(zip(line, [*line[1:], NO_MESSAGE], strict=False))
-        return following
-
-    def line(self, arrivals: Sequence[int], *, backward: bool) -> list[int]:
-        """The messages of one direction among those that arrive at a stage."""
-        is_backward = self.schedule.is_backward
-        return [m for m in arrivals if m != NO_MESSAGE and is_backward(m) == backward]
-
     def stages_of(self, axes: tuple[str, ...]) -> int:
         """How many stages a group over these axes has ranks of."""
         group = self.network.groups.members[axes][0]
@@ -90,8 +71,7 @@ class _PipelineRun:
 
     def played(self) -> Played:
         """The step."""
-        play = self._blocking_stage if self.pipeline.schedule.blocking else self._stage
-        runs = [play(stage) for stage in range(len(self.pipeline.stages))]
+        runs = [self._stage(stage) for stage in range(len(self.pipeline.stages))]
         while self._ready:
             stage = self._ready.pop()
             message = next(runs[stage], NO_MESSAGE)
@@ -104,38 +84,14 @@ class _PipelineRun:
 
     def _stage(self, stage: int) -> Generator[int, None, None]:
         """Run one stage's slots; yields each message that it has to wait for."""
-        schedule, own = self.pipeline.schedule, self.pipeline.stages[stage]
-        arrivals, departures = schedule.arrivals[stage], schedule.departures[stage]
-        kept = {tail.number for tail in (*own.tails, own.ending)}
-        self._first_posts(stage, arrivals)
-        free, sent, last = self._zero(stage), NO_MESSAGE, len(arrivals) - 1
-        for number, (arrival, departure) in enumerate(zip(arrivals, departures, strict=True)):
-            start, waited = free, self.waited if number < last else None
-            if arrival != NO_MESSAGE:
-                yield from self._arrives(arrival)
-                start = _later(free, self._arrival(arrival), self.waited)
-                self._post(self.pipeline.posts[stage][arrival], start)
-            if number in kept:
-                self._kept[stage][number] = start
-            free = self._slot(stage, number, start, waited)
-            if sent != NO_MESSAGE:
-                yield from self._arrives(sent)
-                free = _later(free, self._arrival(sent), waited)
-            if (sent := departure) != NO_MESSAGE:
-                self._post(sent, free)
-                if not schedule.overlapped or number == last:
-                    yield from self._arrives(sent)
-                    free, sent = _later(free, self._arrival(sent), waited), NO_MESSAGE
-        self._free[stage] = free
-
-    def _blocking_stage(self, stage: int) -> Generator[int, None, None]:
-        """The same where slots and messages take turns."""
         own, clock = self.pipeline.stages[stage], self._zero(stage)
         kept = {tail.number for tail in (*own.tails, own.ending)}
         last = len(own.slots) - 1
-        for number, messages in enumerate(self.pipeline.schedule.exchanges[stage]):
-            for message in messages:
-                self._post(message, clock)
+        for number, gap in enumerate(self.pipeline.schedule.meetings[stage]):
+            for message, posts in gap:
+                if posts:
+                    self._post(message, clock)
+                    continue
                 yield from self._arrives(message)
                 waited = self.waited if number <= last else None
                 clock = _later(clock, self._arrival(message), waited)
@@ -147,12 +103,6 @@ class _PipelineRun:
 
     def _zero(self, stage: int) -> Clocks:
         return np.zeros((len(self.draw.samples), len(self.pipeline.stages[stage].ranks.ranks)))
-
-    def _first_posts(self, stage: int, arrivals: Sequence[int]) -> None:
-        """The first receive of either direction is posted at the begin."""
-        for backward in (False, True):
-            line = self.pipeline.line(arrivals, backward=backward)
-            self._post(line[0] if line else NO_MESSAGE, self._zero(stage))
 
     def _arrives(self, message: int) -> Generator[int, None, None]:
         if message not in self._over:
@@ -168,8 +118,6 @@ class _PipelineRun:
 
     def _post(self, message: int, ready: Clocks) -> None:
         """Note that one side of a message is ready; once both are, it is sent."""
-        if message == NO_MESSAGE:
-            return
         if message not in self._ready_sides:
             self._ready_sides[message] = ready
             return

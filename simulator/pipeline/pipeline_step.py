@@ -36,6 +36,7 @@ from workload.lowering import check
 from workload.op import Op
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
+from workload.pipeline.message_order import order_of_messages
 from workload.pipeline.schedule import Slot
 from workload.plan import Plan
 from workload.sizes.arrays import Ticks
@@ -191,7 +192,7 @@ class PipelineRun:
                 tasks = self.tasks(stage, part, carry_in, floors)
                 known |= ends_of_all(tasks, self.simulated(tasks))
         end, count = kind.ending(order[-1]), len(kind.part(order[-1]).ops)
-        floors = {**floors_of(kind, end.ops, own.start[-1], known), count: own.free[-1]}
+        floors = {**floors_of(kind, end.ops, own.start[-1], known), count: own.over}
         return self.tasks(stage, end, carry_ins[-1], floors)
 
     def tasks(
@@ -219,9 +220,8 @@ class PipelineRun:
             orders=stage_orders.orders,
             ticks=[self.slot_ticks(stage) for stage in range(plan.pipe)],
             links=[self.link_ticks(stage) for stage in range(plan.pipe)],
-            overlapped="pp" in plan.overlap,
+            messages=order_of_messages(stage_orders.habits.messages, plan),
             micro_batches=stage_orders.small.passes * stage_orders.small.micro_batches,
-            blocking=stage_orders.habits.blocking_messages,
         )
 
     @cached_property

@@ -1,10 +1,9 @@
 """A schedule simulated slot by slot: when each slot of each stage starts and ends.
 
-A slot starts when the slot before it on its stage is over and what it receives has arrived. A
-message leaves when its sender's slot is over and its receiver has posted the receive, as
-`workload/lowering/messages.py` orders them. Where messages block, both ends stand still until they
-are over, in the order of `workload/pipeline/message_order.py`. Messages are numbered: first by
-direction, then by the chunk at which they arrive, then by micro-batch.
+A slot starts when the slot before it on its stage is over, and the messages that the stage awaits
+between the two. A message leaves when both its ends have posted it, in the order of
+`workload/pipeline/message_order.py`. Messages are numbered: first by direction, then by the chunk
+at which they arrive, then by micro-batch.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from typing import NamedTuple
 
-from workload.pipeline.message_order import receives_first
+from workload.pipeline.message_order import DEEPSPEED, Gaps, StageLine
 from workload.pipeline.schedule import FORWARD, SILENT, Slot
 
 NO_MESSAGE = -1
@@ -22,11 +21,19 @@ NO_MESSAGE = -1
 
 @dataclass(frozen=True, slots=True)
 class SlotTimes:
-    """When each slot of one stage starts, ends, and lets the next one start, in ticks."""
+    """When each slot of one stage starts and ends, and when the stage's last message is over too,
+    in ticks."""
 
     start: list[int]
     end: list[int]
-    free: list[int]
+    over: int
+
+
+class Meeting(NamedTuple):
+    """A message that a stage posts, or waits for."""
+
+    message: int
+    posts: bool
 
 
 @dataclass(frozen=True)
@@ -34,16 +41,14 @@ class SlotSchedule:
     """A schedule with durations: ticks of each stage's slots, and of messages over each link.
 
     `links[s]` has the ticks of an activation from stage s to the next one, and of a gradient back.
-    With `overlapped` a send runs beside the next slot; with `blocking` messages run beside none, on
-    neither side.
+    `messages` is the order of messages, by its name.
     """
 
     orders: Sequence[Sequence[Slot]]
     ticks: Sequence[Sequence[int]]
     links: Sequence[tuple[int, int]]
-    overlapped: bool
+    messages: str
     micro_batches: int
-    blocking: bool = False
 
     @cached_property
     def stages(self) -> int:
@@ -52,8 +57,9 @@ class SlotSchedule:
 
     @property
     def ops_of_message(self) -> int:
-        """How many ops a message is at each end: itself, and a wait for it unless it blocks."""
-        return 1 if self.blocking else 2
+        """How many ops a message is at each end: itself, and a wait for it unless it stands among
+        the ops of compute."""
+        return 1 if self.messages == DEEPSPEED else 2
 
     @cached_property
     def chunks(self) -> int:
@@ -77,20 +83,27 @@ class SlotSchedule:
         ]
 
     @cached_property
-    def exchanges(self) -> list[list[list[int]]]:
-        """For each stage the messages that it blocks on before each slot, and behind the last one,
-        in their order."""
-        return [self._exchanges(stage) for stage in range(self.stages)]
+    def gaps(self) -> list[Gaps]:
+        """For each stage the steps of its messages in the gap before each slot, and behind the last
+        one."""
+        return [self._line(stage).gaps(self.messages) for stage in range(self.stages)]
 
-    def _exchanges(self, stage: int) -> list[list[int]]:
-        order, behind = self.orders[stage], self.stages - 1 - stage
-        sent, received = self.departures[stage], self.arrivals[stage]
-        pairs = zip([NO_MESSAGE, *sent], [*received, NO_MESSAGE], strict=True)
-        found = [[m for m in pair if m != NO_MESSAGE] for pair in pairs]
-        for number, (before, slot) in enumerate(pairwise(order), 1):
-            if receives_first(before, slot, behind):
-                found[number].reverse()
-        return found
+    def _line(self, stage: int) -> StageLine:
+        ends = self.arrivals[stage], self.departures[stage]
+        receives, sends = ([each != NO_MESSAGE for each in messages] for messages in ends)
+        return StageLine(self.orders[stage], receives, sends, stage, self.stages)
+
+    @cached_property
+    def meetings(self) -> list[list[list[Meeting]]]:
+        """The same with the messages' numbers."""
+        return [self._meetings(stage) for stage in range(self.stages)]
+
+    def _meetings(self, stage: int) -> list[list[Meeting]]:
+        comes, leaves = self.arrivals[stage], self.departures[stage]
+        return [
+            [Meeting((comes if each.comes else leaves)[each.place], each.posts) for each in gap]
+            for gap in self.gaps[stage]
+        ]
 
     def is_backward(self, message: int) -> bool:
         """Whether a message is a gradient."""
@@ -144,78 +157,39 @@ class _ScheduleRun:
         self.over = [-1] * count
         self._waiting: dict[int, int] = {}
         self._ready = list(range(schedule.stages))
-        self._times = [SlotTimes([], [], []) for _ in range(schedule.stages)]
+        self._times: dict[int, SlotTimes] = {}
 
     def run(self) -> list[SlotTimes]:
-        play = self._blocking_stage if self._schedule.blocking else self._stage
-        runs = [play(stage) for stage in range(self._schedule.stages)]
+        stages = range(self._schedule.stages)
+        runs = [self._stage(stage) for stage in stages]
         while self._ready:
             stage = self._ready.pop()
             message = next(runs[stage], NO_MESSAGE)
             if message != NO_MESSAGE:
                 self._waiting[message] = stage
-        for order, times in zip(self._schedule.orders, self._times, strict=True):
-            assert len(times.end) == len(order), "a stage waits for a message that never comes"
-        return self._times
+        assert len(self._times) == len(runs), "a stage waits for a message that never comes"
+        return [self._times[stage] for stage in stages]
 
     def _stage(self, stage: int) -> Generator[int, None, None]:
         """Run one stage's slots; yields each message that it has to wait for."""
-        schedule, over, times = self._schedule, self.over, self._times[stage]
-        arrivals, departures = schedule.arrivals[stage], schedule.departures[stage]
-        posts = self._posts(arrivals)
-        free, sent = 0, NO_MESSAGE
-        for number, ticks in enumerate(schedule.ticks[stage]):
-            start = free
-            if (arrival := arrivals[number]) != NO_MESSAGE:
-                if over[arrival] < 0:
-                    yield arrival
-                start = max(free, over[arrival])
-                self._post(posts[arrival], start)
-            free = end = start + ticks
-            if sent != NO_MESSAGE:
-                if over[sent] < 0:
-                    yield sent
-                free = max(free, over[sent])
-            if (sent := departures[number]) != NO_MESSAGE:
-                self._post(sent, free)
-                if not schedule.overlapped or number + 1 == len(arrivals):
-                    if over[sent] < 0:
-                        yield sent
-                    free, sent = max(free, over[sent]), NO_MESSAGE
-            times.start.append(start)
-            times.end.append(end)
-            times.free.append(free)
-
-    def _blocking_stage(self, stage: int) -> Generator[int, None, None]:
-        """The same where slots and messages take turns."""
-        exchanges, times, clock = self._schedule.exchanges[stage], self._times[stage], 0
-        for number, ticks in enumerate([*self._schedule.ticks[stage], 0]):
-            for message in exchanges[number]:
-                self._post(message, clock)
-                if self.over[message] < 0:
+        over, clock = self.over, 0
+        start, end = list[int](), list[int]()
+        gaps = self._schedule.meetings[stage]
+        for gap, ticks in zip(gaps, [*self._schedule.ticks[stage], 0], strict=True):
+            for message, posts in gap:
+                if posts:
+                    self._post(message, clock)
+                    continue
+                if over[message] < 0:
                     yield message
-                clock = self.over[message]
-            if number:
-                times.free.append(clock)
-            if number + 1 < len(exchanges):
-                times.start.append(clock)
-                clock += ticks
-                times.end.append(clock)
-
-    def _posts(self, arrivals: Sequence[int]) -> dict[int, int]:
-        """For each message that arrives the next receive of its direction, which is posted then.
-        The first receive of either direction is posted at the begin."""
-        following: dict[int, int] = {}
-        for backward in (False, True):
-            line = [m for m in arrivals if m >= 0 and self._schedule.is_backward(m) == backward]
-            following.update(zip(line, [*line[1:], NO_MESSAGE], strict=False))
-            self._post(line[0] if line else NO_MESSAGE, 0)
-        return following
+                clock = max(clock, over[message])
+            start.append(clock)
+            clock += ticks
+            end.append(clock)
+        self._times[stage] = SlotTimes(start[:-1], end[:-1], clock)
 
     def _post(self, message: int, ready: int) -> None:
         """Note that one side of a message is ready; once both are, it is sent."""
-        if message == NO_MESSAGE:
-            return
         if self._half[message] < 0:
             self._half[message] = ready
             return

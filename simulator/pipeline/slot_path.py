@@ -1,18 +1,17 @@
 """The critical path of a pipelined step, slot by slot, for schedules too long to walk op by op.
 
 The path is walked back from the last slot of the stage that ends the step: through a slot to its
-begin, then to the slot before it or, where the slot waited for a message, over the link to the
-stage that sent it. Ops after all slots count as in that stage's breakdown. Within a slot the
-breakdown of the stage's slowest rank is taken. Not followed: a send that waits for its receiver;
-that time counts as messages.
+begin, then to the slot before it or, where the stage waited for a message, over the link to the end
+that posted it last, and on from there. Ops after all slots count as in that stage's breakdown.
+Within a slot the breakdown of the stage's slowest rank is taken.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from simulator.attribution.breakdown import compute_stream
 from simulator.costs.analytic import ComputeCosts
@@ -20,7 +19,6 @@ from simulator.engine.simulate import arrays_of_tasks
 from simulator.engine.stream_graph import PIPE
 from simulator.pipeline.pipeline_step import PipelineRun
 from simulator.pipeline.schedule_sim import (
-    NO_MESSAGE,
     SlotSchedule,
     SlotTimes,
     message_ends,
@@ -35,109 +33,79 @@ from workload.plan import Plan
 
 Parts = dict[str, int]
 Stretch = tuple[str, int, int, int]  # "slot", its stage, place and ticks; or PIPE
+POSTED, AWAITED = "posted", "awaited"
+
+
+class Event(NamedTuple):
+    """A slot of a stage by its place, or a message by its number, as it is posted or awaited."""
+
+    what: str
+    which: int
 
 
 @dataclass(frozen=True)
 class SlotPath:
-    """The slots of a schedule with their times, to be walked back from any end of a slot."""
+    """The slots of a schedule with their times, to be walked back from any slot's begin."""
 
     pipe: SlotSchedule
     times: list[SlotTimes]
 
     def back_from(self, stage: int, place: int) -> Iterator[Stretch]:
         """The stretches from a slot's begin back to the step's: they fill that time."""
-        at = self.times[stage].start[place]
-        while at > 0:
-            place = bisect_right(self.times[stage].end, at) - 1
-            while place >= 0 and self.times[stage].start[place] == at:
-                place -= 1  # a slot without ops
-            end = self.times[stage].end[place] if place >= 0 else 0
-            if place >= 0 and end == at:
-                at = self.times[stage].start[place]
-                yield "slot", stage, place, end - at
-            elif (sent := self._sender(stage, place + 1, at)) is not None:
-                yield PIPE, stage, place, at - sent[1]
-                stage, at = sent
-            else:
-                yield PIPE, stage, place, at - end
-                at = end
-
-    def _sender(self, stage: int, place: int, at: int) -> tuple[int, int] | None:
-        """The stage whose slot ended just as the message left for which this slot waited."""
-        if place >= len(self.times[stage].start) or self.times[stage].start[place] != at:
-            return None
-        message = self.pipe.arrivals[stage][place]
-        if message == NO_MESSAGE:
-            return None
-        sender, slot = self._departures[message]
-        left = at - self.pipe.message_ticks(message)
-        return (sender, left) if self.times[sender].end[slot] == left else None
-
-    @cached_property
-    def _departures(self) -> dict[int, tuple[int, int]]:
-        return {
-            message: (stage, place)
-            for stage, row in enumerate(self.pipe.departures)
-            for place, message in enumerate(row)
-        }
-
-
-@dataclass(frozen=True)
-class BlockingPath:
-    """The same where slots and messages of a stage take turns: a message begins when the later of
-    its two ends is through with what stands before it, and the path goes on there."""
-
-    pipe: SlotSchedule
-    times: list[SlotTimes]
-
-    def back_from(self, stage: int, place: int) -> Iterator[Stretch]:
-        """The stretches from a slot's begin back to the step's: they fill that time."""
-        number = self._lines[stage].index(("slot", place))
+        number, at = self._lines[stage].index(Event("slot", place)), self.times[stage].start[place]
         while number:
-            what, which = self._lines[stage][number - 1]
-            at = self._end(stage, number - 1)
+            number -= 1
+            what, which = self._lines[stage][number]
             if what == "slot":
-                number -= 1
-                yield what, stage, which, at - self.times[stage].start[which]
-                continue
-            left = at - self.pipe.message_ticks(which)
-            yield PIPE, stage, which, at - left
-            own = stage, number - 1
-            ends = (own, *(end for end in self._ends[which] if end != own))
-            stage, number = next(end for end in ends if self._end(end[0], end[1] - 1) == left)
+                begin = self.times[stage].start[which]
+                yield what, stage, which, at - begin
+                at = begin
+            elif what == AWAITED and self._clock(stage, number) < at:
+                left = at - self.pipe.message_ticks(which)
+                yield PIPE, stage, which, at - left
+                ends = sorted(self._posts[which], key=lambda end: end[0] != stage)
+                stage, number = next(end for end in ends if self._clock(*end) == left)
+                at = left
 
-    def _end(self, stage: int, number: int) -> int:
-        """When one entry of a stage's line is over; the step begins at 0."""
-        if number < 0:
-            return 0
-        what, which = self._lines[stage][number]
-        return self.times[stage].end[which] if what == "slot" else self._over[which]
+    def _clock(self, stage: int, number: int) -> int:
+        return self._clocks[stage][number]
 
     @cached_property
-    def _lines(self) -> list[list[tuple[str, int]]]:
-        """For each stage its slots and messages, one after another."""
+    def _lines(self) -> list[list[Event]]:
+        """For each stage its slots, and the messages that it posts and awaits between."""
         lines = []
-        for exchanges in self.pipe.exchanges:
-            line: list[tuple[str, int]] = []
-            for place, messages in enumerate(exchanges):
-                line += [(PIPE, message) for message in messages]
-                line.append(("slot", place))
+        for gaps in self.pipe.meetings:
+            line: list[Event] = []
+            for place, gap in enumerate(gaps):
+                line += [Event(POSTED if posts else AWAITED, message) for message, posts in gap]
+                line.append(Event("slot", place))
             lines.append(line[:-1])
         return lines
 
     @cached_property
-    def _ends(self) -> dict[int, list[tuple[int, int]]]:
-        """For each message the two stages that it concerns, with its places in their lines."""
+    def _clocks(self) -> list[list[int]]:
+        """When each stage comes to each entry of its line."""
+        over, clocks = message_ends(self.pipe), []
+        for times, line in zip(self.times, self._lines, strict=True):
+            clock, own = 0, list[int]()
+            for what, which in line:
+                own.append(clock)
+                if what == "slot":
+                    clock = times.end[which]
+                elif what == AWAITED:
+                    clock = max(clock, over[which])
+            clocks.append(own)
+        return clocks
+
+    @cached_property
+    def _posts(self) -> dict[int, list[tuple[int, int]]]:
+        """Where in their stages' lines the two ends of each message post it."""
         found: dict[int, list[tuple[int, int]]] = {}
         for stage, line in enumerate(self._lines):
             for number, (what, which) in enumerate(line):
-                if what == PIPE:
+                if what == POSTED:
                     found.setdefault(which, []).append((stage, number))
         return found
-
-    @cached_property
-    def _over(self) -> list[int]:
-        return message_ends(self.pipe)
 
 
 def path_parts(
@@ -169,8 +137,7 @@ def _parts(stages: PipelineRun) -> Parts:
     over = int(times_of[last][1].max())
     parts["idle"] = over - begin - sum(parts.values())
     last_place = len(pipe.orders[stage]) - 1
-    path = BlockingPath(pipe, times) if pipe.blocking else SlotPath(pipe, times)
-    for what, where, place, ticks in path.back_from(stage, last_place):
+    for what, where, place, ticks in SlotPath(pipe, times).back_from(stage, last_place):
         if what == PIPE:
             parts[PIPE] = parts.get(PIPE, 0) + ticks
             continue

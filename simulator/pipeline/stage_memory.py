@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule
+from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.pipeline.slot_ops import SlotOps, StageKind
 from workload.memory import MemoryUse, use_of
 from workload.naming import op_name
 from workload.op import ROLES, Op, layer_part
+from workload.pipeline.message_order import RECEIVE, SENT
 from workload.pipeline.schedule import Slot
 from workload.pipeline.stages import chunk_layers
 from workload.sizes.arrays import Bytes, Counts, Indices
-
-Flags = NDArray[np.bool_]
 
 
 def stage_peak(
@@ -24,10 +22,9 @@ def stage_peak(
 ) -> MemoryUse:
     """The most memory that a stage of this kind ever uses in a step of so many micro-batches.
 
-    On top of its slots' own buffers there are those of messages: the next receive of either
-    direction is always posted, and what is sent stays until the wait for it. Where messages block,
-    a receive is posted as it is waited for; the moment between two slots at which a gradient has
-    come and the output has not left is no peak, as the backward pass then makes gradients as large.
+    On top of its slots' own buffers there are those of messages: a receive's from when it is
+    posted, and what is sent stays until the wait for it. The moment between two slots at which
+    something has come and the output has not left is no peak, as the next slot makes more.
     """
     order = schedule.orders[stage]
     parts, which = _parts(kind, order)
@@ -64,34 +61,25 @@ def _parts(kind: StageKind, order: Sequence[Slot]) -> tuple[list[SlotOps], Indic
 
 def _posted(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int]) -> Bytes:
     """Bytes of the receives' buffers posted at first, and when each slot begins."""
-    arrivals = schedule.arrivals[stage]
-    posted = np.zeros(len(arrivals) + 1, dtype=np.int64)
-    for coming, each in zip(_by_direction(schedule, arrivals), nbytes, strict=True):
-        if schedule.blocking:
-            posted[1:] += each * coming
-            continue
-        posted[0] += each * coming.any()
-        # The last one to come posts no further one.
-        posted[1:] += each * (coming & (coming.cumsum() < coming.sum()))
-    return _activations(posted.cumsum())
+    posted = _moved(schedule, stage, nbytes, RECEIVE)[:-1]
+    return _activations(np.concatenate([[0], posted]).cumsum())
 
 
 def _over(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int]) -> Bytes:
     """Bytes of the sends' buffers that are free once each slot is through and its sends are
     awaited."""
-    forward, backward = _by_direction(schedule, schedule.departures[stage])
-    sent = over = nbytes[0] * forward + nbytes[1] * backward
-    if schedule.overlapped and not schedule.blocking:
-        over = np.concatenate([[0], over[:-1]])
-        over[-1] += sent[-1]
-    return _activations(over)
+    return _activations(_moved(schedule, stage, nbytes, SENT)[1:])
 
 
-def _by_direction(schedule: SlotSchedule, messages: Sequence[int]) -> tuple[Flags, Flags]:
-    """Of each slot's message, whether it is an activation, and whether a gradient."""
-    numbers = np.array(messages)
-    backward = numbers >= schedule.chunks * schedule.micro_batches
-    return (numbers != NO_MESSAGE) & ~backward, backward
+def _moved(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int], what: str) -> Counts:
+    """Bytes of the messages for which there is such a step in each gap, and behind the last."""
+    numbers = schedule.arrivals[stage] if what == RECEIVE else schedule.departures[stage]
+    gaps = schedule.gaps[stage]
+    moved = np.zeros(len(gaps), dtype=np.int64)
+    for at, gap in enumerate(gaps):
+        places = [step.place for step in gap if step.what == what]
+        moved[at] = sum(nbytes[schedule.is_backward(numbers[place])] for place in places)
+    return moved
 
 
 def _named(kind: StageKind, stage: int, slot: Slot, op: Op | None, micro_batches: int) -> str:

@@ -99,7 +99,7 @@ class PipelineNode:
         if habits.scatter_gather:  # a part of it, at least
             nbytes //= self.plan.x
         links = self.slots.op_bounds.link_ticks(self.plan.grid, nbytes)
-        over = schedule_ticks(self.plan, self._slot_ticks, links, blocking=habits.blocking_messages)
+        over = schedule_ticks(self.plan, self._slot_ticks, links, habit=habits.messages)
         return over + sum(
             int(part[self.at]) for part in self.slots.step(entries.interleave, ModelEnds())
         )

@@ -18,6 +18,7 @@ from workload.gpt import GPT
 from workload.grid import AXES
 from workload.op import BACKWARD, FORWARD
 from workload.passes.stack import Habits
+from workload.pipeline.message_order import DEEPSPEED
 from workload.plan import Plan, text_of
 
 
@@ -96,9 +97,14 @@ class Stack:
         return 0 if held is None else int(quantity(held, "bytes"))
 
     @property
+    def messages(self) -> str:
+        """In whose order messages between stages are posted and awaited, one of HABITS."""
+        return str(self.own_kernels.get("messages", ""))
+
+    @property
     def blocks(self) -> bool:
-        """Whether compute waits for messages between stages, on both sides."""
-        return bool(self.own_kernels.get("blocking_messages", False))
+        """Whether compute waits for every message between stages, one after another."""
+        return self.messages == DEEPSPEED
 
     def stands_over(self, machine: Machine) -> tuple[str, ...]:
         """The tables of a machine's file in whose place the stack has rates of its own."""
@@ -156,7 +162,7 @@ class Stack:
                 payloads=tuple(payloads.items()),
                 launches=tuple(own.get("launches", {}).items()),
                 scatter_gather=DIRECTIONS[own.get("scatter_gather", False)],
-                blocking_messages=self.blocks,
+                messages=self.messages,
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
                 early_stop=bool(own.get("early_stop", False)),
                 gathers_ahead=bool(own.get("gathers_ahead", False)),

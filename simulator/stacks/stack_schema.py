@@ -12,6 +12,7 @@ from topologies.files.schema import nearest
 from topologies.files.units import quantity
 from workload.grid import AXES
 from workload.op import COLLECTIVES, FORWARD
+from workload.pipeline.message_order import HABITS
 from workload.plan import CHOICES, MOST
 from workload.plan_text import KEYS, plan_value
 
@@ -75,12 +76,13 @@ CAN: dict[str, Rule] = {
     "zero": (_list_of(lambda each: each in range(4)), "a list of some of 0, 1, 2, 3"),
 }
 VOCABULARY: dict[str, Rule] = {"multiple": COUNT, "times_x": SWITCH, "cut": SWITCH}
+MESSAGES: Rule = (lambda value: value in HABITS, f"one of {', '.join(filter(None, HABITS))}")
 EXCHANGE: Rule = (lambda value: value in EXCHANGES, f"one of {', '.join(EXCHANGES)}")
 KERNELS: dict[str, Rule] = {
     "fused": WORDS,
     "pace": NUMBER,
     "scatter_gather": DIRECTIONS,
-    "blocking_messages": SWITCH,
+    "messages": MESSAGES,
     "launches_of_slice": COUNT,
     "early_stop": SWITCH,
     "gathers_ahead": SWITCH,

@@ -16,7 +16,7 @@ from simulator.noise.all_ranks import all_ranks
 from simulator.noise.noise import Draw
 from simulator.pipeline import simulate_pipeline
 from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes, simulate_schedule
-from simulator.pipeline.slot_path import BlockingPath, path_parts
+from simulator.pipeline.slot_path import SlotPath, path_parts
 from simulator.search import SearchProblem
 from simulator.search.baselines import every_plan
 from simulator.search.space import spaces_of
@@ -28,18 +28,19 @@ from workload.lowering import lower
 from workload.op import COMPUTE
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import Habits
+from workload.pipeline.message_order import AWAITED, DEEPSPEED
 from workload.pipeline.schedule import BACKWARD, FORWARD, slots
 from workload.plan import Plan
 
-BLOCKING = Habits(blocking_messages=True)
+BLOCKING = Habits(messages=DEEPSPEED)
 CUT = replace(BLOCKING, scatter_gather=(FORWARD, BACKWARD))
 
 
-def schedule_of(stages: int, micro_batches: int, *, blocking: bool = True) -> SlotSchedule:
+def schedule_of(stages: int, micro_batches: int, messages: str = DEEPSPEED) -> SlotSchedule:
     """Forward 10, backward 20, a message 1."""
     orders = [slots("1f1b", stage, stages, micro_batches) for stage in range(stages)]
     ticks = [[10 if slot.work == FORWARD else 20 for slot in order] for order in orders]
-    return SlotSchedule(orders, ticks, [(1, 1)] * stages, False, micro_batches, blocking)
+    return SlotSchedule(orders, ticks, [(1, 1)] * stages, messages, micro_batches)
 
 
 def shown(schedule: SlotSchedule, times: SlotTimes, stage: int) -> list[str]:
@@ -58,7 +59,7 @@ def test_two_stages_exchange_a_gradient_and_an_activation_between_their_passes()
     assert shown(schedule, first, 0) == [
         *("f0 0-10", "f1 11-21", "b0 43-63", "f2 63-73", "b1 75-95", "b2 106-126")
     ]
-    stretches = list(BlockingPath(schedule, [first, second]).back_from(0, 5))
+    stretches = list(SlotPath(schedule, [first, second]).back_from(0, 5))
     assert [(what, stage, length) for what, stage, _, length in stretches[:6]] == [
         *((PIPE, 0, 1), ("slot", 1, 20), ("slot", 1, 10), (PIPE, 1, 1), (PIPE, 1, 1)),
         ("slot", 1, 20),
@@ -72,8 +73,8 @@ def test_a_round_takes_a_pass_each_way_and_every_message_of_a_stage(
 ) -> None:
     """Stages in the middle send two and receive two; beside compute half of them would be hidden,
     as a receive is posted long before."""
-    for blocking, more in ((True, messages), (False, messages // 2)):
-        schedule = schedule_of(stages, 16, blocking=blocking)
+    for order, more in ((DEEPSPEED, messages), (AWAITED, messages // 2)):
+        schedule = schedule_of(stages, 16, order)
         ends = simulate_schedule(schedule)[0].end
         back = [
             end
@@ -88,13 +89,13 @@ def test_a_round_takes_a_pass_each_way_and_every_message_of_a_stage(
 def test_no_pass_comes_sooner_where_messages_block(
     stages: int, count: int, data: st.DataObject
 ) -> None:
-    free = schedule_of(stages, count, blocking=False)
+    free = schedule_of(stages, count, AWAITED)
     number = st.integers(0, 50)
     ticks = [[data.draw(number) for _ in row] for row in free.ticks]
     links = [(data.draw(number), data.draw(number)) for _ in range(stages)]
     free = replace(free, ticks=ticks, links=links)
     for early, late in zip(
-        simulate_schedule(free), simulate_schedule(replace(free, blocking=True)), strict=True
+        simulate_schedule(free), simulate_schedule(replace(free, messages=DEEPSPEED)), strict=True
     ):
         assert all(one <= other for one, other in zip(early.start, late.start, strict=True))
 
@@ -176,9 +177,9 @@ def test_plans_that_need_messages_beside_compute_are_refused(
 ) -> None:
     plan = Plan(pipe=2, batch=8, micro_batch=1, **({"overlap": ()} | keys))  # type: ignore[arg-type]
     with pytest.raises(PlanCannotRunError, match=reason):
-        stack_of(blocking_messages=True).check(plan)
+        stack_of(messages=DEEPSPEED).check(plan)
     stack_of().check(plan)
-    stack_of(blocking_messages=True).check(replace(plan, pipe=1, interleave=1))
+    stack_of(messages=DEEPSPEED).check(replace(plan, pipe=1, interleave=1))
 
 
 def test_a_search_leaves_out_what_blocking_messages_cannot_run() -> None:

@@ -29,7 +29,7 @@ def test_the_path_of_two_stages_goes_over_and_back() -> None:
     one's last backward pass waits for it until 72."""
     orders = [slots("1f1b", stage, 2, 2, 1) for stage in range(2)]
     ticks = [[10 if slot.work == FORWARD else 20 for slot in order] for order in orders]
-    pipe = SlotSchedule(orders, ticks, links=[(1, 1)] * 2, overlapped=True, micro_batches=2)
+    pipe = SlotSchedule(orders, ticks, links=[(1, 1)] * 2, messages="ahead", micro_batches=2)
     times = simulate_schedule(pipe)
     assert times[0].start[-1] == 72
     stretches = list(SlotPath(pipe, times).back_from(0, 3))

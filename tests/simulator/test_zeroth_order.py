@@ -25,7 +25,7 @@ def test_a_pipeline_of_two_passes_fills_and_drains_once() -> None:
         orders=orders,
         ticks=[[3 if slot.work == PERTURB else 10 for slot in order] for order in orders],
         links=[(0, 0)] * 4,
-        overlapped=True,
+        messages="ahead",
         micro_batches=12,
     )
     assert max(times.end[-1] for times in simulate_schedule(schedule)) == 2 * 3 + (12 + 4 - 1) * 10

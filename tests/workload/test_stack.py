@@ -221,7 +221,7 @@ EVERY = Habits(
     payloads=(("all_reduce", 0.5),),
     launches=(("layernorm", 2),),
     scatter_gather=BOTH,
-    blocking_messages=True,
+    messages="deepspeed",
     launches_of_slice=2,
     early_stop=True,
 )

@@ -1,11 +1,8 @@
 """Messages between pipeline stages: what a slot receives and sends, and when it waits for them.
 
-The next receive of either direction is always posted: so no stage waits for a send that another,
-itself waiting, will not receive. A send has the next slot's time to finish; without the overlap
-"pp" the compute stream waits for it at once.
-
-With the habit `blocking_messages` none of this holds: sends and receives stand on the compute
-stream of both stages, between slots, in the order of `workload/pipeline/message_order.py`.
+In which order messages are posted and awaited says `workload/pipeline/message_order.py`. Posted
+they run on streams of their own, and fences of the compute stream wait for them; DeepSpeed's stand
+on the compute stream itself.
 
 In the directions of `scattered` each rank of x sends its part of the rows, over a NIC of its own
 where there are several, and the parts are gathered over x where they arrive.
@@ -25,7 +22,14 @@ from workload.lowering.layers import sequence_parallel as rows
 from workload.naming import op_name
 from workload.op import COMPUTE, MODEL, Block, Buffer, Op
 from workload.passes.stack import NO_HABITS, Habits
-from workload.pipeline.message_order import receives_first
+from workload.pipeline.message_order import (
+    AHEAD,
+    ARRIVED,
+    AWAITED,
+    DEEPSPEED,
+    StageLine,
+    order_of_messages,
+)
 from workload.pipeline.schedule import BACKWARD, FORWARD, SILENT, Slot
 
 
@@ -37,15 +41,12 @@ class Messages:
     ) -> None:
         self._b = b
         self._scattered = habits.scatter_gather if rows.parts(b) == 1 < b.grid.x else ()
-        self._blocks = habits.blocking_messages
         self._chunks = chunks
         self._order = order
-        self._overlapped = "pp" in b.plan.overlap
-        self._unfinished: list[tuple[int, str, str]] = []
-        self._to_come = {
-            direction: iter([s for s in order if self._receives(s) and _direction(s) == direction])
-            for direction in (FORWARD, BACKWARD)
-        }
+        self._how = order_of_messages(habits.messages, b.plan)
+        receives, sends = [self._receives(s) for s in order], [self._sends(s) for s in order]
+        line = StageLine(order, receives, sends, b.stage, b.plan.pipe)
+        self._gaps = line.gaps(self._how)
 
     def source(self, number: int) -> str:
         """The buffer in which a slot's input arrives, "" for one that needs none."""
@@ -77,62 +78,32 @@ class Messages:
 
     def before(self, number: int) -> list[Op]:
         """What stands before a slot's own ops."""
-        b, slot = self._b, self._order[number]
-        b.ops = []
-        if self._blocks:
-            return self._exchanged(number)
-        if number == 0:
-            self._post_next(FORWARD)
-            self._post_next(BACKWARD)
-        if self._receives(slot):
-            self._post_next(_direction(slot))
-        if self._receives(slot):
-            b.block = self._block(slot)
-            arrived = f"{self._arrival(slot)}.arrived"
-            b.op(arrived, "fence", [self.source(number)], [], nbytes=0)
-        return b.ops
+        return self._in_gap(number)
 
     def after(self, number: int) -> list[Op]:
-        """What stands behind a slot's own ops."""
-        b, slot = self._b, self._order[number]
-        b.ops, b.block = [], self._block(slot)
-        if self._blocks:
-            return self._exchanged(number + 1) if number + 1 == len(self._order) else []
-        self._settle()
-        if self._sends(slot):
-            self._send(slot)
-        if not self._overlapped or number + 1 == len(self._order):
-            self._settle()
-        return b.ops
+        """What stands behind the last slot's own ops; behind others there is nothing."""
+        return self._in_gap(number + 1) if number + 1 == len(self._order) else []
 
-    def _exchanged(self, number: int) -> list[Op]:
-        """The messages before a slot, or behind the last one, for which compute waits."""
-        before = self._order[number - 1] if number else None
-        slot = self._order[number] if number < len(self._order) else None
-        behind = self._b.plan.pipe - 1 - self._b.stage
-        if before and slot and receives_first(before, slot, behind):
-            self._receive(slot)
-            slot = None
-        if before and self._sends(before):
-            self._b.block = self._block(before)
-            self._send(before)
-        if slot:
-            self._receive(slot)
-        return [replace(op, stream=COMPUTE) for op in self._b.ops]
+    def _in_gap(self, number: int) -> list[Op]:
+        b, gap = self._b, self._gaps[number]
+        b.ops = []
+        if self._how in (AHEAD, AWAITED):  # a stream's ops follow each other, so this is the same
+            gap = sorted(gap, key=lambda step: step.what == ARRIVED)
+        for step in gap:
+            slot = self._order[step.place]
+            b.block = self._block(slot)
+            if step.posts:
+                (self._receive if step.comes else self._send)(slot)
+            elif self._how != DEEPSPEED:
+                label = self._arrival(slot) if step.comes else self._departure(slot)
+                awaited = self.source(step.place) if step.comes else b.name(f"{label}.sent")
+                b.op(f"{label}.{step.what}", "fence", [awaited], [], nbytes=0)
+        return [replace(op, stream=COMPUTE) for op in b.ops] if self._how == DEEPSPEED else b.ops
 
     def _receive(self, slot: Slot) -> None:
-        if self._receives(slot):
-            self._post_next(_direction(slot))
-
-    def _post_next(self, direction: str) -> None:
-        """Post the next receive of a direction, if there is one."""
-        for slot in self._to_come[direction]:
-            label = self._arrival(slot)
-            self._b.block = self._block(slot)
-            peer = -1 if direction == FORWARD else 1
-            arrives = self._stream(slot, label)
-            self._b.message(f"{label}.recv", "recv", _tag(slot, label), [], [arrives], peer)
-            return
+        label, peer = self._arrival(slot), -1 if _direction(slot) == FORWARD else 1
+        arrives = self._stream(slot, label)
+        self._b.message(f"{label}.recv", "recv", _tag(slot, label), [], [arrives], peer)
 
     def _send(self, slot: Slot) -> None:
         """Send a slot's output to where it arrives: the next chunk's input, or the previous
@@ -143,14 +114,6 @@ class Messages:
         token, tag = self._b.tensor(f"{label}.sent", (0,), role="workspace"), _tag(slot, there)
         peer = 1 if forward else -1
         self._b.message(f"{label}.send", "send", tag, [self._chunks.outputs[slot]], [token], peer)
-        if not self._blocks:
-            self._unfinished.append((slot.micro_batch, label, token))
-
-    def _settle(self) -> None:
-        """Wait for the sends that are on their way."""
-        for m, label, token in self._unfinished:
-            self._b.op(f"{label}.sent", "fence", [token], [], nbytes=0, micro_batch=m)
-        self._unfinished = []
 
     def _receives(self, slot: Slot) -> bool:
         at_end = self._chunks.is_first if slot.work == FORWARD else self._chunks.is_last

@@ -32,7 +32,8 @@ class Habits:
     sends for each of the program's: another data type, or sent more often. `scatter_gather` has the
     directions, "forward" and "backward", whose messages between stages each rank of x sends a part
     of, and the parts are gathered where they arrive.
-    With `blocking_messages` both ends of a message between stages have their compute wait for it.
+    `messages` names the framework in whose order messages between stages are posted and awaited
+    (`workload/pipeline/message_order.py`), or is "".
     With `gathers_ahead` weights of the forward pass alone are gathered one linear ahead; `copies`
     has what goes through memory around ops besides (`workload/passes/copies.py`).
     With `coalesced` gradients of all parts are summed, and parameters gathered, in one collective.
@@ -48,7 +49,7 @@ class Habits:
     payloads: Shares = ()
     launches: tuple[tuple[str, int], ...] = ()
     scatter_gather: tuple[str, ...] = ()
-    blocking_messages: bool = False
+    messages: str = ""
     launches_of_slice: int = 0
     early_stop: bool = False
     gathers_ahead: bool = False
@@ -216,12 +217,13 @@ HABITS = (
         matters=lambda habits: bool(habits.scatter_gather),
     ),
     HabitPass(
-        name="blocking_messages",
-        words="messages between stages one after another with compute, on both sides",
-        source="deepspeedai/DeepSpeed, deepspeed/runtime/pipe/engine.py, "
-        "PipelineEngine._exec_schedule, and p2p.py, send and recv",
+        name="messages",
+        words="messages between stages that compute waits for on both sides, as in DeepSpeed "
+        "everywhere and in Megatron where passes of one direction follow each other",
+        source="deepspeedai/DeepSpeed, deepspeed/runtime/pipe/engine.py; NVIDIA/Megatron-LM, "
+        "megatron/core/pipeline_parallel/schedules.py",
         scope="messages",
-        matters=lambda habits: habits.blocking_messages,
+        matters=lambda habits: bool(habits.messages),
     ),
     HabitPass(
         name="slices",

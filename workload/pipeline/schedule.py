@@ -53,7 +53,7 @@ def _gpipe(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
 
 def _one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
     """A forward for each stage behind, then in turns. Source: Narayanan et al. (SC21), 2.2."""
-    ahead = min(stages - 1 - stage, micro_batches)
+    ahead = warm_up(stage, stages, micro_batches, 1)
     yield from (Slot(FORWARD, 0, m) for m in range(ahead))
     for m in range(micro_batches):
         if m + ahead < micro_batches:
@@ -61,13 +61,19 @@ def _one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> It
         yield Slot(BACKWARD, 0, m)
 
 
+def warm_up(stage: int, stages: int, micro_batches: int, chunks: int) -> int:
+    """How many forward passes a stage of 1F1B runs before its first pair of passes."""
+    behind = stages - 1 - stage
+    ahead = behind if chunks == 1 else 2 * behind + (chunks - 1) * stages
+    return min(ahead, micro_batches * chunks)
+
+
 def _interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> Iterator[Slot]:
     """1F1B over virtual stages: each chunk in turn gets as many micro-batches as there are stages.
 
     Source: Narayanan et al. (SC21), section 2.2; the warm-up as in Megatron-LM's schedules.py.
     """
-    total = micro_batches * chunks
-    ahead = min(2 * (stages - 1 - stage) + (chunks - 1) * stages, total)
+    total, ahead = micro_batches * chunks, warm_up(stage, stages, micro_batches, chunks)
 
     def place(number: int) -> tuple[int, int]:
         turn, within = divmod(number, stages * chunks)

@@ -16,6 +16,7 @@ from workload.gpt import GPT
 from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, layer_part
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import NO_HABITS, Habits
+from workload.pipeline.message_order import order_of_messages
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Counts
 
@@ -42,9 +43,8 @@ def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
         orders=stage_orders.orders,
         ticks=[[0] * len(order) for order in stage_orders.orders],
         links=[(0, 0)] * plan.pipe,
-        overlapped="pp" in plan.overlap,
+        messages=order_of_messages(habits.messages, plan),
         micro_batches=stage_orders.small.micro_batches,
-        blocking=habits.blocking_messages,
     )
     peaks = (
         stage_peak(kind, pipe, stage, plan.micro_batches)

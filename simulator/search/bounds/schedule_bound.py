@@ -15,6 +15,7 @@ from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
 from simulator.search.bounds.isolated import PrecedingSlot
 from simulator.search.bounds.stream_bound import ModelEnds
 from topologies.session import session_cached
+from workload.pipeline.message_order import order_of_messages
 from workload.pipeline.schedule import INPUT, Slot, slots
 from workload.plan import Plan
 
@@ -27,9 +28,10 @@ def schedule_ticks(
     slot_ticks: Callable[[Place, PrecedingSlot | None], int],
     links: Sequence[int],
     *,
-    blocking: bool = False,
+    habit: str = "",
 ) -> int:
-    """A lower bound of the end of the last slot of all stages, with messages that block or not.
+    """A lower bound of the end of the last slot of all stages, with messages as a stack with
+    this habit has them.
 
     `slot_ticks` gives the bound of a slot, and takes the slot right before it if that is one of the
     last micro-batch.
@@ -53,9 +55,8 @@ def schedule_ticks(
             orders=orders,
             ticks=[stage_ticks(stage, order) for stage, order in enumerate(orders)],
             links=[(ticks, ticks) for ticks in links],
-            overlapped="pp" in plan.overlap,
+            messages=order_of_messages(habit, plan),
             micro_batches=small.micro_batches,
-            blocking=blocking,
         )
         times = simulate_schedule(pipe)
         folded = FoldedSchedule(plan, small, pipe, times)
