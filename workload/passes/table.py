@@ -12,14 +12,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from workload.op import BACKWARD, COMPUTE, FORWARD, WEIGHT, Block, Buffer, Op
-from workload.passes import data_parallel, input_gradients, reduce_scatters, weight_gathers
+from workload.passes import (
+    data_parallel,
+    expert_exchanges,
+    input_gradients,
+    reduce_scatters,
+    weight_gathers,
+)
 from workload.pipeline.schedule import Slot
 
 SLOT, STEP, MESSAGES = "slot", "step", "messages"
 WORKS = (FORWARD, BACKWARD, WEIGHT)
 Pass = Callable[[Sequence[Op]], list[Op]]
 StepPass = Callable[[Sequence[Op], Mapping[str, Buffer], Mapping[Block, Slot]], list[Op]]
-Sizes = Mapping[str, Any]  # of a plan's axes, `zero` and `shard`: numbers, or arrays of them
+# Of a plan's axes, `expert`, `zero` and `shard`, and a model's `shared_ffn`: numbers, or arrays
+Sizes = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,15 @@ PASSES = (
         matters=lambda sizes: (sizes["z"] > 1) | _shards(sizes, 3),
         purposes=weight_gathers.MOVED,
         moves=weight_gathers.gather_ahead,
+    ),
+    Overlap(
+        name="shared",
+        words="experts' all-to-alls beside the MLP that all tokens pass",
+        source="Megatron-Core, moe_shared_expert_overlap: transformer/moe/shared_experts.py",
+        scope=SLOT,
+        matters=lambda sizes: (sizes["expert"] > 1) & (sizes["shared_ffn"] > 0),
+        purposes=expert_exchanges.MOVED,
+        moves=expert_exchanges.overlap_exchanges,
     ),
     Overlap(
         name="dp",
