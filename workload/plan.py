@@ -9,11 +9,12 @@ from typing import Any
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid, check_order
 from workload.passes.table import OVERLAPS
+from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.rules.table import NAMES, rule_of
 
 CHOICES = {
     "context_kind": ("ring", "all_gather", "ulysses"),
-    "schedule": ("1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p"),
+    "schedule": (*STRAIGHT, *V_SHAPED),
     "attention": ("flash", "unfused"),
     "gradients": ("fp32", "bf16"),
     "optimizer": NAMES,
@@ -164,7 +165,13 @@ class Plan:
             )
 
     def _check_pipeline(self) -> None:
-        if self.interleave > 1 and (self.pipe == 1 or self.schedule != "1f1b"):
+        in_v = self.schedule in V_SHAPED
+        if in_v and (self.pipe == 1 or self.interleave != 2):
+            raise PlanError(
+                f"schedule={self.schedule} needs pipe > 1 and interleave=2: each stage holds two "
+                "chunks, of which the second ones stand in the opposite order"
+            )
+        if self.interleave > 1 and not in_v and (self.pipe == 1 or self.schedule != "1f1b"):
             raise PlanError(f"interleave={self.interleave} needs pipe > 1 and schedule=1f1b")
         if self.stage_layers and len(self.stage_layers) != self.pipe * self.interleave:
             raise PlanError(
@@ -187,7 +194,13 @@ class Plan:
                 f"(batch={self.batch} over z*data={self.z * self.data}); "
                 f"try {_divisors_text(per_rank)}"
             )
-        if self.interleave > 1 and self.micro_batches % self.pipe:
+        if self.schedule == "dualpipe-v" and self.micro_batches < 2 * self.pipe:
+            raise PlanCannotRunError(
+                f"schedule=dualpipe-v wants at least 2*pipe={2 * self.pipe} micro-batches, not "
+                f"{self.micro_batches}; schedule=zb-v runs fewer"
+            )
+        in_v = self.schedule in V_SHAPED
+        if self.interleave > 1 and not in_v and self.micro_batches % self.pipe:
             raise PlanCannotRunError(
                 f"interleave={self.interleave} wants micro-batches in multiples of "
                 f"pipe={self.pipe}, not {self.micro_batches}"

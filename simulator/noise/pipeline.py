@@ -52,21 +52,15 @@ class Pipeline:
 
     @cached_property
     def posts(self) -> list[dict[int, int]]:
-        """For each stage and message that arrives there the next one of its direction, whose
+        """For each stage and message that arrives there the next one of its line, whose
         receive is posted then; under NO_MESSAGE stands nothing."""
         return [self._posts(arrivals) for arrivals in self.schedule.arrivals]
 
     def _posts(self, arrivals: Sequence[int]) -> dict[int, int]:
         following: dict[int, int] = {}
-        for backward in (False, True):
-            line = self.line(arrivals, backward=backward)
+        for line in self.schedule.lines_of(arrivals):
             following.update(zip(line, [*line[1:], NO_MESSAGE], strict=False))
         return following
-
-    def line(self, arrivals: Sequence[int], *, backward: bool) -> list[int]:
-        """The messages of one direction among those that arrive at a stage."""
-        is_backward = self.schedule.is_backward
-        return [m for m in arrivals if m != NO_MESSAGE and is_backward(m) == backward]
 
     def stages_of(self, axes: tuple[str, ...]) -> int:
         """How many stages a group over these axes has ranks of."""
@@ -149,10 +143,9 @@ class _PipelineRun:
         return np.zeros((len(self.draw.samples), len(self.pipeline.stages[stage].ranks.ranks)))
 
     def _first_posts(self, stage: int, arrivals: Sequence[int]) -> None:
-        """The first receive of either direction is posted at the begin."""
-        for backward in (False, True):
-            line = self.pipeline.line(arrivals, backward=backward)
-            self._post(line[0] if line else NO_MESSAGE, self._zero(stage))
+        """The first receive of each line is posted at the begin."""
+        for line in self.pipeline.schedule.lines_of(arrivals):
+            self._post(line[0], self._zero(stage))
 
     def _arrives(self, message: int) -> Generator[int, None, None]:
         if message not in self._over:

@@ -36,7 +36,7 @@ from workload.lowering import check
 from workload.op import Op
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
-from workload.pipeline.schedule import Slot
+from workload.pipeline.schedule import V_SHAPED, Slot
 from workload.plan import Plan
 from workload.sizes.arrays import Ticks
 
@@ -222,6 +222,7 @@ class PipelineRun:
             overlapped="pp" in plan.overlap,
             micro_batches=stage_orders.small.passes * stage_orders.small.micro_batches,
             blocking=stage_orders.habits.blocking_messages,
+            in_v=plan.schedule in V_SHAPED,
         )
 
     @cached_property

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from workload.pipeline.chunk_places import ChunkPlaces
 from workload.pipeline.message_order import receives_first
 from workload.pipeline.schedule import FORWARD, SILENT, Slot
 
@@ -35,7 +36,7 @@ class SlotSchedule:
 
     `links[s]` has the ticks of an activation from stage s to the next one, and of a gradient back.
     With `overlapped` a send runs beside the next slot; with `blocking` messages run beside none, on
-    neither side.
+    neither side. Chunks are on the stages in a ring, or `in_v`.
     """
 
     orders: Sequence[Sequence[Slot]]
@@ -44,6 +45,7 @@ class SlotSchedule:
     overlapped: bool
     micro_batches: int
     blocking: bool = False
+    in_v: bool = False
 
     @cached_property
     def stages(self) -> int:
@@ -58,13 +60,19 @@ class SlotSchedule:
     @cached_property
     def chunks(self) -> int:
         """How many chunks the model has."""
-        return self.stages * (1 + max(slot.chunk for slot in self.orders[0]))
+        return self.stages * self.places.chunks
+
+    @cached_property
+    def places(self) -> ChunkPlaces:
+        """On which stages the chunks are."""
+        chunks = 1 + max(slot.chunk for slot in self.orders[0])
+        return ChunkPlaces(self.stages, chunks, self.in_v)
 
     @cached_property
     def arrivals(self) -> list[list[int]]:
         """For each slot of each stage the message that it waits for."""
         return [
-            [self._message(slot, slot.chunk * self.stages + stage, 0) for slot in order]
+            [self._message(slot, self.places.number(stage, slot.chunk), 0) for slot in order]
             for stage, order in enumerate(self.orders)
         ]
 
@@ -72,7 +80,7 @@ class SlotSchedule:
     def departures(self) -> list[list[int]]:
         """For each slot of each stage the message that it sends."""
         return [
-            [self._message(slot, slot.chunk * self.stages + stage, 1) for slot in order]
+            [self._message(slot, self.places.number(stage, slot.chunk), 1) for slot in order]
             for stage, order in enumerate(self.orders)
         ]
 
@@ -96,11 +104,27 @@ class SlotSchedule:
         """Whether a message is a gradient."""
         return message >= self.chunks * self.micro_batches
 
+    def lines_of(self, messages: Sequence[int]) -> list[list[int]]:
+        """Some slots' messages line by line: activations and gradients, in a V those between chunks
+        in order and those between chunks that are turned round. Of each the next receive is
+        posted."""
+        found: dict[tuple[bool, bool], list[int]] = {}
+        for message in messages:
+            if message != NO_MESSAGE:
+                backward, number = self._arrival(message)
+                line = found.setdefault((self.places.turns_back(number), backward), [])
+                line.append(message)
+        return [found[line] for line in sorted(found)]
+
     def message_ticks(self, message: int) -> int:
         """How long a message takes, once both sides are ready."""
+        backward, number = self._arrival(message)
+        return self.links[self.places.link(number + backward)][backward]
+
+    def _arrival(self, message: int) -> tuple[bool, int]:
+        """Whether a message is a gradient, and the number of the chunk at which it arrives."""
         backward, number = divmod(message // self.micro_batches, self.chunks)
-        link = (number if backward else number - 1) % self.stages
-        return self.links[link][backward]
+        return bool(backward), number
 
     def by_direction(self, messages: Sequence[int]) -> tuple[int, int]:
         """How many of some slots' messages are activations, and how many gradients."""
@@ -114,10 +138,10 @@ class SlotSchedule:
             return NO_MESSAGE
         if slot.work == FORWARD:
             there = number + further
-            known = 0 < there < self.chunks
+            known = 0 < there < self.chunks and not self.places.meets(there)
             return there * self.micro_batches + slot.micro_batch if known else NO_MESSAGE
         there = number - further
-        known = 0 <= there < self.chunks - 1
+        known = 0 <= there < self.chunks - 1 and not self.places.meets(there + 1)
         place = (self.chunks + there) * self.micro_batches + slot.micro_batch
         return place if known else NO_MESSAGE
 
@@ -203,13 +227,12 @@ class _ScheduleRun:
                 times.end.append(clock)
 
     def _posts(self, arrivals: Sequence[int]) -> dict[int, int]:
-        """For each message that arrives the next receive of its direction, which is posted then.
-        The first receive of either direction is posted at the begin."""
+        """For each message that arrives the next receive of its line, which is posted then. The
+        first receive of each line is posted at the begin."""
         following: dict[int, int] = {}
-        for backward in (False, True):
-            line = [m for m in arrivals if m >= 0 and self._schedule.is_backward(m) == backward]
+        for line in self._schedule.lines_of(arrivals):
             following.update(zip(line, [*line[1:], NO_MESSAGE], strict=False))
-            self._post(line[0] if line else NO_MESSAGE, 0)
+            self._post(line[0], 0)
         return following
 
     def _post(self, message: int, ready: int) -> None:

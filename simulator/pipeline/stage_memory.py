@@ -13,7 +13,7 @@ from workload.memory import MemoryUse, use_of
 from workload.naming import op_name
 from workload.op import ROLES, Op, layer_part
 from workload.pipeline.schedule import Slot
-from workload.pipeline.stages import chunk_layers
+from workload.pipeline.stages import chunk_layers, places_of
 from workload.sizes.arrays import Bytes, Counts, Indices
 
 Flags = NDArray[np.bool_]
@@ -66,11 +66,13 @@ def _posted(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int]) -> Byte
     """Bytes of the receives' buffers posted at first, and when each slot begins."""
     arrivals = schedule.arrivals[stage]
     posted = np.zeros(len(arrivals) + 1, dtype=np.int64)
-    for coming, each in zip(_by_direction(schedule, arrivals), nbytes, strict=True):
+    numbers = np.array(arrivals)
+    for line in schedule.lines_of(arrivals):
+        coming, each = np.isin(numbers, line), nbytes[schedule.is_backward(line[0])]
         if schedule.blocking:
             posted[1:] += each * coming
             continue
-        posted[0] += each * coming.any()
+        posted[0] += each
         # The last one to come posts no further one.
         posted[1:] += each * (coming & (coming.cumsum() < coming.sum()))
     return _activations(posted.cumsum())
@@ -104,7 +106,8 @@ def _named(kind: StageKind, stage: int, slot: Slot, op: Op | None, micro_batches
     part = op.part
     if part.is_layer:
         chunks = chunk_layers(kind.program.gpt, kind.plan)
-        first, own = (chunks[slot.chunk * kind.plan.pipe + s] for s in (kind.program.stage, stage))
+        places = places_of(kind.plan)
+        first, own = (chunks[places.number(s, slot.chunk)] for s in (kind.program.stage, stage))
         part = layer_part(part.layer + own.start - first.start)
     return op_name(number, part, op.label, recomputed=op.identity[2])
 

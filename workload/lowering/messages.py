@@ -1,8 +1,9 @@
 """Messages between pipeline stages: what a slot receives and sends, and when it waits for them.
 
 The next receive of either direction is always posted: so no stage waits for a send that another,
-itself waiting, will not receive. A send has the next slot's time to finish; without the overlap
-"pp" the compute stream waits for it at once.
+itself waiting, will not receive. In a V the way back has messages of its own, of either direction
+too, and between two chunks of one stage there is none. A send has the next slot's time to finish;
+without the overlap "pp" the compute stream waits for it at once.
 
 With the habit `blocking_messages` none of this holds: sends and receives stand on the compute
 stream of both stages, between slots, in the order of `workload/pipeline/message_order.py`.
@@ -28,6 +29,9 @@ from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import receives_first
 from workload.pipeline.schedule import BACKWARD, FORWARD, SILENT, Slot
 
+Line = tuple[str, bool]  # messages of one direction, of chunks in order or of those turned round
+LINES = ((FORWARD, False), (BACKWARD, False), (FORWARD, True), (BACKWARD, True))
+
 
 class Messages:
     """The messages around the slots of one stage, asked for in the order of the schedule."""
@@ -43,20 +47,30 @@ class Messages:
         self._overlapped = "pp" in b.plan.overlap
         self._unfinished: list[tuple[int, str, str]] = []
         self._to_come = {
-            direction: iter([s for s in order if self._receives(s) and _direction(s) == direction])
-            for direction in (FORWARD, BACKWARD)
+            line: iter([s for s in order if self._receives(s) and self._line(s) == line])
+            for line in LINES
         }
 
     def source(self, number: int) -> str:
         """The buffer in which a slot's input arrives, "" for one that needs none."""
         slot = self._order[number]
-        return self._stream(slot, self._arrival(slot)) if self._receives(slot) else ""
+        if self._receives(slot):
+            return self._stream(slot, self._arrival(slot))
+        return self._from_here(slot)
+
+    def _from_here(self, slot: Slot) -> str:
+        """What another chunk of this stage left for a slot, "" where none does."""
+        number, places = self._chunks.number(slot.chunk), self._chunks.places
+        met = number if slot.work == FORWARD else number + 1
+        if slot.work in SILENT or not places.meets(met):
+            return ""
+        return self._chunks.outputs[replace(slot, chunk=1 - slot.chunk)]
 
     def gathered(self, number: int) -> tuple[list[Op], str]:
         """The ops that make a slot's input whole, and the buffer that then holds it."""
         b, slot = self._b, self._order[number]
         b.ops, source = [], self.source(number)
-        if not (source and _direction(slot) in self._scattered):
+        if not (self._receives(slot) and _direction(slot) in self._scattered):
             return [], source
         b.block, label = self._block(slot), self._arrival(slot)
         whole = b.tensor(f"{label}.whole", (b.rows, b.gpt.hidden // b.grid.y))
@@ -82,11 +96,10 @@ class Messages:
         if self._blocks:
             return self._exchanged(number)
         if number == 0:
-            self._post_next(FORWARD)
-            self._post_next(BACKWARD)
+            for line in LINES:
+                self._post_next(line)
         if self._receives(slot):
-            self._post_next(_direction(slot))
-        if self._receives(slot):
+            self._post_next(self._line(slot))
             b.block = self._block(slot)
             arrived = f"{self._arrival(slot)}.arrived"
             b.op(arrived, "fence", [self.source(number)], [], nbytes=0)
@@ -122,16 +135,16 @@ class Messages:
 
     def _receive(self, slot: Slot) -> None:
         if self._receives(slot):
-            self._post_next(_direction(slot))
+            self._post_next(self._line(slot))
 
-    def _post_next(self, direction: str) -> None:
-        """Post the next receive of a direction, if there is one."""
-        for slot in self._to_come[direction]:
-            label = self._arrival(slot)
+    def _post_next(self, line: Line) -> None:
+        """Post the next receive of a line, if there is one."""
+        for slot in self._to_come[line]:
+            label, turned = self._arrival(slot), line[1]
             self._b.block = self._block(slot)
-            peer = -1 if direction == FORWARD else 1
-            arrives = self._stream(slot, label)
-            self._b.message(f"{label}.recv", "recv", _tag(slot, label), [], [arrives], peer)
+            peer = -1 if (line[0] == FORWARD) != turned else 1
+            arrived, tag = [self._stream(slot, label)], _tag(slot, label)
+            self._b.message(f"{label}.recv", "recv", tag, [], arrived, peer, turned=turned)
             return
 
     def _send(self, slot: Slot) -> None:
@@ -141,8 +154,9 @@ class Messages:
         there = _label(number + 1, "input") if forward else _label(number - 1, "grad")
         label = self._departure(slot)
         token, tag = self._b.tensor(f"{label}.sent", (0,), role="workspace"), _tag(slot, there)
-        peer = 1 if forward else -1
-        self._b.message(f"{label}.send", "send", tag, [self._chunks.outputs[slot]], [token], peer)
+        turned = self._line(slot)[1]
+        peer, output = 1 if forward != turned else -1, self._chunks.outputs[slot]
+        self._b.message(f"{label}.send", "send", tag, [output], [token], peer, turned=turned)
         if not self._blocks:
             self._unfinished.append((slot.micro_batch, label, token))
 
@@ -153,12 +167,23 @@ class Messages:
         self._unfinished = []
 
     def _receives(self, slot: Slot) -> bool:
-        at_end = self._chunks.is_first if slot.work == FORWARD else self._chunks.is_last
-        return slot.work not in SILENT and not at_end(slot.chunk)
+        return self._meets_message(slot, arrives=slot.work == FORWARD)
 
     def _sends(self, slot: Slot) -> bool:
-        at_end = self._chunks.is_last if slot.work == FORWARD else self._chunks.is_first
-        return slot.work not in SILENT and not at_end(slot.chunk)
+        return self._meets_message(slot, arrives=slot.work != FORWARD)
+
+    def _meets_message(self, slot: Slot, *, arrives: bool) -> bool:
+        """Whether a message passes between the slot's chunk and the one before it (where a forward
+        pass arrives), or the one behind it."""
+        at_end = self._chunks.is_first if arrives else self._chunks.is_last
+        if slot.work in SILENT or at_end(slot.chunk):
+            return False
+        number = self._chunks.number(slot.chunk)
+        return not self._chunks.places.meets(number if arrives else number + 1)
+
+    def _line(self, slot: Slot) -> Line:
+        number = self._chunks.number(slot.chunk)
+        return _direction(slot), self._chunks.places.turns_back(number)
 
     def _arrival(self, slot: Slot) -> str:
         what = "input" if slot.work == FORWARD else "grad"
