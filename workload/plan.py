@@ -8,7 +8,7 @@ from typing import Any
 
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid, check_order
-from workload.passes.table import OVERLAPS
+from workload.passes.table import EVERY, OVERLAPS
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.rules.table import NAMES, rule_of
 
@@ -92,7 +92,7 @@ class Plan:
         for key, allowed in CHOICES.items():
             _one_of(key, getattr(self, key), allowed)
         for switch in self.overlap:
-            _one_of("overlap", switch, OVERLAPS)
+            _one_of("overlap", switch, EVERY)
         check_order(self.order)
         self._check_recompute()
         self._check_sharding()
@@ -143,6 +143,12 @@ class Plan:
             )
         if over_x > 1 and not self.sequence_parallel:
             raise PlanError("expert_tensor=1 with x > 1 needs sequence_parallel")
+        if "a2a" in self.overlap and (self.pipe > 1 or self.schedule != "1f1b" or self.expert == 1):
+            raise PlanError(
+                "overlap=a2a lets two micro-batches of one stage take turns at experts' "
+                f"all-to-alls: it needs expert > 1, pipe=1 and schedule=1f1b, not "
+                f"expert={self.expert}, pipe={self.pipe} and schedule={self.schedule}"
+            )
         if self.expert > 1 and self.shard:
             raise PlanError(f"expert={self.expert} does not go with shard={self.shard} yet")
 

@@ -79,6 +79,11 @@ class SearchProblem:
                 f"a search cannot keep schedule={self.fixed['schedule']}, for which it has no "
                 "bounds; compare such plans by predict --sweep"
             )
+        if "a2a" in self.fixed.get("overlap", ()):
+            raise PlanError(
+                "a search cannot keep overlap=a2a, for which it has no bounds; compare such plans "
+                "by predict --sweep"
+            )
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
         if rule.in_backward:
             raise PlanError(

@@ -155,7 +155,7 @@ def _matters(problem: SearchProblem, columns: Mapping[str, Counts]) -> dict[str,
     wide = (shard > 1) | (columns["context"] > 1)
     sizes = {**columns, "shard": shard, "zero": np.where(wide, columns["zero"], 0)}
     sizes["shared_ffn"] = np.full_like(columns["expert"], problem.gpt.shared_ffn)
-    return {each.name: each.matters(sizes) for each in PASSES}
+    return {each.name: each.matters(sizes) for each in PASSES if each.usual}
 
 
 def space_of(problem: SearchProblem) -> Space:

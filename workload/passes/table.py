@@ -16,6 +16,7 @@ from workload.passes import (
     data_parallel,
     expert_exchanges,
     input_gradients,
+    other_micro_batch,
     reduce_scatters,
     weight_gathers,
 )
@@ -37,7 +38,8 @@ class Overlap:
     through, `settles`), those of the whole "step" (`moves_step`), or the "messages", which the
     lowering of messages issues itself. `works` are the works of slots in which it moves any op, and
     with `last` it does so in the last micro-batch alone. `purposes` are those of the collectives
-    that it gives a stream of their own; `matters` says, for sizes, whether there are any.
+    that it gives a stream of their own; `matters` says, for sizes, whether there are any. One that
+    is not `usual` is switched on by name alone, and not searched.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Overlap:
     purposes: tuple[str, ...] = ()
     works: tuple[str, ...] = WORKS
     last: bool = False
+    usual: bool = True
     moves: Pass = list
     settles: Pass = list
     moves_step: StepPass | None = None
@@ -106,6 +109,15 @@ PASSES = (
         moves=expert_exchanges.overlap_exchanges,
     ),
     Overlap(
+        name="a2a",
+        words="experts' all-to-alls beside another micro-batch's compute, without a pipeline",
+        source="Megatron-Core, overlap_moe_expert_parallel_comm: combined_1f1b.py",
+        scope=STEP,
+        usual=False,
+        matters=lambda sizes: (sizes["expert"] > 1) & (sizes["pipe"] == 1),
+        moves_step=other_micro_batch.take_turns,
+    ),
+    Overlap(
         name="dp",
         words="gradient collectives bucket by bucket beside the backward pass and gathers of "
         "updated parameters beside AdamW",
@@ -126,7 +138,8 @@ PASSES = (
         matters=lambda sizes: sizes["pipe"] > 1,
     ),
 )
-OVERLAPS = tuple(each.name for each in PASSES)
+EVERY = tuple(each.name for each in PASSES)
+OVERLAPS = tuple(each.name for each in PASSES if each.usual)
 WITHIN_SLOTS = tuple(each.name for each in PASSES if each.scope == SLOT)
 _SWITCH_OF = {purpose: each.name for each in PASSES for purpose in each.purposes}
 
