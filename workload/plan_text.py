@@ -157,8 +157,8 @@ def _overlap(value: Any) -> tuple[str, ...]:
     words = value.split("+") if isinstance(value, str) else [str(word) for word in value]
     if words == ["none"] or not words:
         return ()
-    if words == ["all"]:
-        return OVERLAPS
+    if "all" in words:
+        words = [*OVERLAPS, *(word for word in words if word != "all")]
     for word in words:
         if word not in EVERY:
             raise PlanError(

@@ -74,16 +74,7 @@ class SearchProblem:
                 f"a search covers models whose layers are all of one kind; {self.gpt.name} has "
                 f"{moe.layers_with_experts(self.gpt)} layers with experts of {self.gpt.layers}"
             )
-        if self.fixed.get("schedule") in V_SHAPED:
-            raise PlanError(
-                f"a search cannot keep schedule={self.fixed['schedule']}, for which it has no "
-                "bounds; compare such plans by predict --sweep"
-            )
-        if "a2a" in self.fixed.get("overlap", ()):
-            raise PlanError(
-                "a search cannot keep overlap=a2a, for which it has no bounds; compare such plans "
-                "by predict --sweep"
-            )
+        _check_bounded(self.fixed)
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
         if rule.in_backward:
             raise PlanError(
@@ -132,6 +123,17 @@ class SearchProblem:
     def others(self) -> dict[str, Any]:
         """The fixed fields that are not searched."""
         return {key: value for key, value in self.fixed.items() if key not in SEARCHED}
+
+
+def _check_bounded(fixed: Mapping[str, Any]) -> None:
+    """Refuse orders of a step that have no bounds."""
+    unknown = [f"schedule={fixed['schedule']}"] if fixed.get("schedule") in V_SHAPED else []
+    unknown += ["overlap=a2a"] if "a2a" in fixed.get("overlap", ()) else []
+    for what in unknown:
+        raise PlanError(
+            f"a search cannot keep {what}, for which it has no bounds; compare such plans by "
+            "predict --sweep"
+        )
 
 
 def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tuple[str, int]]:

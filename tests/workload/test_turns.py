@@ -17,6 +17,7 @@ from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import COMPUTE
+from workload.passes.table import EVERY, OVERLAPS
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -103,3 +104,8 @@ def test_a_search_refuses_them() -> None:
         SearchProblem(TWO, 4, 8, {"overlap": ("a2a",)})
     with pytest.raises(PlanError, match="a search cannot keep schedule=zb-v"):
         SearchProblem(TWO, 4, 8, {"schedule": "zb-v"})
+
+
+def test_all_leaves_them_out_unless_they_are_named() -> None:
+    assert plan_of("all").overlap == OVERLAPS
+    assert set(plan_of("all+a2a").overlap) == {*OVERLAPS, "a2a"} == set(EVERY)

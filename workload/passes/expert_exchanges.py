@@ -16,6 +16,8 @@ def overlap_exchanges(ops: Sequence[Op]) -> list[Op]:
     The lowering issues the shared MLP's first half behind the dispatch and its second behind the
     combine, in the backward pass the other way round. Where there is no such MLP nothing moves.
     """
+    if not any(op.purpose in MOVED for op in ops):
+        return list(ops)
     readers: dict[str, int] = {}
     for index, op in reversed(list(enumerate(ops))):
         readers |= dict.fromkeys(op.reads, index)
