@@ -46,13 +46,12 @@ def issue(
         start, (tensor, _) = dist.isend if op.kind == "send" else dist.irecv, pairs[0]
         message: dist.Work | None = start(tensor, peer, group)
         return message
-    if counts:
-        _exchange(op, pairs[0], group, counts).wait()
-        return None
     # A blocking one too is issued asynchronously and awaited at once: else recent versions of torch
     # run it on the current stream of a GPU, and a communicator would have calls on two streams.
-    if len(pairs) == 1:
-        work: Waitable = CALLS[op.kind](op, *pairs[0], group)
+    if counts:
+        work: Waitable = _exchange(op, pairs[0], group, counts)
+    elif len(pairs) == 1:
+        work = CALLS[op.kind](op, *pairs[0], group)
     elif pairs[0][0].device.type == "cuda" and op.kind in COALESCED:
         work = coalesced(op, pairs, group)
     else:

@@ -9,6 +9,7 @@ from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from simulator.result import StepResult
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
+from workload.pipeline.schedule import V_SHAPED
 from workload.plan import Plan
 
 MEASURED = "the times of ops were measured with simgpt's own kernels: no stack, cp or fp8 with them"
@@ -18,13 +19,17 @@ MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
 def check_slots(plan: Plan) -> None:
     """Refuse more micro-batches than there is memory for where the schedule does not repeat."""
-    slots = plan.pipe * plan.micro_batches * plan.passes
-    whole, other = "schedule=gpipe", "a smaller batch or schedule=1f1b"
+    slots = plan.pipe * plan.interleave * plan.micro_batches * plan.passes
+    whole, other = "never repeats itself", "a smaller batch or schedule=1f1b"
+    what = f"schedule={plan.schedule}"
+    if plan.schedule in V_SHAPED:
+        whole = "is simulated without its steady state"
     if plan.passes > 1:
-        whole, other = f"a step of optimizer={plan.optimizer}", "or a smaller batch"
-    if (plan.schedule == "gpipe" or plan.passes > 1) and plan.pipe > 1 and slots > MOST_SLOTS:
+        what, other = f"a step of optimizer={plan.optimizer}", "or a smaller batch"
+    repeats = plan.schedule not in ("gpipe", *V_SHAPED) and plan.passes == 1
+    if not repeats and plan.pipe > 1 and slots > MOST_SLOTS:
         raise PlanCannotRunError(
-            f"{whole} never repeats itself, so that each of {plan.micro_batches:,} "
+            f"{what} {whole}, so that each of {plan.micro_batches:,} "
             f"micro-batches on {plan.pipe} stages would be simulated, {slots:,} in all and more "
             f"than {MOST_SLOTS:,}; give a larger micro_batch, {other}"
         )

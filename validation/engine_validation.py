@@ -15,7 +15,8 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.lowering import check
 from workload.passes.table import OVERLAPS
-from workload.plan import CHOICES, RECOMPUTES, Plan
+from workload.pipeline.schedule import STRAIGHT
+from workload.plan import RECOMPUTES, Plan
 from workload.plan_text import parse_plan
 
 MODELS = ("gpt-5b", "gpt-10b", "llama-2-7b")  # in their widths, with fewer layers
@@ -77,7 +78,7 @@ def drawn(machines: Sequence[Machine], seed: int) -> Iterator[tuple[GPT, Plan, M
 def _drawn_plan(chance: random.Random, devices: int) -> Plan:
     sizes = {axis: chance.choice(SIZES) for axis in ("x", "y", "z", "pipe")}
     fields: dict[str, object] = {**sizes, "data": "rest", "micro_batch": 1}
-    fields["schedule"] = chance.choice(CHOICES["schedule"])
+    fields["schedule"] = chance.choice(STRAIGHT)
     fields["recompute"] = chance.choice(RECOMPUTES)
     fields["zero"] = chance.choice((0, 0, 1, 2, 3))
     fields["overlap"] = "+".join(o for o in OVERLAPS if chance.random() < 0.6) or "none"

@@ -13,6 +13,7 @@ from workload.naming import block_name
 COMPUTE = "compute"
 RING_SHIFT = "ring_shift"
 NONE = -1  # no micro-batch, layer or chunk
+TURNED = "turned"  # of a message's attributes: between chunks that stand the other way round
 PAIRS = "pairs"  # in `Op.traffic`: all members of a group send to each other
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", RING_SHIFT)
 MESSAGES = ("send", "recv")
@@ -232,7 +233,13 @@ class Op:
     def direction(self) -> str:
         """Of a message, whether it goes forward through the model or backward."""
         forward = (self.attributes["peer"] > 0) == (self.kind == "send")
-        return FORWARD if forward else BACKWARD
+        return FORWARD if forward != self.is_turned else BACKWARD
+
+    @property
+    def is_turned(self) -> bool:
+        """Of a message, whether it is one between chunks that stand the other way round, in the
+        second half of a V."""
+        return TURNED in self.attributes
 
     @property
     def time_key(self) -> str:

@@ -8,12 +8,13 @@ from typing import Any
 
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid, check_order
-from workload.passes.table import OVERLAPS
+from workload.passes.table import EVERY, OVERLAPS
+from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.rules.table import NAMES, rule_of
 
 CHOICES = {
     "context_kind": ("ring", "all_gather", "ulysses"),
-    "schedule": ("1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p"),
+    "schedule": (*STRAIGHT, *V_SHAPED),
     "attention": ("flash", "unfused"),
     "gradients": ("fp32", "bf16"),
     "optimizer": NAMES,
@@ -91,7 +92,7 @@ class Plan:
         for key, allowed in CHOICES.items():
             _one_of(key, getattr(self, key), allowed)
         for switch in self.overlap:
-            _one_of("overlap", switch, OVERLAPS)
+            _one_of("overlap", switch, EVERY)
         check_order(self.order)
         self._check_recompute()
         self._check_sharding()
@@ -142,6 +143,12 @@ class Plan:
             )
         if over_x > 1 and not self.sequence_parallel:
             raise PlanError("expert_tensor=1 with x > 1 needs sequence_parallel")
+        if "a2a" in self.overlap and (self.pipe > 1 or self.schedule != "1f1b" or self.expert == 1):
+            raise PlanError(
+                "overlap=a2a lets two micro-batches of one stage take turns at experts' "
+                f"all-to-alls: it needs expert > 1, pipe=1 and schedule=1f1b, not "
+                f"expert={self.expert}, pipe={self.pipe} and schedule={self.schedule}"
+            )
         if self.expert > 1 and self.shard:
             raise PlanError(f"expert={self.expert} does not go with shard={self.shard} yet")
 
@@ -164,7 +171,13 @@ class Plan:
             )
 
     def _check_pipeline(self) -> None:
-        if self.interleave > 1 and (self.pipe == 1 or self.schedule != "1f1b"):
+        in_v = self.schedule in V_SHAPED
+        if in_v and (self.pipe == 1 or self.interleave != 2):
+            raise PlanError(
+                f"schedule={self.schedule} needs pipe > 1 and interleave=2: each stage holds two "
+                "chunks, of which the second ones stand in the opposite order"
+            )
+        if self.interleave > 1 and not in_v and (self.pipe == 1 or self.schedule != "1f1b"):
             raise PlanError(f"interleave={self.interleave} needs pipe > 1 and schedule=1f1b")
         if self.stage_layers and len(self.stage_layers) != self.pipe * self.interleave:
             raise PlanError(
@@ -187,7 +200,13 @@ class Plan:
                 f"(batch={self.batch} over z*data={self.z * self.data}); "
                 f"try {_divisors_text(per_rank)}"
             )
-        if self.interleave > 1 and self.micro_batches % self.pipe:
+        if self.schedule == "dualpipe-v" and self.micro_batches < 2 * self.pipe:
+            raise PlanCannotRunError(
+                f"schedule=dualpipe-v wants at least 2*pipe={2 * self.pipe} micro-batches, not "
+                f"{self.micro_batches}; schedule=zb-v runs fewer"
+            )
+        in_v = self.schedule in V_SHAPED
+        if self.interleave > 1 and not in_v and self.micro_batches % self.pipe:
             raise PlanCannotRunError(
                 f"interleave={self.interleave} wants micro-batches in multiples of "
                 f"pipe={self.pipe}, not {self.micro_batches}"

@@ -12,7 +12,7 @@ from typing import Any
 from topologies.errors import SimgptError
 from workload.errors import PlanCannotRunError, PlanError, RestError
 from workload.grid import AXES, SHARDS
-from workload.passes.table import OVERLAPS
+from workload.passes.table import EVERY, OVERLAPS
 from workload.plan import MOST, Plan
 
 REST = "rest"
@@ -157,14 +157,14 @@ def _overlap(value: Any) -> tuple[str, ...]:
     words = value.split("+") if isinstance(value, str) else [str(word) for word in value]
     if words == ["none"] or not words:
         return ()
-    if words == ["all"]:
-        return OVERLAPS
+    if "all" in words:
+        words = [*OVERLAPS, *(word for word in words if word != "all")]
     for word in words:
-        if word not in OVERLAPS:
+        if word not in EVERY:
             raise PlanError(
-                f"overlap={word} is not supported; use all, none or some of {', '.join(OVERLAPS)}"
+                f"overlap={word} is not supported; use all, none or some of {', '.join(EVERY)}"
             )
-    return tuple(switch for switch in OVERLAPS if switch in words)
+    return tuple(switch for switch in EVERY if switch in words)
 
 
 def _fill_rest(values: dict[str, Any], devices: int | None) -> None:

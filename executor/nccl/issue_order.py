@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workload.grid import Grid
-from workload.op import COMPUTE, Op
+from workload.op import COMPUTE, TURNED, Op
 from workload.program import Program
 
 Round = tuple[str, ...]  # what a group is for: its direction, if it carries messages, and its axes
@@ -35,14 +35,16 @@ class Call:
 def round_of(op: Op, grid: Grid) -> Round:
     """What the group of a collective or message is for; no rank is in two groups of one round.
 
-    Messages of either direction have groups of their own, so that neither waits for the other, and
+    Messages of either direction have groups of their own, and so have those between the chunks of
+    a V's second half, so that none waits for another, and
     links between stages share a round where no stage has two of them.
     """
     if not op.is_message:
         return ("", *op.axes)
     link = op.attributes["link"]
     last_of_odd = grid.pipe % 2 and link == grid.pipe - 1
-    return (op.direction, "last" if last_of_odd else f"{link % 2}")
+    kind = f"{op.direction}.{TURNED}" if op.is_turned else op.direction
+    return (kind, "last" if last_of_odd else f"{link % 2}")
 
 
 def members_of(op: Op, grid: Grid, rank: int) -> tuple[int, ...]:
@@ -58,10 +60,11 @@ def issue_order(program: Program, *, late: bool) -> Sequence[int]:
     its sender runs all the while, and what synchronises the device meanwhile (the first launch of a
     lazily loaded kernel, the allocator giving memory back) waits for the sender too, which may be
     waiting for this rank. A stage that waits for one of its sends still posts the receive that is
-    needed next: the other side may be waiting for a send of its own.
+    needed next: the other side may be waiting for a send of its own. In a V, where up to four lines
+    of messages meet, that is not enough, and receives stay where they are.
     """
     ops = program.ops
-    if not late:
+    if not late or any(op.is_message and op.is_turned for op in ops):
         return range(len(ops))
     fences = _fences(program)
     held: list[tuple[int, int]] = []

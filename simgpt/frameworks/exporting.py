@@ -191,7 +191,7 @@ def told(plan: Plan, gpt: GPT) -> dict[str, Any]:
 
     Two plans with the same are the same step.
     """
-    keys = plan.as_dict() | {"overlap": tuple(_effective(plan))}
+    keys = plan.as_dict() | {"overlap": tuple(_effective(gpt, plan))}
     chunks = [len(layers) for layers in chunk_layers(gpt, plan)]
     keys |= {"stage_layers": tuple(chunks), "ends_as_layers": False}
     sharded = plan.zero > 0 and plan.data * plan.context > 1
@@ -210,10 +210,11 @@ def told(plan: Plan, gpt: GPT) -> dict[str, Any]:
     return keys
 
 
-def _effective(plan: Plan) -> Iterator[str]:
+def _effective(gpt: GPT, plan: Plan) -> Iterator[str]:
     """The overlaps of a plan that move anything."""
     sizes = {axis: getattr(plan, axis) for axis in AXES}
-    sizes |= {"zero": plan.zero, "shard": plan.shard or plan.data}
+    sizes |= {"zero": plan.zero, "shard": plan.shard or plan.data, "expert": plan.expert}
+    sizes["shared_ffn"] = gpt.shared_ffn
     for each in PASSES:
         if each.name in plan.overlap and bool(each.matters(sizes)):
             yield each.name

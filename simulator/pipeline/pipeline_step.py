@@ -37,7 +37,7 @@ from workload.op import Op
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import order_of_messages
-from workload.pipeline.schedule import Slot
+from workload.pipeline.schedule import V_SHAPED, Slot
 from workload.plan import Plan
 from workload.sizes.arrays import Ticks
 
@@ -222,6 +222,7 @@ class PipelineRun:
             links=[self.link_ticks(stage) for stage in range(plan.pipe)],
             messages=order_of_messages(stage_orders.habits.messages, plan),
             micro_batches=stage_orders.small.passes * stage_orders.small.micro_batches,
+            in_v=plan.schedule in V_SHAPED,
         )
 
     @cached_property

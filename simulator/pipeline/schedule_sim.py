@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from workload.pipeline.chunk_places import ChunkPlaces
 from workload.pipeline.message_order import DEEPSPEED, Gaps, StageLine
 from workload.pipeline.schedule import FORWARD, SILENT, Slot
 
@@ -41,7 +42,7 @@ class SlotSchedule:
     """A schedule with durations: ticks of each stage's slots, and of messages over each link.
 
     `links[s]` has the ticks of an activation from stage s to the next one, and of a gradient back.
-    `messages` is the order of messages, by its name.
+    `messages` is the order of messages, by its name. Chunks are on the stages in a ring, or `in_v`.
     """
 
     orders: Sequence[Sequence[Slot]]
@@ -49,6 +50,7 @@ class SlotSchedule:
     links: Sequence[tuple[int, int]]
     messages: str
     micro_batches: int
+    in_v: bool = False
 
     @cached_property
     def stages(self) -> int:
@@ -64,13 +66,19 @@ class SlotSchedule:
     @cached_property
     def chunks(self) -> int:
         """How many chunks the model has."""
-        return self.stages * (1 + max(slot.chunk for slot in self.orders[0]))
+        return self.stages * self.places.chunks
+
+    @cached_property
+    def places(self) -> ChunkPlaces:
+        """On which stages the chunks are."""
+        chunks = 1 + max(slot.chunk for slot in self.orders[0])
+        return ChunkPlaces(self.stages, chunks, self.in_v)
 
     @cached_property
     def arrivals(self) -> list[list[int]]:
         """For each slot of each stage the message that it waits for."""
         return [
-            [self._message(slot, slot.chunk * self.stages + stage, 0) for slot in order]
+            [self._message(slot, self.places.number(stage, slot.chunk), 0) for slot in order]
             for stage, order in enumerate(self.orders)
         ]
 
@@ -78,7 +86,7 @@ class SlotSchedule:
     def departures(self) -> list[list[int]]:
         """For each slot of each stage the message that it sends."""
         return [
-            [self._message(slot, slot.chunk * self.stages + stage, 1) for slot in order]
+            [self._message(slot, self.places.number(stage, slot.chunk), 1) for slot in order]
             for stage, order in enumerate(self.orders)
         ]
 
@@ -91,7 +99,9 @@ class SlotSchedule:
     def _line(self, stage: int) -> StageLine:
         ends = self.arrivals[stage], self.departures[stage]
         receives, sends = ([each != NO_MESSAGE for each in messages] for messages in ends)
-        return StageLine(self.orders[stage], receives, sends, stage, self.stages)
+        order, places = self.orders[stage], self.places
+        turned = [places.turns_back(places.number(stage, slot.chunk)) for slot in order]
+        return StageLine(order, receives, sends, turned, stage, self.stages)
 
     @cached_property
     def meetings(self) -> list[list[list[Meeting]]]:
@@ -111,9 +121,13 @@ class SlotSchedule:
 
     def message_ticks(self, message: int) -> int:
         """How long a message takes, once both sides are ready."""
+        backward, number = self._arrival(message)
+        return self.links[self.places.link(number + backward)][backward]
+
+    def _arrival(self, message: int) -> tuple[bool, int]:
+        """Whether a message is a gradient, and the number of the chunk at which it arrives."""
         backward, number = divmod(message // self.micro_batches, self.chunks)
-        link = (number if backward else number - 1) % self.stages
-        return self.links[link][backward]
+        return bool(backward), number
 
     def by_direction(self, messages: Sequence[int]) -> tuple[int, int]:
         """How many of some slots' messages are activations, and how many gradients."""
@@ -127,10 +141,10 @@ class SlotSchedule:
             return NO_MESSAGE
         if slot.work == FORWARD:
             there = number + further
-            known = 0 < there < self.chunks
+            known = 0 < there < self.chunks and not self.places.meets(there)
             return there * self.micro_batches + slot.micro_batch if known else NO_MESSAGE
         there = number - further
-        known = 0 <= there < self.chunks - 1
+        known = 0 <= there < self.chunks - 1 and not self.places.meets(there + 1)
         place = (self.chunks + there) * self.micro_batches + slot.micro_batch
         return place if known else NO_MESSAGE
 

@@ -13,7 +13,7 @@ from workload.naming import op_name
 from workload.op import ROLES, Op, layer_part
 from workload.pipeline.message_order import RECEIVE, SENT
 from workload.pipeline.schedule import Slot
-from workload.pipeline.stages import chunk_layers
+from workload.pipeline.stages import chunk_layers, places_of
 from workload.sizes.arrays import Bytes, Counts, Indices
 
 
@@ -92,7 +92,8 @@ def _named(kind: StageKind, stage: int, slot: Slot, op: Op | None, micro_batches
     part = op.part
     if part.is_layer:
         chunks = chunk_layers(kind.program.gpt, kind.plan)
-        first, own = (chunks[slot.chunk * kind.plan.pipe + s] for s in (kind.program.stage, stage))
+        places = places_of(kind.plan)
+        first, own = (chunks[places.number(s, slot.chunk)] for s in (kind.program.stage, stage))
         part = layer_part(part.layer + own.start - first.start)
     return op_name(number, part, op.label, recomputed=op.identity[2])
 

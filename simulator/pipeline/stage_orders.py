@@ -11,7 +11,7 @@ from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Forms
 from workload.passes.stack import NO_HABITS, Habits
-from workload.pipeline.schedule import Slot
+from workload.pipeline.schedule import V_SHAPED, Slot
 from workload.pipeline.stages import like_stages, stage_slots
 from workload.plan import Plan
 
@@ -50,5 +50,6 @@ class StageOrders:
     def network(self, fabric: Fabric, contended: Sequence[InFlight]) -> RankClasses:
         """The network as the stages use it."""
         programs = [kind.program for kind in self.kinds]
-        links = [(f"link{stage}",) for stage in range(self.plan.pipe - (self.plan.interleave == 1))]
+        closed = self.plan.interleave > 1 and self.plan.schedule not in V_SHAPED
+        links = [(f"link{stage}",) for stage in range(self.plan.pipe - (not closed))]
         return classes_of(programs, fabric, contended=contended, also=links)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes
-from workload.pipeline.schedule import FORWARD, Slot
+from workload.pipeline.schedule import FORWARD, V_SHAPED, Slot
 from workload.plan import Plan
 
 ROUNDS = 4  # so many must be alike
@@ -34,9 +34,11 @@ def grown(plan: Plan, small: Plan) -> Plan:
 
 def _shortened(plan: Plan, rounds: int) -> Plan:
     """With so many rounds, or as it is. All of GPipe's forwards come before its backwards, and the
-    first pass over the batch before the second, so these have no steady state."""
+    first pass over the batch before the second, so these have no steady state; that of schedules in
+    a V is not used."""
     count = rounds * _round(plan)
-    if plan.schedule == "gpipe" or plan.passes > 1 or count >= plan.micro_batches:
+    whole = plan.schedule in ("gpipe", *V_SHAPED) or plan.passes > 1
+    if whole or count >= plan.micro_batches:
         return plan
     return plan.with_micro_batches(count)
 

@@ -15,7 +15,7 @@ from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
 from workload.models import moe
 from workload.passes.stack import NO_HABITS, Habits
-from workload.plan import CHOICES
+from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.rules.table import rule_of
 
 OF_EXPERTS = ("expert", "expert_tensor")
@@ -74,6 +74,7 @@ class SearchProblem:
                 f"a search covers models whose layers are all of one kind; {self.gpt.name} has "
                 f"{moe.layers_with_experts(self.gpt)} layers with experts of {self.gpt.layers}"
             )
+        _check_bounded(self.fixed)
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
         if rule.in_backward:
             raise PlanError(
@@ -124,9 +125,20 @@ class SearchProblem:
         return {key: value for key, value in self.fixed.items() if key not in SEARCHED}
 
 
+def _check_bounded(fixed: Mapping[str, Any]) -> None:
+    """Refuse orders of a step that have no bounds."""
+    unknown = [f"schedule={fixed['schedule']}"] if fixed.get("schedule") in V_SHAPED else []
+    unknown += ["overlap=a2a"] if "a2a" in fixed.get("overlap", ()) else []
+    for what in unknown:
+        raise PlanError(
+            f"a search cannot keep {what}, for which it has no bounds; compare such plans by "
+            "predict --sweep"
+        )
+
+
 def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tuple[str, int]]:
     """The legal pairs of schedule and interleave; a pipeline of one stage has but one order."""
-    schedules = problem.choices("schedule", CHOICES["schedule"] if pipe > 1 else ["1f1b"])
+    schedules = problem.choices("schedule", STRAIGHT if pipe > 1 else ["1f1b"])
     found = []
     for schedule in schedules:
         chunks = divisors(problem.gpt.layers) if schedule == "1f1b" and pipe > 1 else [1]

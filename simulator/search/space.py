@@ -143,7 +143,7 @@ def overlaps(problem: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[str
     """The overlaps that tell plans of a shape apart, all of them first."""
     if "overlap" in problem.fixed:
         return [problem.fixed["overlap"]]
-    columns = {key: np.array([shape[key]]) for key in (*AXES, "zero")}
+    columns = {key: np.array([shape[key]]) for key in (*AXES, "zero", "expert")}
     switches = [key for key, flags in _matters(problem, columns).items() if flags[0]]
     offs = [off for count in range(len(switches) + 1) for off in combinations(switches, count)]
     return [tuple(switch for switch in OVERLAPS if switch not in off) for off in offs]
@@ -154,7 +154,8 @@ def _matters(problem: SearchProblem, columns: Mapping[str, Counts]) -> dict[str,
     shard = problem.fixed.get("shard", 0) or columns["data"]
     wide = (shard > 1) | (columns["context"] > 1)
     sizes = {**columns, "shard": shard, "zero": np.where(wide, columns["zero"], 0)}
-    return {each.name: each.matters(sizes) for each in PASSES}
+    sizes["shared_ffn"] = np.full_like(columns["expert"], problem.gpt.shared_ffn)
+    return {each.name: each.matters(sizes) for each in PASSES if each.usual}
 
 
 def space_of(problem: SearchProblem) -> Space:

@@ -19,6 +19,7 @@ from workload.grid import AXES
 from workload.op import BACKWARD, FORWARD
 from workload.passes.stack import Habits
 from workload.pipeline.message_order import DEEPSPEED
+from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.plan import Plan, text_of
 
 
@@ -183,7 +184,7 @@ EXECUTOR = Stack(
     source="executor/: one kernel for every op of the program, as `simgpt run` runs it",
     can={
         "axes": list(AXES),
-        "schedules": ["1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p"],
+        "schedules": [*STRAIGHT, *V_SHAPED],
         "zero": [0, 1, 2, 3],
     },
 )

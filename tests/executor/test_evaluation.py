@@ -82,6 +82,7 @@ def test_eight_ranks_evaluate_as_the_plain_model_does() -> None:
         plan_of(z=2, data=4, zero=3, shard=2, micro_batch=2),
         plan_of(pipe=2, y=2, x=2, micro_batch=2, schedule="zb-2p"),
         plan_of(pipe=2, interleave=2, z=2, x=2, micro_batch=2, **four),
+        plan_of(pipe=2, interleave=2, z=2, x=2, micro_batch=2, schedule="zb-v", **four),
         plan_of(pipe=4, z=2, micro_batch=2, **four),
         plan_of(data=8, micro_batch=1, offload="optimizer", overlap=()),
     ]

@@ -91,6 +91,33 @@ def test_an_axis_of_experts_trains_as_the_plain_model_does() -> None:
     check(4, DEEPSEEK, FOUR)
 
 
+TURNS = [
+    plan_of(data=4, expert=4, micro_batches=4, overlap=("a2a",)),
+    plan_of(data=4, expert=2, micro_batches=2, zero=3, overlap=("a2a", *OVERLAPS)),
+    plan_of(
+        x=2,
+        data=2,
+        expert=4,
+        expert_tensor=1,
+        sequence_parallel=True,
+        recompute="full",
+        micro_batches=4,
+        overlap=("a2a", *OVERLAPS),
+    ),
+]
+
+
+@pytest.mark.distributed
+def test_two_micro_batches_in_turns_train_as_the_plain_model_does() -> None:
+    check(4, DEEPSEEK, TURNS)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_micro_batches_in_turns_drop_the_same_tokens_as_the_plain_model() -> None:
+    check(4, replace(MIXTRAL, capacity=0.75), TURNS)
+
+
 @pytest.mark.distributed
 def test_with_places_experts_drop_the_same_tokens_as_the_plain_models() -> None:
     check(4, replace(MIXTRAL, capacity=0.75), FOUR[1:5])

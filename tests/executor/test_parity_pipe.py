@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.executor.test_parity import BATCH, TINY, check
 from workload.gpt import find_model
 from workload.passes.table import OVERLAPS
-from workload.plan import CHOICES, Plan
+from workload.pipeline.schedule import STRAIGHT
+from workload.plan import Plan
 
 DEEP = replace(TINY, layers=8)
 
@@ -25,7 +27,7 @@ def plan_of(micro_batches: int = 4, *, overlap: tuple[str, ...] = OVERLAPS, **ke
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("schedule", CHOICES["schedule"])
+@pytest.mark.parametrize("schedule", STRAIGHT)
 def test_every_schedule_trains_as_the_plain_model_does(schedule: str) -> None:
     plans = [
         plan_of(4, pipe=4, schedule=schedule),
@@ -45,6 +47,32 @@ def test_chunks_in_turns_train_as_the_plain_model_does() -> None:
         plan_of(4, pipe=2, interleave=2, y=2, overlap=("oar", "dp")),
     ]
     check(4, DEEP, plans)
+
+
+def in_v(schedule: str, micro_batches: int, **keys: Any) -> Plan:
+    return plan_of(micro_batches, interleave=2, schedule=schedule, **keys)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("schedule", ["zb-v", pytest.param("dualpipe-v", marks=pytest.mark.slow)])
+def test_schedules_in_a_v_train_as_the_plain_model_does(schedule: str) -> None:
+    uneven = in_v(schedule, 4, pipe=2, stage_layers=(1, 0, 4, 3))
+    check(2, DEEP, [in_v(schedule, 8, pipe=2), uneven])
+    plans = [
+        in_v(schedule, 8, pipe=4),
+        in_v(schedule, 8, pipe=4, recompute="full", overlap=()),
+        in_v(schedule, 8, pipe=2, z=2, zero=1),
+        in_v(schedule, 4, pipe=2, data=2),
+        in_v(schedule, 4, pipe=2, x=2, sequence_parallel=True),
+    ]
+    check(4, DEEP, plans)
+    check(4, replace(find_model("tiny-llama-40k"), layers=8), plans[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_zb_v_trains_so_with_fewer_micro_batches_than_its_warm_up_takes() -> None:
+    check(4, DEEP, [in_v("zb-v", count, pipe=4) for count in (1, 2, 4)])
 
 
 @pytest.mark.distributed

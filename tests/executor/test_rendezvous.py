@@ -12,7 +12,8 @@ from executor.nccl.rendezvous import Calls, among, hang_of, message_rounds
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.passes.table import OVERLAPS
-from workload.plan import CHOICES, Plan
+from workload.pipeline.schedule import STRAIGHT, V_SHAPED
+from workload.plan import Plan
 
 TINY = find_model("tiny-30k")
 FIRST: Communicator = (("forward", "0"), (0, 1))
@@ -56,9 +57,13 @@ def pipelines(stages: range, chunks: range) -> Iterator[Plan]:
     micro-batches than stages and with more."""
     for pipe in stages:
         for overlap in (OVERLAPS, ()):
-            for schedule in CHOICES["schedule"]:
+            for schedule in STRAIGHT:
                 for count in (1, pipe - 1, pipe, 2 * pipe + 1):
                     yield plan_of(pipe, count, schedule=schedule, overlap=overlap)
+            for count in (2 * pipe, 2 * pipe + 1, 4 * pipe) if chunks else ():
+                for schedule in V_SHAPED:
+                    yield plan_of(pipe, count, interleave=2, schedule=schedule, overlap=overlap)
+                yield plan_of(pipe, count // 3, interleave=2, schedule="zb-v", overlap=overlap)
             for interleave in chunks:
                 for count in (pipe, 2 * pipe):
                     yield plan_of(pipe, count, interleave=interleave, overlap=overlap)

@@ -78,6 +78,7 @@ def traced(path: Path, model: str, plan: str, *words: str) -> dict[str, Any]:
         "x=2,data=2,pipe=2,micro_batch=1",
         "data=2,pipe=4,micro_batch=1,schedule=gpipe",
         "pipe=2,interleave=2,micro_batch=1",
+        "pipe=2,interleave=2,micro_batch=1,schedule=zb-v",
         "data=2,pipe=2,micro_batch=1,schedule=zb-h1",
         "z=4,data=2,offload=optimizer",
         "y=4,data=4",

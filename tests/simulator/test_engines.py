@@ -32,6 +32,7 @@ PIPELINES = (
     "pipe=2,z=2",
     "pipe=4,schedule=zb-h1",
     "pipe=2,interleave=2,overlap=all",
+    "pipe=2,interleave=2,schedule=zb-v",
     "pipe=2,x=2,data=2,schedule=gpipe,overlap=pp+dp",
 )
 

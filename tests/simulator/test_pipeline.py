@@ -28,10 +28,11 @@ from workload.op import Op
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import NO_HABITS, Habits
 from workload.passes.table import OVERLAPS
-from workload.plan import CHOICES, Plan
+from workload.pipeline.schedule import STRAIGHT, V_SHAPED
+from workload.plan import Plan
 from workload.sizes.arrays import Indices
 
-SCHEDULES = CHOICES["schedule"]
+SCHEDULES = STRAIGHT
 SHARES = (0.0, 0.3)  # of compute, that collectives beside it take
 BANDWIDTHS = (1e6, 3e7, 1e8, 1e9, 1e12)  # from bound by links to bound by compute
 
@@ -119,6 +120,18 @@ def test_chunks_in_turns_equal_their_ops(stages: int, chunks: int) -> None:
     for overlap, grid in WORLDS:
         keys = {**grid, "pipe": stages, "interleave": chunks, "overlap": overlap}
         assert_slots_equal_ops(gpt, plan_of(next(turns) * stages, **keys))
+
+
+@pytest.mark.parametrize("schedule", V_SHAPED)
+@pytest.mark.parametrize("stages", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
+def test_chunks_in_a_v_equal_their_ops(schedule: str, stages: int) -> None:
+    gpt, turns = replace(TINY, layers=2 * stages), itertools.cycle((0, 5, 1, 12))
+    for overlap, grid in WORLDS:
+        keys = {**grid, "pipe": stages, "schedule": schedule, "interleave": 2, "overlap": overlap}
+        more = next(turns)
+        assert_slots_equal_ops(gpt, plan_of(2 * stages + more, **keys))
+        if schedule == "zb-v":
+            assert_slots_equal_ops(replace(gpt, tied=False), plan_of(1 + more, **keys))
 
 
 def test_sums_of_gradients_take_from_the_compute_of_the_slots_that_follow() -> None:

@@ -46,6 +46,7 @@ def test_the_path_of_two_stages_goes_over_and_back() -> None:
         "data=2,pipe=4",
         "data=2,pipe=4,schedule=zb-h1",
         "pipe=2,interleave=2",
+        "pipe=2,interleave=2,data=2,schedule=zb-v",
         "pipe=4,schedule=gpipe",
         "pipe=2,data=2,zero=1,recompute=full",
     ],

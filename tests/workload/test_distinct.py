@@ -20,6 +20,7 @@ PLANS = [
     "z=2,data=2,zero=3,recompute=full:2,micro_batch=1",
     "pipe=4,interleave=2,data=2,micro_batch=1,recompute=selective,attention=unfused",
     "pipe=3,stage_layers=2+4+2,schedule=zb-h1,micro_batch=1",
+    "pipe=2,interleave=2,schedule=dualpipe-v,micro_batch=1",
     "x=2,sequence_parallel=true,pipe=2,micro_batch=1,overlap=none",
 ]
 

@@ -13,7 +13,7 @@ from workload.gpt import GPT
 from workload.grid import AXES
 from workload.lowering import lower
 from workload.op import COMPUTE, Op
-from workload.passes.table import OVERLAPS, PASSES, SLOT, Overlap, overlap_slot, switch_of
+from workload.passes.table import EVERY, PASSES, SLOT, Overlap, overlap_slot, switch_of
 from workload.plan import Plan
 
 TINY = GPT(name="tiny", layers=3, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
@@ -95,7 +95,7 @@ def test_the_overlap_of_a_collective_is_the_one_that_gave_it_a_stream(plan: Plan
 
 
 def test_every_overlap_is_one_row_with_a_source() -> None:
-    assert len(set(OVERLAPS)) == len(PASSES)
+    assert len(set(EVERY)) == len(PASSES)
     purposes = [purpose for each in PASSES for purpose in each.purposes]
     assert len(purposes) == len(set(purposes))
     assert all(each.words and each.source for each in PASSES)
@@ -103,5 +103,5 @@ def test_every_overlap_is_one_row_with_a_source() -> None:
 
 @pytest.mark.parametrize("each", PASSES, ids=lambda each: each.name)
 def test_no_overlap_matters_on_one_rank(each: Overlap) -> None:
-    sizes = dict.fromkeys((*AXES, "shard"), 1) | {"zero": 0}
+    sizes = dict.fromkeys((*AXES, "shard", "expert"), 1) | {"zero": 0, "shared_ffn": 32}
     assert not each.matters(sizes)

@@ -115,7 +115,7 @@ def test_a_count_beyond_any_plan_is_refused(key: str) -> None:
         ("recompute=full:0", "recompute=full:0 must be full:N"),
         ("recompute=selective:2", "recompute=selective:2 must be full:N"),
         ("recompute=some", "recompute=some is not supported; use one of none, selective, full"),
-        ("overlap=all+none", "overlap=all is not supported"),
+        ("overlap=all+none", "overlap=none is not supported"),
         ("precision=fp16", "precision=fp16 is not supported"),
         ("data=rest", "fills a number of devices"),
         ("batch=8", "the plan says batch=8, the command batch=16"),

@@ -12,15 +12,23 @@ from hypothesis import strategies as st
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Slot, slots
+from workload.pipeline.schedule import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    STRAIGHT,
+    WEIGHT,
+    Slot,
+    slots,
+)
 from workload.pipeline.stages import chunk_layers
-from workload.plan import CHOICES, Plan
+from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 
 TINY = find_model("tiny-30k")
 LETTERS = {FORWARD: "f", BACKWARD: "b", INPUT: "i", WEIGHT: "w"}
-PLAIN = CHOICES["schedule"]
+PLAIN = STRAIGHT
 
 
 def text(schedule: str, stage: int, stages: int, micro_batches: int) -> str:

@@ -9,8 +9,16 @@ from workload.lowering.layers import layer, vocabulary
 from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
 from workload.op import EMBED, HEAD, RECOMPUTE, Block, Op, layer_part
-from workload.pipeline.schedule import BACKWARD, FORWARD, INPUT, PERTURB, WEIGHT, Slot
-from workload.pipeline.stages import chunk_layers
+from workload.pipeline.schedule import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    PERTURB,
+    TURNS_LATE,
+    WEIGHT,
+    Slot,
+)
+from workload.pipeline.stages import chunk_layers, places_of
 from workload.pipeline.zero_bubble import split
 from workload.rules import zeroth_order
 
@@ -29,6 +37,7 @@ class Chunks:
         self._b = b
         self._whole = bool(b.gpt.dropout) or not early_stop
         self._parts = chunk_layers(b.gpt, b.plan)
+        self.places = places_of(b.plan)
         self._saved: dict[Place, list[layer.Saved]] = {}
         self._embedded: dict[Place, vocabulary.Kept] = {}
         self._heads: dict[Place, tuple[vocabulary.Head, bool]] = {}
@@ -43,16 +52,17 @@ class Chunks:
     @property
     def has_head(self) -> bool:
         """Whether the model ends in this stage."""
-        return self._b.stage == self._b.plan.pipe - 1
+        return self._b.stage == self.places.head_stage
 
     @property
     def layers(self) -> list[int]:
         """The layers of all chunks."""
-        return [index for part in self._parts[self._b.stage :: self._b.plan.pipe] for index in part]
+        numbers = self.places.numbers(self._b.stage)
+        return [index for number in numbers for index in self._parts[number]]
 
     def number(self, chunk: int) -> int:
         """The chunk's number in the whole model."""
-        return chunk * self._b.plan.pipe + self._b.stage
+        return self.places.number(self._b.stage, chunk)
 
     def is_first(self, chunk: int) -> bool:
         """Whether the model begins with this chunk."""
@@ -68,7 +78,8 @@ class Chunks:
         place = slot.chunk, slot.micro_batch
         if slot.work == FORWARD:
             back = [Slot(work, *place) for work in (BACKWARD, INPUT)]
-            self.outputs[slot] = self._forward(place, source, kept=following in back)
+            kept = following in back and self._b.plan.schedule not in TURNS_LATE
+            self.outputs[slot] = self._forward(place, source, kept=kept)
         elif slot.work == WEIGHT:
             return self._weights.pop(place)
         elif slot.work == PERTURB:

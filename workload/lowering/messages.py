@@ -2,7 +2,8 @@
 
 In which order messages are posted and awaited says `workload/pipeline/message_order.py`. Posted
 they run on streams of their own, and fences of the compute stream wait for them; DeepSpeed's stand
-on the compute stream itself.
+on the compute stream itself. In a V the way back has messages of its own, of either direction too,
+and between two chunks of one stage there is none.
 
 In the directions of `scattered` each rank of x sends its part of the rows, over a NIC of its own
 where there are several, and the parts are gathered over x where they arrive.
@@ -44,20 +45,36 @@ class Messages:
         self._chunks = chunks
         self._order = order
         self._how = order_of_messages(habits.messages, b.plan)
-        receives, sends = [self._receives(s) for s in order], [self._sends(s) for s in order]
-        line = StageLine(order, receives, sends, b.stage, b.plan.pipe)
+        line = StageLine(
+            order=order,
+            receives=[self._receives(slot) for slot in order],
+            sends=[self._sends(slot) for slot in order],
+            turned=[self._turned(slot) for slot in order],
+            stage=b.stage,
+            stages=b.plan.pipe,
+        )
         self._gaps = line.gaps(self._how)
 
     def source(self, number: int) -> str:
         """The buffer in which a slot's input arrives, "" for one that needs none."""
         slot = self._order[number]
-        return self._stream(slot, self._arrival(slot)) if self._receives(slot) else ""
+        if self._receives(slot):
+            return self._stream(slot, self._arrival(slot))
+        return self._from_here(slot)
+
+    def _from_here(self, slot: Slot) -> str:
+        """What another chunk of this stage left for a slot, "" where none does."""
+        number, places = self._chunks.number(slot.chunk), self._chunks.places
+        met = number if slot.work == FORWARD else number + 1
+        if slot.work in SILENT or not places.meets(met):
+            return ""
+        return self._chunks.outputs[replace(slot, chunk=1 - slot.chunk)]
 
     def gathered(self, number: int) -> tuple[list[Op], str]:
         """The ops that make a slot's input whole, and the buffer that then holds it."""
         b, slot = self._b, self._order[number]
         b.ops, source = [], self.source(number)
-        if not (source and _direction(slot) in self._scattered):
+        if not (self._receives(slot) and _direction(slot) in self._scattered):
             return [], source
         b.block, label = self._block(slot), self._arrival(slot)
         whole = b.tensor(f"{label}.whole", (b.rows, b.gpt.hidden // b.grid.y))
@@ -101,9 +118,10 @@ class Messages:
         return [replace(op, stream=COMPUTE) for op in b.ops] if self._how == DEEPSPEED else b.ops
 
     def _receive(self, slot: Slot) -> None:
-        label, peer = self._arrival(slot), -1 if _direction(slot) == FORWARD else 1
-        arrives = self._stream(slot, label)
-        self._b.message(f"{label}.recv", "recv", _tag(slot, label), [], [arrives], peer)
+        label, turned = self._arrival(slot), self._turned(slot)
+        peer = -1 if (_direction(slot) == FORWARD) != turned else 1
+        arrived, tag = [self._stream(slot, label)], _tag(slot, label)
+        self._b.message(f"{label}.recv", "recv", tag, [], arrived, peer, turned=turned)
 
     def _send(self, slot: Slot) -> None:
         """Send a slot's output to where it arrives: the next chunk's input, or the previous
@@ -112,16 +130,27 @@ class Messages:
         there = _label(number + 1, "input") if forward else _label(number - 1, "grad")
         label = self._departure(slot)
         token, tag = self._b.tensor(f"{label}.sent", (0,), role="workspace"), _tag(slot, there)
-        peer = 1 if forward else -1
-        self._b.message(f"{label}.send", "send", tag, [self._chunks.outputs[slot]], [token], peer)
+        turned = self._turned(slot)
+        peer, output = 1 if forward != turned else -1, self._chunks.outputs[slot]
+        self._b.message(f"{label}.send", "send", tag, [output], [token], peer, turned=turned)
 
     def _receives(self, slot: Slot) -> bool:
-        at_end = self._chunks.is_first if slot.work == FORWARD else self._chunks.is_last
-        return slot.work not in SILENT and not at_end(slot.chunk)
+        return self._meets_message(slot, arrives=slot.work == FORWARD)
 
     def _sends(self, slot: Slot) -> bool:
-        at_end = self._chunks.is_last if slot.work == FORWARD else self._chunks.is_first
-        return slot.work not in SILENT and not at_end(slot.chunk)
+        return self._meets_message(slot, arrives=slot.work != FORWARD)
+
+    def _meets_message(self, slot: Slot, *, arrives: bool) -> bool:
+        """Whether a message passes between the slot's chunk and the one before it (where a forward
+        pass arrives), or the one behind it."""
+        at_end = self._chunks.is_first if arrives else self._chunks.is_last
+        if slot.work in SILENT or at_end(slot.chunk):
+            return False
+        number = self._chunks.number(slot.chunk)
+        return not self._chunks.places.meets(number if arrives else number + 1)
+
+    def _turned(self, slot: Slot) -> bool:
+        return self._chunks.places.turns_back(self._chunks.number(slot.chunk))
 
     def _arrival(self, slot: Slot) -> str:
         what = "input" if slot.work == FORWARD else "grad"

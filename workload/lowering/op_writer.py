@@ -14,10 +14,12 @@ from workload.op import (
     MODEL,
     NO_ATTRIBUTES,
     STEP,
+    TURNED,
     Buffer,
     Op,
     Part,
 )
+from workload.pipeline.stages import places_of
 from workload.plan import Plan
 
 
@@ -29,6 +31,7 @@ class OpWriter:
         self.plan = plan
         self.stage = stage
         self.grid = plan.grid
+        self.head_stage = places_of(plan).head_stage  # which holds the classifier
         self.dtype = plan.precision
         self.ops: list[Op] = []
         self.buffers: dict[str, Buffer] = {}
@@ -153,10 +156,14 @@ class OpWriter:
         reads: Sequence[str],
         writes: Sequence[str],
         peer: int,
+        *,
+        turned: bool = False,
     ) -> None:
         """Append a send or a receive on a stream of its own; `peer` is 1 for the next stage, -1 for
-        the previous one."""
-        direction = FORWARD if (peer > 0) == (kind == "send") else BACKWARD
+        the previous one. `turned` says that it is one between chunks that stand the other way
+        round, in a V."""
+        forward, way = ((peer > 0) == (kind == "send")) != turned, {TURNED: True} if turned else {}
+        direction = ".".join([FORWARD if forward else BACKWARD, *way])
         moved = self.buffers[(reads or writes)[0]]
         link = (self.stage + min(peer, 0)) % self.grid.pipe
         operands = {"reads": tuple(reads), "writes": tuple(writes)}
@@ -170,7 +177,7 @@ class OpWriter:
             axes=("pipe",),
             nbytes=moved.nbytes,
             dtype=moved.dtype,
-            attributes={"tag": tag, "peer": peer, "link": link},
+            attributes={"tag": tag, "peer": peer, "link": link, **way},
         )
 
     def all_reduce(

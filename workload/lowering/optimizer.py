@@ -31,8 +31,8 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
 
 
 def sum_loss(b: Builder) -> None:
-    """Emit the sum of the loss over tokens and stages, of which the last alone has one."""
-    if b.stage < b.grid.pipe - 1:
+    """Emit the sum of the loss over tokens and stages, of which that with the head has one."""
+    if b.stage != b.head_stage:
         b.op("loss.zero", "zero", [], [goldfish.total(b)])
     axes = *b.shards_of("tokens"), *b.shards_of("layers")
     b.all_reduce("loss.reduce", goldfish.total(b), *axes, purpose=LOSS_REDUCE)
@@ -42,7 +42,7 @@ def _sum_gradients(b: Builder) -> None:
     """What is left to sum: over S (zero=1) and over the copies; small ones over all tokens."""
     for how in dict.fromkeys(p.sharding for p in b.at_end if p.sharded):
         _sum_sharded(b, [p for p in b.at_end if p.sharded and p.sharding == how])
-    if b.gpt.tied and b.grid.pipe > 1 and b.stage in (0, b.grid.pipe - 1):
+    if b.gpt.tied and b.head_stage > 0 and b.stage in (0, b.head_stage):
         b.all_reduce("tied.reduce", b.parameters["embed.w"].reduced, "ends")
     _sum_small(b)
 

@@ -12,14 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from workload.op import BACKWARD, COMPUTE, FORWARD, WEIGHT, Block, Buffer, Op
-from workload.passes import data_parallel, input_gradients, reduce_scatters, weight_gathers
+from workload.passes import (
+    data_parallel,
+    expert_exchanges,
+    input_gradients,
+    other_micro_batch,
+    reduce_scatters,
+    weight_gathers,
+)
 from workload.pipeline.schedule import Slot
 
 SLOT, STEP, MESSAGES = "slot", "step", "messages"
 WORKS = (FORWARD, BACKWARD, WEIGHT)
 Pass = Callable[[Sequence[Op]], list[Op]]
 StepPass = Callable[[Sequence[Op], Mapping[str, Buffer], Mapping[Block, Slot]], list[Op]]
-Sizes = Mapping[str, Any]  # of a plan's axes, `zero` and `shard`: numbers, or arrays of them
+# Of a plan's axes, `expert`, `zero` and `shard`, and a model's `shared_ffn`: numbers, or arrays
+Sizes = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,8 @@ class Overlap:
     through, `settles`), those of the whole "step" (`moves_step`), or the "messages", which the
     lowering of messages issues itself. `works` are the works of slots in which it moves any op, and
     with `last` it does so in the last micro-batch alone. `purposes` are those of the collectives
-    that it gives a stream of their own; `matters` says, for sizes, whether there are any.
+    that it gives a stream of their own; `matters` says, for sizes, whether there are any. One that
+    is not `usual` is switched on by name alone, and not searched.
     """
 
     name: str
@@ -41,6 +50,7 @@ class Overlap:
     purposes: tuple[str, ...] = ()
     works: tuple[str, ...] = WORKS
     last: bool = False
+    usual: bool = True
     moves: Pass = list
     settles: Pass = list
     moves_step: StepPass | None = None
@@ -90,6 +100,24 @@ PASSES = (
         moves=weight_gathers.gather_ahead,
     ),
     Overlap(
+        name="shared",
+        words="experts' all-to-alls beside the MLP that all tokens pass",
+        source="Megatron-Core, moe_shared_expert_overlap: transformer/moe/shared_experts.py",
+        scope=SLOT,
+        matters=lambda sizes: (sizes["expert"] > 1) & (sizes["shared_ffn"] > 0),
+        purposes=expert_exchanges.MOVED,
+        moves=expert_exchanges.overlap_exchanges,
+    ),
+    Overlap(
+        name="a2a",
+        words="experts' all-to-alls beside another micro-batch's compute, without a pipeline",
+        source="Megatron-Core, overlap_moe_expert_parallel_comm: combined_1f1b.py",
+        scope=STEP,
+        usual=False,
+        matters=lambda sizes: (sizes["expert"] > 1) & (sizes["pipe"] == 1),
+        moves_step=other_micro_batch.take_turns,
+    ),
+    Overlap(
         name="dp",
         words="gradient collectives bucket by bucket beside the backward pass and gathers of "
         "updated parameters beside AdamW",
@@ -110,7 +138,8 @@ PASSES = (
         matters=lambda sizes: sizes["pipe"] > 1,
     ),
 )
-OVERLAPS = tuple(each.name for each in PASSES)
+EVERY = tuple(each.name for each in PASSES)
+OVERLAPS = tuple(each.name for each in PASSES if each.usual)
 WITHIN_SLOTS = tuple(each.name for each in PASSES if each.scope == SLOT)
 _SWITCH_OF = {purpose: each.name for each in PASSES for purpose in each.purposes}
 

@@ -3,8 +3,9 @@
 An order of messages is a pure function from a stage's slots to steps, for each gap before a slot
 and for the one behind the last. What holds in each:
 
-- "ahead": the next receive of either direction is always posted, so that no stage waits for a send
-  that another, itself waiting, will not receive. A send has the next slot's time to finish.
+- "ahead": the next receive of either direction is always posted, in a V of the way back too, so
+  that no stage waits for a send that another, itself waiting, will not receive. A send has the next
+  slot's time to finish.
 - "awaited": the same, but the stage waits for a send at once.
 - "deepspeed": DeepSpeed's pipeline engine performs its instructions one after another on the stream
   of compute, messages too. Between two slots it sends what the first one made, then receives what
@@ -70,11 +71,13 @@ Gaps = list[list[MessageStep]]
 
 @dataclass(frozen=True)
 class StageLine:
-    """A stage's slots in their order, which of them receive and which send; `stage` of `stages`."""
+    """A stage's slots in their order, which of them receive and which send; `stage` of `stages`.
+    `turned` are the slots of chunks on their way back to the first stage, in a V."""
 
     order: Sequence[Slot]
     receives: Sequence[bool]
     sends: Sequence[bool]
+    turned: Sequence[bool]
     stage: int
     stages: int
 
@@ -128,15 +131,18 @@ def _awaited(line: StageLine) -> Gaps:
 
 
 def _posted_ahead(line: StageLine, *, overlapped: bool) -> Gaps:
-    gaps, forward = _empty(line), [slot.work == FORWARD for slot in line.order]
+    gaps, last = _empty(line), len(line.order)
+    ways = [
+        (turned, slot.work != FORWARD) for turned, slot in zip(line.turned, line.order, strict=True)
+    ]
     coming = {
-        way: iter([n for n, it in enumerate(forward) if it is way and line.receives[n]])
-        for way in (True, False)
+        way: iter([n for n in range(last) if line.receives[n] and ways[n] == way])
+        for way in sorted(set(ways))
     }
     for places in coming.values():
         gaps[0] += _next_of(places)
     unfinished: list[MessageStep] = []
-    for place, way in enumerate(forward):
+    for place, way in enumerate(ways):
         if line.receives[place]:
             gaps[place] += [MessageStep(ARRIVED, place), *_next_of(coming[way])]
         gaps[place + 1] += unfinished
@@ -144,7 +150,7 @@ def _posted_ahead(line: StageLine, *, overlapped: bool) -> Gaps:
         if line.sends[place]:
             gaps[place + 1].append(MessageStep(SEND, place))
             unfinished = [MessageStep(SENT, place)]
-        if not overlapped or place + 1 == len(line.order):
+        if not overlapped or place + 1 == last:
             gaps[place + 1] += unfinished
             unfinished = []
     return gaps

@@ -1,34 +1,33 @@
 """Pipeline schedules: the order in which a stage runs its forward and backward passes.
 
 A schedule is a pure function from (stage, stages, micro-batches, chunks) to slots. A stage has
-`chunks` parts of the model; part c of stage s is number c * stages + s in the model's order.
+`chunks` parts of the model; `workload/pipeline/chunk_places.py` says which.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from topologies.session import session_cached
+from workload.pipeline.slot import BACKWARD, FORWARD, INPUT, PERTURB, SILENT, WEIGHT, Slot
+from workload.pipeline.v_shape import dual_pipe_v, zero_bubble_v
 
-FORWARD, BACKWARD, INPUT, WEIGHT = "forward", "backward", "input", "weight"
-PERTURB = "perturb"
-SILENT = (WEIGHT, PERTURB)  # works of slots that neither receive nor send
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One entry of a schedule: a pass of one micro-batch through one chunk of the stage.
-
-    `work` is "forward" or "backward", or where a schedule splits the latter "input" (gradients of
-    activations) and "weight" (gradients of weights). In a step without backward passes, "perturb"
-    moves the stage's parameters before a pass over the batch, and the micro-batches of that pass
-    are numbered on from those of the pass before.
-    """
-
-    work: str
-    chunk: int
-    micro_batch: int
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "INPUT",
+    "PERTURB",
+    "SILENT",
+    "STRAIGHT",
+    "TURNS_LATE",
+    "V_SHAPED",
+    "WEIGHT",
+    "Slot",
+    "slots",
+]
+STRAIGHT = ("1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p")  # chunks follow each other round a ring
+V_SHAPED = ("zb-v", "dualpipe-v")
+TURNS_LATE = ("dualpipe-v",)  # some micro-batches leave the head slots before they go back there
 
 
 def slots(
@@ -39,7 +38,7 @@ def slots(
     >>> [f"{slot.work[0]}{slot.micro_batch}" for slot in slots("1f1b", 0, 2, 3)]
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
     """
-    if chunks > 1:
+    if chunks > 1 and schedule not in V_SHAPED:
         return tuple(_interleaved(stage, stages, micro_batches, chunks))
     return tuple(_SCHEDULES[schedule](stage, stages, micro_batches))
 
@@ -167,4 +166,6 @@ _SCHEDULES: dict[str, Callable[[int, int, int], Iterator[Slot]]] = {
     "zb-h1": _zero_bubble_h1,
     "zb-1p": _zero_bubble_1p,
     "zb-2p": _zero_bubble_2p,
+    "zb-v": zero_bubble_v,
+    "dualpipe-v": dual_pipe_v,
 }

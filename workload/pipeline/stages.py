@@ -7,12 +7,18 @@ from dataclasses import replace
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.models import moe
-from workload.pipeline.schedule import FORWARD, PERTURB, Slot, slots
+from workload.pipeline.chunk_places import ChunkPlaces
+from workload.pipeline.schedule import FORWARD, PERTURB, V_SHAPED, Slot, slots
 from workload.plan import Plan
 
 
+def places_of(plan: Plan) -> ChunkPlaces:
+    """On which stages the chunks of a plan are."""
+    return ChunkPlaces(plan.pipe, plan.interleave, in_v=plan.schedule in V_SHAPED)
+
+
 def chunk_layers(gpt: GPT, plan: Plan) -> list[range]:
-    """The layers of each chunk, in the model's order: chunk c of stage s is number c * pipe + s.
+    """The layers of each chunk, in the model's order.
 
     A PlanCannotRunError says how layers that do not divide could be split.
     """
@@ -29,13 +35,13 @@ def chunk_layers(gpt: GPT, plan: Plan) -> list[range]:
 def like_stages(gpt: GPT, plan: Plan) -> list[int]:
     """For each stage the first that holds as many layers of each kind in each chunk, in the same
     order, and the same ends."""
-    parts = chunk_layers(gpt, plan)
+    parts, places = chunk_layers(gpt, plan), places_of(plan)
     first: dict[tuple[object, ...], int] = {}
     found = []
     for stage in range(plan.pipe):
         layers = tuple(
-            tuple(moe.has_experts(gpt, layer) for layer in part)
-            for part in parts[stage :: plan.pipe]
+            tuple(moe.has_experts(gpt, layer) for layer in parts[number])
+            for number in places.numbers(stage)
         )
         kind = (stage == 0, stage == plan.pipe - 1, layers)
         found.append(first.setdefault(kind, stage))

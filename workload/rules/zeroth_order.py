@@ -38,7 +38,7 @@ def emit_perturbation(b: Builder, label: str, parameters: Sequence[Parameter]) -
 def emit_slopes(b: Builder) -> None:
     """Emit the sum of both losses over tokens and stages, the projected gradient along the
     direction, and the exchange of these where replicas have a direction each."""
-    if b.stage < b.grid.pipe - 1:
+    if b.stage != b.head_stage:
         for name in LOSSES:
             b.op(f"{name}.zero", "zero", [], [name])
     replicas = _replicas(b)

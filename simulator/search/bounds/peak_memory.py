@@ -17,6 +17,7 @@ from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, layer_p
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import order_of_messages
+from workload.pipeline.schedule import V_SHAPED
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Counts
 
@@ -45,6 +46,7 @@ def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
         links=[(0, 0)] * plan.pipe,
         messages=order_of_messages(habits.messages, plan),
         micro_batches=stage_orders.small.micro_batches,
+        in_v=plan.schedule in V_SHAPED,
     )
     peaks = (
         stage_peak(kind, pipe, stage, plan.micro_batches)

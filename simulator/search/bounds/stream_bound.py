@@ -27,10 +27,10 @@ from workload.op import (
     Op,
 )
 from workload.passes.table import switch_of
-from workload.plan import CHOICES
+from workload.pipeline.schedule import STRAIGHT
 from workload.sizes.arrays import Counts, Indices, Ticks
 
-SCHEDULES = CHOICES["schedule"]
+SCHEDULES = STRAIGHT
 WORK = ("forward", "backward", "weight")
 BLOCKING = "blocking"
 PartTimes = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ticks]]

@@ -56,7 +56,7 @@ def declare_head(b: Builder) -> None:
 def _declare_table(b: Builder, name: str, owner: Part) -> None:
     shape, padded = (b.gpt.vocab, b.gpt.hidden), (padded_vocabulary(b), b.gpt.hidden)
     layout = Layout(shape, padded, (b.shards_of("vocabulary"), ()))
-    stages = b.grid.size("ends") if b.gpt.tied else 1
+    stages = b.grid.size("ends") if b.gpt.tied and b.head_stage > 0 else 1
     b.parameter(name, owner, layout, sharded=True, stages=stages)
 
 
@@ -115,7 +115,7 @@ def embed_backward(b: Builder, grad: str, kept: Kept) -> None:
     dw = b.tensor("embed.dw", _tile(b), role="workspace")
     traffic = b.buffers[dw].nbytes + 2 * b.rows * b.gpt.hidden * b.item_bytes()
     reads = [b.name("tokens"), whole]
-    after_head = b.gpt.tied and b.grid.pipe == 1
+    after_head = b.gpt.tied and b.head_stage == 0
     b.op("embed.grad.weight", "embedding_grad", reads, [dw], nbytes=traffic)
     add_gradient(b, "embed", "embed.w", dw, first=m == 0 and not after_head)
 

@@ -25,14 +25,16 @@ class Routed:
     counts: str
 
 
-def to_experts(
+def to_ranks(
     b: Builder, label: str, sent: str, routed: Routed, purpose: str = EXPERT_DISPATCH
 ) -> str:
-    """Emit the way of rows to the ranks of their experts, where they lie by expert."""
-    if not is_apart(b):
-        return sent
-    arrived = _all_to_all(b, label, sent, purpose, routed, there=True)
-    if local_experts(b) == 1:
+    """Emit the way of rows to the ranks of their experts, where they lie by sender."""
+    return _all_to_all(b, label, sent, purpose, routed, there=True) if is_apart(b) else sent
+
+
+def by_expert(b: Builder, label: str, arrived: str, routed: Routed) -> str:
+    """Emit the sorting of rows that arrived: by expert, and of each by sender."""
+    if not is_apart(b) or local_experts(b) == 1:
         return arrived
     reads = [arrived, routed.counts]
     return moved(

@@ -25,11 +25,12 @@ from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixture.dispatch import (
     Routed,
+    by_expert,
     from_experts,
     local_experts,
     moved,
     slots,
-    to_experts,
+    to_ranks,
     width,
 )
 from workload.lowering.layers.mixture.routing import route, route_grad
@@ -97,21 +98,24 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     order = routed.order
     sent = moved(b, "dispatch", "take_rows", [source, order], (slots(b, source), width(b)))
     weighing = moved(b, "dispatch.scores", "take_scores", [scores, order], (slots(b, source),))
-    rows_in = to_experts(b, "dispatch", sent, routed)
-    scores_in = to_experts(b, "dispatch.scores", weighing, routed)
+    arrived = to_ranks(b, "dispatch", sent, routed)
+    arrived_scores = to_ranks(b, "dispatch.scores", weighing, routed)
+    shared = _shared_up(b, owner, normed, weights) if b.gpt.shared_ffn else ("", "")
+    rows_in = by_expert(b, "dispatch", arrived, routed)
+    scores_in = by_expert(b, "dispatch.scores", arrived_scores, routed)
     up, weights["up"] = _forward(b, every["up"], owner, rows_in, routed)
     b.all_reduce("experts.up.reduce", up, *_axes(b, every["up"])[0])
     activation = mlp.forward(b, up, scores_in)
-    shared = _shared_up(b, owner, normed, weights) if b.gpt.shared_ffn else ("", "")
     saved = Saved(source, routed, rows_in, scores_in, up, activation, shared, weights)
     if not whole:
         return "", saved
     out, weights["down"] = _forward(b, every["down"], owner, activation, routed)
-    returned = from_experts(b, "combine", out, routed, EXPERT_COMBINE)
-    total = moved(b, "combine", "sum_rows", [returned, order], b.buffers[source].shape)
-    total = rows.reduce(b, "experts.reduce", total, *_axes(b, every["down"])[0])
+    returned, also = from_experts(b, "combine", out, routed, EXPERT_COMBINE), ""
     if b.gpt.shared_ffn:
         also, weights["shared.down"] = linear.forward(b, every["shared.down"], owner, shared[1])
+    total = moved(b, "combine", "sum_rows", [returned, order], b.buffers[source].shape)
+    total = rows.reduce(b, "experts.reduce", total, *_axes(b, every["down"])[0])
+    if also:
         b.op("shared.add", "add", [total, also], [total])
     return total, saved
 
@@ -126,19 +130,23 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
     whole = grad if b.plan.experts_over_x else rows.gather(b, "combine.grad.rows", grad)
     shape = (slots(b, whole), width(b))
     d = moved(b, "combine.grad", "take_rows", [whole, routed.order], shape)
-    d = to_experts(b, "combine.grad", d, routed, EXPERT_COMBINE)
+    d = to_ranks(b, "combine.grad", d, routed, EXPERT_COMBINE)
+    also = _shared_down_grad(b, owner, saved, grad, weight) if b.gpt.shared_ffn else ""
+    d = by_expert(b, "combine.grad", d, routed)
     d = _backward(b, every["down"], owner, saved.activation, weight["down"], d, routed)
     b.all_reduce("experts.down.grad.reduce", d, *_axes(b, every["down"])[1])
     d, d_scores = mlp.backward_weighted(b, saved.up, saved.scores, d)
     d = _backward(b, every["up"], owner, saved.rows, weight["up"], d, routed)
     d = from_experts(b, "dispatch.grad", d, routed, EXPERT_DISPATCH)
+    d_scores = from_experts(b, "dispatch.scores.grad", d_scores, routed, EXPERT_DISPATCH)
+    if also:
+        own = every["shared.up"]
+        also = linear.backward(b, own, owner, source=normed, weight=weight["shared.up"], grad=also)
     d = moved(b, "dispatch.grad", "sum_rows", [d, routed.order], b.buffers[saved.source].shape)
     d = rows.reduce(b, "experts.grad.reduce", d, *_axes(b, every["up"])[1])
-    d_scores = from_experts(b, "dispatch.scores.grad", d_scores, routed, EXPERT_DISPATCH)
     total = route_grad(b, owner, normed, routed, d_scores)
     b.op("router.add", "add", [total, d], [total])
-    if b.gpt.shared_ffn:
-        also = _shared_grad(b, owner, normed, saved, grad, weight)
+    if also:
         b.op("shared.add.grad", "add", [total, also], [total])
     return total
 
@@ -148,17 +156,16 @@ def _shared_up(b: Builder, owner: Part, normed: str, weights: dict[str, str]) ->
     return up, mlp.forward(b, up, name="shared.")
 
 
-def _shared_grad(
-    b: Builder, owner: Part, normed: str, saved: Saved, grad: str, weights: dict[str, str]
+def _shared_down_grad(
+    b: Builder, owner: Part, saved: Saved, grad: str, weights: dict[str, str]
 ) -> str:
+    """Emit the gradients of the shared MLP's second half; returns that of its first linear's
+    output."""
     every, (up, activation) = linears(b), saved.shared
     d = linear.backward(
         b, every["shared.down"], owner, source=activation, weight=weights["shared.down"], grad=grad
     )
-    d = mlp.backward(b, up, d, name="shared.")
-    return linear.backward(
-        b, every["shared.up"], owner, source=normed, weight=weights["shared.up"], grad=d
-    )
+    return mlp.backward(b, up, d, name="shared.")
 
 
 def _forward(b: Builder, own: Linear, owner: Part, source: str, routed: Routed) -> tuple[str, str]:
