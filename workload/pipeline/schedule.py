@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from topologies.session import session_cached
+from workload.pipeline.in_flight import played
 from workload.pipeline.slot import BACKWARD, FORWARD, INPUT, PERTURB, SILENT, WEIGHT, Slot
 from workload.pipeline.v_shape import dual_pipe_v, zero_bubble_v
 
@@ -118,46 +118,7 @@ def _zero_bubble(stage: int, stages: int, micro_batches: int, limit: int) -> Ite
     Source: Qi et al. (2401.10241), section 3.1, the heuristic behind ZB-1p and ZB-2p, for passes
     that all take equally long and messages that take no time.
     """
-    return iter(_played(stages, micro_batches, limit)[stage])
-
-
-@session_cached(64)
-def _played(stages: int, micro_batches: int, limit: int) -> list[list[Slot]]:
-    order: list[list[Slot]] = [[] for _ in range(stages)]
-    # done[work][s] is how many micro-batches stage s has through that work, as of the last tick
-    done = {work: [0] * stages for work in (FORWARD, INPUT, WEIGHT)}
-    while min(done[WEIGHT]) < micro_batches:
-        before = {work: list(counts) for work, counts in done.items()}
-        for s in range(stages):
-            work = _next(s, stages, micro_batches, limit, before, order[s])
-            if work:
-                order[s].append(Slot(work, 0, done[work][s]))
-                done[work][s] += 1
-    return order
-
-
-def _next(
-    s: int,
-    stages: int,
-    micro_batches: int,
-    limit: int,
-    done: dict[str, list[int]],
-    order: list[Slot],
-) -> str:
-    """What stage s runs next, given what all stages have done; "" if it must wait."""
-    forward, backward, weight = (done[work][s] for work in (FORWARD, INPUT, WEIGHT))
-    arrived = micro_batches if s == 0 else done[FORWARD][s - 1]
-    returned = forward if s == stages - 1 else done[INPUT][s + 1]
-    can_forward = forward < arrived and forward - weight < limit
-    can_backward = backward < returned
-    if can_forward and can_backward:
-        last = next((slot.work for slot in reversed(order) if slot.work != WEIGHT), "")
-        return FORWARD if last == INPUT else INPUT
-    if can_backward:
-        return INPUT
-    if can_forward:
-        return FORWARD
-    return WEIGHT if weight < backward else ""
+    return iter(played(stages, micro_batches, limit)[stage])
 
 
 _SCHEDULES: dict[str, Callable[[int, int, int], Iterator[Slot]]] = {

@@ -235,3 +235,12 @@ def test_axonns_model_ranks_by_its_communication_and_tau_tells_how_well() -> Non
 def test_every_plan_of_a_space_is_as_many_as_it_says() -> None:
     space = space_of(SearchProblem(SMALL, 8, 8))
     assert sum(1 for _ in every_plan(space)) == space.plans
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(MACHINES)[:2])
+def test_a_search_finds_the_best_with_experts_beside_a_shared_mlp(name: str) -> None:
+    gpt = replace(SMALL, experts=4, topk=2, expert_ffn=512, shared_ffn=512, biases=False)
+    fixed = {"order": "x-y-z-data-pipe", "recompute": "none", "sequence_parallel": False}
+    alone = {"x": 1, "y": 1, "z": 1, "pipe": 1, "micro_batch": 1}
+    same_answer(SearchProblem(gpt, 2, 4, {**fixed, **alone}), name, 2)

@@ -15,7 +15,8 @@ from workload.gpt import GPT
 from workload.grid import AXES, USUAL
 from workload.lowering import check, lower
 from workload.passes.table import OVERLAPS
-from workload.plan import CHOICES, Plan
+from workload.pipeline.schedule import STRAIGHT
+from workload.plan import Plan
 
 GPT_4 = GPT(name="four", layers=4, hidden=64, heads=4, ffn=256, sequence=64, vocab=100)
 
@@ -29,7 +30,7 @@ def all_texts(gpt: GPT, devices: int, batch: int) -> set[Plan]:
             continue
         data = devices // (x * y * z * pipe)
         for micro, zero, recompute, rows, schedule, chunks in product(
-            divisors(batch), range(4), RECOMPUTES, (False, True), CHOICES["schedule"], (1, 2, 4)
+            divisors(batch), range(4), RECOMPUTES, (False, True), STRAIGHT, (1, 2, 4)
         ):
             try:
                 plan = Plan(
@@ -83,7 +84,7 @@ def test_overlaps_that_make_the_same_program_count_once() -> None:
     plans = list(every_plan(space))
     assert len(plans) == space.plans
     shapes = {str(plan).partition(",overlap")[0] for plan in plans}
-    every = [c for n in range(6) for c in combinations(OVERLAPS, n)]
+    every = [c for n in range(len(OVERLAPS) + 1) for c in combinations(OVERLAPS, n)]
     for shape in sorted(shapes)[::7]:
         own = [plan for plan in plans if str(plan).partition(",overlap")[0] == shape]
         others = [Plan(**{**own[0].as_dict(), "stage_layers": (), "overlap": o}) for o in every]
