@@ -15,8 +15,8 @@ from safetensors.torch import save
 
 from executor.published.checkpoint import FILE, INDEX
 from executor.published.config import CONFIG, Document, config_of
-from executor.published.names import Published, published
-from executor.published.reading import parted
+from executor.published.names import published
+from executor.published.parameter import Published, parted
 from executor.rank_context import DTYPES
 from executor.train import Trainer
 from executor.weights import join

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor, cat
+from torch import Tensor, cat, stack
 
 Weights = dict[str, Tensor]
 
@@ -74,11 +74,43 @@ def as_llama(weights: Mapping[str, Tensor], layers: int, width: int, heads: int)
             if f"l{i}.{n}norm.w" in weights:
                 found[f"{here}.self_attn.{n}_norm.weight"] = weights[f"l{i}.{n}norm.w"]
         found[f"{here}.self_attn.o_proj.weight"] = weights[f"l{i}.out.w"].T
+        if f"l{i}.router.w" in weights:
+            found |= as_experts(weights, f"l{i}", here, mixtral="l0.qnorm.w" not in weights)
+            continue
         gate, up = weights[f"l{i}.up.w"].T.chunk(2)
         found[f"{here}.mlp.gate_proj.weight"] = gate
         found[f"{here}.mlp.up_proj.weight"] = up
         found[f"{here}.mlp.down_proj.weight"] = weights[f"l{i}.down.w"].T
     return {name: tensor.contiguous() for name, tensor in found.items()}
+
+
+def as_experts(weights: Mapping[str, Tensor], ours: str, here: str, *, mixtral: bool) -> Weights:
+    """A layer's router and experts, as Mixtral's checkpoints have them or as Qwen3-MoE's."""
+    mlp = "block_sparse_moe" if mixtral else "mlp"
+    names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    found = {f"{here}.{mlp}.gate.weight": weights[f"{ours}.router.w"].T}
+    downs = weights[f"{ours}.experts.down.w"]
+    for number, both in enumerate(weights[f"{ours}.experts.up.w"]):
+        gate, up = both.T.chunk(2)
+        for name, tensor in zip(names, (gate, up, downs[number].T), strict=True):
+            found[f"{here}.{mlp}.experts.{number}.{name}.weight"] = tensor
+    return found
+
+
+def from_experts(each: Mapping[str, Tensor], ours: str) -> Weights:
+    """A layer's router and experts of a checkpoint, by names without those of the layer."""
+    mlp = "block_sparse_moe" if "block_sparse_moe.gate" in each else "mlp"
+    names = ("w1", "w3", "w2") if mlp != "mlp" else ("gate_proj", "up_proj", "down_proj")
+    experts = len(each[f"{mlp}.gate"])
+    gate, up, down = (
+        [each[f"{mlp}.experts.{number}.{name}"].T for number in range(experts)] for name in names
+    )
+    both = [cat(pair, 1) for pair in zip(gate, up, strict=True)]
+    return {
+        f"{ours}.router.w": each[f"{mlp}.gate"].T,
+        f"{ours}.experts.up.w": stack(both),
+        f"{ours}.experts.down.w": stack(down),
+    }
 
 
 def from_llama(published: Mapping[str, Tensor], layers: int) -> Weights:
@@ -102,6 +134,9 @@ def from_llama(published: Mapping[str, Tensor], layers: int) -> Weights:
         if "self_attn.q_norm" in each:
             found |= {f"l{i}.{n}norm.w": each[f"self_attn.{n}_norm"] for n in "qk"}
         found[f"l{i}.out.w"] = each["self_attn.o_proj"].T
+        if {"mlp.gate", "block_sparse_moe.gate"} & each.keys():
+            found |= from_experts(each, f"l{i}")
+            continue
         found[f"l{i}.up.w"] = cat([each["mlp.gate_proj"], each["mlp.up_proj"]]).T
         found[f"l{i}.down.w"] = each["mlp.down_proj"].T
     return found

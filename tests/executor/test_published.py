@@ -23,6 +23,7 @@ from executor.train import Trainer
 from tests.executor import hugging_face
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, reference, start
+from tests.executor.test_parity_experts import MIXTRAL
 from tests.executor.test_parity_models import SCALINGS, TOGETHER
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
@@ -32,6 +33,7 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 LLAMA = TOGETHER["Llama"]
+ROUTED = replace(MIXTRAL, ffn=MIXTRAL.expert_ffn)
 MODELS = {
     "GPT-2": TINY,
     "untied GPT-2": replace(TINY, tied=False),
@@ -39,6 +41,8 @@ MODELS = {
     "tied Llama": replace(LLAMA, tied=True),
     "Qwen2": replace(LLAMA, qkv_bias=True, norm_eps=1e-6, rope_scaling=SCALINGS[2]),
     "Qwen3": replace(LLAMA, qk_norm=True, norm_eps=1e-6, rope_scaling=SCALINGS[1]),
+    "Mixtral": ROUTED,
+    "Qwen3-MoE": replace(ROUTED, qk_norm=True, router="softmax", dense_layers=1, expert_ffn=16),
 }
 PLANS = ("x=2", "z=2,zero=0", "data=2,zero=3", "pipe=2")
 LARGER = (
@@ -48,6 +52,15 @@ LARGER = (
     "z=2,data=4,shard=2,zero=3",
     "x=2,z=2,pipe=2,order=pipe-data-z-y-x",
     "x=2,data=2,pipe=2,micro_batch=2,recompute=full",
+)
+OF_EXPERTS = (
+    "data=4,expert=2,zero=1",
+    "x=2,data=2,expert=4,expert_tensor=1,sequence_parallel=true,zero=2",
+    "x=2,data=2,expert=2,sequence_parallel=true",
+    "z=2,data=2,expert=2,zero=3",
+    "y=2,data=2,expert=2",
+    "pipe=2,data=2,expert=2,order=x-y-z-pipe-data",
+    "context=2,data=2,expert=2",
 )
 SMALL_FILES = 20_000  # bytes, so that an export has several files
 
@@ -101,7 +114,7 @@ def check(ranks: int, name: str, texts: tuple[str, ...], folder: Path) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Qwen3"])
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Qwen3", "Mixtral"])
 def test_from_published_weights_it_trains_and_publishes_as_the_plain_model_does(
     name: str, tmp_path: Path
 ) -> None:
@@ -114,6 +127,13 @@ def test_from_published_weights_it_trains_and_publishes_as_the_plain_model_does(
 @pytest.mark.parametrize("name", MODELS)
 def test_every_kind_of_plan_reads_and_publishes_weights(name: str, tmp_path: Path) -> None:
     check(8, name, LARGER, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen3-MoE"])
+def test_every_split_of_experts_reads_and_publishes_weights(name: str, tmp_path: Path) -> None:
+    check(4, name, OF_EXPERTS, tmp_path)
 
 
 def test_several_files_are_read_by_their_index(tmp_path: Path) -> None:
@@ -205,6 +225,19 @@ def test_tensors_that_are_not_the_models_are_refused_by_name(
             {"model_type": "mistral", "sliding_window": 8},
             "the attention's window of 8 tokens is not trained",
         ),
+        (ROUTED, {"num_experts_per_tok": 3}, "has topk=3, but tiny-llama-40k has topk=2"),
+        (ROUTED, {"router_jitter_noise": 0.1}, "router_jitter_noise = 0.1 is not what simgpt"),
+        (ROUTED, {"output_router_logits": True}, "output_router_logits = True is not what simgpt"),
+        (
+            MODELS["Qwen3-MoE"],
+            {"norm_topk_prob": True},
+            "has router=softmax-topk, but tiny-llama-40k has router=softmax",
+        ),
+        (
+            MODELS["Qwen3-MoE"],
+            {"mlp_only_layers": []},
+            "has dense_layers=0, but tiny-llama-40k has dense_layers=1",
+        ),
         (TINY, {"n_head": 4}, "has heads=4, but tiny-30k has heads=8"),
         (TINY, {"activation_function": "gelu"}, "activation_function = gelu is not what simgpt"),
         (TINY, {"scale_attn_weights": False}, "scale_attn_weights = False is not what simgpt"),
@@ -264,7 +297,7 @@ def test_a_written_config_describes_the_model(name: str) -> None:
 
 
 def test_every_parameter_of_a_model_is_published_once() -> None:
-    for name in ("gpt2", "llama-3.1-8b", "llama-3.2-1b", "mistral-7b"):
+    for name in ("gpt2", "llama-3.2-1b", "mistral-7b", "mixtral-8x7b", "qwen3-30b-a3b"):
         gpt = find_model(name)
         where = published(gpt)
         elements = sum(

@@ -51,6 +51,10 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 # `norm_eps` is as large as the squares that the norms see, so that another one would show.
 QWEN2 = {**LLAMA, "model_type": "qwen2", "rms_norm_eps": 1e-3, "rope_theta": 1000.0}
 QWEN3 = {**LLAMA, "model_type": "qwen3", "rms_norm_eps": 1e-2, "head_dim": 16}
+OF_EXPERTS = {"num_experts_per_tok": 2, "output_router_logits": False}
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, **OF_EXPERTS}
+QWEN3_MOE = {**QWEN3, "model_type": "qwen3_moe", "num_experts": 6, **OF_EXPERTS}
+QWEN3_MOE |= {"moe_intermediate_size": 24, "norm_topk_prob": True}
 MISTRAL = {**LLAMA, "model_type": "mistral", "head_dim": 16, "sliding_window": 32}
 CASES = [
     (GPT2, "x=2"),
@@ -66,6 +70,12 @@ CASES = [
     (QWEN3, "x=2,sequence_parallel=true"),
     ({**QWEN3, **SCALED, "model_type": "qwen3"}, "pipe=2"),
     ({**GPT2, "layer_norm_epsilon": 1e-2}, "y=2"),
+    (MIXTRAL, "x=2"),
+    (MIXTRAL, "data=2,expert=2"),
+    (MIXTRAL, "x=2,expert=2,expert_tensor=1,sequence_parallel=true"),
+    ({**MIXTRAL, "tie_word_embeddings": True}, "pipe=2"),
+    (QWEN3_MOE, "data=2,expert=2,zero=1"),
+    ({**QWEN3_MOE, "norm_topk_prob": False, "mlp_only_layers": [0]}, "z=2"),
 ]
 
 
@@ -144,7 +154,7 @@ def test_what_transformers_wrote_trains_as_there_and_is_read_there_again(
     assert (found - before).abs().max() > 1e-3  # they were trained
 
 
-@pytest.mark.parametrize("config", [GPT2, LLAMA])
+@pytest.mark.parametrize("config", [GPT2, LLAMA, MIXTRAL])
 def test_files_in_parts_and_in_bf16_are_read_and_leave_as_they_came(
     config: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -170,7 +180,7 @@ def test_files_in_parts_and_in_bf16_are_read_and_leave_as_they_came(
         assert torch.equal(tensors[name], tensor), name
 
 
-@pytest.mark.parametrize("config", [SCALED, QWEN2, QWEN3])
+@pytest.mark.parametrize("config", [SCALED, QWEN2, QWEN3, MIXTRAL, QWEN3_MOE])
 def test_what_was_converted_without_training_has_the_same_logits(
     config: dict[str, Any], tmp_path: Path
 ) -> None:

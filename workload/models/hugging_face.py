@@ -18,6 +18,7 @@ from workload.errors import ModelError
 from workload.gpt import GPT
 from workload.models.described import Described, Note
 from workload.models.fields import KINDS
+from workload.models.hugging_face_experts import experts_of
 from workload.models.rope_scaling import text_of_config
 
 MAY_BE_NULL = ("kv_heads", "head_width", "ffn")
@@ -70,11 +71,13 @@ def _family(document: Mapping[str, Any], origin: str, tables: dict[str, Any]) ->
     for reason, families in tables["refused"].items():
         if found in families:
             raise ModelError(f"{origin}: the family {found} is refused: {reason}")
-    experts = [key for key in tables["experts"]["keys"] if document.get(key)]
+    own = set(chain(*tables["families"].get(found, {}).get("keys", {}).values()))
+    experts = [key for key in tables["experts"]["keys"] if key not in own and document.get(key)]
     if experts:
         raise ModelError(
             f"{origin}: the family {shown(found)} with {experts[0]} = "
-            f"{shown(document[experts[0]])} is refused: mixture-of-experts layers are not modelled"
+            f"{shown(document[experts[0]])} is refused: the layers of experts of this family are "
+            "not read"
         )
     if found not in tables["families"]:
         known = ", ".join(tables["families"])
@@ -125,6 +128,7 @@ class _Config:
             value = self.get(self.key_of(field))
             if value is not None or field not in MAY_BE_NULL:
                 found[field] = self._value(field, value)
+        found |= experts_of(self.table.get("experts", {}), self.get, found["layers"], self.origin)
         found.setdefault("ffn", 4 * found["hidden"])
         if found["positions"] == "rope":
             found["rope_scaling"] = text_of_config(self.document, self.origin)
@@ -186,7 +190,7 @@ class _Config:
     def notes(self, gpt: GPT, without_effect: Mapping[str, list[str]]) -> Iterator[Note]:
         """What is assumed, what is left out, and what is not read."""
         if absent := [self._filled(f) for f in self.table["keys"] if self._is_absent(f)]:
-            of = f"the config does not say {', '.join(absent)}"
+            of = f"the config does not say {', '.join(dict.fromkeys(absent))}"
             yield Note(f"{of}: so transformers has it for {self.family}")
         key = self.key_of("sequence")
         whose = "the config's" if key in self.document else f"transformers' {self.family}"
