@@ -7,6 +7,7 @@ from typing import Any
 
 from topologies.files.printable import shown
 from workload.errors import ModelError
+from workload.models.expert_layers import layers_of
 from workload.models.moe import SOFTMAX, SOFTMAX_OF_CHOSEN
 
 Get = Callable[[str], Any]
@@ -32,15 +33,11 @@ def experts_of(
         if not isinstance(dense, list) or any(type(each) is not int for each in dense):
             words = f"{table['dense']} = {shown(dense)} must be a list of layers"
             raise ModelError(f"{origin}: {words}")
-        those = [n for n in range(layers) if (n + 1) % step == 0 and n not in dense]
-        found |= _distances(those, layers, f"{origin}: {key} = {step} and {table['dense']}")
+        marks = layers_of([(n + 1) % step == 0 and n not in dense for n in range(layers)])
+        if marks is None:
+            raise ModelError(
+                f"{origin}: by {key} = {step} and {table['dense']} = {shown(dense)} layers with "
+                "experts are at no equal distances, or there are none"
+            )
+        found |= {"dense_layers": marks[0], "expert_every": marks[1]}
     return found
-
-
-def _distances(those: list[int], layers: int, origin: str) -> dict[str, int | str]:
-    """How many layers stand before the first with experts, and every how manieth has them."""
-    every = those[1] - those[0] if len(those) > 1 else 1
-    before = those[0] - every + 1 if those else -1
-    if before < 0 or those != list(range(those[0], layers, every)):
-        raise ModelError(f"{origin}: layers with experts must be at equal distances, and some")
-    return {"dense_layers": before, "expert_every": every}

@@ -126,8 +126,8 @@ def test_layers_with_experts_are_counted_as_a_model_has_them(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"mlp_only_layers": [3]}, "layers with experts must be at equal distances"),
-        ({"mlp_only_layers": list(range(48))}, "layers with experts must be at equal distances"),
+        ({"mlp_only_layers": [3]}, "experts are at no equal distances"),
+        ({"mlp_only_layers": list(range(48))}, "experts are at no equal distances"),
         ({"mlp_only_layers": "all"}, "mlp_only_layers = all must be a list of layers"),
         ({"decoder_sparse_step": 0}, "decoder_sparse_step = 0 must be a whole number of layers"),
         ({"norm_topk_prob": 1}, "norm_topk_prob = 1 must be true or false"),
