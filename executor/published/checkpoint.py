@@ -134,6 +134,8 @@ def _check(tensors: dict[str, Stored], gpt: GPT, origin: str) -> None:
         for each in published(gpt).values()
         for name, shape in zip(each.names, each.shapes, strict=True)
     }
+    beside = [each for one in published(gpt).values() for each in one.zeros]
+    wanted |= {name: (shape, False) for name, shape in beside if name in tensors}
     if gpt.tied and HEAD in tensors:  # equal to the embedding, as is checked when it is read
         wanted[HEAD] = ((gpt.vocab, gpt.hidden), False)
     if unknown := [tensors[name].name for name in tensors if name not in wanted]:

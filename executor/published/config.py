@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from executor.errors import WeightsError
-from executor.published.families import GPT2, MIXTRAL, QWEN3_MOE, Family, family_of
+from executor.published.families import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GPT2,
+    MIXTRAL,
+    QWEN3_MOE,
+    Family,
+    family_of,
+)
+from executor.published.latent import NORM_EPS
 from topologies.files.printable import path_shown, shown
 from topologies.files.reading import UserFile
 from workload.gpt import GPT
@@ -34,6 +43,22 @@ COMPUTED: Mapping[str, Mapping[str, tuple[tuple[Any, ...], Any]]] = {
         "router_jitter_noise": ((0, None), 0),
     },
     "qwen3_moe": {"output_router_logits": ((False,), False)},
+    "deepseek_v2": {
+        "rms_norm_eps": ((NORM_EPS,), NORM_EPS),
+        "n_group": ((1, None), None),
+        "topk_method": (("greedy",), "greedy"),
+        "norm_topk_prob": ((False,), False),
+        "scoring_func": (("softmax",), "softmax"),
+        "output_router_logits": ((False,), False),
+    },
+    "deepseek_v3": {
+        "rms_norm_eps": ((NORM_EPS,), NORM_EPS),
+        "n_group": ((1,), 8),
+        "norm_topk_prob": ((True,), True),
+        "scoring_func": (("sigmoid",), "sigmoid"),
+        "rope_interleave": ((True,), True),
+        "output_router_logits": ((False,), False),
+    },
 }
 BEYOND = {
     "qkvo": "biases of the attention alone",
@@ -46,9 +71,12 @@ CLASSES = {
     "qwen3": "Qwen3ForCausalLM",
     "mixtral": "MixtralForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
 }
 OF_EXPERTS = ["experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "expert_every"]
 OF_EXPERTS += ["router", "router_scale"]
+OF_LATENT = ["q_rank", "kv_rank", "rope_width", "context_width"]
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 _DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16"}
 
@@ -92,7 +120,7 @@ def _fields(theirs: GPT, ours: GPT) -> Iterator[tuple[str, Any, Any]]:
     """The fields that weights depend on, of both models."""
     names = ["layers", "hidden", "heads", "key_heads", "width", "vocab", "tied"]
     names += ["ffn"] if layers_with_experts(ours) < ours.layers else []
-    names += OF_EXPERTS
+    names += OF_EXPERTS + OF_LATENT
     names += ["norm", "activation", "positions", "biases", "qkv_bias", "qk_norm", "norm_eps"]
     names += ["rope_base"] if ours.positions == "rope" else []
     words = {"key_heads": "kv_heads", "width": "head_width"}
@@ -113,8 +141,9 @@ def _check_computed(document: Document, described: Described, origin: str) -> No
     for key in ("rope_scaling", "rope_parameters"):
         rope = document.get(key)
         partial = isinstance(rope, dict) and rope.get("partial_rotary_factor", 1) != 1
-        if rope_type(rope) not in ("", "default", *NUMBERS) or partial:
-            known = ", ".join(NUMBERS)
+        methods = () if described.gpt.kv_rank else tuple(NUMBERS)
+        if rope_type(rope) not in ("", "default", *methods) or partial:
+            known = ", ".join(methods) or "none with latent attention"
             raise WeightsError(
                 f"{origin}: {key} = {shown(rope)} is not computed: RoPE is plain or of type {known}"
             )
@@ -195,4 +224,26 @@ def _experts(gpt: GPT, family: Family) -> Document:
             "decoder_sparse_step": 1,
             "mlp_only_layers": [n for n in range(gpt.layers) if not has_experts(gpt, n)],
         }
-    return {}
+    return _deepseek(gpt, family) if family in (DEEPSEEK_V2, DEEPSEEK_V3) else {}
+
+
+def _deepseek(gpt: GPT, family: Family) -> Document:
+    own = {"topk_method": "greedy"} if family == DEEPSEEK_V2 else {"rope_interleave": True}
+    plain = gpt.width - gpt.rope_width
+    return own | {
+        "head_dim": gpt.rope_width,
+        "q_lora_rank": gpt.q_rank or None,
+        "kv_lora_rank": gpt.kv_rank,
+        "qk_nope_head_dim": plain,
+        "qk_rope_head_dim": gpt.rope_width,
+        "v_head_dim": gpt.value_width or plain,
+        "n_routed_experts": gpt.experts,
+        "num_experts_per_tok": gpt.topk,
+        "n_shared_experts": gpt.shared_ffn // gpt.expert_ffn,
+        "moe_intermediate_size": gpt.expert_ffn,
+        "first_k_dense_replace": gpt.dense_layers,
+        "routed_scaling_factor": gpt.router_scale,
+        "norm_topk_prob": family == DEEPSEEK_V3,
+        "n_group": 1,
+        "topk_group": 1,
+    }

@@ -7,8 +7,8 @@ no element changes its place within a head. Qwen2's and Qwen3's are Llama's with
 keys and values, and with norms of queries and keys. Mixtral's are Llama's, and Qwen3-MoE's are
 Qwen3's, with a router and experts in place of the MLP, each expert's tensors alone.
 Source: transformers 5.23, modeling_gpt2.py, modeling_llama.py, modeling_qwen2.py,
-modeling_qwen3.py, modeling_mixtral.py, modeling_qwen3_moe.py, and conversion_mapping.py for the
-names that experts are saved under.
+modeling_qwen3.py, modeling_mixtral.py, modeling_qwen3_moe.py, modeling_deepseek_v2.py,
+modeling_deepseek_v3.py, and conversion_mapping.py for the names that experts are saved under.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from executor.errors import WeightsError
+from executor.published.latent import NORM_EPS
 from workload.gpt import GPT
 from workload.models.moe import SIGMOID, SOFTMAX_OF_CHOSEN
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
-    """What a layer's router and the linears of one expert are called."""
+    """What a layer's router and the linears of one expert are called, and how those of the MLP
+    begin that all tokens pass. `bias` is what is added to scores where experts are chosen, which a
+    program does not have."""
 
     router: str
     expert: str
     linears: Mapping[str, tuple[str, ...]]
+    shared: str = ""
+    bias: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +111,30 @@ QWEN3_MOE = replace(
         linears={"up": ("gate_proj", "up_proj"), "down": ("down_proj",)},
     ),
 )
+_GATED = {"up": ("gate_proj", "up_proj"), "down": ("down_proj",)}
+DEEPSEEK_V2 = replace(
+    LLAMA,
+    name="deepseek_v2",
+    experts=ExpertNames("mlp.gate", "mlp.experts.{}.", _GATED, shared="mlp.shared_experts."),
+)
+DEEPSEEK_V3 = replace(
+    DEEPSEEK_V2,
+    name="deepseek_v3",
+    experts=ExpertNames(
+        "mlp.gate",
+        "mlp.experts.{}.",
+        _GATED,
+        shared="mlp.shared_experts.",
+        bias="e_score_correction_bias",
+    ),
+)
 HEAD = "lm_head.weight"  # of all families, and without their prefix
 
 
 def family_of(gpt: GPT) -> Family:
     """The family whose checkpoints hold a model's parameters; a WeightsError if none does."""
     if gpt.kv_rank:
-        raise WeightsError(
-            f"{gpt.name}: published weights of latent attention (kv_rank={gpt.kv_rank}) are "
-            "neither read nor written"
-        )
+        return _of_latent(gpt)
     if gpt.experts:
         return _of_experts(gpt)
     shape = gpt.norm, gpt.activation, gpt.positions
@@ -134,6 +153,22 @@ def family_of(gpt: GPT) -> Family:
         f"{'' if gpt.has_bias('qkv') else ', no biases'}"
         f"{', norms of queries and keys' if gpt.qk_norm else ''}"
         f"{'' if plain else ' and a norm of the embedding'}"
+    )
+
+
+def _of_latent(gpt: GPT) -> Family:
+    """The family of a model with latent attention, of which it differs in nothing."""
+    usual: dict[str, object] = {"norm": "rmsnorm", "activation": "swiglu", "expert_every": 1}
+    usual |= {"embedding_norm": False, "norm_eps": NORM_EPS}
+    others = [key for key, value in usual.items() if getattr(gpt, key) != value]
+    others += [] if gpt.experts else ["experts"]
+    others += [] if gpt.shared_ffn and not gpt.shared_ffn % gpt.expert_ffn else ["shared_ffn"]
+    others += ["router"] if gpt.router == SOFTMAX_OF_CHOSEN else []
+    if not others:
+        return DEEPSEEK_V3 if gpt.router == SIGMOID else DEEPSEEK_V2
+    raise WeightsError(
+        f"{gpt.name}: published weights with latent attention are read and written as DeepSeek-V2 "
+        f"and V3 have them; {others[0]}={getattr(gpt, others[0])} has no place in those"
     )
 
 

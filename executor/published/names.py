@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from executor.published.families import HEAD, ExpertNames, Family, family_of
+from executor.published.latent import latent
 from executor.published.parameter import Published
 from workload.gpt import GPT
 from workload.models.moe import has_experts
 
-OF_MLP = ("up", "down")
+OF_MLP, OF_CORE = ("up", "down"), ("qkv",)
 
 
 def published(gpt: GPT) -> dict[str, Published]:
@@ -45,11 +46,14 @@ def _layer(gpt: GPT, family: Family, index: int) -> Iterator[tuple[str, Publishe
         yield from _norm(gpt, ours + key, theirs + name)
     for key, name in family.head_norms.items():
         yield f"{ours}{key}.w", Published((f"{theirs}{name}.weight",), ((gpt.width,),))
+    if gpt.kv_rank:
+        yield from latent(gpt, ours, f"{theirs}self_attn.")
     routed = family.experts if has_experts(gpt, index) else None
     if routed is not None:
         yield from _experts(gpt, routed, ours, theirs)
+    left_out = (*(OF_MLP if routed else ()), *(OF_CORE if gpt.kv_rank else ()))
     for key, (rows, bands) in _widths(gpt, gpt.ffn).items():
-        if routed is not None and key in OF_MLP:
+        if key in left_out:
             continue
         names = [theirs + name for name in family.linears[key]]
         widths = bands if len(names) > 1 else (sum(bands),)
@@ -66,7 +70,11 @@ def _experts(
 ) -> Iterator[tuple[str, Published]]:
     """A layer's router, and the linears of its experts, which lie as (out, in)."""
     shape = ((gpt.experts, gpt.hidden),)
-    yield f"{ours}router.w", Published((f"{theirs}{routed.router}.weight",), shape, True)
+    router = f"{theirs}{routed.router}"
+    zeros = ((f"{router}.{routed.bias}", (gpt.experts,)),) if routed.bias else ()
+    yield f"{ours}router.w", Published((f"{router}.weight",), shape, True, zeros=zeros)
+    if gpt.shared_ffn:
+        yield from _shared(gpt, routed, ours, theirs)
     widths = _widths(gpt, gpt.expert_ffn)
     for key, linears in routed.linears.items():
         rows, bands = widths[key]
@@ -76,11 +84,22 @@ def _experts(
         yield f"{ours}experts.{key}.w", Published(names, shapes, True, experts=gpt.experts)
 
 
+def _shared(
+    gpt: GPT, routed: ExpertNames, ours: str, theirs: str
+) -> Iterator[tuple[str, Published]]:
+    """The linears of the MLP that all tokens pass."""
+    widths = _widths(gpt, gpt.shared_ffn)
+    for key, linears in routed.linears.items():
+        rows, bands = widths[key]
+        names = tuple(f"{theirs}{routed.shared}{name}.weight" for name in linears)
+        yield f"{ours}shared.{key}.w", Published(names, tuple((n, rows) for n in bands), True)
+
+
 def _widths(gpt: GPT, ffn: int) -> dict[str, tuple[int, tuple[int, ...]]]:
     """Each linear's input width, and the widths side by side of its output; MLPs are `ffn` wide."""
     return {
         "qkv": (gpt.hidden, gpt.bands),
-        "out": (gpt.bands[0], (gpt.hidden,)),
+        "out": (gpt.context_width, (gpt.hidden,)),
         "up": (gpt.hidden, (ffn,) * gpt.mlp_bands),
         "down": (ffn, (gpt.hidden,)),
     }

@@ -27,6 +27,8 @@ def published_values(program: Program, path: Path) -> Iterator[tuple[str, torch.
         for name in program.layouts:
             parts = [read(checkpoint.tensors[each]) for each in where[name].names]
             whole = joined(parts, where[name])
+            for each, _ in where[name].zeros:
+                _check_zeros(checkpoint, each, read)
             if name == "embed.w" and program.gpt.tied:
                 _check_tied(checkpoint, whole, read)
             yield name, whole.to(wide)
@@ -44,6 +46,14 @@ class _Reader:
             self._files[stored.path] = self._stack.enter_context(opened(stored.path, "pt"))
         tensor: torch.Tensor = self._files[stored.path].get_tensor(stored.name)
         return tensor
+
+
+def _check_zeros(checkpoint: Checkpoint, name: str, read: _Reader) -> None:
+    """Refuse a tensor that would have an effect, and that a program does not have."""
+    if name in checkpoint.tensors and bool(read(checkpoint.tensors[name]).any()):
+        raise WeightsError(
+            f"{checkpoint.origin}: {name} is not zero, and simgpt's routers add nothing to scores"
+        )
 
 
 def _check_tied(checkpoint: Checkpoint, table: torch.Tensor, read: _Reader) -> None:

@@ -147,7 +147,9 @@ def _index(
     files: Mapping[str, list[str]], order: Mapping[str, Held], where: Mapping[str, Published]
 ) -> Document:
     """Which file holds which tensor, and the bytes of all, as transformers reads it."""
-    places = {name: file for file, names in files.items() for p in names for name in where[p].names}
+    places = {
+        name: file for file, names in files.items() for p in names for name in where[p].all_names
+    }
     total = sum(map(nbytes_of, order.values()))
     return {"metadata": {"total_size": total}, "weight_map": places}
 

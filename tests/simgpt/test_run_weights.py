@@ -54,6 +54,7 @@ def test_a_run_goes_on_from_what_another_run_left(tmp_path: Path) -> None:
     [
         ("mpt-7b", ("--export-weights", "new"), "weights are read and written of GPT-2's, Llama's"),
         ("nemotron-4-15b", ("--export-weights", "new"), "weights are read and written of GPT-2's"),
+        ("kimi-k2", ("--export-weights", "new"), "norm_eps=1e-05 has no place in those"),
         (
             "grok-1",
             ("--export-weights", "new"),

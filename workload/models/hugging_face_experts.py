@@ -26,6 +26,11 @@ def experts_of(
         if not isinstance(get(key), bool):
             raise ModelError(f"{origin}: {key} = {shown(get(key))} must be true or false")
         found["router"] = SOFTMAX_OF_CHOSEN if get(key) else SOFTMAX
+    if key := table.get("shared"):
+        count, width = get(key) or 0, get(table["width"])
+        if type(count) is not int or count < 0 or type(width) is not int:
+            raise ModelError(f"{origin}: {key} = {shown(count)} must be a whole number")
+        found["shared_ffn"] = count * width
     if key := table.get("step"):
         step, dense = get(key), get(table["dense"]) or []
         if type(step) is not int or step < 1:

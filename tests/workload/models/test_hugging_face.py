@@ -123,6 +123,25 @@ def test_layers_with_experts_are_counted_as_a_model_has_them(
     assert [n for n in range(48) if has_experts(gpt, n)] == with_them
 
 
+def test_an_empty_config_of_deepseek_v3_is_the_preset_and_says_what_it_leaves_out() -> None:
+    yarn = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
+    config = {"model_type": "deepseek_v3", "rope_scaling": yarn, "num_nextn_predict_layers": 1}
+    found = model_from_config(config, "c.json", name="own")
+    preset = find_model("deepseek-v3")
+    assert found.gpt == replace(preset, name="own", source=found.gpt.source)
+    assert notes(found)[2:] == [
+        "RoPE is not scaled: its scaling is not modelled with latent attention",
+        "n_group = 8: a token's experts are chosen among all, not among those of some groups",
+        "num_nextn_predict_layers = 1: layers that predict further tokens are not modelled",
+    ]
+    lite = {"model_type": "deepseek_v2", "q_lora_rank": None, "num_experts_per_tok": 6}
+    gpt = model_from_config(lite, "c.json", name="own").gpt
+    assert (gpt.q_rank, gpt.shared_ffn, gpt.dense_layers, gpt.router) == (0, 2814, 0, "softmax")
+    for key, value in {"moe_layer_freq": 2, "n_shared_experts": "x", "kv_lora_rank": 0}.items():
+        with pytest.raises(ModelError, match=key):
+            model_from_config(lite | {key: value}, "c.json", name="own")
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -286,7 +305,7 @@ EXPERTS = "is refused: the layers of experts of this family are not read"
     ("changes", "said"),
     [
         ({"model_type": "qwen2_moe"}, f"the family qwen2_moe {EXPERTS}"),
-        ({"model_type": "deepseek_v3"}, f"the family deepseek_v3 {EXPERTS}"),
+        ({"model_type": "deepseek_v32"}, f"the family deepseek_v32 {EXPERTS}"),
         ({"model_type": "gpt_oss"}, f"the family gpt_oss {EXPERTS}"),
         (
             {"model_type": "mine", "n_routed_experts": 8},
