@@ -17,6 +17,7 @@ from executor.groups import ProcessGroups
 from executor.published.checkpoint import FILE, INDEX, checkpoint_of
 from executor.published.config import CONFIG, config_of
 from executor.published.names import published
+from executor.published.parameter import parted
 from executor.published.reading import published_values
 from executor.published.writing import export
 from executor.train import Trainer
@@ -35,7 +36,7 @@ from workload.plan_text import parse_plan
 
 LLAMA = TOGETHER["Llama"]
 ROUTED = replace(MIXTRAL, ffn=MIXTRAL.expert_ffn)
-DEEPSEEK = replace(V3, head_width=0, norm_eps=1e-6)
+DEEPSEEK = replace(V3, head_width=0, rope_width=4, norm_eps=1e-6)
 MODELS = {
     "GPT-2": TINY,
     "untied GPT-2": replace(TINY, tied=False),
@@ -141,6 +142,22 @@ def test_every_kind_of_plan_reads_and_publishes_weights(name: str, tmp_path: Pat
 @pytest.mark.parametrize("name", ["Mixtral", "Qwen3-MoE", "DeepSeek-V2", "DeepSeek-V3"])
 def test_every_split_of_experts_reads_and_publishes_weights(name: str, tmp_path: Path) -> None:
     check(4, name, OF_EXPERTS, tmp_path)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_whole_parameters_come_from_files_and_go_back(name: str, tmp_path: Path) -> None:
+    gpt, tensors = MODELS[name], by_hand(MODELS[name])
+    save_file(tensors, tmp_path / FILE)
+    found = dict(published_values(lower(gpt, parse_plan("precision=fp64", batch=1)), tmp_path))
+    weights, where, again = start(gpt), published(gpt), dict[str, torch.Tensor]()
+    assert found.keys() == weights.keys()
+    for key, tensor in weights.items():
+        assert torch.equal(found[key], tensor), key
+        again |= dict(parted(found[key], where[key]))
+    zeros = [each for one in where.values() for each, _ in one.zeros]
+    assert again.keys() == {*tensors, *zeros}
+    for key in again:
+        assert torch.equal(again[key], tensors.get(key, torch.zeros_like(again[key]))), key
 
 
 def test_several_files_are_read_by_their_index(tmp_path: Path) -> None:
