@@ -13,7 +13,9 @@ from typing import Any
 
 from executor.errors import LaunchError, WeightsError
 from executor.published.config import Document, check_config, config_beside
-from executor.published.names import HEAD, Family, Shape, family_of, published
+from executor.published.families import HEAD, Family, family_of
+from executor.published.names import published
+from executor.published.parameter import Shape
 from topologies.files.printable import path_shown, shown
 from topologies.files.reading import TABLE_BYTES, UserFile, open_regular
 from workload.gpt import GPT
@@ -132,10 +134,13 @@ def _check(tensors: dict[str, Stored], gpt: GPT, origin: str) -> None:
         for each in published(gpt).values()
         for name, shape in zip(each.names, each.shapes, strict=True)
     }
+    beside = [each for one in published(gpt).values() for each in one.zeros]
+    wanted |= {name: (shape, False) for name, shape in beside if name in tensors}
     if gpt.tied and HEAD in tensors:  # equal to the embedding, as is checked when it is read
         wanted[HEAD] = ((gpt.vocab, gpt.hidden), False)
     if unknown := [tensors[name].name for name in tensors if name not in wanted]:
-        experts = ": its layers are mixtures of experts" * any("expert" in n for n in unknown)
+        of_experts = not gpt.experts and any("expert" in name for name in unknown)
+        experts = ": its layers are mixtures of experts" * of_experts
         raise WeightsError(f"{origin} holds {_some(unknown)}, which {gpt.name} has not{experts}")
     if missing := [name for name in wanted if name not in tensors]:
         raise WeightsError(f"{origin} lacks {_some(missing)}, which {gpt.name} has")

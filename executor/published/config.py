@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from executor.errors import WeightsError
-from executor.published.names import GPT2, Family, family_of
+from executor.published.families import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GPT2,
+    MIXTRAL,
+    QWEN3_MOE,
+    Family,
+    family_of,
+)
+from executor.published.latent import NORM_EPS
 from topologies.files.printable import path_shown, shown
 from topologies.files.reading import UserFile
 from workload.gpt import GPT
 from workload.models.described import Described
 from workload.models.hugging_face import is_config, model_from_config
+from workload.models.moe import SOFTMAX_OF_CHOSEN, has_experts, layers_with_experts
 from workload.models.rope_scaling import NUMBERS, rope_type, scaling_of, spelled_out
 
 CONFIG = "config.json"
@@ -27,6 +37,28 @@ COMPUTED: Mapping[str, Mapping[str, tuple[tuple[Any, ...], Any]]] = {
         "scale_attn_weights": ((True,), True),
         "scale_attn_by_inverse_layer_idx": ((False,), False),
     },
+    # A loss that balances experts is added where the router's logits are given out.
+    "mixtral": {
+        "output_router_logits": ((False,), False),
+        "router_jitter_noise": ((0, None), 0),
+    },
+    "qwen3_moe": {"output_router_logits": ((False,), False)},
+    "deepseek_v2": {
+        "rms_norm_eps": ((NORM_EPS,), NORM_EPS),
+        "n_group": ((1, None), None),
+        "topk_method": (("greedy",), "greedy"),
+        "norm_topk_prob": ((False,), False),
+        "scoring_func": (("softmax",), "softmax"),
+        "output_router_logits": ((False,), False),
+    },
+    "deepseek_v3": {
+        "rms_norm_eps": ((NORM_EPS,), NORM_EPS),
+        "n_group": ((1,), 8),
+        "norm_topk_prob": ((True,), True),
+        "scoring_func": (("sigmoid",), "sigmoid"),
+        "rope_interleave": ((True,), True),
+        "output_router_logits": ((False,), False),
+    },
 }
 BEYOND = {
     "qkvo": "biases of the attention alone",
@@ -37,7 +69,14 @@ CLASSES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
 }
+OF_EXPERTS = ["experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "expert_every"]
+OF_EXPERTS += ["router", "router_scale"]
+OF_LATENT = ["q_rank", "kv_rank", "rope_width", "context_width"]
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 _DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16"}
 
@@ -79,7 +118,9 @@ def check_config(document: Document, gpt: GPT, folder: Path) -> None:
 
 def _fields(theirs: GPT, ours: GPT) -> Iterator[tuple[str, Any, Any]]:
     """The fields that weights depend on, of both models."""
-    names = ["layers", "hidden", "heads", "key_heads", "width", "ffn", "vocab", "tied"]
+    names = ["layers", "hidden", "heads", "key_heads", "width", "vocab", "tied"]
+    names += ["ffn"] if layers_with_experts(ours) < ours.layers else []
+    names += OF_EXPERTS + OF_LATENT
     names += ["norm", "activation", "positions", "biases", "qkv_bias", "qk_norm", "norm_eps"]
     names += ["rope_base"] if ours.positions == "rope" else []
     words = {"key_heads": "kv_heads", "width": "head_width"}
@@ -100,8 +141,9 @@ def _check_computed(document: Document, described: Described, origin: str) -> No
     for key in ("rope_scaling", "rope_parameters"):
         rope = document.get(key)
         partial = isinstance(rope, dict) and rope.get("partial_rotary_factor", 1) != 1
-        if rope_type(rope) not in ("", "default", *NUMBERS) or partial:
-            known = ", ".join(NUMBERS)
+        methods = () if described.gpt.kv_rank else tuple(NUMBERS)
+        if rope_type(rope) not in ("", "default", *methods) or partial:
+            known = ", ".join(methods) or "none with latent attention"
             raise WeightsError(
                 f"{origin}: {key} = {shown(rope)} is not computed: RoPE is plain or of type {known}"
             )
@@ -111,7 +153,7 @@ def config_of(gpt: GPT, precision: str, source: Document | None) -> Document:
     """The config of a model's exported weights: that of the weights it started from, `source`, with
     what a run may change; without one, all that the model says."""
     family = family_of(gpt)
-    own = _gpt2(gpt) if family == GPT2 else _llama(gpt)
+    own = _gpt2(gpt) if family == GPT2 else _llama(gpt) | _experts(gpt, family)
     if source is None:
         own = {**_named(family), **own, "bos_token_id": None, "eos_token_id": None}
     else:
@@ -159,6 +201,49 @@ def _llama(gpt: GPT) -> Document:
         "rope_scaling": None if scaling is None else scaling.as_config(),
         "hidden_act": "silu",
         "rms_norm_eps": gpt.norm_eps,
-        **({} if gpt.qkv_bias else {"attention_bias": gpt.biases}),
-        **({} if gpt.qkv_bias or gpt.qk_norm else {"mlp_bias": gpt.biases}),
+        **({} if gpt.qkv_bias or gpt.experts else {"attention_bias": gpt.biases}),
+        **({} if gpt.qkv_bias or gpt.qk_norm or gpt.experts else {"mlp_bias": gpt.biases}),
+    }
+
+
+def _experts(gpt: GPT, family: Family) -> Document:
+    """What the config of a model with experts has more, or otherwise."""
+    if family == MIXTRAL:
+        return {
+            "intermediate_size": gpt.expert_ffn,
+            "num_local_experts": gpt.experts,
+            "num_experts_per_tok": gpt.topk,
+            "sliding_window": None,
+        }
+    if family == QWEN3_MOE:
+        return {
+            "moe_intermediate_size": gpt.expert_ffn,
+            "num_experts": gpt.experts,
+            "num_experts_per_tok": gpt.topk,
+            "norm_topk_prob": gpt.router == SOFTMAX_OF_CHOSEN,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [n for n in range(gpt.layers) if not has_experts(gpt, n)],
+        }
+    return _deepseek(gpt, family) if family in (DEEPSEEK_V2, DEEPSEEK_V3) else {}
+
+
+def _deepseek(gpt: GPT, family: Family) -> Document:
+    own = {"topk_method": "greedy"} if family == DEEPSEEK_V2 else {"rope_interleave": True}
+    plain = gpt.width - gpt.rope_width
+    return own | {
+        "head_dim": gpt.rope_width,
+        "q_lora_rank": gpt.q_rank or None,
+        "kv_lora_rank": gpt.kv_rank,
+        "qk_nope_head_dim": plain,
+        "qk_rope_head_dim": gpt.rope_width,
+        "v_head_dim": gpt.value_width or plain,
+        "n_routed_experts": gpt.experts,
+        "num_experts_per_tok": gpt.topk,
+        "n_shared_experts": gpt.shared_ffn // gpt.expert_ffn,
+        "moe_intermediate_size": gpt.expert_ffn,
+        "first_k_dense_replace": gpt.dense_layers,
+        "routed_scaling_factor": gpt.router_scale,
+        "norm_topk_prob": family == DEEPSEEK_V3,
+        "n_group": 1,
+        "topk_group": 1,
     }

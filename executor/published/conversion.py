@@ -10,7 +10,8 @@ from safetensors.torch import save
 
 from executor.published.config import config_beside
 from executor.published.names import published
-from executor.published.reading import parted, published_values
+from executor.published.parameter import parted
+from executor.published.reading import published_values
 from executor.published.writing import FILE_BYTES, close, filed, held_by, nbytes_of
 from executor.rank_context import DTYPES
 from topologies.files.writing import write_whole

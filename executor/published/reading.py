@@ -11,7 +11,9 @@ import torch
 
 from executor.errors import WeightsError
 from executor.published.checkpoint import Checkpoint, Stored, checkpoint_of, opened
-from executor.published.names import HEAD, Published, published
+from executor.published.families import HEAD
+from executor.published.names import published
+from executor.published.parameter import joined
 from workload.program import Program
 
 
@@ -24,7 +26,9 @@ def published_values(program: Program, path: Path) -> Iterator[tuple[str, torch.
         read = _Reader(stack)
         for name in program.layouts:
             parts = [read(checkpoint.tensors[each]) for each in where[name].names]
-            whole = _joined(parts, where[name])
+            whole = joined(parts, where[name])
+            for each, _ in where[name].zeros:
+                _check_zeros(checkpoint, each, read)
             if name == "embed.w" and program.gpt.tied:
                 _check_tied(checkpoint, whole, read)
             yield name, whole.to(wide)
@@ -44,17 +48,12 @@ class _Reader:
         return tensor
 
 
-def _joined(tensors: list[torch.Tensor], where: Published) -> torch.Tensor:
-    turned = [t.t() if where.transposed else t for t in tensors]
-    whole = turned[0] if len(turned) == 1 else torch.cat(turned, -1)
-    return whole[: where.shapes[0][0]] if where.longer else whole
-
-
-def parted(whole: torch.Tensor, where: Published) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors, by name, that a whole parameter is published as."""
-    widths = [shape[0 if where.transposed else -1] for shape in where.shapes]
-    for name, part in zip(where.names, whole.split_with_sizes(widths, -1), strict=True):
-        yield name, (part.t() if where.transposed else part).contiguous()
+def _check_zeros(checkpoint: Checkpoint, name: str, read: _Reader) -> None:
+    """Refuse a tensor that would have an effect, and that a program does not have."""
+    if name in checkpoint.tensors and bool(read(checkpoint.tensors[name]).any()):
+        raise WeightsError(
+            f"{checkpoint.origin}: {name} is not zero, and simgpt's routers add nothing to scores"
+        )
 
 
 def _check_tied(checkpoint: Checkpoint, table: torch.Tensor, read: _Reader) -> None:

@@ -15,8 +15,8 @@ from safetensors.torch import save
 
 from executor.published.checkpoint import FILE, INDEX
 from executor.published.config import CONFIG, Document, config_of
-from executor.published.names import Published, published
-from executor.published.reading import parted
+from executor.published.names import published
+from executor.published.parameter import Published, parted
 from executor.rank_context import DTYPES
 from executor.train import Trainer
 from executor.weights import join
@@ -147,7 +147,9 @@ def _index(
     files: Mapping[str, list[str]], order: Mapping[str, Held], where: Mapping[str, Published]
 ) -> Document:
     """Which file holds which tensor, and the bytes of all, as transformers reads it."""
-    places = {name: file for file, names in files.items() for p in names for name in where[p].names}
+    places = {
+        name: file for file, names in files.items() for p in names for name in where[p].all_names
+    }
     total = sum(map(nbytes_of, order.values()))
     return {"metadata": {"total_size": total}, "weight_map": places}
 

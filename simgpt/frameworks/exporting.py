@@ -72,6 +72,8 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     """The same for the job that was asked for."""
     table = _table(framework)
     _check_axes(job.plan, job.stack, table)
+    if asked.gpt.experts and not table.get("experts", True):
+        raise PlanCannotRunError(f"{table['title']} has no layers of experts, {asked.gpt.name} has")
     job.stack.check(job.plan)
     fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
     settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})
@@ -80,6 +82,8 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     devices = job.plan.grid.ranks
     again = _read_again(framework, settings, devices, fields["model"])
     notes = (*_compared(job, asked.gpt, again, table), *_not_asked(asked, job, again))
+    if asked.gpt.experts and "model" in table.get("elsewhere", {}):
+        notes += (f"experts={asked.gpt.experts} are told in {table['elsewhere']['model']}",)
     lacking = [each for each in asked.beyond if each not in table.get("beyond", {})]
     if lacking and framework in (MEGATRON, BRIDGE):
         notes += tuple(f"{BIASES[each]}, which the model has, have no setting" for each in lacking)
@@ -201,6 +205,7 @@ def told(plan: Plan, gpt: GPT) -> dict[str, Any]:
     keys["reshard"] = plan.reshard or not (plan.z > 1 or keys["zero"] == 3)
     keys["schedule"] = plan.schedule if plan.pipe > 1 else "1f1b"
     keys["order"] = [axis for axis in axes_of(plan.order) if getattr(plan, axis) > 1]
+    keys["expert_tensor"] = int(plan.experts_over_x)
     keys["context_kind"] = plan.context_kind if plan.context > 1 else ""
     if plan.precision != "bf16":
         keys["gradients"] = "fp32"

@@ -13,6 +13,7 @@ from math import ceil
 from typing import Any
 
 from simgpt.frameworks import megatron_stages
+from simgpt.frameworks.layers import experts, latent
 from simgpt.frameworks.reading import FrameworkError, Reading
 from workload.errors import ModelError
 from workload.gpt import find_model
@@ -20,7 +21,8 @@ from workload.models.rope_scaling import RopeScaling, scaling_of
 
 DROPOUT = 0.1
 NORM_EPS = 1e-5
-UNTIMED = ("norm-epsilon", "use-rope-scaling", "rope-scaling-factor")  # which change no time
+# Which change no time.
+UNTIMED = ("norm-epsilon", "use-rope-scaling", "rope-scaling-factor", "rope-type")
 # What `--use-rope-scaling` does, but for its factor: megatron/core/models/common/embeddings/
 # rotary_pos_embedding.py, RotaryEmbedding._apply_scaling.
 LLAMA3 = RopeScaling(
@@ -43,6 +45,8 @@ def read(reading: Reading, devices: int | None) -> None:
     reading.read_simple()
     fields = reading.fields
     _read_model(reading)
+    latent.read(reading)
+    experts.read(reading)
     _read_vocabulary(reading)
     megatron_stages.read(reading)
     _read_precision(reading)
@@ -225,7 +229,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {"ffn-hidden-size": fields["ffn"], "vocab-size": fields["vocab"]}
     if fields["kv_heads"]:
         settings |= {"group-query-attention": True, "num-query-groups": fields["kv_heads"]}
-    if fields["head_width"]:
+    if fields["head_width"] and not fields["kv_rank"]:
         settings["kv-channels"] = fields["head_width"]
     settings["max-position-embeddings"] = fields["sequence"]
     if fields["positions"] == "rope":
@@ -234,6 +238,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings |= dict.fromkeys(("attention-dropout", "hidden-dropout"), fields["dropout"])
     backends = fields["table"]["backends"].get(fields["family"], {})
     settings["attention-backend"] = backends.get(fields["attention"], fields["attention"])
+    settings |= latent.written(fields) | experts.written(fields)
     settings |= megatron_stages.written(fields)
     if fields["precision"] != "fp32":
         settings["bf16"] = True

@@ -125,6 +125,13 @@ class Reading:
         """Say that a setting is beyond what simgpt models."""
         self.refused.append(Remark(self.spelled(name), self.settings.get(name, ""), why))
 
+    def without(self, pattern: str) -> None:
+        """Say of all settings whose names match that they are without effect here."""
+        for name in [name for name in self.settings if fnmatchcase(name, pattern)]:
+            if name not in self._read:
+                self._read.add(name)
+                self.without_effect.append(Remark(self.spelled(name), self.settings[name], ""))
+
     def read_simple(self) -> None:
         """Read the settings that are one field each."""
         for field, name in self.table.get("numbers", {}).items():

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from simgpt.frameworks.layers.patterns import MOST, pattern_of
 from simgpt.frameworks.reading import text_of
 from topologies.files.reading import shipped_toml
 
@@ -107,6 +108,8 @@ def recipe_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
             found |= {"model.gated_linear_unit": True, "model.activation_func": "silu"}
         elif argument in inverted:
             found[f"{section}.{inverted[argument]}"] = not value
+        elif argument == "moe-layer-freq":  # of which a recipe wants the list
+            found[f"{section}.moe_layer_freq"] = pattern_of(value, MOST) or value
         elif argument != "group-query-attention":
             leaf = renamed.get(argument, argument.replace("-", "_"))
             found[f"{section}.{leaf}"] = value

@@ -24,6 +24,7 @@ def read(reading: Reading, devices: int | None) -> None:
     fields["sequence"] = 2048
     reading.read_simple()
     _read_model(reading)
+    _read_experts(reading)
     _read_data(reading, devices)
     _read_pipeline(reading)
     _read_batch(reading, devices)
@@ -53,6 +54,23 @@ def _read_model(reading: Reading) -> None:
         return
     reading.fields["model"] = preset
     reading.fields["layers"] = find_model(preset).layers
+
+
+def _read_experts(reading: Reading) -> None:
+    """Ranks that hold different experts: parts of data alone, or of x and data."""
+    fields = reading.fields
+    name, whole = P + "expert_parallel_degree", P + "expert_tensor_parallel_degree"
+    if "model" in fields and not find_model(fields["model"]).experts:
+        reading.without(f"{P}expert_*")
+        return
+    if "model" not in fields or reading.settings.get(name, "1") == "1":
+        return
+    x, within = fields.get("x", 1), reading.number(whole, 1)
+    fields["expert"] = reading.number(name, 1)
+    if within not in (1, x):
+        reading.refuse(whole, f"it is 1, or {P}tensor_parallel_degree")
+    elif within == 1 < x:
+        fields["expert_tensor"] = 1
 
 
 def _read_data(reading: Reading, devices: int | None) -> None:
@@ -141,7 +159,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     fp8 = fields["precision"] == "fp8"
     settings: dict[str, Any] = {"model.name": name, "model.flavor": flavor}
     settings |= {"model.converters": ["float8"]} if fp8 else {}
-    settings |= _written_data(fields) | _written_pipeline(fields)
+    settings |= _written_data(fields) | _written_experts(fields) | _written_pipeline(fields)
     fp32 = fields["precision"] == "fp32"
     settings[T + "mixed_precision_param"] = "float32" if fp32 else "bfloat16"
     reduced = "float32" if fields["gradients"] == "fp32" else "bfloat16"
@@ -163,6 +181,16 @@ def _written_data(fields: Mapping[str, Any]) -> dict[str, Any]:
         P + "fsdp_reshard_after_forward": "always" if fields["reshard"] else "never",
         T + "local_batch_size": ranks if piped else fields["micro_batch"],
         T + "global_batch_size": fields["batch"],
+    }
+
+
+def _written_experts(fields: Mapping[str, Any]) -> dict[str, Any]:
+    if fields["expert"] == 1:
+        return {}
+    whole = fields["expert_tensor"] or fields["x"]
+    return {
+        P + "expert_parallel_degree": fields["expert"],
+        P + "expert_tensor_parallel_degree": whole,
     }
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from simgpt import options, tables
 from simgpt.arguments.model import model_of
 from simgpt.invocation import ran
+from simgpt.running.understood import refuse_others
 from simgpt.running.weights import check_weights
 from workload.plan_text import parse_fields
 
@@ -54,15 +54,7 @@ def _check_options(starts: str | None, leaves: str | None) -> None:
         raise click.UsageError(
             "--steps 0 converts published weights: give --from-weights and --export-weights"
         )
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in UNDERSTOOD:
-            raise click.UsageError(
-                f"{parameter.opts[0]} has no effect with --steps 0, which trains nothing; leave it "
-                "out"
-            )
+    refuse_others(UNDERSTOOD, "with --steps 0, which trains nothing")
 
 
 def _precision(plan: str | None) -> str:

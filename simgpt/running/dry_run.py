@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from simgpt import options, tables
 from simgpt.arguments.goldfish import with_goldfish
 from simgpt.arguments.model import model_of
 from simgpt.invocation import ran
+from simgpt.running.understood import refuse_others
 
 if TYPE_CHECKING:
     from executor.dry.rank import PlayedRank
@@ -34,7 +34,7 @@ def dry_run(model: str, *, as_json: bool, output: Path | None, how: dict[str, An
     from executor.launching.launch import require_torch
     from workload.lowering import check, lower
 
-    _check_options()
+    refuse_others(UNDERSTOOD, "with --dry, which computes no values on no device")
     require_torch()
     gpt = with_goldfish(model_of(model, how["model_fields"]), how["goldfish_k"], how["goldfish_h"])
     devices = how["ranks"] or (None if how["plan"] else 1)
@@ -71,19 +71,6 @@ def record_of(gpt: GPT, plan: Plan, played: PlayedRank, stages: PlayedStages) ->
         "agrees": not played.difference and not stages.hang,
         "stages": asdict(stages),
     }
-
-
-def _check_options() -> None:
-    """Refuse what was given on the command line and would have no effect."""
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in UNDERSTOOD:
-            raise click.UsageError(
-                f"{parameter.opts[0]} has no effect with --dry, which computes no values on no "
-                "device; leave it out"
-            )
 
 
 def _rank(wanted: int | None, plan: Plan) -> int:

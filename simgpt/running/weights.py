@@ -43,7 +43,7 @@ def check_weights(gpt: GPT, starts: str | None, leaves: str | None, info: RankIn
     if starts is None and leaves is None:
         return
     from executor.published.checkpoint import checkpoint_of, require_safetensors
-    from executor.published.names import family_of
+    from executor.published.families import family_of
 
     require_safetensors()
     family_of(gpt)

@@ -17,21 +17,26 @@ from executor.groups import ProcessGroups
 from executor.published.checkpoint import FILE, INDEX, checkpoint_of
 from executor.published.config import CONFIG, config_of
 from executor.published.names import published
+from executor.published.parameter import parted
 from executor.published.reading import published_values
 from executor.published.writing import export
 from executor.train import Trainer
 from tests.executor import hugging_face
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, reference, start
+from tests.executor.test_parity_experts import MIXTRAL
+from tests.executor.test_parity_latent import V3
 from tests.executor.test_parity_models import SCALINGS, TOGETHER
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.models.hugging_face import model_from_config
-from workload.models.rope_scaling import spelled_out
+from workload.models.rope_scaling import ORIGINAL, spelled_out
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 LLAMA = TOGETHER["Llama"]
+ROUTED = replace(MIXTRAL, ffn=MIXTRAL.expert_ffn)
+DEEPSEEK = replace(V3, head_width=0, rope_width=4, norm_eps=1e-6)
 MODELS = {
     "GPT-2": TINY,
     "untied GPT-2": replace(TINY, tied=False),
@@ -39,6 +44,10 @@ MODELS = {
     "tied Llama": replace(LLAMA, tied=True),
     "Qwen2": replace(LLAMA, qkv_bias=True, norm_eps=1e-6, rope_scaling=SCALINGS[2]),
     "Qwen3": replace(LLAMA, qk_norm=True, norm_eps=1e-6, rope_scaling=SCALINGS[1]),
+    "Mixtral": ROUTED,
+    "Qwen3-MoE": replace(ROUTED, qk_norm=True, router="softmax", dense_layers=1, expert_ffn=16),
+    "DeepSeek-V3": DEEPSEEK,
+    "DeepSeek-V2": replace(DEEPSEEK, q_rank=0, router="softmax", dense_layers=0),
 }
 PLANS = ("x=2", "z=2,zero=0", "data=2,zero=3", "pipe=2")
 LARGER = (
@@ -49,6 +58,16 @@ LARGER = (
     "x=2,z=2,pipe=2,order=pipe-data-z-y-x",
     "x=2,data=2,pipe=2,micro_batch=2,recompute=full",
 )
+OF_EXPERTS = (
+    "data=4,expert=2,zero=1",
+    "x=2,data=2,expert=4,expert_tensor=1,sequence_parallel=true,zero=2",
+    "x=2,data=2,expert=2,sequence_parallel=true",
+    "z=2,data=2,expert=2,zero=3",
+    "y=2,data=2,expert=2",
+    "pipe=2,data=2,expert=2,order=x-y-z-pipe-data",
+    "context=2,data=2,expert=2",
+)
+LATENTS = ("y=2", "context=2")  # which split no latents
 SMALL_FILES = 20_000  # bytes, so that an export has several files
 
 
@@ -63,8 +82,9 @@ def back(folder: Path, gpt: GPT) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     for file in sorted(folder.glob("*.safetensors")):
         tensors |= load_file(file)
-    read = hugging_face.from_gpt2 if gpt.activation == "gelu" else hugging_face.from_llama
-    return read(tensors, gpt.layers)
+    if gpt.activation == "gelu":
+        return hugging_face.from_gpt2(tensors, gpt.layers)
+    return hugging_face.from_llama(tensors, gpt.layers, gpt.heads)
 
 
 def trained(rank: int, gpt: GPT, plans: list[Plan], source: str, target: str) -> list[list[float]]:
@@ -88,7 +108,8 @@ def check(ranks: int, name: str, texts: tuple[str, ...], folder: Path) -> None:
     source.mkdir()
     target.mkdir()
     save_file(by_hand(gpt), source / FILE)
-    plans = [parse_plan(f"{text},precision=fp64", batch=BATCH) for text in texts]
+    known = [each for each in texts if not (gpt.kv_rank and any(map(each.__contains__, LATENTS)))]
+    plans = [parse_plan(f"{text},precision=fp64", batch=BATCH) for text in known]
     found = on_ranks(ranks, trained, gpt, plans, str(source), str(target))
     losses, weights = reference(gpt, BATCH)
     for number, (plan, own) in enumerate(zip(plans, found, strict=True)):
@@ -101,7 +122,7 @@ def check(ranks: int, name: str, texts: tuple[str, ...], folder: Path) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Qwen3"])
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Qwen3", "Mixtral"])
 def test_from_published_weights_it_trains_and_publishes_as_the_plain_model_does(
     name: str, tmp_path: Path
 ) -> None:
@@ -114,6 +135,29 @@ def test_from_published_weights_it_trains_and_publishes_as_the_plain_model_does(
 @pytest.mark.parametrize("name", MODELS)
 def test_every_kind_of_plan_reads_and_publishes_weights(name: str, tmp_path: Path) -> None:
     check(8, name, LARGER, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen3-MoE", "DeepSeek-V2", "DeepSeek-V3"])
+def test_every_split_of_experts_reads_and_publishes_weights(name: str, tmp_path: Path) -> None:
+    check(4, name, OF_EXPERTS, tmp_path)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_whole_parameters_come_from_files_and_go_back(name: str, tmp_path: Path) -> None:
+    gpt, tensors = MODELS[name], by_hand(MODELS[name])
+    save_file(tensors, tmp_path / FILE)
+    found = dict(published_values(lower(gpt, parse_plan("precision=fp64", batch=1)), tmp_path))
+    weights, where, again = start(gpt), published(gpt), dict[str, torch.Tensor]()
+    assert found.keys() == weights.keys()
+    for key, tensor in weights.items():
+        assert torch.equal(found[key], tensor), key
+        again |= dict(parted(found[key], where[key]))
+    zeros = [each for one in where.values() for each, _ in one.zeros]
+    assert again.keys() == {*tensors, *zeros}
+    for key in again:
+        assert torch.equal(again[key], tensors.get(key, torch.zeros_like(again[key]))), key
 
 
 def test_several_files_are_read_by_their_index(tmp_path: Path) -> None:
@@ -205,6 +249,28 @@ def test_tensors_that_are_not_the_models_are_refused_by_name(
             {"model_type": "mistral", "sliding_window": 8},
             "the attention's window of 8 tokens is not trained",
         ),
+        (ROUTED, {"num_experts_per_tok": 3}, "has topk=3, but tiny-llama-40k has topk=2"),
+        (ROUTED, {"router_jitter_noise": 0.1}, "router_jitter_noise = 0.1 is not what simgpt"),
+        (ROUTED, {"output_router_logits": True}, "output_router_logits = True is not what simgpt"),
+        (
+            MODELS["Qwen3-MoE"],
+            {"norm_topk_prob": True},
+            "has router=softmax-topk, but tiny-llama-40k has router=softmax",
+        ),
+        (
+            MODELS["Qwen3-MoE"],
+            {"mlp_only_layers": []},
+            "has dense_layers=0, but tiny-llama-40k has dense_layers=1",
+        ),
+        (DEEPSEEK, {"n_group": 4}, "n_group = 4 is not what simgpt computes, 1 is"),
+        (DEEPSEEK, {"rope_interleave": False}, "rope_interleave = False is not what simgpt"),
+        (DEEPSEEK, {"norm_topk_prob": False}, "norm_topk_prob = False is not what simgpt"),
+        (DEEPSEEK, {"v_head_dim": 6}, "has context_width=48, but tiny-llama-40k has"),
+        (
+            DEEPSEEK,
+            {"rope_scaling": {"type": "yarn", "factor": 40, ORIGINAL: 4096}},
+            "RoPE is plain or of type none with latent attention",
+        ),
         (TINY, {"n_head": 4}, "has heads=4, but tiny-30k has heads=8"),
         (TINY, {"activation_function": "gelu"}, "activation_function = gelu is not what simgpt"),
         (TINY, {"scale_attn_weights": False}, "scale_attn_weights = False is not what simgpt"),
@@ -245,6 +311,17 @@ def test_the_bare_model_and_masks_are_read_and_a_false_head_is_not(tmp_path: Pat
         dict(published_values(program, tmp_path))
 
 
+def test_biases_of_a_router_must_be_zero(tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    for value, folder in ((0.0, tmp_path / "zeros"), (0.1, tmp_path / "ones")):
+        folder.mkdir()
+        saved(folder, DEEPSEEK, _set(name, torch.full((DEEPSEEK.experts,), value)))
+    program = lower(DEEPSEEK, parse_plan("", batch=1))
+    assert dict(published_values(program, tmp_path / "zeros")).keys() == program.layouts.keys()
+    with pytest.raises(WeightsError, match=r"e_score_correction_bias is not zero, and simgpt's"):
+        dict(published_values(program, tmp_path / "ones"))
+
+
 def test_a_longer_table_of_positions_is_cut(tmp_path: Path) -> None:
     gpt = replace(TINY, sequence=8)
     saved(tmp_path, TINY, lambda _: None, n_positions=16)
@@ -264,7 +341,7 @@ def test_a_written_config_describes_the_model(name: str) -> None:
 
 
 def test_every_parameter_of_a_model_is_published_once() -> None:
-    for name in ("gpt2", "llama-3.1-8b", "llama-3.2-1b", "mistral-7b"):
+    for name in ("gpt2", "llama-3.2-1b", "mistral-7b", "mixtral-8x7b", "deepseek-v2-lite"):
         gpt = find_model(name)
         where = published(gpt)
         elements = sum(

@@ -51,6 +51,17 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 # `norm_eps` is as large as the squares that the norms see, so that another one would show.
 QWEN2 = {**LLAMA, "model_type": "qwen2", "rms_norm_eps": 1e-3, "rope_theta": 1000.0}
 QWEN3 = {**LLAMA, "model_type": "qwen3", "rms_norm_eps": 1e-2, "head_dim": 16}
+OF_EXPERTS = {"num_experts_per_tok": 2, "output_router_logits": False}
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, **OF_EXPERTS}
+QWEN3_MOE = {**QWEN3, "model_type": "qwen3_moe", "num_experts": 6, **OF_EXPERTS}
+QWEN3_MOE |= {"moe_intermediate_size": 24, "norm_topk_prob": True}
+DEEPSEEK_V2 = {**LLAMA, "model_type": "deepseek_v2", "rms_norm_eps": 1e-6, **OF_EXPERTS}
+DEEPSEEK_V2 |= {"num_key_value_heads": 4, "q_lora_rank": None, "kv_lora_rank": 20}
+DEEPSEEK_V2 |= {"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
+DEEPSEEK_V2 |= {"n_routed_experts": 6, "n_shared_experts": 2, "moe_intermediate_size": 16}
+DEEPSEEK_V2 |= {"first_k_dense_replace": 1, "routed_scaling_factor": 1.5}
+DEEPSEEK_V3 = {**DEEPSEEK_V2, "model_type": "deepseek_v3", "q_lora_rank": 12, "v_head_dim": 8}
+DEEPSEEK_V3 |= {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0}
 MISTRAL = {**LLAMA, "model_type": "mistral", "head_dim": 16, "sliding_window": 32}
 CASES = [
     (GPT2, "x=2"),
@@ -66,6 +77,15 @@ CASES = [
     (QWEN3, "x=2,sequence_parallel=true"),
     ({**QWEN3, **SCALED, "model_type": "qwen3"}, "pipe=2"),
     ({**GPT2, "layer_norm_epsilon": 1e-2}, "y=2"),
+    (MIXTRAL, "x=2"),
+    (MIXTRAL, "data=2,expert=2"),
+    (MIXTRAL, "x=2,expert=2,expert_tensor=1,sequence_parallel=true"),
+    ({**MIXTRAL, "tie_word_embeddings": True}, "pipe=2"),
+    (QWEN3_MOE, "data=2,expert=2,zero=1"),
+    ({**QWEN3_MOE, "norm_topk_prob": False, "mlp_only_layers": [0]}, "z=2"),
+    (DEEPSEEK_V2, "x=2"),
+    (DEEPSEEK_V3, "data=2,expert=2"),
+    (DEEPSEEK_V3, "x=2,expert=2,expert_tensor=1,sequence_parallel=true"),
 ]
 
 
@@ -144,7 +164,7 @@ def test_what_transformers_wrote_trains_as_there_and_is_read_there_again(
     assert (found - before).abs().max() > 1e-3  # they were trained
 
 
-@pytest.mark.parametrize("config", [GPT2, LLAMA])
+@pytest.mark.parametrize("config", [GPT2, LLAMA, MIXTRAL])
 def test_files_in_parts_and_in_bf16_are_read_and_leave_as_they_came(
     config: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -170,7 +190,9 @@ def test_files_in_parts_and_in_bf16_are_read_and_leave_as_they_came(
         assert torch.equal(tensors[name], tensor), name
 
 
-@pytest.mark.parametrize("config", [SCALED, QWEN2, QWEN3])
+@pytest.mark.parametrize(
+    "config", [SCALED, QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V2, DEEPSEEK_V3]
+)
 def test_what_was_converted_without_training_has_the_same_logits(
     config: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -174,9 +174,9 @@ def test_a_wrong_model_gets_one_sentence(command: str, words: str) -> None:
 
 
 def test_experts_are_refused_with_their_family_and_the_reason(config: str) -> None:
-    Path(config).write_text('{"model_type": "mixtral"}', encoding="utf-8")
+    Path(config).write_text('{"model_type": "dbrx"}', encoding="utf-8")
     said = simgpt("predict", config, *ON)
     assert said.status == 2
     assert said.sentence.endswith(
-        "config.json: the family mixtral is refused: mixture-of-experts layers are not modelled"
+        "config.json: the family dbrx is refused: the layers of experts of this family are not read"
     )

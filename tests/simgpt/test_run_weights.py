@@ -54,6 +54,17 @@ def test_a_run_goes_on_from_what_another_run_left(tmp_path: Path) -> None:
     [
         ("mpt-7b", ("--export-weights", "new"), "weights are read and written of GPT-2's, Llama's"),
         ("nemotron-4-15b", ("--export-weights", "new"), "weights are read and written of GPT-2's"),
+        ("kimi-k2", ("--export-weights", "new"), "norm_eps=1e-05 has no place in those"),
+        (
+            "grok-1",
+            ("--export-weights", "new"),
+            "router=softmax has no place in those of Mixtral",
+        ),
+        (
+            "qwen3-30b-a3b",
+            ("--model-set", "router=sigmoid", "--export-weights", "new"),
+            "router=sigmoid has no place in those of Qwen3-MoE",
+        ),
         (
             "tiny-30k",
             ("--from-weights", "nowhere"),
@@ -79,13 +90,16 @@ def test_weights_that_cannot_be_are_refused_before_a_rank_starts(
     assert not Path("new").exists()
 
 
-def test_a_mixture_of_experts_is_refused_by_its_family(tmp_path: Path) -> None:
+def test_experts_that_are_not_read_are_refused_by_their_family(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    config.write_text(json.dumps({"model_type": "mixtral", "num_local_experts": 8}))
+    config.write_text(json.dumps({"model_type": "dbrx", "num_local_experts": 8}))
     for model in (str(config), "mistral-7b"):
         said = run(model, "--from-weights", str(tmp_path))
-        assert "mixtral is refused: mixture-of-experts layers are not modelled" in said.sentence
+        assert "the family dbrx is refused: the layers of experts of this" in said.sentence
         (tmp_path / "model.safetensors").write_bytes(b"")
+    config.write_text(json.dumps({"model_type": "mixtral", "rope_theta": 10_000}))
+    said = run("mistral-7b", "--from-weights", str(tmp_path))
+    assert "config.json has experts=8, but mistral-7b has experts=0" in said.sentence
 
 
 def published_qwen(folder: Path) -> tuple[GPT, dict[str, torch.Tensor]]:

@@ -18,9 +18,11 @@ from workload.errors import ModelError
 from workload.gpt import GPT
 from workload.models.described import Described, Note
 from workload.models.fields import KINDS
-from workload.models.rope_scaling import text_of_config
+from workload.models.hugging_face_experts import experts_of
+from workload.models.rope_scaling import PLAIN, text_of_config
 
-MAY_BE_NULL = ("kv_heads", "head_width", "ffn")
+MAY_BE_NULL = ("kv_heads", "head_width", "ffn", "q_rank", "value_width")
+MAY_BE_NONE = ("dense_layers",)
 ATTENTION = ("full_attention", "sliding_attention")  # in `layer_types`
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _BIASES = {
@@ -70,11 +72,13 @@ def _family(document: Mapping[str, Any], origin: str, tables: dict[str, Any]) ->
     for reason, families in tables["refused"].items():
         if found in families:
             raise ModelError(f"{origin}: the family {found} is refused: {reason}")
-    experts = [key for key in tables["experts"]["keys"] if document.get(key)]
+    own = set(chain(*tables["families"].get(found, {}).get("keys", {}).values()))
+    experts = [key for key in tables["experts"]["keys"] if key not in own and document.get(key)]
     if experts:
         raise ModelError(
             f"{origin}: the family {shown(found)} with {experts[0]} = "
-            f"{shown(document[experts[0]])} is refused: mixture-of-experts layers are not modelled"
+            f"{shown(document[experts[0]])} is refused: the layers of experts of this family are "
+            "not read"
         )
     if found not in tables["families"]:
         known = ", ".join(tables["families"])
@@ -125,9 +129,12 @@ class _Config:
             value = self.get(self.key_of(field))
             if value is not None or field not in MAY_BE_NULL:
                 found[field] = self._value(field, value)
+        found |= experts_of(self.table.get("experts", {}), self.get, found["layers"], self.origin)
         found.setdefault("ffn", 4 * found["hidden"])
         if found["positions"] == "rope":
-            found["rope_scaling"] = text_of_config(self.document, self.origin)
+            found["rope_scaling"] = PLAIN if "kv_rank" in found else self._scaling
+        if found.get("value_width") == found.get("head_width"):
+            found.pop("value_width", None)
         if found.get("kv_heads") == found["heads"]:
             del found["kv_heads"]
         if found.get("head_width", 0) * found["heads"] == found["hidden"]:
@@ -144,9 +151,13 @@ class _Config:
             value = float(value)
         if type(value).__name__ != kind:
             self._wrong(self.key_of(field), value, f"must be {_WORDS[kind]}")
-        if kind == "int" and value < 1:
-            self._wrong(self.key_of(field), value, "must be at least 1")
+        if kind == "int" and value < (least := int(field not in MAY_BE_NONE)):
+            self._wrong(self.key_of(field), value, f"must be at least {least}")
         return value
+
+    @property
+    def _scaling(self) -> str:
+        return text_of_config(self.document, self.origin)
 
     @property
     def _dropouts(self) -> dict[str, float]:
@@ -175,6 +186,9 @@ class _Config:
         for switch in filter(None, [*self.table["biases"], self._window_switch]):
             if not isinstance(self.get(switch) or False, bool):
                 self._wrong(switch, self.get(switch), "must be true or false")
+        for each, allowed in self.table.get("only", {}).items():
+            if self.get(each) not in allowed:
+                self._wrong(each, self.get(each), f"is not modelled; {allowed[0]} is")
         types = self.document.get("layer_types") or []
         for each in types if isinstance(types, list) else [types]:
             if each not in ATTENTION:
@@ -186,7 +200,7 @@ class _Config:
     def notes(self, gpt: GPT, without_effect: Mapping[str, list[str]]) -> Iterator[Note]:
         """What is assumed, what is left out, and what is not read."""
         if absent := [self._filled(f) for f in self.table["keys"] if self._is_absent(f)]:
-            of = f"the config does not say {', '.join(absent)}"
+            of = f"the config does not say {', '.join(dict.fromkeys(absent))}"
             yield Note(f"{of}: so transformers has it for {self.family}")
         key = self.key_of("sequence")
         whose = "the config's" if key in self.document else f"transformers' {self.family}"
@@ -224,6 +238,11 @@ class _Config:
         if window := self._window():
             words = f"sliding_window = {window} is not modelled: attention is over all tokens"
             yield Note(words, above=window)
+        if gpt.kv_rank and self._scaling != PLAIN:
+            yield Note("RoPE is not scaled: its scaling is not modelled with latent attention")
+        for each, about in self.table.get("said", {}).items():
+            if self.get(each) is not None and self.get(each) not in about["unless"]:
+                yield Note(f"{each} = {_shown(self.get(each))}: {about['text']}")
         rates = {key: rate for key, rate in self._dropouts.items() if rate}
         if rates and not gpt.dropout:
             given = ", ".join(f"{key} = {rate}" for key, rate in rates.items())

@@ -74,14 +74,6 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
     }
 
 
-def test_experts_are_refused_by_name() -> None:
-    question = imported([FILES / "experts.yaml"], devices=8)
-    assert [(each.name, each.value) for each in question.refused] == [
-        ("--num-experts", "8"),
-        ("--expert-model-parallel-size", "2"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("settings", "key", "value"),
     [
@@ -164,7 +156,7 @@ def test_arguments_become_a_models_fields(settings: dict[str, Any], field: str, 
 def test_what_says_nothing_is_neither_refused_nor_said_to_change_anything() -> None:
     question = asked(num_experts=None, expert_model_parallel_size=1, tp_comm_overlap=False)
     assert (question.refused, question.changes) == ((), ())
-    assert len(question.without_effect) == 3
+    assert len(question.without_effect) == 2
 
 
 def test_a_plan_that_simgpt_refuses_is_among_the_refused() -> None:

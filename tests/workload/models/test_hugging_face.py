@@ -17,6 +17,7 @@ from workload.errors import ModelError
 from workload.gpt import find_model
 from workload.models.described import Described
 from workload.models.hugging_face import model_from_config
+from workload.models.moe import has_experts
 from workload.models.read import described_model
 from workload.models.rope_scaling import scaling_of
 
@@ -46,6 +47,8 @@ def notes(found: Described, **given: Any) -> list[str]:
         ("mistral-7b-v0.1", 7_241_732_096),
         ("qwen2.5-7b", 7_615_616_512),
         ("qwen3-8b", 8_190_735_360),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("qwen3-30b-a3b", 30_532_122_624),
     ],
 )
 def test_a_config_has_the_published_parameters(name: str, published: int) -> None:
@@ -62,6 +65,8 @@ def test_a_config_has_the_published_parameters(name: str, published: int) -> Non
         ("mistral-7b-v0.1", "mistral-7b", {"sequence": 32_768}),
         ("qwen2.5-7b", "qwen2.5-7b", {"sequence": 131_072}),
         ("qwen3-8b", "qwen3-8b", {"sequence": 40_960, "head_width": 0}),  # 4096 / 32 anyway
+        ("mixtral-8x7b", "mixtral-8x7b", {"sequence": 32_768}),
+        ("qwen3-30b-a3b", "qwen3-30b-a3b", {"sequence": 40_960}),
     ],
 )
 def test_a_config_is_the_preset_but_for_its_longest_sequence(
@@ -101,6 +106,60 @@ def test_heads_of_qwen3_are_128_wide_whatever_the_width_is() -> None:
     narrow = model_from_config(config | {"hidden_size": 1024}, "c.json", name="own").gpt
     assert narrow.width == 128
     assert described("llama-3.1-8b", {"hidden_size": 1024}).gpt.width == 32
+
+
+@pytest.mark.parametrize(
+    ("step", "dense", "those"),
+    [(1, [], (0, 1)), (1, [0, 1], (2, 1)), (3, [], (0, 3)), (2, [1], (2, 2)), (1, None, (0, 1))],
+)
+def test_layers_with_experts_are_counted_as_a_model_has_them(
+    step: int, dense: list[int] | None, those: tuple[int, int]
+) -> None:
+    changes = {"decoder_sparse_step": step, "mlp_only_layers": dense, "norm_topk_prob": False}
+    gpt = described("qwen3-30b-a3b", changes).gpt
+    assert (gpt.dense_layers, gpt.expert_every) == those
+    assert gpt.router == "softmax"
+    with_them = [n for n in range(48) if (n + 1) % step == 0 and n not in (dense or [])]
+    assert [n for n in range(48) if has_experts(gpt, n)] == with_them
+
+
+def test_an_empty_config_of_deepseek_v3_is_the_preset_and_says_what_it_leaves_out() -> None:
+    yarn = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
+    config = {"model_type": "deepseek_v3", "rope_scaling": yarn, "num_nextn_predict_layers": 1}
+    found = model_from_config(config, "c.json", name="own")
+    preset = find_model("deepseek-v3")
+    assert found.gpt == replace(preset, name="own", source=found.gpt.source)
+    assert notes(found)[2:] == [
+        "RoPE is not scaled: its scaling is not modelled with latent attention",
+        "n_group = 8: a token's experts are chosen among all, not among those of some groups",
+        "num_nextn_predict_layers = 1: layers that predict further tokens are not modelled",
+    ]
+    lite = {"model_type": "deepseek_v2", "q_lora_rank": None, "num_experts_per_tok": 6}
+    gpt = model_from_config(lite, "c.json", name="own").gpt
+    assert (gpt.q_rank, gpt.shared_ffn, gpt.dense_layers, gpt.router) == (0, 2814, 0, "softmax")
+    for key, value in {"moe_layer_freq": 2, "n_shared_experts": "x", "kv_lora_rank": 0}.items():
+        with pytest.raises(ModelError, match=key):
+            model_from_config(lite | {key: value}, "c.json", name="own")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"mlp_only_layers": [3]}, "experts are at no equal distances"),
+        ({"mlp_only_layers": list(range(48))}, "experts are at no equal distances"),
+        ({"mlp_only_layers": "all"}, "mlp_only_layers = all must be a list of layers"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step = 0 must be a whole number of layers"),
+        ({"norm_topk_prob": 1}, "norm_topk_prob = 1 must be true or false"),
+        ({"num_experts_per_tok": 200}, "topk=200 must be at most experts=128"),
+        ({"n_routed_experts": 8}, "n_routed_experts = 8 is refused"),
+    ],
+)
+def test_experts_that_are_none_are_refused_by_their_key(
+    changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ModelError) as error:
+        described("qwen3-30b-a3b", changes)
+    assert sentence in str(error.value)
 
 
 def test_what_is_null_follows_from_other_fields() -> None:
@@ -239,15 +298,14 @@ def test_a_model_is_called_by_its_folder_or_its_file(tmp_path: Path) -> None:
     assert model_from_config(released("gpt2"), "config.json", name="").gpt.name == "gpt2"
 
 
-EXPERTS = "is refused: mixture-of-experts layers are not modelled"
+EXPERTS = "is refused: the layers of experts of this family are not read"
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "mixtral"}, f"the family mixtral {EXPERTS}"),
-        ({"model_type": "qwen3_moe"}, f"the family qwen3_moe {EXPERTS}"),
-        ({"model_type": "deepseek_v3"}, f"the family deepseek_v3 {EXPERTS}"),
+        ({"model_type": "qwen2_moe"}, f"the family qwen2_moe {EXPERTS}"),
+        ({"model_type": "deepseek_v32"}, f"the family deepseek_v32 {EXPERTS}"),
         ({"model_type": "gpt_oss"}, f"the family gpt_oss {EXPERTS}"),
         (
             {"model_type": "mine", "n_routed_experts": 8},

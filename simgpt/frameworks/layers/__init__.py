@@ -1,0 +1,1 @@
+"""Megatron-LM's arguments of layers with experts and with latent attention."""

@@ -1,0 +1,186 @@
+"""Megatron-LM's arguments of experts, as fields of a model and a plan, and those as arguments.
+
+Sources of defaults and of what follows: NVIDIA/Megatron-LM, megatron/training/arguments.py,
+megatron/core/transformer/transformer_config.py, megatron/core/transformer/moe/moe_utils.py
+(`topk_routing_with_score_function`) and megatron/core/models/gpt/gpt_layer_specs.py (which layers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simgpt.frameworks.layers.patterns import pattern_of
+from simgpt.frameworks.reading import FrameworkError, Reading
+from topologies.files.printable import shown
+from workload.errors import PlanCannotRunError
+from workload.models.expert_layers import layers_of
+from workload.models.moe import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN
+
+TOPK = 2
+ONCE = "megatron-core-deepep"  # the stack of a dispatcher that sends a token once to each node
+CORE = "megatron-core"
+FLEX = ("deepep", "hybridep")
+BALANCES = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
+
+
+def read(reading: Reading) -> None:
+    """Read which layers have experts, how they are chosen, and which ranks hold them."""
+    experts = reading.number("num-experts")
+    if experts <= 1:
+        reading.without("moe-*")
+        return
+    if reading.switch("deepspeed"):
+        why = "experts of DeepSpeed's own layers are not read"
+        reading.refuse("num-experts", why)
+        return
+    fields = reading.fields
+    fields |= {"experts": experts, "topk": reading.number("moe-router-topk", TOPK)}
+    fields["expert_ffn"] = reading.number("moe-ffn-hidden-size", fields.get("ffn", 0))
+    fields["shared_ffn"] = reading.number("moe-shared-expert-intermediate-size")
+    _read_layers(reading)
+    _read_router(reading)
+    _read_capacity(reading)
+    _read_split(reading)
+    _read_dispatcher(reading)
+    if fields.get("biases", True):
+        fields["biases"] = False
+        reading.differs("num-experts", "with experts, no linear has a bias")
+    if not reading.switch("moe-grouped-gemm"):
+        reading.differs("moe-grouped-gemm", "the matmuls of a rank's experts are grouped")
+
+
+def _read_layers(reading: Reading) -> None:
+    """An integer N says that layers 0, N, 2 N, … have experts, a list says it of each layer."""
+    text, layers = reading.text("moe-layer-freq", "1"), reading.fields.get("layers", 0)
+    if not layers:
+        return
+    every = int(text) if text.isdecimal() else 0
+    marks = [int(n % every == 0) for n in range(layers)] if every else pattern_of(text, layers)
+    if marks is None or len(marks) != layers:
+        raise FrameworkError(
+            f"--moe-layer-freq = {shown(text)} must be a number, or say 0 or 1 of each of {layers} "
+            "layers, as in ([0]*1+[1]*31)"
+        )
+    found = layers_of(marks)
+    if found is None:
+        why = "layers with experts must be at equal distances, and some"
+        reading.refuse("moe-layer-freq", why)
+        return
+    reading.fields |= {"dense_layers": found[0], "expert_every": found[1]}
+
+
+def _read_router(reading: Reading) -> None:
+    fields, score = reading.fields, reading.text("moe-router-score-function", SOFTMAX)
+    before = reading.switch("moe-router-pre-softmax")
+    if score not in (SOFTMAX, SIGMOID):
+        reading.refuse("moe-router-score-function", f"simgpt knows {SOFTMAX} and {SIGMOID}")
+    chosen = SOFTMAX if before else SOFTMAX_OF_CHOSEN
+    fields["router"] = SIGMOID if score == SIGMOID else chosen
+    fields["router_scale"] = reading.real("moe-router-topk-scaling-factor", 1.0)
+    if reading.number("moe-router-num-groups") > 1:
+        why = "a token's experts are chosen among all, not among those of some groups"
+        reading.differs("moe-router-num-groups", why)
+    balances = reading.text("moe-router-load-balancing-type", BALANCES[0]).split()
+    if any(each.strip("[]',\"") not in BALANCES for each in balances):
+        why = "tokens are assigned by their scores at once"
+        reading.differs("moe-router-load-balancing-type", why)
+
+
+def _read_capacity(reading: Reading) -> None:
+    name = "moe-expert-capacity-factor"
+    factor = reading.real(name, 0.0)
+    if factor <= 0:  # Megatron takes -1 for none
+        return
+    reading.fields["capacity"] = factor
+    if not reading.switch("moe-pad-expert-input-to-capacity"):
+        reading.differs(name, "all places of an expert are filled, or padded")
+
+
+def _read_split(reading: Reading) -> None:
+    """Ranks that hold different experts; `expert_tensor` is the width of one of them."""
+    fields, parts = reading.fields, reading.number("expert-model-parallel-size", 1)
+    x = fields.get("x", 1)
+    name = "expert-tensor-parallel-size"
+    within = reading.number(name, x)
+    if parts > 1:
+        fields["expert"] = parts
+    if within not in (1, x):
+        reading.refuse(name, f"an expert is whole, or split as other linears are, over {x} ranks")
+    elif within == 1 < x:
+        fields["expert_tensor"] = 1
+
+
+def _read_dispatcher(reading: Reading) -> None:
+    """How tokens get to their experts: by all-to-alls, or once to each node."""
+    kind = reading.text("moe-token-dispatcher-type", "allgather")
+    backend = reading.text("moe-flex-dispatcher-backend", FLEX[0])
+    if reading.switch("moe-enable-deepep"):
+        kind = "flex"
+    if kind == "flex" and backend in FLEX:
+        reading.stack = ONCE
+    elif kind == "flex":
+        reading.differs("moe-flex-dispatcher-backend", "tokens are sent once to each node")
+        reading.stack = ONCE
+    elif kind != "alltoall" and reading.fields.get("expert", 1) > 1:
+        why = "tokens are sent to their experts' ranks alone, by all-to-alls"
+        reading.differs("moe-token-dispatcher-type", why)
+
+
+def written(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a model with experts, and of a plan that splits them."""
+    if not fields["experts"]:
+        return {}
+    if fields["x"] > 1 and not fields["sequence_parallel"]:
+        raise PlanCannotRunError(
+            f"Megatron-LM trains experts with x={fields['x']} under sequence parallelism alone; "
+            "give sequence_parallel=true"
+        )
+    if fields["topk"] == 1 and fields["router"] == SOFTMAX_OF_CHOSEN:
+        raise PlanCannotRunError(
+            "Megatron-LM has no setting for router=softmax-topk with topk=1, whose scores are all 1"
+        )
+    settings: dict[str, Any] = {
+        "num-experts": fields["experts"],
+        "moe-router-topk": fields["topk"],
+        "moe-ffn-hidden-size": fields["expert_ffn"],
+        "moe-grouped-gemm": True,
+    }
+    if fields["shared_ffn"]:
+        settings["moe-shared-expert-intermediate-size"] = fields["shared_ffn"]
+    if fields["dense_layers"] or fields["expert_every"] > 1:
+        settings["moe-layer-freq"] = _pattern(fields)
+    if fields["router"] == SIGMOID:
+        settings["moe-router-score-function"] = SIGMOID
+    if fields["router"] == SOFTMAX:
+        settings["moe-router-pre-softmax"] = True
+    if fields["router_scale"] != 1:
+        settings["moe-router-topk-scaling-factor"] = fields["router_scale"]
+    if fields["capacity"]:
+        settings["moe-expert-capacity-factor"] = fields["capacity"]
+        settings["moe-pad-expert-input-to-capacity"] = True
+        settings["moe-token-drop-policy"] = "position"
+    return settings | _written_split(fields)
+
+
+def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
+    once = fields["stack"] == ONCE
+    settings: dict[str, Any] = {"moe-token-dispatcher-type": "flex" if once else "alltoall"}
+    if once:
+        settings["moe-flex-dispatcher-backend"] = FLEX[0]
+    if fields["expert"] > 1:
+        settings["expert-model-parallel-size"] = fields["expert"]
+    if fields["x"] > 1:
+        settings["expert-tensor-parallel-size"] = fields["expert_tensor"] or fields["x"]
+    return settings
+
+
+def _pattern(fields: Mapping[str, Any]) -> str:
+    """Which layers have experts, as `([0]*3+[1]*58)`."""
+    before, every = fields["dense_layers"], fields["expert_every"]
+    count, rest = divmod(fields["layers"] - before, every)
+    parts = [f"[0]*{before}"] if before else []
+    one = [0] * (every - 1) + [1]
+    parts += [f"{one}*{count}".replace(" ", "")] if count else []
+    parts += [f"[0]*{rest}"] if rest else []
+    return f"({'+'.join(parts)})"

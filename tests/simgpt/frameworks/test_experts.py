@@ -1,0 +1,260 @@
+"""Experts and latent attention in Megatron-LM's arguments and torchtitan's TOML, there and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpt.frameworks.exporting import Asked, exported
+from simgpt.frameworks.files import MEGATRON, TORCHTITAN, Described
+from simgpt.frameworks.importing import imported, question_from
+from simgpt.frameworks.layers.patterns import pattern_of
+from simgpt.frameworks.question import Question
+from simgpt.frameworks.reading import FrameworkError
+from tests.simgpt.face import simgpt
+from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
+from workload.gpt import find_model
+
+FILES = Path(__file__).parent / "files"
+USUAL = {"data": 8, "micro_batch": 1, "zero": 1}
+SPLIT = USUAL | {"x": 2, "sequence_parallel": True}
+PLANS: dict[str, dict[str, Any]] = {
+    "whole": USUAL,
+    "ep": USUAL | {"expert": 8},
+    "etp": SPLIT | {"expert": 4},
+    "folded": SPLIT | {"expert": 8, "expert_tensor": 1},
+    "context": USUAL | {"context": 2, "context_kind": "all_gather", "expert": 2},
+    "stages": USUAL | {"pipe": 2, "expert": 4, "overlap": "dp"},
+}
+MODELS = ("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2", "deepseek-v2-lite", "llama-4-maverick")
+CASES = [
+    (model, plan)
+    for model, plan in product(MODELS, PLANS)
+    if plan != "stages" or find_model(model).layers % 2 == 0
+]
+SMALL = {
+    "num-layers": 8,
+    "hidden-size": 256,
+    "num-attention-heads": 4,
+    "seq-length": 512,
+    "vocab-size": 1000,
+    "micro-batch-size": 1,
+    "bf16": True,
+    "swiglu": True,
+    "disable-bias-linear": True,
+    "normalization": "RMSNorm",
+    "num-experts": 16,
+    "moe-grouped-gemm": True,
+    "moe-token-dispatcher-type": "alltoall",
+}
+__all__ = ["session"]  # the fixture
+
+
+def asked(framework: str = MEGATRON, **settings: Any) -> Question:
+    """The question of a small model with further arguments, `_` for `-`."""
+    own = {name.replace("_", "-"): value for name, value in settings.items()}
+    return question_from([Described(framework, SMALL | own)], devices=16, changed={})
+
+
+def changed(question: Question) -> dict[str, str]:
+    return {each.name: each.why for each in question.changes}
+
+
+@pytest.mark.parametrize("framework", ["megatron", "megatron-bridge"])
+@pytest.mark.parametrize(("model", "plan"), CASES)
+def test_models_with_experts_come_back(
+    model: str, plan: str, framework: str, tmp_path: Path
+) -> None:
+    question = Asked(find_model(model), PLANS[plan], None, 64)
+    again = there_and_back(question, framework, tmp_path)
+    assert_same(question, again)
+    assert again.model == model
+    assert again.changes == ()
+
+
+@pytest.mark.parametrize("plan", ["whole", "ep", "etp", "folded"])
+def test_torchtitans_models_with_experts_come_back(plan: str, tmp_path: Path) -> None:
+    question = Asked(find_model("qwen3-30b-a3b"), PLANS[plan] | {"zero": 3}, None, 64)
+    assert_same(question, there_and_back(question, "torchtitan", tmp_path))
+
+
+def test_what_mixtral_is_told_by(tmp_path: Path) -> None:
+    mixtral = replace(find_model("mixtral-8x7b"), capacity=1.25)
+    found = exported(Asked(mixtral, PLANS["folded"], None, 64), "megatron").settings
+    assert {key: value for key, value in found.items() if "moe" in key or "expert" in key} == {
+        "num-experts": 8,
+        "moe-router-topk": 2,
+        "moe-ffn-hidden-size": 14336,
+        "moe-grouped-gemm": True,
+        "moe-expert-capacity-factor": 1.25,
+        "moe-pad-expert-input-to-capacity": True,
+        "moe-token-drop-policy": "position",
+        "moe-token-dispatcher-type": "alltoall",
+        "expert-model-parallel-size": 8,
+        "expert-tensor-parallel-size": 1,
+    }
+    deepseek = exported(Asked(find_model("deepseek-v3"), PLANS["ep"], None, 64), "megatron-bridge")
+    assert deepseek.settings["model.moe_layer_freq"] == [0] * 3 + [1] * 58
+    assert deepseek.settings["model.q_lora_rank"] == 1536
+
+
+def test_a_dispatcher_that_sends_once_is_another_stack(tmp_path: Path) -> None:
+    question = Asked(find_model("mixtral-8x7b"), PLANS["ep"], None, 64)
+    found = exported(question, "megatron", "megatron-core-deepep").settings
+    assert found["moe-token-dispatcher-type"] == "flex"
+    assert asked(moe_token_dispatcher_type="flex").stack == "megatron-core-deepep"
+    assert asked(moe_enable_deepep=True).stack == "megatron-core-deepep"
+    assert asked().stack == "megatron-core"
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "plan", "sentence"),
+    [
+        ("axonn", "mixtral-8x7b", USUAL, "AxoNN has no layers of experts, mixtral-8x7b has"),
+        ("deepspeed", "mixtral-8x7b", PLANS["ep"], "DeepSpeed has no setting for expert=8"),
+        (
+            "torchtitan",
+            "mixtral-8x7b",
+            PLANS["ep"] | {"zero": 3},
+            "the model is none that it names",
+        ),
+        ("megatron", "mixtral-8x7b", SPLIT | {"sequence_parallel": False}, "give sequence_par"),
+        ("megatron", "mixtral-8x7b", USUAL | {"z": 2}, "Megatron-LM has no setting for z=2"),
+    ],
+)
+def test_what_a_framework_cannot_be_told_of_experts_is_refused(
+    framework: str, model: str, plan: dict[str, Any], sentence: str
+) -> None:
+    words = ",".join(f"{key}={str(value).lower()}" for key, value in plan.items())
+    said = simgpt("export", model, "--plan", words, "--batch", "64", "--to", framework)
+    assert (said.status, said.out) == (3, "")
+    assert sentence in said.sentence
+
+
+def test_deepspeeds_file_says_that_experts_stand_elsewhere() -> None:
+    plan = "data=8,micro_batch=1,zero=1"
+    said = simgpt("export", "mixtral-8x7b", "--plan", plan, "--batch", "64", "--to", "deepspeed")
+    assert "experts=8 are told in the training script" in said.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "value"),
+    [
+        ({}, "topk", 2),
+        ({}, "router", "softmax-topk"),
+        ({}, "expert_ffn", 640),  # as the MLP: 4 * 256 * 2 / 3 in multiples of 64
+        ({"moe_router_pre_softmax": True}, "router", "softmax"),
+        ({"moe_router_score_function": "sigmoid"}, "router", "sigmoid"),
+        ({"moe_router_topk_scaling_factor": 2.5}, "router_scale", 2.5),
+        ({"moe_ffn_hidden_size": 100}, "expert_ffn", 100),
+        ({"moe_shared_expert_intermediate_size": 96}, "shared_ffn", 96),
+        ({"moe_layer_freq": "([0]*3+[1]*5)"}, "dense_layers", 3),
+        ({"moe_layer_freq": "[0,1]*4"}, "expert_every", 2),
+        ({"moe_layer_freq": [0, 1] * 4}, "expert_every", 2),
+        ({"moe_layer_freq": 1}, "dense_layers", 0),
+        ({"moe_expert_capacity_factor": 1.25}, "capacity", 1.25),
+        ({"moe_expert_capacity_factor": -1.0}, "capacity", 0.0),
+        ({"multi_latent_attention": True}, "kv_rank", 32),
+        ({"multi_latent_attention": True, "v_head_dim": 64}, "value_width", 64),
+        ({"multi_latent_attention": True, "q_lora_rank": 48}, "q_rank", 48),
+    ],
+)
+def test_arguments_become_a_models_fields(settings: dict[str, Any], field: str, value: Any) -> None:
+    question = asked(**settings)
+    assert question.gpt is not None
+    assert getattr(question.gpt, field) == value
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"moe_token_dispatcher_type": None, "expert_model_parallel_size": 2}, "dispatcher-type"),
+        ({"moe_grouped_gemm": False}, "moe-grouped-gemm"),
+        ({"moe_router_num_groups": 4}, "moe-router-num-groups"),
+        ({"moe_router_load_balancing_type": "sinkhorn"}, "moe-router-load-balancing-type"),
+        ({"moe_expert_capacity_factor": 1.0}, "moe-expert-capacity-factor"),
+        ({"moe_shared_expert_overlap": True}, "moe-shared-expert-overlap"),
+        ({"overlap_moe_expert_parallel_comm": True}, "overlap-moe-expert-parallel-comm"),
+        ({"moe_ruter_topk": 4}, "moe-ruter-topk"),
+        ({"disable_bias_linear": False}, "num-experts"),
+        ({"multi_latent_attention": True}, "multi-latent-attention"),
+    ],
+)
+def test_what_changes_a_step_of_experts_is_said(settings: dict[str, Any], name: str) -> None:
+    question = asked(**settings)
+    assert question.refused == ()
+    assert [each for each in changed(question) if each.endswith(name)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"tensor_model_parallel_size": 4, "expert_tensor_parallel_size": 2}, "expert-tensor"),
+        ({"expert_tensor_parallel_num_weight_shards": 2}, "num-weight-shards"),
+        ({"moe_latent_size": 64}, "moe-latent-size"),
+        ({"moe_layer_freq": 2}, "moe-layer-freq"),  # layers 0, 2, …: none stands before the first
+        ({"moe_router_score_function": "sqrtsoftplus"}, "moe-router-score-function"),
+        ({"deepspeed": True}, "num-experts"),
+    ],
+)
+def test_what_is_not_modelled_of_experts_is_refused(settings: dict[str, Any], name: str) -> None:
+    assert [each for each in asked(**settings).refused if name in each.name]
+
+
+def test_megatrons_own_expert_test_is_a_question() -> None:
+    question = imported([FILES / "experts.yaml"], devices=8)
+    assert question.refused == ()
+    assert question.gpt is not None
+    assert (question.gpt.experts, question.gpt.topk, question.plan["expert"]) == (8, 2, 2)
+    assert set(changed(question)) == {
+        "--num-experts",
+        "--moe-token-dispatcher-type",
+        "--moe-grouped-gemm",
+        "NCCL_ALGO",
+    }
+
+
+def test_without_experts_their_arguments_say_nothing() -> None:
+    question = asked(num_experts=None, moe_router_topk=4, moe_ruter_topk=4)
+    assert (question.refused, question.changes) == ((), ())
+    assert "--moe-ruter-topk" in {each.name for each in question.without_effect}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os')",
+        "[0]*10**9",
+        "[0]*9999999",
+        "[2]*8",
+        "[[0]]",
+        "0",
+        "",
+        "[0]*8*'a'",
+        "([0]",
+    ],
+)
+def test_a_pattern_is_read_and_never_evaluated(text: str) -> None:
+    assert pattern_of(text, 8) in (None, [0])
+    if text:
+        with pytest.raises(FrameworkError, match="must be a number, or say 0 or 1 of each of 8"):
+            asked(moe_layer_freq=text)
+
+
+def test_torchtitans_experts_are_split_over_data_or_over_x_too() -> None:
+    settings = {"model.name": "qwen3", "model.flavor": "30B-A3B"}
+    settings |= {"parallelism.tensor_parallel_degree": "2"}
+    settings |= {"parallelism.expert_parallel_degree": "8"}
+
+    def found(**more: str) -> Question:
+        own = {f"parallelism.expert_{key}": value for key, value in more.items()}
+        return question_from([Described(TORCHTITAN, settings | own)], devices=16, changed={})
+
+    assert (found().plan["expert"], found().plan["expert_tensor"]) == (8, 1)
+    assert "expert_tensor" not in found(tensor_parallel_degree="2").plan
+    assert found(tensor_parallel_degree="3").refused
+    assert changed(found(parallel_comm_backend="deepep"))

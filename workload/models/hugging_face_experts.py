@@ -1,0 +1,48 @@
+"""What a `config.json` of Hugging Face says of a model's experts beyond keys of one field each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from topologies.files.printable import shown
+from workload.errors import ModelError
+from workload.models.expert_layers import layers_of
+from workload.models.moe import SOFTMAX, SOFTMAX_OF_CHOSEN
+
+Get = Callable[[str], Any]
+
+
+def experts_of(
+    table: Mapping[str, str], get: Get, layers: int, origin: str
+) -> dict[str, int | str]:
+    """The fields that a family's `table` of `hugging_face.toml` says where to find.
+
+    `get` gives a key's value. A ModelError names a key that is none of its kind, or layers of
+    experts that are at no equal distance.
+    """
+    found: dict[str, int | str] = {}
+    if key := table.get("normalised"):
+        if not isinstance(get(key), bool):
+            raise ModelError(f"{origin}: {key} = {shown(get(key))} must be true or false")
+        found["router"] = SOFTMAX_OF_CHOSEN if get(key) else SOFTMAX
+    if key := table.get("shared"):
+        count, width = get(key) or 0, get(table["width"])
+        if type(count) is not int or count < 0 or type(width) is not int:
+            raise ModelError(f"{origin}: {key} = {shown(count)} must be a whole number")
+        found["shared_ffn"] = count * width
+    if key := table.get("step"):
+        step, dense = get(key), get(table["dense"]) or []
+        if type(step) is not int or step < 1:
+            raise ModelError(f"{origin}: {key} = {shown(step)} must be a whole number of layers")
+        if not isinstance(dense, list) or any(type(each) is not int for each in dense):
+            words = f"{table['dense']} = {shown(dense)} must be a list of layers"
+            raise ModelError(f"{origin}: {words}")
+        marks = layers_of([(n + 1) % step == 0 and n not in dense for n in range(layers)])
+        if marks is None:
+            raise ModelError(
+                f"{origin}: by {key} = {step} and {table['dense']} = {shown(dense)} layers with "
+                "experts are at no equal distances, or there are none"
+            )
+        found |= {"dense_layers": marks[0], "expert_every": marks[1]}
+    return found
