@@ -246,6 +246,7 @@ def _gather(run: TrainingRun, info: RankInfo, steps: int, cores: list[int]) -> d
         "rank": info.rank,
         "cores": cores,
         "peak_bytes": run.peak_bytes,
+        "routed_bytes": run.routed_bytes,
         "waited_share": run.waited_share,
         "carried": run.carried,
         "ops": [span.op.name for span in run.timeline.spans],
@@ -268,6 +269,7 @@ def _gather(run: TrainingRun, info: RankInfo, steps: int, cores: list[int]) -> d
         "diverged_at_step": None if is_finite else last.number,
         "stopped_at_step": last.number if is_finite and last.number < steps else None,
         "peak_bytes": max(entry["peak_bytes"] for entry in everyone),
+        "routed_peak_bytes": max(entry["routed_bytes"] or 0 for entry in everyone) or None,
         "waited_share": max(entry["waited_share"] for entry in everyone),
         "ranks": everyone,
     }

@@ -18,6 +18,7 @@ from executor.launching.procfs import waited_s
 from executor.launching.slow_ranks import SlowRanks
 from executor.launching.task_specs import AdamW
 from executor.memory.allocations import allocations
+from executor.memory.routed_rows import peak_of_rows
 from executor.nccl.issue_order import issue_order
 from executor.play import play
 from executor.prepared import prepare
@@ -52,11 +53,13 @@ class TrainingRun:
     """What a run gave on one rank. `timeline` is the recorded step's, empty if it never came to it;
     `carried` the last step's.
 
-    `peak_bytes` is the most that torch's allocator held in the first step.
+    `peak_bytes` is the most that torch's allocator held in the first step, `routed_bytes` what the
+    program says of that step for the rows that came, if a number of rows depends on data.
     """
 
     steps: list[TrainingStep] = field(default_factory=list)
     peak_bytes: int = 0
+    routed_bytes: int | None = None
     timeline: Timeline = field(default_factory=lambda: Timeline("measured", ()))
     carried: dict[str, int] = field(default_factory=dict)
 
@@ -191,6 +194,7 @@ class Trainer:
             result.carried = self._play(place, recorder)
         else:
             result.carried, result.peak_bytes = self._measured(place, recorder)
+            result.routed_bytes = peak_of_rows(self.program, self.table)
         loss = float(self.table["loss"])
         took = time.perf_counter() - started
         about = float(self.grad_norm), place.adamw.lr, result.peak_bytes
