@@ -42,6 +42,7 @@ AHEAD_CYCLES = 200_000  # of a GPU's clock for each op: 100 us, in which a host 
 MOST_SHARE = 0.99  # of compute's time lost beside a collective: with all of it lost none would run
 # Tokens, experts and places, which every part of a table has; masks of ones and zeros.
 BELOW = {"int64": 100, "uint8": 2}
+COUNTED = ("sort_rows", "unsort_rows")  # of which each expert gets as many rows from each rank
 
 
 def measure(task: Calibration, info: RankInfo, report: Report) -> dict[str, Any]:
@@ -149,10 +150,14 @@ def issue_s(sample: Sample, place: RankContext, groups: ProcessGroups) -> float:
 
 
 def _sliced(sample: Sample, place: RankContext) -> RankContext:
-    """The place with the kernels' slices of the step that the sample's op comes from."""
+    """The place with the kernels' slices of the step that the sample's op comes from, and on that
+    step's axis of context."""
     if not sample.peak_bytes:
         return place
-    return replace(place, scratch=scratch_of(sample.peak_bytes, place.device))
+    sliced = replace(place, scratch=scratch_of(sample.peak_bytes, place.device))
+    if sample.context == 1:
+        return sliced
+    return replace(sliced, grid=Grid(context=sample.context), rank=place.rank % sample.context)
 
 
 def _meetings(sample: Sample, count: int, place: RankContext, groups: ProcessGroups) -> float:
@@ -225,6 +230,10 @@ def _prepared(
     for buffer in program.buffers.values():
         if buffer.persistent:
             _fill(table[buffer.name], buffer.dtype)
+    for op in program.ops:
+        if op.kind in COUNTED:
+            rows, counts = table[op.reads[0]], table[op.reads[1]]
+            counts.fill_(len(rows) // len(counts))
     return program, prepare(program, table, groups, place), table
 
 
