@@ -56,7 +56,8 @@ class HostRow:
 
     `program_bytes` is the peak of memory that the program says, of the rank with most;
     `allocated_bytes` what torch's allocator held at most there; `routed_bytes` the program's peak
-    for the rows that came to the experts of that rank, where their number is not the plan's.
+    for the rows that came to the experts of that rank, where their number is not the plan's, and
+    `rows_over_mean` the mean over layers of the most rows of a rank, over their mean.
     """
 
     model: str
@@ -66,6 +67,7 @@ class HostRow:
     program_bytes: int
     allocated_bytes: int
     routed_bytes: int | None = None
+    rows_over_mean: float | None = None
 
     @property
     def error(self) -> float:
@@ -85,6 +87,7 @@ class HostRow:
             "program_bytes": self.program_bytes,
             "allocated_bytes": self.allocated_bytes,
             "routed_bytes": self.routed_bytes,
+            "rows_over_mean": self.rows_over_mean,
         }
 
 
@@ -129,9 +132,9 @@ def validate_host(
             gpt=gpt, plan=plan, steps=STEPS, threads=threads, timeout_s=timeout_s, device=device
         )
         result = launch_training(job)
-        held = result["peak_bytes"], result["routed_peak_bytes"]
-        memory = (predicted.memory.peak_bytes, *held)
-        yield HostRow(name, plan, predicted.step_s, result["step_s"], *memory)
+        found = [result[key] for key in ("peak_bytes", "routed_peak_bytes", "rows_over_mean")]
+        seconds = predicted.step_s, result["step_s"]
+        yield HostRow(name, plan, *seconds, predicted.memory.peak_bytes, *found)
 
 
 def mape(errors: list[float]) -> float:

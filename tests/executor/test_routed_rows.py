@@ -10,7 +10,7 @@ import torch
 from executor.buffer_table import BufferTable
 from executor.kernels.experts import weighted_gelu_grad, weighted_swiglu_grad
 from executor.launching.task_specs import AdamW
-from executor.memory.routed_rows import peak_of_rows
+from executor.memory.routed_rows import most_over_mean, peak_of_rows, rows_over_mean
 from executor.rank_context import RankContext
 from workload.gpt import find_model
 from workload.grid import Grid
@@ -40,10 +40,20 @@ def test_the_peak_counts_as_many_rows_as_came(came: tuple[int, int]) -> None:
     assert table["rows"].shape == (sum(came), 8)
     assert peak_of_rows(program, table) == 2 * 8 + sum(came) * 8 * 4
 
+    assert rows_over_mean(program, table) == {"counts": sum(came) / 4}
+
 
 def test_a_program_whose_rows_no_data_counts_has_no_other_peak() -> None:
     program = program_of("")
-    assert peak_of_rows(program, BufferTable(program, CPU)) is None
+    table = BufferTable(program, CPU)
+    assert peak_of_rows(program, table) is None
+    assert most_over_mean([rows_over_mean(program, table)]) is None
+
+
+def test_ranks_wait_in_each_layer_for_the_one_with_most_rows() -> None:
+    """1.5 in the first layer, 1.1 in the second, which another stage's ranks have."""
+    ranks = [{"l0": 0.5}, {"l0": 1.5}, {"l1": 1.1}, {"l1": 0.9}]
+    assert most_over_mean(ranks) == pytest.approx(1.3)
 
 
 @pytest.mark.parametrize("kernel", [weighted_swiglu_grad, weighted_gelu_grad])
