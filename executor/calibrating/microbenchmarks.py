@@ -9,7 +9,6 @@ from math import log2
 from typing import Any
 
 from workload.gpt import GPT
-from workload.kernel_names import kernel_of
 from workload.lowering import lower
 from workload.op import COMPUTE, FORMS, ITEM_BYTES, RING_SHIFT, Buffer, Op
 from workload.passes.matmul_forms import matmul_of, with_forms
@@ -66,7 +65,7 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
         program = lower(gpt, plan)
         for op in program.ops:
             # Sizes closer than a factor of 1.4 tell a curve nothing new.
-            kernel, form = kernel_of(op), op.attributes.get("form", "")
+            kernel, form = op.kernel, op.attributes.get("form", "")
             signature = (kernel, form, round(2 * log2(max(op.nbytes, 1))))
             if op.communicates or op.kind in UNMEASURED or signature in seen:
                 continue

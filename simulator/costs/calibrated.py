@@ -14,7 +14,6 @@ from math import exp, log, prod
 
 from topologies.errors import MachineError
 from topologies.hardware.profile import MeasuredTable, Profile
-from workload.kernel_names import kernel_of
 from workload.op import ATTENTIONS, FORMS, Op
 
 FALLBACK = "pointwise"
@@ -64,7 +63,7 @@ class CalibratedCosts:
     def seconds(self, op: Op) -> float:
         """Seconds that the op takes; ops of the same kind and size are worked out once."""
         shape = tuple(op.attributes[key] for key in _ATTRIBUTES.get(op.kind, ()))
-        key = (kernel_of(op), op.dtype, shape, op.nbytes, op.flops)
+        key = (op.kernel, op.dtype, shape, op.nbytes, op.flops)
         if key not in self._known:
             self._known[key] = self._seconds(op)
         return self._known[key]
@@ -75,7 +74,7 @@ class CalibratedCosts:
         if op.kind in COPIES:
             return op.nbytes / self._host_bytes_per_s
         if op.kind in ATTENTIONS:
-            kernel = self._measured(op.dtype, kernel_of(op)) or op.kind
+            kernel = self._measured(op.dtype, op.kernel) or op.kind
             return self._curve_of(kernel, op.dtype).seconds(_attention_work(op))
         kind = self._measured(op.dtype, op.kind, ALIKE.get(op.kind, FALLBACK), FALLBACK)
         return self._curve_of(kind or op.kind, op.dtype).seconds(op.nbytes)

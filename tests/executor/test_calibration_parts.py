@@ -21,7 +21,6 @@ from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.routing.rings import Ring
 from workload.gpt import find_model
 from workload.grid import Grid
-from workload.kernel_names import kernel_of
 from workload.lowering import lower
 from workload.op import RING_SHIFT
 from workload.plan_text import parse_plan
@@ -35,7 +34,7 @@ def test_every_kernel_of_parts_of_sequences_has_a_sample(kind: str, quick: bool)
     plan = parse_plan(f"context=2,context_kind={kind}", batch=4)
     program = lower(find_model("tiny-30k"), plan)
     sampled = {sample.key for sample in kernels("bf16", quick=quick)}
-    assert {kernel_of(op) for op in program.ops if not op.communicates} - {"fence"} <= sampled
+    assert {op.kernel for op in program.ops if not op.communicates} - {"fence"} <= sampled
 
 
 def test_every_kernel_of_experts_on_other_ranks_has_a_sample() -> None:
