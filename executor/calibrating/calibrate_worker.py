@@ -20,6 +20,7 @@ import torch.distributed as dist
 from executor.buffer_table import BufferTable
 from executor.calibrating.message_benchmarks import messages
 from executor.calibrating.microbenchmarks import Sample, collectives, kernels, overlapped
+from executor.calibrating.sample_values import fill
 from executor.groups import ProcessGroups
 from executor.job import connected
 from executor.launching.launch_env import RankInfo
@@ -40,9 +41,6 @@ OVERLAP_TURNS = 10
 ISSUED = 10  # repeats whose issue is timed
 AHEAD_CYCLES = 200_000  # of a GPU's clock for each op: 100 us, in which a host issues it
 MOST_SHARE = 0.99  # of compute's time lost beside a collective: with all of it lost none would run
-# Tokens, experts and places, which every part of a table has; masks of ones and zeros.
-BELOW = {"int64": 100, "uint8": 2}
-COUNTED = ("sort_rows", "unsort_rows")  # of which each expert gets as many rows from each rank
 
 
 def measure(task: Calibration, info: RankInfo, report: Report) -> dict[str, Any]:
@@ -227,27 +225,8 @@ def _prepared(
     program = sample.program(count)
     groups.prepare(program)
     table = BufferTable(program, place.device)
-    for buffer in program.buffers.values():
-        if buffer.persistent:
-            _fill(table[buffer.name], buffer.dtype)
-    for op in program.ops:
-        if op.kind in COUNTED:
-            rows, counts = table[op.reads[0]], table[op.reads[1]]
-            counts.fill_(len(rows) // len(counts))
+    fill(program, table)
     return program, prepare(program, table, groups, place), table
-
-
-def _fill(tensor: torch.Tensor, dtype: str) -> None:
-    """Positive values around 0.1: no kernel meets a zero, an overflow or a denormal on them.
-
-    A GPU's clock depends on the values, so there they are random; a CPU's does not.
-    """
-    if dtype in BELOW:
-        tensor.random_(0, BELOW[dtype])
-    elif tensor.device.type == "cpu":
-        tensor.fill_(0.1)
-    else:
-        tensor.uniform_(0.05, 0.15)
 
 
 def _mean(value: float) -> float:

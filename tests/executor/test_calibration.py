@@ -16,10 +16,10 @@ import torch
 
 from executor.calibrating import calibrate as calibration
 from executor.calibrating.calibrate import cached, calibrate
-from executor.calibrating.calibrate_worker import BELOW
 from executor.calibrating.host_machine import machine_document
 from executor.calibrating.message_benchmarks import messages
 from executor.calibrating.microbenchmarks import Sample, collectives, kernels
+from executor.calibrating.sample_values import BELOW
 from executor.groups import ProcessGroups
 from executor.launching.launch_env import RankInfo
 from executor.launching.task_specs import AdamW, Calibrated, Calibration
