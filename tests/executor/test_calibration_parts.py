@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from executor.calibrating import calibrate_worker as timing
-from executor.calibrating.microbenchmarks import kernels
+from executor.calibrating.microbenchmarks import Sample, kernels, repeats
+from executor.calibrating.sample_values import COUNTS, NUMBERED
 from executor.groups import ProcessGroups
 from executor.launching.task_specs import AdamW
 from executor.play import play
@@ -94,3 +95,23 @@ def test_a_shift_around_a_ring_takes_what_was_measured() -> None:
     profile = replace(machine.profile, collectives={RING_SHIFT: slower})
     fabric = fabric_of(replace(machine, profile=profile), 2)
     assert fabric.seconds(RING_SHIFT, 1 << 20, ring) == pytest.approx(5 * (1 << 20) * 1e-9)
+
+
+@pytest.mark.parametrize("capacity", [0.0, 1.0])
+def test_any_models_ops_of_experts_can_be_measured_one_by_one(
+    capacity: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer experts, and fewer rows for some, than other tables have parts."""
+    monkeypatch.setattr(ProcessGroups, "prepare", lambda *_: None)
+    gpt = replace(find_model("tiny-mixtral-130k"), experts=4, capacity=capacity)
+    program = lower(gpt, parse_plan("data=2,expert=2,precision=fp32", batch=2))
+    ops = {op.kind: op for op in program.ops if op.kind in {*COUNTS, *NUMBERED}}
+    assert len(ops) == len(COUNTS) + len(NUMBERED)
+    place = RankContext(grid=Grid(data=2), rank=0, device=CPU, adamw=AdamW())
+    for op in ops.values():
+        sample = Sample(op.kind, {}, repeats(op, program))
+        _, ready, table = timing._prepared(sample, 2, place, ProcessGroups(0, 1.0))
+        play(ready, table, place, NoRecorder())
+        if op.kind in COUNTS:
+            counts, rows = op.reads[COUNTS[op.kind]], program.buffers[op.reads[0]].shape[0]
+            assert int(table[f"{counts}#0"].sum()) == rows
