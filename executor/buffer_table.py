@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ class BufferTable:
         self._arenas: dict[str, int] = {}
         self._forms = [(buffer.shape, DTYPES[buffer.dtype]) for buffer in self._buffers]
         self._counts = [buffer.rows_of for buffer in self._buffers]
+        self._sizes = [buffer.nbytes for buffer in self._buffers]
         pools: dict[int, list[torch.Tensor]] = {}
         self._pools = [pools.setdefault(buffer.nbytes, []) for buffer in self._buffers]
         self.keeps_freed = device.type == "cpu"
@@ -78,6 +79,12 @@ class BufferTable:
         size: int = self._tensors[slot].nbytes
         return size
 
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Bytes of all buffers, in their order; where data says how many rows there are, of those
+        that came last."""
+        return tuple(self._sizes)
+
     def tensors(self, slots: Slots) -> list[torch.Tensor]:
         """The tensors of buffers that are alive."""
         tensors = self._tensors
@@ -106,7 +113,9 @@ class BufferTable:
     def _of_rows(self, slot: int, counts: torch.Tensor) -> torch.Tensor:
         """A tensor of as many rows as the data says, which the host waits to know."""
         (_, *width), dtype = self._forms[slot]
-        return torch.empty((int(counts.sum()), *width), dtype=dtype, device=self._device)
+        rows = torch.empty((int(counts.sum()), *width), dtype=dtype, device=self._device)
+        self._sizes[slot] = rows.nbytes
+        return rows
 
     def free(self, slot: int) -> None:
         """End a transient buffer's life."""

@@ -29,6 +29,7 @@ from executor.launching.slow_ranks import SlowRanks
 from executor.launching.stopping import ENDS, StopRequest, stopped_by
 from executor.launching.task_specs import Job, Report
 from executor.memory.device_memory import check_device_memory, check_memory
+from executor.memory.routed_rows import most_over_mean
 from executor.published.runs import finish, start
 from executor.train import Trainer, TrainingRun, TrainingStep
 from executor.training.evaluation import evaluated_after
@@ -246,6 +247,8 @@ def _gather(run: TrainingRun, info: RankInfo, steps: int, cores: list[int]) -> d
         "rank": info.rank,
         "cores": cores,
         "peak_bytes": run.peak_bytes,
+        "routed_bytes": run.routed_bytes,
+        "rows_over_mean": run.rows_over_mean,
         "waited_share": run.waited_share,
         "carried": run.carried,
         "ops": [span.op.name for span in run.timeline.spans],
@@ -268,6 +271,8 @@ def _gather(run: TrainingRun, info: RankInfo, steps: int, cores: list[int]) -> d
         "diverged_at_step": None if is_finite else last.number,
         "stopped_at_step": last.number if is_finite and last.number < steps else None,
         "peak_bytes": max(entry["peak_bytes"] for entry in everyone),
+        "routed_peak_bytes": max(entry["routed_bytes"] or 0 for entry in everyone) or None,
+        "rows_over_mean": most_over_mean(entry["rows_over_mean"] for entry in everyone),
         "waited_share": max(entry["waited_share"] for entry in everyone),
         "ranks": everyone,
     }

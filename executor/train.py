@@ -18,6 +18,7 @@ from executor.launching.procfs import waited_s
 from executor.launching.slow_ranks import SlowRanks
 from executor.launching.task_specs import AdamW
 from executor.memory.allocations import allocations
+from executor.memory.routed_rows import peak_of_rows, rows_over_mean
 from executor.nccl.issue_order import issue_order
 from executor.play import play
 from executor.prepared import prepare
@@ -52,11 +53,15 @@ class TrainingRun:
     """What a run gave on one rank. `timeline` is the recorded step's, empty if it never came to it;
     `carried` the last step's.
 
-    `peak_bytes` is the most that torch's allocator held in the first step.
+    `peak_bytes` is the most that torch's allocator held in the first step, `routed_bytes` what the
+    program says of that step for the rows that came, if a number of rows depends on data;
+    `rows_over_mean` of the last step how many those were.
     """
 
     steps: list[TrainingStep] = field(default_factory=list)
     peak_bytes: int = 0
+    routed_bytes: int | None = None
+    rows_over_mean: dict[str, float] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=lambda: Timeline("measured", ()))
     carried: dict[str, int] = field(default_factory=dict)
 
@@ -174,6 +179,7 @@ class Trainer:
             recorded = recorded if last is None else min(recorded, last)
             if not math.isfinite(step.loss) or (last is not None and number >= last):
                 break
+        result.rows_over_mean = rows_over_mean(self.program, self.table)
         return result
 
     def _at(self, step: int) -> RankContext:
@@ -191,6 +197,7 @@ class Trainer:
             result.carried = self._play(place, recorder)
         else:
             result.carried, result.peak_bytes = self._measured(place, recorder)
+            result.routed_bytes = peak_of_rows(self.program, self.table)
         loss = float(self.table["loss"])
         took = time.perf_counter() - started
         about = float(self.grad_norm), place.adamw.lr, result.peak_bytes

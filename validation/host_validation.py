@@ -13,7 +13,8 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 # Model, batch and plan of each step that is validated: on one, two and, where the machine has them,
-# four ranks, every axis, with and without overlap, recomputation, micro-batches and sharding.
+# four ranks, every axis, with and without overlap, recomputation, micro-batches and sharding, with
+# experts and parts of sequences.
 CELLS = (
     ("tiny-1m", 8, "data=1"),
     ("tiny-2m", 8, "data=1,recompute=full"),
@@ -38,6 +39,13 @@ CELLS = (
     ("tiny-10m", 16, "x=2,data=2,zero=1"),
     ("tiny-25m", 8, "z=2,data=2,recompute=full"),
     ("tiny-10m", 16, "data=2,pipe=2,micro_batch=2"),
+    ("tiny-mixtral-2m", 16, "data=2,expert=2"),
+    ("tiny-deepseek-2m", 16, "data=2,expert=2,zero=1"),
+    ("tiny-10m", 8, "context=2"),
+    ("tiny-10m", 8, "context=2,context_kind=all_gather"),
+    ("tiny-10m", 8, "context=2,context_kind=ulysses"),
+    ("tiny-deepseek-2m", 16, "data=4,expert=4"),
+    ("tiny-mixtral-2m", 16, "context=2,data=2,expert=2"),
 )
 STEPS = 12
 
@@ -47,7 +55,9 @@ class HostRow:
     """One validated step; `error` is predicted over measured, less one.
 
     `program_bytes` is the peak of memory that the program says, of the rank with most;
-    `allocated_bytes` what torch's allocator held at most there.
+    `allocated_bytes` what torch's allocator held at most there; `routed_bytes` the program's peak
+    for the rows that came to the experts of that rank, where their number is not the plan's, and
+    `rows_over_mean` the mean over layers of the most rows of a rank, over their mean.
     """
 
     model: str
@@ -56,6 +66,8 @@ class HostRow:
     measured_s: float
     program_bytes: int
     allocated_bytes: int
+    routed_bytes: int | None = None
+    rows_over_mean: float | None = None
 
     @property
     def error(self) -> float:
@@ -74,6 +86,8 @@ class HostRow:
             "error": self.error,
             "program_bytes": self.program_bytes,
             "allocated_bytes": self.allocated_bytes,
+            "routed_bytes": self.routed_bytes,
+            "rows_over_mean": self.rows_over_mean,
         }
 
 
@@ -118,8 +132,9 @@ def validate_host(
             gpt=gpt, plan=plan, steps=STEPS, threads=threads, timeout_s=timeout_s, device=device
         )
         result = launch_training(job)
-        memory = (predicted.memory.peak_bytes, result["peak_bytes"])
-        yield HostRow(name, plan, predicted.step_s, result["step_s"], *memory)
+        found = [result[key] for key in ("peak_bytes", "routed_peak_bytes", "rows_over_mean")]
+        seconds = predicted.step_s, result["step_s"]
+        yield HostRow(name, plan, *seconds, predicted.memory.peak_bytes, *found)
 
 
 def mape(errors: list[float]) -> float:

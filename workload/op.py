@@ -219,6 +219,15 @@ class Op:
         return self.block.is_recomputed
 
     @property
+    def kernel(self) -> str:
+        """What performs it: its kind, and of attention on a part of each sequence how keys come
+        there ("attention.ring"), and that none is masked ("attention.ring.unmasked")."""
+        if self.kind not in ATTENTIONS or "context" not in self.attributes:
+            return self.kind
+        unmasked = "" if self.attributes.get(CAUSAL, True) else ".unmasked"
+        return f"{self.kind}.{self.attributes['context']}{unmasked}"
+
+    @property
     def is_beyond_model(self) -> bool:
         """Whether its FLOPs are none of the model's: of recomputation, or of the update."""
         return self.block.is_recomputed or self.block == STEP

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from executor.buffer_table import BufferTable
 from executor.calibrating.message_benchmarks import messages
 from executor.calibrating.microbenchmarks import Sample, collectives, kernels, overlapped
+from executor.calibrating.sample_values import fill
 from executor.groups import ProcessGroups
 from executor.job import connected
 from executor.launching.launch_env import RankInfo
@@ -40,8 +41,6 @@ OVERLAP_TURNS = 10
 ISSUED = 10  # repeats whose issue is timed
 AHEAD_CYCLES = 200_000  # of a GPU's clock for each op: 100 us, in which a host issues it
 MOST_SHARE = 0.99  # of compute's time lost beside a collective: with all of it lost none would run
-# Tokens, experts and places, which every part of a table has; masks of ones and zeros.
-BELOW = {"int64": 100, "uint8": 2}
 
 
 def measure(task: Calibration, info: RankInfo, report: Report) -> dict[str, Any]:
@@ -149,10 +148,14 @@ def issue_s(sample: Sample, place: RankContext, groups: ProcessGroups) -> float:
 
 
 def _sliced(sample: Sample, place: RankContext) -> RankContext:
-    """The place with the kernels' slices of the step that the sample's op comes from."""
+    """The place with the kernels' slices of the step that the sample's op comes from, and on that
+    step's axis of context."""
     if not sample.peak_bytes:
         return place
-    return replace(place, scratch=scratch_of(sample.peak_bytes, place.device))
+    sliced = replace(place, scratch=scratch_of(sample.peak_bytes, place.device))
+    if sample.context == 1:
+        return sliced
+    return replace(sliced, grid=Grid(context=sample.context), rank=place.rank % sample.context)
 
 
 def _meetings(sample: Sample, count: int, place: RankContext, groups: ProcessGroups) -> float:
@@ -222,23 +225,8 @@ def _prepared(
     program = sample.program(count)
     groups.prepare(program)
     table = BufferTable(program, place.device)
-    for buffer in program.buffers.values():
-        if buffer.persistent:
-            _fill(table[buffer.name], buffer.dtype)
+    fill(program, table)
     return program, prepare(program, table, groups, place), table
-
-
-def _fill(tensor: torch.Tensor, dtype: str) -> None:
-    """Positive values around 0.1: no kernel meets a zero, an overflow or a denormal on them.
-
-    A GPU's clock depends on the values, so there they are random; a CPU's does not.
-    """
-    if dtype in BELOW:
-        tensor.random_(0, BELOW[dtype])
-    elif tensor.device.type == "cpu":
-        tensor.fill_(0.1)
-    else:
-        tensor.uniform_(0.05, 0.15)
 
 
 def _mean(value: float) -> float:

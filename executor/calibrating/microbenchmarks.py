@@ -10,7 +10,7 @@ from typing import Any
 
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import COMPUTE, FORMS, ITEM_BYTES, Buffer, Op
+from workload.op import COMPUTE, FORMS, ITEM_BYTES, RING_SHIFT, Buffer, Op
 from workload.passes.matmul_forms import matmul_of, with_forms
 from workload.plan import Plan
 from workload.program import Program
@@ -19,19 +19,23 @@ from workload.rules.table import NAMES
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
 UNMEASURED = ("matmul", "grouped_matmul", "fence")  # matmuls have a grid of their own
-# So many that any token of the samples is the number of an expert.
+# So many that any number of the samples is that of an expert.
 EXPERTS: Mapping[str, Any] = {"experts": 256, "topk": 4, "expert_ffn": 16, "router": "softmax"}
 BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
 # Of sequences split over context; the rest wants a place on the axis.
 OF_CONTEXT = (
+    *("attention.ring", "attention.ring.unmasked", "attention.all_gather"),
+    *("attention_grad.ring", "attention_grad.ring.unmasked", "attention_grad.all_gather"),
     *("take_keys", "put_keys", "merge_attention"),
     *("split_heads", "join_heads", "split_tokens", "join_tokens"),
 )
+OF_EXCHANGED = ("sort_rows", "unsort_rows")  # of experts that other ranks send rows to
 _ENDS = {
     "all_gather": ("part", "whole"),
     "reduce_scatter": ("whole", "part"),
     "all_reduce": ("whole", "whole"),
     "all_to_all": ("whole", "other"),
+    RING_SHIFT: ("whole", "other"),
 }
 
 
@@ -40,7 +44,8 @@ class Sample:
     """One measurement: the table it goes to, its features, and the program of `count` repeats.
 
     With `meets`, its collectives alone are timed, and what runs between them is not. `peak_bytes`
-    is the peak of the step that its op comes from, which says how large the kernels' slices are.
+    is the peak of the step that its op comes from, which says how large the kernels' slices are;
+    `context` over how many ranks that step splits each sequence.
     """
 
     key: str
@@ -48,6 +53,7 @@ class Sample:
     program: Callable[[int], Program]
     meets: bool = False
     peak_bytes: int = 0
+    context: int = 1
 
 
 def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
@@ -59,16 +65,23 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
         program = lower(gpt, plan)
         for op in program.ops:
             # Sizes closer than a factor of 1.4 tell a curve nothing new.
-            form = op.attributes.get("form", "")
-            signature = (op.kind, form, round(2 * log2(max(op.nbytes, 1))))
+            kernel, form = op.kernel, op.attributes.get("form", "")
+            signature = (kernel, form, round(2 * log2(max(op.nbytes, 1))))
             if op.communicates or op.kind in UNMEASURED or signature in seen:
                 continue
-            if plan.context > 1 and op.kind not in OF_CONTEXT:
+            if kernel not in _kernels_of(plan, kernel):
                 continue
             seen.add(signature)
-            peak = program.peak.total_bytes
-            features = _features(op, program)
-            yield Sample(op.kind, features, repeats(op, program), peak_bytes=peak)
+            about: dict[str, Any] = {"peak_bytes": program.peak.total_bytes}
+            about["context"] = plan.context
+            yield Sample(kernel, _features(op, program), repeats(op, program), **about)
+
+
+def _kernels_of(plan: Plan, kernel: str) -> tuple[str, ...]:
+    """The kernels that are measured as they stand in the programs of a plan."""
+    if plan.context > 1:
+        return OF_CONTEXT
+    return OF_EXCHANGED if plan.expert > 1 else (kernel,)
 
 
 def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
@@ -220,8 +233,9 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         cells.append((_latent(llama), plain))
         # The first of two stages, which alone has no loss.
         cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
-        kinds = ("ring", "ulysses")
+        kinds = ("ring", "all_gather", "ulysses")
         cells += [(gpt, replace(plain, context=2, context_kind=kind)) for kind in kinds]
+        cells.append((replace(llama, **EXPERTS), replace(plain, data=2, expert=2)))
         one = replace(plain, batch=micro_batch)
         cells += [(gpt, replace(one, optimizer=name)) for name in NAMES]
     return cells
@@ -237,7 +251,7 @@ def _latent(gpt: GPT) -> GPT:
 
 def _features(op: Op, program: Program) -> dict[str, float]:
     if op.kind in ("attention", "attention_grad"):
-        rows = program.plan.micro_batch * program.gpt.sequence
+        rows = program.plan.micro_batch * program.gpt.sequence // program.plan.context
         shape = {key: float(op.attributes[key]) for key in ("heads", "width", "sequence")}
         return {"rows": float(rows), **shape}
     if op.kind == "batched_matmul":
@@ -256,7 +270,8 @@ def repeats(op: Op, program: Program) -> Callable[[int], Program]:
 
         def name(old: str, turn: int, *, lasting: bool) -> str:
             new = f"{old}#{turn}"
-            buffers[new] = replace(program.buffers[old], name=new, persistent=lasting)
+            own = replace(program.buffers[old], name=new, persistent=lasting, rows_of="")
+            buffers[new] = own
             return new
 
         ops = []

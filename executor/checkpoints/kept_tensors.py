@@ -79,8 +79,6 @@ def writer(layout: Layout, grid: Grid, rank: int) -> int:
         data = at["data"]
     elif inner in used:
         data = at[inner]
-    elif parts & used:
-        data = at["data"] - at[inner]
     kept = {axis: at[axis] for axis in used & {"x", "y", "z", "context"}}
     return grid.rank({**kept, "data": data, "pipe": at["pipe"]})
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from executor.kernels.slices import wide_rows
 from executor.rank_context import RankContext
 from workload.models.moe import SIGMOID, SOFTMAX
 from workload.op import Op
@@ -90,9 +91,10 @@ def sum_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     numbers = torch.arange(len(order), device=order.device)
     by_choice = _placed(numbers, order, len(writes[0]) * topk).view(-1, topk)
     writes[0].zero_()
-    for number in range(topk):
-        own = by_choice[:, number]
-        writes[0].add_(torch.where((own != EMPTY)[:, None], rows[own.clamp(min=0)], 0))
+    for part in wide_rows(writes[0], at, copies=2):
+        for number in range(topk):
+            own = by_choice[part, number]
+            writes[0][part].add_(torch.where((own != EMPTY)[:, None], rows[own.clamp(min=0)], 0))
 
 
 def take_scores(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -123,7 +125,7 @@ def _placed(values: torch.Tensor, at: torch.Tensor, count: int) -> torch.Tensor:
 def sort_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Rows that arrived by rank and then by expert, by expert and then by rank."""
     rows, counts = reads
-    writes[0].copy_(rows[_by_expert(counts, op, len(rows))])
+    torch.index_select(rows, 0, _by_expert(counts, op, len(rows)), out=writes[0])
 
 
 def unsort_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -179,6 +181,11 @@ def weighted_swiglu(op: Op, reads: Tensors, writes: Tensors, at: RankContext) ->
 
 def weighted_swiglu_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Gradients of gate and up, side by side, and of the rows' scores."""
+    for part in wide_rows(reads[0], at):
+        _weighted_swiglu_grad([t[part] for t in reads], [t[part] for t in writes])
+
+
+def _weighted_swiglu_grad(reads: Tensors, writes: Tensors) -> None:
     functions: Any = torch._C._nn
     ops: Any = torch.ops.aten
     grad, (gate, up), scores = reads[0], reads[1].chunk(2, 1), reads[2].to(reads[0].dtype)[:, None]
@@ -202,7 +209,9 @@ def weighted_gelu_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext)
     """Gradients of GELU's input and of the rows' scores."""
     functions: Any = torch._C._nn
     ops: Any = torch.ops.aten
-    grad, inner, scores = reads[0], reads[1], reads[2].to(reads[0].dtype)[:, None]
-    functions.gelu(inner, approximate="tanh", out=writes[0])
-    writes[1].copy_((writes[0] * grad).sum(1, dtype=writes[1].dtype))
-    ops.gelu_backward.grad_input(grad * scores, inner, approximate="tanh", grad_input=writes[0])
+    for part in wide_rows(reads[0], at):
+        grad, inner, weights = (t[part] for t in reads)
+        d_inner, scores = writes[0][part], weights.to(grad.dtype)[:, None]
+        functions.gelu(inner, approximate="tanh", out=d_inner)
+        writes[1][part].copy_((d_inner * grad).sum(1, dtype=writes[1].dtype))
+        ops.gelu_backward.grad_input(grad * scores, inner, approximate="tanh", grad_input=d_inner)

@@ -78,6 +78,8 @@ def record_of(
         **{key: result.get(key) for key in CHECKPOINT_KEYS},
         "waited_share": result["waited_share"],
         "peak_bytes": result["peak_bytes"],
+        "routed_peak_bytes": result["routed_peak_bytes"],
+        "rows_over_mean": result["rows_over_mean"],
         "comm_bytes": result["ranks"][0]["carried"],
         "tokens_per_s": job.plan.batch * job.gpt.sequence / result["step_s"],
         "predicted_step_s": prediction.step_s if prediction is not None else None,
@@ -114,6 +116,11 @@ def summary(record: dict[str, Any], prediction: Prediction | None) -> str:
         ("step (p10 to p90)", spread, "", ""),
         row("memory allocated per rank", "peak_bytes", tables.gib),
     ]
+    if (routed := record.get("routed_peak_bytes")) is not None:
+        error = tables.percent(routed / record["peak_bytes"] - 1, sign=True)
+        rows.append(("  with experts' rows as routed", "", tables.gib(routed), error))
+        over = f"{record['rows_over_mean']:.2f}"
+        rows.append(("most rows of a rank, over the mean", over, "1.00", ""))
     title = tables.paragraph(f"{record['model']} with {record['plan_string']}")
     tuned = tuned_forms(prediction) if prediction is not None else ""
     table = tables.table(["", "measured", "predicted", "error"], rows)

@@ -17,7 +17,7 @@ from topologies.hardware.profile import MeasuredTable, Profile
 from workload.op import ATTENTIONS, FORMS, Op
 
 FALLBACK = "pointwise"
-ALIKE = {  # kinds that are not measured, and the one that does the same to as many bytes
+ALIKE = {  # for kinds that were not measured, the one that does the same to as many bytes
     "sort_rows": "take_rows",
     "unsort_rows": "take_rows",
     "weighted_gelu": "weighted_swiglu",
@@ -51,7 +51,8 @@ class CalibratedCosts:
                 for form, points in _points_by_form(rows).items():
                     self._curves[kind + form, precision] = _curve(name, points)
             else:
-                points = _attention_points(rows) if kind in ATTENTIONS else _points(rows)
+                is_attention = kind.partition(".")[0] in ATTENTIONS
+                points = _attention_points(rows) if is_attention else _points(rows)
                 self._curves[kind, precision] = _curve(name, points)
         self._known: dict[tuple[object, ...], float] = {}
 
@@ -62,7 +63,7 @@ class CalibratedCosts:
     def seconds(self, op: Op) -> float:
         """Seconds that the op takes; ops of the same kind and size are worked out once."""
         shape = tuple(op.attributes[key] for key in _ATTRIBUTES.get(op.kind, ()))
-        key = (op.kind, op.dtype, shape, op.nbytes, op.flops)
+        key = (op.kernel, op.dtype, shape, op.nbytes, op.flops)
         if key not in self._known:
             self._known[key] = self._seconds(op)
         return self._known[key]
@@ -73,10 +74,14 @@ class CalibratedCosts:
         if op.kind in COPIES:
             return op.nbytes / self._host_bytes_per_s
         if op.kind in ATTENTIONS:
-            return self._curve_of(op.kind, op.dtype).seconds(_attention_work(op))
-        kind = ALIKE.get(op.kind, op.kind)
-        own = (kind, op.dtype) in self._curves or (FALLBACK, op.dtype) not in self._curves
-        return self._curve_of(kind if own else FALLBACK, op.dtype).seconds(op.nbytes)
+            kernel = self._measured(op.dtype, op.kernel) or op.kind
+            return self._curve_of(kernel, op.dtype).seconds(_attention_work(op))
+        kind = self._measured(op.dtype, op.kind, ALIKE.get(op.kind, FALLBACK), FALLBACK)
+        return self._curve_of(kind or op.kind, op.dtype).seconds(op.nbytes)
+
+    def _measured(self, dtype: str, *kernels: str) -> str:
+        """The first of some kernels that has a table; empty if none has."""
+        return next((each for each in kernels if (each, dtype) in self._curves), "")
 
     def _matmul_s(self, op: Op) -> float:
         """A batched matmul has a curve of its own or, unmeasured, goes as one of all its rows. A

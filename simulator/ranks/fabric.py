@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from topologies.collectives.collective_time import Kind, collective_seconds
+from topologies.collectives.collective_time import Kind, collective_seconds, measured_seconds
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement, contiguous
@@ -84,11 +84,14 @@ class MachineFabric:
     def _shift_seconds(self, payload_bytes: int, ring: Ring) -> float:
         """How long all members of a ring take to send to the next one at once.
 
-        As a message at the rate of the ring, which all groups share; where messages were measured,
-        as one between two. Not modelled: links inside a node that a shift, with one neighbour each,
-        leaves to others.
+        As measured; else as a message at the rate of the ring, which all groups share, or, where
+        messages were measured, as one between two. Not modelled: links inside a node that a shift,
+        with one neighbour each, leaves to others.
         """
         profile = self._machine.profile
+        if profile is not None and RING_SHIFT in profile.collectives and ring.ranks > 1:
+            table = profile.collectives[RING_SHIFT]
+            return measured_seconds(table, RING_SHIFT, payload_bytes, ring.ranks)
         if profile is not None and "send_recv" in profile.collectives and ring.ranks > 1:
             ring = replace(ring, ranks=2)
         return collective_seconds(self._machine, "send_recv", payload_bytes, ring)

@@ -16,10 +16,10 @@ import torch
 
 from executor.calibrating import calibrate as calibration
 from executor.calibrating.calibrate import cached, calibrate
-from executor.calibrating.calibrate_worker import BELOW
 from executor.calibrating.host_machine import machine_document
 from executor.calibrating.message_benchmarks import messages
 from executor.calibrating.microbenchmarks import Sample, collectives, kernels
+from executor.calibrating.sample_values import BELOW
 from executor.groups import ProcessGroups
 from executor.launching.launch_env import RankInfo
 from executor.launching.task_specs import AdamW, Calibrated, Calibration
@@ -30,7 +30,7 @@ from topologies.machine import Machine, machine_from_dict
 from workload.gpt import find_model
 from workload.grid import Grid
 from workload.lowering import lower
-from workload.op import COLLECTIVES, RING_SHIFT, STEP
+from workload.op import COLLECTIVES, STEP
 from workload.plan import PRECISIONS
 from workload.plan_text import parse_plan
 
@@ -86,7 +86,7 @@ def test_the_transposes_that_other_matmul_forms_take_have_samples() -> None:
 def test_collectives_are_sampled_in_every_group_size_that_divides_the_ranks(ranks: int) -> None:
     seen = {(sample.key, sample.features["ranks"]) for sample in collectives(ranks, quick=True)}
     groups = [float(size) for size in range(2, ranks + 1) if ranks % size == 0]
-    assert seen == {(kind, size) for kind in {*COLLECTIVES} - {RING_SHIFT} for size in groups}
+    assert seen == {(kind, size) for kind in COLLECTIVES for size in groups}
 
 
 def test_a_matmul_runs_before_each_collective_as_in_a_step() -> None:

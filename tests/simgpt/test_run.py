@@ -33,6 +33,7 @@ KEYS = {
     *("matmul_forms", "asked", "device", "diverged_at_step", "stopped_at_step"),
     *("step_p10_s", "step_p90_s", "waited_share", "exported_weights", "finished", "stopped_by"),
     *("grad_norms", "evaluations", "steps"),
+    *("routed_peak_bytes", "rows_over_mean"),
     *("resumed_at_step", "saved_steps", "newest_checkpoint", "unsaved"),
     *("cuda_graphs", "attention_backend", "bound_cores"),
 }

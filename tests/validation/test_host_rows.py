@@ -28,7 +28,7 @@ def of_devices(count: int) -> Machine:
     return replace(machine, node=replace(machine.node, devices=count))
 
 
-@pytest.mark.parametrize(("devices", "left_out"), [(1, 19), (2, 5), (4, 0)])
+@pytest.mark.parametrize(("devices", "left_out"), [(1, 26), (2, 7), (4, 0)])
 def test_steps_of_more_ranks_than_there_are_devices_are_left_out(
     devices: int, left_out: int
 ) -> None:

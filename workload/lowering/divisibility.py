@@ -55,7 +55,10 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
     elif gpt.shared_ffn:
         _divides("x", plan.x, {"shared_ffn": gpt.shared_ffn})
     if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
-        raise PlanCannotRunError(f"optimizer={plan.optimizer} does not know weights of experts")
+        raise PlanCannotRunError(
+            f"optimizer={plan.optimizer} does not know weights of experts ({gpt.name}'s "
+            f"experts={gpt.experts}); take adamw or sgd"
+        )
 
 
 def _check_latent(gpt: GPT, plan: Plan) -> None:

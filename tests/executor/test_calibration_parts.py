@@ -1,0 +1,117 @@
+"""Calibration of what experts and parts of sequences bring: samples, and their tables' use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from executor.calibrating import calibrate_worker as timing
+from executor.calibrating.microbenchmarks import Sample, kernels, repeats
+from executor.calibrating.sample_values import COUNTS, NUMBERED
+from executor.groups import ProcessGroups
+from executor.launching.task_specs import AdamW
+from executor.play import play
+from executor.rank_context import RankContext
+from executor.timing import NoRecorder
+from simulator.costs.calibrated import CalibratedCosts
+from simulator.ranks.fabric import fabric_of
+from tests.executor.test_calibration import machine_of
+from topologies.hardware.profile import MeasuredTable, Profile
+from topologies.routing.rings import Ring
+from workload.gpt import find_model
+from workload.grid import Grid
+from workload.lowering import lower
+from workload.op import RING_SHIFT
+from workload.plan_text import parse_plan
+
+CPU = torch.device("cpu")
+
+
+def test_every_kernel_of_parts_of_sequences_has_a_sample() -> None:
+    sampled = {sample.key for sample in kernels("bf16", quick=True)}
+    for kind in ("ring", "all_gather", "ulysses"):
+        plan = parse_plan(f"context=2,context_kind={kind}", batch=4)
+        program = lower(find_model("tiny-30k"), plan)
+        assert {op.kernel for op in program.ops if not op.communicates} - {"fence"} <= sampled
+
+
+def test_every_kernel_of_experts_on_other_ranks_has_a_sample() -> None:
+    program = lower(find_model("tiny-mixtral-130k"), parse_plan("data=2,expert=2", batch=4))
+    sampled = {sample.key for sample in kernels("bf16", quick=True)}
+    wanted = {op.kind for op in program.ops if not op.communicates}
+    assert wanted - {"fence", "grouped_matmul"} <= sampled
+
+
+def test_every_sample_of_experts_and_parts_of_sequences_can_be_played(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On either of the two ranks that share sequences; of experts each gets as many rows."""
+    wanted = ("attention.", "attention_grad.", "sort_rows", "unsort_rows", "merge_attention")
+    monkeypatch.setattr(ProcessGroups, "prepare", lambda *_: None)
+    played = set()
+    for sample in kernels("fp32", quick=True):
+        if not sample.key.startswith(wanted) or sample.key in played:
+            continue
+        played.add(sample.key)
+        for rank in (0, 1):
+            place = RankContext(grid=Grid(data=2), rank=rank, device=CPU, adamw=AdamW())
+            place = timing._sliced(sample, place)
+            assert place.grid.parts_of("positions") == sample.context
+            assert place.part_of("positions") == rank * (sample.context - 1)
+            groups = ProcessGroups(rank, 1.0)
+            _, ready, table = timing._prepared(sample, 2, place, groups)
+            play(ready, table, place, NoRecorder())
+    assert len(played) == 9
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_attention_on_parts_of_sequences_takes_the_time_of_its_own_kernels(step: int) -> None:
+    """Of old tables, which have none of them, that of attention on whole sequences."""
+    plan = parse_plan("context=2,precision=fp32", batch=2)
+    ops = lower(find_model("tiny-30k"), plan).ops
+    op = next(op for op in ops if op.label == f"attention.{step}")
+    own, whole = "attention.ring" + (".unmasked" if step else ""), "attention"
+    columns = ("ranks", "rows", "heads", "width", "sequence", "seconds")
+    row = (1.0, *(float(op.attributes[key]) for key in ("sequences", "heads", "width")), 1.0)
+
+    def seconds(**tables: float) -> float:
+        every = {f"{key}@fp32": MeasuredTable(columns, ((*row, s),)) for key, s in tables.items()}
+        return CalibratedCosts(Profile(kernels=every), 1, 1e9).seconds(op)
+
+    both = seconds(**{whole: 1.0, own: 3.0})
+    assert both == pytest.approx(3 * seconds(**{whole: 1.0}))
+
+
+def test_a_shift_around_a_ring_takes_what_was_measured() -> None:
+    machine = machine_of(2)
+    fabric, ring = fabric_of(machine, 2), Ring(2, 1, 2, 1e9)
+    assert machine.profile is not None
+    table = machine.profile.collectives[RING_SHIFT]
+    assert fabric.seconds(RING_SHIFT, 1 << 20, ring) == pytest.approx((1 << 20) * 1e-9)
+    rows = tuple((*row[:-1], 5 * row[-1]) for row in table.rows)
+    slower = replace(table, rows=rows)
+    profile = replace(machine.profile, collectives={RING_SHIFT: slower})
+    fabric = fabric_of(replace(machine, profile=profile), 2)
+    assert fabric.seconds(RING_SHIFT, 1 << 20, ring) == pytest.approx(5 * (1 << 20) * 1e-9)
+
+
+@pytest.mark.parametrize("capacity", [0.0, 1.0])
+def test_any_models_ops_of_experts_can_be_measured_one_by_one(
+    capacity: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer experts, and fewer rows for some, than other tables have parts."""
+    monkeypatch.setattr(ProcessGroups, "prepare", lambda *_: None)
+    gpt = replace(find_model("tiny-mixtral-130k"), experts=4, capacity=capacity)
+    program = lower(gpt, parse_plan("data=2,expert=2,precision=fp32", batch=2))
+    ops = {op.kind: op for op in program.ops if op.kind in {*COUNTS, *NUMBERED}}
+    assert len(ops) == len(COUNTS) + len(NUMBERED)
+    place = RankContext(grid=Grid(data=2), rank=0, device=CPU, adamw=AdamW())
+    for op in ops.values():
+        sample = Sample(op.kind, {}, repeats(op, program))
+        _, ready, table = timing._prepared(sample, 2, place, ProcessGroups(0, 1.0))
+        play(ready, table, place, NoRecorder())
+        if op.kind in COUNTS:
+            counts, rows = op.reads[COUNTS[op.kind]], program.buffers[op.reads[0]].shape[0]
+            assert int(table[f"{counts}#0"].sum()) == rows

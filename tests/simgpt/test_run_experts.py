@@ -1,0 +1,151 @@
+"""`simgpt run` of small mixtures of experts on four and eight ranks, and of what goes with them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simgpt.face import Said, simgpt
+from tests.simgpt.test_run import _ops_by_process
+from workload.gpt import find_model
+from workload.lowering import lower
+from workload.plan_text import parse_plan
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+
+EXACT = 1e-9
+MIXTRAL, SMALL = "tiny-mixtral-130k", "tiny-30k"
+CAPACITY = ("--model-set", "capacity=1.0")
+GOLDFISH = ("--goldfish-k", "4", "--goldfish-h", "3")
+
+
+def run(model: str, plan: str, *words: str) -> Said:
+    how = ("--batch", "8", "--no-predict", "--json", "--device", "cpu", "--timeout", "250")
+    return simgpt("run", model, "--plan", plan, *how, *words)
+
+
+def record_of(said: Said) -> dict[str, Any]:
+    assert said.status == 0, said.err
+    record: dict[str, Any] = json.loads(said.out)
+    return record
+
+
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [
+        ("tiny-mixtral-2m", "data=4,expert=4,zero=1"),
+        ("tiny-mixtral-2m", "x=2,data=2,expert=2,expert_tensor=2"),
+        ("tiny-deepseek-2m", "data=2,expert=2,pipe=2,micro_batch=2"),
+        ("tiny-deepseek-2m", "x=2,data=4,expert=8,expert_tensor=1,sp=true,zero=2"),
+        ("tiny-mixtral-2m", "data=4,expert=4,pipe=2,micro_batch=1,zero=1"),
+        ("tiny-mixtral-2m", "context=2,y=2,data=2,expert=2,zero=3"),
+    ],
+)
+def test_experts_on_four_and_eight_ranks_learn_and_leave_no_op_without_its_counterpart(
+    model: str, plan: str, tmp_path: Path
+) -> None:
+    trace, words = tmp_path / "trace.json", ("--steps", "4", "--lr", "1e-3")
+    gpt, plan = find_model(model), f"{plan},precision=fp32"
+    record = record_of(run(model, plan, *words, "--trace", str(trace)))
+    assert record["losses"][-1] < record["losses"][0] - 0.3
+    split = parse_plan(plan, batch=8)
+    programs = [lower(gpt, split, stage) for stage in range(split.pipe)]
+    names = [sorted(op.name for op in program.ops) for program in programs]
+    tracks = _ops_by_process(json.loads(trace.read_text(encoding="utf-8")))
+    assert set(tracks) == {f"measured rank {rank}" for rank in range(split.grid.ranks)}
+    for title, ops in tracks.items():
+        stage = split.grid.coordinates(int(title.rpartition(" ")[2]))["pipe"]
+        assert sorted(event["name"] for event in ops) == names[stage]
+    assert record["predicted_peak_bytes"] == max(each.peak.total_bytes for each in programs)
+
+
+@pytest.mark.parametrize("model", ["tiny-mixtral-2m", "tiny-deepseek-2m"])
+def test_the_allocator_holds_what_the_program_says_for_the_rows_that_came(model: str) -> None:
+    """The ranks whose experts get most rows hold more than the mean, which the plan counts. A
+    tensor that gloo's own thread lets go of last, at most 2 % here, still counts as held."""
+    for plan in ("data=2,expert=2", "data=4,expert=4,zero=1", "data=2,expert=2,recompute=full"):
+        record = record_of(run(model, f"{plan},precision=fp32", "--steps", "1"))
+        routed = record["routed_peak_bytes"]
+        assert record["predicted_peak_bytes"] < routed <= record["peak_bytes"]
+        assert record["peak_bytes"] == pytest.approx(routed, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "split", "words"),
+    [
+        (MIXTRAL, "data=2", "data=2,expert=2,offload=optimizer", ()),
+        (MIXTRAL, "data=2", "data=2,expert=2,offload=optimizer,zero=1", CAPACITY),
+        (MIXTRAL, "data=2", "data=2,expert=2", GOLDFISH),
+        (MIXTRAL, "data=2", "data=2,expert=2,zero=3", (*GOLDFISH, *CAPACITY)),
+        (MIXTRAL, "data=2", "data=2,expert=2,optimizer=sgd", ()),
+        (MIXTRAL, "data=1", "context=2", GOLDFISH),
+        (SMALL, "data=1", "context=2,offload=optimizer,zero=1", ()),
+        (SMALL, "data=1", "context=2,context_kind=all_gather", GOLDFISH),
+        (SMALL, "data=1", "context=2,context_kind=ulysses", GOLDFISH),
+        (SMALL, "data=1", "context=2,optimizer=muon", ()),
+        (SMALL, "data=1", "context=2,context_kind=all_gather,optimizer=lomo", ()),
+        (SMALL, "data=1", "context=2,context_kind=ulysses,optimizer=mezo", ()),
+    ],
+)
+def test_experts_and_parts_of_sequences_train_and_evaluate_as_without_them(
+    model: str, plan: str, split: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """In float64, the losses of training and of held-out sequences."""
+    text = tmp_path / "text"
+    text.write_text("As without them, so with them. " * 200, encoding="utf-8")
+    evaluated = ("--eval-data", str(text), "--eval-every", "2", "--eval-batches", "2")
+    how = ("--steps", "3", *evaluated, *words)
+    same = "".join(f",{word}" for word in split.split(",") if word.startswith("optimizer="))
+    alone = record_of(run(model, f"{plan},precision=fp64{same}", *how))
+    found = record_of(run(model, f"{split},precision=fp64", *how))
+    assert found["losses"] == pytest.approx(alone["losses"], abs=EXACT)
+    losses = [[each["eval_loss"] for each in record["evaluations"]] for record in (found, alone)]
+    assert losses[0] == pytest.approx(losses[1], abs=EXACT)
+    assert len(losses[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "split", "other"),
+    [
+        (SMALL, "context=2,zero=1", "data=2"),
+        (SMALL, "context=2,context_kind=all_gather", "context=2,context_kind=ulysses"),
+        (SMALL, "context=2,context_kind=ulysses,zero=3", "x=2"),
+        (MIXTRAL, "data=2,expert=2,zero=1", "x=2"),
+        (MIXTRAL, "data=2,expert=2,offload=optimizer", "context=2"),
+    ],
+)
+def test_a_run_goes_on_from_its_checkpoint_under_the_same_plan_and_another(
+    model: str, split: str, other: str, tmp_path: Path
+) -> None:
+    """To the bit under the same plan, to 1e-9 under another."""
+    split, other = (f"{each},precision=fp64" for each in (split, other))
+    whole = record_of(run(model, split, "--steps", "6"))["losses"]
+    folder, copy = tmp_path / "run", tmp_path / "copy"
+    saves = ("--save", str(folder), "--save-every", "2")
+    record_of(run(model, split, "--steps", "4", *saves))
+    shutil.copytree(folder, copy)
+    again = ("--steps", "6", "--resume")
+    assert record_of(run(model, split, *saves, *again))["losses"] == whole[4:]
+    elsewhere = record_of(run(model, other, "--save", str(copy), *again))["losses"]
+    assert elsewhere == pytest.approx(whole[4:], abs=EXACT)
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "sentence"),
+    [
+        (MIXTRAL, "data=2,expert=2,optimizer=mezo", "optimizer=mezo does not know weights of"),
+        (MIXTRAL, "data=2,expert=2,optimizer=lomo", "optimizer=lomo does not know weights of"),
+        (MIXTRAL, "data=2,expert=2,optimizer=muon", "optimizer=muon does not know weights of"),
+        ("tiny-deepseek-2m", "context=2", "context=2 exchanges keys and values of one width"),
+    ],
+)
+def test_what_experts_and_latent_attention_do_not_go_with_is_refused_by_name(
+    model: str, plan: str, sentence: str
+) -> None:
+    said = run(model, plan)
+    assert said.status == 3
+    assert said.sentence.startswith(f"simgpt: {sentence}")
