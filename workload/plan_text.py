@@ -14,6 +14,7 @@ from workload.errors import PlanCannotRunError, PlanError, RestError
 from workload.grid import AXES, SHARDS
 from workload.passes.table import OVERLAPS
 from workload.plan import MOST, Plan
+from workload.recipes import recipe_words
 
 REST = "rest"
 _LISTS = {"overlap": "oar+ors", "stage_layers": "6+6+5"}
@@ -104,7 +105,7 @@ def plan_words(text: str | Mapping[str, Any]) -> dict[str, Any]:
             if key in found:
                 raise PlanError(f"{said[key]} and {word} both set {key}: give one of them")
             found[key], said[key] = own, word
-    return found
+    return recipe_words(found)
 
 
 def _in_our_words(word: str, value: Any) -> dict[str, Any]:

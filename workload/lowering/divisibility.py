@@ -8,6 +8,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
+from workload.recipes import NO_RECIPE
 from workload.rules.table import rule_of
 
 
@@ -48,6 +49,10 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
                 f"expert={plan.expert} splits experts, and {gpt.name} has none; leave it out"
             )
         return
+    if plan.recipe != NO_RECIPE:
+        raise PlanCannotRunError(
+            f"recipe={plan.recipe} does not know grouped matmuls of experts, which {gpt.name} has"
+        )
     _divides("expert", plan.expert, {"experts": gpt.experts})
     if not plan.experts_over_x:
         widths = {"expert_ffn": gpt.expert_ffn, "shared_ffn": gpt.shared_ffn}

@@ -14,6 +14,7 @@ from workload.lowering.layers import goldfish, layer, vocabulary
 from workload.lowering.messages import Messages
 from workload.op import Block, Buffer, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
+from workload.passes.recipe_casts import in_recipe
 from workload.passes.stack import NO_HABITS, Habits, with_habits
 from workload.passes.table import overlap_slot, overlap_step
 from workload.pipeline.schedule import Slot
@@ -60,6 +61,7 @@ def lower_slots(
     b.ops = []
     optimizer.finish(b, habits.launches_of_slice)
     every = overlap_step([*ops, *b.ops], plan.overlap, b.buffers, slot_of)
+    every = in_recipe(b, every)
     every, casts = with_habits(every, b.buffers, habits)
     b.buffers |= casts
     return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)

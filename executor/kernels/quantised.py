@@ -1,0 +1,186 @@
+"""Casts into 8 bits and matmuls of what was cast, by quantising and dequantising.
+
+Values lie in real buffers of a byte each, their scales beside them, so bytes are those of a device
+that multiplies in 8 bits. A matmul makes wide values of its operands again, a part at a time, and
+multiplies these: products and sums are in fp32, of an fp64 plan in fp64. Scales are kept as what
+values are multiplied by to have their size again; a power of two as its exponent, 127 more.
+
+Sources of the rules: `workload/recipes.py`. Values beyond a format's largest become the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from executor.kernels.slices import row_slices, wide_dtype
+from executor.rank_context import RankContext
+from workload.op import Op
+from workload.recipes import DELAYED, LARGEST, POWERS, WHOLE, Block
+
+Tensors = Sequence[torch.Tensor]
+FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+LARGEST_EXPONENT = {"e4m3": 8}  # of what the format holds
+BIAS = 127  # of an exponent in 8 bits
+LEAST = 1e-12  # no scale is made from less
+
+
+def amax(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """The largest magnitude of a tensor, without a tensor of magnitudes."""
+    least, most = torch.aminmax(reads[0])
+    writes[0].fill_(float(torch.maximum(-least, most)))
+
+
+def quantise(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """Copies of a tensor in 8 bits with their scales, one for each way to share scales.
+
+    A delayed scale was made before; it is noted then how large the tensor's values were.
+    """
+    how = op.attributes
+    source, (fmt,) = reads[0], how["formats"]
+    if how["scaling"] == DELAYED:
+        scale = 1 / reads[1][how["slot"]]
+        scale = torch.where(torch.isfinite(scale), scale, torch.ones_like(scale))
+        if len(reads) > 2:
+            least, most = torch.aminmax(source)
+            noted = writes[-1][how["slot"]]
+            noted.copy_(torch.maximum(noted, torch.maximum(-least, most).to(noted.dtype)))
+        _write_whole(source, writes, fmt, scale, at)
+    elif how["blocks"] == (WHOLE,):
+        _write_whole(source, writes, fmt, reads[1].clamp_min(LEAST) / LARGEST[fmt], at)
+    else:
+        for number, block in enumerate(how["blocks"]):
+            into = writes[2 * number], writes[2 * number + 1]
+            _write_blocks(op, source, into, block, at)
+
+
+def _write_whole(
+    source: torch.Tensor, writes: Tensors, fmt: str, scale: torch.Tensor, at: RankContext
+) -> None:
+    writes[1].copy_(scale)
+    flat, values = source.reshape(-1), writes[0].view(-1)
+    wide = wide_dtype(source)
+    for part in row_slices(len(flat), 2 * wide.itemsize, at):
+        values[part] = _cast(flat[part].to(wide), scale.to(wide), fmt)
+
+
+def _cast(wide: torch.Tensor, scale: torch.Tensor, fmt: str) -> torch.Tensor:
+    """Values over their scales in a format, as bytes."""
+    most = LARGEST[fmt]
+    return (wide / scale).clamp_(-most, most).float().to(FORMATS[fmt]).view(torch.uint8)
+
+
+def _write_blocks(
+    op: Op, source: torch.Tensor, into: Tensors, block: Block, at: RankContext
+) -> None:
+    """The values and scales of a tensor in blocks; the last block of a row or column is shorter
+    where it does not come out even."""
+    rows, columns = op.attributes["rows"], op.attributes["columns"]
+    (fmt,), powers = op.attributes["formats"], op.attributes["scaling"] == POWERS
+    height, width = block
+    count, wide = rows * columns, wide_dtype(source)
+    matrix, values = (
+        each.view(-1)[:count].view(rows, columns) for each in (source.contiguous(), into[0])
+    )
+    for strip in row_slices(-(-rows // height), 4 * height * columns * wide.itemsize, at):
+        own = slice(strip.start * height, min(strip.stop * height, rows))
+        tiles = _tiles(matrix[own].to(wide), height, width)
+        scale = tiles.abs().amax((1, 3)).clamp_min_(LEAST)
+        if powers:
+            exponent = torch.frexp(scale)[1] - 1 - LARGEST_EXPONENT[fmt]
+            into[1][strip] = (exponent.clamp_(-BIAS, BIAS) + BIAS).to(torch.uint8)
+            scale = _powers(into[1][strip], wide)
+        else:
+            into[1][strip] = scale / LARGEST[fmt]
+            scale = into[1][strip].to(wide)
+        cast = _cast(tiles, scale[:, None, :, None], fmt).flatten(2).flatten(0, 1)
+        values[own] = cast[: own.stop - own.start, :columns]
+
+
+def _tiles(part: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """A matrix as (tiles down, height, tiles across, width), zeros behind what does not fill."""
+    rows, columns = part.shape
+    if rows % height or columns % width:
+        part = torch.nn.functional.pad(part, (0, -columns % width, 0, -rows % height))
+    return part.unflatten(1, (-1, width)).unflatten(0, (-1, height))
+
+
+def _powers(exponents: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Powers of two from their exponents in 8 bits."""
+    return torch.ldexp(torch.ones_like(exponents, dtype=dtype), exponents.to(torch.int32) - BIAS)
+
+
+def update_scales(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """Scales for the next step from the largest values of this one and of those before it."""
+    noted, history, scales = writes
+    history.copy_(torch.cat((noted.unsqueeze(0), history[:-1])))
+    largest = torch.tensor(op.attributes["largest"], dtype=scales.dtype, device=scales.device)
+    most = history.amax(0)
+    scales.copy_(torch.where(most > 0, largest / most, scales))
+    noted.zero_()
+
+
+def matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """C = A B (+ bias) of two operands in 8 bits; zeros may follow a weight's tile, and follow that
+    of its gradient."""
+    m, n, k = (op.attributes[letter] for letter in "mnk")
+    form, (a_block, b_block) = op.attributes["form"], op.attributes["blocks"]
+    wide = wide_dtype(writes[0])
+    formats = op.attributes["formats"]
+    left, right = (
+        _Operand.of(reads[0], reads[-2], (m, k) if form[0] == "N" else (k, m), a_block, formats[0]),
+        _Operand.of(reads[1], reads[-1], (k, n) if form[1] == "N" else (n, k), b_block, formats[1]),
+    )
+    left = left if form[0] == "N" else left.turned()
+    right = right.turned() if form[1] == "N" else right
+    bias = reads[2].to(wide) if len(reads) == 5 else None
+    out = writes[0].view(-1)[: m * n].view(m, n)
+    if writes[0].numel() > m * n:
+        writes[0].view(-1)[m * n :].zero_()
+    # A part of each operand, and of the product twice.
+    for columns in row_slices(n, 4 * k * wide.itemsize, at):
+        some = right.wide(columns, wide)
+        for rows in row_slices(m, (4 * k + 4 * len(some)) * wide.itemsize, at):
+            product = left.wide(rows, wide) @ some.t()
+            out[rows, columns] = product if bias is None else product.add_(bias[columns])
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """An operand in 8 bits as a matrix whose rows are summed over; `block` are the rows and values
+    of it that share a scale."""
+
+    values: torch.Tensor
+    scales: torch.Tensor
+    block: Block
+
+    @staticmethod
+    def of(
+        values: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int], block: Block, fmt: str
+    ) -> _Operand:
+        """The operand as it is stored, (rows, sum)."""
+        count = shape[0] * shape[1]
+        matrix = values.view(-1)[:count].view(shape).view(FORMATS[fmt])
+        return _Operand(matrix, scales, block)
+
+    def turned(self) -> _Operand:
+        """The same of one that is stored (sum, rows)."""
+        scales = self.scales if self.block == WHOLE else self.scales.t()
+        return _Operand(self.values.t(), scales, self.block[::-1])
+
+    def wide(self, part: slice, dtype: torch.dtype) -> torch.Tensor:
+        """Some rows in their own size, (rows, sum)."""
+        values = self.values[part].to(dtype)
+        if self.block == WHOLE:
+            return values.mul_(self.scales.to(dtype))
+        height, width = self.block
+        rows = torch.arange(part.start, part.stop, device=values.device) // height
+        scales = self.scales[rows]
+        scales = _powers(scales, dtype) if scales.dtype == torch.uint8 else scales.to(dtype)
+        if values.shape[1] % width:
+            columns = torch.arange(values.shape[1], device=values.device) // width
+            return values.mul_(scales[:, columns])
+        values.unflatten(1, (-1, width)).mul_(scales.unsqueeze(-1))
+        return values

@@ -1,0 +1,156 @@
+"""The plain model with linears in 8 bits, by the rules of the formats' own papers.
+
+It shares nothing with simgpt, and rounds by arithmetic, not by torch's casts. A tensor is what a
+micro-batch of `sequences` sequences makes, in all of its width. Sources: OCP Microscaling Formats
+v1.0; 2209.05433 (E4M3 and E5M2); NVIDIA Transformer Engine's user guide; 2412.19437, section 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tests.reference import Batch, Family, ReferenceGPT, Trained, Weights
+from tests.reference_parts import Linear
+
+# Bits behind the point, the least exponent of a normal number, the largest number.
+E4M3, E5M2 = (3, -6, 448.0), (2, -14, 57344.0)
+Format = tuple[int, int, float]
+TINY = 1e-12
+
+
+def rounded(x: Tensor, fmt: Format) -> Tensor:
+    """The nearest number of a format, of two as near the even one; beyond the largest that."""
+    bits, least, most = fmt
+    x = x.float().double()
+    exponent = torch.frexp(x)[1] - 1
+    step = torch.ldexp(torch.ones_like(x), exponent.clamp_min(least) - bits)
+    return ((x / step).round() * step).clamp(-most, most)
+
+
+def scaled(x: Tensor, scale: Tensor, fmt: Format) -> Tensor:
+    """Values as they are after a cast and back."""
+    return rounded(x / scale, fmt) * scale
+
+
+def tensorwise(x: Tensor, fmt: Format) -> Tensor:
+    """One scale for each of the first dimension."""
+    most = x.abs().flatten(1).amax(1).float().clamp_min(TINY)
+    return scaled(x, (most / fmt[2]).double()[:, None, None], fmt)
+
+
+def in_blocks(x: Tensor, height: int, width: int, fmt: Format, powers: bool) -> Tensor:
+    """One scale for each block of the last two dimensions."""
+    tensors, rows, columns = x.shape
+    height, width = min(height, rows), min(width, columns)
+    assert rows % height == columns % width == 0, "blocks come out even here"
+    tiles = x.reshape(tensors, rows // height, height, columns // width, width)
+    most = tiles.abs().amax((2, 4), keepdim=True).clamp_min(TINY)
+    if powers:
+        scale = 2.0 ** (torch.floor(torch.log2(most)) - 8)
+    else:
+        scale = (most / fmt[2]).float().double()
+    return scaled(tiles, scale, fmt).reshape(x.shape)
+
+
+class Rule:
+    """How the operands of one linear are cast: by a recipe's name."""
+
+    def __init__(self, recipe: str) -> None:
+        self.recipe = recipe
+        self.scale = {kind: 1.0 for kind in ("input", "weight", "gradient")}
+        self.seen = dict.fromkeys(self.scale, 0.0)
+        self.history: list[dict[str, float]] = []
+
+    def cast(self, x: Tensor, kind: str, axis: int) -> Tensor:
+        """(tensors, rows, columns), summed along one of the last two: 0 or 1."""
+        hybrid = self.recipe in ("fp8-delayed", "fp8-tensorwise")
+        fmt = E5M2 if kind == "gradient" and hybrid else E4M3
+        if self.recipe == "fp8-tensorwise":
+            return tensorwise(x, fmt)
+        if self.recipe == "fp8-delayed":
+            self.seen[kind] = max(self.seen[kind], float(x.abs().max().float()))
+            return scaled(x, torch.tensor(self.scale[kind], dtype=torch.float32).double(), fmt)
+        length = 32 if self.recipe == "mxfp8" else 128
+        height, width = (1, length) if axis else (length, 1)
+        if kind == "weight" and self.recipe == "fp8-blockwise":
+            height, width = length, length
+        return in_blocks(x, height, width, fmt, self.recipe == "mxfp8")
+
+    def update(self, weight: Tensor) -> None:
+        """After a step: scales from the last 16; the weights count for the next."""
+        self.history = [dict(self.seen), *self.history][:16]
+        for kind in self.scale:
+            most = max(seen[kind] for seen in self.history)
+            largest = E5M2[2] if kind == "gradient" else E4M3[2]
+            if most > 0:
+                factor = torch.tensor(largest) / torch.tensor(most, dtype=torch.float32)
+                self.scale[kind] = float(1 / factor)
+        self.seen = {**dict.fromkeys(self.seen, 0.0), "weight": float(weight.abs().max().float())}
+
+
+class Product(torch.autograd.Function):
+    """x @ w with all three products of cast operands."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, w: Tensor, rule: Rule) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x, w)
+        ctx.rule = rule
+        return rule.cast(x, "input", 1) @ rule.cast(w[None], "weight", 0)[0]
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
+        (x, w), rule = ctx.saved_tensors, ctx.rule
+        back = rule.cast(grad, "gradient", 1) @ rule.cast(w[None], "weight", 1)[0].t()
+        left, right = rule.cast(x, "input", 0), rule.cast(grad, "gradient", 0)
+        return back, (left.transpose(1, 2) @ right).sum(0), None
+
+
+class CastLinear(Linear):
+    """A linear whose operands are cast, a tensor for each `sequences` sequences."""
+
+    rule: Rule
+    sequences: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, self.sequences * x.shape[1], x.shape[2])
+        out = Product.apply(rows, self.w, self.rule).reshape(*x.shape[:2], -1)
+        return out if self.b is None else out + self.b
+
+
+def train(
+    weights: Weights,
+    batches: Sequence[Batch],
+    *,
+    recipe: str,
+    sequences: int,
+    heads: int,
+    lr: float,
+    clip: float,
+    family: Family,
+) -> Trained:
+    """One AdamW step per batch, as `tests.reference.train` has it."""
+    model = ReferenceGPT(weights, heads=heads, family=family)
+    linears = [module for module in model.modules() if type(module) is Linear]
+    for linear in linears:
+        linear.__class__, linear.rule, linear.sequences = CastLinear, Rule(recipe), sequences
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=1e-8, foreach=False)
+    losses, norms = [], []
+    for tokens, targets in batches:
+        adamw.zero_grad()
+        loss = model.loss(tokens, targets)
+        loss.backward()
+        norms.append(float(nn.utils.clip_grad_norm_(parameters, clip or math.inf)))
+        adamw.step()
+        for linear in linears:
+            linear.rule.update(linear.w.detach())
+        losses.append(loss.item())
+    return Trained(losses, norms, model.copy_of_weights())
