@@ -27,6 +27,7 @@ from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
 from workload.op import WEIGHT_CAST
 from workload.program import Program
+from workload.recipes import check_runs
 from workload.timeline import Timeline
 
 WARM_UP_STEPS = 2
@@ -105,6 +106,7 @@ class Trainer:
         attention: str = AUTO,
         graph: StepGraph | None = None,
     ) -> None:
+        check_runs(program.plan)
         self.program = program
         self._graphed = None if graph is None else GraphedSteps(graph)
         self._numbers = StepNumbers.on(device)

@@ -14,7 +14,7 @@ from workload.errors import PlanCannotRunError, PlanError, RestError
 from workload.grid import AXES, SHARDS
 from workload.passes.table import OVERLAPS
 from workload.plan import MOST, Plan
-from workload.recipes import recipe_words
+from workload.recipes import check_fp8, recipe_words
 
 REST = "rest"
 _LISTS = {"overlap": "oar+ors", "stage_layers": "6+6+5"}
@@ -45,6 +45,7 @@ def parse_plan(
     its whole share at once.
     """
     given = plan_words(text)
+    check_fp8(given)
     values = {key: plan_value(key, value) for key, value in given.items()}
     _fill_rest(values, devices)
     if batch is not None and values.setdefault("batch", batch) != batch:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from workload.errors import PlanError
+from workload.errors import PlanCannotRunError, PlanError
 from workload.rules.table import rule_of
 
 if TYPE_CHECKING:
@@ -170,3 +170,28 @@ def recipe_words(words: dict[str, Any]) -> dict[str, Any]:
     if "recipe" in words:
         raise PlanError("precision and recipe both name a recipe: give one of them")
     return {**words, "precision": "bf16", "recipe": words["precision"]}
+
+
+def check_fp8(words: Mapping[str, Any]) -> None:
+    """Refuse fp8 without a recipe where a plan stands for itself: it is what a stack makes of it,
+    and no program says how its values are cast."""
+    if words.get("precision") == "fp8":
+        known = ", ".join(name for name in _BY_NAME if name.startswith("fp8"))
+        raise PlanError(
+            f"precision=fp8 is that of a software stack, which is predicted alone; a plan that runs "
+            f"names its recipe: one of {known}"
+        )
+
+
+def check_runs(plan: Plan, *, saves: bool = False) -> None:
+    """Refuse to train by a recipe that simgpt only predicts, or to save what it does not keep."""
+    if plan.recipe == NO_RECIPE:
+        return
+    recipe = recipe_of(plan.recipe)
+    if recipe.unrun:
+        raise PlanCannotRunError(f"recipe={recipe.name} {recipe.unrun}; it is predicted alone")
+    if saves and recipe.scaling == DELAYED:
+        raise PlanCannotRunError(
+            f"recipe={recipe.name} has scales of earlier steps, which checkpoints do not keep; "
+            "leave --save out, or take recipe=fp8-tensorwise"
+        )

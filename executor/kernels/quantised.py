@@ -30,7 +30,7 @@ LEAST = 1e-12  # no scale is made from less
 def amax(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The largest magnitude of a tensor, without a tensor of magnitudes."""
     least, most = torch.aminmax(reads[0])
-    writes[0].fill_(float(torch.maximum(-least, most)))
+    writes[0].copy_(torch.maximum(-least, most))
 
 
 def quantise(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -116,9 +116,11 @@ def update_scales(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> N
     """Scales for the next step from the largest values of this one and of those before it."""
     noted, history, scales = writes
     history.copy_(torch.cat((noted.unsqueeze(0), history[:-1])))
-    largest = torch.tensor(op.attributes["largest"], dtype=scales.dtype, device=scales.device)
     most = history.amax(0)
-    scales.copy_(torch.where(most > 0, largest / most, scales))
+    made, kinds = 1 / most, op.attributes["largest"]
+    for place, largest in enumerate(kinds):
+        made[place :: len(kinds)] *= largest
+    scales.copy_(torch.where(most > 0, made, scales))
     noted.zero_()
 
 

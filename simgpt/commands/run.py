@@ -30,6 +30,7 @@ from simgpt.running.step_log import Sink, entry_of, ignored, written_to
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
 from simgpt.running.weights import check_weights, tell_exported, weights_options
 from workload.errors import PlanCannotRunError
+from workload.recipes import check_runs
 
 if TYPE_CHECKING:
     from executor.launching.launch_env import RankInfo
@@ -185,6 +186,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         check_ranks(plan.grid.ranks)
     check(gpt, plan)
     training.check_update(plan)
+    check_runs(plan, saves=how["save"] is not None)
     check_weights(gpt, how["from_weights"], how["export_weights"], info)
     device = how["device"]
     if info is None:

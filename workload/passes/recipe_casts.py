@@ -319,11 +319,10 @@ class _Casts:
         axes = [axis for axis in ("x", "y", "z", "context", "data") if b.grid.size(axis) > 1]
         if axes and every:
             b.collective("amaxes.reduce", "all_reduce", every, every, *axes, reduction="max")
-        for part, linears in self._numbers.items():
-            largest = [LARGEST[self._recipe.format_of(kind)] for kind in SLOTS]
+        for part in self._numbers:
+            largest = tuple(LARGEST[self._recipe.format_of(kind)] for kind in SLOTS)
             own = [f"{part}.{name}" for name in ("amaxes", "amax_history", "scales")]
-            how = {"largest": tuple(largest * len(linears)), "part": part}
-            b.op("scales.update", "update_scales", own, own, **how)
+            b.op("scales.update", "update_scales", own, own, largest=largest, part=part)
 
 
 def _uses(op: Op) -> tuple[_Use, _Use]:
