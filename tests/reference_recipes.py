@@ -11,9 +11,12 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests import reference_experts
 from tests.reference import Batch, Family, ReferenceGPT, Trained, Weights
+from tests.reference_llama import swiglu
 from tests.reference_parts import Linear
 
 # Bits behind the point, the least exponent of a normal number, the largest number.
@@ -121,6 +124,63 @@ class CastLinear(Linear):
         return out if self.b is None else out + self.b
 
 
+class GroupedProduct(torch.autograd.Function):
+    """Each expert's rows times its weight, cast as one tensor of all rows and one of all weights."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, w: Tensor, counts: list[int], rule: Rule) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x, w)
+        ctx.rule, ctx.counts = rule, counts
+        cast = rule.cast(x[None], "input", 1)[0].split(counts)
+        return torch.cat([a @ b for a, b in zip(cast, all_cast(w, rule), strict=True)])
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
+        (x, w), rule = ctx.saved_tensors, ctx.rule
+        grads = rule.cast(grad[None], "gradient", 1)[0].split(ctx.counts)
+        rows = rule.cast(x[None], "input", 1)[0].split(ctx.counts)
+        weights = all_cast(w, rule)
+        back = torch.cat([a @ b.t() for a, b in zip(grads, weights, strict=True)])
+        return back, torch.stack([a.t() @ b for a, b in zip(rows, grads, strict=True)]), None, None
+
+
+def all_cast(w: Tensor, rule: Rule) -> Tensor:
+    """The weights of all experts, of one scale."""
+    return rule.cast(w.flatten(0, 1)[None], "weight", 0)[0].view(w.shape)
+
+
+class CastExperts(reference_experts.Experts):
+    """Experts whose operands are cast, a tensor for each `rows` tokens; scores are multiplied in
+    before the second product. No shared MLP."""
+
+    rules: tuple[Rule, Rule]
+    rows: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, -2)
+        return torch.cat([self.routed(part) for part in rows.split(self.rows)]).view(x.shape)
+
+    def routed(self, rows: Tensor) -> Tensor:
+        logits = rows @ self.router.w
+        experts = logits.shape[1]
+        order = [
+            sorted(range(experts), key=lambda e, row=row: (-row[e], e)) for row in logits.tolist()
+        ]
+        chosen = torch.tensor([best[: self.topk] for best in order])
+        scores = self.scores(logits, chosen)
+        found = [(chosen == expert).nonzero(as_tuple=True) for expert in range(experts)]
+        tokens = torch.cat([token for token, _ in found])
+        weighted = torch.cat([scores[token, number] for token, number in found])
+        counts = [len(token) for token, _ in found]
+        inner = GroupedProduct.apply(rows[tokens], self.experts.up.w, counts, self.rules[0])
+        gated = self.experts.up.w.shape[2] == 2 * self.experts.down.w.shape[1]
+        active = swiglu(inner) if gated else F.gelu(inner, approximate="tanh")
+        out = GroupedProduct.apply(
+            active * weighted[:, None], self.experts.down.w, counts, self.rules[1]
+        )
+        return torch.zeros_like(rows).index_add(0, tokens, out)
+
+
 def train(
     weights: Weights,
     batches: Sequence[Batch],
@@ -131,12 +191,20 @@ def train(
     lr: float,
     clip: float,
     family: Family,
+    together: int = 1,
 ) -> Trained:
-    """One AdamW step per batch, as `tests.reference.train` has it."""
+    """One AdamW step per batch, as `tests.reference.train` has it. Experts get tokens of `together`
+    micro-batches at once."""
     model = ReferenceGPT(weights, heads=heads, family=family)
     linears = [module for module in model.modules() if type(module) is Linear]
     for linear in linears:
         linear.__class__, linear.rule, linear.sequences = CastLinear, Rule(recipe), sequences
+    rules = [(linear.rule, linear.w) for linear in linears]
+    for module in model.modules():
+        if type(module) is reference_experts.Experts:
+            module.__class__, module.rules = CastExperts, (Rule(recipe), Rule(recipe))
+            module.rows = together * sequences * batches[0][0].shape[1]
+            rules += zip(module.rules, (module.experts.up.w, module.experts.down.w), strict=True)
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},
@@ -150,7 +218,7 @@ def train(
         loss.backward()
         norms.append(float(nn.utils.clip_grad_norm_(parameters, clip or math.inf)))
         adamw.step()
-        for linear in linears:
-            linear.rule.update(linear.w.detach())
+        for rule, weight in rules:
+            rule.update(weight.detach())
         losses.append(loss.item())
     return Trained(losses, norms, model.copy_of_weights())

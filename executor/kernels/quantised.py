@@ -29,8 +29,14 @@ LEAST = 1e-12  # no scale is made from less
 
 def amax(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The largest magnitude of a tensor, without a tensor of magnitudes."""
-    least, most = torch.aminmax(reads[0])
-    writes[0].copy_(torch.maximum(-least, most))
+    writes[0].copy_(_largest(reads[0]))
+
+
+def _largest(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.numel():  # rows that no token was routed to
+        return torch.zeros((), dtype=tensor.dtype, device=tensor.device)
+    least, most = torch.aminmax(tensor)
+    return torch.maximum(-least, most)
 
 
 def quantise(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -44,9 +50,8 @@ def quantise(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         scale = 1 / reads[1][how["slot"]]
         scale = torch.where(torch.isfinite(scale), scale, torch.ones_like(scale))
         if len(reads) > 2:
-            least, most = torch.aminmax(source)
             noted = writes[-1][how["slot"]]
-            noted.copy_(torch.maximum(noted, torch.maximum(-least, most).to(noted.dtype)))
+            noted.copy_(torch.maximum(noted, _largest(source).to(noted.dtype)))
         _write_whole(source, writes, fmt, scale, at)
     elif how["blocks"] == (WHOLE,):
         _write_whole(source, writes, fmt, reads[1].clamp_min(LEAST) / LARGEST[fmt], at)
@@ -117,9 +122,9 @@ def update_scales(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> N
     noted, history, scales = writes
     history.copy_(torch.cat((noted.unsqueeze(0), history[:-1])))
     most = history.amax(0)
-    made, kinds = 1 / most, op.attributes["largest"]
+    made, kinds = torch.empty_like(most), op.attributes["largest"]
     for place, largest in enumerate(kinds):
-        made[place :: len(kinds)] *= largest
+        made[place :: len(kinds)] = largest / most[place :: len(kinds)]
     scales.copy_(torch.where(most > 0, made, scales))
     noted.zero_()
 
@@ -127,26 +132,59 @@ def update_scales(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> N
 def matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """C = A B (+ bias) of two operands in 8 bits; zeros may follow a weight's tile, and follow that
     of its gradient."""
-    m, n, k = (op.attributes[letter] for letter in "mnk")
-    form, (a_block, b_block) = op.attributes["form"], op.attributes["blocks"]
-    wide = wide_dtype(writes[0])
-    formats = op.attributes["formats"]
-    left, right = (
-        _Operand.of(reads[0], reads[-2], (m, k) if form[0] == "N" else (k, m), a_block, formats[0]),
-        _Operand.of(reads[1], reads[-1], (k, n) if form[1] == "N" else (n, k), b_block, formats[1]),
-    )
-    left = left if form[0] == "N" else left.turned()
-    right = right.turned() if form[1] == "N" else right
-    bias = reads[2].to(wide) if len(reads) == 5 else None
-    out = writes[0].view(-1)[: m * n].view(m, n)
-    if writes[0].numel() > m * n:
-        writes[0].view(-1)[m * n :].zero_()
+    left, right, *bias, left_scale, right_scale = reads
+    m, n = op.attributes["m"], op.attributes["n"]
+    out = writes[0].view(-1)
+    if len(out) > m * n:
+        out[m * n :].zero_()
+    operands = left, right, left_scale, right_scale
+    product(op, operands, out[: m * n].view(m, n), at, *bias)
+
+
+def product(
+    op: Op,
+    operands: Tensors,
+    out: torch.Tensor,
+    at: RankContext,
+    bias: torch.Tensor | None = None,
+) -> None:
+    """A matmul of what is given, two operands and their scales, in the form that an op names; each
+    has the rows or columns that `out` has."""
+    (m, n), (left, right, left_scale, right_scale) = out.shape, operands
+    wide, form = wide_dtype(out), op.attributes["form"]
+    k = left.numel() // m if form == "TN" and m else op.attributes["k"]
+    first, second = (_Stored(*each) for each in zip(
+        op.attributes["blocks"], op.attributes["formats"], strict=True
+    ))  # fmt: skip
+    plain, turned = form[0] == "N", form[1] == "N"
+    a = first.operand(left, left_scale, (m, k), turned=not plain)
+    b = second.operand(right, right_scale, (n, k), turned=turned)
+    shift = None if bias is None else bias.to(wide)
     # A part of each operand, and of the product twice.
     for columns in row_slices(n, 4 * k * wide.itemsize, at):
-        some = right.wide(columns, wide)
+        some = b.wide(columns, wide)
         for rows in row_slices(m, (4 * k + 4 * len(some)) * wide.itemsize, at):
-            product = left.wide(rows, wide) @ some.t()
-            out[rows, columns] = product if bias is None else product.add_(bias[columns])
+            part = a.wide(rows, wide) @ some.t()
+            out[rows, columns] = part if shift is None else part.add_(shift[columns])
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """How an operand is stored: what shares a scale, and in which format."""
+
+    block: Block
+    fmt: str
+
+    def operand(
+        self, values: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int], *, turned: bool
+    ) -> _Operand:
+        """The operand of (rows, sum); `turned` if it is stored as (sum, rows)."""
+        rows, columns = shape[::-1] if turned else shape
+        matrix = values.reshape(-1)[: rows * columns].view(rows, columns).view(FORMATS[self.fmt])
+        if not turned:
+            return _Operand(matrix, scales, self.block)
+        whole = self.block == WHOLE
+        return _Operand(matrix.t(), scales if whole else scales.t(), self.block[::-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +195,6 @@ class _Operand:
     values: torch.Tensor
     scales: torch.Tensor
     block: Block
-
-    @staticmethod
-    def of(
-        values: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int], block: Block, fmt: str
-    ) -> _Operand:
-        """The operand as it is stored, (rows, sum)."""
-        count = shape[0] * shape[1]
-        matrix = values.view(-1)[:count].view(shape).view(FORMATS[fmt])
-        return _Operand(matrix, scales, block)
-
-    def turned(self) -> _Operand:
-        """The same of one that is stored (sum, rows)."""
-        scales = self.scales if self.block == WHOLE else self.scales.t()
-        return _Operand(self.values.t(), scales, self.block[::-1])
 
     def wide(self, part: slice, dtype: torch.dtype) -> torch.Tensor:
         """Some rows in their own size, (rows, sum)."""

@@ -18,6 +18,7 @@ from simgpt.frameworks.recipes import recipe_of
 from simulator.stacks import Stack, load_stack
 from simulator.stacks.job import FP8, Job, job_of
 from workload.errors import PlanCannotRunError
+from workload.recipes import NO_RECIPE
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
 from workload.passes.table import PASSES
@@ -73,6 +74,11 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     table = _table(framework)
     _check_axes(job.plan, job.stack, table)
     job.stack.check(job.plan)
+    if job.plan.recipe != NO_RECIPE:
+        raise PlanCannotRunError(
+            f"recipe={job.plan.recipe} is not told in settings of {framework}; precision=fp8 is that "
+            "of its stack"
+        )
     fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
     settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})
     if framework == BRIDGE:

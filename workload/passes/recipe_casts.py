@@ -21,40 +21,18 @@ recipe leaves in 16 bits; Hadamard transforms and random rounding of nvfp4 are i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workload.lowering.builder import Builder
 from workload.naming import op_name
-from workload.op import (
-    BACKWARD,
-    COMPUTE,
-    INPUT_GRAD,
-    STEP,
-    WEIGHT_CAST,
-    WEIGHT_GATHER,
-    WEIGHT_GRAD,
-    Buffer,
-    Op,
-    Part,
-)
+from workload.op import BACKWARD, COMPUTE, INPUT_GRAD, WEIGHT_GRAD, Op
 from workload.passes.fp8 import is_linear
-from workload.recipes import (
-    DELAYED,
-    GRADIENT,
-    HISTORY,
-    INPUT,
-    LARGEST,
-    NO_RECIPE,
-    WEIGHT,
-    WHOLE,
-    Block,
-    Recipe,
-    recipe_of,
-)
+from workload.passes.recipe_copies import Copies, Copy, Tensor
+from workload.passes.recipe_weights import behind_update
+from workload.recipes import GRADIENT, INPUT, NO_RECIPE, WEIGHT, WHOLE, Block, recipe_of
 
 KINDS = {"": (INPUT, WEIGHT), INPUT_GRAD: (GRADIENT, WEIGHT), WEIGHT_GRAD: (INPUT, GRADIENT)}
-SLOTS = (INPUT, WEIGHT, GRADIENT)  # of delayed scales, for each linear
 
 
 def in_recipe(b: Builder, ops: Sequence[Op], *, trains: bool = True) -> list[Op]:
@@ -62,7 +40,8 @@ def in_recipe(b: Builder, ops: Sequence[Op], *, trains: bool = True) -> list[Op]
     buffers. Without `trains` there is no update, and nothing that follows from it."""
     if b.plan.recipe == NO_RECIPE:
         return list(ops)
-    return _Casts(b, ops, recipe_of(b.plan.recipe), trains=trains).rewritten()
+    copies = Copies(b, recipe_of(b.plan.recipe), trains=trains)
+    return [*_Casts(ops, copies).rewritten(), *(behind_update(copies) if trains else ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,68 +55,41 @@ class _Use:
     axis: int
 
 
-@dataclass(slots=True)
-class _Tensor:
-    """What is cast: as an operand of which weight's linear, and for which blocks."""
-
-    kind: str
-    weight: str
-    rows: int
-    columns: int
-    blocks: dict[Block, None] = field(default_factory=dict)
-
-
-Copy = tuple[str, str]  # the buffers of values and of scales
-
-
 class _Casts:
-    """A program's casts. `_tensors` has what linears multiply, `_copies` the copies that there are
-    so far, `_numbers` the place of each linear in its part of the model."""
+    """A program's casts: `_parts` has what each gathered buffer is gathered from, `_gathers` those
+    of them that are gathered in 8 bits, since linears alone read them."""
 
-    def __init__(self, b: Builder, ops: Sequence[Op], recipe: Recipe, *, trains: bool) -> None:
-        self._b, self._ops, self._recipe, self._trains = b, ops, recipe, trains
-        self._tensors: dict[str, _Tensor] = {}
-        self._copies: dict[tuple[str, Block], Copy] = {}
-        self._numbers: dict[Part, list[str]] = {}
-        self._gathered_from = {
-            op.writes[0]: op.reads[0]
-            for op in ops
-            if op.kind == "all_gather" and len(op.reads) == 1
-        }
-        others = {name for op in ops if not is_linear(op) for name in op.reads}
+    def __init__(self, ops: Sequence[Op], copies: Copies) -> None:
+        self._ops, self._copies, self._b, self._recipe = ops, copies, copies.b, copies.recipe
+        gathers = [op for op in ops if op.kind == "all_gather" and len(op.reads) == 1]
+        self._parts = {op.writes[0]: op.reads[0] for op in gathers}
         self._look_at_linears()
-        self._gathers = set[str]()
-        if recipe.of_tensors:
-            self._gathers = {*self._gathered_from} & {*self._tensors} - others
+        others = {name for op in ops if not is_linear(op) for name in op.reads}
+        whole = {*self._parts} & {*copies.tensors} - others
+        self._gathers = whole if self._recipe.of_tensors else set[str]()
 
     def _look_at_linears(self) -> None:
+        """Find what is cast for which blocks, and which weight's linear it belongs to: gradients of
+        weights last, as they do not read it."""
         weights: dict[str, str] = {}
         linears = [op for op in self._ops if is_linear(op)]
         for op in sorted(linears, key=lambda op: op.purpose == WEIGHT_GRAD):
             uses = _uses(op)
             if op.purpose != WEIGHT_GRAD:
-                weight = self._gathered_from.get(uses[1].source, uses[1].source)
+                weight = self._parts.get(uses[1].source, uses[1].source)
                 weights |= {use.source: weight for use in uses}
-                known = self._numbers.setdefault(op.part, [])
+                weights |= {self._parts.get(use.source, ""): weight for use in uses}
+                known = self._copies.numbers.setdefault(op.part, [])
                 known += [weight] if weight not in known else []
             for use in uses:
-                tensor = _Tensor(use.kind, weights.get(use.source, ""), use.rows, use.columns)
-                own = self._tensors.setdefault(use.source, tensor)
+                weight = weights.get(use.source) or weights[self._parts[use.source]]
+                tensor = Tensor(use.kind, weight, use.rows, use.columns)
+                own = self._copies.tensors.setdefault(use.source, tensor)
                 own.blocks[self._recipe.block(use.kind, use.axis)] = None
-        for name, tensor in self._tensors.items():
-            if not tensor.weight:  # gathered once more for the gradient of the weight
-                tensor.weight = self._weight_behind(name, weights)
-
-    def _weight_behind(self, whole: str, weights: dict[str, str]) -> str:
-        part = self._gathered_from[whole]
-        return next(
-            weights[other] for other, source in self._gathered_from.items()
-            if source == part and other in weights
-        )  # fmt: skip
 
     def rewritten(self) -> list[Op]:
         """The new ops."""
-        self._declare_scales()
+        self._copies.declare_scales()
         result: list[Op] = []
         for op in self._ops:
             if is_linear(op):
@@ -146,14 +98,14 @@ class _Casts:
                 result += self._gathered(op)
             else:
                 result.append(op)
-        return [*result, *self._behind_update()] if self._trains else result
+        return result
 
     def _multiplied(self, op: Op) -> Iterator[Op]:
         copies, formats, blocks = list[Copy](), list[str](), list[Block]()
         for use in _uses(op):
             block = self._recipe.block(use.kind, use.axis)
-            yield from self._made(op, use.source)
-            copies.append(self._copies[use.source, block])
+            yield from self._cast(op, use.source)
+            copies.append(self._copies.made[use.source, block])
             formats.append(self._recipe.format_of(use.kind))
             blocks.append(block)
         (left, left_scale), (right, right_scale) = copies
@@ -163,55 +115,37 @@ class _Casts:
         yield replace(op, reads=reads, dtype=self._recipe.dtype, attributes=how, nbytes=nbytes)
 
     def _gathered(self, op: Op) -> Iterator[Op]:
+        """The gather of what a rank holds in 8 bits; its scale is that of the whole."""
         part, whole = op.reads[0], op.writes[0]
-        own = self._tensors[whole]
-        self._tensors.setdefault(
-            part, _Tensor(own.kind, own.weight, *_shape(self._b, part), {WHOLE: None})
-        )
-        yield from self._made(op, part)
-        values, scale = self._copies[part, WHOLE]
+        of = self._copies.tensors[whole]
+        rows, *columns = self._b.buffers[part].shape
+        held = Tensor(of.kind, of.weight, rows, columns[0] if columns else 1, {WHOLE: None})
+        self._copies.tensors.setdefault(part, held)
+        yield from self._cast(op, part)
+        values, scale = self._copies.made[part, WHOLE]
         buffer = self._b.buffers[whole] = replace(self._b.buffers[whole], dtype="fp8")
-        self._copies[whole, WHOLE] = whole, scale
+        self._copies.made[whole, WHOLE] = whole, scale
         yield replace(op, reads=(values,), nbytes=buffer.nbytes, dtype="fp8")
 
-    def _made(self, op: Op, source: str) -> Iterator[Op]:
+    def _cast(self, op: Op, source: str) -> Iterator[Op]:
         """What makes the copies of a tensor, in front of an op, if there are none yet."""
-        tensor = self._tensors[source]
-        if (source, next(iter(tensor.blocks))) in self._copies:
+        tensor = self._copies.tensors[source]
+        if (source, next(iter(tensor.blocks))) in self._copies.made:
             return
         if source in self._b.parameters:
-            self._declare_copies(source, tensor, persistent=True)
+            self._copies.declare(source, tensor, persistent=True)
             return
-        role = "workspace" if tensor.kind == GRADIENT else "activations"
-        role = "gathered" if tensor.kind == WEIGHT else role
-        role = "workspace" if op.block.phase == BACKWARD and tensor.kind == INPUT else role
-        copies = self._declare_copies(source, tensor, role=role)
-        largest: list[str] = []
-        place = op.reads.index(source)
+        values = self._copies.declare(source, tensor, role=_role(op, tensor.kind))
+        place, largest = op.reads.index(source), list[str]()
         if self._recipe.wants_largest:
-            largest = [self._add(f"{source}.amax", (1,), "fp32", "workspace")]
+            largest = [self._copies.add(f"{source}.amax", (1,), "fp32", "workspace")]
             yield self._before(op, "amax", place, [source], largest)
-            axes = tuple(self._axes(source, tensor))
-            if axes:
+            if axes := tuple(self._copies.axes_of(source, tensor)):
                 yield self._reduced(op, place, largest[0], axes)
-        reads, writes = self._scales_of(tensor, op.part)
-        how = self._how(tensor, op.part)
-        reads, writes = [source, *largest, *reads], [*copies, *writes]
+        reads, writes = self._copies.scales_of(tensor, op.part)
+        how = self._copies.how_of(tensor, op.part)
+        reads, writes = [source, *largest, *reads], [*values, *writes]
         yield self._before(op, "quantise", place, reads, writes, **how)
-
-    def _axes(self, source: str, tensor: _Tensor) -> Iterator[str]:
-        """The axes whose ranks hold other parts of the same tensor."""
-        b, split = self._b, self._b.layouts[tensor.weight].split
-        columns = split[1 if tensor.kind == GRADIENT else 0]
-        if tensor.kind == WEIGHT:
-            columns = tuple(axis for axes in split for axis in axes)
-        rows: tuple[str, ...] = ()
-        if tensor.kind != WEIGHT:
-            rows = b.shards_of("rows") if b.buffers[source].shape[0] != b.rows else ()
-            rows = (*rows, "context")
-        for axis in dict.fromkeys((*columns, *rows)):
-            if b.grid.size(axis) > 1:
-                yield axis
 
     def _before(
         self, op: Op, kind: str, place: int, reads: list[str], writes: list[str], **how: Any
@@ -230,99 +164,12 @@ class _Casts:
         name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
         return replace(made, name=name, label=label, axes=axes, nbytes=4, dtype="fp32")
 
-    def _add(self, name: str, shape: tuple[int, ...], dtype: str, role: str, **how: Any) -> str:
-        return self._b.add(Buffer(name, shape, dtype, role, **how))
 
-    def _declare_copies(
-        self, source: str, tensor: _Tensor, *, role: str = "parameters", persistent: bool = False
-    ) -> list[str]:
-        """The buffers of a tensor's copies, each with that of its scales."""
-        declared, of = [], self._b.buffers[source]
-        how = {"persistent": persistent, "replicas": of.replicas, "part": of.part}
-        for block in tensor.blocks:
-            name = f"{source}.{self._recipe.dtype}{_direction(block)}"
-            # Two values of 4 bits share a byte; otherwise it is shaped as what it is a copy of.
-            halved = self._recipe.dtype == "nvfp4"
-            shape, dtype = (((of.elements + 1) // 2,), "uint8") if halved else (of.shape, "fp8")
-            self._add(name, shape, dtype, role, **how)
-            scales = _counts(tensor.rows, tensor.columns, block)
-            self._add(f"{name}.scale", scales, self._recipe.scale_dtype, role, **how)
-            self._copies[source, block] = name, f"{name}.scale"
-            declared += [name, f"{name}.scale"]
-        return declared
-
-    def _how(self, tensor: _Tensor, part: Part) -> dict[str, Any]:
-        blocks, fmt = tuple(tensor.blocks), self._recipe.format_of(tensor.kind)
-        how: dict[str, Any] = {"rows": tensor.rows, "columns": tensor.columns}
-        how |= {"blocks": blocks, "formats": (fmt,), "scaling": self._recipe.scaling}
-        if self._recipe.scaling == DELAYED:
-            number = self._numbers[part].index(tensor.weight)
-            how["slot"] = len(SLOTS) * number + SLOTS.index(tensor.kind)
-        return how
-
-    def _scales_of(self, tensor: _Tensor, part: Part) -> tuple[list[str], list[str]]:
-        """What a delayed cast reads and writes besides: the scales and the largest values."""
-        if self._recipe.scaling != DELAYED:
-            return [], []
-        noted = [f"{part}.amaxes"] if self._trains else []
-        return [f"{part}.scales", *noted], noted
-
-    def _declare_scales(self) -> None:
-        if self._recipe.scaling != DELAYED:
-            return
-        for part, linears in self._numbers.items():
-            count, how = len(SLOTS) * len(linears), {"persistent": True, "part": part}
-            how["replicas"] = self._b.grid.ranks // self._b.grid.pipe
-            for name in ("scales", "amaxes") if self._trains else ("scales",):
-                self._add(f"{part}.{name}", (count,), "fp32", "workspace", **how)
-            if self._trains:
-                self._add(f"{part}.amax_history", (HISTORY, count), "fp32", "workspace", **how)
-
-    def _behind_update(self) -> list[Op]:
-        """Scales for the next step, and the casts of weights."""
-        b, b.ops, b.block = self._b, [], STEP
-        if self._recipe.scaling == DELAYED:
-            self._emit_scales()
-        held = [(name, self._tensors[name]) for name in b.parameters if name in self._tensors]
-        if self._recipe.wants_largest:
-            self._emit_largest(held)
-        for name, tensor in held:
-            part = b.parameters[name].owner
-            reads, writes = self._scales_of(tensor, part)
-            largest = [f"{name}.amax"] if self._recipe.wants_largest else []
-            copies = [each for block in tensor.blocks for each in self._copies[name, block]]
-            about = {**self._how(tensor, part), "purpose": WEIGHT_CAST, "part": part}
-            reads, writes = [name, *largest, *reads], [*copies, *writes]
-            nbytes = sum(map(b.nbytes, dict.fromkeys((*reads, *writes))))
-            b.op(f"{_own(name, part)}.quantise", "quantise", reads, writes, nbytes=nbytes, **about)
-        return b.ops
-
-    def _emit_largest(self, held: list[tuple[str, _Tensor]]) -> None:
-        b, groups = self._b, dict[tuple[str, ...], list[str]]()
-        for name, tensor in held:
-            part, of = b.parameters[name].owner, b.buffers[name]
-            how = {"persistent": True, "part": part, "replicas": of.replicas}
-            largest = self._add(f"{name}.amax", (1,), "fp32", "workspace", **how)
-            label = f"{_own(name, part)}.amax"
-            b.op(label, "amax", [name], [largest], part=part, purpose=WEIGHT_CAST)
-            axes = *self._axes(name, tensor), *b.layouts[name].flat
-            apart = tuple(axis for axis in dict.fromkeys(axes) if b.grid.size(axis) > 1)
-            groups.setdefault(apart, []).append(largest)
-        for axes, names in groups.items():
-            label = "amaxes.reduce" if len(groups) == 1 else f"amaxes.reduce.{'.'.join(axes)}"
-            if axes:
-                how = {"purpose": WEIGHT_CAST, "reduction": "max"}
-                b.collective(label, "all_reduce", names, names, *axes, **how)
-
-    def _emit_scales(self) -> None:
-        b, every = self._b, [f"{part}.amaxes" for part in self._numbers]
-        axes = [axis for axis in ("x", "y", "z", "context", "data") if b.grid.size(axis) > 1]
-        if axes and every:
-            b.collective("amaxes.reduce", "all_reduce", every, every, *axes, reduction="max")
-        for part in self._numbers:
-            largest = tuple(LARGEST[self._recipe.format_of(kind)] for kind in SLOTS)
-            own = [f"{part}.{name}" for name in ("amaxes", "amax_history", "scales")]
-            b.op("scales.update", "update_scales", own, own, largest=largest, part=part)
+def _role(op: Op, kind: str) -> str:
+    """What a copy counts as: an input's lives on until the backward pass."""
+    if kind == WEIGHT:
+        return "gathered"
+    return "workspace" if kind == GRADIENT or op.block.phase == BACKWARD else "activations"
 
 
 def _uses(op: Op) -> tuple[_Use, _Use]:
@@ -332,24 +179,3 @@ def _uses(op: Op) -> tuple[_Use, _Use]:
     first = (m, k, 1) if form[0] == "N" else (k, m, 0)
     second = (k, n, 0) if form[1] == "N" else (n, k, 1)
     return _Use(op.reads[0], left, *first), _Use(op.reads[1], right, *second)
-
-
-def _shape(b: Builder, name: str) -> tuple[int, int]:
-    rows, *columns = b.buffers[name].shape
-    return rows, columns[0] if columns else 1
-
-
-def _direction(block: Block) -> str:
-    return {True: ".rows", False: ""}[block[0] == 1] + {True: ".columns", False: ""}[block[1] == 1]
-
-
-def _counts(rows: int, columns: int, block: Block) -> tuple[int, ...]:
-    """How many scales a tensor has."""
-    if block == WHOLE:
-        return (1,)
-    return (rows + block[0] - 1) // block[0], (columns + block[1] - 1) // block[1]
-
-
-def _own(name: str, part: Part) -> str:
-    """A parameter's name within its part of the model."""
-    return name.removeprefix(f"{part}.")
