@@ -27,7 +27,7 @@ from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
 from workload.op import WEIGHT_CAST
 from workload.program import Program
-from workload.recipes import check_runs
+from workload.recipes.table import check_runs
 from workload.timeline import Timeline
 
 WARM_UP_STEPS = 2
@@ -143,7 +143,7 @@ class Trainer:
         self.start_from(initial_values(self.program, seed))
 
     def cast_weights(self) -> None:
-        """Make anew what a recipe's linears multiply in place of the weights; all ranks together."""
+        """Make anew what a recipe's linears multiply for the weights, all ranks together."""
         behind = (
             replace(each, waits=(), begins=(), frees=())
             for each in self.prepared.ops

@@ -10,7 +10,7 @@ from simulator.result import StepResult
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
 from workload.plan import Plan
-from workload.recipes import NO_RECIPE
+from workload.recipes.table import NO_RECIPE
 
 MEASURED = "the times of ops were measured with simgpt's own kernels: no stack, cp or fp8 with them"
 EMULATED = "was measured without the matmuls of recipes, which simgpt's own kernels emulate"

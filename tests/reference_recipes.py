@@ -8,7 +8,8 @@ v1.0; 2209.05433 (E4M3 and E5M2); NVIDIA Transformer Engine's user guide; 2412.1
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -64,7 +65,7 @@ class Rule:
 
     def __init__(self, recipe: str) -> None:
         self.recipe = recipe
-        self.scale = {kind: 1.0 for kind in ("input", "weight", "gradient")}
+        self.scale = dict.fromkeys(("input", "weight", "gradient"), 1.0)
         self.seen = dict.fromkeys(self.scale, 0.0)
         self.history: list[dict[str, float]] = []
 
@@ -112,6 +113,9 @@ class Product(torch.autograd.Function):
         return back, (left.transpose(1, 2) @ right).sum(0), None
 
 
+product: Any = Product.apply
+
+
 class CastLinear(Linear):
     """A linear whose operands are cast, a tensor for each `sequences` sequences."""
 
@@ -120,28 +124,31 @@ class CastLinear(Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.sequences * x.shape[1], x.shape[2])
-        out = Product.apply(rows, self.w, self.rule).reshape(*x.shape[:2], -1)
+        out: Tensor = product(rows, self.w, self.rule).reshape(*x.shape[:2], -1)
         return out if self.b is None else out + self.b
 
 
 class GroupedProduct(torch.autograd.Function):
-    """Each expert's rows times its weight, cast as one tensor of all rows and one of all weights."""
+    """Each expert's rows times its weight, cast as one tensor of rows and one of weights."""
 
     @staticmethod
     def forward(ctx, x: Tensor, w: Tensor, counts: list[int], rule: Rule) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(x, w)
         ctx.rule, ctx.counts = rule, counts
-        cast = rule.cast(x[None], "input", 1)[0].split(counts)
+        cast = torch.split(rule.cast(x[None], "input", 1)[0], counts)
         return torch.cat([a @ b for a, b in zip(cast, all_cast(w, rule), strict=True)])
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
         (x, w), rule = ctx.saved_tensors, ctx.rule
-        grads = rule.cast(grad[None], "gradient", 1)[0].split(ctx.counts)
-        rows = rule.cast(x[None], "input", 1)[0].split(ctx.counts)
+        grads = torch.split(rule.cast(grad[None], "gradient", 1)[0], ctx.counts)
+        rows = torch.split(rule.cast(x[None], "input", 1)[0], ctx.counts)
         weights = all_cast(w, rule)
         back = torch.cat([a @ b.t() for a, b in zip(grads, weights, strict=True)])
         return back, torch.stack([a.t() @ b for a, b in zip(rows, grads, strict=True)]), None, None
+
+
+grouped_product: Any = GroupedProduct.apply
 
 
 def all_cast(w: Tensor, rule: Rule) -> Tensor:
@@ -158,27 +165,41 @@ class CastExperts(reference_experts.Experts):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
-        return torch.cat([self.routed(part) for part in rows.split(self.rows)]).view(x.shape)
+        parts = torch.split(rows, self.rows)
+        return torch.cat([self.routed(part) for part in parts]).view(x.shape)
 
     def routed(self, rows: Tensor) -> Tensor:
         logits = rows @ self.router.w
         experts = logits.shape[1]
-        order = [
-            sorted(range(experts), key=lambda e, row=row: (-row[e], e)) for row in logits.tolist()
-        ]
-        chosen = torch.tensor([best[: self.topk] for best in order])
+        # Of equal logits the lower number first: a stable sort.
+        chosen = logits.sort(dim=1, descending=True, stable=True).indices[:, : self.topk]
         scores = self.scores(logits, chosen)
         found = [(chosen == expert).nonzero(as_tuple=True) for expert in range(experts)]
         tokens = torch.cat([token for token, _ in found])
         weighted = torch.cat([scores[token, number] for token, number in found])
         counts = [len(token) for token, _ in found]
-        inner = GroupedProduct.apply(rows[tokens], self.experts.up.w, counts, self.rules[0])
+        inner = grouped_product(rows[tokens], self.experts.up.w, counts, self.rules[0])
         gated = self.experts.up.w.shape[2] == 2 * self.experts.down.w.shape[1]
         active = swiglu(inner) if gated else F.gelu(inner, approximate="tanh")
-        out = GroupedProduct.apply(
+        out = grouped_product(
             active * weighted[:, None], self.experts.down.w, counts, self.rules[1]
         )
         return torch.zeros_like(rows).index_add(0, tokens, out)
+
+
+def cast_in(
+    model: nn.Module, recipe: str, sequences: int, *, rows: int
+) -> Iterator[tuple[Rule, Tensor]]:
+    """Have a model's linears and experts cast; their rules and weights."""
+    for module in model.modules():
+        made: Any = module
+        if type(module) is Linear:
+            made.__class__, made.rule, made.sequences = CastLinear, Rule(recipe), sequences
+            yield made.rule, made.w
+        elif type(module) is reference_experts.Experts:
+            made.__class__, made.rows = CastExperts, rows
+            made.rules = Rule(recipe), Rule(recipe)
+            yield from zip(made.rules, (made.experts.up.w, made.experts.down.w), strict=True)
 
 
 def train(
@@ -196,15 +217,8 @@ def train(
     """One AdamW step per batch, as `tests.reference.train` has it. Experts get tokens of `together`
     micro-batches at once."""
     model = ReferenceGPT(weights, heads=heads, family=family)
-    linears = [module for module in model.modules() if type(module) is Linear]
-    for linear in linears:
-        linear.__class__, linear.rule, linear.sequences = CastLinear, Rule(recipe), sequences
-    rules = [(linear.rule, linear.w) for linear in linears]
-    for module in model.modules():
-        if type(module) is reference_experts.Experts:
-            module.__class__, module.rules = CastExperts, (Rule(recipe), Rule(recipe))
-            module.rows = together * sequences * batches[0][0].shape[1]
-            rules += zip(module.rules, (module.experts.up.w, module.experts.down.w), strict=True)
+    tokens = sequences * batches[0][0].shape[1]
+    rules = list(cast_in(model, recipe, sequences, rows=together * tokens))
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},
@@ -212,10 +226,10 @@ def train(
     ]
     adamw = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=1e-8, foreach=False)
     losses, norms = [], []
-    for tokens, targets in batches:
+    for batch in batches:
         adamw.zero_grad()
-        loss = model.loss(tokens, targets)
-        loss.backward()
+        loss = model.loss(*batch)
+        loss.backward()  # type: ignore[no-untyped-call]
         norms.append(float(nn.utils.clip_grad_norm_(parameters, clip or math.inf)))
         adamw.step()
         for rule, weight in rules:

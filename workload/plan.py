@@ -9,7 +9,7 @@ from typing import Any
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid, check_order
 from workload.passes.table import OVERLAPS
-from workload.recipes import RECIPE_NAMES, recipe_refusal
+from workload.recipes.table import RECIPE_NAMES, recipe_refusal
 from workload.rules.table import NAMES, rule_of
 
 CHOICES = {
@@ -49,7 +49,7 @@ class Plan:
     first N layers of a chunk. With `matmul_forms` "tuned" each matmul runs in the form that is
     fastest on the machine, on operands transposed for it if need be.
     `precision` is that of all but the layers' linears, which multiply by the `recipe`, if there is
-    one (`workload/recipes.py`).
+    one (`workload/recipes/table.py`).
     `overlap` names what runs beside compute; `workload/passes/table.py` says what each does. Copies
     between host and device always run beside the update.
     `expert` ranks, neighbours on data, hold different experts of a layer each; each of its matrices

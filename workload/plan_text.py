@@ -14,7 +14,7 @@ from workload.errors import PlanCannotRunError, PlanError, RestError
 from workload.grid import AXES, SHARDS
 from workload.passes.table import OVERLAPS
 from workload.plan import MOST, Plan
-from workload.recipes import check_fp8, recipe_words
+from workload.recipes.table import check_fp8, recipe_words
 
 REST = "rest"
 _LISTS = {"overlap": "oar+ors", "stage_layers": "6+6+5"}

@@ -5,7 +5,8 @@ that multiplies in 8 bits. A matmul makes wide values of its operands again, a p
 multiplies these: products and sums are in fp32, of an fp64 plan in fp64. Scales are kept as what
 values are multiplied by to have their size again; a power of two as its exponent, 127 more.
 
-Sources of the rules: `workload/recipes.py`. Values beyond a format's largest become the largest.
+Sources of the rules: `workload/recipes/table.py`. What is beyond a format's largest value becomes
+that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from executor.kernels.slices import row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op
-from workload.recipes import DELAYED, LARGEST, POWERS, WHOLE, Block
+from workload.recipes.table import DELAYED, LARGEST, POWERS, WHOLE, Block
 
 Tensors = Sequence[torch.Tensor]
 FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -109,7 +110,8 @@ def _tiles(part: torch.Tensor, height: int, width: int) -> torch.Tensor:
     rows, columns = part.shape
     if rows % height or columns % width:
         part = torch.nn.functional.pad(part, (0, -columns % width, 0, -rows % height))
-    return part.unflatten(1, (-1, width)).unflatten(0, (-1, height))
+    rows, columns = part.shape
+    return part.reshape(rows // height, height, columns // width, width)
 
 
 def _powers(exponents: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -124,7 +126,8 @@ def update_scales(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> N
     most = history.amax(0)
     made, kinds = torch.empty_like(most), op.attributes["largest"]
     for place, largest in enumerate(kinds):
-        made[place :: len(kinds)] = largest / most[place :: len(kinds)]
+        made[place :: len(kinds)] = largest
+    made.div_(most)  # a number over a tensor would be its reciprocal times that, rounded twice
     scales.copy_(torch.where(most > 0, made, scales))
     noted.zero_()
 
@@ -208,5 +211,5 @@ class _Operand:
         if values.shape[1] % width:
             columns = torch.arange(values.shape[1], device=values.device) // width
             return values.mul_(scales[:, columns])
-        values.unflatten(1, (-1, width)).mul_(scales.unsqueeze(-1))
-        return values
+        tiles = values.contiguous().view(len(values), -1, width).mul_(scales.unsqueeze(-1))
+        return tiles.view(values.shape)

@@ -18,13 +18,13 @@ from simgpt.frameworks.recipes import recipe_of
 from simulator.stacks import Stack, load_stack
 from simulator.stacks.job import FP8, Job, job_of
 from workload.errors import PlanCannotRunError
-from workload.recipes import NO_RECIPE
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
 from workload.passes.table import PASSES
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan, text_of
 from workload.plan_text import plan_words
+from workload.recipes.table import NO_RECIPE
 
 Writer = Callable[[Mapping[str, Any]], dict[str, Any]]
 WRITERS: Mapping[str, Writer] = {
@@ -76,8 +76,8 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     job.stack.check(job.plan)
     if job.plan.recipe != NO_RECIPE:
         raise PlanCannotRunError(
-            f"recipe={job.plan.recipe} is not told in settings of {framework}; precision=fp8 is that "
-            "of its stack"
+            f"recipe={job.plan.recipe} is not told in settings of {framework}; precision=fp8 is "
+            "that of its stack"
         )
     fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
     settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})

@@ -33,7 +33,7 @@ def dry_run(model: str, *, as_json: bool, output: Path | None, how: dict[str, An
     from executor.errors import DryRunError
     from executor.launching.launch import require_torch
     from workload.lowering import check, lower
-    from workload.recipes import check_runs
+    from workload.recipes.table import check_runs
 
     _check_options()
     require_torch()

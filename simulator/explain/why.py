@@ -26,7 +26,7 @@ from topologies.machine import Machine
 from topologies.machine_files import with_settings
 from topologies.placement import Placement
 from workload.plan import Plan
-from workload.recipes import NO_RECIPE, recipe_of
+from workload.recipes.table import NO_RECIPE, recipe_of
 
 LONGEST = 8  # ops named one by one
 WORTH = 0.005  # of a step: less is not worth a word

@@ -11,7 +11,7 @@ from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.plan import CHOICES, MOST, Plan, text_of
 from workload.plan_text import parse_plan, plan_words
-from workload.recipes import NO_RECIPE, recipe_of
+from workload.recipes.table import NO_RECIPE, recipe_of
 
 # Of what is assumed, in order.
 SAID = ("batch", "micro_batch", "overlap", "attention", "gradients", "zero", "recompute")

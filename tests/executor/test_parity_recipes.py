@@ -46,9 +46,17 @@ FEW = Plan(batch=BATCH, micro_batch=4, precision="fp64")
 @cache
 def plain(gpt: GPT, recipe: str, sequences: int, together: int) -> Trained:
     pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt)]
-    how = {"heads": gpt.heads, "lr": LR, "clip": CLIP, "family": family(gpt)}
-    how |= {"recipe": recipe, "sequences": sequences, "together": together}
-    return reference_recipes.train(start(gpt), pairs, **how)
+    return reference_recipes.train(
+        start(gpt),
+        pairs,
+        recipe=recipe,
+        sequences=sequences,
+        heads=gpt.heads,
+        lr=LR,
+        clip=CLIP,
+        family=family(gpt),
+        together=together,
+    )
 
 
 def differences(rank: int, cases: list[tuple[GPT, Plan]]) -> list[tuple[float, float]]:
@@ -84,16 +92,15 @@ def with_recipe(gpt: GPT, recipe: str, *plans: Plan) -> list[tuple[GPT, Plan]]:
     return [(gpt, replace(plan, recipe=recipe)) for plan in plans]
 
 
-def splits(**others: object) -> list[Plan]:
+def splits() -> list[Plan]:
     """Plans on 4 ranks, with what besides grids matters to a recipe."""
-    two = replace(FEW, **others)
     return [
-        replace(two, x=2, z=2, recompute="full"),
-        replace(two, y=2, data=2, zero=1),
-        replace(two, x=2, data=2, zero=3, sequence_parallel=True),
-        replace(two, z=2, pipe=2) if others.get("pipes", True) else replace(two, z=4),
-        replace(two, x=2, y=2, overlap=()),
-        replace(two, data=2, context=2),
+        replace(FEW, x=2, z=2, recompute="full"),
+        replace(FEW, y=2, data=2, zero=1),
+        replace(FEW, x=2, data=2, zero=3, sequence_parallel=True),
+        replace(FEW, z=2, pipe=2),
+        replace(FEW, x=2, y=2, overlap=()),
+        replace(FEW, data=2, context=2),
     ]
 
 

@@ -8,7 +8,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
-from workload.recipes import NO_RECIPE, recipe_of
+from workload.recipes.table import NO_RECIPE, recipe_of
 from workload.rules.table import rule_of
 
 

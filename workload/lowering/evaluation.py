@@ -17,10 +17,10 @@ from workload.lowering.chunk import Chunks
 from workload.lowering.lower import declare, emitted
 from workload.op import STEP
 from workload.passes.matmul_forms import PLAIN, Forms
-from workload.passes.recipe_casts import in_recipe
 from workload.pipeline.schedule import FORWARD, slots
 from workload.plan import Plan
 from workload.program import Program
+from workload.recipes.casts import in_recipe
 
 LOSS = "loss"
 

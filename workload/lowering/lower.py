@@ -14,13 +14,13 @@ from workload.lowering.layers import goldfish, layer, vocabulary
 from workload.lowering.messages import Messages
 from workload.op import Block, Buffer, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
-from workload.passes.recipe_casts import in_recipe
 from workload.passes.stack import NO_HABITS, Habits, with_habits
 from workload.passes.table import overlap_slot, overlap_step
 from workload.pipeline.schedule import Slot
 from workload.pipeline.stages import stage_slots
 from workload.plan import Plan
 from workload.program import Program
+from workload.recipes.casts import in_recipe
 from workload.rules import zeroth_order
 
 

@@ -28,9 +28,9 @@ from workload.lowering.builder import Builder
 from workload.naming import op_name
 from workload.op import BACKWARD, COMPUTE, INPUT_GRAD, WEIGHT_GRAD, Op
 from workload.passes.fp8 import is_linear
-from workload.passes.recipe_copies import Copies, Copy, Tensor
-from workload.passes.recipe_weights import behind_update
-from workload.recipes import GRADIENT, INPUT, NO_RECIPE, WEIGHT, WHOLE, Block, recipe_of
+from workload.recipes.copies import Copies, Copy, Tensor
+from workload.recipes.table import GRADIENT, INPUT, NO_RECIPE, WEIGHT, WHOLE, Block, recipe_of
+from workload.recipes.weights import behind_update
 
 KINDS = {"": (INPUT, WEIGHT), INPUT_GRAD: (GRADIENT, WEIGHT), WEIGHT_GRAD: (INPUT, GRADIENT)}
 
@@ -153,10 +153,10 @@ class _Casts:
         label = f"{op.label}.{kind}{place}"
         name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
         nbytes = sum(map(self._b.nbytes, dict.fromkeys((*reads, *writes))))
-        about = {"reads": tuple(reads), "writes": tuple(writes), "nbytes": nbytes, "flops": 0}
+        about: dict[str, Any] = {"reads": tuple(reads), "writes": tuple(writes), "flops": 0}
+        about |= {"nbytes": nbytes, "purpose": "", "launches": 1, "replicas": 1}
         about |= {"name": name, "label": label, "kind": kind, "stream": COMPUTE, "axes": ()}
-        dtype = self._b.dtype
-        return replace(op, **about, attributes=how, purpose="", dtype=dtype, launches=1, replicas=1)
+        return replace(op, **about, attributes=how, dtype=self._b.dtype)
 
     def _reduced(self, op: Op, place: int, largest: str, axes: tuple[str, ...]) -> Op:
         made = self._before(op, "all_reduce", place, [largest], [largest], reduction="max")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from workload.op import STEP, WEIGHT_CAST, Op, Part
-from workload.passes.recipe_copies import SLOTS, Copies, Tensor
-from workload.recipes import DELAYED, LARGEST
+from workload.recipes.copies import SLOTS, Copies, Tensor
+from workload.recipes.table import DELAYED, LARGEST
 
 
 def behind_update(copies: Copies) -> list[Op]:
@@ -41,8 +41,8 @@ def _emit_largest(copies: Copies, held: list[tuple[str, Tensor]]) -> None:
     for axes, names in groups.items():
         label = "amaxes.reduce" if len(groups) == 1 else f"amaxes.reduce.{'.'.join(axes)}"
         if axes:
-            how = {"purpose": WEIGHT_CAST, "reduction": "max"}
-            b.collective(label, "all_reduce", names, names, *axes, **how)
+            operands = label, "all_reduce", names, names
+            b.collective(*operands, *axes, purpose=WEIGHT_CAST, reduction="max")
 
 
 def _emit_scales(copies: Copies) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from workload.lowering.builder import Builder
 from workload.op import Buffer, Part
-from workload.recipes import DELAYED, GRADIENT, HISTORY, INPUT, WEIGHT, WHOLE, Block, Recipe
+from workload.recipes.table import DELAYED, GRADIENT, HISTORY, INPUT, WEIGHT, WHOLE, Block, Recipe
 
 EXPERTS_DIMENSIONS = 3  # of the weights of experts, the first of which counts them
 SLOTS = (INPUT, WEIGHT, GRADIENT)  # of delayed scales, for each linear

@@ -178,7 +178,7 @@ def check_fp8(words: Mapping[str, Any]) -> None:
     if words.get("precision") == "fp8":
         known = ", ".join(name for name in _BY_NAME if name.startswith("fp8"))
         raise PlanError(
-            f"precision=fp8 is that of a software stack, which is predicted alone; a plan that runs "
+            "precision=fp8 is that of a software stack, which is predicted alone; a plan that runs "
             f"names its recipe: one of {known}"
         )
 
