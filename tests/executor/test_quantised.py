@@ -63,14 +63,14 @@ def test_a_shorter_last_block_has_a_scale_of_its_own() -> None:
 
 
 def test_delayed_scales_are_the_formats_largest_over_the_largest_of_16_steps() -> None:
-    """In fp32 448 over 3.3 and 448 times the reciprocal of 3.3 are not the same."""
-    noted, history, scales = torch.tensor([3.3, 0.0, 7.0]), torch.zeros(16, 3), torch.zeros(3)
+    """In fp32 448 over 3.4 and 448 times the reciprocal of 3.4 are not the same."""
+    noted, history, scales = torch.tensor([3.4, 0.0, 7.0]), torch.zeros(16, 3), torch.zeros(3)
     op = Op("s", "update_scales", (), (), attributes={"largest": (448.0, 448.0, 57344.0)})
     for _ in range(16):
         quantised.update_scales(op, [], [noted, history, scales], AT)
-    exact = torch.tensor([448.0, 0.0, 57344.0]) / torch.tensor([3.3, 1.0, 7.0])
+    exact = torch.tensor([448.0, 0.0, 57344.0]) / torch.tensor([3.4, 1.0, 7.0])
     assert scales.tolist() == exact.tolist()
-    assert exact[0] != 448.0 * (1 / torch.tensor(3.3))
+    assert exact[0] != 448.0 * (1 / torch.tensor(3.4))
     noted[0] = 1.0
     quantised.update_scales(op, [], [noted, history, scales], AT)
     assert scales[0] == 448  # the seventeenth step has forgotten the first
