@@ -105,8 +105,14 @@ def splits() -> list[Plan]:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("recipe", [TENSORS[0], pytest.param(TENSORS[1], marks=pytest.mark.slow)])
-def test_one_scale_for_a_tensor_trains_as_the_plain_model_does(recipe: str) -> None:
+def test_one_scale_for_a_tensor_trains_as_the_plain_model_does() -> None:
+    check(4, with_recipe(TINY, TENSORS[0], splits()[2]))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", TENSORS)
+def test_one_scale_for_a_tensor_is_right_on_every_split(recipe: str) -> None:
     check(4, with_recipe(TINY, recipe, *splits()))
 
 
