@@ -13,6 +13,7 @@ from executor.streams import SideStreams
 from workload.grid import Axes, Grid
 
 DTYPES = {
+    "fp8": torch.uint8,  # which of the formats of a byte, the ops say
     "bf16": torch.bfloat16,
     "fp32": torch.float32,
     "fp64": torch.float64,

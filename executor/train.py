@@ -21,12 +21,14 @@ from executor.memory.allocations import allocations
 from executor.memory.routed_rows import peak_of_rows, rows_over_mean
 from executor.nccl.issue_order import issue_order
 from executor.play import play
-from executor.prepared import prepare
+from executor.prepared import PreparedProgram, prepare
 from executor.rank_context import RankContext, StepNumbers, scratch_of
 from executor.timing import NoRecorder, Recorder, recorder_for
 from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
+from workload.op import WEIGHT_CAST
 from workload.program import Program
+from workload.recipes.table import check_runs
 from workload.timeline import Timeline
 
 WARM_UP_STEPS = 2
@@ -109,6 +111,7 @@ class Trainer:
         attention: str = AUTO,
         graph: StepGraph | None = None,
     ) -> None:
+        check_runs(program.plan)
         self.program = program
         self._graphed = None if graph is None else GraphedSteps(graph)
         self._numbers = StepNumbers.on(device)
@@ -138,10 +141,20 @@ class Trainer:
     def start_from(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Set every parameter from its whole tensor."""
         load(self.table, self.program, self.place.rank, values)
+        self.cast_weights()
 
     def start_afresh(self, seed: int) -> None:
         """Set every parameter to its initial value."""
         self.start_from(initial_values(self.program, seed))
+
+    def cast_weights(self) -> None:
+        """Make anew what a recipe's linears multiply for the weights, all ranks together."""
+        behind = (
+            replace(each, waits=(), begins=(), frees=())
+            for each in self.prepared.ops
+            if self.program.ops[each.index].purpose == WEIGHT_CAST
+        )
+        play(PreparedProgram(tuple(behind), ()), self.table, self.place, NoRecorder())
 
     def run(
         self,

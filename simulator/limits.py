@@ -11,8 +11,10 @@ from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
 from workload.pipeline.schedule import V_SHAPED
 from workload.plan import Plan
+from workload.recipes.table import NO_RECIPE
 
 MEASURED = "the times of ops were measured with simgpt's own kernels: no stack, cp or fp8 with them"
+EMULATED = "was measured without the matmuls of recipes, which simgpt's own kernels emulate"
 MOST_SLOTS = 1_000_000  # some 200 MB and half a minute
 MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
@@ -46,9 +48,17 @@ def check_timeline(plan: Plan, step: StepResult) -> None:
 
 
 def check_measured(
-    machine: Machine, kernels: Kernels, op_seconds: Mapping[str, float] | None = None
+    machine: Machine,
+    kernels: Kernels,
+    op_seconds: Mapping[str, float] | None = None,
+    recipe: str = NO_RECIPE,
 ) -> None:
-    """Refuse a stack's kernels where the times of ops were measured with others."""
+    """Refuse a stack's kernels, or a recipe, where the times of ops were measured with others."""
     measured = machine.profile is not None and bool(machine.profile.kernels)
     if (op_seconds is not None or measured) and replace(kernels, tabled=False) != PLAIN_KERNELS:
         raise PlanCannotRunError(MEASURED)
+    if (op_seconds is not None or measured) and recipe != NO_RECIPE:
+        raise PlanCannotRunError(
+            f"recipe={recipe} has no time on {machine.name}, which {EMULATED}; predict it on a "
+            "machine file with the peaks of its devices"
+        )

@@ -196,7 +196,7 @@ def op_costs(
     kernels: Kernels,
 ) -> ComputeCosts:
     """The costs of a plan's compute ops, as `predict` is told of them."""
-    check_measured(machine, kernels, op_seconds)
+    check_measured(machine, kernels, op_seconds, plan.recipe)
     if op_seconds is None and kernels.tabled:
         return PublishedCosts(machine, plan.grid.ranks, kernels)
     if op_seconds is None:

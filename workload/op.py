@@ -47,6 +47,7 @@ EXPERT_COMBINE = "expert_combine"  # and the experts' outputs on their way back
 KEYS_EXCHANGE = "keys_exchange"  # keys and values, or their gradients, of parts of sequences
 PARAMETER_GATHER = "parameter_gather"  # parameters whose parts were updated apart
 SLOPE_GATHER = "slope_gather"  # the projected gradients of all replicas
+WEIGHT_CAST = "weight_cast"  # updated weights in the format that linears multiply in
 
 
 @dataclass(frozen=True, slots=True, order=True)

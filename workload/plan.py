@@ -10,6 +10,7 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid, check_order
 from workload.passes.table import EVERY, OVERLAPS
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
+from workload.recipes.table import RECIPE_NAMES, recipe_refusal
 from workload.rules.table import NAMES, rule_of
 
 CHOICES = {
@@ -21,6 +22,7 @@ CHOICES = {
     "offload": ("none", "optimizer"),
     "matmul_forms": ("plain", "tuned"),
     "precision": ("bf16", "fp32", "fp64"),
+    "recipe": RECIPE_NAMES,
 }
 MOST = 1_000_000_000  # of every count, so that products of two stay within 64 bits
 RECOMPUTES = ("none", "selective", "full")
@@ -47,6 +49,8 @@ class Plan:
     pass nothing, the attention core ("selective"), or layers whole: "full", or "full:N" for the
     first N layers of a chunk. With `matmul_forms` "tuned" each matmul runs in the form that is
     fastest on the machine, on operands transposed for it if need be.
+    `precision` is that of all but the layers' linears, which multiply by the `recipe`, if there is
+    one (`workload/recipes/table.py`).
     `overlap` names what runs beside compute; `workload/passes/table.py` says what each does. Copies
     between host and device always run beside the update.
     `expert` ranks, neighbours on data, hold different experts of a layer each; each of its matrices
@@ -80,6 +84,7 @@ class Plan:
     recompute: str = "none"
     overlap: tuple[str, ...] = OVERLAPS
     precision: str = "bf16"
+    recipe: str = "none"
     expert: int = 1
     expert_tensor: int = 0
     order: str = USUAL
@@ -102,6 +107,8 @@ class Plan:
         self._check_batch()
         if why := rule_of(self.optimizer).refusal(self):
             raise PlanCannotRunError(f"optimizer={self.optimizer} {why}")
+        if why := recipe_refusal(self):
+            raise PlanCannotRunError(f"recipe={self.recipe} {why}")
 
     def _check_recompute(self) -> None:
         word, colon, count = self.recompute.partition(":")

@@ -14,6 +14,7 @@ from workload.errors import PlanCannotRunError, PlanError, RestError
 from workload.grid import AXES, SHARDS
 from workload.passes.table import EVERY, OVERLAPS
 from workload.plan import MOST, Plan
+from workload.recipes.table import check_fp8, recipe_words
 
 REST = "rest"
 _LISTS = {"overlap": "oar+ors", "stage_layers": "6+6+5"}
@@ -44,6 +45,7 @@ def parse_plan(
     its whole share at once.
     """
     given = plan_words(text)
+    check_fp8(given)
     values = {key: plan_value(key, value) for key, value in given.items()}
     _fill_rest(values, devices)
     if batch is not None and values.setdefault("batch", batch) != batch:
@@ -104,7 +106,7 @@ def plan_words(text: str | Mapping[str, Any]) -> dict[str, Any]:
             if key in found:
                 raise PlanError(f"{said[key]} and {word} both set {key}: give one of them")
             found[key], said[key] = own, word
-    return found
+    return recipe_words(found)
 
 
 def _in_our_words(word: str, value: Any) -> dict[str, Any]:

@@ -135,6 +135,7 @@ class RunSaver:
             restore(trainer.table, trainer.program, self._info.rank, saved_tensors(found))
         except KeyError as error:
             raise CheckpointError(f"{path_shown(found.path)} has no {error}") from None
+        trainer.cast_weights()
 
 
 def saver_of(job: Job, trainer: Trainer, info: RankInfo, report: Report) -> RunSaver | NoSaver:

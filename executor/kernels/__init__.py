@@ -15,6 +15,7 @@ from executor.kernels import (
     norms,
     optimizer,
     pointwise,
+    quantised,
     vocabulary,
 )
 from executor.kernels.attentions import attention, head_norms, latent, unfused
@@ -29,6 +30,9 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
         "matmul": dense.matmul,
         "transpose": dense.transpose,
+        "amax": quantised.amax,
+        "quantise": quantised.quantise,
+        "update_scales": quantised.update_scales,
         "attention": attention.attention,
         "attention_grad": attention.attention_grad,
         "take_keys": pieces.take_keys,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from executor.kernels import quantised
 from executor.rank_context import RankContext
 from workload.op import Op
 
@@ -19,6 +20,9 @@ def matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     Weights at rest are flat, so operands are viewed in the shape that the form implies. Zeros may
     follow a weight's tile, and follow that of its gradient.
     """
+    if "formats" in op.attributes:
+        quantised.matmul(op, reads, writes, at)
+        return
     m, n, k = (op.attributes[letter] for letter in "mnk")
     form = op.attributes["form"]
     a = _matrix(reads[0], *((m, k) if form[0] == "N" else (k, m)))

@@ -24,6 +24,7 @@ from workload.passes.table import PASSES
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan, text_of
 from workload.plan_text import plan_words
+from workload.recipes.table import NO_RECIPE
 
 Writer = Callable[[Mapping[str, Any]], dict[str, Any]]
 WRITERS: Mapping[str, Writer] = {
@@ -75,6 +76,11 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     if asked.gpt.experts and not table.get("experts", True):
         raise PlanCannotRunError(f"{table['title']} has no layers of experts, {asked.gpt.name} has")
     job.stack.check(job.plan)
+    if job.plan.recipe != NO_RECIPE:
+        raise PlanCannotRunError(
+            f"recipe={job.plan.recipe} is not told in settings of {framework}; precision=fp8 is "
+            "that of its stack"
+        )
     fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
     settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})
     if framework == BRIDGE:

@@ -9,11 +9,13 @@ import click
 from simgpt import options
 from simgpt.progress import Ticker
 from simgpt.running.host_load import warn_if_busy
+from workload.recipes.table import NO_RECIPE
 
 if TYPE_CHECKING:
     from executor.launching.launch_env import RankInfo
     from executor.launching.task_specs import Job
     from topologies.machine import Machine
+    from workload.plan import Plan
 
 
 def machine_for(
@@ -35,14 +37,16 @@ def machine_for(
             "matmul_forms=tuned on ranks that a launcher started needs -m FILE, from which all "
             "make the same choice; `simgpt calibrate -o FILE` writes it"
         )
-    if why := _not_measured(info):
+    if why := _not_measured(info, job.plan):
         options.note(f"nothing is predicted beside the measurement: {why}; give -m FILE")
         return None
     return options.machine_of(_calibrated(job, again=again))
 
 
-def _not_measured(info: RankInfo | None) -> str:
-    """Why rank 0 cannot measure the machine of a launcher's ranks; empty if it can."""
+def _not_measured(info: RankInfo | None, plan: Plan) -> str:
+    """Why rank 0 cannot measure what a prediction needs; empty if it can."""
+    if plan.recipe != NO_RECIPE:
+        return f"matmuls of recipe={plan.recipe} are emulated here, at no rate of a device's"
     if info is None:
         return ""
     if info.local_ranks < info.ranks:

@@ -20,6 +20,7 @@ from workload.op import ATTENTIONS, CAUSAL, Op
 BATCHED = "batched_matmul"
 PRODUCTS = ("matmul", BATCHED, "grouped_matmul")
 SHAPE = ("form", "m", "n", "k")
+NARROW = ("fp8", "mxfp8", "nvfp4")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
 UNSAID = (("count", 1), ("width", HEAD), ("value_width", 0), ("sequence", 0), (CAUSAL, True))
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
@@ -129,8 +130,9 @@ def peak_flops_per_s(machine: Machine, dtype: str) -> float:
 
 
 def share_of_bf16(device: Device, op: Op) -> float:
-    """The share of its dtype's peak that a matmul reaches, over that of a bf16 one of its shape."""
-    if op.dtype != "fp8":
+    """The share of its dtype's peak that a matmul reaches, over that of a bf16 one of its shape.
+    Of mxfp8 and nvfp4, which nobody measured, it is that of fp8."""
+    if op.dtype not in NARROW:
         return 1.0
     k, model = float(op.attributes["k"]), device.matmul
     return model.fp8 * k / (k + model.fp8_k0)
@@ -162,7 +164,7 @@ def aligned(device: Device, op: Op) -> float:
     kernel on matrix cores, and run at the peak of the others where the machine's file has it. Not
     modelled: bands of a fused tensor, whose rows are longer.
     """
-    rows = ROWS[op.attributes["form"]] if op.dtype in ("fp8", "bf16", "fp16") else ""
+    rows = ROWS[op.attributes["form"]] if op.dtype in (*NARROW, "bf16", "fp16") else ""
     lengths = {int(op.attributes[key]) for key in rows}
     if not any(length % 8 for length in lengths):
         return 1.0

@@ -116,14 +116,14 @@ class Elasticity:
         }
 
 
-def parameters(machine: Machine, precision: str, *, pure: bool = False) -> list[MachineParameter]:
+def parameters(machine: Machine, *precisions: str, pure: bool = False) -> list[MachineParameter]:
     """Every number of a machine on which a step's time may depend through its unit, counts of
     links, and with `pure` the numbers without a unit too: efficiencies, shares, shapes of curves.
 
     Peaks of other precisions are left out, and what a calibrated machine's tables decide.
     """
     known = known_keys(machine.interconnect.kind)
-    found = [p for p in _of_facts(machine, known) if _matters(p, precision)]
+    found = [p for p in _of_facts(machine, known) if _matters(p, precisions)]
     shown = [p for p in found if pure or not p.is_pure]
     return [p for p in [*shown, *_link_classes(machine)] if _can_be_set(machine, p)]
 
@@ -176,9 +176,9 @@ def _link_classes(machine: Machine) -> list[MachineParameter]:
     ]
 
 
-def _matters(parameter: MachineParameter, precision: str) -> bool:
+def _matters(parameter: MachineParameter, precisions: Sequence[str]) -> bool:
     if parameter.name.startswith("device.peak_flops."):
-        return parameter.name.endswith((f".{precision}", ".fp32"))
+        return parameter.name.rpartition(".")[2] in (*precisions, "fp32")
     return parameter.name not in FOR_INFORMATION and not parameter.name.startswith(OF_RUNS)
 
 

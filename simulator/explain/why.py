@@ -26,6 +26,7 @@ from topologies.machine import Machine
 from topologies.machine_files import with_settings
 from topologies.placement import Placement
 from workload.plan import Plan
+from workload.recipes.table import NO_RECIPE, recipe_of
 
 LONGEST = 8  # ops named one by one
 WORTH = 0.005  # of a step: less is not worth a word
@@ -131,7 +132,7 @@ def why(
     progress("walking the critical path")
     shares = shares_of(prediction, costs, fabric, kernels.habits)
     seconds_on = partial(_seconds_on, prediction, placement)
-    known = parameters(machine, plan.precision, pure=True)
+    known = parameters(machine, *_precisions(plan), pure=True)
     asked = all_reduces(prediction, machine, fabric)
     elasticities = _elasticities(known, machine, seconds_on, asked, progress)
     shown = [p for p in known if pure or not p.is_pure]
@@ -232,3 +233,8 @@ def _op_record(piece: PathPiece) -> dict[str, Any]:
         "seconds": to_seconds(piece.ticks),
         "bytes": piece.op.nbytes,
     }
+
+
+def _precisions(plan: Plan) -> tuple[str, ...]:
+    """Those in which matrices are multiplied."""
+    return plan.precision, *((recipe_of(plan.recipe).dtype,) if plan.recipe != NO_RECIPE else ())

@@ -88,6 +88,11 @@ class SearchProblem:
             )
         if self.fixed.get("matmul_forms", "plain") != "plain":
             raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")
+        if (recipe := self.fixed.get("recipe", "none")) != "none":
+            raise PlanError(
+                f"a search cannot keep recipe={recipe}, of whose casts no bound is known; compare "
+                "plans by predict --sweep"
+            )
 
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
         """Those of some values of a field that the problem leaves."""

@@ -11,6 +11,7 @@ from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.plan import CHOICES, MOST, Plan, text_of
 from workload.plan_text import parse_plan, plan_words
+from workload.recipes.table import NO_RECIPE, recipe_of
 
 # Of what is assumed, in order.
 SAID = ("batch", "micro_batch", "overlap", "attention", "gradients", "zero", "recompute")
@@ -39,13 +40,15 @@ def job_of(
 ) -> Job:
     """The job of a plan's text or table, whose keys may be those of other frameworks.
 
-    `precision=fp8` multiplies the layers' linears in fp8 and has all else in bf16. What the plan
-    does not say, the stack does.
+    `precision=fp8` multiplies the layers' linears in fp8 as the stack does, and has all else in
+    bf16; a `recipe` is the same under all stacks. What the plan does not say, the stack does.
     """
     words = plan_words(text)
     _check_precision(words.get("precision", TRAINED))
     fp8 = words.get("precision") == FP8
     if fp8:
+        if words.get("recipe", NO_RECIPE) != NO_RECIPE:
+            raise PlanError(f"precision=fp8 and recipe={words['recipe']} are two: give one of them")
         del words["precision"]
     layers = max(gpt.layers // _size(words, "pipe") // _size(words, "interleave"), 1)
     defaults = stack.plan_defaults(layers)
@@ -59,7 +62,7 @@ def job_of(
     assumed = tuple((key, text_of(getattr(plan, key))) for key in SAID if key not in said)
     asked = replace(stack, fp8=fp8)
     mine = asked.model(gpt, plan.x)
-    return Job(mine, plan, asked, tuple(_remarks(gpt, mine, asked)), assumed)
+    return Job(mine, plan, asked, tuple(_remarks(gpt, mine, asked, plan)), assumed)
 
 
 def _check_precision(precision: Any) -> None:
@@ -68,10 +71,12 @@ def _check_precision(precision: Any) -> None:
         raise PlanError(f"precision={precision} is not supported; use one of {', '.join(known)}")
 
 
-def _remarks(gpt: GPT, mine: GPT, stack: Stack) -> Iterator[str]:
+def _remarks(gpt: GPT, mine: GPT, stack: Stack, plan: Plan) -> Iterator[str]:
     """What was taken for what, of the model as it was asked for and as a device has it."""
     if stack.fp8:
         yield "fp8: the layers' linears at the device's fp8 rate, operands cast before"
+    if plan.recipe != NO_RECIPE:
+        yield f"{plan.recipe}: the layers' linears by {recipe_of(plan.recipe).words}"
     if mine.vocab != gpt.vocab:
         yield f"the vocabulary of {gpt.vocab:,} counts as {mine.vocab:,} under {stack.name}"
 

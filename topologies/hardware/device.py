@@ -14,7 +14,7 @@ from topologies.files.keys import Key
 from topologies.files.units import format_quantity
 from topologies.hardware.attention import Attention
 
-DTYPES = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
+DTYPES = ("nvfp4", "mxfp8", "fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
 FORMS = ("NN", "NT", "TN")
 ALIGNMENTS = ("odd", "even")
 MEASURED_KINDS = (

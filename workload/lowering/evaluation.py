@@ -20,6 +20,7 @@ from workload.passes.matmul_forms import PLAIN, Forms
 from workload.pipeline.schedule import FORWARD, slots
 from workload.plan import Plan
 from workload.program import Program
+from workload.recipes.casts import in_recipe
 
 LOSS = "loss"
 
@@ -36,6 +37,7 @@ def lower_forward(gpt: GPT, plan: Plan, stage: int = 0, *, forms: Forms = PLAIN)
     chunks = Chunks(b)
     declare(b, chunks)
     ops, slot_of = emitted(b, chunks, order, forms)
+    ops = in_recipe(b, ops, trains=False)
     b.ops, b.block = [], STEP
     optimizer.sum_loss(b)
     kept = needed_for({LOSS}, [*ops, *b.ops])

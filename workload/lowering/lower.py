@@ -20,6 +20,7 @@ from workload.pipeline.schedule import Slot
 from workload.pipeline.stages import stage_slots
 from workload.plan import Plan
 from workload.program import Program
+from workload.recipes.casts import in_recipe
 from workload.rules import zeroth_order
 
 
@@ -60,6 +61,7 @@ def lower_slots(
     b.ops = []
     optimizer.finish(b, habits.launches_of_slice)
     every = overlap_step([*ops, *b.ops], plan.overlap, b.buffers, slot_of)
+    every = in_recipe(b, every)
     every, casts = with_habits(every, b.buffers, habits)
     b.buffers |= casts
     return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)

@@ -1,0 +1,149 @@
+"""Recipes on every split against a plain model that casts by the same rules, in float64.
+
+Scales are maxima, which do not depend on the order in which ranks take them, and fp64 sums differ
+by 1e-16 of their size: a value would have to lie that near the middle between two numbers of 8 bits
+to be rounded otherwise. So losses and weights agree as they do without a recipe, to 1e-9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from executor.groups import ProcessGroups
+from executor.train import Trainer
+from tests import reference_recipes
+from tests.executor.ranks import TIMEOUT_S, on_ranks
+from tests.executor.test_parity import (
+    ADAMW,
+    BATCH,
+    CLIP,
+    LR,
+    TINY,
+    TOLERANCE,
+    batches,
+    family,
+    sample,
+    start,
+)
+from tests.executor.test_parity import _weight_error as weight_error
+from tests.reference import Trained
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.plan import Plan
+
+TENSORS, BLOCKS = ("fp8-tensorwise", "fp8-delayed"), ("fp8-blockwise", "mxfp8")
+# Parts of a rank are whole blocks of 128: of widths over x and y, and of a micro-batch's tokens.
+WIDE = replace(TINY, layers=1, hidden=256, ffn=512, head_width=64, sequence=32)
+LLAMA = replace(TINY, norm="rmsnorm", activation="swiglu", positions="rope", biases=False)
+ROUTED = replace(LLAMA, experts=4, topk=2, expert_ffn=32)
+FEW = Plan(batch=BATCH, micro_batch=4, precision="fp64")
+
+
+@cache
+def plain(gpt: GPT, recipe: str, sequences: int, together: int) -> Trained:
+    pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt)]
+    return reference_recipes.train(
+        start(gpt),
+        pairs,
+        recipe=recipe,
+        sequences=sequences,
+        heads=gpt.heads,
+        lr=LR,
+        clip=CLIP,
+        family=family(gpt),
+        together=together,
+    )
+
+
+def differences(rank: int, cases: list[tuple[GPT, Plan]]) -> list[tuple[float, float]]:
+    """On rank 0 for each case the largest relative error of losses and of weights."""
+    groups, found = ProcessGroups(rank, TIMEOUT_S), []
+    for gpt, plan in cases:
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        trainer = Trainer(program, groups, rank=rank, device=torch.device("cpu"), adamw=ADAMW)
+        whole = start(gpt)
+        trainer.start_from((name, whole[name]) for name in program.layouts)
+        run = trainer.run(batches(gpt))
+        assert [span.op.name for span in run.timeline.spans] == [op.name for op in program.ops]
+        assert run.carried == program.comm_bytes
+        if not gpt.experts:
+            assert run.peak_bytes >= program.peak.total_bytes
+        if rank:
+            weight_error(trainer, {})
+            continue
+        expected = plain(gpt, plan.recipe, plan.micro_batch, plan.expert)
+        pairs = zip(run.steps, expected.losses, strict=True)
+        loss_error = max(abs(step.loss - loss) / loss for step, loss in pairs)
+        found.append((loss_error, weight_error(trainer, expected.weights)))
+    return found
+
+
+def check(ranks: int, cases: list[tuple[GPT, Plan]]) -> None:
+    found = on_ranks(ranks, differences, cases)
+    pairs = zip(cases, found, strict=True)
+    assert [(str(case[1]), errors) for case, errors in pairs if max(errors) > TOLERANCE] == []
+
+
+def with_recipe(gpt: GPT, recipe: str, *plans: Plan) -> list[tuple[GPT, Plan]]:
+    return [(gpt, replace(plan, recipe=recipe)) for plan in plans]
+
+
+def splits() -> list[Plan]:
+    """Plans on 4 ranks, with what besides grids matters to a recipe."""
+    return [
+        replace(FEW, x=2, z=2, recompute="full"),
+        replace(FEW, y=2, data=2, zero=1),
+        replace(FEW, x=2, data=2, zero=3, sequence_parallel=True),
+        replace(FEW, z=2, pipe=2),
+        replace(FEW, x=2, y=2, overlap=()),
+        replace(FEW, data=2, context=2),
+    ]
+
+
+@pytest.mark.distributed
+def test_one_scale_for_a_tensor_trains_as_the_plain_model_does() -> None:
+    check(4, with_recipe(TINY, TENSORS[0], splits()[2]))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", TENSORS)
+def test_one_scale_for_a_tensor_is_right_on_every_split(recipe: str) -> None:
+    check(4, with_recipe(TINY, recipe, *splits()))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", TENSORS)
+def test_one_scale_for_a_tensor_is_right_on_every_grid(recipe: str) -> None:
+    for ranks in (1, 2, 4, 8):
+        check(ranks, with_recipe(TINY, recipe, *sample(ranks)))
+    check(4, with_recipe(LLAMA, recipe, *splits()))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", BLOCKS)
+def test_scales_of_blocks_train_as_the_plain_model_does(recipe: str) -> None:
+    plans = [plan for plan in splits() if plan.pipe == plan.context == 1]
+    check(4, with_recipe(WIDE, recipe, *plans))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", TENSORS)
+def test_experts_are_cast_as_one_tensor_of_all_ranks_that_exchange_rows(recipe: str) -> None:
+    check(4, with_recipe(ROUTED, recipe, *expert_splits()))
+
+
+def expert_splits() -> list[Plan]:
+    return [
+        replace(FEW, data=4, expert=2),
+        replace(FEW, data=4, expert=4, zero=3),
+        replace(FEW, x=2, data=2, expert=2, recompute="full"),
+        replace(FEW, pipe=2, data=2, expert=2),
+    ]

@@ -1,0 +1,179 @@
+"""Recipes in programs, by hand: what is cast, gathered and kept, and how large it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.predict import predict
+from topologies.errors import MachineError
+from topologies.machine_files import load_machine
+from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.op import BACKWARD, INPUT_GRAD, STEP, WEIGHT_CAST, WEIGHT_GATHER, WEIGHT_GRAD, Op
+from workload.plan import Plan
+from workload.plan_text import parse_plan
+from workload.program import Program
+from workload.recipes.table import RECIPES, check_runs
+
+TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
+PLAN = Plan(batch=2, micro_batch=1)
+NAMES = [each.name for each in RECIPES]
+
+
+def program(recipe: str, **how: object) -> Program:
+    return lower(TINY, replace(PLAN, recipe=recipe, **how))  # type: ignore[arg-type]
+
+
+def casts(found: Program) -> list[Op]:
+    return [op for op in found.ops if op.kind == "quantise"]
+
+
+def test_a_tensor_is_cast_once_in_a_micro_batch_and_a_weight_once_in_a_step() -> None:
+    """Of each of four linears the input and the gradient of the output, in both micro-batches and
+    layers; without a recipe nothing is."""
+    found = program("fp8-tensorwise")
+    within = [op for op in casts(found) if op.block != STEP]
+    behind = [op for op in casts(found) if op.block == STEP]
+    assert (len(within), len(behind)) == (2 * 2 * 4 * 2, 2 * 4)
+    assert {op.purpose for op in behind} == {WEIGHT_CAST}
+    assert casts(lower(TINY, PLAN)) == []
+
+
+def test_a_cast_reads_16_bits_and_writes_8_with_its_scales() -> None:
+    up = {op.name: op for op in program("fp8-tensorwise").ops}["m0.l0.up.matmul.quantise0"]
+    elements = 32 * 64  # rows, width
+    assert up.nbytes == (2 + 1) * elements + 4 + 4  # and the largest value, and the scale
+    both = {op.name: op for op in program("mxfp8").ops}["m0.l0.up.matmul.quantise0"]
+    assert both.nbytes == (2 + 1 + 1) * elements + 2 * elements // 32  # summed along rows, columns
+    four = {op.name: op for op in program("nvfp4").ops}["m0.l0.up.matmul.quantise0"]
+    assert four.nbytes == (2 + 0.5 + 0.5) * elements + 2 * elements // 16 + 4
+
+
+@pytest.mark.parametrize("recipe", NAMES)
+def test_inputs_are_kept_as_they_are_multiplied_alone(recipe: str) -> None:
+    """What the backward pass reads of a linear's input is its copy, of fewer bytes."""
+    found = program(recipe)
+    matmuls = [op for op in found.ops if op.kind == "matmul" and op.part.is_layer]
+    (forward,) = (op for op in matmuls if op.name == "m0.l0.up.matmul")
+    (weight,) = (op for op in matmuls if op.name == "m0.l0.up.grad.weight")
+    assert forward.dtype == weight.dtype
+    kept = found.buffers[weight.reads[0]]
+    assert kept.role == "activations" and kept.nbytes <= 32 * 64
+    source = forward.reads[0].partition("o.")[0] + "o"
+    assert not [op for op in found.ops if source in op.reads and op.block.phase == BACKWARD]
+
+
+def test_parts_of_weights_are_gathered_in_a_byte_an_element_where_one_scale_is_of_all() -> None:
+    for recipe, share in (("fp8-tensorwise", 2), ("fp8-delayed", 2), ("fp8-blockwise", 1)):
+        plain, found = (
+            [
+                op
+                for op in each.ops
+                if op.purpose == WEIGHT_GATHER and op.part.is_layer and op.micro_batch >= 0
+            ]
+            for each in (program("none", z=2), program(recipe, z=2))
+        )
+        assert len(plain) == len(found) == 2 * 4 * 2  # layers, linears, passes
+        assert sum(op.nbytes for op in plain) == share * sum(op.nbytes for op in found)
+
+
+def test_the_largest_value_is_reduced_over_ranks_with_parts_of_the_same_tensor() -> None:
+    """Columns over x: the inputs of `out` and `down`, the gradients behind `qkv` and `up`, and the
+    weights, which z splits besides; each rank of z has rows of its own."""
+    found = program("fp8-tensorwise", x=2, z=2)
+    reduced = [op for op in found.ops if op.attributes.get("reduction") == "max"]
+
+    within = {op.label: op.axes for op in reduced if op.part.is_layer and op.micro_batch == 0}
+    assert within == dict.fromkeys(
+        (
+            "out.matmul.amax0.reduce",
+            "down.matmul.amax0.reduce",
+            "up.grad.input.amax0.reduce",
+            "qkv.grad.input.amax0.reduce",
+        ),
+        ("x",),
+    )
+    (weights,) = (op for op in reduced if op.purpose == WEIGHT_CAST)
+    assert weights.axes == ("x", "z") and weights.nbytes == 2 * 4 * 4
+
+
+def test_delayed_scales_wait_for_no_rank_within_a_step() -> None:
+    found = program("fp8-delayed", x=2, data=2)
+    reduced = [op for op in found.ops if op.label == "amaxes.reduce"]
+    assert [op.axes for op in reduced] == [("x", "data")]
+    assert reduced[0].nbytes == 2 * 4 * 3 * 4  # layers, linears, operands, fp32
+    assert "amax" not in {op.kind for op in found.ops}
+
+
+def test_weights_have_a_copy_for_each_direction_in_which_blocks_lie() -> None:
+    """A scale of a row of 32 is none of a column; a square serves both."""
+    for recipe, copies in (("fp8-tensorwise", 1), ("fp8-blockwise", 1), ("mxfp8", 2)):
+        held = [b for b in program(recipe).buffers.values() if b.name.startswith("l0.up.w.")]
+        values = [b.nbytes for b in held if b.persistent and b.dtype == "fp8"]
+        assert values == [64 * 256] * copies
+
+
+def test_a_linear_takes_formats_by_what_its_operands_are() -> None:
+    found = [op for op in program("fp8-tensorwise").ops if "formats" in op.attributes]
+    by_purpose = {op.purpose: op.attributes["formats"] for op in found if op.kind == "matmul"}
+    assert by_purpose == {
+        "": ("e4m3", "e4m3"),
+        INPUT_GRAD: ("e5m2", "e4m3"),
+        WEIGHT_GRAD: ("e4m3", "e5m2"),
+    }
+
+
+@pytest.mark.parametrize("recipe", NAMES)
+def test_folded_and_whole_programs_take_as_long(recipe: str) -> None:
+    machine = load_machine("dgx-b200")
+    plan = Plan(x=2, data=2, zero=1, batch=8, micro_batch=1, recipe=recipe)
+    gpt = replace(TINY, layers=5)
+    folded, whole = predict(gpt, plan, machine), predict(gpt, plan, machine, fold=False)
+    assert (folded.step_s, folded.memory) == (whole.step_s, whole.memory)
+
+
+def test_a_device_without_the_format_is_refused_by_name() -> None:
+    with pytest.raises(MachineError, match=r"dgx-h100 has no device\.peak_flops\.mxfp8"):
+        predict(TINY, replace(PLAN, recipe="mxfp8"), load_machine("dgx-h100"))
+
+
+def test_precision_may_name_a_recipe() -> None:
+    plan = parse_plan("precision=fp8-blockwise")
+    assert (plan.precision, plan.recipe) == ("bf16", "fp8-blockwise")
+    assert parse_plan("precision=fp32,recipe=mxfp8").precision == "fp32"
+    with pytest.raises(PlanError, match="names its recipe: one of fp8-delayed, fp8-tensorwise"):
+        parse_plan("precision=fp8")
+    with pytest.raises(PlanError, match="both name a recipe"):
+        parse_plan("precision=mxfp8,recipe=nvfp4")
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"matmul_forms": "tuned"}, "leave matmul_forms=tuned out"),
+        ({"optimizer": "lomo"}, "casts weights once in a step, and optimizer=lomo"),
+        ({"optimizer": "mezo"}, "casts weights once in a step, and optimizer=mezo"),
+    ],
+)
+def test_what_a_recipe_does_not_go_with_is_refused(how: dict[str, str], why: str) -> None:
+    with pytest.raises(PlanCannotRunError, match=why):
+        Plan(batch=1, micro_batch=1, recipe="mxfp8", **how)  # type: ignore[arg-type]
+
+
+def test_rows_of_experts_fill_no_blocks() -> None:
+    routed = replace(TINY, experts=4, topk=2, expert_ffn=64, biases=False)
+    with pytest.raises(PlanCannotRunError, match="take fp8-tensorwise or fp8-delayed"):
+        lower(routed, replace(PLAN, recipe="mxfp8"))
+    found = lower(routed, replace(PLAN, recipe="fp8-tensorwise", data=2, expert=2))
+    assert {op.dtype for op in found.ops if op.kind == "grouped_matmul"} == {"fp8"}
+
+
+def test_what_is_predicted_alone_does_not_run() -> None:
+    with pytest.raises(PlanCannotRunError, match="recipe=nvfp4 rounds gradients at random"):
+        check_runs(replace(PLAN, recipe="nvfp4"))
+    with pytest.raises(PlanCannotRunError, match="checkpoints do not keep"):
+        check_runs(replace(PLAN, recipe="fp8-delayed"), saves=True)
+    check_runs(replace(PLAN, recipe="fp8-tensorwise"), saves=True)

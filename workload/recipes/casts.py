@@ -1,0 +1,181 @@
+"""Linears of layers by a recipe, as a pass: casts, scales and what is gathered in 8 bits.
+
+What a linear multiplies is cast from the plan's precision into the recipe's format in a kernel of
+its own, which reads it once and writes a copy for each direction in which it is summed; the copies
+of an input live on for the gradient of the weight, and the input itself does not. A scale of a
+whole tensor wants its largest value, in a kernel before, reduced over the ranks that hold parts of
+the tensor. A tensor is what a micro-batch of one device makes, whole in its rows and columns: ranks
+of x, y and context hold parts of the same, those of z and data have tensors of their own.
+
+A weight that a rank holds whole or, by one scale, in parts is cast once in a step, behind the
+update, into a copy that stays. Parts are gathered in 8 bits. By scales of blocks, which parts do
+not keep to, weights and rows are gathered as they are, and cast behind it.
+
+Delayed scales of a part of the model lie side by side, three for each linear; what was largest is
+noted in each cast, and scales follow at the step's end from the maximum over all ranks.
+
+Not modelled: casts inside the kernels before; transposed copies that Hopper needs; layers that a
+recipe leaves in 16 bits; Hadamard transforms and random rounding of nvfp4 are inside its casts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workload.lowering.builder import Builder
+from workload.naming import op_name
+from workload.op import BACKWARD, COMPUTE, INPUT_GRAD, WEIGHT_GRAD, Op
+from workload.passes.fp8 import is_linear
+from workload.recipes.copies import Copies, Copy, Tensor
+from workload.recipes.table import GRADIENT, INPUT, NO_RECIPE, WEIGHT, WHOLE, Block, recipe_of
+from workload.recipes.weights import behind_update
+
+KINDS = {"": (INPUT, WEIGHT), INPUT_GRAD: (GRADIENT, WEIGHT), WEIGHT_GRAD: (INPUT, GRADIENT)}
+
+
+def in_recipe(b: Builder, ops: Sequence[Op], *, trains: bool = True) -> list[Op]:
+    """The ops with linears by the plan's recipe; what they need besides is among the builder's
+    buffers. Without `trains` there is no update, and nothing that follows from it."""
+    if b.plan.recipe == NO_RECIPE:
+        return list(ops)
+    copies = Copies(b, recipe_of(b.plan.recipe), trains=trains)
+    return [*_Casts(ops, copies).rewritten(), *(behind_update(copies) if trains else ())]
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A tensor as a matmul's operand: what it is, its rows and columns, the axis of the sum."""
+
+    source: str
+    kind: str
+    rows: int
+    columns: int
+    axis: int
+
+
+class _Casts:
+    """A program's casts: `_parts` has what each gathered buffer is gathered from, `_gathers` those
+    of them that are gathered in 8 bits, since linears alone read them."""
+
+    def __init__(self, ops: Sequence[Op], copies: Copies) -> None:
+        self._ops, self._copies, self._b, self._recipe = ops, copies, copies.b, copies.recipe
+        gathers = [op for op in ops if op.kind == "all_gather" and len(op.reads) == 1]
+        self._parts = {op.writes[0]: op.reads[0] for op in gathers}
+        self._look_at_linears()
+        others = {name for op in ops if not is_linear(op) for name in op.reads}
+        whole = {*self._parts} & {*copies.tensors} - others
+        self._gathers = whole if self._recipe.of_tensors else set[str]()
+
+    def _look_at_linears(self) -> None:
+        """Find what is cast for which blocks, and which weight's linear it belongs to: gradients of
+        weights last, as they do not read it."""
+        weights: dict[str, str] = {}
+        linears = [op for op in self._ops if is_linear(op)]
+        for op in sorted(linears, key=lambda op: op.purpose == WEIGHT_GRAD):
+            uses = _uses(op)
+            if op.purpose != WEIGHT_GRAD:
+                weight = self._parts.get(uses[1].source, uses[1].source)
+                weights |= {use.source: weight for use in uses}
+                weights |= {self._parts.get(use.source, ""): weight for use in uses}
+                known = self._copies.numbers.setdefault(op.part, [])
+                known += [weight] if weight not in known else []
+            for use in uses:
+                weight = weights.get(use.source) or weights[self._parts[use.source]]
+                tensor = Tensor(use.kind, weight, use.rows, use.columns)
+                own = self._copies.tensors.setdefault(use.source, tensor)
+                own.blocks[self._recipe.block(use.kind, use.axis)] = None
+
+    def rewritten(self) -> list[Op]:
+        """The new ops."""
+        self._copies.declare_scales()
+        result: list[Op] = []
+        for op in self._ops:
+            if is_linear(op):
+                result += self._multiplied(op)
+            elif op.kind == "all_gather" and op.writes[0] in self._gathers:
+                result += self._gathered(op)
+            else:
+                result.append(op)
+        return result
+
+    def _multiplied(self, op: Op) -> Iterator[Op]:
+        copies, formats, blocks = list[Copy](), list[str](), list[Block]()
+        for use in _uses(op):
+            block = self._recipe.block(use.kind, use.axis)
+            yield from self._cast(op, use.source)
+            copies.append(self._copies.made[use.source, block])
+            formats.append(self._recipe.format_of(use.kind))
+            blocks.append(block)
+        (left, left_scale), (right, right_scale) = copies
+        reads = left, right, *op.reads[2:], left_scale, right_scale
+        how = {**op.attributes, "formats": tuple(formats), "blocks": tuple(blocks)}
+        nbytes = sum(map(self._b.nbytes, (*reads, *op.writes)))
+        yield replace(op, reads=reads, dtype=self._recipe.dtype, attributes=how, nbytes=nbytes)
+
+    def _gathered(self, op: Op) -> Iterator[Op]:
+        """The gather of what a rank holds in 8 bits; its scale is that of the whole."""
+        part, whole = op.reads[0], op.writes[0]
+        of = self._copies.tensors[whole]
+        rows, *columns = self._b.buffers[part].shape
+        held = Tensor(of.kind, of.weight, rows, columns[0] if columns else 1, {WHOLE: None})
+        self._copies.tensors.setdefault(part, held)
+        yield from self._cast(op, part)
+        values, scale = self._copies.made[part, WHOLE]
+        buffer = self._b.buffers[whole] = replace(self._b.buffers[whole], dtype="fp8")
+        self._copies.made[whole, WHOLE] = whole, scale
+        yield replace(op, reads=(values,), nbytes=buffer.nbytes, dtype="fp8")
+
+    def _cast(self, op: Op, source: str) -> Iterator[Op]:
+        """What makes the copies of a tensor, in front of an op, if there are none yet."""
+        tensor = self._copies.tensors[source]
+        if (source, next(iter(tensor.blocks))) in self._copies.made:
+            return
+        if source in self._b.parameters:
+            self._copies.declare(source, tensor, persistent=True)
+            return
+        values = self._copies.declare(source, tensor, role=_role(op, tensor.kind))
+        place, largest = op.reads.index(source), list[str]()
+        if self._recipe.wants_largest:
+            largest = [self._copies.add(f"{source}.amax", (1,), "fp32", "workspace")]
+            yield self._before(op, "amax", place, [source], largest)
+            if axes := tuple(self._copies.axes_of(source, tensor)):
+                yield self._reduced(op, place, largest[0], axes)
+        reads, writes = self._copies.scales_of(tensor, op.part)
+        how = self._copies.how_of(tensor, op.part)
+        reads, writes = [source, *largest, *reads], [*values, *writes]
+        yield self._before(op, "quantise", place, reads, writes, **how)
+
+    def _before(
+        self, op: Op, kind: str, place: int, reads: list[str], writes: list[str], **how: Any
+    ) -> Op:
+        label = f"{op.label}.{kind}{place}"
+        name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
+        nbytes = sum(map(self._b.nbytes, dict.fromkeys((*reads, *writes))))
+        about: dict[str, Any] = {"reads": tuple(reads), "writes": tuple(writes), "flops": 0}
+        about |= {"nbytes": nbytes, "purpose": "", "launches": 1, "replicas": 1}
+        about |= {"name": name, "label": label, "kind": kind, "stream": COMPUTE, "axes": ()}
+        return replace(op, **about, attributes=how, dtype=self._b.dtype)
+
+    def _reduced(self, op: Op, place: int, largest: str, axes: tuple[str, ...]) -> Op:
+        made = self._before(op, "all_reduce", place, [largest], [largest], reduction="max")
+        label = f"{op.label}.amax{place}.reduce"
+        name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
+        return replace(made, name=name, label=label, axes=axes, nbytes=4, dtype="fp32")
+
+
+def _role(op: Op, kind: str) -> str:
+    """What a copy counts as: an input's lives on until the backward pass."""
+    if kind == WEIGHT:
+        return "gathered"
+    return "workspace" if kind == GRADIENT or op.block.phase == BACKWARD else "activations"
+
+
+def _uses(op: Op) -> tuple[_Use, _Use]:
+    """The two operands of a matmul, as they are stored."""
+    m, n, k = (op.attributes[letter] for letter in "mnk")
+    form, (left, right) = op.attributes["form"], KINDS[op.purpose]
+    first = (m, k, 1) if form[0] == "N" else (k, m, 0)
+    second = (k, n, 0) if form[1] == "N" else (n, k, 1)
+    return _Use(op.reads[0], left, *first), _Use(op.reads[1], right, *second)

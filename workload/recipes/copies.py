@@ -1,0 +1,117 @@
+"""The copies that a recipe makes of what linears multiply: which there are, of which sizes, with
+which scales; shared by the casts within a step and those behind its update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from workload.lowering.builder import Builder
+from workload.op import Buffer, Part
+from workload.recipes.table import DELAYED, GRADIENT, HISTORY, INPUT, WEIGHT, WHOLE, Block, Recipe
+
+EXPERTS_DIMENSIONS = 3  # of the weights of experts, the first of which counts them
+SLOTS = (INPUT, WEIGHT, GRADIENT)  # of delayed scales, for each linear
+Copy = tuple[str, str]  # the buffers of values and of scales
+
+
+@dataclass(slots=True)
+class Tensor:
+    """What is cast: as an operand of which weight's linear, and for which blocks."""
+
+    kind: str
+    weight: str
+    rows: int
+    columns: int
+    blocks: dict[Block, None] = field(default_factory=dict)
+
+
+class Copies:
+    """The buffers of copies. `tensors` has what linears multiply, `made` the copies that there are
+    so far, `numbers` the weights of each part of the model, in the order of its linears."""
+
+    def __init__(self, b: Builder, recipe: Recipe, *, trains: bool) -> None:
+        self.b, self.recipe, self.trains = b, recipe, trains
+        self.tensors: dict[str, Tensor] = {}
+        self.made: dict[tuple[str, Block], Copy] = {}
+        self.numbers: dict[Part, list[str]] = {}
+
+    def axes_of(self, source: str, tensor: Tensor) -> Iterator[str]:
+        """The axes whose ranks hold other parts of the same tensor. What experts get and give is
+        one tensor on all ranks that exchange rows, and so are the weights of all experts."""
+        b, split = self.b, self.b.layouts[tensor.weight].split
+        of_experts = len(split) == EXPERTS_DIMENSIONS
+        if tensor.kind == WEIGHT:
+            axes = tuple(axis for axes in split for axis in axes)
+        else:
+            axes = *split[-1 if tensor.kind == GRADIENT else -2], "context"
+            if of_experts:
+                axes += b.plan.expert_axes
+            elif b.buffers[source].shape[0] != b.rows:
+                axes += b.shards_of("rows")
+        for axis in dict.fromkeys(axes):
+            if b.grid.size(axis) > 1:
+                yield axis
+
+    def add(self, name: str, shape: tuple[int, ...], dtype: str, role: str, **how: Any) -> str:
+        """Keep a buffer of the program; returns its name."""
+        return self.b.add(Buffer(name, shape, dtype, role, **how))
+
+    def declare(
+        self, source: str, tensor: Tensor, *, role: str = "parameters", persistent: bool = False
+    ) -> list[str]:
+        """The buffers of a tensor's copies, each with that of its scales."""
+        declared, of = [], self.b.buffers[source]
+        how = {"persistent": persistent, "replicas": of.replicas, "part": of.part}
+        for block in tensor.blocks:
+            name = f"{source}.{self.recipe.dtype}{_direction(block)}"
+            # Two values of 4 bits share a byte; otherwise it is shaped as what it is a copy of.
+            halved = self.recipe.dtype == "nvfp4"
+            shape, dtype = (((of.elements + 1) // 2,), "uint8") if halved else (of.shape, "fp8")
+            self.add(name, shape, dtype, role, rows_of=of.rows_of, **how)
+            scales = _counts(tensor.rows, tensor.columns, block)
+            self.add(f"{name}.scale", scales, self.recipe.scale_dtype, role, **how)
+            self.made[source, block] = name, f"{name}.scale"
+            declared += [name, f"{name}.scale"]
+        return declared
+
+    def how_of(self, tensor: Tensor, part: Part) -> dict[str, Any]:
+        """What a kernel must know to cast a tensor."""
+        blocks, fmt = tuple(tensor.blocks), self.recipe.format_of(tensor.kind)
+        how: dict[str, Any] = {"rows": tensor.rows, "columns": tensor.columns}
+        how |= {"blocks": blocks, "formats": (fmt,), "scaling": self.recipe.scaling}
+        if self.recipe.scaling == DELAYED:
+            number = self.numbers[part].index(tensor.weight)
+            how["slot"] = len(SLOTS) * number + SLOTS.index(tensor.kind)
+        return how
+
+    def scales_of(self, tensor: Tensor, part: Part) -> tuple[list[str], list[str]]:
+        """What a delayed cast reads and writes besides: the scales and the largest values."""
+        if self.recipe.scaling != DELAYED:
+            return [], []
+        noted = [f"{part}.amaxes"] if self.trains else []
+        return [f"{part}.scales", *noted], noted
+
+    def declare_scales(self) -> None:
+        """Declare delayed scales, if the recipe has any, and what they are made from."""
+        if self.recipe.scaling != DELAYED:
+            return
+        for part, linears in self.numbers.items():
+            count, how = len(SLOTS) * len(linears), {"persistent": True, "part": part}
+            how["replicas"] = self.b.grid.ranks // self.b.grid.pipe
+            for name in ("scales", "amaxes") if self.trains else ("scales",):
+                self.add(f"{part}.{name}", (count,), "fp32", "workspace", **how)
+            if self.trains:
+                self.add(f"{part}.amax_history", (HISTORY, count), "fp32", "workspace", **how)
+
+
+def _direction(block: Block) -> str:
+    return {True: ".rows", False: ""}[block[0] == 1] + {True: ".columns", False: ""}[block[1] == 1]
+
+
+def _counts(rows: int, columns: int, block: Block) -> tuple[int, ...]:
+    """How many scales a tensor has."""
+    if block == WHOLE:
+        return (1,)
+    return (rows + block[0] - 1) // block[0], (columns + block[1] - 1) // block[1]

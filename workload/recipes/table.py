@@ -1,0 +1,197 @@
+"""Recipes: in which format linears multiply, and by which scales values get into it.
+
+A format has few exponents, so a value is multiplied by a scale first, and the product of two
+operands is divided by both of theirs. A recipe says of how many values a scale is, and when it is
+known: from the values themselves, or from those of earlier steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from workload.errors import PlanCannotRunError, PlanError
+from workload.rules.table import rule_of
+
+if TYPE_CHECKING:
+    from workload.plan import Plan
+
+NO_RECIPE = "none"
+E4M3, E5M2, E2M1 = "e4m3", "e5m2", "e2m1"
+LARGEST: Mapping[str, float] = MappingProxyType({E4M3: 448.0, E5M2: 57344.0, E2M1: 6.0})
+INPUT, WEIGHT, GRADIENT = "input", "weight", "gradient"  # what an operand is
+Block = tuple[int, int]  # rows and columns that share a scale
+WHOLE: Block = (0, 0)  # all of the tensor
+
+DELAYED, CURRENT, BLOCKS, POWERS, TWO_LEVELS = (
+    "delayed", "current", "blocks", "powers", "two_levels",
+)  # fmt: skip
+HISTORY = 16  # steps whose largest values a delayed scale looks back on
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One recipe.
+
+    `dtype` is that of its matmuls, by which a machine's file has their peak. Inputs and weights are
+    in `forward`, gradients in `backward`. How scales are made says `scaling`: `delayed`, from the
+    largest values of the last steps; `current`, from the tensor's own largest value; `blocks`, in
+    fp32 from a block's largest value; `powers`, powers of two in 8 bits likewise; `two_levels`, in
+    8 bits, with one of the tensor. A block is `length` values along the sum; of weights a square
+    if `square`. With a reason in `unrun` it is predicted and not run.
+    """
+
+    name: str
+    words: str
+    source: str
+    dtype: str
+    scaling: str
+    forward: str = E4M3
+    backward: str = E4M3
+    length: int = 0
+    square: bool = False
+    unrun: str = ""
+
+    def format_of(self, kind: str) -> str:
+        """The format of an operand."""
+        return self.backward if kind == GRADIENT else self.forward
+
+    def block(self, kind: str, axis: int) -> Block:
+        """What shares a scale in an operand that is summed along this axis of its two."""
+        if self.scaling in (DELAYED, CURRENT):
+            return WHOLE
+        if kind == WEIGHT and self.square:
+            return self.length, self.length
+        return (1, self.length) if axis else (self.length, 1)
+
+    @property
+    def of_tensors(self) -> bool:
+        """Whether one scale is of a whole tensor, so that its parts can be gathered in 8 bits."""
+        return self.scaling in (DELAYED, CURRENT)
+
+    @property
+    def wants_largest(self) -> bool:
+        """Whether a tensor's largest value must be known before it is cast."""
+        return self.scaling in (CURRENT, TWO_LEVELS)
+
+    @property
+    def scale_dtype(self) -> str:
+        """In what scales are kept."""
+        return "uint8" if self.scaling in (POWERS, TWO_LEVELS) else "fp32"
+
+
+RECIPES = (
+    Recipe(
+        name="fp8-delayed",
+        words="one scale for each tensor, from the largest values of the last 16 steps",
+        source="NVIDIA Transformer Engine, DelayedScaling: hybrid, algorithm max, and the history "
+        "of its examples; scales follow once in a step, not in each micro-batch",
+        dtype="fp8",
+        scaling=DELAYED,
+        backward=E5M2,
+    ),
+    Recipe(
+        name="fp8-tensorwise",
+        words="one scale for each tensor, from its own largest value",
+        source="NVIDIA Transformer Engine, Float8CurrentScaling: hybrid; pytorch/ao, float8, "
+        "tensorwise, whose weights are gathered in fp8",
+        dtype="fp8",
+        scaling=CURRENT,
+        backward=E5M2,
+    ),
+    Recipe(
+        name="fp8-blockwise",
+        words="a scale for each 128 values along the sum, of weights for each 128 x 128",
+        source="DeepSeek-V3 (2412.19437), section 3.3; NVIDIA Transformer Engine, "
+        "Float8BlockScaling",
+        dtype="fp8",
+        scaling=BLOCKS,
+        length=128,
+        square=True,
+    ),
+    Recipe(
+        name="mxfp8",
+        words="a power of two for each 32 values along the sum",
+        source="OCP Microscaling Formats (MX) v1.0, sections 5.3.1 and 6.3; NVIDIA Transformer "
+        "Engine, MXFP8BlockScaling: E4M3 for gradients too",
+        dtype="mxfp8",
+        scaling=POWERS,
+        length=32,
+    ),
+    Recipe(
+        name="nvfp4",
+        words="a scale in E4M3 for each 16 values along the sum, of weights for each 16 x 16, and "
+        "one for the tensor",
+        source="NVIDIA, Pretraining Large Language Models with NVFP4 (2509.25149)",
+        dtype="nvfp4",
+        scaling=TWO_LEVELS,
+        forward=E2M1,
+        backward=E2M1,
+        length=16,
+        square=True,
+        unrun="rounds gradients at random and turns them by Hadamard matrices, which no kernel of "
+        "simgpt does",
+    ),
+)
+_BY_NAME = {each.name: each for each in RECIPES}
+RECIPE_NAMES = (NO_RECIPE, *_BY_NAME)
+
+
+def recipe_of(name: str) -> Recipe:
+    """A recipe by its name.
+
+    >>> recipe_of("mxfp8").block(GRADIENT, axis=1)
+    (1, 32)
+    """
+    return _BY_NAME[name]
+
+
+def recipe_refusal(plan: Plan) -> str:
+    """Why a plan cannot have its recipe; "" where it can."""
+    if plan.recipe == NO_RECIPE:
+        return ""
+    if plan.matmul_forms == "tuned":
+        return "has operands in the layouts of plain forms; leave matmul_forms=tuned out"
+    if rule_of(plan.optimizer).zeroth_order or rule_of(plan.optimizer).in_backward:
+        return f"casts weights once in a step, and optimizer={plan.optimizer} changes them within"
+    return ""
+
+
+def recipe_words(words: dict[str, Any]) -> dict[str, Any]:
+    """The words of a plan, in which `precision` may name a recipe: all else is in bf16 then.
+
+    >>> recipe_words({"precision": "mxfp8"})
+    {'precision': 'bf16', 'recipe': 'mxfp8'}
+    """
+    if words.get("precision") not in _BY_NAME:
+        return words
+    if "recipe" in words:
+        raise PlanError("precision and recipe both name a recipe: give one of them")
+    return {**words, "precision": "bf16", "recipe": words["precision"]}
+
+
+def check_fp8(words: Mapping[str, Any]) -> None:
+    """Refuse fp8 without a recipe where a plan stands for itself: it is what a stack makes of it,
+    and no program says how its values are cast."""
+    if words.get("precision") == "fp8":
+        known = ", ".join(name for name in _BY_NAME if name.startswith("fp8"))
+        raise PlanError(
+            "precision=fp8 is that of a software stack, which is predicted alone; a plan that runs "
+            f"names its recipe: one of {known}"
+        )
+
+
+def check_runs(plan: Plan, *, saves: bool = False) -> None:
+    """Refuse to train by a recipe that simgpt only predicts, or to save what it does not keep."""
+    if plan.recipe == NO_RECIPE:
+        return
+    recipe = recipe_of(plan.recipe)
+    if recipe.unrun:
+        raise PlanCannotRunError(f"recipe={recipe.name} {recipe.unrun}; it is predicted alone")
+    if saves and recipe.scaling == DELAYED:
+        raise PlanCannotRunError(
+            f"recipe={recipe.name} has scales of earlier steps, which checkpoints do not keep; "
+            "leave --save out, or take recipe=fp8-tensorwise"
+        )
