@@ -42,6 +42,8 @@ class Family:
     router: str = "softmax"
     router_scale: float = 1.0
     capacity: float = 0.0
+    window: int = 0  # tokens that a token sees, itself among them; 0: all
+    global_every: int = 0  # so many-th layer sees all
     run: int = 0  # of tokens, of each of which an expert takes no more than its capacity
 
 
@@ -64,6 +66,7 @@ class Layer(nn.Module):
     def __init__(self, weights: Weights, name: str, heads: int, gelu: str, family: Family) -> None:
         super().__init__()
         self.heads, self.gelu, self.family = heads, gelu, family
+        self.number = int(name[1:])
         self.norm1 = norm_of(weights, f"{name}.norm1", family)
         self.norm2 = norm_of(weights, f"{name}.norm2", family)
         self.routed = f"{name}.router.w" in weights
@@ -122,16 +125,22 @@ class Layer(nn.Module):
             q, k = rotated(q, base, scaling), rotated(k, base, scaling)
         return q, k, v
 
+    def hidden_from(self, x: Tensor) -> Tensor:
+        """Which keys (columns) a query does not see: later ones, and those before its window."""
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        every = self.family.global_every
+        if not self.family.window or (every and (self.number + 1) % every == 0):
+            return later
+        return later | torch.ones_like(later).tril(-self.family.window)
+
     def attention(self, x: Tensor) -> Tensor:
         """Causal softmax(Q K^T / sqrt(d) + ALiBi) V; equal runs of heads share K and V."""
-        sequence = x.shape[1]
         q, k, v = self.queries_keys_values(x)
         owner = torch.arange(self.heads) * k.shape[1] // self.heads
         scores = q @ k[:, owner].transpose(-2, -1) / math.sqrt(q.shape[-1])
         if self.family.alibi:
-            scores = scores + alibi(self.heads, sequence, x.dtype)
-        later = torch.ones(sequence, sequence, dtype=torch.bool, device=x.device).triu(1)
-        weights = scores.masked_fill(later, float("-inf")).softmax(dim=-1)
+            scores = scores + alibi(self.heads, x.shape[1], x.dtype)
+        weights = scores.masked_fill(self.hidden_from(x), float("-inf")).softmax(dim=-1)
         mixed = self.drop_attention(weights) @ v[:, owner]
         return mixed.transpose(1, 2).flatten(2)
 

@@ -9,43 +9,10 @@ from typing import Any
 
 from topologies.files.reading import shipped_toml
 from workload.errors import ModelError
-from workload.models import latent_attention, moe
+from workload.models import latent_attention, moe, windows
 from workload.models.field_checks import wrong_fields
+from workload.models.field_limits import CHOICES, LEAST, MOST
 from workload.models.spelling import words_of
-
-CHOICES = {
-    "norm": ("layernorm", "rmsnorm"),
-    "activation": ("gelu", "swiglu"),
-    "positions": ("learned", "rope", "alibi"),
-    "router": moe.ROUTERS,
-}
-MOST = {  # many times what any model has, so that what is counted of one stays within 64 bits
-    "layers": 10_000,
-    "hidden": 200_000,
-    "heads": 10_000,
-    "ffn": 1_000_000,
-    "sequence": 10_000_000,
-    "vocab": 10_000_000,
-    "kv_heads": 10_000,
-    "head_width": 10_000,
-    "rope_base": 1_000_000_000_000,
-    "goldfish_k": 1_000_000,
-    "goldfish_h": 10_000,
-    "experts": 100_000,
-    "topk": 100_000,
-    "expert_ffn": 1_000_000,
-    "shared_ffn": 1_000_000,
-    "dense_layers": 10_000,
-    "expert_every": 10_000,
-    "q_rank": 100_000,
-    "kv_rank": 100_000,
-    "rope_width": 10_000,
-    "value_width": 10_000,
-}
-OF_ATTENTION = ("kv_heads", "head_width", "q_rank", "kv_rank", "rope_width", "value_width")
-COUNTS = (*OF_ATTENTION, "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers")
-WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
-LEAST = {**dict.fromkeys(WIDTHS, 1), **dict.fromkeys(COUNTS, 0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +41,8 @@ class GPT:
     not at all): latent attention. The queries and keys of a head then have `rope_width` more
     elements, which alone are turned by positions, and its values are `value_width` wide (0: as
     `head_width`).
+    With `window` a token attends to so many tokens, its own the last of them, but in every
+    `global_every`-th layer to all before it (0: in none).
     """
 
     name: str
@@ -112,6 +81,8 @@ class GPT:
     kv_rank: int = 0
     rope_width: int = 0
     value_width: int = 0
+    window: int = 0
+    global_every: int = 0
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
@@ -133,6 +104,7 @@ class GPT:
             *wrong_fields(self, MOST),
             *moe.refusals(self),
             *latent_attention.refusals(self),
+            *windows.refusals(self),
         ):
             raise self._wrong(wrong)
 
@@ -203,7 +175,7 @@ class GPT:
 
         Source: Narayanan et al. (SC21), eq. 3 without its recomputation:
         72 B s L h^2 (1 + s/(6 h) + V/(12 L h)) for GPT-2's layer with ffn = 4 h. Attention counts
-        the whole square, of all query heads.
+        the whole square, of all query heads; a window so many keys for each query.
         """
         tokens = batch * self.sequence
         return 3 * tokens * (self._layers_flops_per_token + self._head_flops_per_token)
@@ -233,8 +205,9 @@ class GPT:
 
     @property
     def _layers_flops_per_token(self) -> int:
-        attention = 2 * self.sequence * (self.bands[0] + self.context_width)
-        return 2 * self._weights(self.topk) + self.layers * attention
+        keys = windows.keys_of_layers(self)
+        attention = 2 * keys * (self.bands[0] + self.context_width)
+        return 2 * self._weights(self.topk) + attention
 
     @property
     def _head_flops_per_token(self) -> int:

@@ -85,7 +85,10 @@ def _experts(gpt: GPT) -> list[tuple[str, str]]:
 
 
 def _rest_of_attention(gpt: GPT) -> Iterator[tuple[str, str]]:
-    """What is worth saying of rotation and norms where it is not the usual."""
+    """What is worth saying of windows, rotation and norms where it is not the usual."""
+    if gpt.window:
+        every = f", in every {gpt.global_every}. layer all" if gpt.global_every else ""
+        yield "tokens that a token sees", f"{gpt.window:,}{every}"
     if gpt.rope_scaling != "none":
         method, *numbers = gpt.rope_scaling.split(":")
         yield "RoPE scaled", f"{method}, {', '.join(numbers)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from simulator.costs.attention import HEAD, attention_s
+from simulator.costs.attention import HEAD, WINDOW, attention_s
 from simulator.costs.calibrated import COPIES, CalibratedCosts
 from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from topologies.errors import MachineError
@@ -21,7 +21,10 @@ BATCHED = "batched_matmul"
 PRODUCTS = ("matmul", BATCHED, "grouped_matmul")
 SHAPE = ("form", "m", "n", "k")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
-UNSAID = (("count", 1), ("width", HEAD), ("value_width", 0), ("sequence", 0), (CAUSAL, True))
+UNSAID = (
+    *(("count", 1), ("width", HEAD), ("value_width", 0)),
+    *(("sequence", 0), (WINDOW, 0), (CAUSAL, True)),
+)
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
 FAMILY |= {"head_norm": "layernorm", "head_norm_grad": "layernorm_grad"}

@@ -13,7 +13,7 @@ from simulator.stacks.stack import EXECUTOR, Stack
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
-from workload.models import moe
+from workload.models import moe, windows
 from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import CHOICES
 from workload.rules.table import rule_of
@@ -73,6 +73,11 @@ class SearchProblem:
             raise PlanError(
                 f"a search covers models whose layers are all of one kind; {self.gpt.name} has "
                 f"{moe.layers_with_experts(self.gpt)} layers with experts of {self.gpt.layers}"
+            )
+        if windows.has_windows(self.gpt) and self.gpt.global_every:
+            raise PlanError(
+                f"a search covers models whose layers are all of one kind; {self.gpt.name} has "
+                f"window={self.gpt.window} and global_every={self.gpt.global_every}"
             )
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
         if rule.in_backward:

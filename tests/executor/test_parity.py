@@ -31,6 +31,10 @@ CLIP = 0.1
 ADAMW = AdamW(lr=LR, clip=CLIP)
 # 250 does not divide by 4 or 8, so the vocabulary's padding is exercised too.
 TINY = replace(find_model("tiny-30k"), vocab=250)
+OF_FAMILY = (
+    *("topk", "router", "router_scale", "capacity", "dropout", "goldfish_k", "goldfish_h"),
+    *("window", "global_every"),
+)
 SWITCHES = ("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm")
 
 
@@ -68,16 +72,13 @@ def scaling(text: str) -> Scaling | None:
 
 def family(gpt: GPT, run: int = 0) -> Family:
     return Family(
-        **{key: getattr(gpt, key) for key in ("topk", "router", "router_scale", "capacity")},
+        **{key: getattr(gpt, key) for key in OF_FAMILY},
         run=run,
         rmsnorm=gpt.norm == "rmsnorm",
         eps=gpt.norm_eps,
         rope_base=gpt.rope_base if gpt.positions == "rope" else None,
         rope_scaling=scaling(gpt.rope_scaling),
         alibi=gpt.positions == "alibi",
-        dropout=gpt.dropout,
-        goldfish_k=gpt.goldfish_k,
-        goldfish_h=gpt.goldfish_h,
     )
 
 

@@ -203,7 +203,7 @@ def test_tensors_that_are_not_the_models_are_refused_by_name(
         (
             LLAMA,
             {"model_type": "mistral", "sliding_window": 8},
-            "the attention's window of 8 tokens is not trained",
+            "has window=8, but tiny-llama-40k has window=0",
         ),
         (TINY, {"n_head": 4}, "has heads=4, but tiny-30k has heads=8"),
         (TINY, {"activation_function": "gelu"}, "activation_function = gelu is not what simgpt"),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
+from workload.models import windows
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
 from workload.rules.table import rule_of
@@ -27,6 +28,7 @@ def check(gpt: GPT, plan: Plan) -> None:
         _divides("x", x, {"the rows of a micro-batch": rows})
     _check_experts(gpt, plan)
     _check_latent(gpt, plan)
+    _check_windows(gpt, plan)
     rule = rule_of(plan.optimizer)
     if rule.zeroth_order and (gpt.goldfish_k or gpt.dropout):
         key, what = ("goldfish_k", "Goldfish loss") if gpt.goldfish_k else ("dropout", "dropout")
@@ -75,6 +77,21 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of latent attention, which ranks of "
             "x hold in copies"
+        )
+
+
+def _check_windows(gpt: GPT, plan: Plan) -> None:
+    if not windows.has_windows(gpt):
+        return
+    if plan.context > 1:
+        raise PlanCannotRunError(
+            f"context={plan.context} splits sequences for attention to all of their tokens, and "
+            f"{gpt.name} has window={gpt.window}; use context=1"
+        )
+    if plan.attention == "unfused":
+        raise PlanCannotRunError(
+            f"attention=unfused computes whole squares of scores, and {gpt.name} has "
+            f"window={gpt.window}; use attention=flash"
         )
 
 

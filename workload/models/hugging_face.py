@@ -126,6 +126,8 @@ class _Config:
             if value is not None or field not in MAY_BE_NULL:
                 found[field] = self._value(field, value)
         found.setdefault("ffn", 4 * found["hidden"])
+        if (window := self._window()) and not self._window_switch:
+            found["window"] = window
         if found["positions"] == "rope":
             found["rope_scaling"] = text_of_config(self.document, self.origin)
         if found.get("kv_heads") == found["heads"]:
@@ -221,8 +223,9 @@ class _Config:
         for which in [] if gpt.biases else self._biases:
             count = gpt.layers * _bias_elements(gpt, which)
             yield Note(f"biases of {_BIASES[which]} ({count:,} parameters) are not modelled")
-        if window := self._window():
-            words = f"sliding_window = {window} is not modelled: attention is over all tokens"
+        if (window := self._window()) and self._window_switch:
+            words = f"sliding_window = {window} of some layers is not read: attention is over all"
+            words = f"{words} tokens; give --model-set window and global_every"
             yield Note(words, above=window)
         rates = {key: rate for key, rate in self._dropouts.items() if rate}
         if rates and not gpt.dropout:

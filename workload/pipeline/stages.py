@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
-from workload.models import moe
+from workload.models import windows
 from workload.pipeline.schedule import FORWARD, PERTURB, Slot, slots
 from workload.plan import Plan
 
@@ -34,7 +34,7 @@ def like_stages(gpt: GPT, plan: Plan) -> list[int]:
     found = []
     for stage in range(plan.pipe):
         layers = tuple(
-            tuple(moe.has_experts(gpt, layer) for layer in part)
+            tuple(windows.kind_of(gpt, layer) for layer in part)
             for part in parts[stage :: plan.pipe]
         )
         kind = (stage == 0, stage == plan.pipe - 1, layers)

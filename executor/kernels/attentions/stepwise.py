@@ -1,7 +1,8 @@
 """Attention in single steps, a slice of heads and of queries at a time, for what flash kernels do
-not take: dropout, ALiBi's bias, and on CUDA wide precisions and wide heads.
+not take: dropout, ALiBi's bias, windows, and on CUDA wide precisions and wide heads.
 
-Scores and probabilities are computed in fp32 (of fp64 operands in fp64).
+Scores and probabilities are computed in fp32 (of fp64 operands in fp64), those of a window for the
+keys alone that some of the queries see.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ def forward(op: Op, qkv: Tensors, out: torch.Tensor, at: RankContext) -> None:
     """Write the context of queries, keys and values, all (sequences, heads, sequence, width)."""
     slopes = rank_slopes(op, qkv[0], at)
     for part, (q, k, v) in _slices(op, qkv, at):
-        for rows in _rows(q, at):
+        for rows in _rows(op, q, at):
             weights, left = _probabilities(op, q, k, part, rows, at, slopes)
-            part.queries(out)[:, :, rows].copy_(_times(weights, left) @ v)
+            seen = _seen(op, rows)
+            part.queries(out)[:, :, rows].copy_(_times(weights, left) @ v[:, :, seen])
 
 
 def backward(op: Op, grad: torch.Tensor, qkv: Tensors, targets: Tensors, at: RankContext) -> None:
@@ -44,14 +46,14 @@ def backward(op: Op, grad: torch.Tensor, qkv: Tensors, targets: Tensors, at: Ran
     scale, slopes = op.attributes["width"] ** -0.5, rank_slopes(op, qkv[0], at)
     for part, (q, k, v) in _slices(op, qkv, at):
         d_k, d_v = torch.zeros_like(k), torch.zeros_like(v)
-        for rows in _rows(q, at):
+        for rows in _rows(op, q, at):
             weights, left = _probabilities(op, q, k, part, rows, at, slopes)
-            d_out = part.queries(grad)[:, :, rows].to(q.dtype)
-            d_v.add_(_times(weights, left).mT @ d_out)
-            d = _times(d_out @ v.mT, left)
+            seen, d_out = _seen(op, rows), part.queries(grad)[:, :, rows].to(q.dtype)
+            d_v[:, :, seen].add_(_times(weights, left).mT @ d_out)
+            d = _times(d_out @ v[:, :, seen].mT, left)
             d.sub_((d * weights).sum(-1, keepdim=True)).mul_(weights).mul_(scale)
-            part.queries(targets[0])[:, :, rows].copy_(d @ k)
-            d_k.add_(d.mT @ q[:, :, rows])
+            part.queries(targets[0])[:, :, rows].copy_(d @ k[:, :, seen])
+            d_k[:, :, seen].add_(d.mT @ q[:, :, rows])
         for target, own in zip(targets[1:], (d_k, d_v), strict=True):
             part.keys(target).copy_(summed(own, part.keys(target).shape[1]))
 
@@ -68,10 +70,20 @@ def _slices(op: Op, qkv: Tensors, at: RankContext) -> Iterator[tuple[HeadSlice, 
         yield part, (q, k, v)
 
 
-def _rows(q: torch.Tensor, at: RankContext) -> Iterator[slice]:
-    """Slices of queries whose squares stay within the scratch."""
+def _rows(op: Op, q: torch.Tensor, at: RankContext) -> Iterator[slice]:
+    """Slices of queries whose squares stay within the scratch; with a window as many as it has."""
     count, heads, sequence, _ = q.shape
-    return row_slices(sequence, SQUARES * count * heads * sequence * q.itemsize, at)
+    each = op.attributes.get("window", sequence)
+    for rows in row_slices(sequence, SQUARES * count * heads * sequence * q.itemsize, at):
+        for start in range(rows.start, rows.stop, each):
+            yield slice(start, min(start + each, rows.stop))
+
+
+def _seen(op: Op, rows: slice) -> slice:
+    """The keys that some of these queries see; without a window all, as the mask has it."""
+    if "window" not in op.attributes:
+        return slice(0, op.attributes["sequence"])
+    return slice(max(rows.start - op.attributes["window"] + 1, 0), rows.stop)
 
 
 def _probabilities(
@@ -84,10 +96,12 @@ def _probabilities(
     slopes: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The softmax of some queries' scores, and what it is multiplied by where there is dropout."""
-    scores = (q[:, :, rows] @ k.mT).mul_(op.attributes["width"] ** -0.5)
+    seen = _seen(op, rows)
+    scores = (q[:, :, rows] @ k[:, :, seen].mT).mul_(op.attributes["width"] ** -0.5)
     queries = torch.arange(rows.start, rows.stop, device=q.device)
     own = None if slopes is None else slopes[part.heads, None]
-    weights = bias_scores(scores, queries, own).softmax(-1)
+    how = {"first": seen.start, "window": op.attributes.get("window", 0)}
+    weights = bias_scores(scores, queries, own, **how).softmax(-1)
     if "rate" not in op.attributes:
         return weights, None
     left = kept(op, _block(op, part, rows, at), at)
@@ -97,8 +111,10 @@ def _probabilities(
 def _block(op: Op, part: HeadSlice, rows: slice, at: RankContext) -> Block:
     count = part.sequences.stop - part.sequences.start
     whole = scores_block(op, at)
-    starts = (part.sequences.start, part.heads.start, rows.start, 0)
-    shape = (count, part.heads.stop - part.heads.start, rows.stop - rows.start, whole.shape[-1])
+    seen = _seen(op, rows)
+    starts = (part.sequences.start, part.heads.start, rows.start, seen.start)
+    heads = part.heads.stop - part.heads.start
+    shape = (count, heads, rows.stop - rows.start, seen.stop - seen.start)
     return whole.part(starts, shape)
 
 

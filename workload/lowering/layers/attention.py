@@ -11,6 +11,7 @@ from typing import Any
 
 from workload.lowering.builder import Builder
 from workload.lowering.layers import context_parallel, dropout, head_norm, unfused
+from workload.models import windows
 from workload.op import RECOMPUTE, Part
 
 
@@ -101,14 +102,14 @@ def _rotate(b: Builder, name: str, kind: str, qkv: str) -> None:
 
 
 def _forward_flops(b: Builder) -> int:
-    """The FLOPs of both products on the whole square, for one rank's heads."""
+    """The FLOPs of both products on the whole square, or a window of it, for one rank's heads."""
     widths = b.gpt.bands[0] + b.gpt.context_width
-    return 2 * b.rows * b.gpt.sequence * widths // b.grid.x
+    return 2 * b.rows * windows.keys_of(b.gpt, b.block.part.layer) * widths // b.grid.x
 
 
 def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
     """One rank's heads of queries, and of keys and values; a head's width, and that of its values
-    where it is another; the sequence.
+    where it is another; the sequence. Of a core, by its place, its window too.
 
     A flash kernel drops probabilities itself, so it must know of their place.
     """
@@ -121,5 +122,7 @@ def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
     if gpt.kv_rank:
         shape["value_width"] = gpt.context_width // gpt.heads
     shape |= {"sequence": gpt.sequence, "alibi": gpt.positions == "alibi"}
+    if place and (window := windows.window_of(gpt, b.block.part.layer)):
+        shape["window"] = window
     drops = dropout.how(b, place) if place and b.plan.attention == "flash" else {}
     return {**shape, **drops}
