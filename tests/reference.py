@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tests import reference_experts, reference_latent
 from tests.reference_dropout import Dropout
 from tests.reference_goldfish import IGNORED, without_dropped
-from tests.reference_llama import RMSNorm, Scaling, alibi, rotated, swiglu
+from tests.reference_llama import RMSNorm, Scaling, alibi, clamped_swiglu, rotated, swiglu
 from tests.reference_parts import Linear, Norm, Table
 
 Weights = Mapping[str, Tensor]
@@ -44,6 +44,7 @@ class Family:
     capacity: float = 0.0
     window: int = 0  # tokens that a token sees, itself among them; 0: all
     global_every: int = 0  # so many-th layer sees all
+    clamped: bool = False  # SwiGLU as gpt-oss has it
     run: int = 0  # of tokens, of each of which an expert takes no more than its capacity
 
 
@@ -67,6 +68,9 @@ class Layer(nn.Module):
         super().__init__()
         self.heads, self.gelu, self.family = heads, gelu, family
         self.number = int(name[1:])
+        self.activation = clamped_swiglu if family.clamped else swiglu
+        if f"{name}.sinks.w" in weights:
+            self.sinks = reference_experts.Weight(weights[f"{name}.sinks.w"])
         self.norm1 = norm_of(weights, f"{name}.norm1", family)
         self.norm2 = norm_of(weights, f"{name}.norm2", family)
         self.routed = f"{name}.router.w" in weights
@@ -102,6 +106,7 @@ class Layer(nn.Module):
             scale=family.router_scale,
             capacity=family.capacity,
             run=family.run,
+            activation=self.activation,
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,7 +114,7 @@ class Layer(nn.Module):
         if self.routed:
             return x + self.drop_down(self.mixture(self.norm2(x)))
         up = self.up(self.norm2(x))
-        active = swiglu(up) if self.gated else F.gelu(up, approximate=self.gelu)
+        active = self.activation(up) if self.gated else F.gelu(up, approximate=self.gelu)
         return x + self.drop_down(self.down(active))
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -140,7 +145,12 @@ class Layer(nn.Module):
         scores = q @ k[:, owner].transpose(-2, -1) / math.sqrt(q.shape[-1])
         if self.family.alibi:
             scores = scores + alibi(self.heads, x.shape[1], x.dtype)
-        weights = scores.masked_fill(self.hidden_from(x), float("-inf")).softmax(dim=-1)
+        scores = scores.masked_fill(self.hidden_from(x), float("-inf"))
+        if hasattr(self, "sinks"):
+            none = self.sinks.w[:, None, None].expand(*scores.shape[:-1], 1)
+            weights = torch.cat([scores, none], dim=-1).softmax(dim=-1)[..., :-1]
+        else:
+            weights = scores.softmax(dim=-1)
         mixed = self.drop_attention(weights) @ v[:, owner]
         return mixed.transpose(1, 2).flatten(2)
 
@@ -240,6 +250,7 @@ def initial_weights(
     biases: bool = True,
     qkv_bias: bool = False,
     qk_norm: bool = False,
+    sinks: bool = False,
     norm_biases: bool = True,
     positions: bool = True,
     embedding_norm: bool = False,
@@ -271,7 +282,7 @@ def initial_weights(
         if i in routed:
             own = {name: linears[name] for name in linears if name not in ("up", "down")}
             sizes = hidden, experts, expert_ffn, shared_ffn, gated
-            shapes |= reference_experts.shapes(f"l{i}", *sizes)
+            shapes |= reference_experts.shapes(f"l{i}", *sizes, biases=biases)
         if kv_rank:
             shapes |= reference_latent.shapes(
                 f"l{i}",
@@ -285,6 +296,7 @@ def initial_weights(
             )
         shapes |= dict(_layer(f"l{i}", own, biases, norm_biases))
         shapes |= {f"l{i}.qkv.b": linears["qkv"][1:]} if qkv_bias else {}
+        shapes |= {f"l{i}.sinks.w": (heads,)} if sinks else {}
         shapes |= {f"l{i}.{norm}.w": (width,) for norm in ("qnorm", "knorm") if qk_norm}
     shapes |= dict(_norm("norm", hidden, norm_biases))
     shapes |= {} if tied else {"head.w": (vocab, hidden)}

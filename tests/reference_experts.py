@@ -7,7 +7,7 @@ in_features, out_features). A shared MLP sees every token.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,18 @@ from tests.reference_llama import swiglu
 
 
 class Weight(nn.Module):
-    """A weight of some shape, which a state dict fills."""
+    """A weight of some shape, and perhaps a bias, which a state dict fills."""
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(self, like: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.empty(like.shape))
+        self.b = None if bias is None else nn.Parameter(torch.empty(bias.shape))
+
+    def forward(self, rows: Tensor, expert: int | None = None) -> Tensor:
+        """The product with the weight, or that of one expert, and the bias."""
+        of = slice(None) if expert is None else expert
+        out = rows @ self.w[of]
+        return out if self.b is None else out + self.b[of]
 
 
 class Pair(nn.Module):
@@ -29,8 +36,8 @@ class Pair(nn.Module):
 
     def __init__(self, weights: Mapping[str, Tensor], name: str) -> None:
         super().__init__()
-        self.up = Weight(weights[f"{name}.up.w"])
-        self.down = Weight(weights[f"{name}.down.w"])
+        self.up = weight(weights, f"{name}.up")
+        self.down = weight(weights, f"{name}.down")
 
 
 class Experts(nn.Module):
@@ -50,11 +57,13 @@ class Experts(nn.Module):
         scale: float,
         capacity: float,
         run: int,
+        activation: Callable[[Tensor], Tensor] = swiglu,
     ) -> None:
         super().__init__()
+        self.activation = activation
         self.topk, self.kind, self.scale = topk, router, scale
         self.capacity, self.run = capacity, run
-        self.router = Weight(weights[f"{name}.router.w"])
+        self.router = weight(weights, f"{name}.router")
         self.experts = Pair(weights, f"{name}.experts")
         self.shared = Pair(weights, f"{name}.shared") if f"{name}.shared.up.w" in weights else None
 
@@ -64,12 +73,12 @@ class Experts(nn.Module):
         parts = [rows[start : start + run] for start in range(0, len(rows), run)]
         out = torch.cat([self.routed(part) for part in parts])
         if self.shared is not None:
-            out = out + mlp(rows, self.shared.up.w, self.shared.down.w)
+            out = out + self.mlp(self.shared, rows)
         return out.view(x.shape)
 
     def routed(self, rows: Tensor) -> Tensor:
         """The experts' part for the tokens of one run."""
-        logits = rows @ self.router.w
+        logits = self.router(rows)
         experts = logits.shape[1]
         chosen = torch.tensor(
             [
@@ -83,7 +92,7 @@ class Experts(nn.Module):
         for expert in range(experts):
             token, number = (chosen == expert).nonzero(as_tuple=True)
             token, number = token[:most], number[:most]
-            mine = mlp(rows[token], self.experts.up.w[expert], self.experts.down.w[expert])
+            mine = self.mlp(self.experts, rows[token], expert)
             out = out.index_add(0, token, mine * scores[token, number, None])
         return out
 
@@ -96,16 +105,28 @@ class Experts(nn.Module):
         each = logits.gather(1, chosen).sigmoid()
         return each / each.sum(-1, keepdim=True) * self.scale
 
+    def mlp(self, pair: Pair, rows: Tensor, expert: int | None = None) -> Tensor:
+        """down(activation(up(rows))): gated where `up` is twice as wide as `down` is high."""
+        inner = pair.up(rows, expert)
+        gated = pair.up.w.shape[-1] == 2 * pair.down.w.shape[-2]
+        active = self.activation(inner) if gated else F.gelu(inner, approximate="tanh")
+        return pair.down(active, expert)
 
-def mlp(rows: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """down(activation(up(rows))): SwiGLU where `up` is twice as wide as `down` is high."""
-    inner = rows @ up
-    gated = up.shape[1] == 2 * down.shape[0]
-    return (swiglu(inner) if gated else F.gelu(inner, approximate="tanh")) @ down
+
+def weight(weights: Mapping[str, Tensor], name: str) -> Weight:
+    """The module of a weight, and of the bias beside it, if there is one."""
+    return Weight(weights[f"{name}.w"], weights.get(f"{name}.b"))
 
 
 def shapes(
-    layer: str, hidden: int, experts: int, expert_ffn: int, shared_ffn: int, gated: bool
+    layer: str,
+    hidden: int,
+    experts: int,
+    expert_ffn: int,
+    shared_ffn: int,
+    gated: bool,
+    *,
+    biases: bool = False,
 ) -> dict[str, tuple[int, ...]]:
     """The shapes of a layer's router, experts and shared MLP."""
     bands = 2 if gated else 1
@@ -117,4 +138,7 @@ def shapes(
     if shared_ffn:
         found[f"{layer}.shared.up.w"] = (hidden, bands * shared_ffn)
         found[f"{layer}.shared.down.w"] = (shared_ffn, hidden)
+    if biases:
+        for name, shape in [*found.items()]:
+            found[f"{name.removesuffix('.w')}.b"] = (*shape[:-2], shape[-1])
     return found

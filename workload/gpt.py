@@ -11,7 +11,7 @@ from topologies.files.reading import shipped_toml
 from workload.errors import ModelError
 from workload.models import latent_attention, moe, windows
 from workload.models.field_checks import wrong_fields
-from workload.models.field_limits import CHOICES, LEAST, MOST
+from workload.models.field_limits import CHOICES, GATED, LEAST, MOST
 from workload.models.spelling import words_of
 
 
@@ -25,7 +25,8 @@ class GPT:
     `biases=False` leaves every bias out, a LayerNorm's too; an RMSNorm has none; `qkv_bias` then
     gives queries, keys and values theirs. `qk_norm` puts an RMSNorm behind each head of queries and
     of keys. `rope_scaling` is a text of `workload/models/rope_scaling.py`. With "swiglu" the
-    MLP is down(silu(gate) * up), gate and up each `ffn` wide. `embedding_norm` puts a norm between
+    MLP is down(silu(gate) * up), gate and up each `ffn` wide; "clamped_swiglu" is gpt-oss' form of
+    it. `embedding_norm` puts a norm between
     the embedding and the first layer. `dropout` is the share of elements that training drops of the
     embedding, of the attention's probabilities and of what is added to the residual stream.
     With `goldfish_k` the loss leaves out one token in so many (Goldfish loss; 0: none), chosen by a
@@ -42,7 +43,8 @@ class GPT:
     elements, which alone are turned by positions, and its values are `value_width` wide (0: as
     `head_width`).
     With `window` a token attends to so many tokens, its own the last of them, but in every
-    `global_every`-th layer to all before it (0: in none).
+    `global_every`-th layer to all before it (0: in none). `sinks` are a learned logit for each head
+    in the sum under its probabilities, which go to nothing.
     """
 
     name: str
@@ -83,6 +85,7 @@ class GPT:
     value_width: int = 0
     window: int = 0
     global_every: int = 0
+    sinks: bool = False
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
@@ -140,7 +143,7 @@ class GPT:
     @property
     def mlp_bands(self) -> int:
         """How many bands an MLP's first linear has."""
-        return 2 if self.activation == "swiglu" else 1
+        return 2 if self.activation in GATED else 1
 
     def has_bias(self, linear: str) -> bool:
         """Whether a layer's linear of that name in a program has a bias."""
@@ -160,11 +163,10 @@ class GPT:
         2 h that the formula leaves out.
         """
         h = self.hidden
-        biases = sum(self.bands) if self.has_bias("qkv") else 0
-        biases += sum(self.up_bands) + 2 * h if self.biases else 0
         norm = h * (2 if self.norm_has_bias else 1)
         norms = self.layers * (2 * norm + 2 * self.width * self.qk_norm)
-        weights = self._weights(self.experts) + self.layers * biases + norms
+        weights = self._weights(self.experts) + self._biases(self.experts) + norms
+        weights += self.layers * self.heads * self.sinks
         weights += self.layers * latent_attention.norm_width(self)
         tables = self.vocab * (1 if self.tied else 2)
         tables += self.sequence if self.positions == "learned" else 0
@@ -198,10 +200,21 @@ class GPT:
         mlps = with_experts * moe.weights(self, experts_each)
         return self.layers * attention + (self.layers - with_experts) * dense + mlps
 
+    def _biases(self, experts_each: int) -> int:
+        """Elements of all layers' biases of linears, likewise."""
+        into = self.layers * (sum(self.bands) if self.has_bias("qkv") else 0)
+        if not self.biases:
+            return into
+        with_experts = moe.layers_with_experts(self)
+        dense = (self.layers - with_experts) * (sum(self.up_bands) + self.hidden)
+        mlps = dense + with_experts * moe.biases(self, experts_each)
+        return into + self.layers * self.hidden + mlps
+
     @property
     def active_parameters(self) -> int:
         """The parameters that one token passes: of the experts `topk`."""
-        return self.parameters - self._weights(self.experts) + self._weights(self.topk)
+        passed, every = (self._weights(n) + self._biases(n) for n in (self.topk, self.experts))
+        return self.parameters + passed - every
 
     @property
     def _layers_flops_per_token(self) -> int:

@@ -8,8 +8,10 @@ from types import MappingProxyType
 import torch
 
 from executor.kernels import (
+    clamped,
     dense,
     dropout,
+    expert_biases,
     experts,
     goldfish,
     norms,
@@ -63,6 +65,8 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "gelu_grad": pointwise.gelu_grad,
         "swiglu": pointwise.swiglu,
         "swiglu_grad": pointwise.swiglu_grad,
+        "clamped_swiglu": clamped.clamped_swiglu,
+        "clamped_swiglu_grad": clamped.clamped_swiglu_grad,
         "add": pointwise.add,
         "bias": pointwise.add,
         "cast": pointwise.cast,
@@ -88,6 +92,10 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "weighted_swiglu_grad": experts.weighted_swiglu_grad,
         "weighted_gelu": experts.weighted_gelu,
         "weighted_gelu_grad": experts.weighted_gelu_grad,
+        "weighted_clamped_swiglu": clamped.clamped_swiglu,
+        "weighted_clamped_swiglu_grad": clamped.clamped_swiglu_grad,
+        "expert_bias": expert_biases.expert_bias,
+        "expert_bias_grad": expert_biases.expert_bias_grad,
         "embedding": vocabulary.embedding,
         "embedding_grad": vocabulary.embedding_grad,
         "position": vocabulary.position,

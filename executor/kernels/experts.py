@@ -147,18 +147,18 @@ def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
     if op.attributes["form"] == "TN":
         tiles = out.view(-1)[: local * op.attributes["m"] * n].view(local, op.attributes["m"], n)
         out.view(-1)[tiles.numel() :].zero_()
-        for number, part in _parts(op, counts, len(first)):
+        for number, part in parts_of(op, counts, len(first)):
             torch.mm(first[part].t(), second[part], out=tiles[number])
         return
     k, turned = op.attributes["k"], op.attributes["form"] == "NT"
     shape = (local, n, k) if turned else (local, k, n)
     weights = second.view(-1)[: local * k * n].view(shape)
-    for number, part in _parts(op, counts, len(first)):
+    for number, part in parts_of(op, counts, len(first)):
         weight = weights[number].t() if turned else weights[number]
         torch.mm(first[part], weight, out=out[part])
 
 
-def _parts(op: Op, counts: torch.Tensor, rows: int) -> Iterator[tuple[int, slice]]:
+def parts_of(op: Op, counts: torch.Tensor, rows: int) -> Iterator[tuple[int, slice]]:
     """Each expert of this rank with its rows, given how many it gets from each rank: equally many
     where experts have places."""
     local, start = op.attributes["count"], 0

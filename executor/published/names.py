@@ -101,7 +101,7 @@ def family_of(gpt: GPT) -> Family:
             "neither read nor written"
         )
     shape = gpt.norm, gpt.activation, gpt.positions
-    plain = not gpt.embedding_norm
+    plain = not (gpt.embedding_norm or gpt.sinks)
     if plain and shape == ("rmsnorm", "swiglu", "rope"):
         if gpt.qk_norm and not (gpt.biases or gpt.qkv_bias):
             return QWEN3
@@ -115,7 +115,8 @@ def family_of(gpt: GPT) -> Family:
         f"families; this model has {gpt.norm}, {gpt.activation} and {gpt.positions} positions"
         f"{'' if gpt.has_bias('qkv') else ', no biases'}"
         f"{', norms of queries and keys' if gpt.qk_norm else ''}"
-        f"{'' if plain else ' and a norm of the embedding'}"
+        f"{' and a norm of the embedding' if gpt.embedding_norm else ''}"
+        f"{' and sinks' if gpt.sinks else ''}"
     )
 
 

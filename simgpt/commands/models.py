@@ -89,6 +89,8 @@ def _rest_of_attention(gpt: GPT) -> Iterator[tuple[str, str]]:
     if gpt.window:
         every = f", in every {gpt.global_every}. layer all" if gpt.global_every else ""
         yield "tokens that a token sees", f"{gpt.window:,}{every}"
+    if gpt.sinks:
+        yield "sinks", "a logit of each head"
     if gpt.rope_scaling != "none":
         method, *numbers = gpt.rope_scaling.split(":")
         yield "RoPE scaled", f"{method}, {', '.join(numbers)}"

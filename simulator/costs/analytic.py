@@ -15,6 +15,7 @@ from topologies.errors import MachineError
 from topologies.hardware.attention import Attention
 from topologies.hardware.device import Device
 from topologies.machine import Machine
+from workload.models.field_limits import GATED
 from workload.op import ATTENTIONS, CAUSAL, Op
 
 BATCHED = "batched_matmul"
@@ -30,7 +31,7 @@ FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
 FAMILY |= {"head_norm": "layernorm", "head_norm_grad": "layernorm_grad"}
 FAMILY |= {
     f"{kind}{of}": f"gelu{of}"
-    for kind in ("swiglu", "weighted_swiglu", "weighted_gelu")
+    for kind in (*GATED, *(f"weighted_{each}" for each in ("gelu", *GATED)))
     for of in ("", "_grad")
 }
 NORMS = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad", "head_norm", "head_norm_grad")

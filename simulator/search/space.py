@@ -205,9 +205,9 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
 
 def _splits(problem: SearchProblem, context: int) -> bool:
     """Whether sequences can be split over so many ranks, and the attention core with them."""
-    fused = problem.fixed.get("attention", "flash") != "unfused"
-    of_all = not problem.gpt.kv_rank and not has_windows(problem.gpt)
-    return context == 1 or (fused and of_all and problem.gpt.sequence % (2 * context) == 0)
+    gpt, fused = problem.gpt, problem.fixed.get("attention", "flash") != "unfused"
+    of_all = not (gpt.kv_rank or gpt.sinks or has_windows(gpt))
+    return context == 1 or (fused and of_all and gpt.sequence % (2 * context) == 0)
 
 
 def _none(problem: SearchProblem) -> str:

@@ -35,7 +35,7 @@ OF_FAMILY = (
     *("topk", "router", "router_scale", "capacity", "dropout", "goldfish_k", "goldfish_h"),
     *("window", "global_every"),
 )
-SWITCHES = ("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm")
+SWITCHES = ("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm", "sinks")
 
 
 def batches(gpt: GPT, sequences: int = BATCH) -> list[torch.Tensor]:
@@ -50,7 +50,7 @@ def start(gpt: GPT) -> dict[str, torch.Tensor]:
     widths += ["q_rank", "kv_rank", "rope_width", "value_width"]
     return initial_weights(
         **{key: getattr(gpt, key) for key in (*widths, *SWITCHES)},
-        gated=gpt.activation == "swiglu",
+        gated=gpt.mlp_bands == 2,
         norm_biases=gpt.biases and gpt.norm == "layernorm",
         positions=gpt.positions == "learned",
         routed=[layer for layer in range(gpt.layers) if has_experts(gpt, layer)],
@@ -78,6 +78,7 @@ def family(gpt: GPT, run: int = 0) -> Family:
         eps=gpt.norm_eps,
         rope_base=gpt.rope_base if gpt.positions == "rope" else None,
         rope_scaling=scaling(gpt.rope_scaling),
+        clamped=gpt.activation == "clamped_swiglu",
         alibi=gpt.positions == "alibi",
     )
 

@@ -81,17 +81,21 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_windows(gpt: GPT, plan: Plan) -> None:
-    if not windows.has_windows(gpt):
+    if gpt.sinks:
+        told = "sinks=true"
+    elif windows.has_windows(gpt):
+        told = f"window={gpt.window}"
+    else:
         return
     if plan.context > 1:
         raise PlanCannotRunError(
-            f"context={plan.context} splits sequences for attention to all of their tokens, and "
-            f"{gpt.name} has window={gpt.window}; use context=1"
+            f"context={plan.context} splits sequences for attention to all of their tokens alone, "
+            f"and {gpt.name} has {told}; use context=1"
         )
     if plan.attention == "unfused":
         raise PlanCannotRunError(
-            f"attention=unfused computes whole squares of scores, and {gpt.name} has "
-            f"window={gpt.window}; use attention=flash"
+            f"attention=unfused computes whole squares of scores alone, and {gpt.name} has "
+            f"{told}; use attention=flash"
         )
 
 

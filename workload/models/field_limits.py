@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from workload.models import moe
 
+GATED = ("swiglu", "clamped_swiglu")  # activations of gate and up side by side
 CHOICES = {
     "norm": ("layernorm", "rmsnorm"),
-    "activation": ("gelu", "swiglu"),
+    "activation": ("gelu", *GATED),
     "positions": ("learned", "rope", "alibi"),
     "router": moe.ROUTERS,
 }

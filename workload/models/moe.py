@@ -58,6 +58,12 @@ def weights(gpt: GPT, experts: int) -> int:
     return gpt.hidden * gpt.experts + shared + experts * expert_weights(gpt)
 
 
+def biases(gpt: GPT, experts: int) -> int:
+    """Elements of the biases that go with them."""
+    shared = gpt.mlp_bands * gpt.shared_ffn + gpt.hidden if gpt.shared_ffn else 0
+    return gpt.experts + shared + experts * (gpt.mlp_bands * gpt.expert_ffn + gpt.hidden)
+
+
 def slots(gpt: GPT, rows: int) -> int:
     """Rows that so many tokens of a rank send to the experts: `topk` each, or, with a capacity, the
     places that the rank's share of every expert has.
@@ -89,8 +95,6 @@ def refusals(gpt: GPT) -> list[str]:
         found.append(f"dense_layers={gpt.dense_layers} must be at most layers={gpt.layers}")
     if gpt.expert_every < 1:
         found.append(f"expert_every={gpt.expert_every} must be at least 1")
-    if gpt.biases:
-        found.append("linears of experts have no biases here; give biases=false")
     if not 0 <= gpt.capacity <= gpt.experts:
         found.append(f"capacity={gpt.capacity} must be 0 (no token is dropped) to {gpt.experts}")
     if gpt.router_scale <= 0:

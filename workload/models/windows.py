@@ -62,6 +62,7 @@ def refusals(gpt: GPT) -> list[str]:
     found = []
     if gpt.global_every and not gpt.window:
         found.append(f"global_every={gpt.global_every} needs window")
-    if gpt.window and gpt.kv_rank:
-        found.append(f"window={gpt.window} goes without kv_rank")
+    for key in ("window", "sinks"):
+        if getattr(gpt, key) and gpt.kv_rank:
+            found.append(f"{key}={str(getattr(gpt, key)).lower()} goes without kv_rank")
     return found

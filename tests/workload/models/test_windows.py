@@ -104,6 +104,29 @@ def test_plans_that_compute_whole_squares_are_refused(plan: str, said: str) -> N
     lower(replace(GEMMA, window=16), parse_plan(f"batch=4,micro_batch=1,{plan}"))
 
 
+def test_sinks_are_a_number_for_each_head_and_keep_the_core_to_one_rank_and_fused() -> None:
+    sunk = replace(GEMMA, window=0, global_every=0, sinks=True)
+    assert sunk.parameters - replace(sunk, sinks=False).parameters == 6 * 4
+    program = lower(sunk, parse_plan("micro_batch=2,batch=2,overlap=none,x=2"))
+    assert program.buffers["l0.sinks.w"].shape == (2,)
+    for plan in ("context=2", "attention=unfused"):
+        with pytest.raises(PlanCannotRunError, match=r"six has sinks=true"):
+            lower(sunk, parse_plan(f"batch=4,micro_batch=1,{plan}"))
+
+
+def test_biases_of_experts_are_one_for_each_and_cut_as_their_weights_are() -> None:
+    gpt = replace(GEMMA, biases=True, ffn=64, experts=8, topk=2, expert_ffn=48)
+    each, attention = 48 + 32, 3 * 32 + 32  # gelu: one band
+    plain = replace(gpt, biases=False)
+    assert gpt.parameters - plain.parameters == 6 * (8 * each + 8 + attention)
+    more = gpt.active_parameters - plain.active_parameters
+    assert more == 6 * (2 * each + 8 + attention)
+    program = lower(gpt, parse_plan("micro_batch=1,batch=4,x=2,data=4,expert=4,overlap=none"))
+    assert program.buffers["l0.experts.up.b"].shape == (2 * 24,)
+    assert program.buffers["l0.experts.down.b"].shape == (2 * 32,)
+    assert program.buffers["l0.router.b"].shape == (8,)
+
+
 def test_fields_that_say_nothing_are_refused() -> None:
     with pytest.raises(ModelError, match="global_every=3 needs window"):
         replace(GEMMA, window=0)

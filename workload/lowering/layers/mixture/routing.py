@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.mixture.dispatch import Routed, is_ragged, moved, routed_tokens, slots
 from workload.models import moe
 from workload.op import EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
+
+
+def declare_router(b: Builder, owner: Part) -> None:
+    """Declare the matrix that makes a token's logits, and their bias, if any."""
+    shape = (b.gpt.hidden, b.gpt.experts)
+    layout = Layout(shape, shape, (b.shards_of("width"), ()))
+    b.parameter(f"{owner}.router.w", owner, layout, sharded=False)
+    if b.gpt.biases:
+        layout = Layout(shape[1:], shape[1:], ((),), starts=ZEROS)
+        b.parameter(f"{owner}.router.b", owner, layout, sharded=False)
 
 
 def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
@@ -20,6 +31,8 @@ def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
     reads, replicas = [normed, f"{owner}.router.w"], _copies(b)
     linear.matmul(b, "router.matmul", reads, logits, "NN", shape, replicas=replicas)
     b.all_reduce("router.reduce", logits, *b.shards_of("width"))
+    if gpt.biases:
+        b.op("router.bias", "bias", [logits, f"{owner}.router.b"], [logits])
     scores = b.tensor("route.scores", (tokens, gpt.topk), b.wide)
     chosen = b.tensor("route.chosen", (tokens, gpt.topk), "int64")
     b.op("route", "route", [logits], [scores, chosen], **_how(b))
@@ -50,6 +63,9 @@ def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, d_scores: s
     reads = [placed, routed.logits, routed.chosen]
     b.op("route.grad", "route_grad", reads, [d_logits], **_how(b))
     weight, m = f"{owner}.router.w", b.block.micro_batch
+    if gpt.biases:
+        reads, writes = b.grad_writes(f"{owner}.router.b", m)
+        b.op("router.bias.grad", "column_sum", [d_logits, *reads], writes, first=m == 0)
     d = b.tensor("router.di", (tokens, width))
     shape = tokens, width, gpt.experts
     reads, copies = [d_logits, weight], _copies(b)
