@@ -44,6 +44,10 @@ class Family:
     capacity: float = 0.0
     window: int = 0  # tokens that a token sees, itself among them; 0: all
     global_every: int = 0  # so many-th layer sees all
+    router_groups: tuple[int, int] = (0, 0)  # and of how many of them experts are chosen
+    router_bias_rate: float = 0.0
+    balance_loss: float = 0.0
+    balanced_run: int = 0  # tokens of which experts should be chosen evenly
     clamped: bool = False  # SwiGLU as gpt-oss has it
     run: int = 0  # of tokens, of each of which an expert takes no more than its capacity
 
@@ -107,6 +111,8 @@ class Layer(nn.Module):
             capacity=family.capacity,
             run=family.run,
             activation=self.activation,
+            groups=family.router_groups,
+            balanced_run=family.balanced_run,
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -212,7 +218,13 @@ class ReferenceGPT(nn.Module):
         if family.goldfish_k:
             targets = without_dropped(targets, family.goldfish_k, family.goldfish_h)
         logits = self(tokens).flatten(0, 1)
-        return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED)
+        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED)
+        return loss + sum(family.balance_loss * each.balance for each in self.mixtures)
+
+    @property
+    def mixtures(self) -> list[reference_experts.Experts]:
+        """The experts of all layers."""
+        return [each for each in self.modules() if isinstance(each, reference_experts.Experts)]
 
     def copy_of_weights(self) -> dict[str, Tensor]:
         """The weights as they are now; a tied classifier appears as `embed.w` alone."""
@@ -251,6 +263,7 @@ def initial_weights(
     qkv_bias: bool = False,
     qk_norm: bool = False,
     sinks: bool = False,
+    router_bias: bool = False,
     norm_biases: bool = True,
     positions: bool = True,
     embedding_norm: bool = False,
@@ -282,7 +295,9 @@ def initial_weights(
         if i in routed:
             own = {name: linears[name] for name in linears if name not in ("up", "down")}
             sizes = hidden, experts, expert_ffn, shared_ffn, gated
-            shapes |= reference_experts.shapes(f"l{i}", *sizes, biases=biases)
+            shapes |= reference_experts.shapes(
+                f"l{i}", *sizes, biases=biases, correction=router_bias
+            )
         if kv_rank:
             shapes |= reference_latent.shapes(
                 f"l{i}",
@@ -359,7 +374,7 @@ def train(
     min(1, clip / (global norm + 1e-6)). The given weights stay as they are.
     """
     model = ReferenceGPT(weights, heads=heads, gelu=gelu, family=family)
-    parameters = list(model.parameters())
+    parameters = [p for p in model.parameters() if p.requires_grad]
     decays = {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay}
     others = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}
     adamw = torch.optim.AdamW([decays, others], lr=lr, betas=betas, eps=eps, foreach=False)
@@ -373,6 +388,8 @@ def train(
         loss.backward()
         norm = nn.utils.clip_grad_norm_(parameters, math.inf if clip is None else clip)
         adamw.step()
+        for mixture in model.mixtures:
+            mixture.move(family.router_bias_rate)
         losses.append(loss.item())
         norms.append(norm.item())
     return Trained(losses, norms, model.copy_of_weights())

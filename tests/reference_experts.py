@@ -58,18 +58,26 @@ class Experts(nn.Module):
         capacity: float,
         run: int,
         activation: Callable[[Tensor], Tensor] = swiglu,
+        groups: tuple[int, int] = (0, 0),
+        balanced_run: int = 0,
     ) -> None:
         super().__init__()
-        self.activation = activation
+        self.activation, self.groups, self.balanced_run = activation, groups, balanced_run
+        self.balance = torch.zeros(())
+        self.counts = torch.zeros(())
         self.topk, self.kind, self.scale = topk, router, scale
         self.capacity, self.run = capacity, run
         self.router = weight(weights, f"{name}.router")
+        if f"{name}.router.correction" in weights:
+            like = torch.empty_like(weights[f"{name}.router.correction"])
+            self.router.correction = nn.Parameter(like, requires_grad=False)
         self.experts = Pair(weights, f"{name}.experts")
         self.shared = Pair(weights, f"{name}.shared") if f"{name}.shared.up.w" in weights else None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
         run = self.run if self.capacity else len(rows)
+        self.look(self.router(rows))
         parts = [rows[start : start + run] for start in range(0, len(rows), run)]
         out = torch.cat([self.routed(part) for part in parts])
         if self.shared is not None:
@@ -80,12 +88,7 @@ class Experts(nn.Module):
         """The experts' part for the tokens of one run."""
         logits = self.router(rows)
         experts = logits.shape[1]
-        chosen = torch.tensor(
-            [
-                sorted(range(experts), key=lambda e: (-row[e], e))[: self.topk]
-                for row in logits.tolist()
-            ]
-        )
+        chosen = self.chosen(logits)
         scores = self.scores(logits, chosen)
         most = math.ceil(self.capacity * len(rows) * self.topk / experts) if self.capacity else None
         out = torch.zeros_like(rows)
@@ -95,6 +98,49 @@ class Experts(nn.Module):
             mine = self.mlp(self.experts, rows[token], expert)
             out = out.index_add(0, token, mine * scores[token, number, None])
         return out
+
+    def chosen(self, logits: Tensor) -> Tensor:
+        """Each token's experts: of the best groups, the best first."""
+        rows = (logits if self.kind != "sigmoid" else logits.sigmoid()).tolist()
+        if hasattr(self.router, "correction"):
+            rows = (logits.sigmoid() + self.router.correction).tolist()
+        return torch.tensor([self.best(row) for row in rows])
+
+    def best(self, row: list[float]) -> list[int]:
+        """The experts of a token, given what each is preferred by."""
+        experts = range(len(row))
+        count, most = self.groups
+        if count:
+            size, used = len(row) // count, 2 if self.kind == "sigmoid" else 1
+            members = [list(experts)[g * size : (g + 1) * size] for g in range(count)]
+            worth = [sum(sorted((row[e] for e in own), reverse=True)[:used]) for own in members]
+            kept = sorted(range(count), key=lambda g: (-worth[g], g))[:most]
+            return sorted((e for g in kept for e in members[g]), key=lambda e: (-row[e], e))[
+                : self.topk
+            ]
+        return sorted(experts, key=lambda e: (-row[e], e))[: self.topk]
+
+    def look(self, logits: Tensor) -> None:
+        """Note how often each expert was chosen, and the mean balancing loss of all runs."""
+        experts, run = logits.shape[1], self.balanced_run
+        each = F.one_hot(self.chosen(logits), experts).sum(1).to(logits.dtype)
+        self.counts = each.sum(0)
+        if not run:
+            return
+        shares = logits.softmax(-1)
+        if self.kind == "sigmoid":
+            shares = logits.sigmoid() / logits.sigmoid().sum(-1, keepdim=True)
+        losses = [
+            experts * (each[i : i + run].mean(0) / self.topk * shares[i : i + run].mean(0)).sum()
+            for i in range(0, len(each), run)
+        ]
+        self.balance = torch.stack(losses).mean()
+
+    def move(self, rate: float) -> None:
+        """Move the biases of selection, if there are any, by what the last forward pass chose."""
+        if hasattr(self.router, "correction"):
+            with torch.no_grad():
+                self.router.correction += rate * (self.counts.mean() - self.counts).sign()
 
     def scores(self, logits: Tensor, chosen: Tensor) -> Tensor:
         """What the chosen experts' outputs are multiplied by."""
@@ -127,6 +173,7 @@ def shapes(
     gated: bool,
     *,
     biases: bool = False,
+    correction: bool = False,
 ) -> dict[str, tuple[int, ...]]:
     """The shapes of a layer's router, experts and shared MLP."""
     bands = 2 if gated else 1
@@ -141,4 +188,6 @@ def shapes(
     if biases:
         for name, shape in [*found.items()]:
             found[f"{name.removesuffix('.w')}.b"] = (*shape[:-2], shape[-1])
+    if correction:
+        found[f"{layer}.router.correction"] = (experts,)
     return found

@@ -35,9 +35,12 @@ class GPT:
     have so many MLPs of width `expert_ffn` in place of one, `topk` of which each token passes, and
     one of width `shared_ffn` for all tokens (0: none). `router` says how logits become scores:
     "softmax" over all experts, "softmax-topk" over the chosen ones, or "sigmoid", which is divided
-    by the sum of the chosen; all are multiplied by `router_scale`. With `capacity` an expert has
-    places for that many times its even share of a rank's tokens, and drops the others (0: none is
-    dropped).
+    by the sum of the chosen; all are multiplied by `router_scale`. Of `router_groups` equal groups
+    the experts of `router_topk_groups` alone are chosen from. `router_bias` are biases for the
+    choice alone, which move by `router_bias_rate` after each step; `balance_loss` weighs a loss of
+    experts that are unevenly used over each sequence, or each micro-batch of a replica
+    (`balance_over`). With `capacity` an expert has places for that many times its even share of a
+    rank's tokens, and drops the others (0: none is dropped).
     With `kv_rank` keys and values are compressed to so many numbers, and queries to `q_rank` (0:
     not at all): latent attention. The queries and keys of a head then have `rope_width` more
     elements, which alone are turned by positions, and its values are `value_width` wide (0: as
@@ -78,6 +81,12 @@ class GPT:
     expert_every: int = 1
     router: str = "softmax"
     router_scale: float = 1.0
+    router_groups: int = 0
+    router_topk_groups: int = 0
+    router_bias: bool = False
+    router_bias_rate: float = 0.001
+    balance_loss: float = 0.0
+    balance_over: str = "sequence"
     capacity: float = 0.0
     q_rank: int = 0
     kv_rank: int = 0
@@ -167,6 +176,7 @@ class GPT:
         norms = self.layers * (2 * norm + 2 * self.width * self.qk_norm)
         weights = self._weights(self.experts) + self._biases(self.experts) + norms
         weights += self.layers * self.heads * self.sinks
+        weights += moe.layers_with_experts(self) * self.experts * self.router_bias
         weights += self.layers * latent_attention.norm_width(self)
         tables = self.vocab * (1 if self.tied else 2)
         tables += self.sequence if self.positions == "learned" else 0

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import torch
 
 from executor.kernels import (
+    balance,
     clamped,
     dense,
     dropout,
@@ -94,6 +95,11 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "weighted_gelu_grad": experts.weighted_gelu_grad,
         "weighted_clamped_swiglu": clamped.clamped_swiglu,
         "weighted_clamped_swiglu_grad": clamped.clamped_swiglu_grad,
+        "balance_sums": balance.balance_sums,
+        "balance_loss": balance.balance_loss,
+        "balance_grad": balance.balance_grad,
+        "count_choices": balance.count_choices,
+        "balance_bias": balance.balance_bias,
         "expert_bias": expert_biases.expert_bias,
         "expert_bias_grad": expert_biases.expert_bias_grad,
         "embedding": vocabulary.embedding,

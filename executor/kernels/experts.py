@@ -17,11 +17,30 @@ EMPTY = -1  # a place that no row was sent to
 
 def route(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The experts of each token, the best first, and their scores. Of equal logits the expert with
-    the lower number is chosen, so that every split of a model chooses the same."""
+    the lower number is chosen, so that every split of a model chooses the same. Biases, if given,
+    count for the choice alone."""
     logits, (scores, chosen) = reads[0].to(writes[0].dtype), writes
-    order = torch.sort(logits, dim=1, descending=True, stable=True).indices
+    preferred = _preferred(op, logits, *reads[1:])
+    order = torch.sort(preferred, dim=1, descending=True, stable=True).indices
     chosen.copy_(order[:, : op.attributes["topk"]])
     scores.copy_(_scores(logits, chosen, op) * op.attributes["factor"])
+
+
+def _preferred(op: Op, logits: torch.Tensor, biases: torch.Tensor | None = None) -> torch.Tensor:
+    """What experts are chosen by: logits, or scores with biases; those of groups that are left out
+    are below all others. A group stands for the best of its experts, or for the sum of its best two
+    scores. Source: DeepSeek-V2's and V3's released code, class MoEGate."""
+    groups, sums = op.attributes.get("groups", 0), op.attributes["router"] == SIGMOID
+    found = logits.sigmoid() if sums and (groups or biases is not None) else logits
+    found = found if biases is None else found + biases
+    if not groups:
+        return found
+    each = found.view(len(found), groups, -1)
+    best = each.topk(min(2, each.shape[2]), 2).values.sum(2) if sums else each.amax(2)
+    order = torch.sort(best, dim=1, descending=True, stable=True).indices
+    out = torch.ones_like(best, dtype=torch.bool)
+    out.scatter_(1, order[:, : op.attributes["topk_groups"]], False)
+    return each.masked_fill(out[:, :, None], -torch.inf).view(found.shape)
 
 
 def route_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:

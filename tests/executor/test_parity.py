@@ -33,9 +33,9 @@ ADAMW = AdamW(lr=LR, clip=CLIP)
 TINY = replace(find_model("tiny-30k"), vocab=250)
 OF_FAMILY = (
     *("topk", "router", "router_scale", "capacity", "dropout", "goldfish_k", "goldfish_h"),
-    *("window", "global_every"),
+    *("window", "global_every", "router_bias_rate", "balance_loss"),
 )
-SWITCHES = ("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm", "sinks")
+SWITCHES = ("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm", "sinks", "router_bias")
 
 
 def batches(gpt: GPT, sequences: int = BATCH) -> list[torch.Tensor]:
@@ -78,9 +78,17 @@ def family(gpt: GPT, run: int = 0) -> Family:
         eps=gpt.norm_eps,
         rope_base=gpt.rope_base if gpt.positions == "rope" else None,
         rope_scaling=scaling(gpt.rope_scaling),
+        router_groups=(gpt.router_groups, gpt.router_topk_groups),
+        balanced_run=balanced_run(gpt, run),
         clamped=gpt.activation == "clamped_swiglu",
         alibi=gpt.positions == "alibi",
     )
+
+
+def balanced_run(gpt: GPT, run: int) -> int:
+    """Of how many tokens experts should be chosen evenly; 0 where there is no such loss."""
+    own = run if gpt.balance_over == "micro_batch" else gpt.sequence
+    return own if gpt.balance_loss else 0
 
 
 @cache
@@ -168,7 +176,10 @@ def routed_rows(gpt: GPT, plan: Plan) -> int:
     """How many tokens a rank routes at once, of which experts drop what is beyond their capacity;
     0 where none is dropped."""
     parts = plan.x if plan.experts_over_x else 1
-    return plan.micro_batch * gpt.sequence // parts if gpt.capacity else 0
+    whole = plan.micro_batch * gpt.sequence
+    if gpt.balance_loss and gpt.balance_over == "micro_batch":
+        return whole
+    return whole // parts if gpt.capacity else 0
 
 
 def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from workload.lowering.builder import Builder
 from workload.lowering.layers import goldfish
 from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.layers.mixture import balance
 from workload.lowering.parameter import Parameter
 from workload.lowering.update import update
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, LOSS_REDUCE, NORM_REDUCE, STEP, Part
@@ -26,6 +27,7 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
     if b.rule.sums_gradients:
         _clip(b)
     update(b)
+    balance.move_biases(b)
     if launches_of_slice and b.grid.data > 1:
         _handle_slices(b, launches_of_slice * b.grid.data)
 
@@ -34,6 +36,7 @@ def sum_loss(b: Builder) -> None:
     """Emit the sum of the loss over tokens and stages, of which the last alone has one."""
     if b.stage < b.grid.pipe - 1:
         b.op("loss.zero", "zero", [], [goldfish.total(b)])
+    balance.add_loss(b, goldfish.total(b))
     axes = *b.shards_of("tokens"), *b.shards_of("layers")
     b.all_reduce("loss.reduce", goldfish.total(b), *axes, purpose=LOSS_REDUCE)
 

@@ -10,6 +10,7 @@ CHOICES = {
     "activation": ("gelu", *GATED),
     "positions": ("learned", "rope", "alibi"),
     "router": moe.ROUTERS,
+    "balance_over": moe.BALANCED,
 }
 MOST = {  # many times what any model has, so that what is counted of one stays within 64 bits
     "layers": 10_000,
@@ -33,11 +34,15 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "kv_rank": 100_000,
     "rope_width": 10_000,
     "value_width": 10_000,
+    "router_groups": 100_000,
+    "router_topk_groups": 100_000,
     "window": 10_000_000,
     "global_every": 10_000,
 }
 OF_ATTENTION = ("kv_heads", "head_width", "q_rank", "kv_rank", "rope_width", "value_width")
 WINDOWS = ("window", "global_every")
-COUNTS = (*OF_ATTENTION, *WINDOWS, "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers")
+GROUPS = ("router_groups", "router_topk_groups")
+OF_EXPERTS = ("experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", *GROUPS)
+COUNTS = (*OF_ATTENTION, *WINDOWS, *OF_EXPERTS)
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
 LEAST = {**dict.fromkeys(WIDTHS, 1), **dict.fromkeys(COUNTS, 0)}

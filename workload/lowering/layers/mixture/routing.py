@@ -8,6 +8,7 @@ from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
 from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.layers.mixture import balance
 from workload.lowering.layers.mixture.dispatch import Routed, is_ragged, moved, routed_tokens, slots
 from workload.models import moe
 from workload.op import EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
@@ -21,6 +22,7 @@ def declare_router(b: Builder, owner: Part) -> None:
     if b.gpt.biases:
         layout = Layout(shape[1:], shape[1:], ((),), starts=ZEROS)
         b.parameter(f"{owner}.router.b", owner, layout, sharded=False)
+    balance.declare(b, owner)
 
 
 def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
@@ -35,7 +37,12 @@ def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
         b.op("router.bias", "bias", [logits, f"{owner}.router.b"], [logits])
     scores = b.tensor("route.scores", (tokens, gpt.topk), b.wide)
     chosen = b.tensor("route.chosen", (tokens, gpt.topk), "int64")
-    b.op("route", "route", [logits], [scores, chosen], **_how(b))
+    biases = [balance.bias_of(owner)] if gpt.router_bias else []
+    how = _how(b)
+    if gpt.router_groups:
+        how |= {"groups": gpt.router_groups, "topk_groups": gpt.router_topk_groups}
+    b.op("route", "route", [logits, *biases], [scores, chosen], **how)
+    sums = balance.forward(b, owner, logits, chosen)
     source, all_scores, all_chosen = normed, scores, chosen
     if not b.plan.experts_over_x:
         source = rows.gather(b, "experts.rows", normed)
@@ -49,7 +56,7 @@ def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
         counts = b.tensor("dispatch.counts.arrived", (gpt.experts,), "int64")
         label, axes = "dispatch.counts.exchange", b.plan.expert_axes
         b.collective(label, "all_to_all", [sent], [counts], *axes, purpose=EXPERT_DISPATCH)
-    return source, all_scores, Routed(logits, chosen, order, sent, counts)
+    return source, all_scores, Routed(logits, chosen, order, sent, counts, sums)
 
 
 def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, d_scores: str) -> str:
@@ -62,6 +69,7 @@ def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, d_scores: s
     d_logits = b.tensor("route.dlogits", (tokens, gpt.experts))
     reads = [placed, routed.logits, routed.chosen]
     b.op("route.grad", "route_grad", reads, [d_logits], **_how(b))
+    balance.backward(b, routed.sums, routed.logits, d_logits)
     weight, m = f"{owner}.router.w", b.block.micro_batch
     if gpt.biases:
         reads, writes = b.grad_writes(f"{owner}.router.b", m)
