@@ -44,6 +44,7 @@ class Family:
     capacity: float = 0.0
     window: int = 0  # tokens that a token sees, itself among them; 0: all
     global_every: int = 0  # so many-th layer sees all
+    mtp_loss: float = 0.0
     router_groups: tuple[int, int] = (0, 0)  # and of how many of them experts are chosen
     router_bias_rate: float = 0.0
     balance_loss: float = 0.0
@@ -183,7 +184,8 @@ class ReferenceGPT(nn.Module):
         super().__init__()
         vocab, hidden = weights["embed.w"].shape
         self.family = family
-        self.layers = sum(name.endswith(".out.w") for name in weights)
+        self.further = any(name.endswith(".eh_proj.w") for name in weights)
+        self.layers = sum(name.endswith(".out.w") for name in weights) - self.further
         self.embed = Table(vocab, hidden)
         self.drop = Dropout(family.dropout, "embed")
         if "embed.norm.w" in weights:
@@ -192,6 +194,13 @@ class ReferenceGPT(nn.Module):
             self.position = Table(weights["position.w"].shape[0], hidden)
         for i in range(self.layers):
             self.add_module(f"l{i}", Layer(weights, f"l{i}", heads, gelu, family))
+        if self.further:
+            name = f"l{self.layers}"
+            module = Layer(weights, name, heads, gelu, family)
+            for norm in ("enorm", "hnorm", "head_norm"):
+                module.add_module(norm, norm_of(weights, f"{name}.{norm}", family))
+            module.eh_proj = Linear(*weights[f"{name}.eh_proj.w"].shape, bias=False)
+            self.add_module(name, module)
         self.norm = norm_of(weights, "norm", family)
         self.head = Table(vocab, hidden)
         if "head.w" not in weights:
@@ -210,7 +219,19 @@ class ReferenceGPT(nn.Module):
         x = self.drop(x)
         for i in range(self.layers):
             x = self.get_submodule(f"l{i}")(x)
+        self.stream = x
         return self.norm(x) @ self.head.w.T
+
+    def further_loss(self, targets: Tensor) -> Tensor:
+        """Cross-entropy of the tokens after the next, over all tokens: a sequence's last has none.
+
+        It follows `forward`, whose stream it takes."""
+        own = self.get_submodule(f"l{self.layers}")
+        embedded = own.enorm(F.embedding(targets, self.embed.w))
+        x = own(own.eh_proj(torch.cat([embedded, own.hnorm(self.stream)], dim=-1)))
+        logits = (own.head_norm(x) @ self.head.w.T)[:, :-1].flatten(0, 1)
+        loss = F.cross_entropy(logits, targets[:, 1:].flatten(), reduction="sum")
+        return loss / targets.numel()
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over all tokens of the batch, or over those that Goldfish keeps."""
@@ -219,6 +240,8 @@ class ReferenceGPT(nn.Module):
             targets = without_dropped(targets, family.goldfish_k, family.goldfish_h)
         logits = self(tokens).flatten(0, 1)
         loss = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED)
+        if self.further:
+            loss = loss + family.mtp_loss * self.further_loss(targets)
         return loss + sum(family.balance_loss * each.balance for each in self.mixtures)
 
     @property
@@ -275,6 +298,7 @@ def initial_weights(
     kv_rank: int = 0,
     rope_width: int = 0,
     value_width: int = 0,
+    mtp_layers: int = 0,
 ) -> dict[str, Tensor]:
     """Random weights, the biases and norms among them, so that no error hides behind a 0 or a 1.
 
@@ -288,9 +312,13 @@ def initial_weights(
     linears |= {"out": (heads * (value_width or width), hidden)}
     linears |= {"up": (hidden, 2 * ffn if gated else ffn), "down": (ffn, hidden)}
     shapes: dict[str, tuple[int, ...]] = {"embed.w": (vocab, hidden)}
+    if mtp_layers:
+        shapes[f"l{layers}.eh_proj.w"] = (2 * hidden, hidden)
+        for norm in ("enorm", "hnorm", "head_norm"):
+            shapes |= dict(_norm(f"l{layers}.{norm}", hidden, norm_biases))
     shapes |= {"position.w": (sequence, hidden)} if positions else {}
     shapes |= dict(_norm("embed.norm", hidden, norm_biases)) if embedding_norm else {}
-    for i in range(layers):
+    for i in range(layers + mtp_layers):
         own = linears
         if i in routed:
             own = {name: linears[name] for name in linears if name not in ("up", "down")}

@@ -9,7 +9,7 @@ from typing import Any
 
 from topologies.files.reading import shipped_toml
 from workload.errors import ModelError
-from workload.models import latent_attention, moe, windows
+from workload.models import latent_attention, moe, mtp, windows
 from workload.models.field_checks import wrong_fields
 from workload.models.field_limits import CHOICES, GATED, LEAST, MOST
 from workload.models.spelling import words_of
@@ -48,6 +48,8 @@ class GPT:
     With `window` a token attends to so many tokens, its own the last of them, but in every
     `global_every`-th layer to all before it (0: in none). `sinks` are a learned logit for each head
     in the sum under its probabilities, which go to nothing.
+    With `mtp_layers` (1) a module behind the last layer predicts the token after the next, whose
+    loss counts `mtp_loss` times.
     """
 
     name: str
@@ -95,6 +97,8 @@ class GPT:
     window: int = 0
     global_every: int = 0
     sinks: bool = False
+    mtp_layers: int = 0
+    mtp_loss: float = 0.3
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
@@ -117,6 +121,7 @@ class GPT:
             *moe.refusals(self),
             *latent_attention.refusals(self),
             *windows.refusals(self),
+            *mtp.refusals(self),
         ):
             raise self._wrong(wrong)
 
@@ -180,7 +185,8 @@ class GPT:
         weights += self.layers * latent_attention.norm_width(self)
         tables = self.vocab * (1 if self.tied else 2)
         tables += self.sequence if self.positions == "learned" else 0
-        return weights + tables * h + norm * (2 if self.embedding_norm else 1)
+        ends = tables * h + norm * (2 if self.embedding_norm else 1)
+        return weights + ends + mtp.parameters(self)
 
     def model_flops(self, batch: int) -> int:
         """FLOPs of one step of `batch` sequences, without recomputation.
@@ -190,7 +196,8 @@ class GPT:
         the whole square, of all query heads; a window so many keys for each query.
         """
         tokens = batch * self.sequence
-        return 3 * tokens * (self._layers_flops_per_token + self._head_flops_per_token)
+        per_token = self._layers_flops_per_token + self._head_flops_per_token
+        return 3 * tokens * per_token + mtp.model_flops(self, batch)
 
     def hardware_flops(self, batch: int) -> int:
         """FLOPs of one step with every layer recomputed once in the backward pass.
@@ -199,7 +206,8 @@ class GPT:
         numerator of every "% of peak" that AxoNN publishes.
         """
         tokens = batch * self.sequence
-        return self.model_flops(batch) + tokens * self._layers_flops_per_token
+        again = tokens * self._layers_flops_per_token + mtp.recomputed_flops(self, batch)
+        return self.model_flops(batch) + again
 
     def _weights(self, experts_each: int) -> int:
         """Elements of all layers' weight matrices, with that many experts where there are any."""
@@ -222,9 +230,10 @@ class GPT:
 
     @property
     def active_parameters(self) -> int:
-        """The parameters that one token passes: of the experts `topk`."""
+        """The parameters that one token passes: of the experts `topk`, and of what predicts further
+        tokens none."""
         passed, every = (self._weights(n) + self._biases(n) for n in (self.topk, self.experts))
-        return self.parameters + passed - every
+        return self.parameters + passed - every - mtp.parameters(self)
 
     @property
     def _layers_flops_per_token(self) -> int:

@@ -110,6 +110,7 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "loss_sums": vocabulary.loss_sums,
         "loss_mean": vocabulary.loss_mean,
         "loss_grad": vocabulary.loss_grad,
+        "next_targets": vocabulary.next_targets,
         "goldfish": goldfish.goldfish,
         "kept_mean": goldfish.kept_mean,
         "square_sum": optimizer.square_sum,

@@ -39,7 +39,7 @@ SORTS = {
     "activation functions": [f"{kind}{part}" for kind in ("gelu", *GATED) for part in PARTS[:2]],
     "dropout": ["dropout", "dropout_grad"],
     "gradient accumulation": ["accumulate"],
-    "loss": ["loss_maximum", "loss_sums", "loss_mean", "loss_grad", "goldfish"],
+    "loss": ["loss_maximum", "loss_sums", "loss_mean", "loss_grad", "goldfish", "next_targets"],
     "embedding": ["embedding", "embedding_grad", "position", "position_grad"],
 }
 SORT_OF = {kind: sort for sort, kinds in SORTS.items() for kind in kinds}

@@ -79,6 +79,8 @@ class SearchProblem:
                 f"a search covers models whose layers are all of one kind; {self.gpt.name} has "
                 f"window={self.gpt.window} and global_every={self.gpt.global_every}"
             )
+        if self.gpt.mtp_layers:
+            raise PlanError(f"a search goes without {self.gpt.name}'s mtp_layers; give 0")
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
         if rule.in_backward:
             raise PlanError(

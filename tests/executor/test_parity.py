@@ -33,7 +33,7 @@ ADAMW = AdamW(lr=LR, clip=CLIP)
 TINY = replace(find_model("tiny-30k"), vocab=250)
 OF_FAMILY = (
     *("topk", "router", "router_scale", "capacity", "dropout", "goldfish_k", "goldfish_h"),
-    *("window", "global_every", "router_bias_rate", "balance_loss"),
+    *("window", "global_every", "router_bias_rate", "balance_loss", "mtp_loss"),
 )
 SWITCHES = ("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm", "sinks", "router_bias")
 
@@ -46,14 +46,14 @@ def batches(gpt: GPT, sequences: int = BATCH) -> list[torch.Tensor]:
 
 def start(gpt: GPT) -> dict[str, torch.Tensor]:
     widths = ["layers", "hidden", "ffn", "heads", "sequence", "vocab", "kv_heads", "head_width"]
-    widths += ["experts", "expert_ffn", "shared_ffn"]
+    widths += ["mtp_layers", "experts", "expert_ffn", "shared_ffn"]
     widths += ["q_rank", "kv_rank", "rope_width", "value_width"]
     return initial_weights(
         **{key: getattr(gpt, key) for key in (*widths, *SWITCHES)},
         gated=gpt.mlp_bands == 2,
         norm_biases=gpt.biases and gpt.norm == "layernorm",
         positions=gpt.positions == "learned",
-        routed=[layer for layer in range(gpt.layers) if has_experts(gpt, layer)],
+        routed=[layer for layer in range(gpt.layers + gpt.mtp_layers) if has_experts(gpt, layer)],
         seed=0,
         dtype=torch.float64,
     )

@@ -29,6 +29,7 @@ def check(gpt: GPT, plan: Plan) -> None:
     _check_experts(gpt, plan)
     _check_latent(gpt, plan)
     _check_windows(gpt, plan)
+    _check_mtp(gpt, plan)
     rule = rule_of(plan.optimizer)
     if rule.zeroth_order and (gpt.goldfish_k or gpt.dropout):
         key, what = ("goldfish_k", "Goldfish loss") if gpt.goldfish_k else ("dropout", "dropout")
@@ -96,6 +97,22 @@ def _check_windows(gpt: GPT, plan: Plan) -> None:
         raise PlanCannotRunError(
             f"attention=unfused computes whole squares of scores alone, and {gpt.name} has "
             f"{told}; use attention=flash"
+        )
+
+
+def _check_mtp(gpt: GPT, plan: Plan) -> None:
+    """What predicts a second token joins whole columns of neighbouring tokens."""
+    if not gpt.mtp_layers:
+        return
+    for axis in ("y", "context"):
+        if getattr(plan, axis) > 1:
+            raise PlanCannotRunError(
+                f"{axis}={getattr(plan, axis)} goes without {gpt.name}'s mtp_layers=1; use {axis}=1"
+            )
+    if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
+        raise PlanCannotRunError(
+            f"optimizer={plan.optimizer} does not know weights of mtp_layers, which ranks of x "
+            "hold in copies"
         )
 
 

@@ -10,7 +10,7 @@ from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.divisibility import check
-from workload.lowering.layers import goldfish, layer, vocabulary
+from workload.lowering.layers import goldfish, layer, mtp, vocabulary
 from workload.lowering.layers.mixture import balance
 from workload.lowering.messages import Messages
 from workload.op import Block, Buffer, Op, layer_part
@@ -103,3 +103,5 @@ def declare(b: Builder, chunks: Chunks) -> None:
     balance.declare_total(b)
     for index in chunks.layers:
         layer.declare(b, layer_part(index))
+    if chunks.has_head and b.gpt.mtp_layers:
+        mtp.declare(b)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import goldfish
+from workload.lowering.layers import goldfish, vocabulary
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.mixture import balance
 from workload.lowering.parameter import Parameter
@@ -45,7 +45,7 @@ def _sum_gradients(b: Builder) -> None:
     """What is left to sum: over S (zero=1) and over the copies; small ones over all tokens."""
     for how in dict.fromkeys(p.sharding for p in b.at_end if p.sharded):
         _sum_sharded(b, [p for p in b.at_end if p.sharded and p.sharding == how])
-    if b.gpt.tied and b.grid.pipe > 1 and b.stage in (0, b.grid.pipe - 1):
+    if vocabulary.on_both_ends(b) and b.grid.pipe > 1 and b.stage in (0, b.grid.pipe - 1):
         b.all_reduce("tied.reduce", b.parameters["embed.w"].reduced, "ends")
     _sum_small(b)
 

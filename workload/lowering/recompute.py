@@ -23,4 +23,8 @@ def recomputed(plan: Plan, index: int) -> str:
 
 def layers_are_alike(gpt: GPT, plan: Plan, layers: int) -> bool:
     """Whether all layers of a chunk of so many are of one kind, and recomputed in the same way."""
-    return windows.are_alike(gpt) and recomputed(plan, 0) == recomputed(plan, layers - 1)
+    return (
+        windows.are_alike(gpt)
+        and not gpt.mtp_layers
+        and recomputed(plan, 0) == recomputed(plan, layers - 1)
+    )

@@ -36,6 +36,7 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "value_width": 10_000,
     "router_groups": 100_000,
     "router_topk_groups": 100_000,
+    "mtp_layers": 10_000,
     "window": 10_000_000,
     "global_every": 10_000,
 }
@@ -43,6 +44,6 @@ OF_ATTENTION = ("kv_heads", "head_width", "q_rank", "kv_rank", "rope_width", "va
 WINDOWS = ("window", "global_every")
 GROUPS = ("router_groups", "router_topk_groups")
 OF_EXPERTS = ("experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", *GROUPS)
-COUNTS = (*OF_ATTENTION, *WINDOWS, *OF_EXPERTS)
+COUNTS = (*OF_ATTENTION, *WINDOWS, *OF_EXPERTS, "mtp_layers")
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
 LEAST = {**dict.fromkeys(WIDTHS, 1), **dict.fromkeys(COUNTS, 0)}

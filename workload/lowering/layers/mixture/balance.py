@@ -100,7 +100,9 @@ def move_biases(b: Builder) -> None:
 def _own_layers(b: Builder) -> list[int]:
     """The stage's layers with experts."""
     chunks = chunk_layers(b.gpt, b.plan)[b.stage :: b.plan.pipe]
-    return [layer for part in chunks for layer in part if moe.has_experts(b.gpt, layer)]
+    layers = [layer for part in chunks for layer in part]
+    layers += [b.gpt.layers] if b.gpt.mtp_layers and b.stage == b.plan.pipe - 1 else []
+    return [layer for layer in layers if moe.has_experts(b.gpt, layer)]
 
 
 def _counts(owner: Part) -> str:
