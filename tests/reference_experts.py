@@ -17,10 +17,16 @@ from tests.reference_llama import swiglu
 
 
 class Weight(nn.Module):
-    """A weight of some shape, and perhaps a bias, which a state dict fills."""
+    """A weight of some shape, and perhaps a bias, which a state dict fills; a router's may have a
+    correction, which no gradient trains."""
 
-    def __init__(self, like: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, like: Tensor, bias: Tensor | None = None, correction: Tensor | None = None
+    ) -> None:
         super().__init__()
+        self.correction = None
+        if correction is not None:
+            self.correction = nn.Parameter(torch.empty(correction.shape), requires_grad=False)
         self.w = nn.Parameter(torch.empty(like.shape))
         self.b = None if bias is None else nn.Parameter(torch.empty(bias.shape))
 
@@ -68,9 +74,6 @@ class Experts(nn.Module):
         self.topk, self.kind, self.scale = topk, router, scale
         self.capacity, self.run = capacity, run
         self.router = weight(weights, f"{name}.router")
-        if f"{name}.router.correction" in weights:
-            like = torch.empty_like(weights[f"{name}.router.correction"])
-            self.router.correction = nn.Parameter(like, requires_grad=False)
         self.experts = Pair(weights, f"{name}.experts")
         self.shared = Pair(weights, f"{name}.shared") if f"{name}.shared.up.w" in weights else None
 
@@ -102,7 +105,7 @@ class Experts(nn.Module):
     def chosen(self, logits: Tensor) -> Tensor:
         """Each token's experts: of the best groups, the best first."""
         rows = (logits if self.kind != "sigmoid" else logits.sigmoid()).tolist()
-        if hasattr(self.router, "correction"):
+        if self.router.correction is not None:
             rows = (logits.sigmoid() + self.router.correction).tolist()
         return torch.tensor([self.best(row) for row in rows])
 
@@ -138,9 +141,9 @@ class Experts(nn.Module):
 
     def move(self, rate: float) -> None:
         """Move the biases of selection, if there are any, by what the last forward pass chose."""
-        if hasattr(self.router, "correction"):
+        if self.router.correction is not None:
             with torch.no_grad():
-                self.router.correction += rate * (self.counts.mean() - self.counts).sign()
+                self.router.correction.add_(rate * (self.counts.mean() - self.counts).sign())
 
     def scores(self, logits: Tensor, chosen: Tensor) -> Tensor:
         """What the chosen experts' outputs are multiplied by."""
@@ -156,12 +159,13 @@ class Experts(nn.Module):
         inner = pair.up(rows, expert)
         gated = pair.up.w.shape[-1] == 2 * pair.down.w.shape[-2]
         active = self.activation(inner) if gated else F.gelu(inner, approximate="tanh")
-        return pair.down(active, expert)
+        out: Tensor = pair.down(active, expert)
+        return out
 
 
 def weight(weights: Mapping[str, Tensor], name: str) -> Weight:
     """The module of a weight, and of the bias beside it, if there is one."""
-    return Weight(weights[f"{name}.w"], weights.get(f"{name}.b"))
+    return Weight(weights[f"{name}.w"], weights.get(f"{name}.b"), weights.get(f"{name}.correction"))
 
 
 def shapes(

@@ -24,11 +24,11 @@ class GPT:
     (0: each query head has its own); `head_width` is the width of one head (0: hidden / heads).
     `biases=False` leaves every bias out, a LayerNorm's too; an RMSNorm has none; `qkv_bias` then
     gives queries, keys and values theirs. `qk_norm` puts an RMSNorm behind each head of queries and
-    of keys. `rope_scaling` is a text of `workload/models/rope_scaling.py`. With "swiglu" the
-    MLP is down(silu(gate) * up), gate and up each `ffn` wide; "clamped_swiglu" is gpt-oss' form of
-    it. `embedding_norm` puts a norm between
-    the embedding and the first layer. `dropout` is the share of elements that training drops of the
-    embedding, of the attention's probabilities and of what is added to the residual stream.
+    of keys. `rope_scaling` is a text of `workload/models/rope_scaling.py`. With "swiglu" the MLP is
+    down(silu(gate) * up), gate and up each `ffn` wide; "clamped_swiglu" is gpt-oss' form of it.
+    `embedding_norm` puts a norm between the embedding and the first layer. `dropout` is the share
+    of elements that training drops of the embedding, of the attention's probabilities and of what
+    is added to the residual stream.
     With `goldfish_k` the loss leaves out one token in so many (Goldfish loss; 0: none), chosen by a
     hash of the `goldfish_h` tokens before it.
     With `experts` the layers behind the first `dense_layers`, or every `expert_every`-th of them,
@@ -36,20 +36,19 @@ class GPT:
     one of width `shared_ffn` for all tokens (0: none). `router` says how logits become scores:
     "softmax" over all experts, "softmax-topk" over the chosen ones, or "sigmoid", which is divided
     by the sum of the chosen; all are multiplied by `router_scale`. Of `router_groups` equal groups
-    the experts of `router_topk_groups` alone are chosen from. `router_bias` are biases for the
-    choice alone, which move by `router_bias_rate` after each step; `balance_loss` weighs a loss of
-    experts that are unevenly used over each sequence, or each micro-batch of a replica
-    (`balance_over`). With `capacity` an expert has places for that many times its even share of a
-    rank's tokens, and drops the others (0: none is dropped).
+    a token chooses from `router_topk_groups` alone. `router_bias` are biases for the choice alone,
+    which move by `router_bias_rate` after each step; `balance_loss` weighs a loss of uneven use
+    over each sequence, or each micro-batch of a replica (`balance_over`). With `capacity` an expert
+    has places for that many times its even share of a rank's tokens, and drops the others (0: none
+    is dropped).
     With `kv_rank` keys and values are compressed to so many numbers, and queries to `q_rank` (0:
     not at all): latent attention. The queries and keys of a head then have `rope_width` more
     elements, which alone are turned by positions, and its values are `value_width` wide (0: as
     `head_width`).
     With `window` a token attends to so many tokens, its own the last of them, but in every
-    `global_every`-th layer to all before it (0: in none). `sinks` are a learned logit for each head
-    in the sum under its probabilities, which go to nothing.
-    With `mtp_layers` (1) a module behind the last layer predicts the token after the next, whose
-    loss counts `mtp_loss` times.
+    `global_every`-th layer to all before it (0: in none). `sinks` are a learned logit of each head
+    in the sum under its probabilities. With `mtp_layers` (1) a module behind the last layer
+    predicts the token after the next, whose loss counts `mtp_loss` times.
     """
 
     name: str
@@ -179,7 +178,7 @@ class GPT:
         h = self.hidden
         norm = h * (2 if self.norm_has_bias else 1)
         norms = self.layers * (2 * norm + 2 * self.width * self.qk_norm)
-        weights = self._weights(self.experts) + self._biases(self.experts) + norms
+        weights = self._weights(self.experts) + moe.biases(self, self.experts) + norms
         weights += self.layers * self.heads * self.sinks
         weights += moe.layers_with_experts(self) * self.experts * self.router_bias
         weights += self.layers * latent_attention.norm_width(self)
@@ -218,21 +217,11 @@ class GPT:
         mlps = with_experts * moe.weights(self, experts_each)
         return self.layers * attention + (self.layers - with_experts) * dense + mlps
 
-    def _biases(self, experts_each: int) -> int:
-        """Elements of all layers' biases of linears, likewise."""
-        into = self.layers * (sum(self.bands) if self.has_bias("qkv") else 0)
-        if not self.biases:
-            return into
-        with_experts = moe.layers_with_experts(self)
-        dense = (self.layers - with_experts) * (sum(self.up_bands) + self.hidden)
-        mlps = dense + with_experts * moe.biases(self, experts_each)
-        return into + self.layers * self.hidden + mlps
-
     @property
     def active_parameters(self) -> int:
         """The parameters that one token passes: of the experts `topk`, and of what predicts further
         tokens none."""
-        passed, every = (self._weights(n) + self._biases(n) for n in (self.topk, self.experts))
+        passed, every = (self._weights(n) + moe.biases(self, n) for n in (self.topk, self.experts))
         return self.parameters + passed - every - mtp.parameters(self)
 
     @property

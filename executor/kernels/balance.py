@@ -67,8 +67,8 @@ def balance_bias(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> No
 def _factor(op: Op, counts: torch.Tensor) -> float:
     """What c_e p_e is multiplied by: a E / (k n^2) and a run's part of the step's n tokens."""
     about = op.attributes
-    scale: float = about["coefficient"] * counts.shape[-1]
-    return scale / (about["topk"] * about["run"] * about["tokens"])
+    each = int(about["topk"] * about["run"] * about["tokens"])
+    return float(about["coefficient"]) * counts.shape[-1] / each
 
 
 def _shares(op: Op, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
@@ -85,4 +85,5 @@ def _runs(op: Op, part: slice, logits: torch.Tensor, at: RankContext) -> torch.T
     rows = op.attributes["rows"]
     first = at.part_of("rows") * len(logits) if len(logits) < rows else 0
     places = torch.arange(first + part.start, first + part.stop, device=logits.device)
-    return places * op.attributes["runs"] // rows
+    runs: torch.Tensor = places * op.attributes["runs"] // rows
+    return runs

@@ -58,10 +58,6 @@ def _describe(gpt: GPT) -> str:
         *([("latent attention", _latent(gpt))] if gpt.kv_rank else []),
         ("ffn", f"{gpt.ffn:,}"),
         *_experts(gpt),
-        *(
-            [("predicts two tokens", f"by one more layer, of weight {gpt.mtp_loss:g}")]
-            * gpt.mtp_layers
-        ),
         ("norm, activation, positions", f"{gpt.norm}, {gpt.activation}, {gpt.positions}"),
         *_rest_of_attention(gpt),
         ("biases", _biases(gpt)),
@@ -104,7 +100,7 @@ def _balanced(gpt: GPT) -> str:
 
 
 def _rest_of_attention(gpt: GPT) -> Iterator[tuple[str, str]]:
-    """What is worth saying of windows, rotation, norms and what is predicted where it is not the usual."""
+    """What is worth saying of windows, rotation, norms and targets where it is not the usual."""
     if gpt.window:
         every = f", in every {gpt.global_every}. layer all" if gpt.global_every else ""
         yield "tokens that a token sees", f"{gpt.window:,}{every}"

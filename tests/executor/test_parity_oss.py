@@ -66,7 +66,7 @@ def test_gate_and_up_are_clamped_and_so_are_their_gradients() -> None:
     scores = torch.rand(6, dtype=torch.float64, generator=generator)
     source, weights = inner.clone().requires_grad_(), scores.clone().requires_grad_()
     expected = plain(source) * weights[:, None]
-    expected.backward(grad)
+    expected.backward(grad)  # type: ignore[no-untyped-call]
     out, d_inner, d_scores = (torch.empty_like(t) for t in (grad, inner, scores))
     op = Op("a", "weighted_clamped_swiglu", (), ())
     clamped_swiglu(op, [inner, scores], [out], AT)

@@ -35,7 +35,7 @@ def test_a_group_stands_for_its_best_expert_or_for_its_best_two_scores() -> None
     """The second group has the best expert, the first the best two: of sigmoids .73 + .73 against
     .88 + .12."""
     logits = [1.0, 1.0, 2.0, -2.0]
-    how = {"topk": 1, "groups": 2, "topk_groups": 1}
+    how: dict[str, Any] = {"topk": 1, "groups": 2, "topk_groups": 1}
     assert chosen(logits, router="softmax", **how) == [2]
     assert chosen(logits, router="sigmoid", **how) == [0]
 

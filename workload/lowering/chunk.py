@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import layer, mtp, vocabulary
+from workload.lowering.layers import layer, vocabulary
+from workload.lowering.layers.further import mtp
 from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
 from workload.op import EMBED, HEAD, RECOMPUTE, Block, Op, layer_part

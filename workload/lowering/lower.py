@@ -10,7 +10,8 @@ from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.divisibility import check
-from workload.lowering.layers import goldfish, layer, mtp, vocabulary
+from workload.lowering.layers import goldfish, layer, vocabulary
+from workload.lowering.layers.further import mtp
 from workload.lowering.layers.mixture import balance
 from workload.lowering.messages import Messages
 from workload.op import Block, Buffer, Op, layer_part

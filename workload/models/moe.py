@@ -64,9 +64,15 @@ def weights(gpt: GPT, experts: int) -> int:
 
 
 def biases(gpt: GPT, experts: int) -> int:
-    """Elements of the biases that go with them."""
+    """Elements of the biases of all layers' linears, with so many experts where there are any."""
+    into = gpt.layers * (sum(gpt.bands) if gpt.has_bias("qkv") else 0)
+    if not gpt.biases:
+        return into
     shared = gpt.mlp_bands * gpt.shared_ffn + gpt.hidden if gpt.shared_ffn else 0
-    return gpt.experts + shared + experts * (gpt.mlp_bands * gpt.expert_ffn + gpt.hidden)
+    each = gpt.mlp_bands * gpt.expert_ffn + gpt.hidden
+    routed, dense = gpt.experts + shared + experts * each, sum(gpt.up_bands) + gpt.hidden
+    count = layers_with_experts(gpt)
+    return into + gpt.layers * gpt.hidden + count * routed + (gpt.layers - count) * dense
 
 
 def slots(gpt: GPT, rows: int) -> int:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import attention, copied_linear, linear, norm
+from workload.lowering.layers import attention, linear, norm
 from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.layers.further import copied_linear
 from workload.lowering.layers.linear import Linear
 from workload.models import latent_attention
 from workload.op import Part

@@ -184,7 +184,7 @@ def _loss(b: Builder, logits: str, further: bool) -> str:
     exponentials and the target's logit, each reduced over the ranks that split the vocabulary.
     """
     targets, kept = _targets(b, further)
-    how = {"masked": True, "weight": b.gpt.mtp_loss} if further else {}
+    how: dict[str, Any] = {"masked": True, "weight": b.gpt.mtp_loss} if further else {}
     vocab: dict[str, Any] = {"vocab": b.gpt.vocab}
     if b.dtype == "bf16":
         wide = b.tensor("loss.logits", b.buffers[logits].shape, b.wide)

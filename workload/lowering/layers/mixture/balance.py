@@ -93,8 +93,8 @@ def move_biases(b: Builder) -> None:
         b.collective("router.counts.reduce", "all_reduce", counts, counts, *axes)
     for owner, name in zip(owners, counts, strict=True):
         bias = bias_of(owner)
-        rate = {"rate": b.gpt.router_bias_rate}
-        b.op("router.bias.move", "balance_bias", [name, bias], [bias], part=owner, **rate)
+        how: dict[str, Any] = {"rate": b.gpt.router_bias_rate, "part": owner}
+        b.op("router.bias.move", "balance_bias", [name, bias], [bias], **how)
 
 
 def _own_layers(b: Builder) -> list[int]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import copied_linear, layer, norm, vocabulary
+from workload.lowering.layers import layer, norm, vocabulary
 from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.layers.further import copied_linear
 from workload.lowering.layers.linear import Linear, add_gradient, gather
 from workload.op import RECOMPUTE, Part, layer_part
 
