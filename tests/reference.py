@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tests import reference_experts, reference_latent
 from tests.reference_dropout import Dropout
 from tests.reference_goldfish import IGNORED, without_dropped
-from tests.reference_llama import RMSNorm, Scaling, alibi, rotated, swiglu
+from tests.reference_llama import RMSNorm, Scaling, alibi, clamped_swiglu, rotated, swiglu
 from tests.reference_parts import Linear, Norm, Table
 
 Weights = Mapping[str, Tensor]
@@ -42,6 +42,14 @@ class Family:
     router: str = "softmax"
     router_scale: float = 1.0
     capacity: float = 0.0
+    window: int = 0  # tokens that a token sees, itself among them; 0: all
+    global_every: int = 0  # so many-th layer sees all
+    mtp_loss: float = 0.0
+    router_groups: tuple[int, int] = (0, 0)  # and of how many of them experts are chosen
+    router_bias_rate: float = 0.0
+    balance_loss: float = 0.0
+    balanced_run: int = 0  # tokens of which experts should be chosen evenly
+    clamped: bool = False  # SwiGLU as gpt-oss has it
     run: int = 0  # of tokens, of each of which an expert takes no more than its capacity
 
 
@@ -64,6 +72,10 @@ class Layer(nn.Module):
     def __init__(self, weights: Weights, name: str, heads: int, gelu: str, family: Family) -> None:
         super().__init__()
         self.heads, self.gelu, self.family = heads, gelu, family
+        self.number = int(name[1:])
+        self.activation = clamped_swiglu if family.clamped else swiglu
+        if f"{name}.sinks.w" in weights:
+            self.sinks = reference_experts.Weight(weights[f"{name}.sinks.w"])
         self.norm1 = norm_of(weights, f"{name}.norm1", family)
         self.norm2 = norm_of(weights, f"{name}.norm2", family)
         self.routed = f"{name}.router.w" in weights
@@ -99,6 +111,9 @@ class Layer(nn.Module):
             scale=family.router_scale,
             capacity=family.capacity,
             run=family.run,
+            activation=self.activation,
+            groups=family.router_groups,
+            balanced_run=family.balanced_run,
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -106,7 +121,7 @@ class Layer(nn.Module):
         if self.routed:
             return x + self.drop_down(self.mixture(self.norm2(x)))
         up = self.up(self.norm2(x))
-        active = swiglu(up) if self.gated else F.gelu(up, approximate=self.gelu)
+        active = self.activation(up) if self.gated else F.gelu(up, approximate=self.gelu)
         return x + self.drop_down(self.down(active))
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,16 +137,27 @@ class Layer(nn.Module):
             q, k = rotated(q, base, scaling), rotated(k, base, scaling)
         return q, k, v
 
+    def hidden_from(self, x: Tensor) -> Tensor:
+        """Which keys (columns) a query does not see: later ones, and those before its window."""
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        every = self.family.global_every
+        if not self.family.window or (every and (self.number + 1) % every == 0):
+            return later
+        return later | torch.ones_like(later).tril(-self.family.window)
+
     def attention(self, x: Tensor) -> Tensor:
         """Causal softmax(Q K^T / sqrt(d) + ALiBi) V; equal runs of heads share K and V."""
-        sequence = x.shape[1]
         q, k, v = self.queries_keys_values(x)
         owner = torch.arange(self.heads) * k.shape[1] // self.heads
         scores = q @ k[:, owner].transpose(-2, -1) / math.sqrt(q.shape[-1])
         if self.family.alibi:
-            scores = scores + alibi(self.heads, sequence, x.dtype)
-        later = torch.ones(sequence, sequence, dtype=torch.bool, device=x.device).triu(1)
-        weights = scores.masked_fill(later, float("-inf")).softmax(dim=-1)
+            scores = scores + alibi(self.heads, x.shape[1], x.dtype)
+        scores = scores.masked_fill(self.hidden_from(x), float("-inf"))
+        if hasattr(self, "sinks"):
+            none = self.sinks.w[:, None, None].expand(*scores.shape[:-1], 1)
+            weights = torch.cat([scores, none], dim=-1).softmax(dim=-1)[..., :-1]
+        else:
+            weights = scores.softmax(dim=-1)
         mixed = self.drop_attention(weights) @ v[:, owner]
         return mixed.transpose(1, 2).flatten(2)
 
@@ -158,7 +184,8 @@ class ReferenceGPT(nn.Module):
         super().__init__()
         vocab, hidden = weights["embed.w"].shape
         self.family = family
-        self.layers = sum(name.endswith(".out.w") for name in weights)
+        self.further = any(name.endswith(".eh_proj.w") for name in weights)
+        self.layers = sum(name.endswith(".out.w") for name in weights) - self.further
         self.embed = Table(vocab, hidden)
         self.drop = Dropout(family.dropout, "embed")
         if "embed.norm.w" in weights:
@@ -167,6 +194,13 @@ class ReferenceGPT(nn.Module):
             self.position = Table(weights["position.w"].shape[0], hidden)
         for i in range(self.layers):
             self.add_module(f"l{i}", Layer(weights, f"l{i}", heads, gelu, family))
+        if self.further:
+            name = f"l{self.layers}"
+            module = Layer(weights, name, heads, gelu, family)
+            for norm in ("enorm", "hnorm", "head_norm"):
+                module.add_module(norm, norm_of(weights, f"{name}.{norm}", family))
+            module.eh_proj = Linear(*weights[f"{name}.eh_proj.w"].shape, bias=False)
+            self.add_module(name, module)
         self.norm = norm_of(weights, "norm", family)
         self.head = Table(vocab, hidden)
         if "head.w" not in weights:
@@ -185,7 +219,19 @@ class ReferenceGPT(nn.Module):
         x = self.drop(x)
         for i in range(self.layers):
             x = self.get_submodule(f"l{i}")(x)
+        self.stream = x
         return self.norm(x) @ self.head.w.T
+
+    def further_loss(self, targets: Tensor) -> Tensor:
+        """Cross-entropy of the tokens after the next, over all tokens: a sequence's last has none.
+
+        It follows `forward`, whose stream it takes."""
+        own = self.get_submodule(f"l{self.layers}")
+        embedded = own.enorm(F.embedding(targets, self.embed.w))
+        x = own(own.eh_proj(torch.cat([embedded, own.hnorm(self.stream)], dim=-1)))
+        logits = (own.head_norm(x) @ self.head.w.T)[:, :-1].flatten(0, 1)
+        loss = F.cross_entropy(logits, targets[:, 1:].flatten(), reduction="sum")
+        return loss / targets.numel()
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over all tokens of the batch, or over those that Goldfish keeps."""
@@ -193,7 +239,15 @@ class ReferenceGPT(nn.Module):
         if family.goldfish_k:
             targets = without_dropped(targets, family.goldfish_k, family.goldfish_h)
         logits = self(tokens).flatten(0, 1)
-        return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED)
+        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED)
+        if self.further:
+            loss = loss + family.mtp_loss * self.further_loss(targets)
+        return loss + sum(family.balance_loss * each.balance for each in self.mixtures)
+
+    @property
+    def mixtures(self) -> list[reference_experts.Experts]:
+        """The experts of all layers."""
+        return [each for each in self.modules() if isinstance(each, reference_experts.Experts)]
 
     def copy_of_weights(self) -> dict[str, Tensor]:
         """The weights as they are now; a tied classifier appears as `embed.w` alone."""
@@ -231,6 +285,8 @@ def initial_weights(
     biases: bool = True,
     qkv_bias: bool = False,
     qk_norm: bool = False,
+    sinks: bool = False,
+    router_bias: bool = False,
     norm_biases: bool = True,
     positions: bool = True,
     embedding_norm: bool = False,
@@ -242,6 +298,7 @@ def initial_weights(
     kv_rank: int = 0,
     rope_width: int = 0,
     value_width: int = 0,
+    mtp_layers: int = 0,
 ) -> dict[str, Tensor]:
     """Random weights, the biases and norms among them, so that no error hides behind a 0 or a 1.
 
@@ -255,14 +312,20 @@ def initial_weights(
     linears |= {"out": (heads * (value_width or width), hidden)}
     linears |= {"up": (hidden, 2 * ffn if gated else ffn), "down": (ffn, hidden)}
     shapes: dict[str, tuple[int, ...]] = {"embed.w": (vocab, hidden)}
+    if mtp_layers:
+        shapes[f"l{layers}.eh_proj.w"] = (2 * hidden, hidden)
+        for norm in ("enorm", "hnorm", "head_norm"):
+            shapes |= dict(_norm(f"l{layers}.{norm}", hidden, norm_biases))
     shapes |= {"position.w": (sequence, hidden)} if positions else {}
     shapes |= dict(_norm("embed.norm", hidden, norm_biases)) if embedding_norm else {}
-    for i in range(layers):
+    for i in range(layers + mtp_layers):
         own = linears
         if i in routed:
             own = {name: linears[name] for name in linears if name not in ("up", "down")}
             sizes = hidden, experts, expert_ffn, shared_ffn, gated
-            shapes |= reference_experts.shapes(f"l{i}", *sizes)
+            shapes |= reference_experts.shapes(
+                f"l{i}", *sizes, biases=biases, correction=router_bias
+            )
         if kv_rank:
             shapes |= reference_latent.shapes(
                 f"l{i}",
@@ -276,6 +339,7 @@ def initial_weights(
             )
         shapes |= dict(_layer(f"l{i}", own, biases, norm_biases))
         shapes |= {f"l{i}.qkv.b": linears["qkv"][1:]} if qkv_bias else {}
+        shapes |= {f"l{i}.sinks.w": (heads,)} if sinks else {}
         shapes |= {f"l{i}.{norm}.w": (width,) for norm in ("qnorm", "knorm") if qk_norm}
     shapes |= dict(_norm("norm", hidden, norm_biases))
     shapes |= {} if tied else {"head.w": (vocab, hidden)}
@@ -338,7 +402,7 @@ def train(
     min(1, clip / (global norm + 1e-6)). The given weights stay as they are.
     """
     model = ReferenceGPT(weights, heads=heads, gelu=gelu, family=family)
-    parameters = list(model.parameters())
+    parameters = [p for p in model.parameters() if p.requires_grad]
     decays = {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay}
     others = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}
     adamw = torch.optim.AdamW([decays, others], lr=lr, betas=betas, eps=eps, foreach=False)
@@ -352,6 +416,8 @@ def train(
         loss.backward()
         norm = nn.utils.clip_grad_norm_(parameters, math.inf if clip is None else clip)
         adamw.step()
+        for mixture in model.mixtures:
+            mixture.move(family.router_bias_rate)
         losses.append(loss.item())
         norms.append(norm.item())
     return Trained(losses, norms, model.copy_of_weights())

@@ -7,7 +7,7 @@ in_features, out_features). A shared MLP sees every token.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,24 @@ from tests.reference_llama import swiglu
 
 
 class Weight(nn.Module):
-    """A weight of some shape, which a state dict fills."""
+    """A weight of some shape, and perhaps a bias, which a state dict fills; a router's may have a
+    correction, which no gradient trains."""
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(
+        self, like: Tensor, bias: Tensor | None = None, correction: Tensor | None = None
+    ) -> None:
         super().__init__()
+        self.correction = None
+        if correction is not None:
+            self.correction = nn.Parameter(torch.empty(correction.shape), requires_grad=False)
         self.w = nn.Parameter(torch.empty(like.shape))
+        self.b = None if bias is None else nn.Parameter(torch.empty(bias.shape))
+
+    def forward(self, rows: Tensor, expert: int | None = None) -> Tensor:
+        """The product with the weight, or that of one expert, and the bias."""
+        of = slice(None) if expert is None else expert
+        out = rows @ self.w[of]
+        return out if self.b is None else out + self.b[of]
 
 
 class Pair(nn.Module):
@@ -29,8 +42,8 @@ class Pair(nn.Module):
 
     def __init__(self, weights: Mapping[str, Tensor], name: str) -> None:
         super().__init__()
-        self.up = Weight(weights[f"{name}.up.w"])
-        self.down = Weight(weights[f"{name}.down.w"])
+        self.up = weight(weights, f"{name}.up")
+        self.down = weight(weights, f"{name}.down")
 
 
 class Experts(nn.Module):
@@ -50,42 +63,87 @@ class Experts(nn.Module):
         scale: float,
         capacity: float,
         run: int,
+        activation: Callable[[Tensor], Tensor] = swiglu,
+        groups: tuple[int, int] = (0, 0),
+        balanced_run: int = 0,
     ) -> None:
         super().__init__()
+        self.activation, self.groups, self.balanced_run = activation, groups, balanced_run
+        self.balance = torch.zeros(())
+        self.counts = torch.zeros(())
         self.topk, self.kind, self.scale = topk, router, scale
         self.capacity, self.run = capacity, run
-        self.router = Weight(weights[f"{name}.router.w"])
+        self.router = weight(weights, f"{name}.router")
         self.experts = Pair(weights, f"{name}.experts")
         self.shared = Pair(weights, f"{name}.shared") if f"{name}.shared.up.w" in weights else None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
         run = self.run if self.capacity else len(rows)
+        self.look(self.router(rows))
         parts = [rows[start : start + run] for start in range(0, len(rows), run)]
         out = torch.cat([self.routed(part) for part in parts])
         if self.shared is not None:
-            out = out + mlp(rows, self.shared.up.w, self.shared.down.w)
+            out = out + self.mlp(self.shared, rows)
         return out.view(x.shape)
 
     def routed(self, rows: Tensor) -> Tensor:
         """The experts' part for the tokens of one run."""
-        logits = rows @ self.router.w
+        logits = self.router(rows)
         experts = logits.shape[1]
-        chosen = torch.tensor(
-            [
-                sorted(range(experts), key=lambda e: (-row[e], e))[: self.topk]
-                for row in logits.tolist()
-            ]
-        )
+        chosen = self.chosen(logits)
         scores = self.scores(logits, chosen)
         most = math.ceil(self.capacity * len(rows) * self.topk / experts) if self.capacity else None
         out = torch.zeros_like(rows)
         for expert in range(experts):
             token, number = (chosen == expert).nonzero(as_tuple=True)
             token, number = token[:most], number[:most]
-            mine = mlp(rows[token], self.experts.up.w[expert], self.experts.down.w[expert])
+            mine = self.mlp(self.experts, rows[token], expert)
             out = out.index_add(0, token, mine * scores[token, number, None])
         return out
+
+    def chosen(self, logits: Tensor) -> Tensor:
+        """Each token's experts: of the best groups, the best first."""
+        rows = (logits if self.kind != "sigmoid" else logits.sigmoid()).tolist()
+        if self.router.correction is not None:
+            rows = (logits.sigmoid() + self.router.correction).tolist()
+        return torch.tensor([self.best(row) for row in rows])
+
+    def best(self, row: list[float]) -> list[int]:
+        """The experts of a token, given what each is preferred by."""
+        experts = range(len(row))
+        count, most = self.groups
+        if count:
+            size, used = len(row) // count, 2 if self.kind == "sigmoid" else 1
+            members = [list(experts)[g * size : (g + 1) * size] for g in range(count)]
+            worth = [sum(sorted((row[e] for e in own), reverse=True)[:used]) for own in members]
+            kept = sorted(range(count), key=lambda g: (-worth[g], g))[:most]
+            return sorted((e for g in kept for e in members[g]), key=lambda e: (-row[e], e))[
+                : self.topk
+            ]
+        return sorted(experts, key=lambda e: (-row[e], e))[: self.topk]
+
+    def look(self, logits: Tensor) -> None:
+        """Note how often each expert was chosen, and the mean balancing loss of all runs."""
+        experts, run = logits.shape[1], self.balanced_run
+        each = F.one_hot(self.chosen(logits), experts).sum(1).to(logits.dtype)
+        self.counts = each.sum(0)
+        if not run:
+            return
+        shares = logits.softmax(-1)
+        if self.kind == "sigmoid":
+            shares = logits.sigmoid() / logits.sigmoid().sum(-1, keepdim=True)
+        losses = [
+            experts * (each[i : i + run].mean(0) / self.topk * shares[i : i + run].mean(0)).sum()
+            for i in range(0, len(each), run)
+        ]
+        self.balance = torch.stack(losses).mean()
+
+    def move(self, rate: float) -> None:
+        """Move the biases of selection, if there are any, by what the last forward pass chose."""
+        if self.router.correction is not None:
+            with torch.no_grad():
+                self.router.correction.add_(rate * (self.counts.mean() - self.counts).sign())
 
     def scores(self, logits: Tensor, chosen: Tensor) -> Tensor:
         """What the chosen experts' outputs are multiplied by."""
@@ -96,16 +154,30 @@ class Experts(nn.Module):
         each = logits.gather(1, chosen).sigmoid()
         return each / each.sum(-1, keepdim=True) * self.scale
 
+    def mlp(self, pair: Pair, rows: Tensor, expert: int | None = None) -> Tensor:
+        """down(activation(up(rows))): gated where `up` is twice as wide as `down` is high."""
+        inner = pair.up(rows, expert)
+        gated = pair.up.w.shape[-1] == 2 * pair.down.w.shape[-2]
+        active = self.activation(inner) if gated else F.gelu(inner, approximate="tanh")
+        out: Tensor = pair.down(active, expert)
+        return out
 
-def mlp(rows: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """down(activation(up(rows))): SwiGLU where `up` is twice as wide as `down` is high."""
-    inner = rows @ up
-    gated = up.shape[1] == 2 * down.shape[0]
-    return (swiglu(inner) if gated else F.gelu(inner, approximate="tanh")) @ down
+
+def weight(weights: Mapping[str, Tensor], name: str) -> Weight:
+    """The module of a weight, and of the bias beside it, if there is one."""
+    return Weight(weights[f"{name}.w"], weights.get(f"{name}.b"), weights.get(f"{name}.correction"))
 
 
 def shapes(
-    layer: str, hidden: int, experts: int, expert_ffn: int, shared_ffn: int, gated: bool
+    layer: str,
+    hidden: int,
+    experts: int,
+    expert_ffn: int,
+    shared_ffn: int,
+    gated: bool,
+    *,
+    biases: bool = False,
+    correction: bool = False,
 ) -> dict[str, tuple[int, ...]]:
     """The shapes of a layer's router, experts and shared MLP."""
     bands = 2 if gated else 1
@@ -117,4 +189,9 @@ def shapes(
     if shared_ffn:
         found[f"{layer}.shared.up.w"] = (hidden, bands * shared_ffn)
         found[f"{layer}.shared.down.w"] = (shared_ffn, hidden)
+    if biases:
+        for name, shape in [*found.items()]:
+            found[f"{name.removesuffix('.w')}.b"] = (*shape[:-2], shape[-1])
+    if correction:
+        found[f"{layer}.router.correction"] = (experts,)
     return found

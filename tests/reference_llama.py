@@ -96,6 +96,13 @@ def alibi(heads: int, sequence: int, dtype: torch.dtype) -> Tensor:
     return torch.stack([slope * (positions - positions[:, None]) for slope in slopes(heads)])
 
 
+def clamped_swiglu(x: Tensor) -> Tensor:
+    """gpt-oss' form, as its released code has it, of [gate | up]."""
+    gate, up = x.chunk(2, dim=-1)
+    gate, up = gate.clamp(min=None, max=7.0), up.clamp(min=-7.0, max=7.0)
+    return (up + 1) * (gate * torch.sigmoid(gate * 1.702))
+
+
 def swiglu(x: Tensor) -> Tensor:
     """silu(gate) * up of [gate | up]."""
     gate, up = x.chunk(2, dim=-1)

@@ -9,43 +9,10 @@ from typing import Any
 
 from topologies.files.reading import shipped_toml
 from workload.errors import ModelError
-from workload.models import latent_attention, moe
+from workload.models import latent_attention, moe, mtp, windows
 from workload.models.field_checks import wrong_fields
+from workload.models.field_limits import CHOICES, GATED, LEAST, MOST
 from workload.models.spelling import words_of
-
-CHOICES = {
-    "norm": ("layernorm", "rmsnorm"),
-    "activation": ("gelu", "swiglu"),
-    "positions": ("learned", "rope", "alibi"),
-    "router": moe.ROUTERS,
-}
-MOST = {  # many times what any model has, so that what is counted of one stays within 64 bits
-    "layers": 10_000,
-    "hidden": 200_000,
-    "heads": 10_000,
-    "ffn": 1_000_000,
-    "sequence": 10_000_000,
-    "vocab": 10_000_000,
-    "kv_heads": 10_000,
-    "head_width": 10_000,
-    "rope_base": 1_000_000_000_000,
-    "goldfish_k": 1_000_000,
-    "goldfish_h": 10_000,
-    "experts": 100_000,
-    "topk": 100_000,
-    "expert_ffn": 1_000_000,
-    "shared_ffn": 1_000_000,
-    "dense_layers": 10_000,
-    "expert_every": 10_000,
-    "q_rank": 100_000,
-    "kv_rank": 100_000,
-    "rope_width": 10_000,
-    "value_width": 10_000,
-}
-OF_ATTENTION = ("kv_heads", "head_width", "q_rank", "kv_rank", "rope_width", "value_width")
-COUNTS = (*OF_ATTENTION, "experts", "topk", "expert_ffn", "shared_ffn", "dense_layers")
-WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
-LEAST = {**dict.fromkeys(WIDTHS, 1), **dict.fromkeys(COUNTS, 0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,23 +24,31 @@ class GPT:
     (0: each query head has its own); `head_width` is the width of one head (0: hidden / heads).
     `biases=False` leaves every bias out, a LayerNorm's too; an RMSNorm has none; `qkv_bias` then
     gives queries, keys and values theirs. `qk_norm` puts an RMSNorm behind each head of queries and
-    of keys. `rope_scaling` is a text of `workload/models/rope_scaling.py`. With "swiglu" the
-    MLP is down(silu(gate) * up), gate and up each `ffn` wide. `embedding_norm` puts a norm between
-    the embedding and the first layer. `dropout` is the share of elements that training drops of the
-    embedding, of the attention's probabilities and of what is added to the residual stream.
+    of keys. `rope_scaling` is a text of `workload/models/rope_scaling.py`. With "swiglu" the MLP is
+    down(silu(gate) * up), gate and up each `ffn` wide; "clamped_swiglu" is gpt-oss' form of it.
+    `embedding_norm` puts a norm between the embedding and the first layer. `dropout` is the share
+    of elements that training drops of the embedding, of the attention's probabilities and of what
+    is added to the residual stream.
     With `goldfish_k` the loss leaves out one token in so many (Goldfish loss; 0: none), chosen by a
     hash of the `goldfish_h` tokens before it.
     With `experts` the layers behind the first `dense_layers`, or every `expert_every`-th of them,
     have so many MLPs of width `expert_ffn` in place of one, `topk` of which each token passes, and
     one of width `shared_ffn` for all tokens (0: none). `router` says how logits become scores:
     "softmax" over all experts, "softmax-topk" over the chosen ones, or "sigmoid", which is divided
-    by the sum of the chosen; all are multiplied by `router_scale`. With `capacity` an expert has
-    places for that many times its even share of a rank's tokens, and drops the others (0: none is
-    dropped).
+    by the sum of the chosen; all are multiplied by `router_scale`. Of `router_groups` equal groups
+    a token chooses from `router_topk_groups` alone. `router_bias` are biases for the choice alone,
+    which move by `router_bias_rate` after each step; `balance_loss` weighs a loss of uneven use
+    over each sequence, or each micro-batch of a replica (`balance_over`). With `capacity` an expert
+    has places for that many times its even share of a rank's tokens, and drops the others (0: none
+    is dropped).
     With `kv_rank` keys and values are compressed to so many numbers, and queries to `q_rank` (0:
     not at all): latent attention. The queries and keys of a head then have `rope_width` more
     elements, which alone are turned by positions, and its values are `value_width` wide (0: as
     `head_width`).
+    With `window` a token attends to so many tokens, its own the last of them, but in every
+    `global_every`-th layer to all before it (0: in none). `sinks` are a learned logit of each head
+    in the sum under its probabilities. With `mtp_layers` (1) a module behind the last layer
+    predicts the token after the next, whose loss counts `mtp_loss` times.
     """
 
     name: str
@@ -107,11 +82,22 @@ class GPT:
     expert_every: int = 1
     router: str = "softmax"
     router_scale: float = 1.0
+    router_groups: int = 0
+    router_topk_groups: int = 0
+    router_bias: bool = False
+    router_bias_rate: float = 0.001
+    balance_loss: float = 0.0
+    balance_over: str = "sequence"
     capacity: float = 0.0
     q_rank: int = 0
     kv_rank: int = 0
     rope_width: int = 0
     value_width: int = 0
+    window: int = 0
+    global_every: int = 0
+    sinks: bool = False
+    mtp_layers: int = 0
+    mtp_loss: float = 0.3
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
@@ -133,6 +119,8 @@ class GPT:
             *wrong_fields(self, MOST),
             *moe.refusals(self),
             *latent_attention.refusals(self),
+            *windows.refusals(self),
+            *mtp.refusals(self),
         ):
             raise self._wrong(wrong)
 
@@ -168,7 +156,7 @@ class GPT:
     @property
     def mlp_bands(self) -> int:
         """How many bands an MLP's first linear has."""
-        return 2 if self.activation == "swiglu" else 1
+        return 2 if self.activation in GATED else 1
 
     def has_bias(self, linear: str) -> bool:
         """Whether a layer's linear of that name in a program has a bias."""
@@ -188,25 +176,27 @@ class GPT:
         2 h that the formula leaves out.
         """
         h = self.hidden
-        biases = sum(self.bands) if self.has_bias("qkv") else 0
-        biases += sum(self.up_bands) + 2 * h if self.biases else 0
         norm = h * (2 if self.norm_has_bias else 1)
         norms = self.layers * (2 * norm + 2 * self.width * self.qk_norm)
-        weights = self._weights(self.experts) + self.layers * biases + norms
+        weights = self._weights(self.experts) + moe.biases(self, self.experts) + norms
+        weights += self.layers * self.heads * self.sinks
+        weights += moe.layers_with_experts(self) * self.experts * self.router_bias
         weights += self.layers * latent_attention.norm_width(self)
         tables = self.vocab * (1 if self.tied else 2)
         tables += self.sequence if self.positions == "learned" else 0
-        return weights + tables * h + norm * (2 if self.embedding_norm else 1)
+        ends = tables * h + norm * (2 if self.embedding_norm else 1)
+        return weights + ends + mtp.parameters(self)
 
     def model_flops(self, batch: int) -> int:
         """FLOPs of one step of `batch` sequences, without recomputation.
 
         Source: Narayanan et al. (SC21), eq. 3 without its recomputation:
         72 B s L h^2 (1 + s/(6 h) + V/(12 L h)) for GPT-2's layer with ffn = 4 h. Attention counts
-        the whole square, of all query heads.
+        the whole square, of all query heads; a window so many keys for each query.
         """
         tokens = batch * self.sequence
-        return 3 * tokens * (self._layers_flops_per_token + self._head_flops_per_token)
+        per_token = self._layers_flops_per_token + self._head_flops_per_token
+        return 3 * tokens * per_token + mtp.model_flops(self, batch)
 
     def hardware_flops(self, batch: int) -> int:
         """FLOPs of one step with every layer recomputed once in the backward pass.
@@ -215,7 +205,8 @@ class GPT:
         numerator of every "% of peak" that AxoNN publishes.
         """
         tokens = batch * self.sequence
-        return self.model_flops(batch) + tokens * self._layers_flops_per_token
+        again = tokens * self._layers_flops_per_token + mtp.recomputed_flops(self, batch)
+        return self.model_flops(batch) + again
 
     def _weights(self, experts_each: int) -> int:
         """Elements of all layers' weight matrices, with that many experts where there are any."""
@@ -228,13 +219,16 @@ class GPT:
 
     @property
     def active_parameters(self) -> int:
-        """The parameters that one token passes: of the experts `topk`."""
-        return self.parameters - self._weights(self.experts) + self._weights(self.topk)
+        """The parameters that one token passes: of the experts `topk`, and of what predicts further
+        tokens none."""
+        passed, every = (self._weights(n) + moe.biases(self, n) for n in (self.topk, self.experts))
+        return self.parameters + passed - every - mtp.parameters(self)
 
     @property
     def _layers_flops_per_token(self) -> int:
-        attention = 2 * self.sequence * (self.bands[0] + self.context_width)
-        return 2 * self._weights(self.topk) + self.layers * attention
+        keys = windows.keys_of_layers(self)
+        attention = 2 * keys * (self.bands[0] + self.context_width)
+        return 2 * self._weights(self.topk) + attention
 
     @property
     def _head_flops_per_token(self) -> int:

@@ -19,11 +19,30 @@ EMPTY = -1  # a place that no row was sent to
 
 def route(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The experts of each token, the best first, and their scores. Of equal logits the expert with
-    the lower number is chosen, so that every split of a model chooses the same."""
+    the lower number is chosen, so that every split of a model chooses the same. Biases, if given,
+    count for the choice alone."""
     logits, (scores, chosen) = reads[0].to(writes[0].dtype), writes
-    order = torch.sort(logits, dim=1, descending=True, stable=True).indices
+    preferred = _preferred(op, logits, *reads[1:])
+    order = torch.sort(preferred, dim=1, descending=True, stable=True).indices
     chosen.copy_(order[:, : op.attributes["topk"]])
     scores.copy_(_scores(logits, chosen, op) * op.attributes["factor"])
+
+
+def _preferred(op: Op, logits: torch.Tensor, biases: torch.Tensor | None = None) -> torch.Tensor:
+    """What experts are chosen by: logits, or scores with biases; those of groups that are left out
+    are below all others. A group stands for the best of its experts, or for the sum of its best two
+    scores. Source: DeepSeek-V2's and V3's released code, class MoEGate."""
+    groups, sums = op.attributes.get("groups", 0), op.attributes["router"] == SIGMOID
+    found = logits.sigmoid() if sums and (groups or biases is not None) else logits
+    found = found if biases is None else found + biases
+    if not groups:
+        return found
+    each = found.view(len(found), groups, -1)
+    best = each.topk(min(2, each.shape[2]), 2).values.sum(2) if sums else each.amax(2)
+    order = torch.sort(best, dim=1, descending=True, stable=True).indices
+    out = torch.ones_like(best, dtype=torch.bool)
+    out.scatter_(1, order[:, : op.attributes["topk_groups"]], False)
+    return each.masked_fill(out[:, :, None], -torch.inf).view(found.shape)
 
 
 def route_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -153,13 +172,13 @@ def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
     if op.attributes["form"] == "TN":
         tiles = out.view(-1)[: local * op.attributes["m"] * n].view(local, op.attributes["m"], n)
         out.view(-1)[tiles.numel() :].zero_()
-        for number, part in _parts(op, counts, len(first)):
+        for number, part in parts_of(op, counts, len(first)):
             torch.mm(first[part].t(), second[part], out=tiles[number])
         return
     k, turned = op.attributes["k"], op.attributes["form"] == "NT"
     shape = (local, n, k) if turned else (local, k, n)
     weights = second.view(-1)[: local * k * n].view(shape)
-    for number, part in _parts(op, counts, len(first)):
+    for number, part in parts_of(op, counts, len(first)):
         weight = weights[number].t() if turned else weights[number]
         torch.mm(first[part], weight, out=out[part])
 
@@ -172,15 +191,15 @@ def _grouped_in_8_bits(op: Op, reads: Tensors, out: torch.Tensor, at: RankContex
         m = op.attributes["m"]
         tiles = out.view(-1)[: local * m * n].view(local, m, n)
         out.view(-1)[tiles.numel() :].zero_()
-        for number, part in _parts(op, counts, len(first)):
+        for number, part in parts_of(op, counts, len(first)):
             quantised.product(op, (first[part], second[part], *scales), tiles[number], at)
         return
     weights = second.view(-1)[: local * k * n].view(local, k * n)
-    for number, part in _parts(op, counts, len(first)):
+    for number, part in parts_of(op, counts, len(first)):
         quantised.product(op, (first[part], weights[number], *scales), out[part], at)
 
 
-def _parts(op: Op, counts: torch.Tensor, rows: int) -> Iterator[tuple[int, slice]]:
+def parts_of(op: Op, counts: torch.Tensor, rows: int) -> Iterator[tuple[int, slice]]:
     """Each expert of this rank with its rows, given how many it gets from each rank: equally many
     where experts have places."""
     local, start = op.attributes["count"], 0

@@ -80,6 +80,14 @@ def accumulate(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None
         cut(total, part).add_(cut(source, part))
 
 
+def accumulated(total: torch.Tensor, source: torch.Tensor, *, first: bool) -> None:
+    """Add a micro-batch's small gradient to the step's; the first one overwrites."""
+    if first:
+        total.copy_(source)
+    else:
+        total.add_(source)
+
+
 def merge_columns(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Whole rows from the stacked column parts that an all-gather over y delivers."""
     parts, rows, width = reads[0].shape

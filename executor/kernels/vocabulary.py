@@ -125,14 +125,17 @@ def loss_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 
 def loss_mean(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Add this micro-batch's share of the mean cross-entropy over the step's tokens; of a loss that
-    leaves tokens out its sum over the kept ones and their number, both divided by all tokens."""
-    sums, total, tokens = reads[0], writes[0], op.attributes["tokens"]
+    leaves tokens out by hashes its sum over the kept ones and their number, both divided by all
+    tokens; of one that is `masked` its sum over the kept ones, likewise."""
+    sums, total, tokens = reads[0], writes[0], _tokens(op)
+    masked = len(total) > 1 or "masked" in op.attributes
     if op.attributes["first"]:
         total.zero_()
     for part in row_slices(sums.shape[1], TOKEN_BYTES, at):
         own = sums[0, part].log() - sums[1, part]
-        if len(total) > 1:
+        if masked:
             own = own.mul_(cut(reads[1], part))
+        if len(total) > 1:
             total[1].add_(cut(reads[1], part).sum(dtype=total.dtype) / tokens)
         total[0].add_(own.sum() / tokens)
 
@@ -141,7 +144,7 @@ def loss_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """(softmax - one-hot) / tokens, from the exponentials and their sum; zeros in the rows of
     tokens that the loss leaves out."""
     exponentials, sums, targets, *masks = reads
-    grad, tokens = writes[0], op.attributes["tokens"]
+    grad, tokens = writes[0], _tokens(op)
     for part in wide_rows(grad, at, copies=2):
         factors = (1 / (sums[0, part] * tokens))[:, None]
         for mask in masks:
@@ -155,6 +158,21 @@ def loss_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         for mask in masks:
             hit.mul_(cut(mask, part))
         cut(grad, part).scatter_add_(1, local[:, None], hit[:, None])
+
+
+def next_targets(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """The token after each target, and which there are: after a sequence's last there is none."""
+    targets = reads[0].view(-1, op.attributes["sequence"])
+    after, kept = (t.view(targets.shape) for t in writes)
+    after.copy_(targets.roll(-1, 1))
+    kept.fill_(1)
+    kept[:, -1] = 0
+
+
+def _tokens(op: Op) -> float:
+    """What a loss is divided by: the step's tokens, over its weight in that of the step."""
+    tokens: float = op.attributes["tokens"]
+    return tokens / op.attributes["weight"] if "weight" in op.attributes else tokens
 
 
 def _local(

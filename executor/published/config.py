@@ -4,6 +4,7 @@ written, it is what transformers loads an exported model by."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from workload.models.described import Described
 from workload.models.hugging_face import is_config, model_from_config
 from workload.models.moe import SOFTMAX_OF_CHOSEN, has_experts, layers_with_experts
 from workload.models.rope_scaling import NUMBERS, rope_type, scaling_of, spelled_out
+from workload.models.windows import has_windows
 
 CONFIG = "config.json"
 CONFIG_FILE = UserFile("config", WeightsError)
@@ -122,6 +124,8 @@ def _fields(theirs: GPT, ours: GPT) -> Iterator[tuple[str, Any, Any]]:
     names += ["ffn"] if layers_with_experts(ours) < ours.layers else []
     names += OF_EXPERTS + OF_LATENT
     names += ["norm", "activation", "positions", "biases", "qkv_bias", "qk_norm", "norm_eps"]
+    windows = any(has_windows(replace(gpt, sequence=ours.sequence)) for gpt in (theirs, ours))
+    names += ["window", "global_every"] if windows else []
     names += ["rope_base"] if ours.positions == "rope" else []
     words = {"key_heads": "kv_heads", "width": "head_width"}
     for name in names:
@@ -153,6 +157,11 @@ def config_of(gpt: GPT, precision: str, source: Document | None) -> Document:
     """The config of a model's exported weights: that of the weights it started from, `source`, with
     what a run may change; without one, all that the model says."""
     family = family_of(gpt)
+    if source is None and has_windows(gpt):
+        raise WeightsError(
+            f"{gpt.name}: a config.json of window={gpt.window} is written only for weights that "
+            "came with one"
+        )
     own = _gpt2(gpt) if family == GPT2 else _llama(gpt) | _experts(gpt, family)
     if source is None:
         own = {**_named(family), **own, "bos_token_id": None, "eos_token_id": None}

@@ -128,6 +128,14 @@ DEEPSEEK_V3 = replace(
         bias="e_score_correction_bias",
     ),
 )
+# Fields of models with experts whose parameters, or whose choice of experts, are not converted.
+UNPUBLISHED: Mapping[str, object] = {
+    "biases": False,
+    "sinks": False,
+    "router_groups": 0,
+    "router_bias": False,
+    "mtp_layers": 0,
+}
 HEAD = "lm_head.weight"  # of all families, and without their prefix
 
 
@@ -138,7 +146,7 @@ def family_of(gpt: GPT) -> Family:
     if gpt.experts:
         return _of_experts(gpt)
     shape = gpt.norm, gpt.activation, gpt.positions
-    plain = not gpt.embedding_norm
+    plain = not (gpt.embedding_norm or gpt.sinks or gpt.mtp_layers)
     if plain and shape == ("rmsnorm", "swiglu", "rope"):
         if gpt.qk_norm and not (gpt.biases or gpt.qkv_bias):
             return QWEN3
@@ -152,7 +160,9 @@ def family_of(gpt: GPT) -> Family:
         f"families; this model has {gpt.norm}, {gpt.activation} and {gpt.positions} positions"
         f"{'' if gpt.has_bias('qkv') else ', no biases'}"
         f"{', norms of queries and keys' if gpt.qk_norm else ''}"
-        f"{'' if plain else ' and a norm of the embedding'}"
+        f"{' and a norm of the embedding' if gpt.embedding_norm else ''}"
+        f"{' and sinks' if gpt.sinks else ''}"
+        f"{' and a module that predicts a second token' if gpt.mtp_layers else ''}"
     )
 
 
@@ -160,7 +170,7 @@ def _of_latent(gpt: GPT) -> Family:
     """The family of a model with latent attention, of which it differs in nothing."""
     usual: dict[str, object] = {"norm": "rmsnorm", "activation": "swiglu", "expert_every": 1}
     usual |= {"embedding_norm": False, "norm_eps": NORM_EPS}
-    others = [key for key, value in usual.items() if getattr(gpt, key) != value]
+    others = [key for key, value in (usual | UNPUBLISHED).items() if getattr(gpt, key) != value]
     others += [] if gpt.experts else ["experts"]
     others += [] if gpt.shared_ffn and not gpt.shared_ffn % gpt.expert_ffn else ["shared_ffn"]
     others += ["router"] if gpt.router == SOFTMAX_OF_CHOSEN else []
@@ -178,7 +188,7 @@ def _of_experts(gpt: GPT) -> Family:
     usual |= {"embedding_norm": False, "qkv_bias": False, "shared_ffn": 0, "router_scale": 1.0}
     if not gpt.qk_norm:  # Mixtral's scores sum to one, and all its layers have experts
         usual |= {"router": SOFTMAX_OF_CHOSEN, "dense_layers": 0, "expert_every": 1}
-    others = [key for key, value in usual.items() if getattr(gpt, key) != value]
+    others = [key for key, value in (usual | UNPUBLISHED).items() if getattr(gpt, key) != value]
     if not others and gpt.router != SIGMOID:
         return QWEN3_MOE if gpt.qk_norm else MIXTRAL
     key, like = (others or ["router"])[0], "Qwen3-MoE" if gpt.qk_norm else "Mixtral"

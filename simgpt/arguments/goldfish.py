@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from workload.gpt import GPT, MOST
+from workload.gpt import GPT
+from workload.models.field_limits import MOST
 from workload.models.from_table import with_fields
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -80,12 +80,34 @@ def _experts(gpt: GPT) -> list[tuple[str, str]]:
         ("parameters of one token", f"{tables.count(gpt.active_parameters)}"),
         ("layers with experts", f"{layers:,}, behind {gpt.dense_layers:,} without"),
         ("experts", f"{gpt.experts:,} of {gpt.expert_ffn:,}{shared}"),
-        ("experts of a token", f"{gpt.topk:,} by {gpt.router}{limit}"),
+        ("experts of a token", f"{gpt.topk:,} by {gpt.router}{_groups(gpt)}{limit}"),
+        *([("experts balanced", _balanced(gpt))] if gpt.router_bias or gpt.balance_loss else []),
     ]
 
 
+def _groups(gpt: GPT) -> str:
+    if not gpt.router_groups:
+        return ""
+    return f", of {gpt.router_topk_groups:,} of {gpt.router_groups:,} groups"
+
+
+def _balanced(gpt: GPT) -> str:
+    """What to say of what keeps experts evenly used."""
+    biases = [f"by biases that move by {gpt.router_bias_rate:g}"] if gpt.router_bias else []
+    over = {"sequence": "each sequence", "micro_batch": "a micro-batch"}[gpt.balance_over]
+    losses = [f"by a loss of {gpt.balance_loss:g} over {over}"] if gpt.balance_loss else []
+    return ", ".join((*biases, *losses))
+
+
 def _rest_of_attention(gpt: GPT) -> Iterator[tuple[str, str]]:
-    """What is worth saying of rotation and norms where it is not the usual."""
+    """What is worth saying of windows, rotation, norms and targets where it is not the usual."""
+    if gpt.window:
+        every = f", in every {gpt.global_every}. layer all" if gpt.global_every else ""
+        yield "tokens that a token sees", f"{gpt.window:,}{every}"
+    if gpt.mtp_layers:
+        yield "second token", f"predicted by one more layer, its loss times {gpt.mtp_loss:g}"
+    if gpt.sinks:
+        yield "sinks", "a logit of each head"
     if gpt.rope_scaling != "none":
         method, *numbers = gpt.rope_scaling.split(":")
         yield "RoPE scaled", f"{method}, {', '.join(numbers)}"

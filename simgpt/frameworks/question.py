@@ -147,7 +147,7 @@ def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
     words = [
         f"{key}={word_of(value)}" for key, value in shape_of(gpt).items() if value != usual[key]
     ]
-    if gpt.ffn == 4 * gpt.hidden and gpt.activation != "swiglu":
+    if gpt.ffn == 4 * gpt.hidden and gpt.mlp_bands == 1:
         words.remove(f"ffn={gpt.ffn}")
     return ",".join(words), {}
 

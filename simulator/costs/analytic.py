@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from simulator.costs.attention import HEAD, attention_s
+from simulator.costs.attention import HEAD, WINDOW, attention_s
 from simulator.costs.calibrated import COPIES, CalibratedCosts
 from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from topologies.errors import MachineError
 from topologies.hardware.attention import Attention
 from topologies.hardware.device import Device
 from topologies.machine import Machine
+from workload.models.field_limits import GATED
 from workload.op import ATTENTIONS, CAUSAL, Op
 
 BATCHED = "batched_matmul"
@@ -22,13 +23,16 @@ PRODUCTS = ("matmul", BATCHED, "grouped_matmul")
 SHAPE = ("form", "m", "n", "k")
 NARROW = ("fp8", "mxfp8", "nvfp4")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
-UNSAID = (("count", 1), ("width", HEAD), ("value_width", 0), ("sequence", 0), (CAUSAL, True))
+UNSAID = (
+    *(("count", 1), ("width", HEAD), ("value_width", 0)),
+    *(("sequence", 0), (WINDOW, 0), (CAUSAL, True)),
+)
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
 FAMILY |= {"head_norm": "layernorm", "head_norm_grad": "layernorm_grad"}
 FAMILY |= {
     f"{kind}{of}": f"gelu{of}"
-    for kind in ("swiglu", "weighted_swiglu", "weighted_gelu")
+    for kind in (*GATED, *(f"weighted_{each}" for each in ("gelu", *GATED)))
     for of in ("", "_grad")
 }
 NORMS = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad", "head_norm", "head_norm_grad")

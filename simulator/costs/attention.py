@@ -1,7 +1,8 @@
 """How long fused attention takes: FLOPs at a kernel's rate, by sequence, heads and width.
 
 Letters: s is the sequence, b a block's rows of it, w the width of a head, v that of its values,
-where it is another (latent attention).
+where it is another (latent attention); k is the keys that an op counts for each query: s, or the
+tokens of a sliding window.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from workload.op import Op
 CAUSAL = 0.5
 HEAD = 128  # columns of the heads whose share of the peak a machine's file gives
 STEP, WIDEST = 32, 256
+WINDOW = "window"
 BACKWARD_KERNELS = 3  # the sums of rows, the gradients, the cast of the queries'
 
 
 def attention_s(device: Device, peak_flops_per_s: float, op: Op, causal: bool = True) -> float:
     """Fused attention: its FLOPs at the kernel's share of the peak.
 
-    An op counts the whole square, forward once and backward twice. A causal kernel does half of
+    An op counts the whole square, or of a window as many keys for each query, forward once and
+    backward twice. A causal kernel does half of
     the forward; its backward does 5 matmuls for the forward's 2, that is 2.5 times as much where
     values are as wide as keys. Where they are not, the mean of both widths counts. At the later
     steps of a ring (`workload/lowering/layers/context_parallel.py`) half of the square is left too,
@@ -37,15 +40,16 @@ def attention_s(device: Device, peak_flops_per_s: float, op: Op, causal: bool = 
     work, rate = op.flops * wide, attention.forward
     if backward:
         work, rate = work * backward_over_forward(op) / 2, attention.backward
+    keys = int(op.attributes.get(WINDOW, sequence or 0))
     if shape is None or sequence is None:
-        square = CAUSAL if causal else 1.0
+        square = square_share(0, int(sequence or 0), causal, keys)
         return device.launch_s + square * work / (peak_flops_per_s * rate)
     own, sequence = shape.backward if backward else shape.forward, int(sequence)
-    rows = op.flops / ((4 if backward else 2) * sequence * sum(widths))  # of all heads
+    rows = op.flops / ((4 if backward else 2) * keys * sum(widths))  # of all heads
     nbytes = own.memory * rows * width * wide
     masked = causal and bool(op.attributes.get(MASKED, True))
-    work *= square_share(shape.rows, sequence, causal) if masked or not causal else CAUSAL
-    work *= waves(shape, rows / sequence, sequence, masked) / width_share(own, width)
+    share = square_share(shape.rows, sequence, causal, keys) if masked or not causal else CAUSAL
+    work *= share * waves(shape, rows / sequence, sequence, masked, keys) / width_share(own, width)
     moving_s = nbytes / (device.memory_efficiency * device.memory_bytes_per_s)
     launches = BACKWARD_KERNELS if backward else 1
     return launches * device.launch_s + work / (peak_flops_per_s * rate) + moving_s
@@ -91,23 +95,32 @@ def width_share(own: Pass, width: int) -> float:
     return share * (own.wide if columns > HEAD else 1.0) * (own.uneven if width % STEP else 1.0)
 
 
-def square_share(rows: int, sequence: int, causal: bool) -> float:
-    """The part of the square of scores that is worked through: with a mask, the blocks on the
-    diagonal whole, so 1/2 + b / 2s.
+def square_share(rows: int, sequence: int, causal: bool, keys: int = 0) -> float:
+    """The part of the counted scores that is worked through: with a mask, the blocks on the
+    diagonal whole, so 1/2 + b / 2s of the square.
 
-    >>> square_share(128, 2048, causal=True)
-    0.53125
+    Of a window's k keys for each query, 1 - k / 2s are there, since the first queries have fewer
+    tokens before them; of the blocks on the diagonal and at the window's other end a half more
+    each, as a kernel skips those that are masked whole (FlashAttention-2's `window_size`).
+
+    >>> square_share(128, 2048, causal=True), square_share(128, 2048, causal=True, keys=512)
+    (0.53125, 1.09375)
     """
-    return CAUSAL * (1 + min(rows / sequence, 1.0)) if causal else 1.0
+    if not causal:
+        return 1.0
+    s, k = max(sequence, 1), keys or max(sequence, 1)
+    edges = min(rows, s) * (2 * s - k) / (2 * s * k)
+    return 1 - k / (2 * s) + edges
 
 
-def waves(shape: Shape, heads: float, sequence: int, causal: bool) -> float:
+def waves(shape: Shape, heads: float, sequence: int, causal: bool, keys: int = 0) -> float:
     """How much longer than all blocks spread evenly the device's units take for them.
 
     Blocks of one length run in whole waves. Under a mask their lengths grow from one tile to all,
     so that a unit that is done takes the next block: what is lost is half a block at the end
     (greedy scheduling: Graham, SIAM J. Appl. Math. 1969, bounds it by the longest), and no unit is
-    done before the longest block is, of 2 t / (t + 1) times the mean for t tiles.
+    done before the longest block is, of 2 t / (t + 1) times the mean for t tiles; with a window the
+    longest has the keys of the window and of its own tile.
 
     >>> from topologies.machine_files import load_machine
     >>> shape = load_machine("dgx-a100").device.attention.shape
@@ -118,12 +131,16 @@ def waves(shape: Shape, heads: float, sequence: int, causal: bool) -> float:
     each = heads * tiles / shape.units
     if not causal:
         return math.ceil(each - 1e-9) / each
-    return max(each + 0.5, 2 * tiles / (tiles + 1)) / each
+    longest = 2 * tiles / (tiles + 1)
+    if 0 < keys < sequence:
+        mean = keys * square_share(shape.rows, sequence, True, keys)
+        longest = min(keys + shape.rows, sequence) / mean
+    return max(each + 0.5, longest) / each
 
 
 def causal_flops(op: Op) -> float:
     """The FLOPs of a fused attention op that a causal kernel does, of the whole square that the op
-    counts: half of the forward, and 2.5 times as many in the backward.
+    counts: half of the forward, and 2.5 times as many in the backward; of a window 1 - k / 2s.
 
     Source: as `attention_s`. Not counted: what blocks on the diagonal and padded columns add.
 
@@ -133,4 +150,6 @@ def causal_flops(op: Op) -> float:
     (4.0, 10.0)
     """
     backward = backward_over_forward(op) / 2 if op.kind == "attention_grad" else 1.0
-    return CAUSAL * backward * op.flops
+    sequence = int(op.attributes.get("sequence", 0))
+    share = square_share(0, sequence, causal=True, keys=int(op.attributes.get(WINDOW, 0)))
+    return share * backward * op.flops

@@ -22,6 +22,10 @@ ALIKE = {  # for kinds that were not measured, the one that does the same to as 
     "unsort_rows": "take_rows",
     "weighted_gelu": "weighted_swiglu",
     "weighted_gelu_grad": "weighted_swiglu_grad",
+    "clamped_swiglu": "swiglu",
+    "clamped_swiglu_grad": "swiglu_grad",
+    "weighted_clamped_swiglu": "weighted_swiglu",
+    "weighted_clamped_swiglu_grad": "weighted_swiglu_grad",
 }
 COPIES = ("to_device", "to_host")
 Point = tuple[float, float, float]

@@ -24,6 +24,7 @@ from simulator.predict import Prediction, op_costs
 from simulator.ranks.fabric import MachineFabric
 from topologies.machine import Machine
 from topologies.placement import Placement
+from workload.models.field_limits import GATED
 from workload.op import ATTENTIONS, STEP, Op
 from workload.passes.matmul_forms import PLAIN
 
@@ -35,10 +36,10 @@ SORTS = {
         *("head_norm", "head_norm_grad"),
     ],
     "softmax": ["softmax", "softmax_grad"],
-    "activation functions": [f"{kind}{part}" for kind in ("gelu", "swiglu") for part in PARTS[:2]],
+    "activation functions": [f"{kind}{part}" for kind in ("gelu", *GATED) for part in PARTS[:2]],
     "dropout": ["dropout", "dropout_grad"],
     "gradient accumulation": ["accumulate"],
-    "loss": ["loss_maximum", "loss_sums", "loss_mean", "loss_grad", "goldfish"],
+    "loss": ["loss_maximum", "loss_sums", "loss_mean", "loss_grad", "goldfish", "next_targets"],
     "embedding": ["embedding", "embedding_grad", "position", "position_grad"],
 }
 SORT_OF = {kind: sort for sort, kinds in SORTS.items() for kind in kinds}

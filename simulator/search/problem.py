@@ -13,7 +13,7 @@ from simulator.stacks.stack import EXECUTOR, Stack
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
-from workload.models import moe
+from workload.models import moe, windows
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.rules.table import rule_of
@@ -75,6 +75,13 @@ class SearchProblem:
                 f"{moe.layers_with_experts(self.gpt)} layers with experts of {self.gpt.layers}"
             )
         _check_bounded(self.fixed)
+        if windows.has_windows(self.gpt) and self.gpt.global_every:
+            raise PlanError(
+                f"a search covers models whose layers are all of one kind; {self.gpt.name} has "
+                f"window={self.gpt.window} and global_every={self.gpt.global_every}"
+            )
+        if self.gpt.mtp_layers:
+            raise PlanError(f"a search goes without {self.gpt.name}'s mtp_layers; give 0")
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
         if rule.in_backward:
             raise PlanError(

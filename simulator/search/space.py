@@ -30,6 +30,7 @@ from simulator.search.rank_orders import ANY, ORDERS, rank_orders
 from workload.errors import PlanCannotRunError
 from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
 from workload.lowering import check
+from workload.models.windows import has_windows
 from workload.passes.table import OVERLAPS, PASSES
 from workload.plan import Plan
 from workload.sizes.arrays import Counts, Flags, Indices
@@ -205,9 +206,9 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
 
 def _splits(problem: SearchProblem, context: int) -> bool:
     """Whether sequences can be split over so many ranks, and the attention core with them."""
-    fused = problem.fixed.get("attention", "flash") != "unfused"
-    one_width = not problem.gpt.kv_rank
-    return context == 1 or (fused and one_width and problem.gpt.sequence % (2 * context) == 0)
+    gpt, fused = problem.gpt, problem.fixed.get("attention", "flash") != "unfused"
+    of_all = not (gpt.kv_rank or gpt.sinks or has_windows(gpt))
+    return context == 1 or (fused and of_all and gpt.sequence % (2 * context) == 0)
 
 
 def _none(problem: SearchProblem) -> str:

@@ -40,6 +40,10 @@ MIXTURE = replace(LLAMA, experts=4, topk=2, expert_ffn=32, shared_ffn=32, router
 LATENT = replace(
     LLAMA, qk_norm=False, kv_heads=0, kv_rank=32, q_rank=16, rope_width=8, value_width=24
 )
+OSS = replace(
+    MIXTURE, shared_ffn=0, qk_norm=False, biases=True, sinks=True, activation="clamped_swiglu"
+)
+BALANCED = replace(MIXTURE, router="sigmoid", router_bias=True, balance_loss=0.1, mtp_layers=1)
 CONTEXT_KINDS = ("ring", "all_gather", "ulysses")
 DROPPING = replace(SMALL, dropout=0.1)
 UNLIKE = {"attention": 1}  # outputs that count; of the sums that attention keeps, kernels differ
@@ -95,6 +99,9 @@ def _plans(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
     two = replace(plain, data=2, micro_batch=1, expert=2)
     yield MIXTURE, two, False, 0
     yield replace(MIXTURE, activation="gelu", capacity=0.5, router="sigmoid"), two, False, 0
+    yield replace(OSS, window=5, global_every=2), two, False, 0
+    yield replace(OSS, experts=0, topk=0, expert_ffn=0, router="softmax"), plain, False, 0
+    yield replace(BALANCED, router_groups=2, router_topk_groups=1), two, False, 0
     yield replace(SMALL, goldfish_k=3, goldfish_h=2), plain, False, 0
 
 

@@ -31,7 +31,11 @@ CLIP = 0.1
 ADAMW = AdamW(lr=LR, clip=CLIP)
 # 250 does not divide by 4 or 8, so the vocabulary's padding is exercised too.
 TINY = replace(find_model("tiny-30k"), vocab=250)
-SWITCHES = ("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm")
+OF_FAMILY = (
+    *("topk", "router", "router_scale", "capacity", "dropout", "goldfish_k", "goldfish_h"),
+    *("window", "global_every", "router_bias_rate", "balance_loss", "mtp_loss"),
+)
+SWITCHES = ("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm", "sinks", "router_bias")
 
 
 def batches(gpt: GPT, sequences: int = BATCH) -> list[torch.Tensor]:
@@ -42,14 +46,14 @@ def batches(gpt: GPT, sequences: int = BATCH) -> list[torch.Tensor]:
 
 def start(gpt: GPT) -> dict[str, torch.Tensor]:
     widths = ["layers", "hidden", "ffn", "heads", "sequence", "vocab", "kv_heads", "head_width"]
-    widths += ["experts", "expert_ffn", "shared_ffn"]
+    widths += ["mtp_layers", "experts", "expert_ffn", "shared_ffn"]
     widths += ["q_rank", "kv_rank", "rope_width", "value_width"]
     return initial_weights(
         **{key: getattr(gpt, key) for key in (*widths, *SWITCHES)},
-        gated=gpt.activation == "swiglu",
+        gated=gpt.mlp_bands == 2,
         norm_biases=gpt.biases and gpt.norm == "layernorm",
         positions=gpt.positions == "learned",
-        routed=[layer for layer in range(gpt.layers) if has_experts(gpt, layer)],
+        routed=[layer for layer in range(gpt.layers + gpt.mtp_layers) if has_experts(gpt, layer)],
         seed=0,
         dtype=torch.float64,
     )
@@ -68,17 +72,23 @@ def scaling(text: str) -> Scaling | None:
 
 def family(gpt: GPT, run: int = 0) -> Family:
     return Family(
-        **{key: getattr(gpt, key) for key in ("topk", "router", "router_scale", "capacity")},
+        **{key: getattr(gpt, key) for key in OF_FAMILY},
         run=run,
         rmsnorm=gpt.norm == "rmsnorm",
         eps=gpt.norm_eps,
         rope_base=gpt.rope_base if gpt.positions == "rope" else None,
         rope_scaling=scaling(gpt.rope_scaling),
+        router_groups=(gpt.router_groups, gpt.router_topk_groups),
+        balanced_run=balanced_run(gpt, run),
+        clamped=gpt.activation == "clamped_swiglu",
         alibi=gpt.positions == "alibi",
-        dropout=gpt.dropout,
-        goldfish_k=gpt.goldfish_k,
-        goldfish_h=gpt.goldfish_h,
     )
+
+
+def balanced_run(gpt: GPT, run: int) -> int:
+    """Of how many tokens experts should be chosen evenly; 0 where there is no such loss."""
+    own = run if gpt.balance_over == "micro_batch" else gpt.sequence
+    return own if gpt.balance_loss else 0
 
 
 @cache
@@ -166,7 +176,10 @@ def routed_rows(gpt: GPT, plan: Plan) -> int:
     """How many tokens a rank routes at once, of which experts drop what is beyond their capacity;
     0 where none is dropped."""
     parts = plan.x if plan.experts_over_x else 1
-    return plan.micro_batch * gpt.sequence // parts if gpt.capacity else 0
+    whole = plan.micro_batch * gpt.sequence
+    if gpt.balance_loss and gpt.balance_over == "micro_batch":
+        return whole
+    return whole // parts if gpt.capacity else 0
 
 
 def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:

@@ -247,7 +247,7 @@ def test_tensors_that_are_not_the_models_are_refused_by_name(
         (
             LLAMA,
             {"model_type": "mistral", "sliding_window": 8},
-            "the attention's window of 8 tokens is not trained",
+            "has window=8, but tiny-llama-40k has window=0",
         ),
         (ROUTED, {"num_experts_per_tok": 3}, "has topk=3, but tiny-llama-40k has topk=2"),
         (ROUTED, {"router_jitter_noise": 0.1}, "router_jitter_noise = 0.1 is not what simgpt"),

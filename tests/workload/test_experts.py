@@ -154,7 +154,6 @@ def test_zero_shards_states_of_experts_over_their_own_copies() -> None:
         ({"topk": 9}, "topk=9 must be at most experts=8"),
         ({"topk": 0}, "experts=8 needs topk"),
         ({"experts": 0}, "topk=2 needs experts"),
-        ({"biases": True}, "have no biases"),
         ({"capacity": 9.0}, "capacity=9.0 must be 0"),
         ({"dense_layers": 3}, "dense_layers=3 must be at most layers=2"),
         ({"router": "hash"}, "router='hash' must be"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from workload.lowering.builder import Builder
 from workload.lowering.layers import layer, vocabulary
+from workload.lowering.layers.further import mtp
 from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
 from workload.op import EMBED, HEAD, RECOMPUTE, Block, Op, layer_part
@@ -41,6 +42,7 @@ class Chunks:
         self._saved: dict[Place, list[layer.Saved]] = {}
         self._embedded: dict[Place, vocabulary.Kept] = {}
         self._heads: dict[Place, tuple[vocabulary.Head, bool]] = {}
+        self._further: dict[Place, mtp.Saved] = {}
         self._weights: dict[Place, list[Op]] = {}
         self.outputs: dict[Slot, str] = {}
 
@@ -119,6 +121,9 @@ class Chunks:
             b.block = Block(m, HEAD, FORWARD)
             vocabulary.inputs(b, "targets")
             self._heads[place] = vocabulary.head(b, source), kept
+            if b.gpt.mtp_layers:
+                b.block = Block(m, mtp.part(b), FORWARD)
+                self._further[place] = mtp.forward(b, source)
         return source
 
     def _backward(self, place: Place, grad: str) -> str:
@@ -128,6 +133,11 @@ class Chunks:
             b.block = Block(m, HEAD, BACKWARD)
             head, gathered = self._heads.pop(place)
             grad = vocabulary.head_backward(b, head, gathered=gathered)
+            if b.gpt.mtp_layers:
+                b.block = Block(m, mtp.part(b), BACKWARD)
+                again = recomputed(b.plan, len(self._range(chunk)))
+                more = mtp.backward(b, self._further.pop(place), again)
+                b.op("mtp.add.grad", "add", [grad, more], [grad])
         every = self._saved.pop(place)
         for at, index in reversed([*enumerate(self._range(chunk))]):
             kept, again, part = every.pop(), recomputed(b.plan, at), layer_part(index)

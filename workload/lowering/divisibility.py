@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
+from workload.models import windows
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE, recipe_of
@@ -28,6 +29,8 @@ def check(gpt: GPT, plan: Plan) -> None:
         _divides("x", x, {"the rows of a micro-batch": rows})
     _check_experts(gpt, plan)
     _check_latent(gpt, plan)
+    _check_windows(gpt, plan)
+    _check_mtp(gpt, plan)
     rule = rule_of(plan.optimizer)
     if rule.zeroth_order and (gpt.goldfish_k or gpt.dropout):
         key, what = ("goldfish_k", "Goldfish loss") if gpt.goldfish_k else ("dropout", "dropout")
@@ -84,6 +87,41 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of latent attention, which ranks of "
             "x hold in copies"
+        )
+
+
+def _check_windows(gpt: GPT, plan: Plan) -> None:
+    if gpt.sinks:
+        told = "sinks=true"
+    elif windows.has_windows(gpt):
+        told = f"window={gpt.window}"
+    else:
+        return
+    if plan.context > 1:
+        raise PlanCannotRunError(
+            f"context={plan.context} splits sequences for attention to all of their tokens alone, "
+            f"and {gpt.name} has {told}; use context=1"
+        )
+    if plan.attention == "unfused":
+        raise PlanCannotRunError(
+            f"attention=unfused computes whole squares of scores alone, and {gpt.name} has "
+            f"{told}; use attention=flash"
+        )
+
+
+def _check_mtp(gpt: GPT, plan: Plan) -> None:
+    """What predicts a second token joins whole columns of neighbouring tokens."""
+    if not gpt.mtp_layers:
+        return
+    for axis in ("y", "context"):
+        if getattr(plan, axis) > 1:
+            raise PlanCannotRunError(
+                f"{axis}={getattr(plan, axis)} goes without {gpt.name}'s mtp_layers=1; use {axis}=1"
+            )
+    if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
+        raise PlanCannotRunError(
+            f"optimizer={plan.optimizer} does not know weights of mtp_layers, which ranks of x "
+            "hold in copies"
         )
 
 

@@ -27,11 +27,12 @@ LOSS = "loss"
 
 def lower_forward(gpt: GPT, plan: Plan, stage: int = 0, *, forms: Forms = PLAIN) -> Program:
     """The program of a rank that evaluates one batch; it leaves its mean loss over all tokens, also
-    of a model with Goldfish loss, in `loss`.
+    of a model with Goldfish loss or further losses, in `loss`.
 
     Its persistent buffers are buffers of `lower`'s program, of the same names and shapes.
     """
-    b = Builder(replace(gpt, dropout=0.0, goldfish_k=0), plan, stage)
+    alone = replace(gpt, dropout=0.0, goldfish_k=0, balance_loss=0.0, mtp_layers=0)
+    b = Builder(alone, plan, stage)
     every = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
     order = [slot for slot in every if slot.work == FORWARD]
     chunks = Chunks(b)

@@ -11,6 +11,8 @@ from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.divisibility import check
 from workload.lowering.layers import goldfish, layer, vocabulary
+from workload.lowering.layers.further import mtp
+from workload.lowering.layers.mixture import balance
 from workload.lowering.messages import Messages
 from workload.op import Block, Buffer, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
@@ -101,5 +103,8 @@ def declare(b: Builder, chunks: Chunks) -> None:
     for name in zeroth_order.LOSSES if b.rule.zeroth_order else zeroth_order.LOSSES[:1]:
         b.add(Buffer(name, (1,), b.wide, "workspace", True, b.grid.ranks))
     goldfish.declare(b)
+    balance.declare_total(b)
     for index in chunks.layers:
         layer.declare(b, layer_part(index))
+    if chunks.has_head and b.gpt.mtp_layers:
+        mtp.declare(b)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import goldfish
+from workload.lowering.layers import goldfish, vocabulary
 from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.layers.mixture import balance
 from workload.lowering.parameter import Parameter
 from workload.lowering.update import update
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, LOSS_REDUCE, NORM_REDUCE, STEP, Part
@@ -26,6 +27,7 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
     if b.rule.sums_gradients:
         _clip(b)
     update(b)
+    balance.move_biases(b)
     if launches_of_slice and b.grid.data > 1:
         _handle_slices(b, launches_of_slice * b.grid.data)
 
@@ -34,6 +36,7 @@ def sum_loss(b: Builder) -> None:
     """Emit the sum of the loss over tokens and stages, of which that with the head has one."""
     if b.stage != b.head_stage:
         b.op("loss.zero", "zero", [], [goldfish.total(b)])
+    balance.add_loss(b, goldfish.total(b))
     axes = *b.shards_of("tokens"), *b.shards_of("layers")
     b.all_reduce("loss.reduce", goldfish.total(b), *axes, purpose=LOSS_REDUCE)
 
@@ -42,7 +45,8 @@ def _sum_gradients(b: Builder) -> None:
     """What is left to sum: over S (zero=1) and over the copies; small ones over all tokens."""
     for how in dict.fromkeys(p.sharding for p in b.at_end if p.sharded):
         _sum_sharded(b, [p for p in b.at_end if p.sharded and p.sharding == how])
-    if b.gpt.tied and b.head_stage > 0 and b.stage in (0, b.head_stage):
+    on_both_ends = vocabulary.head_has_embedding(b) and b.head_stage > 0
+    if on_both_ends and b.stage in (0, b.head_stage):
         b.all_reduce("tied.reduce", b.parameters["embed.w"].reduced, "ends")
     _sum_small(b)
 

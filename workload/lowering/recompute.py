@@ -6,7 +6,7 @@ Source: Korthikanti et al. (2205.05198), section 5; Megatron-LM's recompute_num_
 from __future__ import annotations
 
 from workload.gpt import GPT
-from workload.models import moe
+from workload.models import windows
 from workload.plan import Plan
 
 
@@ -23,5 +23,8 @@ def recomputed(plan: Plan, index: int) -> str:
 
 def layers_are_alike(gpt: GPT, plan: Plan, layers: int) -> bool:
     """Whether all layers of a chunk of so many are of one kind, and recomputed in the same way."""
-    one_kind = moe.layers_with_experts(gpt) in (0, gpt.layers)
-    return one_kind and recomputed(plan, 0) == recomputed(plan, layers - 1)
+    return (
+        windows.are_alike(gpt)
+        and not gpt.mtp_layers
+        and recomputed(plan, 0) == recomputed(plan, layers - 1)
+    )

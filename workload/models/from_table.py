@@ -11,6 +11,7 @@ from topologies.files.printable import path_shown, printable, shown
 from topologies.files.reading import UserFile
 from workload.errors import ModelError
 from workload.gpt import GPT
+from workload.models.field_limits import GATED
 
 MODEL_FILE = UserFile("model", ModelError)
 
@@ -30,7 +31,7 @@ def model_from_table(table: Any, origin: str, *, name: str) -> GPT:
         raise ModelError(f"{origin} is no model: it should be a table of keys such as layers")
     _check_kinds(table, origin)
     needed = ["layers", "hidden", "heads", "sequence", "vocab"]
-    needed += ["ffn"] if table.get("activation") == "swiglu" else []
+    needed += ["ffn"] if table.get("activation") in GATED else []
     missing = [key for key in needed if key not in table]
     if missing:
         raise ModelError(f"{origin}: {', '.join(missing)} missing")

@@ -131,6 +131,8 @@ class _Config:
                 found[field] = self._value(field, value)
         found |= experts_of(self.table.get("experts", {}), self.get, found["layers"], self.origin)
         found.setdefault("ffn", 4 * found["hidden"])
+        if (window := self._window()) and not self._window_switch:
+            found["window"] = window
         if found["positions"] == "rope":
             found["rope_scaling"] = PLAIN if "kv_rank" in found else self._scaling
         if found.get("value_width") == found.get("head_width"):
@@ -235,8 +237,9 @@ class _Config:
         for which in [] if gpt.biases else self._biases:
             count = gpt.layers * _bias_elements(gpt, which)
             yield Note(f"biases of {_BIASES[which]} ({count:,} parameters) are not modelled")
-        if window := self._window():
-            words = f"sliding_window = {window} is not modelled: attention is over all tokens"
+        if (window := self._window()) and self._window_switch:
+            words = f"sliding_window = {window} of some layers is not read: attention is over all"
+            words = f"{words} tokens; give --model-set window and global_every"
             yield Note(words, above=window)
         if gpt.kv_rank and self._scaling != PLAIN:
             yield Note("RoPE is not scaled: its scaling is not modelled with latent attention")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from workload.gpt import GPT
 
 SOFTMAX, SOFTMAX_OF_CHOSEN, SIGMOID = ROUTERS = "softmax", "softmax-topk", "sigmoid"
+SEQUENCE, MICRO_BATCH = BALANCED = "sequence", "micro_batch"
 NEEDED = ("topk", "expert_ffn")
 ONLY_WITH_EXPERTS = (
     *NEEDED,
@@ -24,6 +25,10 @@ ONLY_WITH_EXPERTS = (
     "expert_every",
     "router",
     "router_scale",
+    "router_groups",
+    "router_topk_groups",
+    "router_bias",
+    "balance_loss",
     "capacity",
 )
 
@@ -58,6 +63,18 @@ def weights(gpt: GPT, experts: int) -> int:
     return gpt.hidden * gpt.experts + shared + experts * expert_weights(gpt)
 
 
+def biases(gpt: GPT, experts: int) -> int:
+    """Elements of the biases of all layers' linears, with so many experts where there are any."""
+    into = gpt.layers * (sum(gpt.bands) if gpt.has_bias("qkv") else 0)
+    if not gpt.biases:
+        return into
+    shared = gpt.mlp_bands * gpt.shared_ffn + gpt.hidden if gpt.shared_ffn else 0
+    each = gpt.mlp_bands * gpt.expert_ffn + gpt.hidden
+    routed, dense = gpt.experts + shared + experts * each, sum(gpt.up_bands) + gpt.hidden
+    count = layers_with_experts(gpt)
+    return into + gpt.layers * gpt.hidden + count * routed + (gpt.layers - count) * dense
+
+
 def slots(gpt: GPT, rows: int) -> int:
     """Rows that so many tokens of a rank send to the experts: `topk` each, or, with a capacity, the
     places that the rank's share of every expert has.
@@ -89,10 +106,33 @@ def refusals(gpt: GPT) -> list[str]:
         found.append(f"dense_layers={gpt.dense_layers} must be at most layers={gpt.layers}")
     if gpt.expert_every < 1:
         found.append(f"expert_every={gpt.expert_every} must be at least 1")
-    if gpt.biases:
-        found.append("linears of experts have no biases here; give biases=false")
     if not 0 <= gpt.capacity <= gpt.experts:
         found.append(f"capacity={gpt.capacity} must be 0 (no token is dropped) to {gpt.experts}")
+    found += _wrong_routing(gpt)
     if gpt.router_scale <= 0:
         found.append(f"router_scale={gpt.router_scale} must be above 0")
+    return found
+
+
+def _wrong_routing(gpt: GPT) -> list[str]:
+    """What is wrong with groups, biases and the balancing loss."""
+    found, groups = [], gpt.router_groups
+    if groups and (gpt.experts % groups or not 1 <= gpt.router_topk_groups <= groups):
+        found.append(
+            f"router_groups={groups} must divide experts={gpt.experts}, and have 1 to {groups} "
+            f"router_topk_groups, not {gpt.router_topk_groups}"
+        )
+    elif groups and gpt.topk > gpt.experts // groups * gpt.router_topk_groups:
+        chosen = gpt.experts // groups * gpt.router_topk_groups
+        found.append(f"topk={gpt.topk} must be at most the {chosen} experts of the chosen groups")
+    if gpt.router_topk_groups and not groups:
+        found.append(f"router_topk_groups={gpt.router_topk_groups} needs router_groups")
+    if gpt.router_bias and gpt.router != SIGMOID:
+        found.append(f"router_bias=true goes with router=sigmoid, not {gpt.router}")
+    if gpt.router_bias_rate <= 0:
+        found.append(f"router_bias_rate={gpt.router_bias_rate} must be above 0")
+    if gpt.balance_loss < 0:
+        found.append(f"balance_loss={gpt.balance_loss} must be at least 0")
+    if gpt.balance_loss and gpt.goldfish_k:
+        found.append("balance_loss is a mean over all tokens, and goes without goldfish_k")
     return found

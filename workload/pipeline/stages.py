@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
-from workload.models import moe
+from workload.models import windows
 from workload.pipeline.chunk_places import ChunkPlaces
 from workload.pipeline.schedule import FORWARD, PERTURB, V_SHAPED, Slot, slots
 from workload.plan import Plan
@@ -40,7 +40,7 @@ def like_stages(gpt: GPT, plan: Plan) -> list[int]:
     found = []
     for stage in range(plan.pipe):
         layers = tuple(
-            tuple(moe.has_experts(gpt, layer) for layer in parts[number])
+            tuple(windows.kind_of(gpt, layer) for layer in parts[number])
             for number in places.numbers(stage)
         )
         kind = (stage == 0, stage == plan.pipe - 1, layers)

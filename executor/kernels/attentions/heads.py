@@ -83,15 +83,23 @@ def rank_slopes(op: Op, like: torch.Tensor, at: RankContext) -> torch.Tensor | N
 
 
 def bias_scores(
-    scores: torch.Tensor, queries: torch.Tensor, slopes: torch.Tensor | None
+    scores: torch.Tensor,
+    queries: torch.Tensor,
+    slopes: torch.Tensor | None,
+    *,
+    first: int = 0,
+    window: int = 0,
 ) -> torch.Tensor:
-    """Add ALiBi's bias to scores, (..., keys), and leave out keys after the query, in place.
+    """Add ALiBi's bias to scores, (..., keys), and leave out keys after the query, or before its
+    window, in place.
 
     `queries` are the positions of the rows, and `slopes` those of their heads, where there are any;
-    both have the shape of the scores without their last dimension, or one that expands to it.
+    both have the shape of the scores without their last dimension, or one that expands to it. The
+    keys are those from position `first` on; without a `window` a query sees all before it.
     """
-    keys = torch.arange(scores.shape[-1], device=scores.device)
+    keys = torch.arange(first, first + scores.shape[-1], device=scores.device)
     distance = queries[..., None] - keys
     if slopes is not None:
         scores.sub_(slopes[..., None] * distance)
-    return scores.masked_fill_(distance < 0, -torch.inf)
+    left = distance < 0
+    return scores.masked_fill_(left | (distance >= window) if window else left, -torch.inf)

@@ -21,7 +21,10 @@ TOPK = 2
 ONCE = "megatron-core-deepep"  # the stack of a dispatcher that sends a token once to each node
 CORE = "megatron-core"
 FLEX = ("deepep", "hybridep")
-BALANCES = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
+AUX = "aux_loss"
+BALANCES = (AUX, "seq_aux_loss", "global_aux_loss", "none")
+OVER = {AUX: "micro_batch", "seq_aux_loss": "sequence"}  # what a loss of uneven use is over
+BIAS_RATE = 1e-3
 
 
 def read(reading: Reading) -> None:
@@ -78,13 +81,30 @@ def _read_router(reading: Reading) -> None:
     chosen = SOFTMAX if before else SOFTMAX_OF_CHOSEN
     fields["router"] = SIGMOID if score == SIGMOID else chosen
     fields["router_scale"] = reading.real("moe-router-topk-scaling-factor", 1.0)
-    if reading.number("moe-router-num-groups") > 1:
-        why = "a token's experts are chosen among all, not among those of some groups"
-        reading.differs("moe-router-num-groups", why)
-    balances = reading.text("moe-router-load-balancing-type", BALANCES[0]).split()
-    if any(each.strip("[]',\"") not in BALANCES for each in balances):
-        why = "tokens are assigned by their scores at once"
-        reading.differs("moe-router-load-balancing-type", why)
+    if (groups := reading.number("moe-router-num-groups")) > 1:
+        best = reading.number("moe-router-group-topk", groups)
+        fields |= {"router_groups": groups, "router_topk_groups": best}
+        if fields["topk"] // max(best, 1) != (2 if score == SIGMOID else 1):
+            why = "a group stands for its best expert, with sigmoid for its best two"
+            reading.differs("moe-router-num-groups", why)
+    if reading.switch("moe-router-enable-expert-bias"):
+        fields["router_bias"] = True
+        fields["router_bias_rate"] = reading.real("moe-router-bias-update-rate", BIAS_RATE)
+    _read_balance(reading)
+
+
+def _read_balance(reading: Reading) -> None:
+    """Losses of uneven use, of which simgpt has one."""
+    name = "moe-router-load-balancing-type"
+    balances = [each.strip("[]',\"") for each in reading.text(name, AUX).split()]
+    if any(each not in BALANCES for each in balances):
+        reading.differs(name, "tokens are assigned by their scores at once")
+        return
+    weight, losses = reading.real("moe-aux-loss-coeff", 0.0), set(balances) & set(OVER)
+    if len(losses) == 1 and weight > 0:
+        reading.fields |= {"balance_loss": weight, "balance_over": OVER[losses.pop()]}
+    elif "none" not in balances and weight > 0:
+        reading.differs(name, "uneven use adds nothing to the loss")
 
 
 def _read_capacity(reading: Reading) -> None:
@@ -156,11 +176,28 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["moe-router-pre-softmax"] = True
     if fields["router_scale"] != 1:
         settings["moe-router-topk-scaling-factor"] = fields["router_scale"]
+    settings |= _written_choice(fields)
     if fields["capacity"]:
         settings["moe-expert-capacity-factor"] = fields["capacity"]
         settings["moe-pad-expert-input-to-capacity"] = True
         settings["moe-token-drop-policy"] = "position"
     return settings | _written_split(fields)
+
+
+def _written_choice(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Groups of experts, and what keeps their use even."""
+    settings: dict[str, Any] = {}
+    if fields["router_groups"]:
+        settings["moe-router-num-groups"] = fields["router_groups"]
+        settings["moe-router-group-topk"] = fields["router_topk_groups"]
+    if fields["router_bias"]:
+        settings["moe-router-enable-expert-bias"] = True
+        settings["moe-router-bias-update-rate"] = fields["router_bias_rate"]
+    over = {ours: theirs for theirs, ours in OVER.items()}
+    if fields["balance_loss"]:
+        settings["moe-router-load-balancing-type"] = over[fields["balance_over"]]
+        settings["moe-aux-loss-coeff"] = fields["balance_loss"]
+    return settings
 
 
 def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,7 +127,8 @@ def test_an_empty_config_of_deepseek_v3_is_the_preset_and_says_what_it_leaves_ou
     yarn = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
     config = {"model_type": "deepseek_v3", "rope_scaling": yarn, "num_nextn_predict_layers": 1}
     found = model_from_config(config, "c.json", name="own")
-    preset = find_model("deepseek-v3")
+    even = {"router_groups": 0, "router_topk_groups": 0, "router_bias": False, "balance_loss": 0.0}
+    preset = replace(find_model("deepseek-v3"), **even)  # type: ignore[arg-type]
     assert found.gpt == replace(preset, name="own", source=found.gpt.source)
     assert notes(found)[2:] == [
         "RoPE is not scaled: its scaling is not modelled with latent attention",
@@ -183,16 +184,18 @@ def test_the_sequence_is_the_longest_until_it_is_given() -> None:
     )
 
 
-def test_a_sliding_window_is_said_of_sequences_that_are_longer() -> None:
-    said = "sliding_window = 4096 is not modelled: attention is over all tokens"
-    assert said in notes(described("mistral-7b-v0.1"))
-    assert notes(described("mistral-7b-v0.1"), sequence=4097) == [said]
-    assert notes(described("mistral-7b-v0.1"), sequence=4096) == []
-    assert notes(described("mistral-7b-v0.1", {"sliding_window": None}), sequence=8192) == []
+def test_a_sliding_window_of_all_layers_is_read_and_one_of_some_is_said() -> None:
+    assert described("mistral-7b-v0.1").gpt.window == 4096
+    assert described("mistral-7b-v0.1", {"sliding_window": None}).gpt.window == 0
     off = described("qwen3-8b", {"use_sliding_window": False, "sliding_window": 512})
+    assert off.gpt.window == 0
     assert not any("sliding_window" in text for text in notes(off))
     switched = described("qwen3-8b", {"use_sliding_window": True, "sliding_window": 512})
-    assert said.replace("4096", "512") in notes(switched, sequence=1024)
+    said = "sliding_window = 512 of some layers is not read: attention is over all tokens; "
+    said += "give --model-set window and global_every"
+    assert said in notes(switched)
+    assert notes(switched, sequence=513) == [said]
+    assert said not in notes(switched, sequence=512)
 
 
 def test_biases_of_all_linears_are_carried_and_of_some_are_said() -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from workload.layout import NORMAL, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import context_parallel, dropout, head_norm, unfused
+from workload.models import windows
 from workload.op import RECOMPUTE, Part
 
 
@@ -19,7 +21,8 @@ class Core:
     """Names of what the core leaves behind: its input (rotated as it is), its output, the rest.
 
     `inner` is what selective recomputation drops: the log-sum-exp or, unfused, the squares. `place`
-    is what dropout draws by. `norms` is what norms of queries and keys leave behind.
+    is what dropout draws by. `norms` is what norms of queries and keys leave behind. `sinks` is
+    the parameter of that name, if any.
     """
 
     qkv: str
@@ -27,13 +30,25 @@ class Core:
     inner: tuple[str, ...]
     place: str
     norms: tuple[head_norm.Saved, ...] = ()
+    sinks: str = ""
+
+
+def declare(b: Builder, owner: Part) -> None:
+    """Declare the sinks, if the model has them: a logit for each head, in the sum under its
+    probabilities. Source: Xiao et al. (2309.17453), section 3.3; gpt-oss (2508.10925), section 2.2.
+    """
+    if b.gpt.sinks:
+        shape = (b.gpt.heads,)
+        layout = Layout(shape, shape, (b.shards_of("heads"),), starts=NORMAL)
+        b.parameter(f"{owner}.sinks.w", owner, layout, sharded=False)
 
 
 def forward(b: Builder, owner: Part, qkv: str) -> Core:
     """Emit the core, behind norms and rotation, if any."""
     norms = head_norm.forward(b, owner, qkv)
     _rotate(b, "rope", "rope", qkv)
-    return replace(_core(b, f"{owner}.attention", qkv), norms=norms)
+    sinks = f"{owner}.sinks.w" if b.gpt.sinks else ""
+    return replace(_core(b, f"{owner}.attention", qkv, sinks), norms=norms)
 
 
 def again(b: Builder, kept: Core) -> Core:
@@ -43,7 +58,7 @@ def again(b: Builder, kept: Core) -> Core:
     gradient, and the gradient of the core works on the second.
     """
     block, b.block = b.block, replace(b.block, phase=RECOMPUTE)
-    core = replace(_core(b, kept.place, kept.qkv), norms=kept.norms)
+    core = replace(_core(b, kept.place, kept.qkv, kept.sinks), norms=kept.norms)
     b.block = block
     return core
 
@@ -57,18 +72,19 @@ def backward(b: Builder, core: Core, grad: str) -> str:
     elif b.plan.context > 1:
         context_parallel.backward(b, (core.qkv, core.context, *core.inner), grad, out, shape)
     else:
-        reads = [grad, core.qkv, core.context, *core.inner]
-        flops = 2 * _forward_flops(b)
-        replicas = b.grid.y
-        b.op(
-            f"{name}.grad", "attention_grad", reads, [out], flops=flops, replicas=replicas, **shape
-        )
+        reads, writes = [grad, core.qkv, core.context, *core.inner], [out]
+        if core.sinks:
+            old, new = b.grad_writes(core.sinks, b.block.micro_batch)
+            reads, writes = [*reads, core.sinks, *old], [out, *new]
+            shape["first"] = b.block.micro_batch == 0
+        how = {"flops": 2 * _forward_flops(b), "replicas": b.grid.y, **shape}
+        b.op(f"{name}.grad", "attention_grad", reads, writes, **how)
     _rotate(b, "rope.grad", "rope_grad", out)
     head_norm.backward(b, core.norms, out)
     return out
 
 
-def _core(b: Builder, place: str, qkv: str) -> Core:
+def _core(b: Builder, place: str, qkv: str, sinks: str) -> Core:
     shape = shape_of(b, place)
     if b.plan.attention == "unfused":
         return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
@@ -80,13 +96,13 @@ def _core(b: Builder, place: str, qkv: str) -> Core:
     b.op(
         "attention",
         "attention",
-        [qkv],
+        [qkv, *([sinks] if sinks else [])],
         [context, logsumexp],
         flops=_forward_flops(b),
         replicas=b.grid.y,
         **shape,
     )
-    return Core(qkv, context, (logsumexp,), place)
+    return Core(qkv, context, (logsumexp,), place, sinks=sinks)
 
 
 def _rotate(b: Builder, name: str, kind: str, qkv: str) -> None:
@@ -101,14 +117,14 @@ def _rotate(b: Builder, name: str, kind: str, qkv: str) -> None:
 
 
 def _forward_flops(b: Builder) -> int:
-    """The FLOPs of both products on the whole square, for one rank's heads."""
+    """The FLOPs of both products on the whole square, or a window of it, for one rank's heads."""
     widths = b.gpt.bands[0] + b.gpt.context_width
-    return 2 * b.rows * b.gpt.sequence * widths // b.grid.x
+    return 2 * b.rows * windows.keys_of(b.gpt, b.block.part.layer) * widths // b.grid.x
 
 
 def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
     """One rank's heads of queries, and of keys and values; a head's width, and that of its values
-    where it is another; the sequence.
+    where it is another; the sequence. Of a core, by its place, its window too.
 
     A flash kernel drops probabilities itself, so it must know of their place.
     """
@@ -121,5 +137,9 @@ def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
     if gpt.kv_rank:
         shape["value_width"] = gpt.context_width // gpt.heads
     shape |= {"sequence": gpt.sequence, "alibi": gpt.positions == "alibi"}
+    if place and (window := windows.window_of(gpt, b.block.part.layer)):
+        shape["window"] = window
+    if place and gpt.sinks:
+        shape["sinks"] = True
     drops = dropout.how(b, place) if place and b.plan.attention == "flash" else {}
     return {**shape, **drops}

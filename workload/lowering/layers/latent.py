@@ -15,13 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from workload.layout import NORMAL, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import attention, linear, norm
 from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.layers.further import copied_linear
 from workload.lowering.layers.linear import Linear
 from workload.models import latent_attention
-from workload.op import INPUT_GRAD, WEIGHT_GRAD, Part
+from workload.op import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,7 @@ def declare(b: Builder, owner: Part) -> None:
         if name not in widths:
             linear.declare(b, each, owner)
             continue
-        shape = (each.k, each.n)
-        layout = Layout(shape, shape, ((), ()), starts=NORMAL)
-        parts = b.shards_of("rows") if rows.parts(b) > 1 else ()
-        b.parameter(f"{owner}.{name}.w", owner, layout, sharded=True, terms=parts)
+        copied_linear.declare(b, each, owner)
         norm.declare(b, f"{owner}.{_norm(name)}", owner, width=widths[name])
 
 
@@ -65,10 +62,10 @@ def forward(b: Builder, owner: Part, source: str) -> tuple[str, Saved]:
     every, weights = linears(b), dict[str, str]()
     of_queries = ("", source, "")
     if b.gpt.q_rank:
-        down, weights["q_down"] = _down(b, every["q_down"], owner, source)
+        down, weights["q_down"] = copied_linear.forward(b, every["q_down"], owner, source)
         of_queries = (down, *norm.forward(b, "q_norm", f"{owner}.q_norm", down))
     queries, weights["q_up"] = linear.forward(b, every["q_up"], owner, of_queries[1])
-    down, weights["kv_down"] = _down(b, every["kv_down"], owner, source)
+    down, weights["kv_down"] = copied_linear.forward(b, every["kv_down"], owner, source)
     count = b.buffers[down].shape[0]
     compressed = b.tensor("kv.compressed", (count, b.gpt.kv_rank))
     positions = b.tensor("kv.positions", (count, b.gpt.rope_width))
@@ -99,36 +96,12 @@ def backward(b: Builder, owner: Part, saved: Saved, source: str, grad: str, *, h
     width = b.gpt.kv_rank + b.gpt.rope_width
     joined = b.tensor("kv_down.do", (b.buffers[d].shape[0], width))
     b.op("kv.join", "join_columns", [d, positions], [joined])
-    total = _down_grad(b, every["kv_down"], owner, source, weights["kv_down"], joined)
+    total = copied_linear.backward(b, every["kv_down"], owner, source, weights["kv_down"], joined)
     d = _up_grad(b, "q", owner, saved.queries, weights["q_up"], up[0])
     if b.gpt.q_rank:
-        d = _down_grad(b, every["q_down"], owner, source, weights["q_down"], d)
+        d = copied_linear.backward(b, every["q_down"], owner, source, weights["q_down"], d)
     b.op("latent.add", "add", [total, d], [total])
     return total
-
-
-def _down(b: Builder, own: Linear, owner: Part, source: str) -> tuple[str, str]:
-    """Emit O = I W of a linear in copies; returns the output and the weight used."""
-    count = b.buffers[source].shape[0]
-    weight = linear.gather(b, own.name, f"{owner}.{own.name}.w", (own.k, own.n))
-    out = b.tensor(f"{own.name}.o", (count, own.n))
-    shape, reads = (count, own.n, own.k), [source, weight]
-    linear.matmul(b, f"{own.name}.matmul", reads, out, "NN", shape, replicas=_copies(b))
-    return out, weight
-
-
-def _down_grad(b: Builder, own: Linear, owner: Part, source: str, weight: str, grad: str) -> str:
-    """Emit the gradients of a linear in copies; returns that of its input."""
-    name, parameter, count = own.name, f"{owner}.{own.name}.w", b.buffers[source].shape[0]
-    weight = weight or linear.gather(b, f"{name}.grad", parameter, (own.k, own.n))
-    out, copies = b.tensor(f"{name}.di", (count, own.k)), _copies(b)
-    shape, reads = (count, own.k, own.n), [grad, weight]
-    linear.matmul(b, f"{name}.grad.input", reads, out, "NT", shape, INPUT_GRAD, copies)
-    full = b.tensor(f"{name}.dw", b.whole_tile(parameter, own.k, own.n), role="workspace")
-    shape, reads = (own.k, own.n, count), [source, grad]
-    linear.matmul(b, f"{name}.grad.weight", reads, full, "TN", shape, WEIGHT_GRAD, copies)
-    linear.add_gradient(b, name, parameter, full, first=b.block.micro_batch == 0)
-    return out
 
 
 def _up_grad(
@@ -150,8 +123,3 @@ def _norm(down: str) -> str:
 def _how(b: Builder) -> dict[str, Any]:
     turned = {"base": b.gpt.rope_base, "scaling": b.gpt.rope_scaling}
     return {**attention.shape_of(b), "rope_width": b.gpt.rope_width, **turned}
-
-
-def _copies(b: Builder) -> int:
-    """How many ranks lead the same rows down."""
-    return b.grid.size(*b.shards_of("rows")) // rows.parts(b)

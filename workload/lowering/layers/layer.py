@@ -63,6 +63,7 @@ def declare(b: Builder, owner: Part) -> None:
     else:
         linear.declare(b, every["qkv"], owner)
         head_norm.declare(b, owner)
+    attention.declare(b, owner)
     linear.declare(b, every["out"], owner)
     norm.declare(b, f"{owner}.norm2", owner)
     if moe.has_experts(b.gpt, owner.layer):

@@ -135,11 +135,14 @@ def weight_gradient(
     parameter: str,
     operands: tuple[str, str],
     shape: tuple[int, int],
+    first: bool | None = None,
 ) -> None:
-    """Emit dW = left^T right, its reduce-scatter and its addition to the gradient."""
+    """Emit dW = left^T right, its reduce-scatter and its addition to the gradient, which the
+    `first` one overwrites: that of the first micro-batch, unless told."""
     full = b.tensor(f"{name}.dw", b.whole_tile(parameter, *shape), role="workspace")
     matmul(b, f"{name}.grad.weight", list(operands), full, "TN", (*shape, b.rows), WEIGHT_GRAD)
-    add_gradient(b, name, parameter, full, first=b.block.micro_batch == 0)
+    first = b.block.micro_batch == 0 if first is None else first
+    add_gradient(b, name, parameter, full, first=first)
 
 
 def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: bool) -> None:

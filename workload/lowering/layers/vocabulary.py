@@ -56,8 +56,20 @@ def declare_head(b: Builder) -> None:
 def _declare_table(b: Builder, name: str, owner: Part) -> None:
     shape, padded = (b.gpt.vocab, b.gpt.hidden), (padded_vocabulary(b), b.gpt.hidden)
     layout = Layout(shape, padded, (b.shards_of("vocabulary"), ()))
-    stages = b.grid.size("ends") if b.gpt.tied and b.head_stage > 0 else 1
+    on_both_ends = name == "embed.w" and head_has_embedding(b) and b.head_stage > 0
+    stages = b.grid.size("ends") if on_both_ends else 1
     b.parameter(name, owner, layout, sharded=True, stages=stages)
+
+
+def declare_shared_embedding(b: Builder) -> None:
+    """Declare the embedding's table where a stage that looks tokens up once more has none."""
+    if "embed.w" not in b.parameters:
+        _declare_table(b, "embed.w", HEAD)
+
+
+def head_has_embedding(b: Builder) -> bool:
+    """Whether the stage of the classifier works with the embedding's table too."""
+    return b.gpt.tied or b.gpt.mtp_layers > 0
 
 
 def _table(b: Builder) -> str:
@@ -76,7 +88,7 @@ def embed(b: Builder) -> tuple[str, Kept]:
     Returns the residual stream's name, and what norm and dropout keep for the backward pass.
     """
     h = b.gpt.hidden
-    weight = gather(b, "embed", "embed.w", _tile(b))
+    weight = gather(b, "embed", "embed.w", tile(b))
     full = b.tensor("embed.o", (b.rows, h))
     traffic = 2 * b.rows * h * b.item_bytes()
     reads = [b.input_name("tokens"), weight]
@@ -112,10 +124,10 @@ def embed_backward(b: Builder, grad: str, kept: Kept) -> None:
         b.op("position.grad", "position_grad", [grad, *reads], writes, **how)
     grad = rows.gather(b, "embed.grad.rows", grad)
     whole = _merge_columns(b, "embed.grad", grad)
-    dw = b.tensor("embed.dw", _tile(b), role="workspace")
+    dw = b.tensor("embed.dw", tile(b), role="workspace")
     traffic = b.buffers[dw].nbytes + 2 * b.rows * b.gpt.hidden * b.item_bytes()
     reads = [b.name("tokens"), whole]
-    after_head = b.gpt.tied and b.head_stage == 0
+    after_head = head_has_embedding(b) and b.head_stage == 0
     b.op("embed.grad.weight", "embedding_grad", reads, [dw], nbytes=traffic)
     add_gradient(b, "embed", "embed.w", dw, first=m == 0 and not after_head)
 
@@ -129,18 +141,21 @@ class Head:
     rows: str
     weight: str
     d_logits: str
+    norm_of: str = "norm"
+    further: bool = False
 
 
-def head(b: Builder, source: str) -> Head:
-    """Emit last norm, classifier and loss, with the gradient of its logits."""
-    normed, stats = norm.forward(b, "norm", "norm", source)
+def head(b: Builder, source: str, *, norm_of: str = "norm", further: bool = False) -> Head:
+    """Emit last norm, classifier and loss, with the gradient of its logits; `further` is that of
+    the token after the next."""
+    normed, stats = norm.forward(b, "norm", norm_of, source)
     whole = _merge_columns(b, "head", rows.gather(b, "head.rows", normed))
-    weight = gather(b, "head", _table(b), _tile(b))
-    vocab = _tile(b)[0]
+    weight = gather(b, "head", _table(b), tile(b))
+    vocab = tile(b)[0]
     logits = b.tensor("head.o", (b.rows, vocab))
     matmul(b, "head.matmul", [whole, weight], logits, "NT", (b.rows, vocab, b.gpt.hidden))
     kept = normed if rows.parts(b) > 1 else whole
-    return Head(source, stats, kept, weight, _loss(b, logits))
+    return Head(source, stats, kept, weight, _loss(b, logits, further), norm_of, further)
 
 
 def head_backward(b: Builder, kept: Head, *, gathered: bool) -> str:
@@ -148,26 +163,29 @@ def head_backward(b: Builder, kept: Head, *, gathered: bool) -> str:
 
     `gathered` says that the table's tile is still at hand.
     """
-    vocab = _tile(b)[0]
+    vocab = tile(b)[0]
     source = rows.gather(b, "head.grad.source", kept.rows, SOURCE_GATHER)
-    weight = kept.weight if gathered else gather(b, "head.grad", _table(b), _tile(b))
+    weight = kept.weight if gathered else gather(b, "head.grad", _table(b), tile(b))
     d = b.tensor("head.di", (b.rows, b.gpt.hidden))
     shape = (b.rows, b.gpt.hidden, vocab)
     matmul(b, "head.grad.input", [kept.d_logits, weight], d, "NN", shape, INPUT_GRAD)
     d = rows.reduce(b, "head.grad.reduce", d, *b.shards_of("vocabulary"), purpose=INPUT_GRAD_REDUCE)
-    weight_gradient(b, "head", _table(b), (kept.d_logits, source), _tile(b))
+    first = b.block.micro_batch == 0 and not kept.further
+    weight_gradient(b, "head", _table(b), (kept.d_logits, source), tile(b), first=first)
     d = _take_columns(b, "head.grad.columns", d, "head.di.part")
-    norm.backward(b, "norm", "norm", (kept.source, kept.stats), d)
+    norm.backward(b, "norm", kept.norm_of, (kept.source, kept.stats), d)
     return d
 
 
-def _loss(b: Builder, logits: str) -> str:
+def _loss(b: Builder, logits: str, further: bool) -> str:
     """Emit cross-entropy over the split vocabulary and its gradient; returns the latter's name.
+    That of a `further` token is weighed, and added to that of the next.
 
     Source: Shoeybi et al. (Megatron-LM, 1909.08053), section 3: maximum first, then the sum of
     exponentials and the target's logit, each reduced over the ranks that split the vocabulary.
     """
-    targets = b.input_name("targets")
+    targets, kept = _targets(b, further)
+    how: dict[str, Any] = {"masked": True, "weight": b.gpt.mtp_loss} if further else {}
     vocab: dict[str, Any] = {"vocab": b.gpt.vocab}
     if b.dtype == "bf16":
         wide = b.tensor("loss.logits", b.buffers[logits].shape, b.wide)
@@ -181,13 +199,24 @@ def _loss(b: Builder, logits: str) -> str:
     b.op("loss.exponentials", "loss_sums", reads, [sums, logits], **vocab)
     b.all_reduce("loss.exponentials.reduce", sums, *b.shards_of("vocabulary"))
     tokens, (total, first) = b.plan.batch * b.gpt.sequence, _total(b)
-    kept = goldfish.mask(b, targets)
+    first = first and not further
     reads = [sums, *kept, *([] if first else [total])]
-    b.op("loss.mean", "loss_mean", reads, [total], tokens=tokens, first=first)
+    b.op("loss.mean", "loss_mean", reads, [total], tokens=tokens, first=first, **how)
     grad = b.tensor("loss.grad", b.buffers[logits].shape)
     reads = [logits, sums, targets, *kept]
-    b.op("loss.grad", "loss_grad", reads, [grad], tokens=tokens, **vocab)
+    b.op("loss.grad", "loss_grad", reads, [grad], tokens=tokens, **vocab, **how)
     return grad
+
+
+def _targets(b: Builder, further: bool) -> tuple[str, list[str]]:
+    """The next tokens, or emit those after them; and the mask of those that count, if any."""
+    targets = b.input_name("targets")
+    if not further:
+        return targets, goldfish.mask(b, targets)
+    after = b.tensor("mtp.targets", (b.rows,), "int64", role="workspace")
+    kept = b.tensor("mtp.kept", (b.rows,), "uint8", role="workspace")
+    b.op("mtp.targets", "next_targets", [targets], [after, kept], sequence=b.gpt.sequence)
+    return after, [kept]
 
 
 def _total(b: Builder) -> tuple[str, bool]:
@@ -220,5 +249,6 @@ def _take_columns(b: Builder, label: str, whole: str, part: str) -> str:
     return own
 
 
-def _tile(b: Builder) -> tuple[int, int]:
+def tile(b: Builder) -> tuple[int, int]:
+    """The shape of a rank's part of a table."""
     return padded_vocabulary(b) // b.grid.parts_of("vocabulary"), b.gpt.hidden

@@ -15,14 +15,15 @@ SORTS = ("sort_rows", "unsort_rows")
 @dataclass(frozen=True, slots=True)
 class Routed:
     """Names of what routing leaves behind: the logits, each token's experts, which row is sent to
-    which place (`order`), how many rows this rank has `sent` to each expert, and the `counts` that
-    each expert of this rank gets from every rank."""
+    which place (`order`), how many rows this rank has `sent` to each expert, the `counts` that each
+    expert of this rank gets from every rank, and the `sums` of a balancing loss, if any."""
 
     logits: str
     chosen: str
     order: str
     sent: str
     counts: str
+    sums: str = ""
 
 
 def to_ranks(

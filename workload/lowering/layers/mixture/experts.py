@@ -23,6 +23,7 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers import linear, mlp
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.linear import Linear
+from workload.lowering.layers.mixture import biases
 from workload.lowering.layers.mixture.dispatch import (
     Routed,
     by_expert,
@@ -33,7 +34,7 @@ from workload.lowering.layers.mixture.dispatch import (
     to_ranks,
     width,
 )
-from workload.lowering.layers.mixture.routing import route, route_grad
+from workload.lowering.layers.mixture.routing import declare_router, route, route_grad
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
 
 GROUPED = "grouped_matmul"
@@ -73,9 +74,7 @@ def linears(b: Builder) -> dict[str, Linear]:
 
 def declare(b: Builder, owner: Part) -> None:
     """Declare the router and the weights of experts and of the shared MLP."""
-    shape = (b.gpt.hidden, b.gpt.experts)
-    router = Layout(shape, shape, (b.shards_of("width"), ()))
-    b.parameter(f"{owner}.router.w", owner, router, sharded=False)
+    declare_router(b, owner)
     for name, each in linears(b).items():
         if name.startswith("shared"):
             linear.declare(b, each, owner)
@@ -86,6 +85,7 @@ def declare(b: Builder, owner: Part) -> None:
         layout = Layout(whole, whole, split, each.bands, starts=starts)
         weight = f"{owner}.{each.name}.w"
         b.parameter(weight, owner, layout, sharded=True, of_experts=True)
+        biases.declare(b, each, owner, _axes(b, each))
 
 
 def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tuple[str, Saved]:
@@ -105,11 +105,13 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     scores_in = by_expert(b, "dispatch.scores", arrived_scores, routed)
     up, weights["up"] = _forward(b, every["up"], owner, rows_in, routed)
     b.all_reduce("experts.up.reduce", up, *_axes(b, every["up"])[0])
+    biases.add(b, every["up"], owner, up, routed, _axes(b, every["up"]))
     activation = mlp.forward(b, up, scores_in)
     saved = Saved(source, routed, rows_in, scores_in, up, activation, shared, weights)
     if not whole:
         return "", saved
     out, weights["down"] = _forward(b, every["down"], owner, activation, routed)
+    biases.add(b, every["down"], owner, out, routed, _axes(b, every["down"]), scores_in)
     returned, also = from_experts(b, "combine", out, routed, EXPERT_COMBINE), ""
     if b.gpt.shared_ffn:
         also, weights["shared.down"] = linear.forward(b, every["shared.down"], owner, shared[1])
@@ -133,9 +135,14 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
     d = to_ranks(b, "combine.grad", d, routed, EXPERT_COMBINE)
     also = _shared_down_grad(b, owner, saved, grad, weight) if b.gpt.shared_ffn else ""
     d = by_expert(b, "combine.grad", d, routed)
+    split = _axes(b, every["down"])
+    more = biases.backward_weighted(b, every["down"], owner, d, routed, split, saved.scores)
     d = _backward(b, every["down"], owner, saved.activation, weight["down"], d, routed)
     b.all_reduce("experts.down.grad.reduce", d, *_axes(b, every["down"])[1])
     d, d_scores = mlp.backward_weighted(b, saved.up, saved.scores, d)
+    if more:
+        b.op("experts.down.bias.scores.add", "add", [d_scores, more], [d_scores])
+    biases.backward(b, every["up"], owner, d, routed, _axes(b, every["up"]))
     d = _backward(b, every["up"], owner, saved.rows, weight["up"], d, routed)
     d = from_experts(b, "dispatch.grad", d, routed, EXPERT_DISPATCH)
     d_scores = from_experts(b, "dispatch.scores.grad", d_scores, routed, EXPERT_DISPATCH)

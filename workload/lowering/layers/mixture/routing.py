@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
 from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.layers.mixture import balance
 from workload.lowering.layers.mixture.dispatch import Routed, is_ragged, moved, routed_tokens, slots
 from workload.models import moe
 from workload.op import EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
+
+
+def declare_router(b: Builder, owner: Part) -> None:
+    """Declare the matrix that makes a token's logits, and their bias, if any."""
+    shape = (b.gpt.hidden, b.gpt.experts)
+    layout = Layout(shape, shape, (b.shards_of("width"), ()))
+    b.parameter(f"{owner}.router.w", owner, layout, sharded=False)
+    if b.gpt.biases:
+        layout = Layout(shape[1:], shape[1:], ((),), starts=ZEROS)
+        b.parameter(f"{owner}.router.b", owner, layout, sharded=False)
+    balance.declare(b, owner)
 
 
 def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
@@ -20,9 +33,16 @@ def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
     reads, replicas = [normed, f"{owner}.router.w"], _copies(b)
     linear.matmul(b, "router.matmul", reads, logits, "NN", shape, replicas=replicas)
     b.all_reduce("router.reduce", logits, *b.shards_of("width"))
+    if gpt.biases:
+        b.op("router.bias", "bias", [logits, f"{owner}.router.b"], [logits])
     scores = b.tensor("route.scores", (tokens, gpt.topk), b.wide)
     chosen = b.tensor("route.chosen", (tokens, gpt.topk), "int64")
-    b.op("route", "route", [logits], [scores, chosen], **_how(b))
+    biases = [balance.bias_of(owner)] if gpt.router_bias else []
+    how = _how(b)
+    if gpt.router_groups:
+        how |= {"groups": gpt.router_groups, "topk_groups": gpt.router_topk_groups}
+    b.op("route", "route", [logits, *biases], [scores, chosen], **how)
+    sums = balance.forward(b, owner, logits, chosen)
     source, all_scores, all_chosen = normed, scores, chosen
     if not b.plan.experts_over_x:
         source = rows.gather(b, "experts.rows", normed)
@@ -36,7 +56,7 @@ def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
         counts = b.tensor("dispatch.counts.arrived", (gpt.experts,), "int64")
         label, axes = "dispatch.counts.exchange", b.plan.expert_axes
         b.collective(label, "all_to_all", [sent], [counts], *axes, purpose=EXPERT_DISPATCH)
-    return source, all_scores, Routed(logits, chosen, order, sent, counts)
+    return source, all_scores, Routed(logits, chosen, order, sent, counts, sums)
 
 
 def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, d_scores: str) -> str:
@@ -49,7 +69,11 @@ def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, d_scores: s
     d_logits = b.tensor("route.dlogits", (tokens, gpt.experts))
     reads = [placed, routed.logits, routed.chosen]
     b.op("route.grad", "route_grad", reads, [d_logits], **_how(b))
+    balance.backward(b, routed.sums, routed.logits, d_logits)
     weight, m = f"{owner}.router.w", b.block.micro_batch
+    if gpt.biases:
+        reads, writes = b.grad_writes(f"{owner}.router.b", m)
+        b.op("router.bias.grad", "column_sum", [d_logits, *reads], writes, first=m == 0)
     d = b.tensor("router.di", (tokens, width))
     shape = tokens, width, gpt.experts
     reads, copies = [d_logits, weight], _copies(b)

@@ -1,0 +1,51 @@
+"""Sliding windows against the plain model: same losses, same weights, in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.executor.test_parity import check
+from tests.executor.test_parity_experts import MIXTRAL, plan_of
+from workload.gpt import GPT, find_model
+
+# Of 16 tokens 5 are seen, and in every second layer all; or in no layer more than 6.
+OSS = replace(find_model("tiny-llama-40k"), vocab=250, layers=4, window=5, global_every=2)
+MISTRAL = replace(OSS, layers=2, window=6, global_every=0, dropout=0.1)
+
+ONE = [plan_of(), plan_of(micro_batches=2, recompute="selective", overlap=())]
+TWO = [
+    plan_of(x=2, sequence_parallel=True, recompute="full"),
+    plan_of(z=2),
+    plan_of(data=2, zero=1),
+    plan_of(pipe=2, micro_batches=2),
+]
+FOUR = [
+    plan_of(x=2, y=2, recompute="selective"),
+    plan_of(x=2, data=2, zero=3),
+    plan_of(z=2, data=2, micro_batches=2),
+    plan_of(x=2, pipe=2, micro_batches=4, schedule="zb-h1"),
+    plan_of(pipe=2, data=2, interleave=1, micro_batches=2, recompute="full"),
+]
+
+
+@pytest.mark.distributed
+def test_layers_with_windows_between_others_train_as_the_plain_model_does() -> None:
+    check(2, OSS, TWO[3:])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("gpt", [OSS, MISTRAL], ids=["every second layer", "all layers, dropout"])
+def test_windows_under_more_plans_train_as_the_plain_model_does(gpt: GPT) -> None:
+    check(1, gpt, ONE)
+    check(2, gpt, TWO)
+    check(4, gpt, FOUR)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_windows_and_experts_train_as_the_plain_model_does() -> None:
+    gpt = replace(MIXTRAL, window=5, global_every=2)
+    check(4, gpt, [plan_of(x=2, data=2, expert=2, sequence_parallel=True)])

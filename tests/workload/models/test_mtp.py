@@ -1,0 +1,91 @@
+"""The module that predicts a second token: counted by hand, and refused where it cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from executor.kernels.vocabulary import next_targets
+from executor.launching.task_specs import AdamW
+from executor.rank_context import RankContext
+from tests.workload.test_experts import TWO
+from workload.errors import ModelError, PlanCannotRunError
+from workload.gpt import find_model
+from workload.grid import Grid
+from workload.lowering import lower
+from workload.lowering.evaluation import lower_forward
+from workload.op import Op
+from workload.plan_text import parse_plan
+
+BOTH = replace(TWO, mtp_layers=1)
+APART = replace(BOTH, tied=False)
+
+
+def test_the_module_has_one_more_layer_a_linear_of_two_streams_and_three_norms() -> None:
+    layer = 4 * 32 * 32 + 32 * 8 + 8 * 3 * 32 * 48 + 2 * 32
+    assert BOTH.parameters - TWO.parameters == layer + 2 * 32 * 32 + 3 * 32
+    assert BOTH.active_parameters == TWO.active_parameters
+
+
+def test_deepseek_v3_and_its_module_are_those_of_the_released_checkpoint() -> None:
+    """684,489,845,504 with the copies of embedding and classifier, as the files have them without
+    the scales of fp8: 671,026,419,200 of the main model, and layer 61."""
+    gpt = find_model("deepseek-v3-mtp")
+    attention = 7168 * (1536 + 576) + 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * 7168
+    experts = 257 * 3 * 7168 * 2048 + 256 * 7168 + 256
+    norms = 1536 + 512 + 2 * 7168 + 3 * 7168
+    assert gpt.parameters == 671_026_419_200 + attention + experts + norms + 2 * 7168**2
+
+
+@pytest.mark.parametrize("plan", ["x=2,sp=true", "z=2,data=2,zero=1", "recompute=full"])
+def test_a_program_has_the_models_flops_and_parameters(plan: str) -> None:
+    program = lower(APART, parse_plan(f"micro_batch=2,overlap=none,{plan}"))
+    assert program.model_flops == APART.model_flops(program.plan.batch)
+
+
+def test_the_module_and_a_copy_of_the_table_are_on_the_last_stage() -> None:
+    plan = parse_plan("pipe=2,micro_batch=1,batch=2,overlap=none")
+    first, last = (lower(APART, plan, stage) for stage in (0, 1))
+    assert "l2.eh_proj.w" in last.layouts
+    assert not any(name.startswith("l2.") for name in first.layouts)
+    for program in (first, last):
+        assert "embed.w" in program.layouts
+        assert [op.axes for op in program.ops if op.label == "tied.reduce"] == [("ends",)]
+    assert "embed.w" not in lower(replace(TWO, tied=False), plan, 1).layouts
+
+
+def test_an_evaluation_goes_without_it() -> None:
+    program = lower_forward(APART, parse_plan("micro_batch=2"))
+    assert not any(op.part.layer == 2 for op in program.ops)
+
+
+def test_of_a_sequences_last_token_there_is_none_after_the_next() -> None:
+    at = RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW())
+    after, kept = torch.empty(6, dtype=torch.int64), torch.empty(6, dtype=torch.uint8)
+    op = Op("n", "next_targets", (), (), attributes={"sequence": 3})
+    next_targets(op, [torch.tensor([1, 2, 3, 4, 5, 6])], [after, kept], at)
+    assert after[kept.bool()].tolist() == [2, 3, 5, 6]
+    assert kept.tolist() == [1, 1, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"mtp_layers": 2}, "mtp_layers=2 must be 0 or 1"),
+        ({"mtp_loss": 0.0}, "mtp_loss=0.0 must be above 0"),
+        ({"positions": "learned"}, "not with positions=learned"),
+        ({"dropout": 0.1}, "goes without dropout"),
+    ],
+)
+def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        replace(BOTH, **fields)
+
+
+@pytest.mark.parametrize("plan", ["y=2", "context=2", "optimizer=muon"])
+def test_plans_that_split_what_it_joins_are_refused(plan: str) -> None:
+    with pytest.raises(PlanCannotRunError, match=r"mtp_layers|weights of experts"):
+        lower(BOTH, parse_plan(f"batch=4,micro_batch=1,{plan}"))

@@ -1,0 +1,132 @@
+"""Sliding windows in models and programs: counted by hand, and refused where they cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.costs.analytic import AnalyticCosts
+from simulator.costs.attention import causal_flops, square_share, waves
+from simulator.engine.whole_program import lowered_again, whole_program
+from topologies.machine_files import load_machine
+from workload.errors import ModelError, PlanCannotRunError
+from workload.gpt import GPT, find_model
+from workload.lowering import lower
+from workload.lowering.recompute import layers_are_alike
+from workload.models import windows
+from workload.op import Op
+from workload.pipeline.stages import like_stages
+from workload.plan_text import parse_plan
+
+GEMMA = GPT(
+    name="six",
+    layers=6,
+    hidden=32,
+    heads=4,
+    ffn=64,
+    sequence=16,
+    vocab=64,
+    norm="rmsnorm",
+    positions="rope",
+    biases=False,
+    window=5,
+    global_every=3,
+)
+FORWARD = Op("a", "attention", (), (), flops=16, attributes={"sequence": 16, "window": 4})
+
+
+def test_every_so_many_th_layer_sees_all_tokens_and_the_others_a_window() -> None:
+    assert [windows.window_of(GEMMA, layer) for layer in range(6)] == [5, 5, 0, 5, 5, 0]
+    assert windows.keys_of_layers(GEMMA) == 4 * 5 + 2 * 16
+    assert windows.keys_of_layers(replace(GEMMA, window=16)) == 6 * 16
+    assert windows.keys_of_layers(replace(GEMMA, global_every=0)) == 6 * 5
+    oss = find_model("gpt-oss-20b")
+    assert [windows.window_of(oss, layer) for layer in range(4)] == [128, 0, 128, 0]
+
+
+def test_a_window_counts_as_many_keys_for_each_query() -> None:
+    """Scores and contexts are 2 x 32 columns x 2 FLOPs for each key, three times with gradients."""
+    saved = 4 * (16 - 5)  # keys of each query, in four layers
+    whole = replace(GEMMA, window=0, global_every=0)
+    assert whole.model_flops(2) - GEMMA.model_flops(2) == 3 * 2 * 16 * 4 * 32 * saved
+    plan = parse_plan("micro_batch=2,batch=2,overlap=none,x=2")
+    program = lower(GEMMA, plan)
+    assert program.model_flops == GEMMA.model_flops(2)
+    cores = {op.part.layer: op for op in program.ops if op.kind == "attention"}
+    assert cores[1].flops == 4 * 2 * 16 * 5 * 16
+    assert cores[1].attributes["window"] == 5
+    assert cores[2].flops == 4 * 2 * 16 * 16 * 16
+    assert "window" not in cores[2].attributes
+
+
+def test_layers_of_two_kinds_are_not_folded_and_their_stages_are_told_apart() -> None:
+    long = replace(GEMMA, layers=48)
+    plan = parse_plan("micro_batch=2,batch=2,overlap=none")
+    assert not layers_are_alike(long, plan, 48)
+    program = lower(long, plan)
+    assert len(whole_program(lowered_again, long, plan).program.ops) == len(program.ops)
+    assert layers_are_alike(replace(long, global_every=0), plan, 48)
+    assert like_stages(GEMMA, parse_plan("pipe=6,batch=6")) == [0, 1, 2, 1, 1, 5]
+
+
+def test_the_work_of_a_window_goes_over_into_that_of_the_whole_square() -> None:
+    """Of 16 queries the first 3 see 1, 2 and 3 keys in place of 4: 58 of 64, counted as 56 + 2."""
+    assert square_share(0, 16, causal=True, keys=4) == 56 / 64
+    assert square_share(0, 16, causal=True, keys=16) == 0.5
+    assert square_share(4, 16, causal=True, keys=16) == square_share(4, 16, causal=True) == 0.625
+    assert causal_flops(FORWARD) == 14
+    shape = load_machine("dgx-a100").device.attention.shape
+    assert shape is not None
+    almost = waves(shape, 8, 4096, True, 4095)
+    assert almost == pytest.approx(waves(shape, 8, 4096, True), rel=1e-3)
+
+
+def test_attention_in_a_window_of_a_sixteenth_takes_a_fraction_of_the_time() -> None:
+    """16 times fewer keys, but neither half of the square nor blocks are saved."""
+    costs = AnalyticCosts(load_machine("dgx-h100"))
+    about = {"width": 128, "sequence": 8192, "heads": 32}
+    whole = Op("a", "attention", (), (), flops=4 * 8192 * 8192 * 4096, attributes=about)
+    part = replace(whole, flops=whole.flops // 16, attributes={**about, "window": 512})
+    assert 1 / 10 < costs.seconds(part) / costs.seconds(whole) < 1 / 4
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("context=2", "context=2 splits sequences for attention to all of their tokens"),
+        ("attention=unfused", "attention=unfused computes whole squares of scores"),
+    ],
+)
+def test_plans_that_compute_whole_squares_are_refused(plan: str, said: str) -> None:
+    with pytest.raises(PlanCannotRunError, match=said):
+        lower(GEMMA, parse_plan(f"batch=4,micro_batch=1,{plan}"))
+    lower(replace(GEMMA, window=16), parse_plan(f"batch=4,micro_batch=1,{plan}"))
+
+
+def test_sinks_are_a_number_for_each_head_and_keep_the_core_to_one_rank_and_fused() -> None:
+    sunk = replace(GEMMA, window=0, global_every=0, sinks=True)
+    assert sunk.parameters - replace(sunk, sinks=False).parameters == 6 * 4
+    program = lower(sunk, parse_plan("micro_batch=2,batch=2,overlap=none,x=2"))
+    assert program.buffers["l0.sinks.w"].shape == (2,)
+    for plan in ("context=2", "attention=unfused"):
+        with pytest.raises(PlanCannotRunError, match=r"six has sinks=true"):
+            lower(sunk, parse_plan(f"batch=4,micro_batch=1,{plan}"))
+
+
+def test_biases_of_experts_are_one_for_each_and_cut_as_their_weights_are() -> None:
+    gpt = replace(GEMMA, biases=True, ffn=64, experts=8, topk=2, expert_ffn=48)
+    each, attention = 48 + 32, 3 * 32 + 32  # gelu: one band
+    plain = replace(gpt, biases=False)
+    assert gpt.parameters - plain.parameters == 6 * (8 * each + 8 + attention)
+    more = gpt.active_parameters - plain.active_parameters
+    assert more == 6 * (2 * each + 8 + attention)
+    program = lower(gpt, parse_plan("micro_batch=1,batch=4,x=2,data=4,expert=4,overlap=none"))
+    assert program.buffers["l0.experts.up.b"].shape == (2 * 24,)
+    assert program.buffers["l0.experts.down.b"].shape == (2 * 32,)
+    assert program.buffers["l0.router.b"].shape == (8,)
+
+
+def test_fields_that_say_nothing_are_refused() -> None:
+    with pytest.raises(ModelError, match="global_every=3 needs window"):
+        replace(GEMMA, window=0)

@@ -1,0 +1,1 @@
+"""Parts of the model beside its layers and its two ends, and what they are made of."""
