@@ -8,12 +8,12 @@ from functools import cached_property
 from math import isqrt
 from typing import Any
 
+from simulator.search.layouts import has_kinds, interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
-from workload.models import moe
 from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import CHOICES
 from workload.rules.table import rule_of
@@ -68,11 +68,6 @@ class SearchProblem:
         if ":" in recompute:
             raise PlanError(
                 f"a search cannot keep recompute={recompute}; use none, selective, full"
-            )
-        if moe.layers_with_experts(self.gpt) not in (0, self.gpt.layers):
-            raise PlanError(
-                f"a search covers models whose layers are all of one kind; {self.gpt.name} has "
-                f"{moe.layers_with_experts(self.gpt)} layers with experts of {self.gpt.layers}"
             )
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
         if rule.in_backward:
@@ -129,7 +124,7 @@ def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tup
     schedules = problem.choices("schedule", CHOICES["schedule"] if pipe > 1 else ["1f1b"])
     found = []
     for schedule in schedules:
-        chunks = divisors(problem.gpt.layers) if schedule == "1f1b" and pipe > 1 else [1]
+        chunks = _interleaves(problem, pipe) if schedule == "1f1b" and pipe > 1 else [1]
         for interleave in problem.choices("interleave", chunks):
             legal = interleave == 1 or (
                 pipe > 1
@@ -142,8 +137,16 @@ def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tup
     return found
 
 
+def _interleaves(problem: SearchProblem, pipe: int) -> list[int]:
+    if has_kinds(problem.gpt):
+        return interleaves(problem.gpt, pipe)
+    return divisors(problem.gpt.layers)
+
+
 def chunks_fit(problem: SearchProblem, chunks: int) -> bool:
-    """Whether the layers split evenly over so many chunks."""
+    """Whether the layers split over so many chunks: evenly, if all are of one kind."""
+    if has_kinds(problem.gpt):
+        return chunks <= problem.gpt.layers
     return problem.gpt.layers % chunks == 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.search.layouts import base_of
 from simulator.search.problem import OF_EXPERTS
 from simulator.search.space import Space
 from workload.grid import SHARDS, WITHIN_STAGE
@@ -29,8 +30,8 @@ MOST = 2  # micro-batches: the first overwrites gradients, the others add to the
 
 @dataclass(frozen=True)
 class BatchedProgram:
-    """One program of a stage with one layer and at most two micro-batches, with sizes for each of
-    `rows` of a space.
+    """One program of a stage with one layer of each kind and at most two micro-batches, with sizes
+    for each of `rows` of a space.
 
     `orders` has the number of each row's rank order, or ANY. `rings` caches the rows' groups by
     axes, `timed` the bounds of their ops.
@@ -113,7 +114,7 @@ def _lowered(
     fields |= {key: lanes(space.columns[key][rows]) for key in SIZES}
     micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
     batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])
-    gpt = replace(space.problem.gpt, layers=1)
+    gpt = base_of(space.problem.gpt)
     plan = Plan(**fields, **space.problem.others, batch=batch)
     program = lower(gpt, plan, habits=within_parts(habits))
     return replace(program, ops=tuple(op for op in program.ops if not is_left_out(op, habits)))
