@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.search.layouts import base_of
-from simulator.search.problem import OF_EXPERTS
 from simulator.search.space import Space
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import lower
@@ -23,8 +22,8 @@ from workload.program import Program
 from workload.sizes.arrays import Counts, Indices, Ticks
 from workload.sizes.vectorized import Lanes, UnequalLanesError, lanes
 
-SIZES = (*WITHIN_STAGE, "micro_batch")
-KINDS = ("zero", "recompute", "sequence_parallel", *OF_EXPERTS)
+SIZES = (*WITHIN_STAGE, "micro_batch", "expert")
+KINDS = ("zero", "recompute", "sequence_parallel", "expert_tensor")
 MOST = 2  # micro-batches: the first overwrites gradients, the others add to them
 
 
@@ -83,8 +82,11 @@ def placed(base: BatchedProgram, lane: Indices, orders: Indices) -> PlacedProgra
 def kinds(space: Space, rows: Indices) -> list[Indices]:
     """The rows in parts whose programs are mostly alike."""
     columns = [space.columns[key][rows] for key in KINDS]
-    columns += [np.minimum(space.columns[key][rows], 2) for key in WITHIN_STAGE]
+    columns += [np.minimum(space.columns[key][rows], 2) for key in (*WITHIN_STAGE, "expert")]
     columns.append(space.columns["context"][rows])  # a ring has as many steps
+    if experts := space.problem.gpt.experts:
+        columns.append(np.minimum(experts // space.columns["expert"][rows], 2))
+        columns.append(np.minimum(space.columns["data"][rows] // space.experts[rows], 2))
     columns.append(np.minimum(space.micro_batches[rows], MOST))
     found, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
     return [rows[which.ravel() == kind] for kind in range(found.shape[1])]

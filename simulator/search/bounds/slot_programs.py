@@ -24,7 +24,7 @@ from workload.passes.stack import NO_HABITS, Habits, of_lowering, with_habits
 from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
 from workload.program import Program
 
-SIZES = (*WITHIN_STAGE, "micro_batch", "batch")
+SIZES = (*WITHIN_STAGE, "micro_batch", "batch", "expert")
 
 
 @dataclass(frozen=True)
