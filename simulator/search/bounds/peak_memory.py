@@ -137,7 +137,7 @@ def alone_bytes(some: BatchedProgram, gpt: GPT) -> Bytes:
 
 
 def _kinds_and_through(gpt: GPT) -> tuple[tuple[int, int], tuple[int, int]]:
-    """How many layers there are of each kind, and how many of these behind the last with experts."""
+    """How many layers there are of each kind, and how many of these behind all with experts."""
     layout = layout_of(gpt, 1, 1)
     bases = layout.chunks[0].bases
     return layout.kinds(0), (bases[::-1].index(1), 0)

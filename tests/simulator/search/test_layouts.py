@@ -30,7 +30,7 @@ TINY = replace(find_model("tiny-deepseek-2m"), layers=5, sequence=512)
 
 
 def test_sixty_one_layers_on_sixteen_stages_leave_the_ends_of_the_model_a_layer_less() -> None:
-    """Three stages have three layers, thirteen have four; the first three layers have no experts."""
+    """Three stages have three layers, thirteen have four; the first three have no experts."""
     layout = layout_of(V3, 16, 1)
     assert [len(chunk.bases) for chunk in layout.chunks] == [3, *[4] * 13, 3, 3]
     assert [layout.kinds(stage) for stage in (0, 1, 13, 15)] == [(3, 0), (0, 4), (0, 4), (0, 3)]
