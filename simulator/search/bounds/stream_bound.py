@@ -157,9 +157,9 @@ def step_ticks(slots: Slots) -> Ticks:
         ending = slots.ending(ends, behind)
         if bool((e.micro_batches == 1).all()):
             return ending
-        each = sum(slots.slots(work, ends) for work in e.works)
+        each = sum((slots.slots(work, ends) for work in e.works), none)
         if bool((e.interleave > 1).any()):
-            each = each + sum(slots.slots(work, ends, REST) for work in e.works)
+            each += sum(slots.slots(work, ends, REST) for work in e.works)
         return np.asarray((e.micro_batches - 1) * each + ending)
 
     def behind_others(ends: ModelEnds) -> Ticks:
