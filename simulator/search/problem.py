@@ -8,7 +8,7 @@ from functools import cached_property
 from math import isqrt
 from typing import Any
 
-from simulator.search.layouts import has_kinds, interleaves
+from simulator.search.bounds.layouts import has_kinds, interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
 from workload.errors import PlanError

@@ -10,11 +10,11 @@ import numpy as np
 from simulator.costs.analytic import ComputeCosts
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram, kinds, sized
+from simulator.search.bounds.layouts import LAYER
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.peak_memory import bytes_of_layouts, device_bytes, memory
 from simulator.search.bounds.stream_bound import SCHEDULES, Entries, PartTimes, part_times
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
-from simulator.search.layouts import LAYER
 from simulator.search.problem import schedules
 from simulator.search.space import Space
 from workload.sizes.arrays import Bytes, Indices

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.search.layouts import Layouts, layouts_of
+from simulator.search.bounds.layouts import Layouts, layouts_of
 from simulator.search.problem import (
     SHAPE,
     SearchProblem,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.search.layouts import base_of
+from simulator.search.bounds.layouts import base_of
 from simulator.search.space import Space
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import lower

@@ -25,11 +25,11 @@ import numpy as np
 
 from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.bounds.isolated_times import IsolatedTimes, Slots, isolated_times
+from simulator.search.bounds.layouts import OWN, REST, ChunkLayers, ModelEnds, kind_of
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.slot_programs import SlotProgram
 from simulator.search.bounds.stream_bound import INSIDE, Entries
 from simulator.search.bounds.unsupported import REDUCED_ACROSS_STAGES
-from simulator.search.layouts import OWN, REST, ChunkLayers, ModelEnds, kind_of
 from workload.op import (
     COMPUTE,
     EMBED,

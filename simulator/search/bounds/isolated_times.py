@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from simulator.engine.interference import Interference, interference_of
-from simulator.search.layouts import FEW, ChunkLayers
+from simulator.search.bounds.layouts import FEW, ChunkLayers
 from workload.dataflow import Waits
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, NONE, Identity, Op, layer_part
 from workload.sizes.arrays import Counts, Indices, Ticks

@@ -12,8 +12,7 @@ from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders
 from simulator.pipeline.steady_rounds import folded_plan
 from simulator.search.bounds.batched_programs import BatchedProgram
-from simulator.search.bounds.stream_bound import ALONE, FIRST, INSIDE, LAST
-from simulator.search.layouts import (
+from simulator.search.bounds.layouts import (
     KINDS,
     LAYER,
     OWN,
@@ -23,6 +22,7 @@ from simulator.search.layouts import (
     kind_of,
     layout_of,
 )
+from simulator.search.bounds.stream_bound import ALONE, FIRST, INSIDE, LAST
 from workload.gpt import GPT
 from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, layer_part
 from workload.passes.matmul_forms import PLAIN

@@ -29,10 +29,9 @@ def schedule_ticks(
     *,
     blocking: bool = False,
 ) -> int:
-    """A lower bound of the end of the last slot of all stages, with messages that block or not.
+    """A lower bound of the end of the last slot of all stages, whose messages may be `blocking`.
 
-    `slot_ticks` gives the bound of a slot, and takes the slot right before it if that is one of the
-    last micro-batch. `chunks` are those of the whole model.
+    `slot_ticks` bounds a slot, given the slot before it if that has the last micro-batch.
     """
     small = folded_plan(plan)
     known: dict[tuple[Place, PrecedingSlot | None], int] = {}

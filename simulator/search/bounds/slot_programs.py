@@ -15,7 +15,7 @@ from simulator.search.bounds.batched_programs import (
     within_parts,
 )
 from simulator.search.bounds.isolated_times import Slots
-from simulator.search.layouts import ChunkLayers, ModelEnds
+from simulator.search.bounds.layouts import ChunkLayers, ModelEnds
 from workload.dataflow import waits
 from workload.grid import WITHIN_STAGE
 from workload.lowering import lower

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
-from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.layouts import (
+from simulator.search.bounds.layouts import (
     AHEAD,
     KINDS,
     LAYER,
@@ -30,6 +29,7 @@ from simulator.search.layouts import (
     kind_of,
     plain_layers,
 )
+from simulator.search.bounds.op_bounds import OpBounds
 from workload.op import (
     BUCKET_REDUCE,
     BUCKET_SCATTER,

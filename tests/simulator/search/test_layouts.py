@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.search.baselines import every_plan
-from simulator.search.layouts import (
+from simulator.search.bounds.layouts import (
     AHEAD,
     OWN,
     REST,
