@@ -88,7 +88,8 @@ def neighbours(gpt: GPT, plan: Plan, stack: Stack = EXECUTOR) -> list[tuple[str,
     stack runs.
 
     A step moves a factor of two from one axis to another, doubles or halves the micro-batch, or
-    changes one choice: ZeRO's stage, recomputation, overlaps, sequence parallelism, the schedule.
+    splits experts over twice or half as many ranks, or changes one choice: ZeRO's stage,
+    recomputation, overlaps, sequence parallelism, the schedule.
     """
     found: dict[Plan, str] = {}
     for changes in _changes(plan):
@@ -116,6 +117,8 @@ def _changes(plan: Plan) -> Iterator[dict[str, Any]]:
     for zero in (plan.zero - 1, plan.zero + 1):
         if zero in range(4):
             yield {"zero": zero}
+    for expert in (plan.expert * 2, plan.expert // 2):
+        yield {"expert": max(expert, 1)}
     for recompute in RECOMPUTES:
         yield {"recompute": recompute}
     for overlap in (OVERLAPS, WITHIN_SLOTS):

@@ -264,7 +264,7 @@ class Frontier:
         pipelines = self._space.columns["pipe"][some.rows] > 1
         if pipelines.all():
             return pipelines
-        least = alone_bytes(some, self._space.problem.gpt.layers)
+        least = alone_bytes(some, self._space.problem.gpt)
         large = ~pipelines & (least > self._capacity)
         self.tally.needs(int(least[large].min(initial=NEVER)))
         return np.asarray(~large)

@@ -8,12 +8,13 @@ from functools import cached_property
 from math import isqrt
 from typing import Any
 
+from simulator.search.bounds.layouts import has_kinds, interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
-from workload.models import moe, windows
+from workload.models import windows
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.rules.table import rule_of
@@ -69,15 +70,10 @@ class SearchProblem:
             raise PlanError(
                 f"a search cannot keep recompute={recompute}; use none, selective, full"
             )
-        if moe.layers_with_experts(self.gpt) not in (0, self.gpt.layers):
-            raise PlanError(
-                f"a search covers models whose layers are all of one kind; {self.gpt.name} has "
-                f"{moe.layers_with_experts(self.gpt)} layers with experts of {self.gpt.layers}"
-            )
         _check_bounded(self.fixed)
         if windows.has_windows(self.gpt) and self.gpt.global_every:
             raise PlanError(
-                f"a search covers models whose layers are all of one kind; {self.gpt.name} has "
+                f"a search covers models whose layers attend alike; {self.gpt.name} has "
                 f"window={self.gpt.window} and global_every={self.gpt.global_every}"
             )
         if self.gpt.mtp_layers:
@@ -153,7 +149,7 @@ def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tup
     schedules = problem.choices("schedule", STRAIGHT if pipe > 1 else ["1f1b"])
     found = []
     for schedule in schedules:
-        chunks = divisors(problem.gpt.layers) if schedule == "1f1b" and pipe > 1 else [1]
+        chunks = _interleaves(problem, pipe) if schedule == "1f1b" and pipe > 1 else [1]
         for interleave in problem.choices("interleave", chunks):
             legal = interleave == 1 or (
                 pipe > 1
@@ -166,8 +162,16 @@ def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tup
     return found
 
 
+def _interleaves(problem: SearchProblem, pipe: int) -> list[int]:
+    if has_kinds(problem.gpt):
+        return interleaves(problem.gpt, pipe)
+    return divisors(problem.gpt.layers)
+
+
 def chunks_fit(problem: SearchProblem, chunks: int) -> bool:
-    """Whether the layers split evenly over so many chunks."""
+    """Whether the layers split over so many chunks: evenly, if all are of one kind."""
+    if has_kinds(problem.gpt):
+        return chunks <= problem.gpt.layers
     return problem.gpt.layers % chunks == 0
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from simulator.costs.analytic import ComputeCosts
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram, kinds, sized
+from simulator.search.bounds.layouts import LAYER
 from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.bounds.peak_memory import device_bytes, memory
+from simulator.search.bounds.peak_memory import bytes_of_layouts, device_bytes, memory
 from simulator.search.bounds.stream_bound import SCHEDULES, Entries, PartTimes, part_times
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.problem import schedules
@@ -100,22 +101,28 @@ def least_bytes_of(space: Space, some: BatchedProgram) -> Bytes:
     pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
     held, saved = memory(some)
     if space.problem.habits.scatter_gather:  # a chunk may keep but a part of what it receives
-        saved = np.where(pipe > 1, 0, saved)
-    return device_bytes(held, saved, pipe, micro_batches, space.problem.gpt.layers)
+        saved = {kind: np.where(pipe > 1, 0, nbytes) for kind, nbytes in saved.items()}
+    if space.layouts is not None:
+        return bytes_of_layouts(held, saved, pipe, micro_batches, space.layouts)
+    return device_bytes(held, saved[LAYER], pipe, micro_batches, space.problem.gpt.layers)
 
 
 def entries_of(space: Space, rows: Indices) -> Iterator[Entries]:
     """The orders of some rows: those without a pipeline, then pipelines of either kind."""
     pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
     pairs, which = np.unique(np.stack([pipe, micro_batches]), axis=1, return_inverse=True)
+    layouts = space.layouts
     found: dict[tuple[bool, bool], list[Indices]] = {}
     for number, (stages, each) in enumerate(pairs.T.tolist()):
         lane = np.flatnonzero(which.ravel() == number)
         for schedule, interleave in schedules(space.problem, stages, each):
             chunk = space.problem.gpt.layers // (stages * interleave)
+            if layouts is not None:
+                chunk = layouts.numbers[stages, interleave]
             fields = (stages, each, SCHEDULES.index(schedule), interleave, chunk)
             table = np.array([np.full(len(lane), value) for value in fields])
             kind = stages > 1, schedule.startswith("zb")
             found.setdefault(kind, []).append(np.vstack([lane, table]))
     for _, tables in sorted(found.items()):
-        yield Entries(*np.concatenate(tables, axis=1))
+        lane, *columns = np.concatenate(tables, axis=1)
+        yield replace(Entries(lane, *columns), layouts=layouts)

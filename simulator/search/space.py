@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.search.bounds.layouts import Layouts, layouts_of
 from simulator.search.problem import (
     SHAPE,
     SearchProblem,
@@ -32,6 +33,7 @@ from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
 from workload.lowering import check
 from workload.models.windows import has_windows
 from workload.passes.table import OVERLAPS, PASSES
+from workload.pipeline.stages import nearly_even
 from workload.plan import Plan
 from workload.sizes.arrays import Counts, Flags, Indices
 
@@ -84,15 +86,29 @@ class Space:
 
     def plan(self, at: int, order: Order) -> Plan:
         """One plan of the space."""
+        fields = {**self.shape(at), **self.problem.others}
+        chunks = fields["pipe"] * order.interleave
+        if self.problem.gpt.layers % chunks:
+            fields["stage_layers"] = nearly_even(self.problem.gpt.layers, chunks)
         return Plan(
-            **self.shape(at),
-            **self.problem.others,
+            **fields,
             batch=self.problem.batch,
             schedule=order.schedule,
             interleave=order.interleave,
             overlap=order.overlap,
             order=order.ranks,
         )
+
+    @cached_property
+    def layouts(self) -> Layouts | None:
+        """How layers lie in chunks, for a model with several kinds of them."""
+        stages = np.stack([self.columns["pipe"], self.micro_batches])
+        pairs = {
+            (pipe, interleave): None
+            for pipe, each in np.unique(stages, axis=1).T.tolist()
+            for _, interleave in schedules(self.problem, pipe, each)
+        }
+        return layouts_of(self.problem.gpt, pairs)
 
     @cached_property
     def experts(self) -> Counts:

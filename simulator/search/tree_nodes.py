@@ -10,7 +10,7 @@ from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgr
 from simulator.search.bounds.isolated import IsolatedBlocks, PrecedingSlot
 from simulator.search.bounds.schedule_bound import Place, schedule_ticks
 from simulator.search.bounds.slot_programs import SlotProgram
-from simulator.search.bounds.stream_bound import SCHEDULES, Entries, ModelEnds
+from simulator.search.bounds.stream_bound import SCHEDULES, Entries
 from simulator.search.rank_orders import ORDERS
 from simulator.search.space import Order, Space
 from workload.plan import Plan
@@ -99,11 +99,13 @@ class PipelineNode:
         if habits.scatter_gather:  # a part of it, at least
             nbytes //= self.plan.x
         links = self.slots.op_bounds.link_ticks(self.plan.grid, nbytes)
-        over = schedule_ticks(self.plan, self._slot_ticks, links, habit=habits.messages)
-        return over + sum(
-            int(part[self.at]) for part in self.slots.step(entries.interleave, ModelEnds())
-        )
+        chunks = [
+            entries.chunk_of(self.at, number)
+            for number in range(self.plan.pipe * self.plan.interleave)
+        ]
+        over = schedule_ticks(self.plan, self._slot_ticks, chunks, links, habit=habits.messages)
+        return over + self.slots.step_of_any_stage(self.at)
 
     def _slot_ticks(self, place: Place, before: PrecedingSlot | None) -> int:
-        work, ends, last = place
-        return int(self.slots.slot(work, ends, last=last, after=before)[self.at])
+        work, chunk, last = place
+        return self.slots.slot(self.at, work, chunk, last=last, after=before)

@@ -28,7 +28,9 @@ def likely(space: Space) -> Space | None:
         return None
     c = space.columns
     keep = np.ones(len(space), dtype=bool)
+    with_experts = (c["z"] == c["z"].min(), c["zero"] <= 1) if space.problem.gpt.experts else ()
     for good in (
+        *with_experts,
         c["micro_batch"] == c["micro_batch"].min(),
         c["y"] == c["y"].min(),
         (c["zero"] % 2 == 1) | (c["data"] == 1),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.models import windows
+from workload.pipeline.schedule import V_SHAPED
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE, recipe_of
@@ -118,6 +119,14 @@ def _check_mtp(gpt: GPT, plan: Plan) -> None:
             raise PlanCannotRunError(
                 f"{axis}={getattr(plan, axis)} goes without {gpt.name}'s mtp_layers=1; use {axis}=1"
             )
+    if plan.schedule in V_SHAPED and plan.pipe > 1:
+        raise PlanCannotRunError(
+            f"schedule={plan.schedule} goes without {gpt.name}'s mtp_layers=1; use schedule=1f1b"
+        )
+    if plan.recipe != NO_RECIPE:
+        raise PlanCannotRunError(
+            f"recipe={plan.recipe} does not know the linears of {gpt.name}'s mtp_layers=1"
+        )
     if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of mtp_layers, which ranks of x "

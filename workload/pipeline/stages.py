@@ -99,7 +99,15 @@ def _hint(layers: int, chunks: int, ends: int) -> str:
         return f"at most {layers} chunks have a layer each"
     if not ends and (layers + 2) % chunks == 0:
         return "with ends_as_layers=true they do"
+    return f"try stage_layers={'+'.join(map(str, nearly_even(layers, chunks)))}"
+
+
+def nearly_even(layers: int, chunks: int) -> tuple[int, ...]:
+    """So many layers split over chunks, the ones with one more in the middle.
+
+    >>> nearly_even(11, 4)
+    (3, 3, 3, 2)
+    """
     each, more = divmod(layers, chunks)
     first = (chunks - more) // 2
-    counts = [each + (first <= number < first + more) for number in range(chunks)]
-    return f"try stage_layers={'+'.join(map(str, counts))}"
+    return tuple(each + (first <= number < first + more) for number in range(chunks))

@@ -47,7 +47,8 @@ def elementwise(
     for sharding in dict.fromkeys(p.sharding for p, _ in pairs):
         parts = [part for p, part in pairs if p.sharding == sharding]
         whole = [p.name for p, _ in pairs if p.sharding == sharding]
-        label = "params.gather" if sharding == b.sharding else "experts.params.gather"
+        named = {b.sharding_of_experts: "experts.params.gather", b.sharding: "params.gather"}
+        label = named.get(sharding, "rows.params.gather")
         gathered = label, "all_gather", parts, whole
         b.collective(*gathered, *sharding.over, part=owner, purpose=PARAMETER_GATHER)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.search.problem import OF_EXPERTS
+from simulator.search.bounds.layouts import base_of
 from simulator.search.space import Space
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import lower
@@ -22,15 +22,15 @@ from workload.program import Program
 from workload.sizes.arrays import Counts, Indices, Ticks
 from workload.sizes.vectorized import Lanes, UnequalLanesError, lanes
 
-SIZES = (*WITHIN_STAGE, "micro_batch")
-KINDS = ("zero", "recompute", "sequence_parallel", *OF_EXPERTS)
+SIZES = (*WITHIN_STAGE, "micro_batch", "expert")
+KINDS = ("zero", "recompute", "sequence_parallel", "expert_tensor")
 MOST = 2  # micro-batches: the first overwrites gradients, the others add to them
 
 
 @dataclass(frozen=True)
 class BatchedProgram:
-    """One program of a stage with one layer and at most two micro-batches, with sizes for each of
-    `rows` of a space.
+    """One program of a stage with one layer of each kind and at most two micro-batches, with sizes
+    for each of `rows` of a space.
 
     `orders` has the number of each row's rank order, or ANY. `rings` caches the rows' groups by
     axes, `timed` the bounds of their ops.
@@ -82,8 +82,11 @@ def placed(base: BatchedProgram, lane: Indices, orders: Indices) -> PlacedProgra
 def kinds(space: Space, rows: Indices) -> list[Indices]:
     """The rows in parts whose programs are mostly alike."""
     columns = [space.columns[key][rows] for key in KINDS]
-    columns += [np.minimum(space.columns[key][rows], 2) for key in WITHIN_STAGE]
+    columns += [np.minimum(space.columns[key][rows], 2) for key in (*WITHIN_STAGE, "expert")]
     columns.append(space.columns["context"][rows])  # a ring has as many steps
+    if experts := space.problem.gpt.experts:
+        columns.append(np.minimum(experts // space.columns["expert"][rows], 2))
+        columns.append(np.minimum(space.columns["data"][rows] // space.experts[rows], 2))
     columns.append(np.minimum(space.micro_batches[rows], MOST))
     found, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
     return [rows[which.ravel() == kind] for kind in range(found.shape[1])]
@@ -113,7 +116,7 @@ def _lowered(
     fields |= {key: lanes(space.columns[key][rows]) for key in SIZES}
     micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
     batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])
-    gpt = replace(space.problem.gpt, layers=1)
+    gpt = base_of(space.problem.gpt)
     plan = Plan(**fields, **space.problem.others, batch=batch)
     program = lower(gpt, plan, habits=within_parts(habits))
     return replace(program, ops=tuple(op for op in program.ops if not is_left_out(op, habits)))

@@ -24,15 +24,11 @@ from functools import cached_property
 import numpy as np
 
 from simulator.search.bounds.batched_programs import BatchedProgram
-from simulator.search.bounds.isolated_times import (
-    FEW,
-    IsolatedTimes,
-    Slots,
-    isolated_times,
-)
+from simulator.search.bounds.isolated_times import IsolatedTimes, Slots, isolated_times
+from simulator.search.bounds.layouts import OWN, REST, ChunkLayers, ModelEnds, kind_of
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.slot_programs import SlotProgram
-from simulator.search.bounds.stream_bound import Entries, ModelEnds
+from simulator.search.bounds.stream_bound import INSIDE, Entries
 from simulator.search.bounds.unsupported import REDUCED_ACROSS_STAGES
 from workload.op import (
     COMPUTE,
@@ -44,9 +40,8 @@ from workload.op import (
 )
 from workload.sizes.arrays import Bytes, Counts, Ticks
 
-PrecedingSlot = tuple[
-    str, ModelEnds
-]  # the work of a slot of the last micro-batch, and its chunk's ends
+Chunk = tuple[ModelEnds, ChunkLayers]
+PrecedingSlot = tuple[str, Chunk]  # the work of a slot of the last micro-batch, and its chunk
 NORM = "norm.squares"
 TABLE = "embed.w"
 PLACE_OF = {"embed": "first", "head": "last"}
@@ -61,34 +56,40 @@ class IsolatedBlocks:
     entries: Entries
     slot_program: SlotProgram
 
-    def slot(
-        self, work: str, ends: ModelEnds, *, last: bool = False, after: PrecedingSlot | None = None
-    ) -> Ticks:
-        """See `stream_bound.Slots`; with `last` of the last micro-batch, and with the collectives
-        in flight after a slot of the last micro-batch right before it."""
-        key = work, ends, last, after
+    def slots(self, work: str, ends: ModelEnds, which: str = OWN) -> Ticks:
+        """See `stream_bound.Slots`."""
+        key = work, ends, which
         if key not in self._slots:
-            number = self._last if last else 0
-            self._slots[key] = self._chunk(number, (work,), ends, after)[0]
+            self._slots[key] = self._chunks(0, (work,), ends, which)[0]
         return self._slots[key]
 
     @cached_property
-    def _slots(self) -> dict[tuple[str, ModelEnds, bool, PrecedingSlot | None], Ticks]:
+    def _slots(self) -> dict[tuple[str, ModelEnds, str], Ticks]:
         return {}
 
-    def ending(self, chunks: Counts, ends: ModelEnds, behind: Ticks) -> Ticks:
-        """See `stream_bound.Slots`; the chunk with the model's ends runs its slots last."""
-        works = tuple(self.entries.works)
+    def slot(
+        self, at: int, work: str, chunk: Chunk, *, last: bool = False, after: PrecedingSlot | None
+    ) -> int:
+        """The slot of one entry's chunk; with `last` of the last micro-batch, and with the
+        collectives in flight after a slot of the last micro-batch right before it."""
+        ends, layers = chunk
+        few, more = layers.shortened()
+        times = self._few_layers(self._last if last else 0, (work,), ends, few, after)
+        return int(times.ends(self.entries.lane[at : at + 1], more)[0][0])
+
+    def ending(self, ends: ModelEnds, behind: Ticks) -> Ticks:
+        """See `stream_bound.Slots`."""
+        works, chunks = tuple(self.entries.works), self.entries.interleave
         several = bool((chunks > 1).any())
-        plain = sum(self._chunk(self._last, (work,), ModelEnds())[0] for work in works if several)
-        forward = self._chunk(self._last, works[:1], ends)[0]
-        compute, every = self._chunk(self._last, works[1:], ends)
-        before, after = self.step(chunks, ends)
+        rest = sum(self._chunks(self._last, (work,), ends, REST)[0] for work in works if several)
+        forward = self._chunks(self._last, works[:1], ends)[0]
+        compute, every = self._chunks(self._last, works[1:], ends)
+        before, after = self.step(ends)
         over = compute + np.maximum(before, behind)
         # The last of several chunks is through before others are: its streams may have caught up.
         ends_all = (chunks == 1) | ends.first
         over = np.where(ends_all, np.maximum(over, every), over)
-        return np.asarray((chunks - 1) * plain + forward + over + after)
+        return np.asarray(rest + forward + over + after)
 
     def message_bytes(self, at: int) -> int:
         """Bytes that a stage of an entry sends to the next one: the residual stream."""
@@ -96,18 +97,36 @@ class IsolatedBlocks:
         stream = next(op for op in program.ops if op.label == "down.add").writes[0]
         return int(self.some.values(program.buffers[stream].nbytes)[self.entries.lane[at]])
 
-    def step(self, chunks: Counts, ends: ModelEnds) -> tuple[Ticks, Ticks]:
+    def step(self, ends: ModelEnds) -> tuple[Ticks, Ticks]:
         """What follows all slots: sums of gradients, beside which collectives may be in flight; and
         from the norm on what waits for all of them."""
-        e, layers = self.entries, chunks * self.entries.chunk
-        alone = ends.alone
+        return self._step(self.entries.of_stage(ends), ends)
+
+    def step_of_any_stage(self, at: int) -> int:
+        """The same of the stage of one entry that has the least to do, without the model's ends."""
+        found = []
+        for counts in self.entries.stages_of(at):
+            key = tuple(counts.items())
+            if key not in self._steps:
+                like = np.ones_like(self.entries.pipe)
+                each = {kind: count * like for kind, count in counts.items()}
+                self._steps[key] = self._step(each, INSIDE)
+            found.append([int(part[at]) for part in self._steps[key]])
+        return sum(map(min, zip(*found, strict=True)))
+
+    @cached_property
+    def _steps(self) -> dict[tuple[tuple[str, int], ...], tuple[Ticks, Ticks]]:
+        return {}
+
+    def _step(self, layers: Mapping[str, Counts], ends: ModelEnds) -> tuple[Ticks, Ticks]:
+        e, gpt, alone = self.entries, self.some.program.gpt, ends.alone
         before = np.zeros(len(e.lane), dtype=np.int64)
         total: dict[str, Ticks] = {COMPUTE: before}
         for op in self.some.program.ops:
             if op.block != STEP or (op.part in (EMBED, HEAD) and op.part.kind not in ends.parts):
                 continue
             if op.part.is_layer:
-                ticks = layers * self._ticks[op.identity][e.lane]
+                ticks = layers[kind_of(op.part, gpt)] * self._ticks[op.identity][e.lane]
             elif op.purpose in REDUCED_ACROSS_STAGES and not alone:
                 wide = replace(op, axes=(*op.axes, "pipe"))  # more ranks may be faster than few
                 ticks = self.op_bounds.ticks(self.some, wide)[e.lane]
@@ -118,37 +137,43 @@ class IsolatedBlocks:
             total[op.stream] = total.get(op.stream, 0) + ticks
         return before, np.asarray(np.maximum.reduce(list(total.values())))
 
-    def _whole(self, op: Op, layers: Counts, alone: bool) -> Ticks:
+    def _whole(self, op: Op, layers: Mapping[str, Counts], alone: bool) -> Ticks:
         """An op on the parameters of all layers, and with `alone` on those of the model's ends;
         else the fastest of one end, the other and none, since a collective on more bytes may be
         faster than on fewer where the library changes its algorithm between them."""
         held = self._operands(op)
-        if "layer" not in held:
+        kinds = [kind for kind in layers if kind in held]
+        if not kinds:
             return self._ticks[op.identity][self.entries.lane]
-        each, nothing = held["layer"], self.some.values(0)
+        nothing, each = self.some.values(0), [held[kind] for kind in kinds]
         first, last = held.get("first", nothing), held.get("last", nothing)
-        rest = self.some.values(op.nbytes) - each - first - last
+        rest = self.some.values(op.nbytes) - sum(each) - first - last
         last_apart = last + held.get("shared", nothing)
         ends = [first + last] if alone else [nothing, first, last_apart]
-        result = np.zeros(len(layers), dtype=np.int64)
-        for count in np.unique(layers).tolist():
-            chosen = layers == count
-            ways = [
-                self.op_bounds.of_bytes(self.some, op, rest + count * each + end) for end in ends
-            ]
+        result = np.zeros(len(self.entries.lane), dtype=np.int64)
+        table, which = np.unique([layers[kind] for kind in kinds], axis=1, return_inverse=True)
+        for number, counts in enumerate(table.T.tolist()):
+            chosen = which.ravel() == number
+            own = rest + sum(count * nbytes for count, nbytes in zip(counts, each, strict=True))
+            ways = [self._on_bytes(op, own + end) for end in ends]
             result[chosen] = np.minimum.reduce(ways)[self.entries.lane[chosen]]
         return result
 
+    def _on_bytes(self, op: Op, nbytes: Bytes) -> Ticks:
+        """An op on so many bytes; a stage without any has no such op."""
+        return np.where(nbytes > 0, self.op_bounds.of_bytes(self.some, op, nbytes), 0)
+
     def _operands(self, op: Op) -> dict[str, Bytes]:
-        """Bytes of an op's operands by part of the model: "layer", "first" or "last"; and "shared"
-        for the tied table, which the last stage holds too."""
+        """Bytes of an op's operands by part of the model: a kind of layer, "first" or "last"; and
+        "shared" for the tied table, which the last stage holds too."""
         names = (*op.reads, *op.writes)
         if op.is_collective:
             names = op.writes if op.kind == "all_gather" else op.reads
         held: dict[str, Bytes] = {}
         for name in names:
             buffer = self.some.program.buffers[name]
-            part = PLACE_OF.get(buffer.part.kind, buffer.part.kind)
+            kind = kind_of(buffer.part, self.some.program.gpt)
+            part = PLACE_OF.get(kind, kind)
             own = self.some.values(buffer.nbytes)
             is_table = self.some.program.gpt.tied and buffer.parameter == TABLE
             for key in (part, "shared") if is_table else (part,):
@@ -159,21 +184,18 @@ class IsolatedBlocks:
     def _last(self) -> int:
         return self.some.micro_batches - 1
 
-    def _chunk(
-        self,
-        micro_batch: int,
-        works: tuple[str, ...],
-        ends: ModelEnds,
-        after: PrecedingSlot | None = None,
+    def _chunks(
+        self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, which: str = OWN
     ) -> tuple[Ticks, Ticks]:
-        """The end of the compute stream, and of all streams, after some slots of each entry's
-        chunk."""
-        chunk, lane = self.entries.chunk, self.entries.lane
-        found = np.zeros((2, len(lane)), dtype=np.int64)
-        for count in np.unique(np.minimum(chunk, FEW)).tolist():
-            chosen = np.minimum(chunk, FEW) == count
-            few = self._few_layers(micro_batch, works, ends, count, after)
-            found[:, chosen] = few.ends(lane[chosen], chunk[chosen] - count)
+        """The end of the compute stream, and of all streams, after some slots of each entry's chunk
+        with these ends; of several chunks, their sum."""
+        e, found = self.entries, np.zeros((2, len(self.entries.lane)), dtype=np.int64)
+        for chosen, chunks in e.chunks(ends, which):
+            for layers, count in chunks.items():
+                few, more = layers.shortened()
+                own = ends if which == OWN else INSIDE
+                times = self._few_layers(micro_batch, works, own, few, None)
+                found[:, chosen] += count * np.array(times.ends(e.lane[chosen], more))
         return found[0], found[1]
 
     def _few_layers(
@@ -181,7 +203,7 @@ class IsolatedBlocks:
         micro_batch: int,
         works: tuple[str, ...],
         ends: ModelEnds,
-        layers: int,
+        layers: ChunkLayers,
         after: PrecedingSlot | None,
     ) -> IsolatedTimes:
         key = micro_batch, works, ends, layers, after
@@ -189,16 +211,16 @@ class IsolatedBlocks:
             slots = self.slot_program.slots(micro_batch, works, ends, layers)
             durations = self._durations(slots)
             if share := self.op_bounds.fabric.compute_share:
-                carry_in = self._carry_in(after, layers) if after is not None else {}
+                carry_in = self._carry_in(after) if after is not None else {}
                 interference = slots.interference(tuple(carry_in))
                 durations = interference.slowed(durations, share, carry_in)
             self._known[key] = isolated_times(slots, durations)
         return self._known[key]
 
-    def _carry_in(self, before: PrecedingSlot, layers: int) -> dict[str, Ticks]:
+    def _carry_in(self, before: PrecedingSlot) -> dict[str, Ticks]:
         """Ticks of the collectives in flight after a slot of the last micro-batch, by stream."""
-        work, ends = before
-        slots = self.slot_program.slots(self._last, (work,), ends, layers)
+        work, (ends, layers) = before
+        slots = self.slot_program.slots(self._last, (work,), ends, layers.shortened()[0])
         return slots.interference().carry_out(self._durations(slots), {})
 
     def _durations(self, slots: Slots) -> Ticks:
@@ -210,9 +232,7 @@ class IsolatedBlocks:
         return each[sort]
 
     @cached_property
-    def _known(
-        self,
-    ) -> dict[tuple[int, tuple[str, ...], ModelEnds, int, PrecedingSlot | None], IsolatedTimes]:
+    def _known(self) -> dict[tuple[object, ...], IsolatedTimes]:
         return {}
 
     @cached_property

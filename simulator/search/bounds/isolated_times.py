@@ -12,11 +12,10 @@ from functools import cached_property
 import numpy as np
 
 from simulator.engine.interference import Interference, interference_of
+from simulator.search.bounds.layouts import FEW, ChunkLayers
 from workload.dataflow import Waits
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, NONE, Identity, Op, layer_part
 from workload.sizes.arrays import Counts, Indices, Ticks
-
-FEW = 8  # layers, the middle ones of which are mostly alike
 
 
 @dataclass(frozen=True)
@@ -35,34 +34,36 @@ class IsolatedTimes:
     plain: Ticks
     added: Ticks
 
-    def ends(self, lane: Indices, more: Counts) -> tuple[Ticks, Ticks]:
-        """`compute` and `every` of some lanes with so many more layers."""
+    def ends(self, lane: Indices, more: Counts | int) -> tuple[Ticks, Ticks]:
+        """`compute` and `every` of some lanes with so many more units of layers."""
         plain = self.plain[lane] + more * (self.growth + self.added)[lane]
         compute = np.maximum(self.compute[lane] + more * self.growth[lane], plain)
         return compute, np.maximum(self.every[lane], compute)
 
 
-def in_first_layer(op: Op) -> Identity:
-    """The identity of an op's counterpart in the first layer, which takes as long."""
-    m, part, again, label = op.identity
-    return m, layer_part(0) if part.is_layer else part, again, label
-
-
 @dataclass(frozen=True, eq=False)
 class Slots:
     """The ops of some slots of a few layers and what they wait for; what depends on these alone is
-    found once for all plans."""
+    found once for all plans. `layers` are those of the model that the ops were lowered with."""
 
     ops: Sequence[Op]
     waits: Sequence[Waits]
+    layers: ChunkLayers
     _known: dict[tuple[str, ...], Interference] = field(default_factory=dict, repr=False)
 
     @cached_property
     def sorts(self) -> tuple[list[Identity], Indices]:
-        """The identities of the ops' counterparts in the first layer, and each op's place there."""
+        """The identities of the ops' counterparts in the base, and each op's place there."""
         known: dict[Identity, int] = {}
-        sort = [known.setdefault(in_first_layer(op), len(known)) for op in self.ops]
+        sort = [known.setdefault(self._in_base(op), len(known)) for op in self.ops]
         return list(known), np.array(sort, dtype=np.int64)
+
+    def _in_base(self, op: Op) -> Identity:
+        """The identity of an op's counterpart in the base, which takes as long."""
+        m, part, again, label = op.identity
+        if part.is_layer:
+            part = layer_part(self.layers.bases[part.layer - self.layers.skip])
+        return m, part, again, label
 
     def interference(self, streams: tuple[str, ...] = ()) -> Interference:
         """Which compute runs beside which collectives; on `streams` some are in flight before."""
@@ -86,12 +87,13 @@ class Slots:
 
     @cached_property
     def middle(self) -> tuple[Indices, Indices] | None:
-        """The ops of middle layers, and those of the layer before each; None of too few layers."""
-        at: dict[int, dict[Identity, int]] = {}
+        """The ops of middle units, and those of the unit before each; None of too few units."""
+        at: dict[int, dict[tuple[int, Identity], int]] = {}
         for place, op in enumerate(self.ops):
             sums = op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE)
-            if op.part.is_layer and op.kind != "accumulate" and not sums:
-                at.setdefault(op.part.layer, {})[in_first_layer(op)] = place
+            unit = self.layers.unit_of(op.part.layer) if op.part.is_layer else None
+            if unit is not None and op.kind != "accumulate" and not sums:
+                at.setdefault(unit[0], {})[unit[1], self._in_base(op)] = place
         if len(at) < FEW:
             return None
         order = list(at)  # in issue order: backward passes go from the last layer to the first
@@ -118,23 +120,23 @@ def isolated_times(slots: Slots, durations: Ticks) -> IsolatedTimes:
             start = np.maximum(start, ends[index])
         clocks[op.stream] = np.add(start, ticks, out=end)
     added = durations[slots.tail :].sum(axis=0)
-    own = _of_layer(slots.ops, durations, slots.tail, zero)
+    own = _of_unit(slots, durations, zero)
     before = ends[slots.last_compute] if slots.last_compute != NONE else zero
     every = np.maximum.reduce(list(clocks.values()))
     compute = clocks[COMPUTE].copy()  # or else all ends would be kept with it
     return IsolatedTimes(compute, every, _growth(slots, ends, zero), before + added, own)
 
 
-def _of_layer(ops: Sequence[Op], durations: Ticks, tail: int, zero: Ticks) -> Ticks:
-    """The least ticks of one layer's deferred ops at the end, if all layers have some.
+def _of_unit(slots: Slots, durations: Ticks, zero: Ticks) -> Ticks:
+    """The least ticks of one unit's deferred ops at the end, if all units have some.
 
     Interference lengthens one of them, but not the others, so the least is taken.
     """
     ticks: dict[int, Ticks] = {}
-    for op, own in zip(ops[tail:], durations[tail:], strict=True):
-        layer = op.part.layer
-        ticks[layer] = ticks.get(layer, zero) + own
-    ticks.pop(NONE, None)
+    for op, own in zip(slots.ops[slots.tail :], durations[slots.tail :], strict=True):
+        unit = slots.layers.unit_of(op.part.layer) if op.part.is_layer else None
+        if unit is not None:
+            ticks[unit[0]] = ticks.get(unit[0], zero) + own
     return zero if len(ticks) < FEW else np.minimum.reduce(list(ticks.values()))
 
 

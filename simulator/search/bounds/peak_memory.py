@@ -12,6 +12,17 @@ from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders
 from simulator.pipeline.steady_rounds import folded_plan
 from simulator.search.bounds.batched_programs import BatchedProgram
+from simulator.search.bounds.layouts import (
+    KINDS,
+    LAYER,
+    OWN,
+    REST,
+    Layouts,
+    has_kinds,
+    kind_of,
+    layout_of,
+)
+from simulator.search.bounds.stream_bound import ALONE, FIRST, INSIDE, LAST
 from workload.gpt import GPT
 from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, layer_part
 from workload.passes.matmul_forms import PLAIN
@@ -22,14 +33,8 @@ from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Counts
 
 ADDITIONS = ("accumulate", "lomo")
-PARTS = ("layer", "embed", "head")
-FIRST = layer_part(0)
-WHILE_SAVED = (
-    Block(0, HEAD, FORWARD),
-    Block(0, HEAD, BACKWARD),
-    Block(0, FIRST, RECOMPUTE),
-    Block(0, FIRST, BACKWARD),
-)
+PARTS = (LAYER, *KINDS, "embed", "head")
+NEVER = np.iinfo(np.int64).max
 
 
 def plan_bytes(gpt: GPT, plan: Plan) -> int:
@@ -67,8 +72,36 @@ def device_bytes(
     return np.asarray(stage + np.maximum(ends, held["embed"] + in_flight))
 
 
-def alone_bytes(some: BatchedProgram, layers: int) -> Bytes:
-    """What a device without a pipeline has in memory at its worst at least, given the overlaps.
+def bytes_of_layouts(
+    held: Mapping[str, Bytes],
+    saved: Mapping[str, Bytes],
+    pipe: Counts,
+    micro_batches: Counts,
+    layouts: Layouts,
+) -> Bytes:
+    """The same for layers of several kinds: the least of all layouts with so many stages, each as
+    much as its first stage has, its last one, or the fullest of those between."""
+    found = np.full(len(pipe), NEVER, dtype=np.int64)
+    for number, layout in enumerate(layouts.every):
+        chosen = np.flatnonzero(pipe == layout.pipe)
+        in_flight = np.minimum(pipe, micro_batches)[chosen]
+        ways = []
+        for ends in (FIRST, INSIDE, LAST) if layout.pipe > 1 else (ALONE,):
+            counts = layouts.counts(ends, OWN) + layouts.counts(ends, REST)
+            each = dict(zip(KINDS, counts[:, number].tolist(), strict=True))
+            nbytes = sum(count * held[kind][chosen] for kind, count in each.items())
+            nbytes = nbytes + sum(held[part][chosen] for part in ends.parts)
+            if ends.first:
+                own = sum(count * saved[kind][chosen] for kind, count in each.items())
+                nbytes = nbytes + in_flight * own
+            ways.append(nbytes)
+        found[chosen] = np.minimum(found[chosen], np.maximum.reduce(ways))
+    return found
+
+
+def alone_bytes(some: BatchedProgram, gpt: GPT) -> Bytes:
+    """What a device without a pipeline has in memory at its worst at least, given the overlaps and
+    the whole model.
 
     While the last layer's backward pass runs, all others hold what they saved; additions that wait
     for the end of the pass, and collectives, may come later and are left out. Source: the live
@@ -76,6 +109,13 @@ def alone_bytes(some: BatchedProgram, layers: int) -> Bytes:
     """
     program, level = some.program, some.values(0)
     held, saved = memory(some)
+    last = layer_part(program.gpt.layers - 1)
+    while_saved = (
+        Block(0, HEAD, FORWARD),
+        Block(0, HEAD, BACKWARD),
+        Block(0, last, RECOMPUTE),
+        Block(0, last, BACKWARD),
+    )
     for buffer in program.buffers.values():
         if buffer.persistent and buffer.role != HOST:
             level = level + some.values(buffer.nbytes)
@@ -85,12 +125,24 @@ def alone_bytes(some: BatchedProgram, layers: int) -> Bytes:
             if name not in live and not program.buffers[name].persistent:
                 live.add(name)
                 level = level + _on_device(some, name)
-        if op.block in WHILE_SAVED and op.kind not in ADDITIONS and not op.is_collective:
+        if op.block in while_saved and op.kind not in ADDITIONS and not op.is_collective:
             peak = np.maximum(peak, level)
         for name in gone:
             live.discard(name)
             level = level - _on_device(some, name)
-    return np.asarray(peak + (layers - 1) * (held["layer"] + saved))
+    if not has_kinds(gpt):
+        return np.asarray(peak + (gpt.layers - 1) * (held[LAYER] + saved[LAYER]))
+    # Layers without experts behind the last with them are through when its backward pass runs.
+    for kind, count, through in zip(KINDS, *_kinds_and_through(gpt), strict=True):
+        peak = peak + (count - 1) * held[kind] + (count - 1 - through) * saved[kind]
+    return np.asarray(peak)
+
+
+def _kinds_and_through(gpt: GPT) -> tuple[tuple[int, int], tuple[int, int]]:
+    """How many layers there are of each kind, and how many of these behind all with experts."""
+    layout = layout_of(gpt, 1, 1)
+    bases = layout.chunks[0].bases
+    return layout.kinds(0), (bases[::-1].index(1), 0)
 
 
 def _on_device(some: BatchedProgram, name: str) -> Bytes:
@@ -98,20 +150,26 @@ def _on_device(some: BatchedProgram, name: str) -> Bytes:
     return some.values(0 if buffer.role == HOST else buffer.nbytes)
 
 
-def memory(some: BatchedProgram) -> tuple[dict[str, Bytes], Bytes]:
-    """Bytes on the device that each part holds, and that a layer saves for its backward pass."""
-    program = some.program
+def memory(some: BatchedProgram) -> tuple[dict[str, Bytes], dict[str, Bytes]]:
+    """Bytes on the device that each part holds, and that a layer of each kind saves for its
+    backward pass."""
+    program, gpt = some.program, some.program.gpt
     held = {part: some.values(0) for part in PARTS}
     for buffer in program.buffers.values():
-        part = buffer.part.kind
+        part = kind_of(buffer.part, gpt)
         if buffer.persistent and buffer.role != HOST and part in held:
             held[part] = held[part] + some.values(buffer.nbytes)
-    born: set[str] = set()
-    saved = some.values(0)
+    born: dict[str, str] = {}
+    kinds = KINDS if has_kinds(gpt) else (LAYER,)
+    saved = {kind: some.values(0) for kind in kinds}
     for op, gone in zip(program.ops, program.releases, strict=True):
-        if op.block == Block(0, FIRST, FORWARD):
-            born |= {name for name in op.writes if not program.buffers[name].persistent}
-        elif op.block != Block(0, HEAD, FORWARD):
-            for name in born.intersection(gone):
-                saved = saved + some.values(program.buffers[name].nbytes)
+        block = op.block
+        if block.micro_batch == 0 and block.part.is_layer and block.phase == FORWARD:
+            kind = kind_of(block.part, gpt)
+            own = (name for name in op.writes if not program.buffers[name].persistent)
+            born |= {name: born.get(name, kind) for name in own}
+        elif block != Block(0, HEAD, FORWARD):
+            for name in filter(born.__contains__, gone):
+                kind = born[name]
+                saved[kind] = saved[kind] + some.values(program.buffers[name].nbytes)
     return held, saved

@@ -12,20 +12,20 @@ from collections.abc import Callable, Sequence
 
 from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
 from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
-from simulator.search.bounds.isolated import PrecedingSlot
-from simulator.search.bounds.stream_bound import ModelEnds
+from simulator.search.bounds.isolated import Chunk, PrecedingSlot
 from topologies.session import session_cached
 from workload.pipeline.message_order import order_of_messages
 from workload.pipeline.schedule import INPUT, Slot, slots
 from workload.plan import Plan
 
 Orders = tuple[tuple[Slot, ...], ...]
-Place = tuple[str, ModelEnds, bool]  # a work, a chunk's ends, whether it is the last micro-batch's
+Place = tuple[str, Chunk, bool]  # a work, a chunk, whether it is the last micro-batch's
 
 
 def schedule_ticks(
     plan: Plan,
     slot_ticks: Callable[[Place, PrecedingSlot | None], int],
+    chunks: Sequence[Chunk],
     links: Sequence[int],
     *,
     habit: str = "",
@@ -33,8 +33,7 @@ def schedule_ticks(
     """A lower bound of the end of the last slot of all stages, with messages as a stack with
     this habit has them.
 
-    `slot_ticks` gives the bound of a slot, and takes the slot right before it if that is one of the
-    last micro-batch.
+    `slot_ticks` bounds a slot, given the slot before it if that has the last micro-batch.
     """
     small = folded_plan(plan)
     known: dict[tuple[Place, PrecedingSlot | None], int] = {}
@@ -42,7 +41,7 @@ def schedule_ticks(
     def stage_ticks(stage: int, order: Sequence[Slot]) -> list[int]:
         before, row = None, []
         for slot in order:
-            place = _place(plan, small, stage, slot)
+            place = _place(chunks[slot.chunk * plan.pipe + stage], small, slot)
             if (place, before) not in known:
                 known[place, before] = slot_ticks(place, before)
             row.append(known[place, before])
@@ -65,11 +64,9 @@ def schedule_ticks(
         small = grown(plan, small)
 
 
-def _place(plan: Plan, small: Plan, stage: int, slot: Slot) -> Place:
-    chunk = slot.chunk * plan.pipe + stage
-    ends = ModelEnds(first=chunk == 0, last=chunk == plan.pipe * plan.interleave - 1)
+def _place(chunk: Chunk, small: Plan, slot: Slot) -> Place:
     work = "backward" if slot.work == INPUT else slot.work
-    return work, ends, slot.micro_batch == small.micro_batches - 1
+    return work, chunk, slot.micro_batch == small.micro_batches - 1
 
 
 def _orders(plan: Plan) -> Orders:

@@ -15,7 +15,7 @@ from simulator.search.bounds.batched_programs import (
     within_parts,
 )
 from simulator.search.bounds.isolated_times import Slots
-from simulator.search.bounds.stream_bound import ModelEnds
+from simulator.search.bounds.layouts import ChunkLayers, ModelEnds
 from workload.dataflow import waits
 from workload.grid import WITHIN_STAGE
 from workload.lowering import lower
@@ -24,7 +24,7 @@ from workload.passes.stack import NO_HABITS, Habits, of_lowering, with_habits
 from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
 from workload.program import Program
 
-SIZES = (*WITHIN_STAGE, "micro_batch", "batch")
+SIZES = (*WITHIN_STAGE, "micro_batch", "batch", "expert")
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,19 @@ class LoweredSlots:
     known: dict[tuple[object, ...], Slots] = field(default_factory=dict)
     habits: Habits = NO_HABITS
 
-    def few(self, layers: int) -> Program:
-        """The first row's program with so many layers."""
+    def few(self, layers: ChunkLayers) -> Program:
+        """The first row's program with these layers, and those that they leave out."""
         if layers not in self._few:
             program = self.plain.program
             own: dict[str, Any] = {
                 key: int(self.plain.values(getattr(program.plan, key))[0]) for key in SIZES
             }
-            gpt = replace(program.gpt, layers=layers)
-            self._few[layers] = lower(
-                gpt, replace(program.plan, **own), habits=of_lowering(self.habits)
-            )
+            plan, habits = replace(program.plan, **own), of_lowering(self.habits)
+            self._few[layers] = lower(layers.model(program.gpt), plan, habits=habits)
         return self._few[layers]
 
     @cached_property
-    def _few(self) -> dict[int, Program]:
+    def _few(self) -> dict[ChunkLayers, Program]:
         return {}
 
 
@@ -71,10 +69,10 @@ class SlotProgram:
         return overlapped(program, overlap, self.lowered.habits)
 
     def slots(
-        self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: int
+        self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: ChunkLayers
     ) -> Slots:
-        """The ops of a micro-batch's slots through a chunk of so many layers, and what they wait
-        for; sizes are those of any plan."""
+        """The ops of a micro-batch's slots through a chunk of these layers, and what they wait for;
+        sizes are those of any plan."""
         asked = ends, layers, self._marks(micro_batch, works)
         if asked not in self.lowered.known:
             self.lowered.known[asked] = self._slots(micro_batch, works, ends, layers)
@@ -102,7 +100,7 @@ class SlotProgram:
         return {}
 
     def _slots(
-        self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: int
+        self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: ChunkLayers
     ) -> Slots:
         parts = ["layer", *ends.parts]
         every = self._ops(micro_batch, layers)
@@ -112,16 +110,16 @@ class SlotProgram:
             for op in every[work]
             if _part(op) in parts and not (adds_to_tied(op, self.some) and not ends.alone)
         ]
-        return Slots(ops, waits(ops))
+        return Slots(ops, waits(ops), layers)
 
     def _is_last(self, micro_batch: int) -> bool:
         return micro_batch == self.some.micro_batches - 1
 
-    def _ops(self, micro_batch: int, layers: int) -> Mapping[str, list[Op]]:
-        """A micro-batch's ops of the first row's program of so many layers, by work."""
+    def _ops(self, micro_batch: int, layers: ChunkLayers) -> Mapping[str, list[Op]]:
+        """A micro-batch's ops of the first row's program of these layers, by work."""
         if (micro_batch, layers) not in self._known:
             program = self.lowered.few(layers)
-            own = tuple(op for op in program.ops if op.block.micro_batch in (micro_batch, NONE))
+            own = tuple(op for op in program.ops if _is_of(op, micro_batch, layers.skip))
             found: dict[str, list[Op]] = {}
             switches = concerning(self.overlap, WORKS, last=self._is_last(micro_batch))
             for op in self._overlapped(replace(program, ops=own), switches).ops:
@@ -131,7 +129,7 @@ class SlotProgram:
         return self._known[micro_batch, layers]
 
     @cached_property
-    def _known(self) -> dict[tuple[int, int], Mapping[str, list[Op]]]:
+    def _known(self) -> dict[tuple[int, ChunkLayers], Mapping[str, list[Op]]]:
         return {}
 
 
@@ -151,6 +149,12 @@ def overlapped(program: Program, overlap: tuple[str, ...], habits: Habits = NO_H
 
 def _mark(op: Op) -> tuple[object, ...]:
     return op.name, op.kind, op.block, op.stream, op.axes, op.reads, op.writes
+
+
+def _is_of(op: Op, micro_batch: int, skip: int) -> bool:
+    """Whether an op is of a micro-batch, or of none, and not of the first layers."""
+    part = op.block.part
+    return op.block.micro_batch in (micro_batch, NONE) and not (part.is_layer and part.layer < skip)
 
 
 def _part(op: Op) -> str:

@@ -8,7 +8,7 @@ slot each. Messages and all other waits between stages are left out, which keeps
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Protocol
@@ -17,6 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
+from simulator.search.bounds.layouts import (
+    AHEAD,
+    KINDS,
+    LAYER,
+    OWN,
+    REST,
+    ChunkLayers,
+    Layouts,
+    ModelEnds,
+    kind_of,
+    plain_layers,
+)
 from simulator.search.bounds.op_bounds import OpBounds
 from workload.op import (
     BUCKET_REDUCE,
@@ -28,30 +40,16 @@ from workload.op import (
 )
 from workload.passes.table import switch_of
 from workload.pipeline.schedule import STRAIGHT
-from workload.sizes.arrays import Counts, Indices, Ticks
+from workload.sizes.arrays import Counts, Flags, Indices, Ticks
 
 SCHEDULES = STRAIGHT
 WORK = ("forward", "backward", "weight")
 BLOCKING = "blocking"
+FIRST, LAST, INSIDE, ALONE = (
+    ModelEnds(first, last)
+    for first, last in ((True, False), (False, True), (False, False), (True, True))
+)
 PartTimes = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ticks]]
-
-
-@dataclass(frozen=True)
-class ModelEnds:
-    """Which ends of the model a chunk has: the embedding (`first`), the head (`last`)."""
-
-    first: bool = False
-    last: bool = False
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is the whole model."""
-        return self.first and self.last
-
-    @property
-    def parts(self) -> list[str]:
-        """The parts of the model that a chunk has beside layers."""
-        return [*(["embed"] if self.first else []), *(["head"] if self.last else [])]
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,8 @@ class Entries:
     """Plans to be bounded, as arrays.
 
     `lane` is the row of a batched program, `schedule` an index of SCHEDULES, `chunk` the layers of
-    each of its `interleave` chunks. Either all or none have a pipeline, and either all or none
-    split backward passes.
+    each of its `interleave` chunks; of a model with several kinds of layers it is the number of one
+    of `layouts`. Either all or none have a pipeline, and either all or none split backward passes.
     """
 
     lane: Indices
@@ -69,6 +67,54 @@ class Entries:
     schedule: Indices
     interleave: Counts
     chunk: Counts
+    layouts: Layouts | None = None
+
+    def held(self, ends: ModelEnds, which: str) -> dict[str, Counts]:
+        """How many layers of each kind some chunks of the stage with these ends have, or of the
+        stages ahead of it; without ends of the fullest stage (`layouts.py`)."""
+        if self.layouts is not None:
+            return self.layouts.held(ends, which, self.chunk)
+        return {LAYER: self._chunks_of(which) * self.chunk}
+
+    def _chunks_of(self, which: str) -> Counts:
+        counts = {OWN: np.ones_like(self.pipe), REST: self.interleave - 1, AHEAD: self.pipe - 2}
+        return counts[which]
+
+    def of_stage(self, ends: ModelEnds) -> dict[str, Counts]:
+        """The same for all chunks of the stage."""
+        own, rest = (self.held(ends, which) for which in (OWN, REST))
+        return {kind: own[kind] + rest[kind] for kind in own}
+
+    def chunks(
+        self, ends: ModelEnds, which: str
+    ) -> Iterator[tuple[Flags, Mapping[ChunkLayers, Counts | int]]]:
+        """The same chunks themselves, and how many there are of each, for entries at a time."""
+        for number in np.unique(self.chunk).tolist():
+            chosen = self.chunk == number
+            if self.layouts is None:
+                yield chosen, {plain_layers(number): self._chunks_of(which)[chosen]}
+            else:
+                yield chosen, self.layouts.every[number].of(ends, which)
+
+    def chunk_of(self, at: int, number: int) -> tuple[ModelEnds, ChunkLayers]:
+        """A chunk of one entry, by its number in the model: its ends and its layers."""
+        last = int(self.pipe[at] * self.interleave[at]) - 1
+        chunk, ends = int(self.chunk[at]), ModelEnds(first=number == 0, last=number == last)
+        if self.layouts is None:
+            return ends, plain_layers(chunk)
+        return ends, self.layouts.every[chunk].chunks[number]
+
+    def stages_of(self, at: int) -> list[dict[str, int]]:
+        """The different numbers of layers of each kind that stages of one entry have."""
+        if self.layouts is None:
+            return [{LAYER: int(self.chunk[at] * self.interleave[at])}]
+        layout = self.layouts.every[int(self.chunk[at])]
+        pairs = {layout.kinds(stage): None for stage in range(layout.pipe)}
+        return [dict(zip(KINDS, pair, strict=True)) for pair in pairs]
+
+    def of_any_stage(self) -> dict[str, Counts]:
+        """How many layers of each kind every stage has at least."""
+        return self.of_stage(INSIDE) if self.layouts is None else self.layouts.least(self.chunk)
 
     @property
     def works(self) -> Sequence[str]:
@@ -78,7 +124,8 @@ class Entries:
     def only(self, keep: NDArray[np.bool_] | Indices, lane: Indices) -> Entries:
         """Some of them, for rows that are in other places."""
         columns = (self.pipe, self.micro_batches, self.schedule, self.interleave, self.chunk)
-        return Entries(lane, *(column[keep] for column in columns))
+        pipe, micro_batches, schedule, interleave, chunk = (column[keep] for column in columns)
+        return Entries(lane, pipe, micro_batches, schedule, interleave, chunk, self.layouts)
 
 
 class Slots(Protocol):
@@ -89,11 +136,12 @@ class Slots(Protocol):
         """The plans."""
         ...
 
-    def slot(self, work: str, ends: ModelEnds) -> Ticks:
-        """A chunk's slot of any micro-batch but the last."""
+    def slots(self, work: str, ends: ModelEnds, which: str = OWN) -> Ticks:
+        """The slots of some chunks of the stage with these ends, of any micro-batch but the last:
+        of its own, which has the ends, of the rest, or of each stage ahead of it but the first."""
         ...
 
-    def ending(self, chunks: Counts, ends: ModelEnds, behind: Ticks) -> Ticks:
+    def ending(self, ends: ModelEnds, behind: Ticks) -> Ticks:
         """The last micro-batch's slots of all of a stage's chunks, the sums of gradients, which
         begin with its backward pass at the earliest, and what follows all slots. Other stages take
         `behind` ticks after these slots, while gradients are summed."""
@@ -106,25 +154,28 @@ def step_ticks(slots: Slots) -> Ticks:
     none = np.zeros(len(e.pipe), dtype=np.int64)
 
     def stage(ends: ModelEnds, behind: Counts) -> Ticks:
-        ending = slots.ending(e.interleave, ends, behind)
+        ending = slots.ending(ends, behind)
         if bool((e.micro_batches == 1).all()):
             return ending
-        each = sum(slots.slot(work, ends) for work in e.works)
+        each = sum((slots.slots(work, ends) for work in e.works), none)
         if bool((e.interleave > 1).any()):
-            inside = sum(slots.slot(work, ModelEnds()) for work in e.works)
-            each = each + (e.interleave - 1) * inside
+            each += sum(slots.slots(work, ends, REST) for work in e.works)
         return np.asarray((e.micro_batches - 1) * each + ending)
 
-    def others(work: str) -> Ticks:
-        first, inside = slots.slot(work, ModelEnds(first=True)), slots.slot(work, ModelEnds())
-        return np.asarray((e.pipe - 2) * inside + first)
+    def behind_others(ends: ModelEnds) -> Ticks:
+        def others(work: str) -> Ticks:
+            return slots.slots(work, FIRST) + slots.slots(work, ends, AHEAD)
+
+        # Where they are apart, gradients of weights may come last, behind all others.
+        behind = none if len(e.works) == len(WORK) else others("backward")
+        return np.asarray(others("forward") + stage(ends, behind))
 
     if bool((e.pipe == 1).all()):
-        return stage(ModelEnds(first=True, last=True), none)
-    # Where they are apart, gradients of weights may come last, behind all others.
-    behind = none if len(e.works) == len(WORK) else others("backward")
-    last = others("forward") + stage(ModelEnds(last=True), behind)
-    return np.asarray(np.maximum(last, stage(ModelEnds(first=True), none)))
+        return stage(ALONE, none)
+    found: Ticks = np.maximum(behind_others(LAST), stage(FIRST, none))
+    if e.layouts is not None:
+        found = np.maximum(found, behind_others(INSIDE))
+    return np.asarray(found)
 
 
 @dataclass(frozen=True)
@@ -139,13 +190,14 @@ class BusiestStream:
     entries: Entries
     overlap: tuple[str, ...] | None
 
-    def slot(self, work: str, ends: ModelEnds) -> Ticks:
+    def slots(self, work: str, ends: ModelEnds, which: str = OWN) -> Ticks:
         """See `Slots`."""
-        return self._sum(work, self.entries.chunk, ends, last=False)
+        held = self.entries.held(ends, which)
+        return self._sum(work, held, ends if which == OWN else INSIDE, last=False)
 
-    def ending(self, chunks: Counts, ends: ModelEnds, behind: Ticks) -> Ticks:
+    def ending(self, ends: ModelEnds, behind: Ticks) -> Ticks:
         """See `Slots`."""
-        layers = chunks * self.entries.chunk
+        layers, chunks = self.entries.of_stage(ends), self.entries.interleave
         ways = [self._sum(work, layers, ends, last=True) for work in self.entries.works]
         step = self._sum("step", layers, ends, last=True)
         if self.overlap is None or "dp" not in self.overlap:
@@ -154,24 +206,25 @@ class BusiestStream:
         reduced = self._sum("gradients", layers, ends, last=True)
         whole = ways[0] + np.maximum(sum(ways[1:]) + behind, reduced)
         if bool((chunks > 1).any()):
-            whole = np.where(chunks > 1, self._several(chunks, ends, ways, behind), whole)
+            whole = np.where(chunks > 1, self._several(ends, ways, behind), whole)
         return np.asarray(whole + step)
 
-    def _several(
-        self, chunks: Counts, ends: ModelEnds, ways: Sequence[Ticks], behind: Ticks
-    ) -> Ticks:
+    def _several(self, ends: ModelEnds, ways: Sequence[Ticks], behind: Ticks) -> Ticks:
         """What precedes the step's end, with several chunks: the gradients of all chunks but the
         first may be summed while slots of earlier chunks still run."""
         if not ends.first:
             return np.asarray(sum(ways) + behind)
-        rest, own = (chunks - 1) * self.entries.chunk, self.entries.chunk
-        back = sum(self._sum(work, rest, ModelEnds(), last=True) for work in self.entries.works[1:])
+        rest, own = (self.entries.held(ends, which) for which in (REST, OWN))
+        back = sum(self._sum(work, rest, INSIDE, last=True) for work in self.entries.works[1:])
         last = self._sum("gradients", own, ends, last=True)
         return np.asarray(np.maximum(sum(ways) + behind, ways[0] + back + last))
 
-    def _sum(self, work: str, layers: Counts, ends: ModelEnds, *, last: bool) -> Ticks:
-        weights: dict[str, Counts | int] = {"layer": layers, **dict.fromkeys(ends.parts, 1)}
-        lane, total = self.entries.lane, {COMPUTE: np.zeros(len(layers), dtype=np.int64)}
+    def _sum(
+        self, work: str, layers: Mapping[str, Counts], ends: ModelEnds, *, last: bool
+    ) -> Ticks:
+        weights: dict[str, Counts | int] = {**layers, **dict.fromkeys(ends.parts, 1)}
+        lane = self.entries.lane
+        total = {COMPUTE: np.zeros(len(lane), dtype=np.int64)}
         for part, weight in weights.items():
             for (switch, stream), ticks in self.part_times.get((part, work, last), {}).items():
                 own = self._stream(switch, stream)
@@ -193,9 +246,8 @@ class BusiestStream:
     def busy(self) -> Ticks:
         """A lower bound of the ticks for which a device of any stage computes in a step."""
         e = self.entries
-        ends = ModelEnds(first=True, last=True) if bool((e.pipe == 1).all()) else ModelEnds()
-        weights: dict[str, Counts | int] = {"layer": e.chunk * e.interleave}
-        weights |= dict.fromkeys(ends.parts, 1)
+        ends = ALONE if bool((e.pipe == 1).all()) else INSIDE
+        weights: dict[str, Counts | int] = {**e.of_any_stage(), **dict.fromkeys(ends.parts, 1)}
         found = np.zeros(len(e.lane), dtype=np.int64)
         for part, weight in weights.items():
             own = {key: self._computed(part, *key) for key in product(e.works, (False, True))}
@@ -216,7 +268,7 @@ def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
     """
     ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ticks]] = defaultdict(dict)
     for op in some.program.ops:
-        where = [] if adds_to_tied(op, some) else _where(op, some.micro_batches - 1)
+        where = [] if adds_to_tied(op, some) else _where(op, some)
         for entry in where:
             streams, own = ticks[entry], op_bounds.ticks(some, op)
             held = op.is_collective and op.stream == COMPUTE
@@ -225,18 +277,19 @@ def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
     return ticks
 
 
-def _where(op: Op, last: int) -> list[tuple[str, str, bool]]:
+def _where(op: Op, some: BatchedProgram) -> list[tuple[str, str, bool]]:
     """The keys of `part_times` that an op counts for; none for ops that grow with the model, or are
     tiny.
 
     The first micro-batch, which adds to no gradients, stands for all but the last.
     """
+    gpt, last = some.program.gpt, some.micro_batches - 1
     if op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE) and op.part != MODEL:
-        return [(op.part.kind, "gradients", True)]
+        return [(kind_of(op.part, gpt), "gradients", True)]
     if op.block == STEP:
-        return [(op.part.kind, "step", True)] if op.part != MODEL else []
+        return [(kind_of(op.part, gpt), "step", True)] if op.part != MODEL else []
     return [
-        (op.block.part.kind, op.block.work, is_last)
+        (kind_of(op.block.part, gpt), op.block.work, is_last)
         for is_last in (False, True)
         if op.block.micro_batch == (last if is_last else 0)
     ]

@@ -63,13 +63,36 @@ def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT
 
 
 @st.composite
-def spaces(draw: st.DrawFn, devices: tuple[int, ...] = (4, 6, 8, 12, 16, 24, 32, 48, 64)) -> Space:
+def mixtures(draw: st.DrawFn, layers: tuple[int, ...] = (2, 3, 5, 7, 12, 13, 27, 40)) -> GPT:
+    """Models some or all of whose layers have experts."""
+    gpt = draw(models(layers=layers))
+    few, every = draw(st.sampled_from([0, 1, 1, 3])), draw(st.sampled_from([1, 1, 2, 3]))
+    return replace(
+        gpt,
+        biases=False,
+        activation="swiglu",
+        experts=draw(st.sampled_from([4, 8])),
+        topk=2,
+        expert_ffn=draw(st.sampled_from([128, 1024])),
+        shared_ffn=draw(st.sampled_from([0, 512])),
+        dense_layers=min(few, gpt.layers - 1),
+        expert_every=every,
+        capacity=draw(st.sampled_from([0.0, 1.25])),
+    )
+
+
+@st.composite
+def spaces(
+    draw: st.DrawFn,
+    devices: tuple[int, ...] = (4, 6, 8, 12, 16, 24, 32, 48, 64),
+    gpts: st.SearchStrategy[GPT] = models(),  # noqa: B008
+) -> Space:
     """The plans of some model on some devices."""
     keys = draw(st.sets(st.sampled_from(sorted(FIELDS)), max_size=2))
     fixed = {key: draw(st.sampled_from(FIELDS[key])) for key in sorted(keys)}
     if fixed.get("precision") == "fp32":
         fixed.pop("gradients", None)
-    gpt, batch = draw(models()), draw(st.sampled_from([8, 24, 64, 128]))
+    gpt, batch = draw(gpts), draw(st.sampled_from([8, 24, 64, 128]))
     splits, count = draw(st.booleans()), draw(st.sampled_from(devices))
     problem = SearchProblem(gpt, count, batch, fixed, splits_sequences=splits)
     try:

@@ -17,6 +17,7 @@ from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import placed, sized
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots, isolated_times
+from simulator.search.bounds.layouts import plain_layers
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, overlapped
@@ -29,7 +30,7 @@ from simulator.search.root_nodes import Family, bounded, entries_of, least_bytes
 from simulator.search.space import Order, Space, overlaps, space_of
 from simulator.search.tree_nodes import PipelineNode
 from simulator.stacks.searched import fastest_kernels
-from tests.simulator.search.drawn import MACHINES, UNSHRUNK, spaces
+from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, spaces
 from tests.simulator.worlds import compute
 from topologies.placement import scheduler
 from workload.dataflow import waits
@@ -97,7 +98,7 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     least = least_bytes_of(space, some)
     assert least[0] <= prediction.memory.peak_bytes
     if plan.pipe == 1:
-        assert alone_bytes(some, problem.gpt.layers)[0] <= prediction.memory.peak_bytes
+        assert alone_bytes(some, problem.gpt)[0] <= prediction.memory.peak_bytes
 
 
 @settings(max_examples=30, deadline=None, phases=UNSHRUNK)
@@ -111,6 +112,24 @@ def test_no_plan_takes_less_than_its_bounds(space: Space, name: str, data: st.Da
 @settings(max_examples=1000, deadline=None, phases=UNSHRUNK)
 @given(space=spaces(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
 def test_a_thousand_plans_take_no_less(space: Space, name: str, data: st.DataObject) -> None:
+    holds_for_one_plan(space, name, data)
+
+
+@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
+@given(space=spaces(gpts=mixtures()), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_no_plan_of_a_model_with_experts_takes_less_than_its_bounds(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_for_one_plan(space, name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=120, deadline=None, phases=UNSHRUNK)
+@given(space=spaces(gpts=mixtures()), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_six_hundred_plans_of_models_with_experts_take_no_less(
+    space: Space, name: str, data: st.DataObject
+) -> None:
     holds_for_one_plan(space, name, data)
 
 
@@ -178,7 +197,7 @@ def test_further_layers_count_only_where_all_streams_keep_step(beside: int, eigh
         )
     ]
     durations = np.array([[10 if op.stream == COMPUTE else beside] for op in ops])
-    few = isolated_times(Slots(ops, waits(ops)), durations)
+    few = isolated_times(Slots(ops, waits(ops), plain_layers(8)), durations)
     assert few.compute.tolist() == [80]
     assert few.ends(np.array([0]), np.array([10]))[0].tolist() == [eighteen]
 
