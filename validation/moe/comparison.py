@@ -82,6 +82,13 @@ class MoeComparison:
         means = [mean_error(errors_of(rows)) for rows in by_source(own).values()]
         return mean_error(mean for mean in means if mean is not None)
 
+    @property
+    def mean_of_sources_calibrated(self) -> float | None:
+        """The same with one factor for each machine and stack, from its other rows."""
+        own = [each for each in self.outcomes if each.scored and not each.held_out]
+        means = [mean_error(_calibrated_errors(rows)) for rows in by_source(own).values()]
+        return mean_error(mean for mean in means if mean is not None)
+
     def unpredicted(self) -> dict[str, int]:
         """How many rows are not predicted, by the reason."""
         found: dict[str, int] = {}
@@ -97,6 +104,7 @@ class MoeComparison:
         return record | {
             "rows": rows,
             "mean_of_sources_developed": self.mean_of_sources,
+            "mean_of_sources_calibrated": self.mean_of_sources_calibrated,
             "verdicts": asdict(self.verdicts),
             "peak_mape": mean_error(peak_error(each) for each in self.peaks),
             "unpredicted_reasons": self.unpredicted(),
@@ -141,6 +149,11 @@ def peak_error(outcome: Outcome) -> float:
 def errors_of(outcomes: Iterable[Outcome]) -> list[float]:
     """The errors of those with a measured and a predicted step, scored or not."""
     return [each.error for each in outcomes if each.error is not None]
+
+
+def _calibrated_errors(outcomes: Iterable[Outcome]) -> list[float]:
+    pairs = ((each.calibrated_s, each.measured_s) for each in outcomes)
+    return [found / measured - 1 for found, measured in pairs if found and measured]
 
 
 def mean_error(errors: Iterable[float]) -> float | None:

@@ -132,7 +132,10 @@ def _remarks(report: MoeComparison) -> Iterator[str]:
     from validation.moe.comparison import mean_error, peak_error
 
     comparison, verdicts = report.comparison, report.verdicts
-    yield f"mean of the sources' means: {_percent(report.mean_of_sources)}"
+    yield (
+        f"mean of the sources' means: {_percent(report.mean_of_sources)}; with one factor for each "
+        f"machine and stack: {_percent(report.mean_of_sources_calibrated)}"
+    )
     rest, apart = comparison.developed, comparison.held_out
     yield (
         f"held out, a tenth drawn by a seed: {_percent(apart.mape)} over "

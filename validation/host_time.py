@@ -1,0 +1,70 @@
+"""How long a host takes to issue an op of Megatron-Core: what `host_with_experts` of the stack is.
+
+Megatron-LM's continuous integration trains models of 12 layers of width 512, whose kernels are so
+short that the host alone sets the pace. Each such run without experts, on one node of eight GPUs or
+two of four, gives the time for an op of the program at which it is predicted as it was measured;
+the median of a GPU's runs stands for its host. Runs with experts are left out: none of them, nor
+any published run, has a part in it. Source: github.com/NVIDIA/Megatron-LM,
+tests/functional_tests/test_cases, golden values (`validation/memory/golden_runs.py`).
+
+    python -m validation.host_time
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+
+from simulator.predict import predict
+from topologies.errors import SimgptError
+from topologies.session import in_session
+from validation.memory.golden_runs import GoldenRun, golden_runs
+
+LAYERS, DEVICES = "12", "8"
+ASSUMED_S = 20e-6, 60e-6  # both above what any op takes on the device: steps grow linearly from there
+UNLIKE = "frozen"  # tests that train a part of the weights
+
+
+@in_session
+def host_times() -> dict[str, list[float]]:
+    """Seconds for an op by the GPU of a run, one for each run."""
+    found: dict[str, list[float]] = {}
+    for run in golden_runs():
+        if _is_bound_by_host(run):
+            found.setdefault(run.cells["platform_gpu"], []).extend(_host_s(run))
+    return found
+
+
+def _is_bound_by_host(run: GoldenRun) -> bool:
+    cells = run.cells
+    small = cells["layers"] == LAYERS and cells["gpus"] == DEVICES and not cells["experts"]
+    plain = cells["cp"] in ("", "1") and cells["fsdp"] == "none" and UNLIKE not in cells["case"]
+    return small and plain and bool(cells["step_s_median"])
+
+
+def _host_s(run: GoldenRun) -> Iterator[float]:
+    """The time for an op at which the run's step is as it was measured."""
+    try:
+        job, machine = run.job, run.machine
+    except SimgptError:
+        return
+    steps = []
+    for each_s in ASSUMED_S:
+        host = {name: f"{each_s * 1e6} us" for name in ("a100", "h100", "b200", "gb200")}
+        stack = replace(job.stack, own_kernels={**job.stack.own_kernels, "host": host})
+        steps.append(predict(job.gpt, job.plan, machine, stack=stack).step_s)
+    (first, second), (low, high) = steps, ASSUMED_S
+    measured = float(run.cells["step_s_median"])
+    yield low + (measured - first) * (high - low) / (second - first)
+
+
+def _lines() -> Iterator[str]:
+    yield "GPU     runs   median   quarter   three quarters"
+    for gpu, times in sorted(host_times().items()):
+        first, middle, third = (1e6 * each for each in statistics.quantiles(times, n=4))
+        yield f"{gpu:5} {len(times):6} {middle:5.0f} us {first:6.0f} us {third:13.0f} us"
+
+
+if __name__ == "__main__":
+    print("\n".join(_lines()))
