@@ -26,7 +26,10 @@ from topologies.session import in_session
 from validation.memory.golden_runs import STACK, GoldenRun, golden_runs
 
 LAYERS, DEVICES = "12", "8"
-ASSUMED_S = 20e-6, 60e-6  # both above what any op takes on the device: steps grow linearly from there
+ASSUMED_S = (
+    20e-6,
+    60e-6,
+)  # both above what any op takes on the device: steps grow linearly from there
 UNLIKE = "frozen"  # tests that train a part of the weights
 FUSED = "moe-permute-fusion=True"
 HOSTS = ("H100", "GB200")  # of the runs with experts that count: those of machines in use today
@@ -57,7 +60,7 @@ def _host_s(run: GoldenRun) -> Iterator[float]:
         return
     steps = []
     for each_s in ASSUMED_S:
-        host = {name: f"{each_s * 1e6} us" for name in ("a100", "h100", "b200", "gb200")}
+        host = dict.fromkeys(("a100", "h100", "b200", "gb200"), f"{each_s * 1000000.0} us")
         stack = replace(job.stack, own_kernels={**job.stack.own_kernels, "host": host})
         steps.append(predict(job.gpt, job.plan, machine, stack=stack).step_s)
     (first, second), (low, high) = steps, ASSUMED_S

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 
 import pytest
+
 from simulator.costs.graph_scopes import issued
 from simulator.costs.kernel_launch import launch_bound
 from simulator.predict import predict
@@ -86,8 +88,6 @@ def test_models_without_experts_are_bound_by_no_host() -> None:
 
 @pytest.mark.slow
 def test_the_stacks_time_of_an_op_is_the_median_of_runs_without_experts() -> None:
-    import statistics
-
     given = load_stack("megatron-core").own_kernels["host_with_experts"]
     for gpu, times in host_times().items():
         assert given[gpu.lower()] == f"{1e6 * statistics.median(times):.0f} us"

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from validation.memory.memory_questions import ALLOCATED, measure_of
 from validation.moe.rows import REMARKS, UNSUPPORTED, read_moe_runs
 from validation.published.baselines import calibrated
 from validation.published.case import OUT_OF_MEMORY
@@ -70,10 +71,14 @@ class MoeComparison:
             out_of_memory_right=sum(not each.fits_as_read for each in failed),
         )
 
-    @property
-    def peaks(self) -> tuple[Outcome, ...]:
-        """Rows that are not held out, with a measured and a predicted peak."""
-        return tuple(each for each in self.outcomes if _has_peak(each) and not each.held_out)
+    def peaks(self, *, given_out: bool = True) -> tuple[Outcome, ...]:
+        """Rows that are not held out, with a measured and a predicted peak: those whose source says
+        what the allocator gave out, as predictions do, or those that say what it took of the
+        device, or all that the device held, which is more."""
+        own = [each for each in self.outcomes if _has_peak(each) and not each.held_out]
+        return tuple(
+            each for each in own if given_out == (measure_of(each.run)["kind"] == ALLOCATED)
+        )
 
     @property
     def mean_of_sources(self) -> float | None:
@@ -106,7 +111,8 @@ class MoeComparison:
             "mean_of_sources_developed": self.mean_of_sources,
             "mean_of_sources_calibrated": self.mean_of_sources_calibrated,
             "verdicts": asdict(self.verdicts),
-            "peak_mape": mean_error(peak_error(each) for each in self.peaks),
+            "peak_mape": mean_error(map(peak_error, self.peaks())),
+            "peak_mape_of_devices": mean_error(map(peak_error, self.peaks(given_out=False))),
             "unpredicted_reasons": self.unpredicted(),
         }
 
