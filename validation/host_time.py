@@ -14,6 +14,7 @@ github.com/NVIDIA/Megatron-LM, tests/functional_tests/test_cases, golden values
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -117,4 +118,4 @@ def _lines() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(_lines()))
+    sys.stdout.write("".join(f"{line}\n" for line in _lines()))
