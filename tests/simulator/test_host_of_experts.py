@@ -92,4 +92,4 @@ def test_the_stacks_time_of_an_op_is_the_median_of_runs_without_experts() -> Non
     for gpu, times in host_times().items():
         assert given[gpu.lower()] == f"{1e6 * statistics.median(times):.0f} us"
     assert given["b200"] == given["b300"] == given["mi355x"] == given["h100"]
-    assert given["gb300"] == given["gb200"]
+    assert given["gb300"] == given["gh200"] == given["gb200"]
