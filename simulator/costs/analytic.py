@@ -10,6 +10,7 @@ from typing import Protocol
 
 from simulator.costs.attention import HEAD, WINDOW, attention_s
 from simulator.costs.calibrated import COPIES, CalibratedCosts
+from simulator.costs.graph_scopes import issued
 from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from topologies.errors import MachineError
 from topologies.hardware.attention import Attention
@@ -112,8 +113,9 @@ class AnalyticCosts:
         return memory_bound_s(self._machine.device, op)
 
     def host_s(self, op: Op) -> float:
-        """As the stack says, for each kernel that the op is made of."""
-        return self._kernels.host_s * op.launches
+        """As the stack says, for each kernel of the op that is not within a graph."""
+        host_s = self._kernels.host_s
+        return host_s * issued(op, self._kernels.graphs) if host_s else 0.0
 
     def _peak(self, dtype: str) -> float:
         return peak_flops_per_s(self._machine, dtype) * self._slowest

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
 
-from workload.op import COMPUTE, STEP, Op
+from workload.op import BACKWARD, COMPUTE, EXPERT_DISPATCH, STEP, Op
 
 
 def launch_bound(
@@ -18,22 +18,58 @@ def launch_bound(
     is longer. What is missing goes to its compute ops in equal shares. Ops that cost nothing are
     no kernels; the host issues a collective on the compute stream as it does a kernel. The closing
     block's ops on many parameters are issued at once, so they are left alone, and messages between
-    slots are too. Where ops are copies, `copies` tells blocks of the same name apart. Not modelled:
-    how far ahead the host may run from one block to the next, and that backward passes are issued
-    faster than forward ones.
+    slots are too. Where ops are copies, `copies` tells blocks of the same name apart.
+
+    Before rows of experts are sent in parts that only the device knows, the host waits for their
+    counts, and is ahead of nothing behind that: the ops from there on last as long as the slowest
+    way through issuing the first of them and running the rest. Source: NVIDIA/Megatron-LM,
+    megatron/core/transformer/moe/token_dispatcher.py, _maybe_dtoh_and_synchronize, in the forward
+    pass and when it is recomputed. Not modelled: how far ahead the host may run from one block to
+    the next, what the copy of the counts takes, and that backward passes are issued faster than
+    forward ones.
     """
     result = list(ticks)
     blocks = list(zip([op.block for op in ops], copies or [0] * len(ops), strict=True))
     for (block, _), group in groupby(range(len(ops)), key=lambda at: blocks[at]):
         own = [at for at in group if ticks[at] and _is_issued(ops[at])]
-        kernels = [at for at in own if not ops[at].communicates]
-        missing = sum(each[at] for at in own) - sum(ticks[at] for at in own)
-        if block == STEP or missing <= 0 or not kernels:
+        if block == STEP:
             continue
-        share, rest = divmod(missing, len(kernels))
-        for number, at in enumerate(kernels):
-            result[at] += share + (number < rest)
+        for part, waited in _between_waits(ops, own):
+            lasts = _lasts([ticks[at] for at in part], [each[at] for at in part], waited=waited)
+            kernels = [at for at in part if not ops[at].communicates]
+            missing = lasts - sum(ticks[at] for at in part)
+            if missing <= 0 or not kernels:
+                continue
+            share, rest = divmod(missing, len(kernels))
+            for number, at in enumerate(kernels):
+                result[at] += share + (number < rest)
     return result
+
+
+def _between_waits(ops: Sequence[Op], own: list[int]) -> Iterator[tuple[list[int], bool]]:
+    """A block's ops up to where the host waits, and those from there on; with whether it waited."""
+    first = next((number for number, at in enumerate(own) if _is_waited_for(ops[at])), None)
+    yield own[:first], False
+    if first is not None:
+        yield own[first:], True
+
+
+def _lasts(ticks: list[int], each: list[int], *, waited: bool) -> int:
+    """How long ops last. Behind a wait op i begins when i + 1 of them are issued."""
+    if not waited:
+        return max(sum(ticks), sum(each))
+    rest = sum(ticks)
+    longest = rest
+    for issued, own in zip(accumulate(each), ticks, strict=True):
+        longest = max(longest, issued + rest)
+        rest -= own
+    return longest
+
+
+def _is_waited_for(op: Op) -> bool:
+    """Whether the host must know how many rows go where before it issues the op."""
+    counted = op.purpose == EXPERT_DISPATCH and len(op.reads) > 1
+    return op.kind == "all_to_all" and counted and op.block.phase != BACKWARD
 
 
 def _is_issued(op: Op) -> bool:

@@ -16,10 +16,12 @@ class Kernels:
     None: those of the machine's file. `pace` is the rate of a
     framework's compute over that of its kernels one by one: what gaps between them and kernels that
     are not ours cost. With `tabled` matmuls are interpolated in what was measured on the device and
-    published.
+    published. `graphs` are the parts of layers that are captured in CUDA graphs
+    (`simulator/costs/graph_scopes.py`).
     """
 
     host_s: float = 0.0
+    graphs: tuple[str, ...] = ()
     attention: tuple[float, float] | None = None
     pace: float = 1.0
     tabled: bool = False

@@ -146,12 +146,15 @@ class Stack:
         """
         gpu, own = _gpu(machine), self.own_kernels
         shares, host = (_of_gpu(own.get(key, {}), gpu) for key in RATES)
+        if gpt.experts and host is None:
+            host = _of_gpu(own.get("host_with_experts", {}), gpu)
         copies = own.get("copies", {})
         payloads = dict(own.get("fp8_payloads" if self.fp8 else "payloads", {}))
         if own.get("exchange") == ONCE and plan.expert > 1:
             payloads["all_to_all"] = share_sent_once(gpt, plan, machine)
         kernels = Kernels(
             host_s=0.0 if host is None else quantity(host, "s"),
+            graphs=tuple(own.get("graphs", ())),
             attention=None if shares is None else (shares[0], shares[1]),
             pace=float(own.get("pace", 1.0)),
             tabled=self.tabled,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from simulator.costs.graph_scopes import SCOPES
 from simulator.stacks.exchange import EXCHANGES
 from simulator.stacks.stack import StackError
 from topologies.errors import SimgptError
@@ -78,6 +79,10 @@ CAN: dict[str, Rule] = {
 VOCABULARY: dict[str, Rule] = {"multiple": COUNT, "times_x": SWITCH, "cut": SWITCH}
 MESSAGES: Rule = (lambda value: value in HABITS, f"one of {', '.join(filter(None, HABITS))}")
 EXCHANGE: Rule = (lambda value: value in EXCHANGES, f"one of {', '.join(EXCHANGES)}")
+GRAPHS: Rule = (
+    _list_of(lambda each: each in SCOPES),
+    f"a list of some of {', '.join(SCOPES)}",
+)
 KERNELS: dict[str, Rule] = {
     "fused": WORDS,
     "pace": NUMBER,
@@ -88,9 +93,11 @@ KERNELS: dict[str, Rule] = {
     "gathers_ahead": SWITCH,
     "coalesced": SWITCH,
     "exchange": EXCHANGE,
+    "graphs": GRAPHS,
 }
 BY_NAME: dict[str, Rule] = {
     "host": DURATION,
+    "host_with_experts": DURATION,
     "attention": RATES,
     "passes": NUMBER,
     "launches": COUNT,

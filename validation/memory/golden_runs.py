@@ -96,8 +96,8 @@ class GoldenRun:
         if refused is not None:
             raise NotExpressibleError(refused)
         return job_of(
-            self._gpt(),
-            self._words(),
+            self.gpt,
+            self.words,
             load_stack(STACK),
             devices=self._whole("gpus"),
             batch=self._whole("global_batch"),
@@ -106,7 +106,9 @@ class GoldenRun:
     def _has(self, column: str) -> bool:
         return self.cells[column] not in ("", "0")
 
-    def _gpt(self) -> GPT:
+    @property
+    def gpt(self) -> GPT:
+        """The model, as if it had no experts."""
         heads, hidden = self._whole("heads"), self._whole("hidden")
         width, kv_heads = self._whole("kv_channels"), self._whole("kv_heads")
         return GPT(
@@ -128,7 +130,8 @@ class GoldenRun:
             source="NVIDIA/Megatron-LM, functional tests",
         )
 
-    def _words(self) -> dict[str, Any]:
+    @property
+    def words(self) -> dict[str, Any]:
         """The plan in the words of a user."""
         chosen = dict(part.partition("=")[::2] for part in self.cells["optimizer"].split("|"))
         x, pipe = self._whole("tp"), self._whole("pp")

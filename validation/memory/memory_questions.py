@@ -92,7 +92,7 @@ def questions(path: Path | None) -> Iterator[MeasuredRun]:
         for published in read_runs(path):
             peak = published.real("peak_mem_GiB")
             if peak:
-                measure = _measure(published)
+                measure = measure_of(published)
                 measured = int(peak * quantity(measure.get("unit", "1 GiB"), "bytes"))
                 ask = partial(_asked_of_published, published)
                 name, source = published.id, published.source
@@ -103,7 +103,8 @@ def _is_golden(path: Path) -> bool:
     return is_golden(next(iter(csv.reader(_FILE.lines(path))), []))
 
 
-def _measure(run: PublishedRun) -> dict[str, Any]:
+def measure_of(run: PublishedRun) -> dict[str, Any]:
+    """What a row's column of memory measures: an entry of data/memory_measures.toml."""
     text = f"{run.source} {run.text('framework')} {run.text('notes')}"
     return next(each for each in _measures() if each["has"] in text)
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from validation.memory.memory_questions import ALLOCATED, measure_of
 from validation.moe.rows import REMARKS, UNSUPPORTED, read_moe_runs
 from validation.published.baselines import calibrated
 from validation.published.case import OUT_OF_MEMORY
@@ -70,16 +71,27 @@ class MoeComparison:
             out_of_memory_right=sum(not each.fits_as_read for each in failed),
         )
 
-    @property
-    def peaks(self) -> tuple[Outcome, ...]:
-        """Rows that are not held out, with a measured and a predicted peak."""
-        return tuple(each for each in self.outcomes if _has_peak(each) and not each.held_out)
+    def peaks(self, *, given_out: bool = True) -> tuple[Outcome, ...]:
+        """Rows that are not held out, with a measured and a predicted peak: those whose source says
+        what the allocator gave out, as predictions do, or those that say what it took of the
+        device, or all that the device held, which is more."""
+        own = [each for each in self.outcomes if _has_peak(each) and not each.held_out]
+        return tuple(
+            each for each in own if given_out == (measure_of(each.run)["kind"] == ALLOCATED)
+        )
 
     @property
     def mean_of_sources(self) -> float | None:
         """The mean of the sources' mean errors over scored rows that are not held out."""
         own = [each for each in self.outcomes if each.scored and not each.held_out]
         means = [mean_error(errors_of(rows)) for rows in by_source(own).values()]
+        return mean_error(mean for mean in means if mean is not None)
+
+    @property
+    def mean_of_sources_calibrated(self) -> float | None:
+        """The same with one factor for each machine and stack, from its other rows."""
+        own = [each for each in self.outcomes if each.scored and not each.held_out]
+        means = [mean_error(_calibrated_errors(rows)) for rows in by_source(own).values()]
         return mean_error(mean for mean in means if mean is not None)
 
     def unpredicted(self) -> dict[str, int]:
@@ -97,8 +109,10 @@ class MoeComparison:
         return record | {
             "rows": rows,
             "mean_of_sources_developed": self.mean_of_sources,
+            "mean_of_sources_calibrated": self.mean_of_sources_calibrated,
             "verdicts": asdict(self.verdicts),
-            "peak_mape": mean_error(peak_error(each) for each in self.peaks),
+            "peak_mape": mean_error(map(peak_error, self.peaks())),
+            "peak_mape_of_devices": mean_error(map(peak_error, self.peaks(given_out=False))),
             "unpredicted_reasons": self.unpredicted(),
         }
 
@@ -141,6 +155,11 @@ def peak_error(outcome: Outcome) -> float:
 def errors_of(outcomes: Iterable[Outcome]) -> list[float]:
     """The errors of those with a measured and a predicted step, scored or not."""
     return [each.error for each in outcomes if each.error is not None]
+
+
+def _calibrated_errors(outcomes: Iterable[Outcome]) -> list[float]:
+    pairs = ((each.calibrated_s, each.measured_s) for each in outcomes)
+    return [found / measured - 1 for found, measured in pairs if found and measured]
 
 
 def mean_error(errors: Iterable[float]) -> float | None:

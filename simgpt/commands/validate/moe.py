@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from validation.published.outcome import Outcome
 
 NAME = 44  # characters of a source that its row in a table shows
+HELD = "peak beside what the allocator took or the device held, which is more"
 ASSUMED = ("global_batch_seqs", "tp", "ep", "recompute")  # of rows that publish FLOP/s alone
 
 
@@ -128,11 +129,22 @@ def _row(each: Outcome) -> tuple[str, ...]:
     )
 
 
-def _remarks(report: MoeComparison) -> Iterator[str]:
+def _peaks(report: MoeComparison) -> Iterator[str]:
     from validation.moe.comparison import mean_error, peak_error
 
+    known = {"peak memory": report.peaks(), HELD: report.peaks(given_out=False)}
+    for words, rows in known.items():
+        if rows:
+            error = _percent(mean_error(map(peak_error, rows)))
+            yield f"{words}: {error} off over {tables.several(len(rows), 'row')}"
+
+
+def _remarks(report: MoeComparison) -> Iterator[str]:
     comparison, verdicts = report.comparison, report.verdicts
-    yield f"mean of the sources' means: {_percent(report.mean_of_sources)}"
+    yield (
+        f"mean of the sources' means: {_percent(report.mean_of_sources)}; with one factor for each "
+        f"machine and stack: {_percent(report.mean_of_sources_calibrated)}"
+    )
     rest, apart = comparison.developed, comparison.held_out
     yield (
         f"held out, a tenth drawn by a seed: {_percent(apart.mape)} over "
@@ -145,11 +157,7 @@ def _remarks(report: MoeComparison) -> Iterator[str]:
         f"{tables.several(verdicts.out_of_memory, 'predicted row')} that ran out of memory "
         f"{verdicts.out_of_memory_right} do not fit"
     )
-    if report.peaks:
-        yield (
-            f"peak memory: {_percent(mean_error(map(peak_error, report.peaks)))} off over "
-            f"{tables.several(len(report.peaks), 'row')}"
-        )
+    yield from _peaks(report)
     if comparison.ranking is not None:
         yield (
             f"ranking plans of one model on one machine: Kendall tau {comparison.ranking.tau:.2f}, "

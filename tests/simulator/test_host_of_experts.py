@@ -1,0 +1,95 @@
+"""The host that issues the kernels of layers with experts: graphs, and waits for counts of rows."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from simulator.costs.graph_scopes import issued
+from simulator.costs.kernel_launch import launch_bound
+from simulator.predict import predict
+from simulator.stacks import load_stack
+from simulator.stacks.job import job_of
+from topologies.machine_files import load_machine
+from validation.host_time import host_times
+from workload.gpt import find_model
+from workload.op import BACKWARD, EXPERT_DISPATCH, FORWARD, Block, Op, layer_part
+
+IN_LAYER = Block(0, layer_part(0), FORWARD)
+KERNEL = Op("k", "add", (), ("o",), IN_LAYER, label="norm1")
+EXCHANGE = replace(
+    KERNEL,
+    kind="all_to_all",
+    reads=("rows", "sent", "counts"),
+    purpose=EXPERT_DISPATCH,
+    axes=("data",),
+    label="dispatch.exchange",
+)
+ROUTED, ALL = ("moe_router", "moe_preprocess"), ("attn", "moe_router", "moe_preprocess")
+
+
+def test_behind_a_wait_for_counts_the_host_is_ahead_of_nothing() -> None:
+    """Kernels of 50, an exchange of 10, kernels of 5 and 40, each issued in 20. Up to the exchange
+    the device needs 50 for 20 of the host. Behind it the ops last 20 + 10 + 5 + 40 = 75 if the
+    first is waited for, 40 + 5 + 40 = 85 if the second is, 60 + 40 = 100 if the third is: 45 are
+    missing."""
+    ops = [KERNEL, EXCHANGE, KERNEL, KERNEL]
+    assert launch_bound(ops, [50, 10, 5, 40], [20] * 4) == [50, 10, 28, 62]
+    # Where the counts are known, the block as a whole needs 105 for 80 of the host.
+    known = replace(EXCHANGE, block=replace(IN_LAYER, phase=BACKWARD))
+    backward = [replace(op, block=known.block) for op in (KERNEL, KERNEL, KERNEL)]
+    ops = [backward[0], known, *backward[1:]]
+    assert launch_bound(ops, [50, 10, 5, 40], [20] * 4) == [50, 10, 5, 40]
+    even = replace(EXCHANGE, reads=("rows",))
+    assert launch_bound([KERNEL, even, KERNEL], [50, 10, 5], [20] * 3) == [50, 10, 5]
+
+
+@pytest.mark.parametrize(
+    ("label", "none", "routed", "attended"),
+    [
+        ("norm1", 1, 1, 1),  # the call that replays the graph of attention and router
+        ("attention", 1, 1, 0),
+        ("router.matmul", 1, 1, 0),  # that of the router alone
+        ("route", 1, 0, 0),
+        ("dispatch.places", 1, 0, 0),
+        ("dispatch.take_rows", 1, 1, 1),
+        ("experts.up.matmul", 1, 1, 1),
+        ("shared.up.matmul", 1, 0, 0),
+    ],
+)
+def test_a_graph_is_issued_by_one_call(label: str, none: int, routed: int, attended: int) -> None:
+    op = replace(KERNEL, label=label)
+    found = [issued(op, graphs) for graphs in ((), ROUTED, ALL, ("full_iteration",))]
+    assert found == [none, routed, attended, 0]
+    outside = replace(op, block=Block(0))
+    assert issued(outside, ALL) == 1
+
+
+def test_the_more_is_in_graphs_the_shorter_is_a_step_that_the_host_bounds() -> None:
+    gpt, machine = find_model("qwen3-30b-a3b"), load_machine("dgx-h100")
+    steps = []
+    for name in ("nemo", "nemo-router-graphs", "nemo-attn-graphs", "nemo-full-graphs"):
+        job = job_of(gpt, "dp=8,ep=8,mbs=1", load_stack(name), devices=8, batch=16)
+        steps.append(predict(job.gpt, job.plan, machine, stack=job.stack).step_s)
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > 1.05 * steps[-1]
+
+
+def test_models_without_experts_are_bound_by_no_host() -> None:
+    machine, stack = load_machine("dgx-h100"), load_stack("megatron-core")
+    found = {}
+    for name in ("qwen3-30b-a3b", "llama-3.1-8b"):
+        job = job_of(find_model(name), "dp=8,mbs=1", stack, devices=8, batch=16)
+        found[name] = stack.kernels(job.gpt, job.plan, machine).host_s
+    assert found["qwen3-30b-a3b"] > 0 == found["llama-3.1-8b"]
+
+
+@pytest.mark.slow
+def test_the_stacks_time_of_an_op_is_the_median_of_runs_without_experts() -> None:
+    given = load_stack("megatron-core").own_kernels["host_with_experts"]
+    for gpu, times in host_times().items():
+        assert given[gpu.lower()] == f"{1e6 * statistics.median(times):.0f} us"
+    assert given["b200"] == given["b300"] == given["mi355x"] == given["h100"]
+    assert given["gb300"] == given["gh200"] == given["gb200"]
