@@ -129,7 +129,7 @@ DEEPSEEK_V3 = replace(
     ),
 )
 # Fields of models with experts whose parameters, or whose choice of experts, are not converted.
-UNPUBLISHED: Mapping[str, object] = {
+UNPUBLISHED: dict[str, object] = {
     "biases": False,
     "sinks": False,
     "router_groups": 0,

@@ -50,7 +50,8 @@ def whole_program(lowered: Lowered, gpt: GPT, plan: Plan, *, fold: bool = True) 
     program = lowered(gpt, plan)
     changes = program.outline.changes(program.nbytes)
     persistent = program.outline.persistent(program.nbytes)
-    return WholeProgram(program, gpt.layers, program.ops, *changes, persistent)
+    layers = gpt.layers + gpt.mtp_layers
+    return WholeProgram(program, layers, program.ops, *changes, persistent)
 
 
 def _grown(few: Program, one: Program, two: Program, layers: int) -> WholeProgram:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.simulate import simulate_ops
+from simulator.engine.simulate import simulate_ops, simulate_timeline
 from simulator.engine.ticks import TICKS_PER_S
 from simulator.engine.whole_program import WholeProgram
 from simulator.engine.whole_step import (
@@ -28,6 +28,7 @@ from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import ROLES, Op
 from workload.plan import Plan
+from workload.plan_text import parse_plan
 
 SMALL = GPT(name="small", layers=2, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
 OVERLAPS = ("none", "all", "oar", "ors", "oag", "dp", "oar+ors+oag", "ors+dp", "ors+oag+dp")
@@ -204,3 +205,17 @@ def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes()
     assert sum(_result(timed).parts_ticks.values()) == every[1]
     slowest = [2 * TICKS_PER_S * (more - few), TICKS_PER_S * (more - few)]
     assert every[1] - every[0] not in slowest  # neither of them is last all the time
+
+
+def test_a_module_that_predicts_a_second_token_is_in_the_step() -> None:
+    gpt = replace(SMALL, layers=5, positions="rope", mtp_layers=1)
+    costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=1e7)
+    for text in ("data=2,batch=12,micro_batch=1", "x=2,z=2,batch=8,micro_batch=2"):
+        plan = parse_plan(text)
+        program = lower(gpt, plan)
+        step = simulate_step(gpt, plan, costs, fabric)
+        spans = simulate_timeline([program], costs, fabric).spans
+        ticks = max(span.end_s for span in spans) * TICKS_PER_S
+        assert sum(step.parts_ticks.values()) == pytest.approx(ticks, rel=1e-12)
+        assert step.memory.total_bytes == program.peak.total_bytes
+        assert step.model_flops == program.model_flops
