@@ -29,7 +29,8 @@ def does_fit(job: Job, machine: Machine) -> bool:
     room = room_for_tensors(machine, job.stack)
     if plan_bytes(job.gpt, job.plan) <= room:
         return True
-    own = Habits(fp8=job.stack.fp8, messages=job.stack.messages)
+    messages = job.stack.messages if job.plan.pipe > 1 else ""
+    own = Habits(fp8=job.stack.fp8, messages=messages)
     if own == NO_HABITS:
         return False
     if job.plan.pipe > 1:

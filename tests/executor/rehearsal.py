@@ -96,6 +96,8 @@ def _plans(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
     for kind in CONTEXT_KINDS:
         yield LLAMA, replace(plain, context=2, context_kind=kind), False, 0
     yield LATENT, plain, False, 0
+    for recipe in ("fp8-delayed", "fp8-tensorwise"):
+        yield SMALL, replace(plain, recipe=recipe), False, 0
     two = replace(plain, data=2, micro_batch=1, expert=2)
     yield MIXTURE, two, False, 0
     yield replace(MIXTURE, activation="gelu", capacity=0.5, router="sigmoid"), two, False, 0

@@ -97,6 +97,7 @@ def test_every_kind_of_op_keeps_to_its_operands() -> None:
     assert set(KERNELS) - seen == ELSEWHERE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(rows_of_every_kind())))
 def test_in_bf16_matmuls_hold_a_little_more_than_the_program_says(number: int) -> None:
     """oneDNN's bf16 matmuls pack operands into memory of their own, however small the model."""
@@ -126,6 +127,7 @@ def allocated(rank: int, how: str) -> tuple[int, int, list[int]]:
     return program.peak.total_bytes, with_copies(program), found
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("how", OVER_GLOO)
 def test_over_gloo_copies_of_what_is_gathered_or_scattered_come_on_top(how: str) -> None:
@@ -177,6 +179,7 @@ def weights(rank: int, spec: str) -> list[dict[str, torch.Tensor]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("spec", SLICED)
 def test_slices_of_any_size_train_alike(spec: str) -> None:

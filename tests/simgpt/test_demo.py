@@ -47,6 +47,7 @@ def test_the_demo_s_quick_commands_are_answered_without_a_warning(number: int) -
     assert (said.status, said.err.splitlines()) == (0, progress)
 
 
+@pytest.mark.slow
 def test_the_published_figure_stands_beside_a_prediction() -> None:
     """Of gpt-80b on 8,192 GCDs AxoNN's paper has 36.3 % of the peak."""
     said = simgpt(*commands()[1])

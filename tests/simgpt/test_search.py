@@ -30,6 +30,7 @@ SEARCH = (
 STOPPED = (*SEARCH[:8], "--time-limit", "0.1", "--workers", "1", "--plan", "pipe=8,y=1,z=1")
 
 
+@pytest.mark.slow
 def test_a_search_reads_as_its_golden_file() -> None:
     said = simgpt(*SEARCH, "--memory-front", "--also-devices", "32,128")
     assert said.status == 0
@@ -92,6 +93,7 @@ def test_the_plans_found_can_be_pasted_into_predict() -> None:
         assert json.loads(told.out)["step_s"] == plan["step_s"]
 
 
+@pytest.mark.slow
 def test_the_same_search_gives_the_same_bytes_whoever_works_on_it_and_however_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -202,6 +204,7 @@ def test_a_closed_terminal_that_nobody_is_to_hear_of_ends_no_search(
     assert (said.status, json.loads(said.out)["optimal"]) == (0, True)
 
 
+@pytest.mark.slow
 def test_the_time_limit_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     ended_when(monkeypatch, lambda _, state: bool(state.found), lambda: time.sleep(60))
     begun = time.monotonic()
@@ -344,6 +347,7 @@ def test_the_front_of_devices_is_of_time_whatever_the_search_is_for() -> None:
     assert cheap["devices_front"] == fast["devices_front"]
 
 
+@pytest.mark.slow
 def test_a_search_under_a_stack_finds_what_predict_under_it_predicts() -> None:
     words = ("gpt-5b", "-m", "dgx-h100", "-n", "16", "--batch", "16", "--stack", "megatron-core")
     fixed = ("--plan", "micro_batch=1,recompute=none,order=x-y-z-data-pipe", "--workers", "1")

@@ -58,6 +58,7 @@ def test_where_nothing_is_enough_there_is_no_change() -> None:
     assert fitting_change(job("mbs=2"), small) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipe", [1, 2])
 def test_what_fp8_keeps_in_fewer_bytes_counts(pipe: int) -> None:
     """There is a device into which a plan fits with precision=fp8 alone."""

@@ -72,6 +72,7 @@ def test_plans_that_no_search_has_are_refused_by_name() -> None:
         plan_importance(gpt, alone, machine, scheduler(machine, 1), EXECUTOR)
 
 
+@pytest.mark.slow
 def test_why_tells_the_importance_when_it_is_asked_to() -> None:
     words = ("why", "tiny-1m", "-m", "frontier", "--plan", "data=4", "--batch", "8")
     said = simgpt(*words, "--plan-importance")

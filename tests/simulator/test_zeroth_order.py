@@ -12,7 +12,7 @@ from tests.simulator.drawn_steps import DrawnStep
 from tests.simulator.test_pipeline import assert_slots_equal_ops
 from tests.simulator.worlds import TINY
 from workload.errors import PlanCannotRunError
-from workload.pipeline.schedule import PERTURB
+from workload.pipeline.slot import PERTURB
 from workload.pipeline.stages import stage_slots
 from workload.plan_text import parse_plan
 

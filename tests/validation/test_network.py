@@ -35,6 +35,7 @@ BAR = 0.10
 # Tables that miss the bar, with the mean absolute error that they must not exceed, and the reason.
 MISSED = {
     "alps_nccl_allreduce_8gpu_2node_without_cxi": (0.15, "TCP: 1 MiB takes longer than 2 MiB"),
+    "dgx_a100_nccl_allreduce_2node": (0.14, "one figure, of no stated size"),
     "frontier_all_gather_all_gather_hybrid": (0.17, "early run, nothing fitted; 64 GCDs are slow"),
     "frontier_all_gather_all_gather_mpi": (0.28, "early run, nothing fitted; stalls not modelled"),
     "frontier_all_gather_all_gather_nccl": (0.24, "early run; stalls of 25 ms per hop, noisy"),

@@ -50,6 +50,7 @@ def spread(found: Roofline, kinds: set[str]) -> str:
     return f"{min(values):,.0f} to {max(values):,.0f}"
 
 
+@pytest.mark.slow
 def test_the_table_of_the_three_models_is_what_is_predicted() -> None:
     rows = "".join(row(name) for name in ("ornl-22b", "ornl-175b", "ornl-1t"))
     text = PAGE.read_text(encoding="utf-8")

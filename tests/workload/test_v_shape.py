@@ -14,7 +14,8 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.pipeline.chunk_places import ChunkPlaces
-from workload.pipeline.schedule import FORWARD, INPUT, V_SHAPED, WEIGHT, Slot, slots
+from workload.pipeline.schedule import FORWARD, V_SHAPED, WEIGHT, Slot, slots
+from workload.pipeline.slot import INPUT
 from workload.plan_text import parse_plan
 
 WORKS = {

@@ -10,15 +10,8 @@ from workload.lowering.layers.further import mtp
 from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
 from workload.op import EMBED, HEAD, RECOMPUTE, Block, Op, layer_part
-from workload.pipeline.schedule import (
-    BACKWARD,
-    FORWARD,
-    INPUT,
-    PERTURB,
-    TURNS_LATE,
-    WEIGHT,
-    Slot,
-)
+from workload.pipeline.schedule import BACKWARD, FORWARD, TURNS_LATE, WEIGHT, Slot
+from workload.pipeline.slot import INPUT, PERTURB
 from workload.pipeline.stages import chunk_layers, places_of
 from workload.pipeline.zero_bubble import split
 from workload.rules import zeroth_order

@@ -7,8 +7,7 @@ from typing import Any
 
 from topologies.files.printable import shown
 from workload.errors import ModelError
-from workload.models.expert_layers import layers_of
-from workload.models.moe import SOFTMAX, SOFTMAX_OF_CHOSEN
+from workload.models.moe import SOFTMAX, SOFTMAX_OF_CHOSEN, layers_of
 
 Get = Callable[[str], Any]
 

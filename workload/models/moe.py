@@ -9,6 +9,7 @@ shared experts; DeepSeek-AI (2412.19437), section 2.1.2, for sigmoid scores and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -136,3 +137,18 @@ def _wrong_routing(gpt: GPT) -> list[str]:
     if gpt.balance_loss and gpt.goldfish_k:
         found.append("balance_loss is a mean over all tokens, and goes without goldfish_k")
     return found
+
+
+def layers_of(marks: Sequence[int | bool]) -> tuple[int, int] | None:
+    """How many layers stand before the first so many-th with experts, and every how manieth has
+    them, as a model's `dense_layers` and `expert_every`; None where they are at no equal distance.
+
+    >>> layers_of([0, 0, 1, 0, 1]), layers_of([1, 1, 0])
+    ((1, 2), None)
+    """
+    those = [number for number, mark in enumerate(marks) if mark]
+    every = those[1] - those[0] if len(those) > 1 else 1
+    before = those[0] - every + 1 if those else -1
+    if before < 0 or those != list(range(those[0], len(marks), every)):
+        return None
+    return before, every

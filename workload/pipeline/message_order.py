@@ -39,7 +39,8 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from workload.pipeline.schedule import BACKWARD, FORWARD, Slot, warm_up
+from workload.pipeline.slot import BACKWARD, FORWARD, Slot
+from workload.pipeline.warm_up import warm_up
 from workload.plan import Plan
 
 RECEIVE, ARRIVED, SEND, SENT = "receive", "arrived", "send", "sent"

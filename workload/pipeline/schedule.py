@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from workload.pipeline.in_flight import played
-from workload.pipeline.slot import BACKWARD, FORWARD, INPUT, PERTURB, SILENT, WEIGHT, Slot
+from workload.pipeline.slot import BACKWARD, FORWARD, INPUT, SILENT, WEIGHT, Slot
 from workload.pipeline.v_shape import dual_pipe_v, zero_bubble_v
+from workload.pipeline.warm_up import warm_up
 
 __all__ = [
     "BACKWARD",
     "FORWARD",
-    "INPUT",
-    "PERTURB",
     "SILENT",
     "STRAIGHT",
     "TURNS_LATE",
@@ -58,13 +57,6 @@ def _one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> It
         if m + ahead < micro_batches:
             yield Slot(FORWARD, 0, m + ahead)
         yield Slot(BACKWARD, 0, m)
-
-
-def warm_up(stage: int, stages: int, micro_batches: int, chunks: int) -> int:
-    """How many forward passes a stage of 1F1B runs before its first pair of passes."""
-    behind = stages - 1 - stage
-    ahead = behind if chunks == 1 else 2 * behind + (chunks - 1) * stages
-    return min(ahead, micro_batches * chunks)
 
 
 def _interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> Iterator[Slot]:

@@ -8,7 +8,8 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.models import windows
 from workload.pipeline.chunk_places import ChunkPlaces
-from workload.pipeline.schedule import FORWARD, PERTURB, V_SHAPED, Slot, slots
+from workload.pipeline.schedule import FORWARD, V_SHAPED, Slot, slots
+from workload.pipeline.slot import PERTURB
 from workload.plan import Plan
 
 

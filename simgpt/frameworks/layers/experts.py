@@ -14,8 +14,7 @@ from simgpt.frameworks.layers.patterns import pattern_of
 from simgpt.frameworks.reading import FrameworkError, Reading
 from topologies.files.printable import shown
 from workload.errors import PlanCannotRunError
-from workload.models.expert_layers import layers_of
-from workload.models.moe import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN
+from workload.models.moe import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, layers_of
 
 TOPK = 2
 ONCE = "megatron-core-deepep"  # the stack of a dispatcher that sends a token once to each node

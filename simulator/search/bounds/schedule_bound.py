@@ -15,7 +15,8 @@ from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
 from simulator.search.bounds.isolated import Chunk, PrecedingSlot
 from topologies.session import session_cached
 from workload.pipeline.message_order import order_of_messages
-from workload.pipeline.schedule import INPUT, Slot, slots
+from workload.pipeline.schedule import Slot, slots
+from workload.pipeline.slot import INPUT
 from workload.plan import Plan
 
 Orders = tuple[tuple[Slot, ...], ...]

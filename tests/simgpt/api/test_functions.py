@@ -222,6 +222,7 @@ print(sorted(heavy), len(simgpt.search('tiny-1m', 'frontier', 8, batch=16, worke
 """
 
 
+@pytest.mark.slow
 def test_a_script_needs_no_guard_around_a_search_on_several_processes(tmp_path: Path) -> None:
     """And `import simgpt` imports nothing heavy."""
     script = tmp_path / "script.py"

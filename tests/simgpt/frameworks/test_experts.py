@@ -164,7 +164,11 @@ def test_deepspeeds_file_says_that_experts_stand_elsewhere() -> None:
         ({"multi_latent_attention": True, "v_head_dim": 64}, "value_width", 64),
         ({"multi_latent_attention": True, "q_lora_rank": 48}, "q_rank", 48),
         ({"moe_router_num_groups": 4, "moe_router_group_topk": 2}, "router_topk_groups", 2),
-        ({"moe_router_enable_expert_bias": True}, "router_bias_rate", 0.001),
+        (
+            {"moe_router_enable_expert_bias": True, "moe_router_score_function": "sigmoid"},
+            "router_bias_rate",
+            0.001,
+        ),
         ({"moe_aux_loss_coeff": 0.01}, "balance_over", "micro_batch"),
         (
             {"moe_aux_loss_coeff": 0.01, "moe_router_load_balancing_type": "seq_aux_loss"},

@@ -86,6 +86,7 @@ def test_more_noise_is_never_faster_and_devices_cost_at_most_their_factor(
     assert found[-1] <= (1 + slower) * ticks * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=8, derandomize=True)
 @given(seed=st.integers(0, 10**6))
 def test_jitter_that_only_delays_never_makes_a_step_faster(seed: int) -> None:

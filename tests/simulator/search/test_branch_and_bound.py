@@ -86,6 +86,7 @@ def test_a_sum_of_more_gradients_may_be_faster_than_one_of_less() -> None:
         same_answer(problem, "kestrel", top=2)
 
 
+@pytest.mark.slow
 def test_bounds_only_rise_and_the_best_only_falls() -> None:
     problem = SearchProblem(SMALL, 8, 16, {"recompute": "none"})
     states = list(search(problem, MACHINES["perlmutter"]))
@@ -142,6 +143,7 @@ def test_where_nothing_fits_nothing_is_found() -> None:
         best_plan(find_model("gpt-640b"), MACHINES["perlmutter"], 4, 4)
 
 
+@pytest.mark.slow
 def test_pipelines_that_miss_by_memory_alone_are_not_simulated() -> None:
     problem = SearchProblem(SMALL, 4, 8, {"pipe": 2, "overlap": (), "schedule": "1f1b", "zero": 0})
     machine = MACHINES["frontier"]

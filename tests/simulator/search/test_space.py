@@ -73,6 +73,7 @@ def test_a_space_has_every_legal_plan_once(devices: int, batch: int) -> None:
     assert set(plans) == wanted
 
 
+@pytest.mark.slow
 def test_overlaps_that_make_the_same_program_count_once() -> None:
     def program(plan: Plan) -> tuple[object, ...]:
         stages = range(plan.pipe)

@@ -101,6 +101,7 @@ def test_a_hundred_teams_do(problem: SearchProblem, name: str, data: st.DataObje
     holds_for_a_team(problem, name, data)
 
 
+@pytest.mark.slow
 def test_as_long_as_too_few_are_found_any_plan_is_simulated_at_once() -> None:
     pool = InTurn(1, 0)
     problem = SearchProblem(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b", "y": 1, "zero": 0})
