@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.pipeline.schedule import (
-    BACKWARD,
-    FORWARD,
-    INPUT,
-    STRAIGHT,
-    WEIGHT,
-    Slot,
-    slots,
-)
+from workload.pipeline.schedule import BACKWARD, FORWARD, STRAIGHT, WEIGHT, Slot, slots
+from workload.pipeline.slot import INPUT
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
 from workload.plan_text import parse_plan
