@@ -23,11 +23,17 @@ class BufferTable:
     one call on one tensor. On a CPU a freed tensor's memory is kept for the next one of its size,
     as CUDA's caching allocator does, while `keeps_freed` is set. Buffers of the role "host" take
     `host_bytes`; beside a GPU they lie in pinned memory. With a table that has them `lent`,
-    persistent buffers are that one's.
+    persistent buffers are that one's. With `even_rows` there are as many rows as the program says
+    where else the data decides.
     """
 
     def __init__(
-        self, program: Program, device: torch.device, lent: BufferTable | None = None
+        self,
+        program: Program,
+        device: torch.device,
+        lent: BufferTable | None = None,
+        *,
+        even_rows: bool = False,
     ) -> None:
         self._buffers = list(program.buffers.values())
         self._slots = {buffer.name: slot for slot, buffer in enumerate(self._buffers)}
@@ -35,7 +41,7 @@ class BufferTable:
         self._tensors: list[Any] = [None] * len(self._buffers)  # None: not alive
         self._arenas: dict[str, int] = {}
         self._forms = [(buffer.shape, DTYPES[buffer.dtype]) for buffer in self._buffers]
-        self._counts = [buffer.rows_of for buffer in self._buffers]
+        self._counts = ["" if even_rows else buffer.rows_of for buffer in self._buffers]
         self._sizes = [buffer.nbytes for buffer in self._buffers]
         pools: dict[int, list[torch.Tensor]] = {}
         self._pools = [pools.setdefault(buffer.nbytes, []) for buffer in self._buffers]

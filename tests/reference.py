@@ -83,8 +83,8 @@ class Layer(nn.Module):
             self.experts_of(weights, name, family)
         self.latent = f"{name}.kv_down.w" in weights
         if self.latent:
-            base = family.rope_base or 0.0
-            self.way = reference_latent.Latent(weights, name, heads, base, family.eps)
+            rope = family.rope_base or 0.0, family.rope_scaling
+            self.way = reference_latent.Latent(weights, name, heads, *rope, family.eps)
         for norm in ("qnorm", "knorm"):
             normed = f"{name}.{norm}.w" in weights
             self.add_module(

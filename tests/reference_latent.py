@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.reference_llama import RMSNorm, rotated
+from tests.reference_llama import RMSNorm, Scaling, rotated
 
 Three = tuple[Tensor, Tensor, Tensor]
 
@@ -30,10 +30,16 @@ class Latent(nn.Module):
     """What makes queries, keys and values of rows; all sizes but the heads are the weights'."""
 
     def __init__(
-        self, weights: Mapping[str, Tensor], name: str, heads: int, base: float, eps: float
+        self,
+        weights: Mapping[str, Tensor],
+        name: str,
+        heads: int,
+        base: float,
+        scaling: Scaling | None,
+        eps: float,
     ) -> None:
         super().__init__()
-        self.heads, self.base = heads, base
+        self.heads, self.base, self.scaling = heads, base, scaling
         self.compresses_queries = f"{name}.q_down.w" in weights
         down = ("q_down", "q_norm") if self.compresses_queries else ()
         for place in (*down, "q_up", "kv_down", "kv_norm", "kv_up"):
@@ -49,17 +55,18 @@ class Latent(nn.Module):
         queries, rank = latent @ part("q_up").w, len(part("kv_norm").w)
         compressed, shared = (x @ part("kv_down").w).tensor_split([rank], dim=-1)
         both = part("kv_norm")(compressed) @ part("kv_up").w
-        with_positions = rotated(shared, self.base)
+        with_positions = rotated(shared, self.base, self.scaling)
         plain = queries.shape[-1] // self.heads - shared.shape[-1]
         keys, values = both.tensor_split([self.heads * plain], dim=-1)
         of_heads = []
         for head in range(self.heads):
             q = queries.chunk(self.heads, dim=-1)[head]
-            q = torch.cat([q[..., :plain], rotated(q[..., plain:], self.base)], dim=-1)
+            turned = rotated(q[..., plain:], self.base, self.scaling)
+            q = torch.cat([q[..., :plain], turned], dim=-1)
             k = torch.cat([keys.chunk(self.heads, dim=-1)[head], with_positions], dim=-1)
             of_heads.append((q, k, values.chunk(self.heads, dim=-1)[head]))
         q, k, v = (torch.stack(each, dim=1) for each in zip(*of_heads, strict=True))
-        return q, k, v
+        return q * (1.0 if self.scaling is None else self.scaling.of_scores), k, v
 
 
 def shapes(

@@ -36,6 +36,7 @@ class Scaling:
     original: float = 0.0
     low: float = 1.0
     high: float = 4.0
+    all_dim: float = 0.0
 
     def rate(self, plain: float, pair: int, width: int, base: float) -> float:
         """The rate of a pair, case by case: as the released code of Llama 3.1 does it, and as
@@ -62,6 +63,11 @@ class Scaling:
     def size(self) -> float:
         """What queries and keys are multiplied by."""
         return 0.1 * math.log(self.factor) + 1 if self.kind == "yarn" else 1.0
+
+    @property
+    def of_scores(self) -> float:
+        """What DeepSeek's released code multiplies the softmax's scale by."""
+        return (0.1 * self.all_dim * math.log(self.factor) + 1) ** 2
 
 
 def rotated(x: Tensor, base: float, scaling: Scaling | None = None) -> Tensor:

@@ -6,7 +6,8 @@ table, kernels and calls of torch.distributed. Storages are counted (`storages.p
 
 A kernel is a function of its op's attributes and its operands' shapes, so each distinct one is
 played once; of others like it the operands alone are made and freed. Cost: some 0.1 ms for each
-buffer that begins and each call. Not played: values, and so nothing that depends on them.
+buffer that begins and each call. Not played: values, and so nothing that depends on them; experts
+get even shares of the rows, as in the program.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from executor.kernels import Kernel
 from executor.launching.task_specs import AdamW
 from executor.nccl.issue_order import issue_order
 from executor.play import play
-from executor.prepared import Computation, PreparedProgram, prepare
+from executor.prepared import Computation, PreparedOp, PreparedProgram, prepare
 from executor.rank_context import DTYPES, RankContext, scratch_of
 from workload.op import HOST, Op
 from workload.program import Program
@@ -70,7 +71,7 @@ def play_rank(program: Program, rank: int) -> PlayedRank:
     groups, order = LoneGroups(rank), issue_order(program, late=True)
     with fake_job(rank, grid.ranks), fake_gpu(), StorageCount() as held, AskedCalls(rank) as calls:
         groups.prepare(program)
-        table = BufferTable(program, GPU)
+        table = BufferTable(program, GPU, even_rows=True)
         once = KernelsOnce(held)
         prepared = once.of(prepare(program, table, groups, at, order))
         checks = Checks(program, rank, table=table, held=held, calls=calls)
@@ -110,14 +111,14 @@ class KernelsOnce:
 
     def of(self, program: PreparedProgram) -> PreparedProgram:
         """A prepared program whose kernels are played once. None has a stream of its own: there is
-        no device on which it would run beside another."""
-        ops = (
-            replace(op, work=replace(op.work, kernel=self._once(op.work.kernel), side_stream=""))
-            if isinstance(op.work, Computation)
-            else op
-            for op in program.ops
-        )
-        return replace(program, ops=tuple(ops))
+        no device on which it would run beside another. All experts get equally many rows."""
+        return replace(program, ops=tuple(map(self._of_one, program.ops)))
+
+    def _of_one(self, op: PreparedOp) -> PreparedOp:
+        if isinstance(op.work, Computation):
+            kernel = self._once(op.work.kernel)
+            return replace(op, work=replace(op.work, kernel=kernel, side_stream=""))
+        return replace(op, work=replace(op.work, counts=()))
 
     def extra_of(self, op: Op) -> int:
         """The bytes that an op's kernel held beside its operands."""
@@ -132,10 +133,17 @@ class KernelsOnce:
             self._key_of[op.name] = key
             if key not in self.extra_bytes:
                 before = self._held.most_bytes = self._held.held_bytes["cuda"]
-                kernel(op, reads, writes, at)
+                kernel(_of_even_rows(op), reads, writes, at)
                 self.extra_bytes[key] = self._held.most_bytes - before
 
         return played
+
+
+def _of_even_rows(op: Op) -> Op:
+    """An op whose experts, if it has any, get equally many rows, whatever their counts say."""
+    if "even" not in op.attributes:
+        return op
+    return replace(op, attributes={**op.attributes, "even": True})
 
 
 def _key(op: Op, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]) -> object:

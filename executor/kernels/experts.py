@@ -100,7 +100,7 @@ def take_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The row of the token at each place; zeros where there is none."""
     rows, order = reads
     torch.index_select(rows, 0, order.clamp(min=0) // op.attributes["topk"], out=writes[0])
-    writes[0][order == EMPTY] = 0
+    writes[0].masked_fill_((order == EMPTY)[:, None], 0)
 
 
 def sum_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:

@@ -47,15 +47,13 @@ COMPUTED: Mapping[str, Mapping[str, tuple[tuple[Any, ...], Any]]] = {
     "qwen3_moe": {"output_router_logits": ((False,), False)},
     "deepseek_v2": {
         "rms_norm_eps": ((NORM_EPS,), NORM_EPS),
-        "n_group": ((1, None), None),
-        "topk_method": (("greedy",), "greedy"),
+        "topk_method": (("greedy", "group_limited_greedy"), "greedy"),
         "norm_topk_prob": ((False,), False),
         "scoring_func": (("softmax",), "softmax"),
         "output_router_logits": ((False,), False),
     },
     "deepseek_v3": {
         "rms_norm_eps": ((NORM_EPS,), NORM_EPS),
-        "n_group": ((1,), 8),
         "norm_topk_prob": ((True,), True),
         "scoring_func": (("sigmoid",), "sigmoid"),
         "rope_interleave": ((True,), True),
@@ -77,7 +75,7 @@ CLASSES = {
     "deepseek_v3": "DeepseekV3ForCausalLM",
 }
 OF_EXPERTS = ["experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "expert_every"]
-OF_EXPERTS += ["router", "router_scale"]
+OF_EXPERTS += ["router", "router_scale", "router_groups", "router_topk_groups"]
 OF_LATENT = ["q_rank", "kv_rank", "rope_width", "context_width"]
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 _DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16"}
@@ -145,9 +143,8 @@ def _check_computed(document: Document, described: Described, origin: str) -> No
     for key in ("rope_scaling", "rope_parameters"):
         rope = document.get(key)
         partial = isinstance(rope, dict) and rope.get("partial_rotary_factor", 1) != 1
-        methods = () if described.gpt.kv_rank else tuple(NUMBERS)
-        if rope_type(rope) not in ("", "default", *methods) or partial:
-            known = ", ".join(methods) or "none with latent attention"
+        if rope_type(rope) not in ("", "default", *NUMBERS) or partial:
+            known = ", ".join(NUMBERS)
             raise WeightsError(
                 f"{origin}: {key} = {shown(rope)} is not computed: RoPE is plain or of type {known}"
             )
@@ -237,7 +234,8 @@ def _experts(gpt: GPT, family: Family) -> Document:
 
 
 def _deepseek(gpt: GPT, family: Family) -> Document:
-    own = {"topk_method": "greedy"} if family == DEEPSEEK_V2 else {"rope_interleave": True}
+    method = "group_limited_greedy" if gpt.router_groups else "greedy"
+    own = {"topk_method": method} if family == DEEPSEEK_V2 else {"rope_interleave": True}
     plain = gpt.width - gpt.rope_width
     return own | {
         "head_dim": gpt.rope_width,
@@ -253,6 +251,6 @@ def _deepseek(gpt: GPT, family: Family) -> Document:
         "first_k_dense_replace": gpt.dense_layers,
         "routed_scaling_factor": gpt.router_scale,
         "norm_topk_prob": family == DEEPSEEK_V3,
-        "n_group": 1,
-        "topk_group": 1,
+        "n_group": gpt.router_groups or 1,
+        "topk_group": gpt.router_topk_groups or 1,
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import torch
 from safetensors.torch import save
 
 from executor.published.config import config_beside
@@ -37,12 +38,14 @@ def convert(
     """
     program = lower(gpt, Plan(batch=1, micro_batch=1, precision=precision))
     order = {held.name: held for held in held_by(program, 0)}
-    where, dtype = published(gpt), DTYPES[precision]
+    where = published(gpt)
     values = published_values(program, source)
     files = filed(list(order.values()), file_bytes)
     for file, names in files.items():
-        parts = [parted(whole.to(dtype), where[name]) for name, whole in islice(values, len(names))]
-        tensors = {name: tensor for each in parts for name, tensor in each}
+        tensors: dict[str, torch.Tensor] = {}
+        for name, whole in islice(values, len(names)):
+            dtype = DTYPES[order[name].buffer.dtype]  # corrections of scores stay in 32 bits
+            tensors |= parted(whole.to(dtype), where[name])
         write_whole(folder / file, save(tensors, metadata={"format": "pt"}))
     beside = source if source.is_dir() else source.parent
     close(folder, gpt, precision, config_beside(beside), files=files, order=order)

@@ -26,8 +26,7 @@ from workload.models.moe import SIGMOID, SOFTMAX_OF_CHOSEN
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
     """What a layer's router and the linears of one expert are called, and how those of the MLP
-    begin that all tokens pass. `bias` is what is added to scores where experts are chosen, which a
-    program does not have."""
+    begin that all tokens pass. `bias` is what is added to scores where experts are chosen."""
 
     router: str
     expert: str
@@ -120,6 +119,7 @@ DEEPSEEK_V2 = replace(
 DEEPSEEK_V3 = replace(
     DEEPSEEK_V2,
     name="deepseek_v3",
+    without_use=re.compile(r"layers\.61\..*"),  # the module that predicts a second token
     experts=ExpertNames(
         "mlp.gate",
         "mlp.experts.{}.",
@@ -128,14 +128,8 @@ DEEPSEEK_V3 = replace(
         bias="e_score_correction_bias",
     ),
 )
-# Fields of models with experts whose parameters, or whose choice of experts, are not converted.
-UNPUBLISHED: dict[str, object] = {
-    "biases": False,
-    "sinks": False,
-    "router_groups": 0,
-    "router_bias": False,
-    "mtp_layers": 0,
-}
+# Fields of models with experts whose parameters are not converted.
+UNPUBLISHED: dict[str, object] = {"biases": False, "sinks": False, "mtp_layers": 0}
 HEAD = "lm_head.weight"  # of all families, and without their prefix
 
 
@@ -186,6 +180,7 @@ def _of_experts(gpt: GPT) -> Family:
     """The family of a model with experts, of which it differs in nothing."""
     usual: dict[str, object] = {"norm": "rmsnorm", "activation": "swiglu", "positions": "rope"}
     usual |= {"embedding_norm": False, "qkv_bias": False, "shared_ffn": 0, "router_scale": 1.0}
+    usual |= {"router_groups": 0, "router_bias": False}
     if not gpt.qk_norm:  # Mixtral's scores sum to one, and all its layers have experts
         usual |= {"router": SOFTMAX_OF_CHOSEN, "dense_layers": 0, "expert_every": 1}
     others = [key for key, value in (usual | UNPUBLISHED).items() if getattr(gpt, key) != value]

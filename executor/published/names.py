@@ -71,7 +71,10 @@ def _experts(
     """A layer's router, and the linears of its experts, which lie as (out, in)."""
     shape = ((gpt.experts, gpt.hidden),)
     router = f"{theirs}{routed.router}"
-    zeros = ((f"{router}.{routed.bias}", (gpt.experts,)),) if routed.bias else ()
+    bias = f"{router}.{routed.bias}", (gpt.experts,)
+    zeros = (bias,) if routed.bias and not gpt.router_bias else ()
+    if gpt.router_bias:
+        yield f"{ours}router.correction", Published(bias[:1], bias[1:])
     yield f"{ours}router.w", Published((f"{router}.weight",), shape, True, zeros=zeros)
     if gpt.shared_ffn:
         yield from _shared(gpt, routed, ours, theirs)

@@ -52,7 +52,7 @@ def _check_zeros(checkpoint: Checkpoint, name: str, read: _Reader) -> None:
     """Refuse a tensor that would have an effect, and that a program does not have."""
     if name in checkpoint.tensors and bool(read(checkpoint.tensors[name]).any()):
         raise WeightsError(
-            f"{checkpoint.origin}: {name} is not zero, and simgpt's routers add nothing to scores"
+            f"{checkpoint.origin}: {name} is not zero, and the model has router_bias=false"
         )
 
 

@@ -155,6 +155,9 @@ def as_experts(weights: Mapping[str, Tensor], ours: str, here: str, *, mixtral: 
     mlp = "block_sparse_moe" if mixtral else "mlp"
     names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     found = {f"{here}.{mlp}.gate.weight": weights[f"{ours}.router.w"].T}
+    if f"{ours}.router.correction" in weights:
+        bias = weights[f"{ours}.router.correction"]
+        found[f"{here}.{mlp}.gate.e_score_correction_bias"] = bias
     downs = weights[f"{ours}.experts.down.w"]
     for number, both in enumerate(weights[f"{ours}.experts.up.w"]):
         gate, up = both.T.chunk(2)
@@ -179,6 +182,8 @@ def from_experts(each: Mapping[str, Tensor], ours: str) -> Weights:
         f"{ours}.experts.up.w": stack(both),
         f"{ours}.experts.down.w": stack(down),
     }
+    if (bias := each.get(f"{mlp}.gate.e_score_correction_bias")) is not None:
+        found[f"{ours}.router.correction"] = bias
     shared = "mlp.shared_experts."
     if f"{shared}up_proj" in each:
         parts = [each[f"{shared}{name}_proj"] for name in ("gate", "up")]

@@ -67,6 +67,7 @@ def scaling(text: str) -> Scaling | None:
     given = dict(word.split("=") for word in words)
     long = {"original": "original_max_position_embeddings"}
     long |= {"low": "low_freq_factor", "high": "high_freq_factor", "factor": "factor"}
+    long |= {"all_dim": "mscale_all_dim"}
     return Scaling(kind, **{key: float(given[name]) for key, name in long.items() if name in given})
 
 

@@ -21,7 +21,8 @@ LITE = replace(
     rope_width=2,
     value_width=8,
 )
-LATENT = replace(LITE, q_rank=12, value_width=0)
+YARN = "yarn:factor=4:original_max_position_embeddings=8:mscale_all_dim=0.7"
+LATENT = replace(LITE, q_rank=12, value_width=0, rope_width=4, head_width=2, rope_scaling=YARN)
 V3 = replace(
     DEEPSEEK, heads=8, kv_heads=0, head_width=4, q_rank=12, kv_rank=10, rope_width=2, value_width=5
 )

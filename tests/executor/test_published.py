@@ -46,8 +46,17 @@ MODELS = {
     "Qwen3": replace(LLAMA, qk_norm=True, norm_eps=1e-6, rope_scaling=SCALINGS[1]),
     "Mixtral": ROUTED,
     "Qwen3-MoE": replace(ROUTED, qk_norm=True, router="softmax", dense_layers=1, expert_ffn=16),
-    "DeepSeek-V3": DEEPSEEK,
+    "DeepSeek-V3": replace(
+        DEEPSEEK,
+        router_groups=4,
+        router_topk_groups=2,
+        router_bias=True,
+        rope_scaling=f"{SCALINGS[2]}:mscale_all_dim=0.7",
+    ),
     "DeepSeek-V2": replace(DEEPSEEK, q_rank=0, router="softmax", dense_layers=0),
+    "DeepSeek-V2 of groups": replace(
+        DEEPSEEK, router="softmax", router_groups=4, router_topk_groups=2
+    ),
 }
 PLANS = ("x=2", "z=2,zero=0", "data=2,zero=3", "pipe=2")
 LARGER = (
@@ -262,14 +271,14 @@ def test_tensors_that_are_not_the_models_are_refused_by_name(
             {"mlp_only_layers": []},
             "has dense_layers=0, but tiny-llama-40k has dense_layers=1",
         ),
-        (DEEPSEEK, {"n_group": 4}, "n_group = 4 is not what simgpt computes, 1 is"),
+        (DEEPSEEK, {"n_group": 4}, "has router_groups=4, but tiny-llama-40k has router_groups=0"),
         (DEEPSEEK, {"rope_interleave": False}, "rope_interleave = False is not what simgpt"),
         (DEEPSEEK, {"norm_topk_prob": False}, "norm_topk_prob = False is not what simgpt"),
         (DEEPSEEK, {"v_head_dim": 6}, "has context_width=48, but tiny-llama-40k has"),
         (
             DEEPSEEK,
             {"rope_scaling": {"type": "yarn", "factor": 40, ORIGINAL: 4096}},
-            "RoPE is plain or of type none with latent attention",
+            "has rope_scaling=yarn:factor=40",
         ),
         (TINY, {"n_head": 4}, "has heads=4, but tiny-30k has heads=8"),
         (TINY, {"activation_function": "gelu"}, "activation_function = gelu is not what simgpt"),
@@ -318,7 +327,9 @@ def test_biases_of_a_router_must_be_zero(tmp_path: Path) -> None:
         saved(folder, DEEPSEEK, _set(name, torch.full((DEEPSEEK.experts,), value)))
     program = lower(DEEPSEEK, parse_plan("", batch=1))
     assert dict(published_values(program, tmp_path / "zeros")).keys() == program.layouts.keys()
-    with pytest.raises(WeightsError, match=r"e_score_correction_bias is not zero, and simgpt's"):
+    with pytest.raises(
+        WeightsError, match=r"correction_bias is not zero, and the model has"
+    ):
         dict(published_values(program, tmp_path / "ones"))
 
 

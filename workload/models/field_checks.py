@@ -28,9 +28,12 @@ def wrong_fields(gpt: GPT, most: Mapping[str, int]) -> Iterator[str]:
     if gpt.rope_scaling != PLAIN and gpt.positions != "rope":
         yield f"rope_scaling={gpt.rope_scaling} goes with positions=rope, not {gpt.positions}"
     try:
-        scaling_of(gpt.rope_scaling)
+        scaling = scaling_of(gpt.rope_scaling)
     except ModelError as error:
         yield str(error)
+    else:
+        if scaling is not None and scaling.mscale_all_dim and not gpt.kv_rank:
+            yield f"rope_scaling={gpt.rope_scaling}: mscale_all_dim goes with kv_rank"
     if gpt.goldfish_k:
         yield from _wrong_goldfish(gpt, most)
 

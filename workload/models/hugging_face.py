@@ -19,7 +19,7 @@ from workload.gpt import GPT
 from workload.models.described import Described, Note
 from workload.models.fields import KINDS
 from workload.models.hugging_face_experts import experts_of
-from workload.models.rope_scaling import PLAIN, text_of_config
+from workload.models.rope_scaling import text_of_config
 
 MAY_BE_NULL = ("kv_heads", "head_width", "ffn", "q_rank", "value_width")
 MAY_BE_NONE = ("dense_layers",)
@@ -134,7 +134,8 @@ class _Config:
         if (window := self._window()) and not self._window_switch:
             found["window"] = window
         if found["positions"] == "rope":
-            found["rope_scaling"] = PLAIN if "kv_rank" in found else self._scaling
+            latent = "kv_rank" in found
+            found["rope_scaling"] = text_of_config(self.document, self.origin, latent=latent)
         if found.get("value_width") == found.get("head_width"):
             found.pop("value_width", None)
         if found.get("kv_heads") == found["heads"]:
@@ -156,10 +157,6 @@ class _Config:
         if kind == "int" and value < (least := int(field not in MAY_BE_NONE)):
             self._wrong(self.key_of(field), value, f"must be at least {least}")
         return value
-
-    @property
-    def _scaling(self) -> str:
-        return text_of_config(self.document, self.origin)
 
     @property
     def _dropouts(self) -> dict[str, float]:
@@ -241,8 +238,6 @@ class _Config:
             words = f"sliding_window = {window} of some layers is not read: attention is over all"
             words = f"{words} tokens; give --model-set window and global_every"
             yield Note(words, above=window)
-        if gpt.kv_rank and self._scaling != PLAIN:
-            yield Note("RoPE is not scaled: its scaling is not modelled with latent attention")
         for each, about in self.table.get("said", {}).items():
             if self.get(each) is not None and self.get(each) not in about["unless"]:
                 yield Note(f"{each} = {_shown(self.get(each))}: {about['text']}")

@@ -44,4 +44,18 @@ def experts_of(
                 "experts are at no equal distances, or there are none"
             )
         found |= {"dense_layers": marks[0], "expert_every": marks[1]}
-    return found
+    return found | _groups(table, get, origin)
+
+
+def _groups(table: Mapping[str, str], get: Get, origin: str) -> dict[str, int]:
+    """How many groups the experts are in, and from how many of them a token chooses."""
+    keys = [table[name] for name in ("groups", "chosen_groups") if name in table]
+    if not keys or ("method" in table and get(table["method"]) != table["grouped"]):
+        return {}
+    counts = [1 if get(key) is None else get(key) for key in keys]
+    for key, count in zip(keys, counts, strict=True):
+        if type(count) is not int or count < 1:
+            raise ModelError(f"{origin}: {key} = {shown(count)} must be a whole number above 0")
+    if counts[0] == 1:
+        return {}
+    return dict(zip(("router_groups", "router_topk_groups"), counts, strict=True))

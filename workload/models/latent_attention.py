@@ -53,8 +53,6 @@ def refusals(gpt: GPT) -> list[str]:
     for key in ("qkv_bias", "qk_norm"):
         if getattr(gpt, key):
             found.append(f"{key}=true goes without kv_rank: there is no linear of all three")
-    if gpt.rope_scaling != "none":
-        found.append(f"rope_scaling={gpt.rope_scaling} is not known together with kv_rank")
     if gpt.biases:
         found.append("linears of latent attention have no biases here; give biases=false")
     return found

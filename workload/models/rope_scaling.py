@@ -22,9 +22,13 @@ ORIGINAL = "original_max_position_embeddings"
 NUMBERS: Mapping[str, tuple[str, ...]] = {
     LINEAR: ("factor",),
     LLAMA3: ("factor", "low_freq_factor", "high_freq_factor", ORIGINAL),
-    YARN: ("factor", ORIGINAL, "beta_fast", "beta_slow", "attention_factor", "truncate"),
+    YARN: (
+        *("factor", ORIGINAL, "beta_fast", "beta_slow", "attention_factor", "truncate"),
+        "mscale_all_dim",
+    ),
 }
 COMPUTED = ("attention_factor",)  # from the factor, where it is not given
+MAY_BE_ZERO = ("truncate", "mscale_all_dim")
 MOST = 1e9
 
 
@@ -35,7 +39,8 @@ class RopeScaling:
     "linear" divides all rates by `factor`; "llama3" those of waves longer than a share of the
     original length, with a ramp between two such shares; "yarn" those that turn seldom within it,
     with a ramp between `beta_slow` and `beta_fast` turns (at whole elements, if `truncate`), and
-    multiplies queries and keys by `attention_factor`.
+    multiplies queries and keys by `attention_factor`; with `mscale_all_dim`, of latent attention
+    alone, it multiplies all of the scores, too.
     """
 
     method: str
@@ -47,11 +52,12 @@ class RopeScaling:
     beta_slow: float = 1.0
     attention_factor: float = 1.0
     truncate: float = 1.0
+    mscale_all_dim: float = 0.0
 
     def __post_init__(self) -> None:
         for key in NUMBERS[self.method]:
             value = getattr(self, key)
-            if not (0 if key == "truncate" else 1e-9) <= value <= MOST:
+            if not (0 if key in MAY_BE_ZERO else 1e-9) <= value <= MOST:
                 raise ModelError(f"{key}={value:g} must be above 0 and at most {MOST:g}")
         if self.method == LLAMA3 and self.high_freq_factor <= self.low_freq_factor:
             raise ModelError("high_freq_factor must be above low_freq_factor")
@@ -69,7 +75,18 @@ class RopeScaling:
         table = {key: _whole(getattr(self, key)) for key in NUMBERS[self.method]}
         if self.method == YARN:
             table["truncate"] = bool(self.truncate)
+            table |= (
+                {} if table.pop("mscale_all_dim") == 0 else {"mscale_all_dim": self.mscale_all_dim}
+            )
         return {"rope_type": self.method, **table}
+
+    @property
+    def scores_factor(self) -> float:
+        """What scores are multiplied by beside 1 / sqrt(width), in latent attention.
+
+        Source: DeepSeek-V2's and V3's released code, class MLA, `softmax_scale`.
+        """
+        return _ramp(self.mscale_all_dim, self.factor) ** 2
 
 
 def scaling_of(text: str) -> RopeScaling | None:
@@ -117,16 +134,19 @@ def _numbers(text: str, method: str, words: list[str]) -> Iterator[tuple[str, fl
             ) from None
 
 
-def text_of_config(document: Mapping[str, Any], origin: str) -> str:
+def text_of_config(document: Mapping[str, Any], origin: str, *, latent: bool) -> str:
     """The field's text for what a config says of RoPE; "none" where it is plain or of a method that
-    is not known. A ModelError names what a known method lacks."""
+    is not known. `latent` says that the attention is. A ModelError names what a known method
+    lacks."""
     for name in ("rope_scaling", "rope_parameters"):
         table = document.get(name)
         method = rope_type(table)
         if not isinstance(table, dict) or method not in NUMBERS:
             continue
         try:
-            return str(RopeScaling(method=method, **dict(_of_table(table, method, document))))
+            given = dict(_of_table(table, method, document))
+            given |= {} if latent else {"mscale_all_dim": 0.0}
+            return str(RopeScaling(method=method, **given))
         except (ModelError, TypeError, KeyError, ValueError) as error:
             why = error.args[0] if isinstance(error, ModelError) else "a number is missing or none"
             raise ModelError(f"{origin}: {name} = {shown(table)}: {why}") from None
@@ -159,12 +179,14 @@ def _attention_factor(table: Mapping[str, Any], factor: float) -> float:
 
     Source: Peng et al. (YaRN, 2309.00071), section 3.4; DeepSeek's mscale as transformers has it.
     """
-
-    def scale(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
-
     above, below = table.get("mscale"), table.get("mscale_all_dim")
-    return scale(float(above)) / scale(float(below)) if above and below else scale(1.0)
+    if above and below:
+        return _ramp(float(above), factor) / _ramp(float(below), factor)
+    return _ramp(1.0, factor)
+
+
+def _ramp(weight: float, factor: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
 def _whole(number: float) -> float | int:

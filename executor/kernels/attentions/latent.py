@@ -11,6 +11,7 @@ from executor.kernels.attentions.attention import turn
 from executor.kernels.attentions.heads import value_width
 from executor.kernels.slices import row_slices, wide_dtype
 from executor.rank_context import RankContext
+from workload.models.rope_scaling import scaling_of
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
@@ -45,6 +46,8 @@ def latent_qkv(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None
     values.copy_(own_values)
     for part in (queries, keys):
         turn(op, part[..., plain:], at, forward=True)
+    if (factor := _scores_factor(op)) != 1:
+        queries.mul_(factor)
 
 
 def latent_qkv_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -54,12 +57,20 @@ def latent_qkv_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) ->
     plain, positions = own_keys.shape[2], writes[2]
     own_queries = writes[0].view(queries.shape)
     own_queries.copy_(queries)
+    if (factor := _scores_factor(op)) != 1:
+        own_queries.mul_(factor)
     own_keys.copy_(keys[..., :plain])
     own_values.copy_(values)
     for part in row_slices(len(positions), 2 * positions.shape[1] * 8, at):
         positions[part].copy_(keys[part, :, plain:].sum(1, dtype=wide_dtype(positions)))
     turn(op, own_queries[..., plain:], at, forward=False)
     turn(op, positions[:, None], at, forward=False)
+
+
+def _scores_factor(op: Op) -> float:
+    """What a scaled RoPE multiplies all scores by, here by way of the queries."""
+    scaling = scaling_of(op.attributes["scaling"])
+    return 1.0 if scaling is None else scaling.scores_factor
 
 
 def _heads(op: Op, qkv: torch.Tensor) -> list[torch.Tensor]:

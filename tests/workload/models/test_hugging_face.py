@@ -125,19 +125,26 @@ def test_layers_with_experts_are_counted_as_a_model_has_them(
 
 def test_an_empty_config_of_deepseek_v3_is_the_preset_and_says_what_it_leaves_out() -> None:
     yarn = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
+    yarn |= {"mscale": 1.0, "mscale_all_dim": 1.0}
     config = {"model_type": "deepseek_v3", "rope_scaling": yarn, "num_nextn_predict_layers": 1}
     found = model_from_config(config, "c.json", name="own")
-    even = {"router_groups": 0, "router_topk_groups": 0, "router_bias": False, "balance_loss": 0.0}
-    preset = replace(find_model("deepseek-v3"), **even)  # type: ignore[arg-type]
+    scaling = "yarn:factor=40:original_max_position_embeddings=4096:attention_factor=1"
+    preset = replace(
+        find_model("deepseek-v3"), balance_loss=0.0, rope_scaling=f"{scaling}:mscale_all_dim=1"
+    )
     assert found.gpt == replace(preset, name="own", source=found.gpt.source)
     assert notes(found)[2:] == [
-        "RoPE is not scaled: its scaling is not modelled with latent attention",
-        "n_group = 8: a token's experts are chosen among all, not among those of some groups",
-        "num_nextn_predict_layers = 1: layers that predict further tokens are not modelled",
+        "num_nextn_predict_layers = 1: the module that predicts a second token is left out, as "
+        "transformers leaves it out; give --model-set mtp_layers=1",
     ]
     lite = {"model_type": "deepseek_v2", "q_lora_rank": None, "num_experts_per_tok": 6}
     gpt = model_from_config(lite, "c.json", name="own").gpt
     assert (gpt.q_rank, gpt.shared_ffn, gpt.dense_layers, gpt.router) == (0, 2814, 0, "softmax")
+    groups = lite | {"n_group": 8, "topk_group": 3}  # which "greedy" does not ask
+    assert model_from_config(groups, "c.json", name="own").gpt.router_groups == 0
+    groups |= {"topk_method": "group_limited_greedy"}
+    gpt = model_from_config(groups, "c.json", name="own").gpt
+    assert (gpt.router_groups, gpt.router_topk_groups) == (8, 3)
     for key, value in {"moe_layer_freq": 2, "n_shared_experts": "x", "kv_lora_rank": 0}.items():
         with pytest.raises(ModelError, match=key):
             model_from_config(lite | {key: value}, "c.json", name="own")
