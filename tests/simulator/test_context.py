@@ -40,6 +40,16 @@ def test_the_ring_moves_keys_and_values_once_less_than_their_gradients(context: 
     assert {op.stream for op in ops} == {"context"}
 
 
+def test_keys_and_values_of_latent_attention_go_around_in_their_own_widths() -> None:
+    """Of 2048 rows 8 heads of keys 64 + 32 wide and of values 48."""
+    gpt = replace(MANY, biases=False, positions="rope", head_width=64)
+    gpt = replace(gpt, kv_rank=96, rope_width=32, value_width=48)
+    program = lower(gpt, parse_plan("context=2"))
+    shifts = [op for op in program.ops if op.kind == "ring_shift"]
+    assert {op.nbytes for op in shifts} == {2048 * 8 * (96 + 48) * 2}
+    assert program.model_flops == gpt.model_flops(program.plan.batch)
+
+
 def test_all_keys_and_values_are_gathered_twice_and_their_gradients_scattered_once() -> None:
     ops = [op for op in exchanged(4, "all_gather") if op.nbytes == 4096 * 4 * 64 * 2]
     assert sorted(op.kind for op in ops) == ["all_gather"] * 4 + ["reduce_scatter"] * 2

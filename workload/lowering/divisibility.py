@@ -79,11 +79,6 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
             f"y={plan.y} splits the width of the residual stream, which latent attention "
             f"({gpt.name}'s kv_rank={gpt.kv_rank}) reads whole; use y=1"
         )
-    if plan.context > 1:
-        raise PlanCannotRunError(
-            f"context={plan.context} exchanges keys and values of one width, and those of latent "
-            f"attention ({gpt.name}'s kv_rank={gpt.kv_rank}) have two; use context=1"
-        )
     if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of latent attention, which ranks of "

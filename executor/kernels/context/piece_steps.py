@@ -44,7 +44,7 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Context and log-sum-exp over the keys of the piece alone."""
     q, k, v = (t.to(wide_dtype(t)) for t in qkv)
-    out, sums = torch.empty_like(q), q.new_empty(q.shape[:-1])
+    out, sums = q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty(q.shape[:-1])
     for rows in _rows(q, k, at):
         scores, left = _scores(op, piece, (q, k), rows, at)
         sums[:, :, rows] = scores.logsumexp(-1)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from executor.kernels.attentions.flash import flash, flash_grad, has_flash
-from executor.kernels.attentions.heads import bands_of, repeated, summed
+from executor.kernels.attentions.heads import bands_of, repeated, summed, value_width
 from executor.kernels.context import piece_steps
 from executor.kernels.context.piece_steps import Piece
 from executor.kernels.context.positions import chunks
@@ -28,10 +28,12 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys and values at hand, (ranks, sequences, 2 chunks, tokens, heads of both, width)."""
+    """Keys and values at hand, (ranks, sequences, 2 chunks, tokens, columns of both), of so many
+    heads; `widths` are those of a head's keys and values."""
 
     tensor: torch.Tensor
     heads: int
+    widths: tuple[int, int]
 
     def of(self, part: HeadSlice, values: bool) -> torch.Tensor:
         """Keys or values of some heads, (sequences, heads, tokens, width), by position."""
@@ -49,9 +51,10 @@ class Keys:
         own[:, :, 1].copy_(every[ranks:].flip(0))
 
     def _own(self, part: HeadSlice, values: bool) -> torch.Tensor:
-        first = self.heads if values else 0
-        heads = slice(first + part.kv_heads.start, first + part.kv_heads.stop)
-        return self.tensor[:, part.sequences, :, :, heads]
+        columns = [self.heads * width for width in self.widths]
+        band = self.tensor.split_with_sizes(columns, -1)[values]
+        heads = band.unflatten(-1, (self.heads, self.widths[values]))
+        return heads[:, part.sequences, :, :, part.kv_heads]
 
 
 def forward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -65,7 +68,7 @@ def forward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     for part in _slices(op, queries, keys, at):
         q = part.queries(queries)
         k, v = (repeated(keys.of(part, values), q.shape[1]) for values in (False, True))
-        whole = q.new_zeros(q.shape, dtype=wide_dtype(q))
+        whole = q.new_zeros((*q.shape[:-1], v.shape[-1]), dtype=wide_dtype(q))
         sums = whole.new_full(q.shape[:-1], -torch.inf)
         for piece in pieces(op, tokens, at, part):
             found = _attend(op, piece, (q, k, v), at)
@@ -115,7 +118,7 @@ def merge_attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) ->
     tokens = logsumexp.shape[-1]
     out, added = (_by_head(op, t, tokens) for t in (context, more))
     for sequence in range(len(out)):
-        for heads in row_slices(out.shape[1], 16 * tokens * op.attributes["width"], at):
+        for heads in row_slices(out.shape[1], 16 * tokens * value_width(op), at):
             own = out[sequence, heads].to(wide_dtype(out))
             merge(
                 own, logsumexp[sequence, heads], added[sequence, heads], more_sums[sequence, heads]
@@ -182,15 +185,15 @@ def _attend_back(op: Op, piece: Piece, qkv: Tensors, about: Tensors, at: RankCon
 
 def _keys(op: Op, held: torch.Tensor, tokens: int) -> Keys:
     """Keys and values of one rank after the other."""
-    heads, width = op.attributes["kv_heads"], op.attributes["width"]
     rows = op.attributes["sequences"] * tokens
-    shape = (len(held) // rows, op.attributes["sequences"], 2, tokens // 2, 2 * heads, width)
-    return Keys(held.view(shape), heads)
+    shape = (len(held) // rows, op.attributes["sequences"], 2, tokens // 2, held.shape[-1])
+    widths = op.attributes["width"], value_width(op)
+    return Keys(held.view(shape), op.attributes["kv_heads"], widths)
 
 
 def _by_head(op: Op, tensor: torch.Tensor, tokens: int) -> torch.Tensor:
     """A view (sequences, heads, tokens, width) of a context or its gradient."""
-    return tensor.view(-1, tokens, op.attributes["heads"], op.attributes["width"]).transpose(1, 2)
+    return tensor.view(-1, tokens, op.attributes["heads"], value_width(op)).transpose(1, 2)
 
 
 def _band(op: Op, qkv: torch.Tensor) -> torch.Tensor:
@@ -201,5 +204,5 @@ def _band(op: Op, qkv: torch.Tensor) -> torch.Tensor:
 def _slices(op: Op, queries: torch.Tensor, keys: Keys, at: RankContext) -> Iterator[HeadSlice]:
     """Slices of heads whose copies of queries, keys and values stay within the scratch."""
     tokens = keys.tensor.shape[0] * queries.shape[2]
-    nbytes = 8 * tokens * queries.shape[3] * wide_dtype(queries).itemsize
+    nbytes = 8 * tokens * max(keys.widths) * wide_dtype(queries).itemsize
     return head_slices(op, len(queries), nbytes, at)

@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import Any
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import ulysses
+from workload.lowering.layers import core_shape, ulysses
 from workload.op import CAUSAL, KEYS_EXCHANGE, RING_SHIFT
 
 Shape = dict[str, Any]
@@ -41,11 +41,11 @@ def forward(b: Builder, qkv: str, shape: Shape) -> tuple[str, tuple[str, ...]]:
     outputs = _outputs(b, shape, NAME)
     if b.plan.context_kind == "all_gather":
         every = _gathered(b, own, NAME)
-        b.op(NAME, "attention", [qkv, every], outputs, **_work(b, shape, 4))
+        b.op(NAME, "attention", [qkv, every], outputs, **_work(b, shape, 1))
         return outputs[0], (outputs[1],)
     for step, held in _around(b, own, NAME):
         found = _outputs(b, shape, f"{NAME}.{step}") if step else outputs
-        b.op(f"{NAME}.{step}", "attention", [qkv, held], found, **_step(b, shape, 4, step))
+        b.op(f"{NAME}.{step}", "attention", [qkv, held], found, **_step(b, shape, 1, step))
         if step:
             merged = [*outputs, *found]
             b.op(f"{NAME}.{step}.merge", "merge_attention", merged, outputs, **shape)
@@ -68,7 +68,7 @@ def backward(b: Builder, saved: tuple[str, ...], grad: str, out: str, shape: Sha
         every = _gathered(b, own, name)
         whole = b.tensor(f"{name}.dkv.all", b.buffers[every].shape, role="gathered")
         reads = [grad, qkv, every, *about]
-        b.op(name, "attention_grad", reads, [out, whole], **_work(b, shape, 8))
+        b.op(name, "attention_grad", reads, [out, whole], **_work(b, shape, 2))
         part = b.tensor(f"{name}.dkv", b.buffers[own].shape)
         axes = b.shards_of("positions")
         label, tensors = f"{name}.dkv.scatter", ([whole], [part])
@@ -76,7 +76,7 @@ def backward(b: Builder, saved: tuple[str, ...], grad: str, out: str, shape: Sha
     for step, held in _around(b, own, name) if not part else ():
         found = b.tensor(f"{name}.{step}.dkv", b.buffers[own].shape)
         reads = [grad, qkv, held, *about, *([out] if step else [])]
-        how = _step(b, shape, 8, step)
+        how = _step(b, shape, 2, step)
         b.op(f"{name}.{step}", "attention_grad", reads, [out, found], **how)
         if step:
             b.op(f"{name}.{step}.add", "add", [found, part], [found])
@@ -107,8 +107,7 @@ def _shifted(b: Builder, held: str, label: str) -> str:
 
 def _taken(b: Builder, qkv: str, shape: Shape, name: str) -> str:
     """Emit the copy of this rank's keys and values, side by side; returns its name."""
-    width = 2 * shape["kv_heads"] * shape["width"]
-    own = b.tensor(f"{name}.kv", (b.rows, width))
+    own = b.tensor(f"{name}.kv", (b.rows, sum(core_shape.bands(shape)[1:])))
     b.op(f"{name}.kv", "take_keys", [qkv], [own], nbytes=2 * b.nbytes(own), **shape)
     return own
 
@@ -123,7 +122,7 @@ def _gathered(b: Builder, own: str, name: str) -> str:
 
 def _outputs(b: Builder, shape: Shape, name: str) -> list[str]:
     """Declare a context and its log-sum-exp."""
-    context = b.tensor(f"{name}.o", (b.rows, shape["heads"] * shape["width"]))
+    context = b.tensor(f"{name}.o", (b.rows, core_shape.context_width(shape)))
     lse_shape = (b.plan.micro_batch, shape["heads"], b.tokens)
     return [context, b.tensor(f"{name}.lse", lse_shape, b.wide)]
 
@@ -136,6 +135,6 @@ def _step(b: Builder, shape: Shape, factor: int, step: int) -> Shape:
 
 def _work(b: Builder, shape: Shape, factor: int) -> Shape:
     """The FLOPs of queries with all keys at hand of their sequences, and how they are done."""
-    flops = factor * b.rows * shape["sequence"] * shape["heads"] * shape["width"]
+    flops = factor * core_shape.products_flops(shape, b.rows)
     how = {"context": b.plan.context_kind, "sequences": b.plan.micro_batch}
     return {"flops": flops, "replicas": b.grid.y, **how, **shape}

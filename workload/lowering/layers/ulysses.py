@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from workload.lowering.builder import Builder
+from workload.lowering.layers import core_shape
 from workload.op import KEYS_EXCHANGE
 
 Shape = dict[str, Any]
@@ -22,13 +23,14 @@ def forward(b: Builder, qkv: str, shape: Shape) -> tuple[str, tuple[str, ...]]:
     """Emit the core on a rank's rows of the fused tensor; returns the context, and what else the
     backward pass wants: the fused tensor of some heads, their context and its log-sum-exp."""
     own = _of_core(b, shape)
-    whole = _to_tokens(b, qkv, f"{NAME}.qkv", _bands(own))
-    context = b.tensor(f"{NAME}.heads.o", (_rows(b), own["heads"] * own["width"]))
+    whole = _to_tokens(b, qkv, f"{NAME}.qkv", core_shape.bands(own))
+    width = core_shape.context_width(own)
+    context = b.tensor(f"{NAME}.heads.o", (_rows(b), width))
     lse_shape = (b.plan.micro_batch, own["heads"], b.gpt.sequence)
     logsumexp = b.tensor(f"{NAME}.lse", lse_shape, b.wide)
-    b.op(NAME, "attention", [whole], [context, logsumexp], **_work(b, own, 4))
-    out = b.tensor(f"{NAME}.o", (b.rows, shape["heads"] * shape["width"]))
-    _to_heads(b, context, f"{NAME}.o", _bands(own)[:1], out)
+    b.op(NAME, "attention", [whole], [context, logsumexp], **_work(b, own, 1))
+    out = b.tensor(f"{NAME}.o", (b.rows, core_shape.context_width(shape)))
+    _to_heads(b, context, f"{NAME}.o", (width,), out)
     return out, (whole, context, logsumexp)
 
 
@@ -36,11 +38,11 @@ def backward(b: Builder, saved: tuple[str, ...], grad: str, out: str, shape: Sha
     """Emit the gradients of queries, keys and values, bands of `out`, from that of the context."""
     _, _, whole, context, logsumexp = saved
     own, name = _of_core(b, shape), f"{NAME}.grad"
-    d = _to_tokens(b, grad, f"{name}.o", _bands(own)[:1])
+    d = _to_tokens(b, grad, f"{name}.o", (core_shape.context_width(own),))
     d_whole = b.tensor(f"{name}.heads.dqkv", b.buffers[whole].shape)
     reads = [d, whole, context, logsumexp]
-    b.op(name, "attention_grad", reads, [d_whole], **_work(b, own, 8))
-    _to_heads(b, d_whole, f"{name}.dqkv", _bands(own), out)
+    b.op(name, "attention_grad", reads, [d_whole], **_work(b, own, 2))
+    _to_heads(b, d_whole, f"{name}.dqkv", core_shape.bands(own), out)
 
 
 def _of_core(b: Builder, shape: Shape) -> Shape:
@@ -53,12 +55,6 @@ def _of_core(b: Builder, shape: Shape) -> Shape:
 
 def _rows(b: Builder) -> int:
     return b.plan.micro_batch * b.gpt.sequence
-
-
-def _bands(own: Shape) -> tuple[int, ...]:
-    """Widths of queries, keys and values of the core's heads, side by side."""
-    heads, keys, width = (own[key] for key in ("heads", "kv_heads", "width"))
-    return (heads * width, keys * width, keys * width)
 
 
 def _to_tokens(b: Builder, source: str, label: str, bands: tuple[int, ...]) -> str:
@@ -91,5 +87,5 @@ def _how(b: Builder, bands: tuple[int, ...]) -> Shape:
 
 
 def _work(b: Builder, own: Shape, factor: int) -> Shape:
-    flops = factor * _rows(b) * b.gpt.sequence * own["heads"] * own["width"]
+    flops = factor * core_shape.products_flops(own, _rows(b))
     return {"flops": flops, "replicas": b.grid.y, **own}
