@@ -12,6 +12,7 @@ from workload.passes.table import EVERY, OVERLAPS
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.recipes.table import RECIPE_NAMES, recipe_refusal
 from workload.rules.table import NAMES, rule_of
+from workload.splits import context as contexts
 from workload.splits import experts
 
 CHOICES = {
@@ -35,7 +36,8 @@ class Plan:
     """How one training step is split.
 
     `x, y, z` are the 3D tensor-parallel axes, `data` the data-parallel one, `context` splits each
-    sequence, whose keys and values meet as `context_kind` says, `pipe` counts pipeline
+    sequence, whose keys and values meet as `context_kind` says; before they go around a ring, each
+    `context_heads` neighbours may trade rows for heads. `pipe` counts pipeline
     stages of `interleave` chunks each, run in the order of `schedule`. Layers are split evenly over
     the chunks or, from the first to the last, as `stage_layers` says; with `ends_as_layers`
     embedding and classifier count as a layer each in the even split.
@@ -65,6 +67,7 @@ class Plan:
     z: int = 1
     context: int = 1
     context_kind: str = "ring"
+    context_heads: int = 1
     data: int = 1
     pipe: int = 1
     interleave: int = 1
@@ -91,7 +94,7 @@ class Plan:
     order: str = USUAL
 
     def __post_init__(self) -> None:
-        for key in (*AXES, "interleave", "batch", "micro_batch", "expert"):
+        for key in (*AXES, "interleave", "batch", "micro_batch", "expert", "context_heads"):
             if not 1 <= getattr(self, key) <= MOST:
                 bound = "at least 1" if getattr(self, key) < 1 else f"at most {MOST:,}"
                 raise PlanError(f"{key}={getattr(self, key)} must be {bound}")
@@ -102,7 +105,7 @@ class Plan:
         check_order(self.order)
         self._check_recompute()
         self._check_sharding()
-        self._check_context()
+        contexts.check(self)
         experts.check(self)
         self._check_pipeline()
         self._check_batch()
@@ -150,12 +153,6 @@ class Plan:
         """The axes of context and data whose ranks hold the same experts."""
         return experts.axes_of_copies(self)
 
-    def _check_context(self) -> None:
-        if self.context > 1 and self.attention == "unfused":
-            raise PlanCannotRunError(
-                f"context={self.context} wants attention=flash: single steps have whole squares"
-            )
-
     def _check_pipeline(self) -> None:
         in_v = self.schedule in V_SHAPED
         if in_v and (self.pipe == 1 or self.interleave != 2):
@@ -202,7 +199,8 @@ class Plan:
     def grid(self) -> Grid:
         """The rank grid of this plan."""
         sizes = {axis: getattr(self, axis) for axis in AXES}
-        return Grid(**sizes, **experts.runs(self), shard=self.shard, order=self.order)
+        runs = {"experts": experts.run_of_data(self), "context_run": contexts.run_of(self)}
+        return Grid(**sizes, **runs, shard=self.shard, order=self.order)
 
     @property
     def cells(self) -> int:

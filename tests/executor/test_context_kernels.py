@@ -120,6 +120,22 @@ def test_gathered_keys_give_what_whole_sequences_give(part: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("window", [1, 3, 5, 20])
+def test_gathered_keys_in_a_window_give_what_whole_sequences_give(window: int) -> None:
+    """Of chunks of four tokens a window ends within one, or three before."""
+    torch.manual_seed(4)
+    qkv = random(ROWS, COLUMNS)
+    part = {"alibi": False, "window": window}
+    context, _ = of_whole(qkv, random(ROWS, 24), part)
+    every = torch.cat([cut(qkv, rank)[:, 24:] for rank in range(RANKS)])
+    how = {"context": "all_gather", "sequences": SEQUENCES, "sequence": SEQUENCE, **part}
+    for rank in range(RANKS):
+        own = cut(qkv, rank)
+        total = empty(len(own))
+        attention.attention(op_of("attention", **how), [own, every], total, place(rank))
+        torch.testing.assert_close(total[0], cut(context, rank))
+
+
 def test_every_rank_has_a_chunk_from_either_end() -> None:
     """Of 32 tokens the first of four ranks has the first four and the last four."""
     rows = torch.arange(2 * SEQUENCE // RANKS)

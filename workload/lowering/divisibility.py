@@ -23,6 +23,9 @@ def check(gpt: GPT, plan: Plan) -> None:
     _divides("y", y, {"hidden": gpt.hidden})
     if plan.context > 1:
         _divides("2*context", 2 * plan.context, {"sequence": gpt.sequence})
+    if plan.context_heads > 1:
+        parts = x * plan.context_heads
+        _divides("x*context_heads", parts, {"heads": gpt.heads, **groups})
     if plan.context > 1 and plan.context_kind == "ulysses":
         _divides("x*context", x * plan.context, {"heads": gpt.heads, **groups})
     if plan.sequence_parallel:
@@ -93,10 +96,10 @@ def _check_windows(gpt: GPT, plan: Plan) -> None:
         told = f"window={gpt.window}"
     else:
         return
-    if plan.context > 1:
+    if plan.context > 1 and plan.context_kind == "ring" and windows.has_windows(gpt):
         raise PlanCannotRunError(
-            f"context={plan.context} splits sequences for attention to all of their tokens alone, "
-            f"and {gpt.name} has {told}; use context=1"
+            f"context_kind=ring sends all keys around, and {gpt.name} has window={gpt.window}; "
+            "use context_kind=all_gather or ulysses"
         )
     if plan.attention == "unfused":
         raise PlanCannotRunError(

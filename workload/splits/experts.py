@@ -57,14 +57,16 @@ def axes_of_copies(plan: Plan) -> Axes:
     return ("outer_context" if on_context > 1 else "context", "expert_copies")
 
 
-def runs(plan: Plan) -> dict[str, int]:
-    """The runs of neighbours on data and on context, as `Grid` has them."""
-    if plan.expert == 1:
-        return {}
-    on_context, on_data = folds(plan)
-    return {"experts": on_data} | (
-        {"context_run": on_context} if 1 < on_context < plan.context else {}
-    )
+def run_of_data(plan: Plan) -> int:
+    """How many neighbours on data hold different experts, as `Grid` has it: 0 without experts."""
+    return folds(plan)[1] if plan.expert > 1 else 0
+
+
+def run_of_context(plan: Plan) -> int:
+    """How many neighbours on context hold different experts, where they are a part of it; else
+    0."""
+    on_context = folds(plan)[0] if plan.expert > 1 else 1
+    return on_context if 1 < on_context < plan.context else 0
 
 
 def check(plan: Plan) -> None:

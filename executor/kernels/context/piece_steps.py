@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.kernels.attentions.heads import rank_slopes
+from executor.kernels.attentions.heads import head_part, rank_slopes
 from executor.kernels.dropout import kept_places, scale_of
 from executor.kernels.slices import HeadSlice, row_slices, wide_dtype
 from executor.rank_context import RankContext
@@ -90,6 +90,8 @@ def _scores(
         scores.sub_(slopes[piece.part.heads, None, None] * distance)
     if piece.causal:
         scores.masked_fill_(distance < 0, -torch.inf)
+    if "window" in op.attributes:
+        scores.masked_fill_(distance >= op.attributes["window"], -torch.inf)
     if "rate" not in op.attributes:
         return scores, None
     left = kept_places(op, _places(op, piece, rows, at), at)
@@ -102,8 +104,9 @@ def _places(op: Op, piece: Piece, rows: slice, at: RankContext) -> torch.Tensor:
     first = at.first_sequence(op.micro_batch, op.attributes["sequences"])
     count = torch.arange(part.sequences.start, part.sequences.stop, device=at.device) + first
     own = torch.arange(part.heads.start, part.heads.stop, device=at.device)
-    own += at.part_of("heads") * heads
-    lines = count[:, None] * (at.grid.parts_of("heads") * heads) + own
+    index, parts = head_part(op, at)
+    own += index * heads
+    lines = count[:, None] * (parts * heads) + own
     lines = lines[..., None] * piece.sequence + piece.rows[rows]
     places: torch.Tensor = lines[..., None] * piece.sequence + piece.columns
     return places

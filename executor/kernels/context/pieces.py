@@ -14,10 +14,17 @@ from dataclasses import dataclass
 import torch
 
 from executor.kernels.attentions.flash import flash, flash_grad, has_flash
-from executor.kernels.attentions.heads import bands_of, repeated, summed, value_width
+from executor.kernels.attentions.heads import (
+    add_to_sinks,
+    bands_of,
+    own_sinks,
+    repeated,
+    summed,
+    value_width,
+)
 from executor.kernels.context import piece_steps
 from executor.kernels.context.piece_steps import Piece
-from executor.kernels.context.positions import chunks
+from executor.kernels.context.positions import chunk_pair
 from executor.kernels.slices import HeadSlice, head_slices, row_slices, wide_dtype
 from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
@@ -53,14 +60,14 @@ class Keys:
     def _own(self, part: HeadSlice, values: bool) -> torch.Tensor:
         columns = [self.heads * width for width in self.widths]
         band = self.tensor.split_with_sizes(columns, -1)[values]
-        heads = band.unflatten(-1, (self.heads, self.widths[values]))
+        heads = band.view(*band.shape[:-1], self.heads, self.widths[values])
         return heads[:, part.sequences, :, :, part.kv_heads]
 
 
 def forward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Write context and log-sum-exp of a rank's queries over the keys at hand: zeros and minus
     infinity for those that see none of them."""
-    qkv, held = reads
+    qkv, held, *sinks = reads
     context, logsumexp = writes
     tokens = logsumexp.shape[-1]
     queries, keys = bands_of(op, qkv, tokens)[0], _keys(op, held, tokens)
@@ -73,6 +80,8 @@ def forward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         for piece in pieces(op, tokens, at, part):
             found = _attend(op, piece, (q, k, v), at)
             merge(whole[:, :, piece.queries], sums[:, :, piece.queries], *found)
+        for logits in sinks:
+            _add_sinks(whole, sums, own_sinks(op, logits, at)[part.heads])
         part.queries(out).copy_(whole)
         part.queries(logsumexp).copy_(sums)
 
@@ -85,6 +94,8 @@ def backward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     queries, keys = bands_of(op, qkv, tokens)[0], _keys(op, held, tokens)
     target, written = bands_of(op, writes[0], tokens)[0], _keys(op, writes[1], tokens)
     about = _by_head(op, grad, tokens), _by_head(op, context, tokens), logsumexp
+    if len(writes) > 2:
+        add_to_sinks(op, writes[2], sinks_grad(own_sinks(op, reads[5], at), *about), at)
     for part in _slices(op, queries, keys, at):
         q = part.queries(queries)
         k, v = (repeated(keys.of(part, values), q.shape[1]) for values in (False, True))
@@ -100,6 +111,26 @@ def backward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         part.queries(target).copy_(d_q)
         for values, d in ((False, d_k), (True, d_v)):
             written.put(part, values, summed(d, part.kv_heads.stop - part.kv_heads.start))
+
+
+def sinks_grad(
+    sinks: torch.Tensor, grad: torch.Tensor, context: torch.Tensor, logsumexp: torch.Tensor
+) -> torch.Tensor:
+    """The gradient of sinks: a sink, whose probability multiplies nothing, has the sum of minus its
+    probability times that of gradient and context."""
+    found = torch.zeros_like(sinks, dtype=wide_dtype(sinks))
+    for sequence in range(len(grad)):
+        for head in range(len(sinks)):
+            products = (grad[sequence, head] * context[sequence, head]).sum(-1)
+            found[head] -= ((sinks[head] - logsumexp[sequence, head]).exp() * products).sum()
+    return found
+
+
+def _add_sinks(out: torch.Tensor, sums: torch.Tensor, sinks: torch.Tensor) -> None:
+    """Count sinks among the keys of a context, in place; they bring no value."""
+    both = torch.logaddexp(sums, sinks.to(sums.dtype)[:, None].expand_as(sums))
+    out.mul_((sums - both).exp_()[..., None])
+    sums.copy_(both)
 
 
 def take_keys(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -139,20 +170,25 @@ def merge(
 def pieces(op: Op, tokens: int, at: RankContext, part: HeadSlice) -> Iterator[Piece]:
     """What a rank's queries see of the keys at hand: at a ring's step those of the rank so many
     places before it."""
-    parts, index, half = at.grid.parts_of("positions"), at.part_of("positions"), tokens // 2
+    over = op.attributes.get("over", at.grid.shards_of("positions"))
+    parts, index, half = at.grid.size(*over), at.part(over), tokens // 2
     sequence = parts * tokens
-    own = _positions(chunks(sequence, at), at)
+    own = _positions(chunk_pair(sequence, parts, index), at)
     first, both, last = slice(0, half), slice(0, tokens), slice(half, tokens)
     if op.attributes["context"] == "all_gather":
         every = torch.arange(sequence, device=at.device)
         for queries, chunk in ((first, index), (last, 2 * parts - 1 - index)):
             before, mine = slice(0, chunk * half), slice(chunk * half, (chunk + 1) * half)
+            if window := op.attributes.get("window", 0):
+                seen = slice(max(mine.start - window + 1, 0), mine.stop)
+                yield Piece(part, queries, seen, True, own[queries], every[seen], sequence)
+                continue
             if chunk:
                 yield Piece(part, queries, before, False, own[queries], every[before], sequence)
             yield Piece(part, queries, mine, True, own[queries], every[mine], sequence)
         return
     owner = (index - op.attributes["step"]) % parts
-    theirs = _positions(chunks(sequence, at, owner), at)
+    theirs = _positions(chunk_pair(sequence, parts, owner), at)
     if owner == index:
         yield Piece(part, both, both, True, own, theirs, sequence)
     elif owner < index:

@@ -67,16 +67,17 @@ def backward(b: Builder, core: Core, grad: str) -> str:
     """Emit the gradient of the fused tensor from that of the context."""
     shape, name = shape_of(b, core.place), "attention"
     out = b.tensor(f"{name}.dqkv", b.buffers[core.qkv].shape)
+    more, also = list[str](), list[str]()
+    if core.sinks:
+        old, also = b.grad_writes(core.sinks, b.block.micro_batch)
+        more, shape["first"] = [core.sinks, *old], b.block.micro_batch == 0
     if b.plan.attention == "unfused":
         unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
     elif b.plan.context > 1:
-        context_parallel.backward(b, (core.qkv, core.context, *core.inner), grad, out, shape)
+        saved = core.qkv, core.context, *core.inner
+        context_parallel.backward(b, saved, grad, out, shape, (more, also))
     else:
-        reads, writes = [grad, core.qkv, core.context, *core.inner], [out]
-        if core.sinks:
-            old, new = b.grad_writes(core.sinks, b.block.micro_batch)
-            reads, writes = [*reads, core.sinks, *old], [out, *new]
-            shape["first"] = b.block.micro_batch == 0
+        reads, writes = [grad, core.qkv, core.context, *core.inner, *more], [out, *also]
         how = {"flops": 2 * _forward_flops(b), "replicas": b.grid.y, **shape}
         b.op(f"{name}.grad", "attention_grad", reads, writes, **how)
     _rotate(b, "rope.grad", "rope_grad", out)
@@ -89,7 +90,7 @@ def _core(b: Builder, place: str, qkv: str, sinks: str) -> Core:
     if b.plan.attention == "unfused":
         return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
     if b.plan.context > 1:
-        return Core(qkv, *context_parallel.forward(b, qkv, shape), place)
+        return Core(qkv, *context_parallel.forward(b, qkv, shape, sinks), place, sinks=sinks)
     context = b.tensor("attention.o", (b.rows, b.gpt.context_width // b.grid.x))
     lse_shape = (b.plan.micro_batch, shape["heads"], b.gpt.sequence)
     logsumexp = b.tensor("attention.lse", lse_shape, b.wide)

@@ -28,3 +28,8 @@ def products_flops(shape: Shape, rows: Any) -> Any:
     or as many as its window has."""
     keys = shape.get("window", shape["sequence"])
     return 2 * rows * keys * (bands(shape)[0] + context_width(shape))
+
+
+def sums_shape(shape: Shape, rows: Any) -> tuple[Any, ...]:
+    """The shape of the log-sum-exps of a core that has whole sequences."""
+    return rows // shape["sequence"], shape["heads"], shape["sequence"]
