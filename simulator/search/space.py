@@ -226,8 +226,9 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
 def _splits(problem: SearchProblem, context: int) -> bool:
     """Whether sequences can be split over so many ranks, and the attention core with them."""
     gpt, fused = problem.gpt, problem.fixed.get("attention", "flash") != "unfused"
-    in_ring = problem.fixed.get("context_kind", "ring") == "ring" and has_windows(gpt)
-    return context == 1 or (fused and not in_ring and gpt.sequence % (2 * context) == 0)
+    in_ring = problem.fixed.get("context_kind", "ring") == "ring"
+    of_all = not (gpt.document or has_windows(gpt))
+    return context == 1 or (fused and (of_all or not in_ring) and gpt.sequence % (2 * context) == 0)
 
 
 def _none(problem: SearchProblem) -> str:

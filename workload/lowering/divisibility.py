@@ -90,21 +90,19 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_windows(gpt: GPT, plan: Plan) -> None:
-    if gpt.sinks:
-        told = "sinks=true"
-    elif windows.has_windows(gpt):
-        told = f"window={gpt.window}"
-    else:
-        return
-    if plan.context > 1 and plan.context_kind == "ring" and windows.has_windows(gpt):
+    told = {"sinks=true": gpt.sinks, f"window={gpt.window}": windows.has_windows(gpt)}
+    told[f"document={gpt.document}"] = bool(gpt.document)
+    those = [words for words, is_so in told.items() if is_so]
+    limits = [words for words in those if words != "sinks=true"]
+    if plan.context > 1 and plan.context_kind == "ring" and limits:
         raise PlanCannotRunError(
-            f"context_kind=ring sends all keys around, and {gpt.name} has window={gpt.window}; "
+            f"context_kind=ring sends all keys around, and {gpt.name} has {limits[0]}; "
             "use context_kind=all_gather or ulysses"
         )
-    if plan.attention == "unfused":
+    if plan.attention == "unfused" and those:
         raise PlanCannotRunError(
             f"attention=unfused computes whole squares of scores alone, and {gpt.name} has "
-            f"{told}; use attention=flash"
+            f"{those[0]}; use attention=flash"
         )
 
 

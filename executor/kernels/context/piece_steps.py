@@ -90,6 +90,9 @@ def _scores(
         scores.sub_(slopes[piece.part.heads, None, None] * distance)
     if piece.causal:
         scores.masked_fill_(distance < 0, -torch.inf)
+    if document := op.attributes.get("document", 0):
+        apart = piece.rows[rows, None] // document != piece.columns // document
+        scores.masked_fill_(apart, -torch.inf)
     if "window" in op.attributes:
         scores.masked_fill_(distance >= op.attributes["window"], -torch.inf)
     if "rate" not in op.attributes:

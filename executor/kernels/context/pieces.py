@@ -179,8 +179,8 @@ def pieces(op: Op, tokens: int, at: RankContext, part: HeadSlice) -> Iterator[Pi
         every = torch.arange(sequence, device=at.device)
         for queries, chunk in ((first, index), (last, 2 * parts - 1 - index)):
             before, mine = slice(0, chunk * half), slice(chunk * half, (chunk + 1) * half)
-            if window := op.attributes.get("window", 0):
-                seen = slice(max(mine.start - window + 1, 0), mine.stop)
+            if op.attributes.keys() & {"window", "document"}:
+                seen = slice(first_seen(op, mine.start), mine.stop)
                 yield Piece(part, queries, seen, True, own[queries], every[seen], sequence)
                 continue
             if chunk:
@@ -195,6 +195,13 @@ def pieces(op: Op, tokens: int, at: RankContext, part: HeadSlice) -> Iterator[Pi
         yield Piece(part, both, first, False, own, theirs[first], sequence)
     else:
         yield Piece(part, last, both, False, own[last], theirs, sequence)
+
+
+def first_seen(op: Op, query: int) -> int:
+    """The first key that a query sees, by its window and its document."""
+    window = int(op.attributes.get("window", query + 1))
+    start = query - query % int(op.attributes.get("document", query + 1))
+    return max(query - window + 1, start, 0)
 
 
 def _positions(parts: Sequence[slice], at: RankContext) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 from workload.layout import NORMAL, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import context_parallel, dropout, head_norm, unfused
+from workload.lowering.layers.further import core_shape
 from workload.models import windows
 from workload.op import RECOMPUTE, Part
 
@@ -92,7 +93,7 @@ def _core(b: Builder, place: str, qkv: str, sinks: str) -> Core:
     if b.plan.context > 1:
         return Core(qkv, *context_parallel.forward(b, qkv, shape, sinks), place, sinks=sinks)
     context = b.tensor("attention.o", (b.rows, b.gpt.context_width // b.grid.x))
-    lse_shape = (b.plan.micro_batch, shape["heads"], b.gpt.sequence)
+    lse_shape = core_shape.sums_shape(shape, b.rows)
     logsumexp = b.tensor("attention.lse", lse_shape, b.wide)
     b.op(
         "attention",
@@ -140,6 +141,8 @@ def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
     shape |= {"sequence": gpt.sequence, "alibi": gpt.positions == "alibi"}
     if place and (window := windows.window_of(gpt, b.block.part.layer)):
         shape["window"] = window
+    if place and gpt.document:  # whose attention is that of as many more sequences
+        shape |= {"sequence": gpt.document, "document": gpt.document}
     if place and gpt.sinks:
         shape["sinks"] = True
     drops = dropout.how(b, place) if place and b.plan.attention == "flash" else {}
