@@ -44,6 +44,7 @@ class Family:
     capacity: float = 0.0
     window: int = 0  # tokens that a token sees, itself among them; 0: all
     global_every: int = 0  # so many-th layer sees all
+    document: int = 0  # tokens of each of a sequence's documents, which do not see each other
     mtp_loss: float = 0.0
     router_groups: tuple[int, int] = (0, 0)  # and of how many of them experts are chosen
     router_bias_rate: float = 0.0
@@ -140,6 +141,9 @@ class Layer(nn.Module):
     def hidden_from(self, x: Tensor) -> Tensor:
         """Which keys (columns) a query does not see: later ones, and those before its window."""
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        if self.family.document:
+            which = torch.arange(x.shape[1], device=x.device) // self.family.document
+            later = later | (which[:, None] != which)
         every = self.family.global_every
         if not self.family.window or (every and (self.number + 1) % every == 0):
             return later

@@ -47,8 +47,9 @@ class GPT:
     `head_width`).
     With `window` a token attends to so many tokens, its own the last of them, but in every
     `global_every`-th layer to all before it (0: in none). `sinks` are a learned logit of each head
-    in the sum under its probabilities. With `mtp_layers` (1) a module behind the last layer
-    predicts the token after the next, whose loss counts `mtp_loss` times.
+    in the sum under its probabilities. With `document` each sequence is packed of documents of so
+    many tokens, and a token attends to none of another one. With `mtp_layers` (1) a module behind
+    the last layer predicts the token after the next, whose loss counts `mtp_loss` times.
     """
 
     name: str
@@ -95,6 +96,7 @@ class GPT:
     value_width: int = 0
     window: int = 0
     global_every: int = 0
+    document: int = 0
     sinks: bool = False
     mtp_layers: int = 0
     mtp_loss: float = 0.3

@@ -26,13 +26,11 @@ SHARDS: Mapping[str, Axes] = {
     "weights": ("x", "y", "z"),
     "layers": ("pipe",),
 }
-REPLICAS: Mapping[str, Axes] = {  # the same, unless `zero` shards them
-    "weights": ("context", "data"),
-    "experts": ("context", "expert_copies"),
-}
+REPLICAS: Mapping[str, Axes] = {"weights": ("context", "data")}  # the same, unless `zero` shards
 WITHIN_STAGE = tuple(axis for axis in AXES if axis not in SHARDS["layers"])
 USUAL = "x-y-z-data-pipe"
 SHARD_PARTS, EXPERT_PARTS = ("shard", "replica"), ("expert", "expert_copies")
+CONTEXT_PARTS = ("inner_context", "outer_context")
 ENDS = "ends"
 LINK = "link"
 
@@ -46,8 +44,10 @@ class Grid:
     Of the data axis, runs of `shard` neighbours (0: all of them) share sharded state: "shard" names
     the axis within a run, "replica" the one across runs. Or runs of `experts` neighbours (0: there
     are none) hold different experts: "expert" names the axis within a run, "expert_copies" the one
-    across runs. "ends" names the pairs of the first and
-    the last stage, "link3" those of the fourth stage and the next one in the ring of stages.
+    across runs. Of the context axis, runs of `context_run` neighbours (0: all of them) do something
+    of their own: "inner_context" names the axis within a run, "outer_context" the one across runs.
+    "ends" names the pairs of the first and the last stage, "link3" those of the fourth stage and
+    the next one in the ring of stages.
     """
 
     x: int = 1
@@ -59,6 +59,7 @@ class Grid:
     order: str = USUAL
     context: int = 1
     experts: int = 0
+    context_run: int = 0
     _known: dict[tuple[str, ...], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -107,6 +108,10 @@ class Grid:
             return self.experts or 1
         if axis == "expert_copies":
             return self.data // (self.experts or 1)
+        if axis == "inner_context":
+            return self.context_run or self.context
+        if axis == "outer_context":
+            return self.context // self._size("inner_context")
         raise ValueError(f"{axis} is no axis of a grid")
 
     def _stages(self, pair: str) -> tuple[int, int]:
@@ -121,20 +126,20 @@ class Grid:
     @property
     def _parts(self) -> Mapping[str, Axes]:
         """Into which parts an axis falls."""
-        return {"data": EXPERT_PARTS if self.experts else SHARD_PARTS}
+        return {"data": EXPERT_PARTS if self.experts else SHARD_PARTS, "context": CONTEXT_PARTS}
 
-    @property
-    def dimensions_of_data(self) -> Axes:
-        """The two parts of data, the one whose neighbours have neighbouring ranks first."""
-        return self._parts["data"]
+    def parts_of_axis(self, axis: str) -> Axes:
+        """The two parts of data or context, the one whose neighbours have neighbouring ranks
+        first."""
+        return self._parts[axis]
 
     @property
     def _dimensions(self) -> Axes:
-        """The axes in their order, with data as its two parts."""
+        """The axes in their order, with data and context as their two parts."""
         return _dimensions(self.order, self._parts["data"])
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank sits on each axis, and on the two parts of data."""
+        """Where a rank sits on each axis, and on the two parts of data and of context."""
         axes = dict.fromkeys((*AXES, *self._dimensions))
         return {axis: rank // self.stride(axis) % self._size(axis) for axis in axes}
 
@@ -161,12 +166,12 @@ class Grid:
 
     def stage_dimensions(self) -> dict[str, int]:
         """By name the sizes of the dimensions along which the ranks of one stage lie in rank order,
-        the slowest first; data has its two parts."""
+        the slowest first; data and context have their two parts."""
         names = self._dimensions[::-1]
         return {name: self._size(name) for name in names if name not in SHARDS["layers"]}
 
     def dimensions(self, *axes: str) -> frozenset[str]:
-        """The dimensions of axes: each its own, and data its two parts."""
+        """The dimensions of axes: each its own, and data and context their two parts."""
         return frozenset(part for axis in axes for part in self._parts.get(axis, (axis,)))
 
     def stages(self) -> NDArray[np.int64]:
@@ -176,8 +181,8 @@ class Grid:
 
 @session_cached(256)
 def _dimensions(order: str, of_data: Axes) -> Axes:
-    """The axes of an order, with data as its two parts."""
-    parts = {"data": of_data}
+    """The axes of an order, with data and context as their two parts."""
+    parts = {"data": of_data, "context": CONTEXT_PARTS}
     return tuple(part for axis in axes_of(order) for part in parts.get(axis, (axis,)))
 
 

@@ -12,6 +12,8 @@ from workload.passes.table import EVERY, OVERLAPS
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.recipes.table import RECIPE_NAMES, recipe_refusal
 from workload.rules.table import NAMES, rule_of
+from workload.splits import context as contexts
+from workload.splits import experts
 
 CHOICES = {
     "context_kind": ("ring", "all_gather", "ulysses"),
@@ -34,7 +36,8 @@ class Plan:
     """How one training step is split.
 
     `x, y, z` are the 3D tensor-parallel axes, `data` the data-parallel one, `context` splits each
-    sequence, whose keys and values meet as `context_kind` says, `pipe` counts pipeline
+    sequence, whose keys and values meet as `context_kind` says; before they go around a ring, each
+    `context_heads` neighbours may trade rows for heads. `pipe` counts pipeline
     stages of `interleave` chunks each, run in the order of `schedule`. Layers are split evenly over
     the chunks or, from the first to the last, as `stage_layers` says; with `ends_as_layers`
     embedding and classifier count as a layer each in the even split.
@@ -53,9 +56,9 @@ class Plan:
     one (`workload/recipes/table.py`).
     `overlap` names what runs beside compute; `workload/passes/table.py` says what each does. Copies
     between host and device always run beside the update.
-    `expert` ranks, neighbours on data, hold different experts of a layer each; each of its matrices
-    is split over x and y as others are, unless `expert_tensor` is 1: then ranks of x hold different
-    experts too and count among the `expert` ranks.
+    `expert` ranks, neighbours on context and then on data, hold different experts of a layer each;
+    each of its matrices is split over x and y as others are, unless `expert_tensor` is 1: then
+    ranks of x hold different experts too and count among the `expert` ranks.
     `order` places ranks on the axes: the first one's neighbours have neighbouring ranks.
     """
 
@@ -64,6 +67,7 @@ class Plan:
     z: int = 1
     context: int = 1
     context_kind: str = "ring"
+    context_heads: int = 1
     data: int = 1
     pipe: int = 1
     interleave: int = 1
@@ -90,7 +94,7 @@ class Plan:
     order: str = USUAL
 
     def __post_init__(self) -> None:
-        for key in (*AXES, "interleave", "batch", "micro_batch", "expert"):
+        for key in (*AXES, "interleave", "batch", "micro_batch", "expert", "context_heads"):
             if not 1 <= getattr(self, key) <= MOST:
                 bound = "at least 1" if getattr(self, key) < 1 else f"at most {MOST:,}"
                 raise PlanError(f"{key}={getattr(self, key)} must be {bound}")
@@ -101,8 +105,8 @@ class Plan:
         check_order(self.order)
         self._check_recompute()
         self._check_sharding()
-        self._check_context()
-        self._check_experts()
+        contexts.check(self)
+        experts.check(self)
         self._check_pipeline()
         self._check_batch()
         if why := rule_of(self.optimizer).refusal(self):
@@ -134,31 +138,6 @@ class Plan:
                 "and its norms by columns already"
             )
 
-    def _check_experts(self) -> None:
-        if self.expert_tensor not in (0, 1, self.x):
-            raise PlanError(f"expert_tensor={self.expert_tensor} must be 1 or x={self.x}")
-        if self.expert_tensor == 1 and self.x > 1 and self.expert == 1:
-            raise PlanError(
-                f"expert_tensor=1 splits experts over x={self.x} too, and expert=1 splits none; "
-                f"give expert={self.x} or a multiple of it, or leave expert_tensor out"
-            )
-        over_x = self.x if self.experts_over_x else 1
-        if self.expert % over_x or self.data % (self.expert // over_x):
-            raise PlanCannotRunError(
-                f"expert={self.expert} does not divide data={self.data}"
-                + (f" times x={self.x}, or is no multiple of x" if over_x > 1 else "")
-            )
-        if over_x > 1 and not self.sequence_parallel:
-            raise PlanError("expert_tensor=1 with x > 1 needs sequence_parallel")
-        if "a2a" in self.overlap and (self.pipe > 1 or self.schedule != "1f1b" or self.expert == 1):
-            raise PlanError(
-                "overlap=a2a lets two micro-batches of one stage take turns at experts' "
-                f"all-to-alls: it needs expert > 1, pipe=1 and schedule=1f1b, not "
-                f"expert={self.expert}, pipe={self.pipe} and schedule={self.schedule}"
-            )
-        if self.expert > 1 and self.shard:
-            raise PlanError(f"expert={self.expert} does not go with shard={self.shard} yet")
-
     @property
     def experts_over_x(self) -> bool:
         """Whether ranks of x hold different experts, not parts of the same."""
@@ -167,15 +146,12 @@ class Plan:
     @property
     def expert_axes(self) -> tuple[str, ...]:
         """The axes whose ranks hold different experts, the fastest first."""
-        if self.expert == 1:
-            return ()
-        return ("x", "expert") if self.experts_over_x else ("expert",)
+        return experts.axes_of_experts(self)
 
-    def _check_context(self) -> None:
-        if self.context > 1 and self.attention == "unfused":
-            raise PlanCannotRunError(
-                f"context={self.context} wants attention=flash: single steps have whole squares"
-            )
+    @property
+    def expert_copies(self) -> tuple[str, ...]:
+        """The axes of context and data whose ranks hold the same experts."""
+        return experts.axes_of_copies(self)
 
     def _check_pipeline(self) -> None:
         in_v = self.schedule in V_SHAPED
@@ -222,9 +198,9 @@ class Plan:
     @property
     def grid(self) -> Grid:
         """The rank grid of this plan."""
-        experts = self.expert // (self.x if self.experts_over_x else 1) if self.expert > 1 else 0
         sizes = {axis: getattr(self, axis) for axis in AXES}
-        return Grid(**sizes, shard=self.shard, order=self.order, experts=experts)
+        runs = {"experts": experts.run_of_data(self), "context_run": contexts.run_of(self)}
+        return Grid(**sizes, **runs, shard=self.shard, order=self.order)
 
     @property
     def cells(self) -> int:

@@ -72,15 +72,14 @@ def writer(layout: Layout, grid: Grid, rank: int) -> int:
     """Of the ranks of a stage that hold the same part as this one, the one that writes it."""
     used = {axis for axes in (*layout.split, layout.flat) for axis in axes}
     at = grid.coordinates(rank)
-    parts = set(grid.dimensions("data"))
-    inner, _ = grid.dimensions_of_data
-    data = 0
-    if "data" in used or parts <= used:
-        data = at["data"]
-    elif inner in used:
-        data = at[inner]
-    kept = {axis: at[axis] for axis in used & {"x", "y", "z", "context"}}
-    return grid.rank({**kept, "data": data, "pipe": at["pipe"]})
+    kept = {axis: at[axis] for axis in used & {"x", "y", "z"}}
+    for axis in ("context", "data"):
+        inner, outer = grid.parts_of_axis(axis)
+        whole = axis in used
+        within = at[inner] if whole or inner in used else 0
+        across = at[outer] if whole or outer in used else 0
+        kept[axis] = within + across * grid.size(inner)
+    return grid.rank({**kept, "pipe": at["pipe"]})
 
 
 def written_by(program: Program, rank: int) -> list[Kept]:

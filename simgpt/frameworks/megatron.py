@@ -13,14 +13,13 @@ from math import ceil
 from typing import Any
 
 from simgpt.frameworks import megatron_stages
-from simgpt.frameworks.layers import experts, latent
+from simgpt.frameworks.layers import context, experts, latent
 from simgpt.frameworks.reading import FrameworkError, Reading
 from workload.errors import ModelError
 from workload.gpt import find_model
 from workload.models.rope_scaling import RopeScaling, scaling_of
 
-DROPOUT = 0.1
-NORM_EPS = 1e-5
+DROPOUT, NORM_EPS = 0.1, 1e-5
 # Which change no time.
 UNTIMED = ("norm-epsilon", "use-rope-scaling", "rope-scaling-factor", "rope-type")
 # What `--use-rope-scaling` does, but for its factor: megatron/core/models/common/embeddings/
@@ -45,6 +44,7 @@ def read(reading: Reading, devices: int | None) -> None:
     reading.read_simple()
     fields = reading.fields
     _read_model(reading)
+    context.read(reading)
     latent.read(reading)
     experts.read(reading)
     _read_vocabulary(reading)
@@ -238,7 +238,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings |= dict.fromkeys(("attention-dropout", "hidden-dropout"), fields["dropout"])
     backends = fields["table"]["backends"].get(fields["family"], {})
     settings["attention-backend"] = backends.get(fields["attention"], fields["attention"])
-    settings |= latent.written(fields) | experts.written(fields)
+    settings |= latent.written(fields) | experts.written(fields) | context.written(fields)
     settings |= megatron_stages.written(fields)
     if fields["precision"] != "fp32":
         settings["bf16"] = True

@@ -26,6 +26,7 @@ REFUSED = {
     "stage_layers": "it splits layers evenly",
     "ends_as_layers": "it splits layers evenly",
     "batch": "it asks for one batch",
+    "context_heads": "compare plans by predict --sweep",
 }
 FAMILIES: Mapping[str, Callable[[int, int, int, int], bool]] = {
     "data parallelism alone, ZeRO and FSDP": lambda x, y, z, pipe: x * y * z * pipe == 1,

@@ -9,12 +9,15 @@ from math import prod
 import numpy as np
 
 from topologies.session import session_cached
-from workload.grid import AXES, EXPERT_PARTS, SHARD_PARTS, axes_of, order_of
+from workload.grid import AXES, CONTEXT_PARTS, EXPERT_PARTS, SHARD_PARTS, axes_of, order_of
 from workload.sizes.arrays import Indices
 
 ORDERS = tuple(order_of(axes) for axes in permutations(AXES))
 ANY = len(ORDERS)  # in place of an order's number
-PARTS = frozenset((*SHARD_PARTS, *EXPERT_PARTS))  # of data
+PART_OF = {
+    **dict.fromkeys((*SHARD_PARTS, *EXPERT_PARTS), "data"),
+    **dict.fromkeys(CONTEXT_PARTS, "context"),
+}
 Span = tuple[int, int]  # a stride and a size
 Strides = tuple[Span, ...]
 
@@ -40,9 +43,9 @@ def _orders_of(wide: tuple[str, ...]) -> tuple[str, ...]:
 
 @session_cached(4096)
 def spans_of(sizes: tuple[int, ...], shard: int, order: str) -> Mapping[str, Span]:
-    """The stride and size of every axis, and of the parts of data, given the sizes of AXES and how
-    many neighbours on data split experts."""
-    *of_axes, experts = sizes
+    """The stride and size of every axis, and of the parts of data and context, given the sizes of
+    AXES and how many neighbours on context and on data split experts."""
+    *of_axes, run_of_context, experts = sizes
     named = dict(zip(AXES, of_axes, strict=True))
     found, stride = {}, 1
     for axis in axes_of(order):
@@ -52,7 +55,10 @@ def spans_of(sizes: tuple[int, ...], shard: int, order: str) -> Mapping[str, Spa
     run = shard or data
     found |= {"shard": (outer, run), "replica": (outer * run, data // run)}
     copies = outer * experts, data // experts
-    return {**found, "expert": (outer, experts), "expert_copies": copies}
+    found |= {"expert": (outer, experts), "expert_copies": copies}
+    outer, context = found["context"]
+    apart = outer * run_of_context, context // run_of_context
+    return {**found, "inner_context": (outer, run_of_context), "outer_context": apart}
 
 
 def strides(spans: Mapping[str, Span], axes: tuple[str, ...]) -> Strides:
@@ -79,7 +85,7 @@ def strides_in_any_order(spans: Mapping[str, Span], axes: tuple[str, ...]) -> fr
     if len(wide) != 1:
         size = prod(spans[axis][1] for axis in wide)
         return frozenset({strides(spans, axes)} if size in (1, ranks) else ())
-    (stride, size), own = spans[wide[0]], "data" if wide[0] in PARTS else wide[0]
+    (stride, size), own = spans[wide[0]], PART_OF.get(wide[0], wide[0])
     others = [spans[axis][1] for axis in AXES if axis != own and spans[axis][1] > 1]
     inner = stride // spans[own][0]
     ways = (some for count in range(len(others) + 1) for some in combinations(others, count))

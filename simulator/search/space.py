@@ -36,6 +36,7 @@ from workload.passes.table import OVERLAPS, PASSES
 from workload.pipeline.stages import nearly_even
 from workload.plan import Plan
 from workload.sizes.arrays import Counts, Flags, Indices
+from workload.splits.experts import folded
 
 SIZES = (*AXES, "micro_batch", "zero")  # of these keys the values are numbers
 
@@ -111,16 +112,18 @@ class Space:
         return layouts_of(self.problem.gpt, pairs)
 
     @cached_property
-    def experts(self) -> Counts:
-        """Over how many neighbours on data each shape splits experts."""
+    def experts(self) -> tuple[Counts, Counts]:
+        """Over how many neighbours on context, and on data, each shape splits experts."""
         over_x = np.where(self.columns["expert_tensor"] == 1, self.columns["x"], 1)
-        return np.asarray(self.columns["expert"] // over_x)
+        each, context = self.columns["expert"] // over_x, self.columns["context"]
+        on_context = np.where(context % each == 0, each, context)
+        return on_context, np.asarray(each // on_context)
 
     @cached_property
     def grids(self) -> tuple[Indices, Indices]:
         """The different grids, a column for each with the sizes of all axes and the neighbours on
-        data that split experts, and which of them each shape has."""
-        every = np.stack([*(self.columns[axis] for axis in AXES), self.experts])
+        context and on data that split experts, and which of them each shape has."""
+        every = np.stack([*(self.columns[axis] for axis in AXES), *self.experts])
         table, which = np.unique(every, axis=1, return_inverse=True)
         return table, np.asarray(which.ravel(), dtype=np.int64)
 
@@ -223,8 +226,9 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
 def _splits(problem: SearchProblem, context: int) -> bool:
     """Whether sequences can be split over so many ranks, and the attention core with them."""
     gpt, fused = problem.gpt, problem.fixed.get("attention", "flash") != "unfused"
-    of_all = not (gpt.kv_rank or gpt.sinks or has_windows(gpt))
-    return context == 1 or (fused and of_all and gpt.sequence % (2 * context) == 0)
+    in_ring = problem.fixed.get("context_kind", "ring") == "ring"
+    of_all = not (gpt.document or has_windows(gpt))
+    return context == 1 or (fused and (of_all or not in_ring) and gpt.sequence % (2 * context) == 0)
 
 
 def _none(problem: SearchProblem) -> str:
@@ -264,20 +268,25 @@ def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[tuple[in
         ):
             if not parallel or (splits and y == 1):
                 shape = *grid, micro_batch, zero, recompute, int(parallel)
-                for split in _of_experts(problem, x, data, over_x=parallel and x > 1):
+                for split in _of_experts(problem, x, (context, data), over_x=parallel and x > 1):
                     yield *shape, *split
 
 
 def _of_experts(
-    problem: SearchProblem, x: int, data: int, *, over_x: bool
+    problem: SearchProblem, x: int, others: tuple[int, int], *, over_x: bool
 ) -> Iterator[tuple[int, int]]:
-    """How experts can be split: over neighbours on data, or over these and x."""
+    """How experts can be split: over neighbours on the `others`, context and data, or over these
+    and x."""
+    context, data = others
     experts = problem.gpt.experts
     whole = [1] if problem.fixed.get("shard", 0) or not experts else divisors(experts)
     for tensor in problem.choices("expert_tensor", [0, 1] if over_x else [0]):
         apart = x if tensor == 1 and over_x else 1
         for split in problem.choices("expert", whole):
-            fits = split % apart == 0 and data % (split // apart) == 0 and whole[-1] % split == 0
+            if split % apart or whole[-1] % split:
+                continue
+            on_context, on_data = folded(split // apart, context)
+            fits = on_context * on_data == split // apart and data % max(on_data, 1) == 0
             if fits and (apart > 1 or not tensor) and (split > 1 or not tensor):
                 yield split, tensor
 

@@ -120,6 +120,37 @@ def test_gathered_keys_give_what_whole_sequences_give(part: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
+def packed(qkv: torch.Tensor, document: int) -> torch.Tensor:
+    """The context of documents, each of them a sequence of its own."""
+    context = torch.empty(ROWS, 24, dtype=torch.float64)
+    lse = torch.empty(ROWS // document, 6, document, dtype=torch.float64)
+    how = op_of("attention", sequence=document, alibi=False)
+    attention.attention(how, [qkv], [context, lse], place(0, 1))
+    return context
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [*({"window": w} for w in (1, 3, 5, 20)), *({"document": d} for d in (2, 4, 8, 16, 32))],
+)
+def test_gathered_keys_in_a_window_give_what_whole_sequences_give(limit: dict[str, int]) -> None:
+    """Of chunks of four tokens a window ends within one, or three before; documents are parts of
+    one, or several."""
+    torch.manual_seed(4)
+    qkv, part = random(ROWS, COLUMNS), {"alibi": False, **limit}
+    if "window" in limit:
+        context, _ = of_whole(qkv, random(ROWS, 24), part)
+    else:
+        context = packed(qkv, limit["document"])
+    every = torch.cat([cut(qkv, rank)[:, 24:] for rank in range(RANKS)])
+    how = {"context": "all_gather", "sequences": SEQUENCES, "sequence": SEQUENCE, **part}
+    for rank in range(RANKS):
+        own = cut(qkv, rank)
+        total = empty(len(own))
+        attention.attention(op_of("attention", **how), [own, every], total, place(rank))
+        torch.testing.assert_close(total[0], cut(context, rank))
+
+
 def test_every_rank_has_a_chunk_from_either_end() -> None:
     """Of 32 tokens the first of four ranks has the first four and the last four."""
     rows = torch.arange(2 * SEQUENCE // RANKS)

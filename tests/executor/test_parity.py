@@ -33,7 +33,7 @@ ADAMW = AdamW(lr=LR, clip=CLIP)
 TINY = replace(find_model("tiny-30k"), vocab=250)
 OF_FAMILY = (
     *("topk", "router", "router_scale", "capacity", "dropout", "goldfish_k", "goldfish_h"),
-    *("window", "global_every", "router_bias_rate", "balance_loss", "mtp_loss"),
+    *("window", "global_every", "document", "router_bias_rate", "balance_loss", "mtp_loss"),
 )
 SWITCHES = ("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm", "sinks", "router_bias")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +31,18 @@ EIGHT: tuple[dict[str, Any], ...] = (
 )
 
 
+BOTH: tuple[dict[str, Any], ...] = (
+    {"context": 4, "context_heads": 2, "micro_batches": 2, "recompute": "selective"},
+    {"context": 4, "context_heads": 2, "zero": 3, "dropout": 0.1},
+)
+BOTH_ON_EIGHT: tuple[dict[str, Any], ...] = (
+    {"context": 8, "context_heads": 2, "dropout": 0.1, "recompute": "full"},
+    {"context": 4, "context_heads": 2, "data": 2, "zero": 2, "overlap": ()},
+    {"context": 4, "context_heads": 2, "x": 2, "sequence_parallel": True},
+    {"context": 4, "context_heads": 2, "pipe": 2, "schedule": "zb-h1", "micro_batches": 2},
+)
+
+
 def cases(rows: tuple[dict[str, Any], ...], kind: str, first: int = 0) -> list[Case]:
     """The plans of some rows, each with the next model."""
     models = [*MODELS]
@@ -37,6 +50,30 @@ def cases(rows: tuple[dict[str, Any], ...], kind: str, first: int = 0) -> list[C
         case(PLAIN | {"context_kind": kind, "model": models[(first + at) % len(models)]} | row)
         for at, row in enumerate(rows)
     ]
+
+
+def both(rows: tuple[dict[str, Any], ...], first: int) -> list[Case]:
+    """Cases in which some neighbours trade heads before the ring; those that cannot are left out
+    by their keys' heads."""
+    plain = [{k: v for k, v in row.items() if k != "context_heads"} for row in rows]
+    found = zip(cases(tuple(plain), "ring", first), rows, strict=True)
+    return [
+        (replace(gpt, kv_heads=0), replace(plan, context_heads=row["context_heads"]))
+        for (gpt, plan), row in found
+    ]
+
+
+@pytest.mark.distributed
+def test_heads_traded_among_neighbours_before_a_ring_train_as_the_plain_model_does() -> None:
+    check(4, both(BOTH, 0))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_heads_traded_before_a_ring_meet_every_other_axis() -> None:
+    check(4, both(BOTH, 2))
+    check(8, [each for first in range(2) for each in both(BOTH_ON_EIGHT, first)])
 
 
 @pytest.mark.distributed

@@ -123,6 +123,42 @@ def test_with_places_experts_drop_the_same_tokens_as_the_plain_models() -> None:
     check(4, replace(MIXTRAL, capacity=0.75), FOUR[1:5])
 
 
+OVER_CONTEXT = [
+    plan_of(context=2, data=2, expert=4, zero=1),
+    plan_of(x=2, context=2, expert=4, expert_tensor=1, sequence_parallel=True, micro_batches=2),
+    plan_of(context=4, expert=2, zero=1, recompute="full", context_kind="all_gather"),
+]
+MORE_OVER_CONTEXT = [
+    plan_of(context=2, data=2, expert=2, zero=3),
+    plan_of(context=2, data=2, expert=2, overlap=(), micro_batches=2),
+    plan_of(x=2, context=2, expert=2, context_kind="ulysses"),
+    plan_of(context=4, expert=4, overlap=("a2a", *OVERLAPS), micro_batches=4),
+    plan_of(z=2, context=2, expert=2, zero=2),
+    plan_of(pipe=2, context=2, expert=2, micro_batches=2, order="context-data-x-y-z-pipe"),
+]
+EIGHT_OVER_CONTEXT = [
+    plan_of(context=2, data=4, expert=4, zero=2),
+    plan_of(context=4, data=2, expert=2, zero=3),
+    plan_of(context=4, data=2, expert=8, order="x-data-y-z-context-pipe"),
+    plan_of(x=2, context=2, data=2, expert=8, expert_tensor=1, sequence_parallel=True, zero=1),
+    plan_of(x=2, context=4, expert=4, expert_tensor=1, sequence_parallel=True, zero=1),
+    plan_of(y=2, context=2, data=2, expert=4, recompute="selective"),
+]
+
+
+@pytest.mark.distributed
+def test_experts_over_context_and_data_train_as_the_plain_model_does() -> None:
+    check(4, DEEPSEEK, OVER_CONTEXT)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("gpt", [MIXTRAL, DEEPSEEK], ids=["Mixtral", "DeepSeek"])
+def test_experts_over_context_under_more_plans(gpt: GPT) -> None:
+    check(4, gpt, MORE_OVER_CONTEXT)
+    check(8, gpt, EIGHT_OVER_CONTEXT)
+
+
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("capacity", [0.0, 0.5, 1.25])

@@ -9,6 +9,7 @@ import pytest
 from tests.executor.test_parity import check
 from tests.executor.test_parity_experts import DEEPSEEK, plan_of
 from workload.gpt import GPT, find_model
+from workload.plan import CHOICES
 
 # Queries and keys 6 wide in each head, 2 of them turned; values are wider, or narrower.
 LITE = replace(
@@ -68,6 +69,30 @@ def test_axes_together_train_as_the_plain_model_does(gpt: GPT) -> None:
 @pytest.mark.distributed
 def test_dropout_of_probabilities_is_that_of_the_plain_model() -> None:
     check(2, replace(LATENT, dropout=0.1), [plan_of(x=2, micro_batches=2)])
+
+
+OVER_CONTEXT = [
+    plan_of(x=2, context=2, context_kind=kind, sequence_parallel=True, recompute="selective")
+    for kind in CHOICES["context_kind"]
+]
+MORE_OVER_CONTEXT = [
+    plan_of(context=4, context_kind=kind, zero=1, micro_batches=2, recompute="full")
+    for kind in CHOICES["context_kind"]
+]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("gpt", [LITE, pytest.param(LATENT, marks=pytest.mark.slow)])
+def test_over_context_it_trains_as_the_plain_model_does(gpt: GPT) -> None:
+    check(4, gpt, OVER_CONTEXT)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_over_context_with_dropout_and_experts_it_trains_as_the_plain_model_does() -> None:
+    check(4, replace(LITE, dropout=0.1), OVER_CONTEXT)
+    check(4, LATENT, MORE_OVER_CONTEXT)
+    check(4, V3, [plan_of(context=2, data=2, expert=4, zero=2), plan_of(context=4, expert=4)])
 
 
 WITH_EXPERTS = [

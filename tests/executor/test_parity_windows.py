@@ -44,6 +44,56 @@ def test_windows_under_more_plans_train_as_the_plain_model_does(gpt: GPT) -> Non
     check(4, gpt, FOUR)
 
 
+OVER_CONTEXT = [
+    plan_of(context=2, context_kind="all_gather", recompute="selective"),
+    plan_of(context=2, context_kind="ulysses", micro_batches=2),
+]
+
+
+@pytest.mark.distributed
+def test_windows_over_context_train_as_the_plain_model_does() -> None:
+    check(2, OSS, OVER_CONTEXT)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_windows_and_sinks_over_context_train_as_the_plain_model_does() -> None:
+    sunk = replace(OSS, sinks=True, kv_heads=0)
+    check(2, replace(MISTRAL, sinks=True), OVER_CONTEXT)
+    wide = [plan_of(context=4, context_kind=kind, zero=1) for kind in ("all_gather", "ulysses")]
+    check(4, sunk, [*wide, plan_of(x=2, context=2, context_kind="ulysses", micro_batches=2)])
+
+
+@pytest.mark.distributed
+def test_sinks_over_context_train_as_the_plain_model_does() -> None:
+    sunk = replace(OSS, sinks=True, window=0, global_every=0, kv_heads=0)
+    rings = [plan_of(context=4, micro_batches=2), plan_of(context=4, context_heads=2)]
+    others = [plan_of(x=2, context=2, context_kind=kind) for kind in ("all_gather", "ulysses")]
+    check(4, sunk, [*rings, *others])
+
+
+# Of 16 tokens four documents of 4 each; of 8 with windows of 3, which end within a document.
+PACKED = replace(find_model("tiny-llama-40k"), vocab=250, document=4)
+NARROW = replace(OSS, document=8, window=3, global_every=2)
+THREE = [OVER_CONTEXT[1], plan_of(context=2, context_kind="all_gather"), plan_of(x=2)]
+
+
+@pytest.mark.distributed
+def test_packed_documents_train_as_the_plain_model_does() -> None:
+    check(2, PACKED, THREE)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_packed_documents_under_more_plans_train_as_the_plain_model_does() -> None:
+    check(2, replace(NARROW, sinks=True), THREE)
+    check(2, replace(PACKED, positions="alibi", document=8), THREE)
+    wide = [plan_of(context=4, context_kind="all_gather", recompute="full", micro_batches=2)]
+    check(4, replace(PACKED, document=8), [*wide, plan_of(x=2, data=2, zero=3)])
+    latent = replace(PACKED, kv_heads=0, head_width=4, kv_rank=10, rope_width=2, value_width=8)
+    check(2, latent, THREE)
+
+
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_windows_and_experts_train_as_the_plain_model_does() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from simulator.attribution.critical_path import COLLECTIVE_WORDS
 from simulator.costs.attention import attention_s
 from simulator.predict import predict
 from topologies.machine_files import load_machine
-from workload.errors import PlanCannotRunError
+from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import ATTENTIONS, COLLECTIVES, MESSAGES, Op
@@ -38,6 +39,46 @@ def test_the_ring_moves_keys_and_values_once_less_than_their_gradients(context: 
     assert {op.nbytes for op in ops} == {4096 // context * 4 * 64 * 2}
     assert len(ops) == SMALL.layers * (3 * context - 2)
     assert {op.stream for op in ops} == {"context"}
+
+
+def test_keys_and_values_of_latent_attention_go_around_in_their_own_widths() -> None:
+    """Of 2048 rows 8 heads of keys 64 + 32 wide and of values 48."""
+    gpt = replace(MANY, biases=False, positions="rope", head_width=64)
+    gpt = replace(gpt, kv_rank=96, rope_width=32, value_width=48)
+    program = lower(gpt, parse_plan("context=2"))
+    shifts = [op for op in program.ops if op.kind == "ring_shift"]
+    assert {op.nbytes for op in shifts} == {2048 * 8 * (96 + 48) * 2}
+    assert program.model_flops == gpt.model_flops(program.plan.batch)
+
+
+def test_neighbours_that_trade_heads_shorten_the_ring() -> None:
+    """Four ranks in a ring of two pairs: half of the heads of 2048 rows go to one other rank."""
+    plan = parse_plan("context=4,context_heads=2")
+    program = lower(MANY, plan)
+    assert program.model_flops == MANY.model_flops(plan.batch)
+    shifts = [op for op in program.ops if op.kind == "ring_shift"]
+    assert {(op.axes, op.nbytes) for op in shifts} == {(("outer_context",), 2048 * 2 * 4 * 64 * 2)}
+    assert len(shifts) == MANY.layers * (3 * 2 - 2)
+    traded = [op for op in program.ops if op.kind == "all_to_all"]
+    assert {op.axes for op in traded} == {("inner_context",)}
+    assert traded[0].nbytes == 2 * 1024 * 3 * 4 * 64 * 2
+    assert plan.grid.groups("inner_context").tolist() == [[0, 1], [2, 3]]
+    assert plan.grid.groups("outer_context").tolist() == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("context=4,context_heads=2,context_kind=ulysses", "it needs context_kind=ring"),
+        ("context=4,context_heads=3", "context_heads=3 must divide context=4 and be less"),
+        ("context=4,context_heads=4", "context_kind=ulysses trades heads over all of it"),
+        ("context=2,x=4,context_heads=1,context_kind=ulysses", "x*context=8"),
+        ("context=8,context_heads=2,expert=4", "into runs of 4 neighbours"),
+    ],
+)
+def test_cores_that_cannot_be_shared_so_are_refused(text: str, said: str) -> None:
+    with pytest.raises((PlanError, PlanCannotRunError), match=re.escape(said)):
+        lower(replace(MANY, heads=4, head_width=64), parse_plan(text))
 
 
 def test_all_keys_and_values_are_gathered_twice_and_their_gradients_scattered_once() -> None:

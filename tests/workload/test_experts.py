@@ -142,6 +142,30 @@ def test_gradients_of_experts_are_summed_over_the_ranks_that_hold_the_same() -> 
     assert grid.groups("expert_copies").tolist() == [[0, 2], [1, 3]]
 
 
+def test_experts_lie_over_context_first_and_then_over_data() -> None:
+    """As Megatron's folding has it: of 2 x 4 ranks of context and data, neighbours."""
+    grid = parse_plan("context=2,data=4,expert=4,batch=4").grid
+    assert grid.groups("context", "expert").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert grid.groups("expert_copies").tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    program = program_of("context=2,data=4,expert=4,batch=8")
+    sent = of_layer(program, "dispatch.exchange")
+    assert (sent.axes, sent.nbytes) == (("context", "expert"), 2 * (ROWS // 2) * 32 * 2)
+    sums = {op.label: op.axes for op in program.ops if op.micro_batch < 0}
+    assert sums["experts.grads.reduce"] == ("expert_copies",)
+    assert sums["grads.reduce"] == ("context", "data")
+    assert program.buffers["l1.experts.up.w"].replicas == 2
+
+
+def test_fewer_experts_ranks_than_context_are_neighbours_of_a_part_of_it() -> None:
+    plan = parse_plan("context=4,data=2,expert=2,batch=4")
+    assert plan.expert_axes == ("inner_context",)
+    assert plan.grid.groups("inner_context").tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    copies = [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert plan.grid.groups(*plan.expert_copies).tolist() == copies
+    with pytest.raises(PlanCannotRunError, match="expert=6 does not divide data=3 times context=4"):
+        parse_plan("context=4,data=3,expert=6,batch=6")
+
+
 def test_zero_shards_states_of_experts_over_their_own_copies() -> None:
     program = program_of("data=4,expert=2,zero=1")
     assert program.buffers["l1.experts.up.w.m"].elements == 4 * 32 * 96 // 2

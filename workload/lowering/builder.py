@@ -114,8 +114,9 @@ class Builder(OpWriter):
     def norm_axes(self) -> Axes:
         """The axes over which squares of gradients are summed: ranks hold different parts, or do
         not; stages of the pipeline besides."""
-        apart = self.sharding.over or (("expert",) if self.plan.expert > 1 else ())
-        return *self.shards_of("weights"), *apart
+        own = self.shards_of("weights")
+        experts = tuple(axis for axis in self.plan.expert_axes if axis not in own)
+        return *own, *(self.sharding.over or experts)
 
     @property
     def at_end(self) -> list[Parameter]:

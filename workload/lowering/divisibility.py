@@ -23,6 +23,9 @@ def check(gpt: GPT, plan: Plan) -> None:
     _divides("y", y, {"hidden": gpt.hidden})
     if plan.context > 1:
         _divides("2*context", 2 * plan.context, {"sequence": gpt.sequence})
+    if plan.context_heads > 1:
+        parts = x * plan.context_heads
+        _divides("x*context_heads", parts, {"heads": gpt.heads, **groups})
     if plan.context > 1 and plan.context_kind == "ulysses":
         _divides("x*context", x * plan.context, {"heads": gpt.heads, **groups})
     if plan.sequence_parallel:
@@ -79,11 +82,6 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
             f"y={plan.y} splits the width of the residual stream, which latent attention "
             f"({gpt.name}'s kv_rank={gpt.kv_rank}) reads whole; use y=1"
         )
-    if plan.context > 1:
-        raise PlanCannotRunError(
-            f"context={plan.context} exchanges keys and values of one width, and those of latent "
-            f"attention ({gpt.name}'s kv_rank={gpt.kv_rank}) have two; use context=1"
-        )
     if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of latent attention, which ranks of "
@@ -92,21 +90,19 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_windows(gpt: GPT, plan: Plan) -> None:
-    if gpt.sinks:
-        told = "sinks=true"
-    elif windows.has_windows(gpt):
-        told = f"window={gpt.window}"
-    else:
-        return
-    if plan.context > 1:
+    told = {"sinks=true": gpt.sinks, f"window={gpt.window}": windows.has_windows(gpt)}
+    told[f"document={gpt.document}"] = bool(gpt.document)
+    those = [words for words, is_so in told.items() if is_so]
+    limits = [words for words in those if words != "sinks=true"]
+    if plan.context > 1 and plan.context_kind == "ring" and limits:
         raise PlanCannotRunError(
-            f"context={plan.context} splits sequences for attention to all of their tokens alone, "
-            f"and {gpt.name} has {told}; use context=1"
+            f"context_kind=ring sends all keys around, and {gpt.name} has {limits[0]}; "
+            "use context_kind=all_gather or ulysses"
         )
-    if plan.attention == "unfused":
+    if plan.attention == "unfused" and those:
         raise PlanCannotRunError(
             f"attention=unfused computes whole squares of scores alone, and {gpt.name} has "
-            f"{told}; use attention=flash"
+            f"{those[0]}; use attention=flash"
         )
 
 

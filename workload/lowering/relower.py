@@ -75,10 +75,10 @@ def structure(gpt: GPT, plan: Plan) -> str:
 def _key(gpt: GPT, plan: Plan) -> Key:
     """All that is no size, and of which axes there is more than one rank.
 
-    The order of the ranks matters to nothing but who shards what.
+    The order of the ranks matters to nothing but who shards what, and who has which experts.
     """
     other = (field.name for field in fields(plan) if field.name not in {*PLAN_SIZES, "order"})
-    own = [*(getattr(plan, name) for name in other), sharding_of(plan)]
+    own = [*(getattr(plan, name) for name in other), sharding_of(plan), plan.expert_axes]
     wide = [getattr(plan, axis) > 1 for axis in (*WITHIN_STAGE, "expert")]
     known = {*GPT_SIZES, *NAMES}
     rest = (getattr(gpt, field.name) for field in fields(gpt) if field.name not in known)

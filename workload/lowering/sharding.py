@@ -13,6 +13,7 @@ from workload.grid import axes_of
 from workload.plan import Plan
 
 Axes = tuple[str, ...]
+PART_OF = {"shard": "data", "expert_copies": "data", "outer_context": "context"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Sharding:
         return tuple(each for some in together for each in sorted(some, key=self._place))
 
     def _place(self, axis: str) -> int:
-        return self.fastest.index("data" if axis in ("shard", "expert_copies") else axis)
+        return self.fastest.index(PART_OF.get(axis, axis))
 
     def collectives(self, axes: Axes) -> list[Axes]:
         """The axes of the reduce-scatters that leave a tile in these parts, one after the other."""
@@ -48,17 +49,18 @@ class Sharding:
 def sharding_of(plan: Plan, *, of_experts: bool = False) -> Sharding:
     """What z and `zero` split: z everything, zero=1, 2 and 3 one thing more over S each.
 
-    For the weights of experts, S is that part of data on which ranks hold the same experts.
+    For the weights of experts, S is that part of context and data on which ranks hold the same.
     """
     z = ("z",)
     part = "shard" if 0 < plan.shard < plan.data else "data"
-    role = "experts" if of_experts and plan.expert > 1 else "weights"
-    if role == "experts":
-        part = "expert_copies"
-    over = tuple(axis for axis in ("context", part) if plan.grid.size(axis) > 1)
+    alike = plan.grid.replicas_of("weights")
+    shards: Axes = ("context", part)
+    if of_experts and plan.expert > 1:
+        alike = shards = plan.expert_copies
+    over = tuple(axis for axis in shards if plan.grid.size(axis) > 1)
     fastest = tuple(axis for axis in axes_of(plan.order) if axis in ("z", "context", "data"))
     if not plan.zero or not over:
-        return Sharding(z, z, z, (), plan.grid.replicas_of(role), fastest)
+        return Sharding(z, z, z, (), alike, fastest)
     copies = ("replica",) if part == "shard" else ()
     both = (*z, *over) if plan.zero == 3 else (*over, *z)
     first = both if plan.zero == 3 else z

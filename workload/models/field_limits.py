@@ -39,9 +39,10 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "mtp_layers": 10_000,
     "window": 10_000_000,
     "global_every": 10_000,
+    "document": 10_000_000,
 }
 OF_ATTENTION = ("kv_heads", "head_width", "q_rank", "kv_rank", "rope_width", "value_width")
-WINDOWS = ("window", "global_every")
+WINDOWS = ("window", "global_every", "document")
 GROUPS = ("router_groups", "router_topk_groups")
 OF_EXPERTS = ("experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", *GROUPS)
 COUNTS = (*OF_ATTENTION, *WINDOWS, *OF_EXPERTS, "mtp_layers")

@@ -47,7 +47,7 @@ class Copies:
         else:
             axes = *split[-1 if tensor.kind == GRADIENT else -2], "context"
             if of_experts:
-                axes += b.plan.expert_axes
+                axes += tuple(axis for axis in b.plan.expert_axes if axis != "inner_context")
             elif b.buffers[source].shape[0] != b.rows:
                 axes += b.shards_of("rows")
         for axis in dict.fromkeys(axes):

@@ -8,11 +8,18 @@ import torch
 
 from executor.kernels.attentions import stepwise
 from executor.kernels.attentions.flash import FLASH_WIDTHS, flash, flash_grad, has_flash
-from executor.kernels.attentions.heads import heads_of, repeated, summed, tokens_of, value_width
+from executor.kernels.attentions.heads import (
+    add_to_sinks,
+    heads_of,
+    own_sinks,
+    repeated,
+    summed,
+    tokens_of,
+    value_width,
+)
 from executor.kernels.attentions.rotation import turning_rates
 from executor.kernels.context import pieces
 from executor.kernels.context.positions import positions
-from executor.kernels.pointwise import accumulated
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
 from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
@@ -30,7 +37,7 @@ def attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     context, logsumexp = writes
     out = context.view(tokens_of(op, context)).transpose(1, 2)
     if not has_flash(op, reads[0], at):
-        stepwise.forward(op, parts, out, at, *reads[1:])
+        stepwise.forward(op, parts, out, at, *(own_sinks(op, t, at) for t in reads[1:]))
         logsumexp.zero_()
         return
     for part in head_slices(op, len(out), _head_bytes(op, reads[0], own=1), at):
@@ -50,9 +57,10 @@ def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
     parts, targets = heads_of(op, qkv), heads_of(op, writes[0])
     d, out = (t.view(tokens_of(op, t)).transpose(1, 2) for t in (grad, context))
     if not has_flash(op, qkv, at):
-        of_sinks = stepwise.backward(op, d, parts, targets, at, *reads[4:5])
+        sinks = (own_sinks(op, t, at) for t in reads[4:5])
+        of_sinks = stepwise.backward(op, d, parts, targets, at, *sinks)
         if of_sinks is not None:
-            accumulated(writes[1], of_sinks, first=op.attributes["first"])
+            add_to_sinks(op, writes[1], of_sinks, at)
         return
     for part in head_slices(op, len(out), _head_bytes(op, qkv, own=3), at):
         q = part.queries(parts[0])

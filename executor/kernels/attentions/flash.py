@@ -20,13 +20,17 @@ FLASH_WIDTHS = 8
 
 
 def has_flash(op: Op, tensor: torch.Tensor, at: RankContext) -> bool:
-    """Fused kernels take no bias, window or sinks and, on CUDA, 16-bit types alone.
+    """Fused kernels take no bias, window or sinks, nor keys at hand of several documents and, on
+    CUDA, 16-bit types alone.
 
-    Nor do they take dropout, since they draw in a way that depends on how heads are split.
+    Sinks beside keys at hand (`context`) are added to what they give. Nor do they take dropout,
+    since they draw in a way that depends on how heads are split.
     """
     if at.attention == MATH or "rate" in op.attributes or op.attributes["alibi"]:
         return False
-    if "window" in op.attributes or "sinks" in op.attributes:
+    if "document" in op.attributes and "context" in op.attributes:
+        return False
+    if "window" in op.attributes or ("sinks" in op.attributes and "context" not in op.attributes):
         return False
     half = tensor.dtype in (torch.bfloat16, torch.float16)
     widest = max(op.attributes["width"], value_width(op))

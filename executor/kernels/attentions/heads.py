@@ -62,13 +62,25 @@ def alibi_slopes(heads: int, device: torch.device | None = None) -> torch.Tensor
 
 
 def head_part(op: Op, at: RankContext) -> tuple[int, int]:
-    """Which part of all heads an op's are, and of how many: with `spread` context splits each part
-    of x."""
+    """Which part of all heads an op's are, and of how many: ranks along the axes `spread` have
+    parts of each part of x."""
+    axes = op.attributes.get("spread", ())
+    ranks = at.grid.size(*axes)
     part, parts = at.part_of("heads"), at.grid.parts_of("heads")
-    if not op.attributes.get("spread"):
-        return part, parts
-    ranks = at.grid.parts_of("positions")
-    return part * ranks + at.part_of("positions"), parts * ranks
+    return part * ranks + at.part(axes), parts * ranks
+
+
+def own_sinks(op: Op, of_tile: torch.Tensor, at: RankContext) -> torch.Tensor:
+    """A view of the sinks of an op's heads, or of what is shaped as sinks, of all heads of x."""
+    heads = op.attributes["heads"]
+    return of_tile.narrow(0, at.part(op.attributes.get("spread", ())) * heads, heads)
+
+
+def add_to_sinks(op: Op, total: torch.Tensor, found: torch.Tensor, at: RankContext) -> None:
+    """Add a micro-batch's gradient of an op's sinks to the step's; the first one overwrites it."""
+    if op.attributes["first"]:
+        total.zero_()
+    own_sinks(op, total, at).add_(found)
 
 
 def rank_slopes(op: Op, like: torch.Tensor, at: RankContext) -> torch.Tensor | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.kernels.attentions.heads import rank_slopes
+from executor.kernels.attentions.heads import head_part, rank_slopes
 from executor.kernels.dropout import kept_places, scale_of
 from executor.kernels.slices import HeadSlice, row_slices, wide_dtype
 from executor.rank_context import RankContext
@@ -44,7 +44,7 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Context and log-sum-exp over the keys of the piece alone."""
     q, k, v = (t.to(wide_dtype(t)) for t in qkv)
-    out, sums = torch.empty_like(q), q.new_empty(q.shape[:-1])
+    out, sums = q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty(q.shape[:-1])
     for rows in _rows(q, k, at):
         scores, left = _scores(op, piece, (q, k), rows, at)
         sums[:, :, rows] = scores.logsumexp(-1)
@@ -90,6 +90,11 @@ def _scores(
         scores.sub_(slopes[piece.part.heads, None, None] * distance)
     if piece.causal:
         scores.masked_fill_(distance < 0, -torch.inf)
+    if document := op.attributes.get("document", 0):
+        apart = piece.rows[rows, None] // document != piece.columns // document
+        scores.masked_fill_(apart, -torch.inf)
+    if "window" in op.attributes:
+        scores.masked_fill_(distance >= op.attributes["window"], -torch.inf)
     if "rate" not in op.attributes:
         return scores, None
     left = kept_places(op, _places(op, piece, rows, at), at)
@@ -102,8 +107,9 @@ def _places(op: Op, piece: Piece, rows: slice, at: RankContext) -> torch.Tensor:
     first = at.first_sequence(op.micro_batch, op.attributes["sequences"])
     count = torch.arange(part.sequences.start, part.sequences.stop, device=at.device) + first
     own = torch.arange(part.heads.start, part.heads.stop, device=at.device)
-    own += at.part_of("heads") * heads
-    lines = count[:, None] * (at.grid.parts_of("heads") * heads) + own
+    index, parts = head_part(op, at)
+    own += index * heads
+    lines = count[:, None] * (parts * heads) + own
     lines = lines[..., None] * piece.sequence + piece.rows[rows]
     places: torch.Tensor = lines[..., None] * piece.sequence + piece.columns
     return places

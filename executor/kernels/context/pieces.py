@@ -14,10 +14,17 @@ from dataclasses import dataclass
 import torch
 
 from executor.kernels.attentions.flash import flash, flash_grad, has_flash
-from executor.kernels.attentions.heads import bands_of, repeated, summed
+from executor.kernels.attentions.heads import (
+    add_to_sinks,
+    bands_of,
+    own_sinks,
+    repeated,
+    summed,
+    value_width,
+)
 from executor.kernels.context import piece_steps
 from executor.kernels.context.piece_steps import Piece
-from executor.kernels.context.positions import chunks
+from executor.kernels.context.positions import chunk_pair
 from executor.kernels.slices import HeadSlice, head_slices, row_slices, wide_dtype
 from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
@@ -28,10 +35,12 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys and values at hand, (ranks, sequences, 2 chunks, tokens, heads of both, width)."""
+    """Keys and values at hand, (ranks, sequences, 2 chunks, tokens, columns of both), of so many
+    heads; `widths` are those of a head's keys and values."""
 
     tensor: torch.Tensor
     heads: int
+    widths: tuple[int, int]
 
     def of(self, part: HeadSlice, values: bool) -> torch.Tensor:
         """Keys or values of some heads, (sequences, heads, tokens, width), by position."""
@@ -49,15 +58,16 @@ class Keys:
         own[:, :, 1].copy_(every[ranks:].flip(0))
 
     def _own(self, part: HeadSlice, values: bool) -> torch.Tensor:
-        first = self.heads if values else 0
-        heads = slice(first + part.kv_heads.start, first + part.kv_heads.stop)
-        return self.tensor[:, part.sequences, :, :, heads]
+        columns = [self.heads * width for width in self.widths]
+        band = self.tensor.split_with_sizes(columns, -1)[values]
+        heads = band.view(*band.shape[:-1], self.heads, self.widths[values])
+        return heads[:, part.sequences, :, :, part.kv_heads]
 
 
 def forward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Write context and log-sum-exp of a rank's queries over the keys at hand: zeros and minus
     infinity for those that see none of them."""
-    qkv, held = reads
+    qkv, held, *sinks = reads
     context, logsumexp = writes
     tokens = logsumexp.shape[-1]
     queries, keys = bands_of(op, qkv, tokens)[0], _keys(op, held, tokens)
@@ -65,11 +75,13 @@ def forward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     for part in _slices(op, queries, keys, at):
         q = part.queries(queries)
         k, v = (repeated(keys.of(part, values), q.shape[1]) for values in (False, True))
-        whole = q.new_zeros(q.shape, dtype=wide_dtype(q))
+        whole = q.new_zeros((*q.shape[:-1], v.shape[-1]), dtype=wide_dtype(q))
         sums = whole.new_full(q.shape[:-1], -torch.inf)
         for piece in pieces(op, tokens, at, part):
             found = _attend(op, piece, (q, k, v), at)
             merge(whole[:, :, piece.queries], sums[:, :, piece.queries], *found)
+        for logits in sinks:
+            _add_sinks(whole, sums, own_sinks(op, logits, at)[part.heads])
         part.queries(out).copy_(whole)
         part.queries(logsumexp).copy_(sums)
 
@@ -82,6 +94,8 @@ def backward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     queries, keys = bands_of(op, qkv, tokens)[0], _keys(op, held, tokens)
     target, written = bands_of(op, writes[0], tokens)[0], _keys(op, writes[1], tokens)
     about = _by_head(op, grad, tokens), _by_head(op, context, tokens), logsumexp
+    if len(writes) > 2:
+        add_to_sinks(op, writes[2], sinks_grad(own_sinks(op, reads[5], at), *about), at)
     for part in _slices(op, queries, keys, at):
         q = part.queries(queries)
         k, v = (repeated(keys.of(part, values), q.shape[1]) for values in (False, True))
@@ -97,6 +111,26 @@ def backward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         part.queries(target).copy_(d_q)
         for values, d in ((False, d_k), (True, d_v)):
             written.put(part, values, summed(d, part.kv_heads.stop - part.kv_heads.start))
+
+
+def sinks_grad(
+    sinks: torch.Tensor, grad: torch.Tensor, context: torch.Tensor, logsumexp: torch.Tensor
+) -> torch.Tensor:
+    """The gradient of sinks: a sink, whose probability multiplies nothing, has the sum of minus its
+    probability times that of gradient and context."""
+    found = torch.zeros_like(sinks, dtype=wide_dtype(sinks))
+    for sequence in range(len(grad)):
+        for head in range(len(sinks)):
+            products = (grad[sequence, head] * context[sequence, head]).sum(-1)
+            found[head] -= ((sinks[head] - logsumexp[sequence, head]).exp() * products).sum()
+    return found
+
+
+def _add_sinks(out: torch.Tensor, sums: torch.Tensor, sinks: torch.Tensor) -> None:
+    """Count sinks among the keys of a context, in place; they bring no value."""
+    both = torch.logaddexp(sums, sinks.to(sums.dtype)[:, None].expand_as(sums))
+    out.mul_((sums - both).exp_()[..., None])
+    sums.copy_(both)
 
 
 def take_keys(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -115,7 +149,7 @@ def merge_attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) ->
     tokens = logsumexp.shape[-1]
     out, added = (_by_head(op, t, tokens) for t in (context, more))
     for sequence in range(len(out)):
-        for heads in row_slices(out.shape[1], 16 * tokens * op.attributes["width"], at):
+        for heads in row_slices(out.shape[1], 16 * tokens * value_width(op), at):
             own = out[sequence, heads].to(wide_dtype(out))
             merge(
                 own, logsumexp[sequence, heads], added[sequence, heads], more_sums[sequence, heads]
@@ -136,26 +170,38 @@ def merge(
 def pieces(op: Op, tokens: int, at: RankContext, part: HeadSlice) -> Iterator[Piece]:
     """What a rank's queries see of the keys at hand: at a ring's step those of the rank so many
     places before it."""
-    parts, index, half = at.grid.parts_of("positions"), at.part_of("positions"), tokens // 2
+    over = op.attributes.get("over", at.grid.shards_of("positions"))
+    parts, index, half = at.grid.size(*over), at.part(over), tokens // 2
     sequence = parts * tokens
-    own = _positions(chunks(sequence, at), at)
+    own = _positions(chunk_pair(sequence, parts, index), at)
     first, both, last = slice(0, half), slice(0, tokens), slice(half, tokens)
     if op.attributes["context"] == "all_gather":
         every = torch.arange(sequence, device=at.device)
         for queries, chunk in ((first, index), (last, 2 * parts - 1 - index)):
             before, mine = slice(0, chunk * half), slice(chunk * half, (chunk + 1) * half)
+            if op.attributes.keys() & {"window", "document"}:
+                seen = slice(first_seen(op, mine.start), mine.stop)
+                yield Piece(part, queries, seen, True, own[queries], every[seen], sequence)
+                continue
             if chunk:
                 yield Piece(part, queries, before, False, own[queries], every[before], sequence)
             yield Piece(part, queries, mine, True, own[queries], every[mine], sequence)
         return
     owner = (index - op.attributes["step"]) % parts
-    theirs = _positions(chunks(sequence, at, owner), at)
+    theirs = _positions(chunk_pair(sequence, parts, owner), at)
     if owner == index:
         yield Piece(part, both, both, True, own, theirs, sequence)
     elif owner < index:
         yield Piece(part, both, first, False, own, theirs[first], sequence)
     else:
         yield Piece(part, last, both, False, own[last], theirs, sequence)
+
+
+def first_seen(op: Op, query: int) -> int:
+    """The first key that a query sees, by its window and its document."""
+    window = int(op.attributes.get("window", query + 1))
+    start = query - query % int(op.attributes.get("document", query + 1))
+    return max(query - window + 1, start, 0)
 
 
 def _positions(parts: Sequence[slice], at: RankContext) -> torch.Tensor:
@@ -182,15 +228,15 @@ def _attend_back(op: Op, piece: Piece, qkv: Tensors, about: Tensors, at: RankCon
 
 def _keys(op: Op, held: torch.Tensor, tokens: int) -> Keys:
     """Keys and values of one rank after the other."""
-    heads, width = op.attributes["kv_heads"], op.attributes["width"]
     rows = op.attributes["sequences"] * tokens
-    shape = (len(held) // rows, op.attributes["sequences"], 2, tokens // 2, 2 * heads, width)
-    return Keys(held.view(shape), heads)
+    shape = (len(held) // rows, op.attributes["sequences"], 2, tokens // 2, held.shape[-1])
+    widths = op.attributes["width"], value_width(op)
+    return Keys(held.view(shape), op.attributes["kv_heads"], widths)
 
 
 def _by_head(op: Op, tensor: torch.Tensor, tokens: int) -> torch.Tensor:
     """A view (sequences, heads, tokens, width) of a context or its gradient."""
-    return tensor.view(-1, tokens, op.attributes["heads"], op.attributes["width"]).transpose(1, 2)
+    return tensor.view(-1, tokens, op.attributes["heads"], value_width(op)).transpose(1, 2)
 
 
 def _band(op: Op, qkv: torch.Tensor) -> torch.Tensor:
@@ -201,5 +247,5 @@ def _band(op: Op, qkv: torch.Tensor) -> torch.Tensor:
 def _slices(op: Op, queries: torch.Tensor, keys: Keys, at: RankContext) -> Iterator[HeadSlice]:
     """Slices of heads whose copies of queries, keys and values stay within the scratch."""
     tokens = keys.tensor.shape[0] * queries.shape[2]
-    nbytes = 8 * tokens * queries.shape[3] * wide_dtype(queries).itemsize
+    nbytes = 8 * tokens * max(keys.widths) * wide_dtype(queries).itemsize
     return head_slices(op, len(queries), nbytes, at)

@@ -17,13 +17,16 @@ def tokens_of_rank(sequence: int, at: RankContext) -> int:
     return sequence // at.grid.parts_of("positions")
 
 
-def chunks(sequence: int, at: RankContext, index: int | None = None) -> list[slice]:
-    """The positions that a rank has of each sequence, in the order of its rows, or those that the
-    rank at `index` of context has."""
+def chunks(sequence: int, at: RankContext) -> list[slice]:
+    """The positions that a rank has of each sequence, in the order of its rows."""
     parts = at.grid.parts_of("positions")
     if parts == 1:
         return [slice(0, sequence)]
-    index = at.part_of("positions") if index is None else index
+    return chunk_pair(sequence, parts, at.part_of("positions"))
+
+
+def chunk_pair(sequence: int, parts: int, index: int) -> list[slice]:
+    """The positions of one of so many parts of a sequence."""
     length = sequence // (2 * parts)
     pair = index, 2 * parts - 1 - index
     return [slice(chunk * length, (chunk + 1) * length) for chunk in pair]

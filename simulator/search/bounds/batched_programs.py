@@ -86,7 +86,8 @@ def kinds(space: Space, rows: Indices) -> list[Indices]:
     columns.append(space.columns["context"][rows])  # a ring has as many steps
     if experts := space.problem.gpt.experts:
         columns.append(np.minimum(experts // space.columns["expert"][rows], 2))
-        columns.append(np.minimum(space.columns["data"][rows] // space.experts[rows], 2))
+        for axis, split in zip(("context", "data"), space.experts, strict=True):
+            columns.append(np.minimum(space.columns[axis][rows] // split[rows], 2))
     columns.append(np.minimum(space.micro_batches[rows], MOST))
     found, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
     return [rows[which.ravel() == kind] for kind in range(found.shape[1])]

@@ -113,9 +113,10 @@ def _meetings(space: Space, some: BatchedProgram) -> Iterator[Meeting]:
 def _ranks(space: Space, rows: Indices, axes: tuple[str, ...]) -> Counts:
     """How many ranks there are in a group over some axes, for each row."""
     data, shard = space.columns["data"][rows], int(space.problem.fixed.get("shard", 0))
-    run = np.full_like(data, shard) if shard else data
-    experts = space.experts[rows]
-    sizes = {"shard": run, "replica": data // run}
+    sharing = np.full_like(data, shard) if shard else data
+    run, experts = (split[rows] for split in space.experts)
+    sizes = {"shard": sharing, "replica": data // sharing}
+    sizes |= {"inner_context": run, "outer_context": space.columns["context"][rows] // run}
     sizes |= {"expert": experts, "expert_copies": data // experts}
     every = [sizes[axis] if axis in sizes else space.columns[axis][rows] for axis in axes]
     return np.asarray(np.prod(np.stack(every), axis=0) if every else np.ones_like(data))

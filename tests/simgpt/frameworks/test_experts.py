@@ -28,6 +28,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "etp": SPLIT | {"expert": 4},
     "folded": SPLIT | {"expert": 8, "expert_tensor": 1},
     "context": USUAL | {"context": 2, "context_kind": "all_gather", "expert": 2},
+    "a2a+p2p": USUAL | {"context": 4, "context_heads": 2, "expert": 8},
     "stages": USUAL | {"pipe": 2, "expert": 4, "overlap": "dp"},
 }
 MODELS = ("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2", "deepseek-v2-lite", "llama-4-maverick")
@@ -102,6 +103,15 @@ def test_what_mixtral_is_told_by(tmp_path: Path) -> None:
     deepseek = exported(Asked(find_model("deepseek-v3"), PLANS["ep"], None, 64), "megatron-bridge")
     assert deepseek.settings["model.moe_layer_freq"] == [0] * 3 + [1] * 58
     assert deepseek.settings["model.q_lora_rank"] == 1536
+
+
+def test_sizes_of_hierarchical_context_are_those_of_both_exchanges() -> None:
+    both: dict[str, Any] = {"context_parallel_size": 8, "cp_comm_type": "a2a+p2p"}
+    found = asked(hierarchical_context_parallel_sizes="2 4", **both)
+    assert found.plan["context_heads"] == 2
+    wrong = "wants the ranks of the all-to-all and those of the ring, whose product is"
+    refused = asked(hierarchical_context_parallel_sizes="2 2", **both).refused
+    assert [wrong in each.why for each in refused] == [True]
 
 
 def test_a_dispatcher_that_sends_once_is_another_stack(tmp_path: Path) -> None:

@@ -60,6 +60,38 @@ def test_a_window_counts_as_many_keys_for_each_query() -> None:
     assert "window" not in cores[2].attributes
 
 
+def test_packed_documents_attend_within_themselves() -> None:
+    """Of 16 tokens in documents of 8 a query counts 8 keys in place of 16; of 4 fewer than its
+    window of 5."""
+    whole = replace(GEMMA, window=0, global_every=0)
+    packed = replace(whole, document=8)
+    assert whole.model_flops(2) - packed.model_flops(2) == 3 * 2 * 16 * 4 * 32 * (6 * 8)
+    assert windows.keys_of_layers(replace(GEMMA, document=8)) == 4 * 5 + 2 * 8
+    assert windows.keys_of_layers(replace(GEMMA, document=4)) == 6 * 4
+    for text in ("x=2", "context=2,context_kind=all_gather", "context=2,context_kind=ulysses"):
+        program = lower(packed, parse_plan(f"micro_batch=2,batch=2,overlap=none,{text}"))
+        assert program.model_flops == packed.model_flops(2)
+        cores = [op for op in program.ops if op.kind == "attention"]
+        assert {op.attributes["sequence"] for op in cores} == {8}
+        assert {causal_flops(op) for op in cores} == {cores[0].flops / 2}
+
+
+@pytest.mark.parametrize("document", [5, 32])
+def test_documents_that_do_not_fill_a_sequence_are_refused(document: int) -> None:
+    with pytest.raises(ModelError, match=f"document={document} does not divide sequence=16"):
+        replace(GEMMA, document=document)
+    with pytest.raises(ModelError, match="document=8 goes without dropout"):
+        replace(GEMMA, document=8, dropout=0.1)
+
+
+def test_a_ring_and_single_steps_of_documents_are_refused() -> None:
+    packed = replace(GEMMA, window=0, global_every=0, document=8)
+    with pytest.raises(PlanCannotRunError, match=r"context_kind=ring sends .* six has document=8"):
+        lower(packed, parse_plan("context=2"))
+    with pytest.raises(PlanCannotRunError, match=r"attention=unfused .* six has document=8"):
+        lower(packed, parse_plan("attention=unfused"))
+
+
 def test_layers_of_two_kinds_are_not_folded_and_their_stages_are_told_apart() -> None:
     long = replace(GEMMA, layers=48)
     plan = parse_plan("micro_batch=2,batch=2,overlap=none")
@@ -94,7 +126,7 @@ def test_attention_in_a_window_of_a_sixteenth_takes_a_fraction_of_the_time() -> 
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ("context=2", "context=2 splits sequences for attention to all of their tokens"),
+        ("context=2", "context_kind=ring sends all keys around, and six has window=5"),
         ("attention=unfused", "attention=unfused computes whole squares of scores"),
     ],
 )
@@ -104,14 +136,13 @@ def test_plans_that_compute_whole_squares_are_refused(plan: str, said: str) -> N
     lower(replace(GEMMA, window=16), parse_plan(f"batch=4,micro_batch=1,{plan}"))
 
 
-def test_sinks_are_a_number_for_each_head_and_keep_the_core_to_one_rank_and_fused() -> None:
+def test_sinks_are_a_number_for_each_head_and_keep_the_core_fused() -> None:
     sunk = replace(GEMMA, window=0, global_every=0, sinks=True)
     assert sunk.parameters - replace(sunk, sinks=False).parameters == 6 * 4
     program = lower(sunk, parse_plan("micro_batch=2,batch=2,overlap=none,x=2"))
     assert program.buffers["l0.sinks.w"].shape == (2,)
-    for plan in ("context=2", "attention=unfused"):
-        with pytest.raises(PlanCannotRunError, match=r"six has sinks=true"):
-            lower(sunk, parse_plan(f"batch=4,micro_batch=1,{plan}"))
+    with pytest.raises(PlanCannotRunError, match=r"six has sinks=true"):
+        lower(sunk, parse_plan("batch=4,micro_batch=1,attention=unfused"))
 
 
 def test_biases_of_experts_are_one_for_each_and_cut_as_their_weights_are() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from workload.layout import NORMAL, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import context_parallel, dropout, head_norm, unfused
+from workload.lowering.layers.further import core_shape
 from workload.models import windows
 from workload.op import RECOMPUTE, Part
 
@@ -67,16 +68,17 @@ def backward(b: Builder, core: Core, grad: str) -> str:
     """Emit the gradient of the fused tensor from that of the context."""
     shape, name = shape_of(b, core.place), "attention"
     out = b.tensor(f"{name}.dqkv", b.buffers[core.qkv].shape)
+    more, also = list[str](), list[str]()
+    if core.sinks:
+        old, also = b.grad_writes(core.sinks, b.block.micro_batch)
+        more, shape["first"] = [core.sinks, *old], b.block.micro_batch == 0
     if b.plan.attention == "unfused":
         unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
     elif b.plan.context > 1:
-        context_parallel.backward(b, (core.qkv, core.context, *core.inner), grad, out, shape)
+        saved = core.qkv, core.context, *core.inner
+        context_parallel.backward(b, saved, grad, out, shape, (more, also))
     else:
-        reads, writes = [grad, core.qkv, core.context, *core.inner], [out]
-        if core.sinks:
-            old, new = b.grad_writes(core.sinks, b.block.micro_batch)
-            reads, writes = [*reads, core.sinks, *old], [out, *new]
-            shape["first"] = b.block.micro_batch == 0
+        reads, writes = [grad, core.qkv, core.context, *core.inner, *more], [out, *also]
         how = {"flops": 2 * _forward_flops(b), "replicas": b.grid.y, **shape}
         b.op(f"{name}.grad", "attention_grad", reads, writes, **how)
     _rotate(b, "rope.grad", "rope_grad", out)
@@ -89,9 +91,9 @@ def _core(b: Builder, place: str, qkv: str, sinks: str) -> Core:
     if b.plan.attention == "unfused":
         return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
     if b.plan.context > 1:
-        return Core(qkv, *context_parallel.forward(b, qkv, shape), place)
+        return Core(qkv, *context_parallel.forward(b, qkv, shape, sinks), place, sinks=sinks)
     context = b.tensor("attention.o", (b.rows, b.gpt.context_width // b.grid.x))
-    lse_shape = (b.plan.micro_batch, shape["heads"], b.gpt.sequence)
+    lse_shape = core_shape.sums_shape(shape, b.rows)
     logsumexp = b.tensor("attention.lse", lse_shape, b.wide)
     b.op(
         "attention",
@@ -139,6 +141,8 @@ def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
     shape |= {"sequence": gpt.sequence, "alibi": gpt.positions == "alibi"}
     if place and (window := windows.window_of(gpt, b.block.part.layer)):
         shape["window"] = window
+    if place and gpt.document:  # whose attention is that of as many more sequences
+        shape |= {"sequence": gpt.document, "document": gpt.document}
     if place and gpt.sinks:
         shape["sinks"] = True
     drops = dropout.how(b, place) if place and b.plan.attention == "flash" else {}

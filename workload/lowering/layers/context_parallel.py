@@ -15,100 +15,153 @@ exponentials. In the backward pass the gradients of keys and values follow these
 come home with the last step. After the first step, half of the square of queries and keys has none
 of the mask: all queries with the half of the keys of earlier ranks, or half of the queries with all
 keys of later ones.
+With `context_heads` so many neighbours first trade rows of all heads for more rows of some, and the
+ring goes over the others ("outer_context"): neighbours have together the chunks of one of these.
 Source: Liu et al. (Ring Attention, 2310.01889); NVIDIA/TransformerEngine,
-attention/dot_product_attention/context_parallel.py, AttnFuncWithCPAndKVP2P.
+attention/dot_product_attention/context_parallel.py, AttnFuncWithCPAndKVP2P (both: its "a2a+p2p").
+Sinks are one more key of a query, in the first step; a window cuts gathered keys alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from workload.grid import Axes
 from workload.lowering.builder import Builder
 from workload.lowering.layers import ulysses
+from workload.lowering.layers.further import core_shape
 from workload.op import CAUSAL, KEYS_EXCHANGE, RING_SHIFT
 
 Shape = dict[str, Any]
+Operands = tuple[Sequence[str], Sequence[str]]
 NAME = "attention"
 
 
-def forward(b: Builder, qkv: str, shape: Shape) -> tuple[str, tuple[str, ...]]:
-    """Emit the core on a rank's rows of the fused tensor; returns context and log-sum-exp."""
+def forward(b: Builder, qkv: str, shape: Shape, sinks: str = "") -> tuple[str, tuple[str, ...]]:
+    """Emit the core on a rank's rows of the fused tensor; returns the context, and what else the
+    backward pass wants, its log-sum-exp last."""
     if b.plan.context_kind == "ulysses":
-        return ulysses.forward(b, qkv, shape)
+        return ulysses.forward(b, qkv, shape, sinks)
+    if b.plan.context_heads == 1:
+        outputs = _meeting(b, qkv, shape, sinks)
+        return outputs[0], (outputs[1],)
+    own = _outer(b, shape)
+    source = ulysses.to_tokens(b, qkv, f"{NAME}.qkv", core_shape.bands(own), own["spread"])
+    context, logsumexp = _meeting(b, source, own, sinks)
+    out = b.tensor(f"{NAME}.o.all", (b.rows, core_shape.context_width(shape)))
+    width = (core_shape.context_width(own),)
+    ulysses.to_heads(b, context, f"{NAME}.o", width, (out, own["spread"]))
+    return out, (source, context, logsumexp)
+
+
+def backward(
+    b: Builder, saved: tuple[str, ...], grad: str, out: str, shape: Shape, sinks: Operands
+) -> None:
+    """Emit the gradients of queries, keys and values, bands of `out`, from that of the context.
+
+    `saved` are the fused tensor, and what `forward` returned. `sinks` is what the core reads and
+    writes besides.
+    """
+    if b.plan.context_kind == "ulysses":
+        ulysses.backward(b, saved, grad, out, shape, sinks)
+        return
+    if b.plan.context_heads == 1:
+        _meeting_grad(b, saved, grad, out, shape, sinks)
+        return
+    _, _, source, *about = saved
+    own, name = _outer(b, shape), f"{NAME}.grad"
+    width = (core_shape.context_width(own),)
+    d = ulysses.to_tokens(b, grad, f"{name}.o", width, own["spread"])
+    d_source = b.tensor(f"{name}.heads.dqkv", b.buffers[source].shape)
+    _meeting_grad(b, (source, *about), d, d_source, own, sinks)
+    target = out, own["spread"]
+    ulysses.to_heads(b, d_source, f"{name}.dqkv", core_shape.bands(own), target)
+
+
+def _outer(b: Builder, shape: Shape) -> Shape:
+    """The core of some heads, on the rows of all neighbours that traded them."""
+    return {**ulysses.of_core(b, shape, ("inner_context",)), "over": ("outer_context",)}
+
+
+def _meeting(b: Builder, qkv: str, shape: Shape, sinks: str) -> list[str]:
+    """Emit the core on keys and values that meet; returns context and log-sum-exp."""
     own = _taken(b, qkv, shape, NAME)
-    outputs = _outputs(b, shape, NAME)
+    outputs, more = _outputs(b, qkv, shape, NAME), [sinks] if sinks else []
     if b.plan.context_kind == "all_gather":
         every = _gathered(b, own, NAME)
-        b.op(NAME, "attention", [qkv, every], outputs, **_work(b, shape, 4))
-        return outputs[0], (outputs[1],)
-    for step, held in _around(b, own, NAME):
-        found = _outputs(b, shape, f"{NAME}.{step}") if step else outputs
-        b.op(f"{NAME}.{step}", "attention", [qkv, held], found, **_step(b, shape, 4, step))
+        b.op(NAME, "attention", [qkv, every, *more], outputs, **_work(b, qkv, shape, 1))
+        return outputs
+    for step, held in _around(b, own, NAME, shape):
+        found = _outputs(b, qkv, shape, f"{NAME}.{step}") if step else outputs
+        reads = [qkv, held, *(() if step else more)]
+        b.op(f"{NAME}.{step}", "attention", reads, found, **_step(b, qkv, shape, 1, step))
         if step:
             merged = [*outputs, *found]
             b.op(f"{NAME}.{step}.merge", "merge_attention", merged, outputs, **shape)
-    return outputs[0], (outputs[1],)
+    return outputs
 
 
-def backward(b: Builder, saved: tuple[str, ...], grad: str, out: str, shape: Shape) -> None:
-    """Emit the gradients of queries, keys and values, bands of `out`, from that of the context.
-
-    `saved` are the fused tensor, and what `forward` returned.
-    """
-    if b.plan.context_kind == "ulysses":
-        ulysses.backward(b, saved, grad, out, shape)
-        return
+def _meeting_grad(
+    b: Builder, saved: Sequence[str], grad: str, out: str, shape: Shape, sinks: Operands
+) -> None:
+    """Emit the gradients behind `_meeting` into `out`."""
     qkv, *about = saved
     name = f"{NAME}.grad"
     own = _taken(b, qkv, shape, name)
-    part = ""
+    part, (more, also) = "", sinks
     if b.plan.context_kind == "all_gather":
         every = _gathered(b, own, name)
         whole = b.tensor(f"{name}.dkv.all", b.buffers[every].shape, role="gathered")
-        reads = [grad, qkv, every, *about]
-        b.op(name, "attention_grad", reads, [out, whole], **_work(b, shape, 8))
+        reads, writes = [grad, qkv, every, *about, *more], [out, whole, *also]
+        b.op(name, "attention_grad", reads, writes, **_work(b, qkv, shape, 2))
         part = b.tensor(f"{name}.dkv", b.buffers[own].shape)
         axes = b.shards_of("positions")
         label, tensors = f"{name}.dkv.scatter", ([whole], [part])
         b.collective(label, "reduce_scatter", *tensors, *axes, purpose=KEYS_EXCHANGE)
-    for step, held in _around(b, own, name) if not part else ():
+    for step, held in _around(b, own, name, shape) if not part else ():
         found = b.tensor(f"{name}.{step}.dkv", b.buffers[own].shape)
-        reads = [grad, qkv, held, *about, *([out] if step else [])]
-        how = _step(b, shape, 8, step)
-        b.op(f"{name}.{step}", "attention_grad", reads, [out, found], **how)
+        reads = [grad, qkv, held, *about, *([out] if step else more)]
+        writes = [out, found, *(() if step else also)]
+        how = _step(b, qkv, shape, 2, step)
+        b.op(f"{name}.{step}", "attention_grad", reads, writes, **how)
         if step:
             b.op(f"{name}.{step}.add", "add", [found, part], [found])
-        part = _shifted(b, found, f"{name}.dkv.{step}")
+        part = _shifted(b, found, f"{name}.dkv.{step}", shape)
     b.op(f"{name}.dkv.put", "put_keys", [part, out], [out], nbytes=2 * b.nbytes(part), **shape)
 
 
-def _around(b: Builder, own: str, name: str) -> Iterator[tuple[int, str]]:
+def _around(b: Builder, own: str, name: str, shape: Shape) -> Iterator[tuple[int, str]]:
     """The steps of the ring, each with the keys and values at hand. Compute waits for these, and
     only then do they go on: the next ones are on their way during a step."""
-    held, steps = own, b.grid.size(*b.shards_of("positions"))
+    held, steps = own, b.grid.size(*_axes(b, shape))
     for step in range(steps):
         if step:
             b.op(f"{name}.kv.{step}.arrived", "fence", [held], [], nbytes=0)
-        coming = _shifted(b, held, f"{name}.kv.{step}") if step < steps - 1 else ""
+        coming = _shifted(b, held, f"{name}.kv.{step}", shape) if step < steps - 1 else ""
         yield step, held
         held = coming
 
 
-def _shifted(b: Builder, held: str, label: str) -> str:
+def _shifted(b: Builder, held: str, label: str, shape: Shape) -> str:
     """Emit the exchange with the neighbours in the ring, beside compute; returns what comes."""
     coming = b.tensor(f"{label}.next", b.buffers[held].shape)
-    axes = b.shards_of("positions")
+    axes = _axes(b, shape)
     b.collective(f"{label}.shift", RING_SHIFT, [held], [coming], *axes, purpose=KEYS_EXCHANGE)
     b.ops[-1] = replace(b.ops[-1], stream="+".join(axes))
     return coming
 
 
+def _axes(b: Builder, shape: Shape) -> Axes:
+    """The axes that the ring goes over."""
+    axes: Axes = shape.get("over", b.shards_of("positions"))
+    return axes
+
+
 def _taken(b: Builder, qkv: str, shape: Shape, name: str) -> str:
     """Emit the copy of this rank's keys and values, side by side; returns its name."""
-    width = 2 * shape["kv_heads"] * shape["width"]
-    own = b.tensor(f"{name}.kv", (b.rows, width))
+    own = b.tensor(f"{name}.kv", (b.buffers[qkv].shape[0], sum(core_shape.bands(shape)[1:])))
     b.op(f"{name}.kv", "take_keys", [qkv], [own], nbytes=2 * b.nbytes(own), **shape)
     return own
 
@@ -121,21 +174,24 @@ def _gathered(b: Builder, own: str, name: str) -> str:
     return every
 
 
-def _outputs(b: Builder, shape: Shape, name: str) -> list[str]:
+def _outputs(b: Builder, qkv: str, shape: Shape, name: str) -> list[str]:
     """Declare a context and its log-sum-exp."""
-    context = b.tensor(f"{name}.o", (b.rows, shape["heads"] * shape["width"]))
-    lse_shape = (b.plan.micro_batch, shape["heads"], b.tokens)
+    rows = b.buffers[qkv].shape[0]
+    context = b.tensor(f"{name}.o", (rows, core_shape.context_width(shape)))
+    sequences = b.plan.micro_batch
+    lse_shape = (sequences, shape["heads"], rows // sequences)
     return [context, b.tensor(f"{name}.lse", lse_shape, b.wide)]
 
 
-def _step(b: Builder, shape: Shape, factor: int, step: int) -> Shape:
+def _step(b: Builder, qkv: str, shape: Shape, factor: int, step: int) -> Shape:
     """The same for one step of a ring, whose keys are a rank's."""
-    how = {"sequence": b.tokens, "step": step, CAUSAL: step == 0}
-    return _work(b, {**shape, **how}, factor)
+    tokens = b.buffers[qkv].shape[0] // b.plan.micro_batch
+    how = {"sequence": tokens, "step": step, CAUSAL: step == 0}
+    return _work(b, qkv, {**shape, **how}, factor)
 
 
-def _work(b: Builder, shape: Shape, factor: int) -> Shape:
+def _work(b: Builder, qkv: str, shape: Shape, factor: int) -> Shape:
     """The FLOPs of queries with all keys at hand of their sequences, and how they are done."""
-    flops = factor * b.rows * shape["sequence"] * shape["heads"] * shape["width"]
+    flops = factor * core_shape.products_flops(shape, b.buffers[qkv].shape[0])
     how = {"context": b.plan.context_kind, "sequences": b.plan.micro_batch}
     return {"flops": flops, "replicas": b.grid.y, **how, **shape}

@@ -1,0 +1,45 @@
+"""How ranks of context share the attention core: runs of neighbours, and what is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workload.errors import PlanCannotRunError, PlanError
+from workload.splits import experts
+
+if TYPE_CHECKING:
+    from workload.plan import Plan
+
+
+def run_of(plan: Plan) -> int:
+    """Runs of how many neighbours on context do something of their own: hold different experts, or
+    trade rows for heads; 0 where all do."""
+    own = experts.run_of_context(plan)
+    return own or (plan.context_heads if plan.context_heads > 1 else 0)
+
+
+def check(plan: Plan) -> None:
+    """Refuse a core that cannot be shared so."""
+    if plan.context > 1 and plan.attention == "unfused":
+        raise PlanCannotRunError(
+            f"context={plan.context} wants attention=flash: single steps have whole squares"
+        )
+    if plan.context_heads == 1:
+        return
+    said = f"context_heads={plan.context_heads}"
+    if plan.context_kind != "ring":
+        raise PlanError(
+            f"{said} trades heads before keys go around a ring: it needs context_kind=ring, not "
+            f"{plan.context_kind}"
+        )
+    if plan.context % plan.context_heads or plan.context == plan.context_heads:
+        raise PlanCannotRunError(
+            f"{said} must divide context={plan.context} and be less; context_kind=ulysses trades "
+            "heads over all of it"
+        )
+    run = experts.run_of_context(plan)
+    if run not in (0, plan.context_heads):
+        raise PlanCannotRunError(
+            f"expert={plan.expert} splits context={plan.context} into runs of {run} neighbours, "
+            f"and {said} into others; make them alike"
+        )
