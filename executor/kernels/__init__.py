@@ -15,7 +15,6 @@ from executor.kernels import (
     expert_biases,
     experts,
     goldfish,
-    masks,
     norms,
     optimizer,
     pointwise,
@@ -24,6 +23,7 @@ from executor.kernels import (
 )
 from executor.kernels.attentions import attention, head_norms, latent, unfused
 from executor.kernels.context import exchange, pieces
+from executor.kernels.dispatchers import masks, weighted_rows
 from executor.kernels.updates import muon, sgd, zeroth_order
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -94,6 +94,9 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "sort_rows": experts.sort_rows,
         "unsort_rows": experts.unsort_rows,
         "grouped_matmul": experts.grouped_matmul,
+        "sum_weighted_rows": weighted_rows.sum_weighted_rows,
+        "take_weighted_rows": weighted_rows.take_weighted_rows,
+        "score_rows": weighted_rows.score_rows,
         "one_hot_places": masks.one_hot_places,
         "weigh_places": masks.weigh_places,
         "is_nonzero": masks.is_nonzero,

@@ -1,4 +1,5 @@
-"""Experts reached by dense masks, against the plain model: same losses, weights and choices."""
+"""Experts reached by dense masks or sparse kernels, against the plain model: same losses, weights
+and choices."""
 
 from __future__ import annotations
 
@@ -19,29 +20,33 @@ TURNS = plan_of(
 )
 
 
-def by_masks(plans: list[Plan]) -> list[Plan]:
-    return [replace(plan, dispatcher="dense") for plan in plans]
+def by(dispatcher: str, plans: list[Plan]) -> list[Plan]:
+    return [replace(plan, dispatcher=dispatcher) for plan in plans]
 
 
 @pytest.mark.distributed
 def test_masks_drop_the_same_tokens_as_the_plain_model() -> None:
-    check(4, replace(MIXTRAL, capacity=0.75), by_masks([FOUR[1], FOUR[3], FOUR[5]]))
+    plans = [*by("dense", [FOUR[1], FOUR[3], FOUR[5]]), *by("sparse", [FOUR[1], FOUR[5]])]
+    check(4, replace(MIXTRAL, capacity=0.75), plans)
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("capacity", [0.5, 1.25])
+@pytest.mark.parametrize("how", ["dense", "sparse"])
 @pytest.mark.parametrize("gpt", [MIXTRAL, DEEPSEEK, GELU], ids=["Mixtral", "DeepSeek", "GELU"])
-def test_masks_on_any_ranks_train_as_the_plain_model_does(gpt: GPT, capacity: float) -> None:
+def test_places_on_any_ranks_train_as_the_plain_model_does(
+    gpt: GPT, how: str, capacity: float
+) -> None:
     gpt = replace(gpt, capacity=capacity)
-    check(1, gpt, by_masks(ONE))
-    check(2, gpt, by_masks(TWO))
-    check(4, gpt, by_masks([*FOUR, TURNS]))
-    check(8, gpt, by_masks(EIGHT))
+    check(1, gpt, by(how, ONE))
+    check(2, gpt, by(how, TWO))
+    check(4, gpt, by(how, [*FOUR, TURNS]))
+    check(8, gpt, by(how, EIGHT))
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("more", [{"attention": "unfused"}, {"matmul_forms": "tuned"}], ids=str)
 def test_masks_go_with_other_kernels(more: dict[str, Any]) -> None:
-    check(4, replace(DEEPSEEK, capacity=0.75), by_masks([plan_of(data=4, expert=2, **more)]))
+    check(4, replace(DEEPSEEK, capacity=0.75), by("dense", [plan_of(data=4, expert=2, **more)]))

@@ -57,6 +57,15 @@ def test_memory_grows_with_the_square_of_the_tokens_and_without_masks_with_them(
     assert more[2] > 3 * more[1]
 
 
+def test_sparse_kernels_keep_the_rows_that_came_back_and_no_masks() -> None:
+    program = program_of("data=4,expert=4,dispatcher=sparse", PLACED)
+    found = of_layer(program, "combine.scores.grad")
+    assert "m0.l1.combine.arrived" in found.reads
+    assert program.buffers["m0.l1.combine.arrived"].nbytes == PLACES * 32 * 2
+    assert not [op for op in program.ops if op.purpose == BY_MASKS]
+    assert of_layer(program, "dispatch.exchange").nbytes == PLACES * 32 * 2
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from workload.gpt import GPT
     from workload.plan import Plan
 
-USUAL, DENSE = "usual", "dense"
+USUAL, SPARSE, DENSE = "usual", "sparse", "dense"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,13 @@ DISPATCHERS = (
     Dispatcher(
         name=USUAL,
         words="rows are copied to their places by number, and sent as the stack sends them",
-        source="Megatron-Core, MoEAlltoAllTokenDispatcher; with a capacity Tutel (2206.03382)",
+        source="Megatron-Core, MoEAlltoAllTokenDispatcher",
+    ),
+    Dispatcher(
+        name=SPARSE,
+        words="rows are copied to padded places by number, and weighed when they are back",
+        source="Tutel (2206.03382), section 4.2; tutel/impls/fast_dispatch.py",
+        with_places=True,
     ),
     Dispatcher(
         name=DENSE,

@@ -1,8 +1,8 @@
 """Rows on their way to places of experts and back, by products with dense masks.
 
-Letters: T tokens of a rank, k experts for each, P places of all experts, of which a rank's tokens
-fill T k at most; h columns of a row. A mask of T x P has a one where a token has a place, weights of
-the same size have its score there. Rows for the experts are the mask's transpose times the tokens,
+Letters: T tokens of a rank, k experts for each, P places of all experts, of which its tokens fill
+T k at most; h columns of a row. A mask of T x P has a one where a token has a place, weights of the
+same size have its score there. Rows for the experts are the mask's transpose times the tokens,
 zeros where a place is empty; what returns is multiplied by the weights. Either product has
 2 T P h FLOPs, which are none of the model's, and so have the three of the backward pass.
 

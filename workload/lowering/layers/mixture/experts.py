@@ -24,7 +24,6 @@ from workload.lowering.layers import linear, mlp
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixture import biases, moves
-from workload.lowering.layers.mixture.by_masks import Masks
 from workload.lowering.layers.mixture.dispatch import (
     Routed,
     by_expert,
@@ -47,8 +46,8 @@ GROUPED = "grouped_matmul"
 class Saved:
     """Names of what the experts' forward leaves behind for their backward.
 
-    `rows` are those that arrived, by expert, `scores` what weighs them; or `masks` weigh what
-    returns.
+    `rows` are those that arrived, by expert, `scores` what weighs them; or what is `kept`
+    weighs them when they are back.
     """
 
     source: str
@@ -59,7 +58,7 @@ class Saved:
     activation: str
     shared: tuple[str, str]
     weights: dict[str, str]
-    masks: Masks | None = None
+    kept: moves.Kept = None
 
 
 def linears(b: Builder) -> dict[str, Linear]:
@@ -100,7 +99,7 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     """
     every, weights = linears(b), dict[str, str]()
     source, scores, routed = route(b, owner, normed)
-    sent, weighing, masks = moves.sent(b, source, scores, routed)
+    sent, weighing, kept = moves.sent(b, source, scores, routed)
     arrived = to_ranks(b, "dispatch", sent, routed)
     arrived_scores = to_ranks(b, "dispatch.scores", weighing, routed)
     shared = _shared_up(b, owner, normed, weights) if b.gpt.shared_ffn else ("", "")
@@ -111,19 +110,19 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     biases.add(b, every["up"], owner, up, routed, _axes(b, every["up"]))
     activation = mlp.forward(b, up, scores_in)
     saved = Saved(source, routed, rows_in, scores_in, up, activation, shared, weights)
-    if not whole and masks is None:
+    if not whole and kept is None:
         return "", saved
     out, weights["down"] = _forward(b, every["down"], owner, activation, routed)
     biases.add(b, every["down"], owner, out, routed, _axes(b, every["down"]), scores_in)
     returned, also = from_experts(b, "combine", out, routed, EXPERT_COMBINE), ""
-    if masks is not None:
-        masks = replace(masks, returned=returned)
-        saved = replace(saved, masks=masks)
+    if kept is not None:
+        kept = replace(kept, returned=returned)
+        saved = replace(saved, kept=kept)
         if not whole:
             return "", saved
     if b.gpt.shared_ffn:
         also, weights["shared.down"] = linear.forward(b, every["shared.down"], owner, shared[1])
-    total = moves.combined(b, source, returned, routed, masks)
+    total = moves.combined(b, source, returned, routed, kept)
     total = rows.reduce(b, "experts.reduce", total, *_axes(b, every["down"])[0])
     if also:
         b.op("shared.add", "add", [total, also], [total])
@@ -137,7 +136,7 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
     """
     every, routed = linears(b), saved.routed
     weight = {name: saved.weights.get(name, "") if held else "" for name in every}
-    d, placed = moves.combined_grad(b, grad, routed, saved.masks)
+    d, placed = moves.combined_grad(b, grad, routed, saved.kept)
     d = to_ranks(b, "combine.grad", d, routed, EXPERT_COMBINE)
     also = _shared_down_grad(b, owner, saved, grad, weight) if b.gpt.shared_ffn else ""
     d = by_expert(b, "combine.grad", d, routed)
@@ -155,7 +154,7 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
     if also:
         own = every["shared.up"]
         also = linear.backward(b, own, owner, source=normed, weight=weight["shared.up"], grad=also)
-    d = moves.sent_grad(b, saved.source, d, routed, saved.masks)
+    d = moves.sent_grad(b, saved.source, d, routed, saved.kept)
     d = rows.reduce(b, "experts.grad.reduce", d, *_axes(b, every["up"])[1])
     placed = placed or scores_grad(b, normed, routed, d_scores)
     total = route_grad(b, owner, normed, routed, placed)
