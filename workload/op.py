@@ -44,6 +44,7 @@ LOSS_REDUCE = "loss_reduce"  # the sum of all ranks' losses
 NORM_REDUCE = "norm_reduce"  # and of what the gradient norm is the root of
 EXPERT_DISPATCH = "expert_dispatch"  # rows on their way to the ranks of their experts
 EXPERT_COMBINE = "expert_combine"  # and the experts' outputs on their way back
+BY_MASKS = "by_masks"  # rows brought to places of experts, or back, by a product with a mask
 KEYS_EXCHANGE = "keys_exchange"  # keys and values, or their gradients, of parts of sequences
 PARAMETER_GATHER = "parameter_gather"  # parameters whose parts were updated apart
 SLOPE_GATHER = "slope_gather"  # the projected gradients of all replicas
@@ -230,8 +231,9 @@ class Op:
 
     @property
     def is_beyond_model(self) -> bool:
-        """Whether its FLOPs are none of the model's: of recomputation, or of the update."""
-        return self.block.is_recomputed or self.block == STEP
+        """Whether its FLOPs are none of the model's: of recomputation, of the update, or of moving
+        rows by masks."""
+        return self.block.is_recomputed or self.block == STEP or self.purpose == BY_MASKS
 
     @property
     def identity(self) -> Identity:

@@ -23,6 +23,7 @@ from executor.kernels import (
 )
 from executor.kernels.attentions import attention, head_norms, latent, unfused
 from executor.kernels.context import exchange, pieces
+from executor.kernels.dispatchers import masks, weighted_rows
 from executor.kernels.updates import muon, sgd, zeroth_order
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -93,6 +94,13 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "sort_rows": experts.sort_rows,
         "unsort_rows": experts.unsort_rows,
         "grouped_matmul": experts.grouped_matmul,
+        "sum_weighted_rows": weighted_rows.sum_weighted_rows,
+        "take_weighted_rows": weighted_rows.take_weighted_rows,
+        "score_rows": weighted_rows.score_rows,
+        "one_hot_places": masks.one_hot_places,
+        "weigh_places": masks.weigh_places,
+        "is_nonzero": masks.is_nonzero,
+        "scores_of_places": masks.scores_of_places,
         "weighted_swiglu": experts.weighted_swiglu,
         "weighted_swiglu_grad": experts.weighted_swiglu_grad,
         "weighted_gelu": experts.weighted_gelu,

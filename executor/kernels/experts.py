@@ -90,9 +90,7 @@ def places(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         return
     owner = chosen[by_expert]
     rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
-    order.copy_(
-        _placed(by_expert, torch.where(rank < most, owner * most + rank, EMPTY), len(order))
-    )
+    order.copy_(placed(by_expert, torch.where(rank < most, owner * most + rank, EMPTY), len(order)))
     counts.fill_(most)
 
 
@@ -109,7 +107,7 @@ def sum_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     rows, order = reads
     topk = op.attributes["topk"]
     numbers = torch.arange(len(order), device=order.device)
-    by_choice = _placed(numbers, order, len(writes[0]) * topk).view(-1, topk)
+    by_choice = placed(numbers, order, len(writes[0]) * topk).view(-1, topk)
     writes[0].zero_()
     for part in wide_rows(writes[0], at, copies=2):
         for number in range(topk):
@@ -132,7 +130,7 @@ def put_scores(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None
     writes[0].view(-1).copy_(flat[:-1])
 
 
-def _placed(values: torch.Tensor, at: torch.Tensor, count: int) -> torch.Tensor:
+def placed(values: torch.Tensor, at: torch.Tensor, count: int) -> torch.Tensor:
     """Values at so many places, EMPTY where there is none; those that are nowhere are left out.
 
     No shape depends on the values, so that a GPU's host waits for nothing.

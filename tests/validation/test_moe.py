@@ -96,11 +96,30 @@ def test_every_other_layer_has_experts_in_llama_4() -> None:
         ({"precision": "nvfp4"}, "precision nvfp4"),
         ({"recompute": "moe,layernorm"}, "recomputation of layers' experts alone"),
         ({"recompute": "mla_up_proj,mlp"}, "recomputation of MLPs alone"),
-        ({"framework": "Tutel"}, "dispatch by dense masks over padded places of experts"),
     ],
 )
 def test_what_simgpt_does_not_have_is_said_by_name(cells: dict[str, str], reason: str) -> None:
     assert run(**cells).text(UNSUPPORTED) == reason
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "dispatcher", "split"),
+    [
+        ("DeepSpeed-MoE", "X-MoE Large", "dense", (1, 256)),
+        ("DeepSpeed-TED", "X-MoE Large", "dense", (2, 128)),
+        ("Tutel", "X-MoE Small", "sparse", (1, 64)),
+    ],
+)
+def test_other_systems_of_x_moes_figure_have_padded_places(
+    framework: str, model: str, dispatcher: str, split: tuple[int, int]
+) -> None:
+    unsaid = dict.fromkeys(("tp", "ep", "dp", "layers", "moe_layers", "dense_ffn", "kv_heads"), "")
+    about = {"source": "X-MoE", "framework": framework, "model": model, "gpus_total": "256"}
+    sizes = {"experts": "64" if split[1] == 64 else "256", "gpu": "MI250X GCD-64GB"}
+    case = case_of(run(**unsaid, **about, **sizes, machine="Frontier", global_batch_seqs="1024"))
+    plan = case.job.plan
+    assert (case.asked.capacity, plan.dispatcher) == (1.25, dispatcher)
+    assert (plan.x, plan.expert, plan.experts_over_x) == (*split, False)
 
 
 def test_partial_recomputation_and_scales_are_said_to_be_left_out() -> None:

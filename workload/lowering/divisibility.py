@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from workload.dispatchers.table import model_refusal
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.models import windows
@@ -50,6 +51,8 @@ def check(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_experts(gpt: GPT, plan: Plan) -> None:
+    if why := model_refusal(gpt, plan):
+        raise PlanCannotRunError(f"dispatcher={plan.dispatcher} {why}")
     if not gpt.experts:
         if plan.expert > 1 or plan.expert_tensor:
             raise PlanCannotRunError(

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from workload.naming import op_name
-from workload.op import BACKWARD, COMPUTE, STEP, WEIGHT_GATHER, WEIGHT_GRAD, Buffer, Op
+from workload.op import BACKWARD, BY_MASKS, COMPUTE, STEP, WEIGHT_GATHER, WEIGHT_GRAD, Buffer, Op
 
 Buffers = dict[str, Buffer]
 CAST_BYTES = 3  # an element is read in 16 bits and written in 8
@@ -147,6 +147,7 @@ class _Casts:
 
 
 def is_linear(op: Op) -> bool:
-    """Whether a matmul is a linear of a layer, which fp8 training runs in fp8; a router is none."""
+    """Whether a matmul is a linear of a layer, which fp8 training runs in fp8; a router is none,
+    nor is a product with a mask."""
     multiplies = op.kind in LINEARS and op.label not in ROUTERS
-    return multiplies and op.part.is_layer and op.block != STEP
+    return multiplies and op.part.is_layer and op.block != STEP and op.purpose != BY_MASKS

@@ -29,13 +29,15 @@ class Routed:
 def to_ranks(
     b: Builder, label: str, sent: str, routed: Routed, purpose: str = EXPERT_DISPATCH
 ) -> str:
-    """Emit the way of rows to the ranks of their experts, where they lie by sender."""
-    return _all_to_all(b, label, sent, purpose, routed, there=True) if is_apart(b) else sent
+    """Emit the way of rows, if any, to the ranks of their experts, where they lie by sender."""
+    if not sent or not is_apart(b):
+        return sent
+    return _all_to_all(b, label, sent, purpose, routed, there=True)
 
 
 def by_expert(b: Builder, label: str, arrived: str, routed: Routed) -> str:
     """Emit the sorting of rows that arrived: by expert, and of each by sender."""
-    if not is_apart(b) or local_experts(b) == 1:
+    if not arrived or not is_apart(b) or local_experts(b) == 1:
         return arrived
     reads = [arrived, routed.counts]
     return moved(
@@ -45,7 +47,7 @@ def by_expert(b: Builder, label: str, arrived: str, routed: Routed) -> str:
 
 def from_experts(b: Builder, label: str, rows_out: str, routed: Routed, purpose: str) -> str:
     """Emit the way back, to the places that rows were sent from."""
-    if not is_apart(b):
+    if not rows_out or not is_apart(b):
         return rows_out
     if local_experts(b) > 1:
         shape, reads = b.buffers[rows_out].shape, [rows_out, routed.counts]

@@ -14,7 +14,7 @@ Source: Megatron-Core, transformer/moe (token_dispatcher.py, experts.py), 2504.1
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workload.grid import Axes
@@ -23,18 +23,20 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers import linear, mlp
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.linear import Linear
-from workload.lowering.layers.mixture import biases
+from workload.lowering.layers.mixture import biases, moves
 from workload.lowering.layers.mixture.dispatch import (
     Routed,
     by_expert,
     from_experts,
     local_experts,
-    moved,
-    slots,
     to_ranks,
-    width,
 )
-from workload.lowering.layers.mixture.routing import declare_router, route, route_grad
+from workload.lowering.layers.mixture.routing import (
+    declare_router,
+    route,
+    route_grad,
+    scores_grad,
+)
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
 
 GROUPED = "grouped_matmul"
@@ -44,7 +46,8 @@ GROUPED = "grouped_matmul"
 class Saved:
     """Names of what the experts' forward leaves behind for their backward.
 
-    `rows` are those that arrived, by expert, `scores` what weighs them.
+    `rows` are those that arrived, by expert, `scores` what weighs them; or what is `kept`
+    weighs them when they are back.
     """
 
     source: str
@@ -55,6 +58,7 @@ class Saved:
     activation: str
     shared: tuple[str, str]
     weights: dict[str, str]
+    kept: moves.Kept = None
 
 
 def linears(b: Builder) -> dict[str, Linear]:
@@ -95,9 +99,7 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     """
     every, weights = linears(b), dict[str, str]()
     source, scores, routed = route(b, owner, normed)
-    order = routed.order
-    sent = moved(b, "dispatch", "take_rows", [source, order], (slots(b, source), width(b)))
-    weighing = moved(b, "dispatch.scores", "take_scores", [scores, order], (slots(b, source),))
+    sent, weighing, kept = moves.sent(b, source, scores, routed)
     arrived = to_ranks(b, "dispatch", sent, routed)
     arrived_scores = to_ranks(b, "dispatch.scores", weighing, routed)
     shared = _shared_up(b, owner, normed, weights) if b.gpt.shared_ffn else ("", "")
@@ -108,14 +110,19 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     biases.add(b, every["up"], owner, up, routed, _axes(b, every["up"]))
     activation = mlp.forward(b, up, scores_in)
     saved = Saved(source, routed, rows_in, scores_in, up, activation, shared, weights)
-    if not whole:
+    if not whole and kept is None:
         return "", saved
     out, weights["down"] = _forward(b, every["down"], owner, activation, routed)
     biases.add(b, every["down"], owner, out, routed, _axes(b, every["down"]), scores_in)
     returned, also = from_experts(b, "combine", out, routed, EXPERT_COMBINE), ""
+    if kept is not None:
+        kept = replace(kept, returned=returned)
+        saved = replace(saved, kept=kept)
+        if not whole:
+            return "", saved
     if b.gpt.shared_ffn:
         also, weights["shared.down"] = linear.forward(b, every["shared.down"], owner, shared[1])
-    total = moved(b, "combine", "sum_rows", [returned, order], b.buffers[source].shape)
+    total = moves.combined(b, source, returned, routed, kept)
     total = rows.reduce(b, "experts.reduce", total, *_axes(b, every["down"])[0])
     if also:
         b.op("shared.add", "add", [total, also], [total])
@@ -129,9 +136,7 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
     """
     every, routed = linears(b), saved.routed
     weight = {name: saved.weights.get(name, "") if held else "" for name in every}
-    whole = grad if b.plan.experts_over_x else rows.gather(b, "combine.grad.rows", grad)
-    shape = (slots(b, whole), width(b))
-    d = moved(b, "combine.grad", "take_rows", [whole, routed.order], shape)
+    d, placed = moves.combined_grad(b, grad, routed, saved.kept)
     d = to_ranks(b, "combine.grad", d, routed, EXPERT_COMBINE)
     also = _shared_down_grad(b, owner, saved, grad, weight) if b.gpt.shared_ffn else ""
     d = by_expert(b, "combine.grad", d, routed)
@@ -139,7 +144,7 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
     more = biases.backward_weighted(b, every["down"], owner, d, routed, split, saved.scores)
     d = _backward(b, every["down"], owner, saved.activation, weight["down"], d, routed)
     b.all_reduce("experts.down.grad.reduce", d, *_axes(b, every["down"])[1])
-    d, d_scores = mlp.backward_weighted(b, saved.up, saved.scores, d)
+    d, d_scores = _activation_grad(b, saved, d)
     if more:
         b.op("experts.down.bias.scores.add", "add", [d_scores, more], [d_scores])
     biases.backward(b, every["up"], owner, d, routed, _axes(b, every["up"]))
@@ -149,13 +154,22 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
     if also:
         own = every["shared.up"]
         also = linear.backward(b, own, owner, source=normed, weight=weight["shared.up"], grad=also)
-    d = moved(b, "dispatch.grad", "sum_rows", [d, routed.order], b.buffers[saved.source].shape)
+    d = moves.sent_grad(b, saved.source, d, routed, saved.kept)
     d = rows.reduce(b, "experts.grad.reduce", d, *_axes(b, every["up"])[1])
-    total = route_grad(b, owner, normed, routed, d_scores)
+    placed = placed or scores_grad(b, normed, routed, d_scores)
+    total = route_grad(b, owner, normed, routed, placed)
     b.op("router.add", "add", [total, d], [total])
     if also:
         b.op("shared.add.grad", "add", [total, also], [total])
     return total
+
+
+def _activation_grad(b: Builder, saved: Saved, grad: str) -> tuple[str, str]:
+    """Emit the gradient of the activation's input; returns it, and that of the rows' scores, if
+    they have any."""
+    if saved.scores:
+        return mlp.backward_weighted(b, saved.up, saved.scores, grad)
+    return mlp.backward(b, saved.up, grad), ""
 
 
 def _shared_up(b: Builder, owner: Part, normed: str, weights: dict[str, str]) -> tuple[str, str]:

@@ -59,11 +59,15 @@ def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
     return source, all_scores, Routed(logits, chosen, order, sent, counts, sums)
 
 
-def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, d_scores: str) -> str:
-    """Emit the gradient of the routing from that of the scores sent; returns its rows'."""
+def scores_grad(b: Builder, normed: str, routed: Routed, sent: str) -> str:
+    """Emit the gradient of all scores from that of the scores sent."""
+    shape = routed_tokens(b, normed), b.gpt.topk
+    return moved(b, "dispatch.scores.grad", "put_scores", [sent, routed.order], shape)
+
+
+def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, placed: str) -> str:
+    """Emit the gradient of the routing from that of all scores; returns its rows'."""
     gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
-    sent = routed_tokens(b, normed), gpt.topk
-    placed = moved(b, "dispatch.scores.grad", "put_scores", [d_scores, routed.order], sent)
     if not b.plan.experts_over_x:
         placed = rows.reduce(b, "dispatch.scores.grad.reduce", placed, *b.shards_of("heads"))
     d_logits = b.tensor("route.dlogits", (tokens, gpt.experts))

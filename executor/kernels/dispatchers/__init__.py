@@ -1,0 +1,1 @@
+"""Rows at places of experts, and masks that bring them there."""

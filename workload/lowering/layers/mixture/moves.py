@@ -1,0 +1,54 @@
+"""Rows from tokens to places of experts and back, as the plan's dispatcher moves them."""
+
+from __future__ import annotations
+
+from workload.dispatchers.table import DENSE, SPARSE
+from workload.lowering.builder import Builder
+from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.layers.mixture import by_masks, by_scores
+from workload.lowering.layers.mixture.by_masks import Masks
+from workload.lowering.layers.mixture.by_scores import Scored
+from workload.lowering.layers.mixture.dispatch import Routed, moved, slots, width
+
+Kept = Masks | Scored | None  # what weighs rows when they are back; None: they bring their scores
+
+
+def sent(b: Builder, source: str, scores: str, routed: Routed) -> tuple[str, str, Kept]:
+    """Emit the rows for all places; returns these, and their scores or what weighs them when they
+    are back."""
+    if b.plan.dispatcher == DENSE:
+        found, masks = by_masks.sent(b, source, scores, routed)
+        return found, "", masks
+    count, order = slots(b, source), routed.order
+    found = moved(b, "dispatch", "take_rows", [source, order], (count, width(b)))
+    if b.plan.dispatcher == SPARSE:
+        return found, "", Scored(scores)
+    return found, moved(b, "dispatch.scores", "take_scores", [scores, order], (count,)), None
+
+
+def combined(b: Builder, source: str, returned: str, routed: Routed, kept: Kept) -> str:
+    """Emit the sum of what returned for each token of `source`."""
+    if isinstance(kept, Masks):
+        return by_masks.combined(b, kept)
+    if isinstance(kept, Scored):
+        return by_scores.combined(b, kept, source, routed)
+    return moved(b, "combine", "sum_rows", [returned, routed.order], b.buffers[source].shape)
+
+
+def combined_grad(b: Builder, grad: str, routed: Routed, kept: Kept) -> tuple[str, str]:
+    """Emit the gradient of the rows that returned; returns it, and that of all scores where these
+    weighed them."""
+    whole = grad if b.plan.experts_over_x else rows.gather(b, "combine.grad.rows", grad)
+    if isinstance(kept, Masks):
+        return by_masks.combined_grad(b, kept, whole, routed)
+    if isinstance(kept, Scored):
+        return by_scores.combined_grad(b, kept, whole, routed)
+    shape = (slots(b, whole), width(b))
+    return moved(b, "combine.grad", "take_rows", [whole, routed.order], shape), ""
+
+
+def sent_grad(b: Builder, source: str, grad: str, routed: Routed, kept: Kept) -> str:
+    """Emit the gradient of the tokens `source` from that of the rows at all places."""
+    if isinstance(kept, Masks):
+        return by_masks.sent_grad(b, kept, grad)
+    return moved(b, "dispatch.grad", "sum_rows", [grad, routed.order], b.buffers[source].shape)
