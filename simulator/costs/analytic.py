@@ -19,8 +19,8 @@ from topologies.machine import Machine
 from workload.models.field_limits import GATED
 from workload.op import ATTENTIONS, CAUSAL, Op
 
-BATCHED = "batched_matmul"
-PRODUCTS = ("matmul", BATCHED, "grouped_matmul")
+BATCHED, GROUPED = "batched_matmul", "grouped_matmul"
+PRODUCTS = ("matmul", BATCHED, GROUPED)
 SHAPE = ("form", "m", "n", "k")
 NARROW = ("fp8", "mxfp8", "nvfp4")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
@@ -147,16 +147,20 @@ def share_of_bf16(device: Device, op: Op) -> float:
 def matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
     """t = launch + max(2 m n k / (peak * e), bytes / (f * memory bandwidth)), e by the shape.
 
-    The products of a batched matmul fill the device together, so their rows count together in e.
+    The products of a batched matmul fill the device together, so their rows count together in e;
+    of a grouped one, whose products are kernels of their own, the rows of one count besides.
     Source: topologies/hardware/device.py, class Matmul. Not modelled: tiles, kernel choice.
     """
     model = device.matmul
     m, n, k = (float(op.attributes[key]) for key in "mnk")
+    rows = k if op.attributes["form"] == "TN" else m  # of one product
     m *= float(op.attributes.get("count", 1))
     e = model.e_max * m / (m + model.m0) * n / (n + model.n0) * k / (k + model.k0)
     if min(n, k) >= model.forms_from:
         e *= model.forms.get(op.attributes["form"], 1.0)
     e *= aligned(device, op)
+    if op.kind == GROUPED and model.grouped:
+        e *= rows / (rows + model.grouped)
     memory_s = op.nbytes / (model.memory_fraction * device.memory_bytes_per_s)
     return model.launch_s + max(op.flops / (peak_flops_per_s * e), memory_s)
 

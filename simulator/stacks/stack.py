@@ -162,6 +162,7 @@ class Stack:
                 fused=tuple(own.get("fused", ())),
                 fp8=self.fp8,
                 fp8_transposes=self.fp8 and any(each in TRANSPOSING for each in gpu),
+                fp8_casts=int(_of_gpu(own.get("fp8_casts", {}), gpu) or 0) if self.fp8 else 0,
                 passes=tuple(own.get("passes", {}).items()),
                 payloads=tuple(payloads.items()),
                 launches=tuple(own.get("launches", {}).items()),

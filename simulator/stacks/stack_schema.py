@@ -103,6 +103,7 @@ BY_NAME: dict[str, Rule] = {
     "launches": COUNT,
     "payloads": NUMBER,
     "fp8_payloads": NUMBER,
+    "fp8_casts": COUNT,
     "copies": COUNTS,
 }
 NAMES = {"payloads": COLLECTIVES, "fp8_payloads": COLLECTIVES}  # of BY_NAME, where few are known

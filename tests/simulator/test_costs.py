@@ -82,6 +82,20 @@ def test_a_batched_matmul_takes_the_time_of_one_with_all_its_rows() -> None:
         assert costs.seconds(many) == pytest.approx(costs.seconds(replace(one, nbytes=many.nbytes)))
 
 
+def test_the_products_of_a_grouped_matmul_are_kernels_that_want_rows_of_their_own() -> None:
+    """With `grouped` rows of each expert half of the rate is left, but for what does not depend on
+    it: the launch. Of a weight's gradient the rows are what it sums over."""
+    plain = load_machine("dgx-h100").device
+    device = replace(plain, matmul=replace(plain.matmul, grouped=512.0))
+    for form, m, k in (("NN", 512, 4096), ("TN", 4096, 512)):
+        attributes = {"m": m, "n": 4096, "k": k, "form": form, "count": 8}
+        op = Op(
+            "op", "grouped_matmul", (), (), BLOCK, flops=16 * m * k * 4096, attributes=attributes
+        )
+        whole, own = matmul_s(plain, 1e15, op), matmul_s(device, 1e15, op)
+        assert own - plain.matmul.launch_s == pytest.approx(2 * (whole - plain.matmul.launch_s))
+
+
 def test_a_measured_batched_matmul_is_interpolated_in_its_flops_form_by_form() -> None:
     rows = ((1.0, 0.0, 1e6, 1e-4), (1.0, 0.0, 1e8, 1e-2), (1.0, 1.0, 1e6, 1.0))
     table = MeasuredTable(("ranks", "form", "flops", "seconds"), rows)

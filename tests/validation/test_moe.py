@@ -25,6 +25,7 @@ from validation.published.runs import PublishedRun
 from workload.gpt import GPT, find_model
 from workload.plan import Plan
 
+BRIDGE = "NVIDIA Megatron-Bridge performance summary"
 COLUMNS = {
     **{"id": "a-1", "source": "A. Author (arXiv 1)", "table_or_figure": "1", "machine": "Mine"},
     **{
@@ -126,6 +127,43 @@ def test_partial_recomputation_and_scales_are_said_to_be_left_out() -> None:
     found = run(recompute="layernorm,moe_act", precision="mxfp8")
     assert (found.text("recompute"), found.text("precision")) == ("none", "fp8")
     assert found.text(REMARKS).count(";") == 1
+
+
+def test_gpt_oss_has_windows_sinks_biases_and_its_clamped_activation() -> None:
+    gpt = case_of(run(model="GPT OSS 120B")).asked
+    assert (gpt.window, gpt.global_every, gpt.sinks, gpt.biases) == (128, 2, True, True)
+    assert (gpt.activation, gpt.norm) == ("clamped_swiglu", "rmsnorm")
+
+
+@pytest.mark.parametrize(
+    ("cells", "mtp", "capacity"),
+    [
+        ({"source": BRIDGE, "model": "DeepSeekV3"}, 1, 0.0),
+        ({"source": BRIDGE, "model": "DeepSeekV3 (w/o MTP)"}, 0, 0.0),
+        ({"source": BRIDGE, "model": "Qwen3", "routing": "token drop"}, 0, 1.0),
+        ({"source": "NVIDIA DGX Cloud", "model": "DeepSeek-V3 671B"}, 1, 1.0),
+    ],
+)
+def test_a_second_token_and_dropped_ones_are_those_of_the_recipe(
+    cells: dict[str, str], mtp: int, capacity: float
+) -> None:
+    gpt = case_of(run(**cells)).asked
+    assert (gpt.mtp_layers, gpt.capacity) == (mtp, capacity)
+
+
+def test_the_last_chunk_of_a_recipe_has_what_is_left() -> None:
+    """61 layers on 16 chunks: 4 on each but the last, which has one; on 2 each has half."""
+    shape = {"source": BRIDGE, "model": "DeepSeekV3", "layers": "61", "moe_layers": "58"}
+    plan = case_of(run(**shape, pp="4", vpp="4", dp="2", ep="2")).job.plan
+    assert plan.stage_layers == (*(4,) * 15, 1)
+
+
+def test_exchanges_lie_beside_the_other_micro_batch_where_a_row_says_so() -> None:
+    titles = ("EP overlap on (search run)", "EP overlap off")
+    assert ["a2a" in case_of(run(table_or_figure=each)).job.plan.overlap for each in titles] == [
+        True,
+        False,
+    ]
 
 
 def test_gradients_are_summed_as_the_recipes_say() -> None:

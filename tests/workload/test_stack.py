@@ -210,10 +210,44 @@ def test_slices_of_weights_are_launched_one_by_one_behind_the_update() -> None:
     assert not [op for op in alone.ops if op.kind == "launches"]
 
 
+def test_a_matmul_that_adds_to_a_gradient_moves_it_in_the_place_of_its_product() -> None:
+    """A gradient in fp32 is written with 4 bytes, and read with 4 after the first micro-batch; the
+    product's 2 bytes in bf16 are not."""
+    before, after = by_name(NO_HABITS), by_name(Habits(fused=("accumulate",)))
+    for m, more in ((0, 4 - 2), (1, 8 - 2)):
+        name = f"m{m}.l1.up.grad.weight"
+        weights = before[name].attributes["m"] * before[name].attributes["n"]
+        assert after[name].nbytes - before[name].nbytes == more * weights
+        assert after[f"m{m}.l1.up.grad.accumulate"].nbytes == 0
+        assert after[name].flops == before[name].flops
+
+
+def test_a_product_that_is_summed_over_ranks_first_is_written_all_the_same() -> None:
+    plan = replace(PLAN, data=1, z=2)
+    before, after = (
+        {op.name: op for op in program(habits, plan).ops}
+        for habits in (NO_HABITS, Habits(fused=("accumulate",)))
+    )
+    assert after["m1.l1.up.grad.weight"].nbytes == before["m1.l1.up.grad.weight"].nbytes
+
+
+def test_casts_for_experts_are_kernels_of_their_own_where_a_stack_says_so() -> None:
+    gpt = replace(TINY, experts=4, topk=2, expert_ffn=64, positions="rope", biases=False)
+    plan = Plan(data=2, expert=2, batch=2, micro_batch=1)
+    found = lower(gpt, plan, habits=Habits(fp8=True, fp8_casts=6))
+    casts = [op for op in found.ops if op.kind == "cast" and op.part.is_layer]
+    of_experts = [op for op in casts if op.label.startswith("experts.")]
+    assert len(of_experts) == 2 * 2 * 2  # layers, linears, input and gradient
+    for op in casts:
+        elements = found.buffers[op.writes[0]].nbytes
+        assert (op.nbytes / elements, op.launches) == ((6, 1) if op in of_experts else (3, 0))
+
+
 EVERY = Habits(
-    fused=("gelu",),
+    fused=("gelu", "accumulate"),
     fp8=True,
     fp8_transposes=True,
+    fp8_casts=4,
     gathers_ahead=True,
     coalesced=True,
     copies=(("attention", (1, 2)),),

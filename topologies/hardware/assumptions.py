@@ -15,6 +15,7 @@ ASSUMED = {
     "device.matmul.forms": "1: matmuls of all forms are alike",
     "device.matmul.fp8": "1: fp8 reaches the share of its peak that bf16 reaches",
     "device.matmul.fp8_k0": "0: fp8 gains as much in shallow matmuls as in deep ones",
+    "device.matmul.grouped": "0: a grouped matmul is as fast as one of all its rows",
     "device.attention.shape": "1: attention of all shapes runs at the rate of large ones",
     "device.efficiency_of": "memory_efficiency, for kernels of all kinds",
     "device.slowest": "1: the slowest of many devices is as fast as the mean",

@@ -3,18 +3,29 @@ of a plan."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from validation.published.runs import PublishedRun
 
 OF_EXPERTS = ("experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "expert_every")
 OF_LATENT = ("q_rank", "kv_rank", "rope_width", "value_width")
-COLUMNS = (*OF_EXPERTS, *OF_LATENT, "head_width")
+OF_WINDOWS = ("window", "global_every")
+COLUMNS = (*OF_EXPERTS, *OF_LATENT, *OF_WINDOWS, "head_width", "mtp_layers")
+SWITCHES = ("sinks", "biases")
+CLAMPED, CAPACITY = "clamped", "capacity"
+LAST_CHUNK, SHORT, RECIPE = "last_chunk", "short", "recipe"
 
 
 def own_fields(run: PublishedRun) -> dict[str, Any]:
     """The model's fields that columns of these names give."""
-    return {key: run.whole(key) for key in COLUMNS if run.text(key)}
+    found: dict[str, Any] = {key: run.whole(key) for key in COLUMNS if run.text(key)}
+    found |= {key: run.text(key) == "yes" for key in SWITCHES if run.text(key)}
+    if run.text(CAPACITY):
+        found[CAPACITY] = run.real(CAPACITY)
+    if run.text(CLAMPED) == "yes":
+        found["activation"] = "clamped_swiglu"
+    return found
 
 
 def expert_words(run: PublishedRun, x: int) -> dict[str, Any]:
@@ -23,3 +34,17 @@ def expert_words(run: PublishedRun, x: int) -> dict[str, Any]:
     if expert == 1:
         return {}
     return {"expert": expert} | ({"expert_tensor": 1} if x > 1 and over_x == 1 else {})
+
+
+def recipe_words(run: PublishedRun) -> dict[str, Any]:
+    """The plan's words that a recipe gives: of its precision, and of layers that do not divide.
+
+    With a short last chunk all others have as many layers as would hold the model's, and it has
+    what is left, since it has the classifier too.
+    """
+    found: dict[str, Any] = {RECIPE: run.text(RECIPE)} if run.text(RECIPE) else {}
+    layers, chunks = run.whole("layers") or 0, (run.whole("pp") or 1) * (run.whole("vpp") or 1)
+    each = math.ceil(layers / chunks)
+    if run.text(LAST_CHUNK) == SHORT and 0 < (left := layers - each * (chunks - 1)) < each:
+        found["stage_layers"] = (*(each,) * (chunks - 1), left)
+    return found

@@ -12,7 +12,7 @@ from simulator.explain.nearest_fit import does_fit, fitting_change, text_of_chan
 from simulator.stacks.job import Job, job_of
 from topologies.errors import SimgptError
 from topologies.machine import Machine
-from validation.moe.expert_columns import expert_words, own_fields
+from validation.moe.expert_columns import expert_words, own_fields, recipe_words
 from validation.published.dialect import Dialect, dialect_of
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
@@ -208,7 +208,9 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
         keys |= {"precision": "fp32", "gradients": "fp32"}
     if run.text("precision") == "fp8":
         keys["precision"] = "fp8"
-    return keys
+    if run.text("overlaps_exchanges") == "yes":
+        keys["overlap"] = (*keys["overlap"], "a2a")
+    return keys | recipe_words(run)
 
 
 def _stage_layers(layers: int, chunks: int) -> dict[str, Any]:

@@ -11,6 +11,10 @@ Hopper multiplies in fp8 only what lies row by row along the sum. The gradient o
 the rows of its operands, so it needs both transposed: a cast writes two copies, and what was
 gathered in fp8 is transposed behind the gather. Source: NVIDIA Transformer Engine, user guide,
 low-precision training, performance considerations, "Handling transposes". Blackwell does without.
+
+What linears of experts multiply may be cast in kernels of their own, which read it once, or twice
+where its largest value must be known before, and write one or two copies: a stack says how many
+bytes that is for an element.
 """
 
 from __future__ import annotations
@@ -25,17 +29,19 @@ Buffers = dict[str, Buffer]
 CAST_BYTES = 3  # an element is read in 16 bits and written in 8
 BOTH_BYTES = 4  # and written once more, transposed
 TRANSPOSE_BYTES = 2
-LINEARS = ("matmul", "grouped_matmul")
+GROUPED = "grouped_matmul"
+LINEARS = ("matmul", GROUPED)
 # Of a router, which Megatron-Core multiplies in fp32 or as it comes (transformer/moe/router.py).
 ROUTERS = ("router.matmul", "router.grad.input", "router.grad.weight")
 
 
 def multiply_in_fp8(
-    ops: Sequence[Op], buffers: Mapping[str, Buffer], *, transposes: bool
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], *, transposes: bool, own_casts: int = 0
 ) -> tuple[list[Op], Buffers]:
     """The ops with linears in fp8, and the buffers that casts write or that are smaller; with the
-    transposes that Hopper needs, or without."""
-    return _Casts(ops, buffers, transposes=transposes).rewritten()
+    transposes that Hopper needs, or without, and with casts for experts that move `own_casts`
+    bytes for an element in kernels of their own (0: inside the kernel before)."""
+    return _Casts(ops, buffers, transposes=transposes, own_casts=own_casts).rewritten()
 
 
 class _Casts:
@@ -44,9 +50,15 @@ class _Casts:
     bytes."""
 
     def __init__(
-        self, ops: Sequence[Op], buffers: Mapping[str, Buffer], *, transposes: bool
+        self,
+        ops: Sequence[Op],
+        buffers: Mapping[str, Buffer],
+        *,
+        transposes: bool,
+        own_casts: int,
     ) -> None:
         self._ops = ops
+        self._own_casts = own_casts
         self._buffers = buffers
         self._transposes = transposes
         self._wholes: set[str] = set()
@@ -79,7 +91,9 @@ class _Casts:
         if self._is_cast(source):
             return [*before, replace(op, dtype="fp8")]
         nbytes = BOTH_BYTES if self._transposes else CAST_BYTES
-        cast = self._cast(op, source, kept=not op.purpose, nbytes=nbytes)
+        apart = self._own_casts if op.kind == GROUPED else 0
+        cast = self._cast(op, source, kept=not op.purpose, nbytes=apart or nbytes)
+        cast = replace(cast, launches=1 if apart else 0)
         return [*before, cast, replace(op, reads=(cast.writes[0], *op.reads[1:]), dtype="fp8")]
 
     def _transposed(self, op: Op) -> tuple[list[Op], Op]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from workload.op import KEYS_EXCHANGE, Buffer, Op
+from workload.passes.accumulation import added_by_matmuls
 from workload.passes.coalesced import coalesced
 from workload.passes.copies import Rates, copied_around, forward_gathers_ahead
 from workload.passes.fp8 import multiply_in_fp8
@@ -26,12 +27,13 @@ class Habits:
 
     `fused` names kinds or labels of ops that run inside a neighbour's kernel. With `fp8` the
     linears of the layers multiply in fp8; with `fp8_transposes` as Hopper does, whose operands must
-    be transposed for the gradients of weights. `passes` has, for a kind of op made of several
-    kernels, how often as many bytes go through memory as through one kernel, `launches` how many
-    kernels the host issues. `payloads` has, for a kind of collective, how many bytes the stack
-    sends for each of the program's: another data type, or sent more often. `scatter_gather` has the
-    directions, "forward" and "backward", whose messages between stages each rank of x sends a part
-    of, and the parts are gathered where they arrive.
+    be transposed for the gradients of weights; `fp8_casts` are the bytes that a cast for experts'
+    linears moves for an element where it is a kernel of its own, or 0. `passes` has, for a kind of
+    op made of several kernels, how often as many bytes go through memory as through one kernel,
+    `launches` how many kernels the host issues. `payloads` has, for a kind of collective, how many
+    bytes the stack sends for each of the program's: another data type, or sent more often.
+    `scatter_gather` has the directions, "forward" and "backward", whose messages between stages
+    each rank of x sends a part of, and the parts are gathered where they arrive.
     `messages` names the framework in whose order messages between stages are posted and awaited
     (`workload/pipeline/message_order.py`), or is "".
     With `gathers_ahead` weights of the forward pass alone are gathered one linear ahead; `copies`
@@ -45,6 +47,7 @@ class Habits:
     fused: tuple[str, ...] = ()
     fp8: bool = False
     fp8_transposes: bool = False
+    fp8_casts: int = 0
     passes: Shares = ()
     payloads: Shares = ()
     launches: tuple[tuple[str, int], ...] = ()
@@ -68,12 +71,17 @@ def of_lowering(habits: Habits) -> Habits:
     )
 
 
-def fuse(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
-    """A fused op is no kernel, and none of its bytes go through memory on their own."""
+def fuse(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
+    """A fused op is no kernel, and none of its bytes go through memory on their own; a gradient
+    that a matmul adds to is read and written by it."""
+    added = added_by_matmuls(ops, buffers) if "accumulate" in habits.fused else {}
 
     def fused(op: Op) -> Op:
         inside = op.kind in habits.fused or op.label in habits.fused
-        return replace(op, nbytes=0, launches=0) if inside else op
+        if inside:
+            return replace(op, nbytes=0, launches=0)
+        more = added.get(op.name, 0)
+        return replace(op, nbytes=op.nbytes + more) if more else op
 
     return [fused(op) for op in ops], {}
 
@@ -92,7 +100,8 @@ def in_steps(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewr
 
 def in_fp8(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
     """Linears of layers in fp8."""
-    return multiply_in_fp8(ops, buffers, transposes=habits.fp8_transposes)
+    apart = habits.fp8_casts
+    return multiply_in_fp8(ops, buffers, transposes=habits.fp8_transposes, own_casts=apart)
 
 
 def ahead(ops: Sequence[Op], _: Mapping[str, Buffer], __: Habits) -> Rewritten:
