@@ -80,7 +80,8 @@ def _of_scan(layout: Layout, even: torch.Tensor, gpt: GPT) -> torch.Tensor:
     if layout.starts == DECAYS:
         return (1 + 15 * even).log()
     steps = (even * math.log(0.1 / 0.001) + math.log(0.001)).exp()
-    return steps + (-(-steps).expm1()).log()
+    found: torch.Tensor = steps + (-(-steps).expm1()).log()
+    return found
 
 
 def load(

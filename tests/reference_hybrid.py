@@ -58,7 +58,7 @@ class Mamba(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         s = self.sizes
         inner, states = s.heads * s.width, s.groups * s.state
-        z, mixed, dt = self.in_proj(x).split([inner, inner + 2 * states, s.heads], dim=-1)
+        z, mixed, dt = torch.split(self.in_proj(x), [inner, inner + 2 * states, s.heads], dim=-1)
         late = F.pad(mixed, (0, 0, s.taps - 1, 0))
         taken = [late[:, i : i + x.shape[1]] * self.conv.w[i] for i in range(s.taps)]
         mixed = F.silu(sum(taken) + self.conv.b)
@@ -77,7 +77,8 @@ class Mamba(nn.Module):
         y = torch.stack(outputs, 1).flatten(2) * z * torch.sigmoid(z)
         grouped = y.unflatten(-1, (s.groups, -1))
         normal = grouped / torch.sqrt(grouped.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.out_proj(normal.flatten(2) * self.ssd_norm.w)
+        out: Tensor = self.out_proj(normal.flatten(2) * self.ssd_norm.w)
+        return out
 
 
 def mixer_shapes(

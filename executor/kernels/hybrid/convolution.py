@@ -71,7 +71,12 @@ def _convolved(op: Op, fused: torch.Tensor) -> torch.Tensor:
 
 def _sequences(op: Op, rows: torch.Tensor) -> torch.Tensor:
     """A view (sequences, tokens, columns) of rows."""
-    return rows.unflatten(0, (-1, op.attributes["sequence"]))
+    tokens = op.attributes["sequence"]
+    return rows.as_strided(
+        (len(rows) // tokens, tokens, rows.shape[1]),
+        (tokens * rows.stride(0), rows.stride(0), 1),
+        rows.storage_offset(),
+    )
 
 
 def _slices(op: Op, source: torch.Tensor, at: RankContext) -> Iterator[tuple[int, slice]]:

@@ -47,7 +47,7 @@ def group_norm_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) ->
 
 def _by_group(op: Op, tensor: torch.Tensor) -> torch.Tensor:
     """A view whose last two dimensions are groups and their columns."""
-    return tensor.unflatten(-1, (op.attributes["groups"], -1))
+    return tensor.view(*tensor.shape[:-1], op.attributes["groups"], -1)
 
 
 def _row_bytes(source: torch.Tensor, rstd: torch.Tensor) -> int:

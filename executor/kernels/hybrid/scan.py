@@ -236,9 +236,8 @@ def _state_shape(op: Op) -> tuple[int, int, int]:
 def _heads_of(op: Op, rows: torch.Tensor, group: int, part: slice) -> torch.Tensor:
     """A view (Q, r, P) of a group's heads, which stand at the beginning of each row."""
     heads, width, _ = _state_shape(op)
-    return rows[part, group * heads * width : (group + 1) * heads * width].unflatten(
-        1, (heads, width)
-    )
+    own = rows[part, group * heads * width : (group + 1) * heads * width]
+    return own.view(len(own), heads, width)
 
 
 _x_of = _heads_of  # of convolved rows, where x stands first

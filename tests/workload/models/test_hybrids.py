@@ -46,7 +46,6 @@ FOUR = GPT(
     ssm_groups=2,
     ssm_chunk=8,
 )
-NO_EXPERTS = {"experts": 0, "topk": 0, "expert_ffn": 0, "shared_ffn": 0}
 PLAIN = "micro_batch=2,batch=2,overlap=none"
 
 
@@ -89,7 +88,7 @@ def test_a_scan_counts_products_within_chunks_of_8_and_with_states() -> None:
 def test_what_is_kept_of_a_layer_is_what_the_fused_kernels_keep() -> None:
     """Its input normed; z, x, B, C and dt; the scan before its gate, behind it, and normed; and the
     stream behind the layer."""
-    gpt = replace(FOUR, layers=1, pattern="M", **NO_EXPERTS)
+    gpt = replace(FOUR, layers=1, pattern="M", experts=0, topk=0, expert_ffn=0, shared_ffn=0)
     program = lower(gpt, parse_plan(f"{PLAIN},precision=bf16"))
     used = {name for op in program.ops if op.block.phase == "backward" for name in op.reads}
     made = {name for op in program.ops if op.block.phase == "forward" for name in op.writes}
