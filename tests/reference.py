@@ -374,6 +374,8 @@ def initial_weights(
         if pattern:
             own_shapes = reference_hybrid.mixer_shapes(f"l{i}", pattern[i], hidden, linears, mamba)
             shapes |= dict(own_shapes)
+            normed = pattern[i] == "*" and qk_norm
+            shapes |= {f"l{i}.{norm}.w": (width,) for norm in ("qnorm", "knorm") if normed}
             continue
         shapes |= dict(_layer(f"l{i}", own, biases, norm_biases))
         shapes |= {f"l{i}.qkv.b": linears["qkv"][1:]} if qkv_bias else {}

@@ -62,10 +62,10 @@ class Mamba(nn.Module):
         late = F.pad(mixed, (0, 0, s.taps - 1, 0))
         taken = [late[:, i : i + x.shape[1]] * self.conv.w[i] for i in range(s.taps)]
         mixed = F.silu(sum(taken) + self.conv.b)
-        own, b, c = mixed.split([inner, states, states], dim=-1)
-        own = own.unflatten(-1, (s.heads, s.width))
+        own, b, c = mixed[..., :inner], mixed[..., inner:-states], mixed[..., -states:]
+        own = own.view(*own.shape[:2], s.heads, s.width)
         owner = torch.arange(s.heads) * s.groups // s.heads
-        b, c = (each.unflatten(-1, (s.groups, s.state))[..., owner, :] for each in (b, c))
+        b, c = (each.view(*each.shape[:2], s.groups, s.state)[..., owner, :] for each in (b, c))
         dt = torch.log1p(torch.exp(dt + self.step.w))
         decay = torch.exp(-torch.exp(self.decay.w) * dt)
         state = x.new_zeros(x.shape[0], s.heads, s.width, s.state)
@@ -75,7 +75,7 @@ class Mamba(nn.Module):
             state = decay[:, t, :, None, None] * state + added
             outputs.append((state * c[:, t, :, None]).sum(-1) + self.skip.w[:, None] * own[:, t])
         y = torch.stack(outputs, 1).flatten(2) * z * torch.sigmoid(z)
-        grouped = y.unflatten(-1, (s.groups, -1))
+        grouped = y.view(*y.shape[:2], s.groups, -1)
         normal = grouped / torch.sqrt(grouped.pow(2).mean(-1, keepdim=True) + self.eps)
         out: Tensor = self.out_proj(normal.flatten(2) * self.ssd_norm.w)
         return out

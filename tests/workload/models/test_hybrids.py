@@ -63,7 +63,7 @@ def test_parameters_of_each_layer_by_hand() -> None:
 def test_published_counts_of_parameters_are_those_of_the_presets() -> None:
     """31.6 billion, 3.6 of which a token passes (Nemotron 3 Nano, its technical report); 8 and 56
     billion in 24 or 54 layers of Mamba-2, 4 or 10 of attention (Nemotron-H, Table 1)."""
-    nano = find_model("nemotron-3-nano-30b-a3b")
+    nano = find_model("nemotron-3-nano")
     assert nano.parameters == 31_577_940_288
     assert round(nano.active_parameters / 1e9, 1) == 3.6
     assert [nano.pattern.count(letter) for letter in "ME*-"] == [23, 23, 6, 0]
@@ -180,7 +180,7 @@ def test_the_traffic_of_a_scan_by_hand() -> None:
         cb + 4 * x + b + states + steps,
     ]
     flops = sum(each for kernel in scans.kernels(op) for each, _, _ in kernel.products)
-    nano = find_model("nemotron-3-nano-30b-a3b")
+    nano = find_model("nemotron-3-nano")
     assert flops == counts.scan_flops(nano)
 
 

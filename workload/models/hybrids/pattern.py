@@ -28,7 +28,7 @@ def mixer_of(gpt: GPT, layer: int) -> str:
     """The letter of a layer, by its number in the whole model; "" of a transformer's.
 
     >>> from workload.gpt import find_model
-    >>> [mixer_of(find_model("nemotron-3-nano-30b-a3b"), layer) for layer in range(6)]
+    >>> [mixer_of(find_model("nemotron-3-nano"), layer) for layer in range(6)]
     ['M', 'E', 'M', 'E', 'M', '*']
     """
     return gpt.pattern[layer] if gpt.pattern else ""
