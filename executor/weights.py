@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from executor.buffer_table import BufferTable
 from executor.rank_context import DTYPES
 from workload.gpt import GPT
 from workload.grid import Grid
-from workload.layout import ONES, RESIDUAL, ZEROS, Layout
+from workload.layout import DECAYS, ONES, RESIDUAL, STEPS, TAPS, ZEROS, Layout
 from workload.program import Program
 from workload.rules.table import rule_of
 
@@ -52,16 +53,35 @@ def initial_value(name: str, layout: Layout, gpt: GPT, seed: int) -> torch.Tenso
     """GPT-2's initialisation of one parameter, in fp32, the same for every plan.
 
     Normal with deviation 0.02, the projections back into the residual stream divided by
-    sqrt(2 layers); gains one, biases zero. Source: Radford et al. (2019), section 2.3.
+    sqrt(2 layers); gains one, biases zero. Source: Radford et al. (2019), section 2.3; of Mamba-2
+    layers below.
     """
     if layout.starts in (ONES, ZEROS):
         return torch.full(layout.shape, 1.0 if layout.starts == ONES else 0.0)
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    if layout.starts in (TAPS, DECAYS, STEPS):
+        return _of_scan(layout, torch.rand(layout.shape, generator=generator), gpt)
     deviation = 0.02
     if layout.starts == RESIDUAL:
         deviation /= (2 * gpt.layers) ** 0.5
     return torch.empty(layout.shape).normal_(0.0, deviation, generator=generator)
+
+
+def _of_scan(layout: Layout, even: torch.Tensor, gpt: GPT) -> torch.Tensor:
+    """Numbers of Mamba-2 layers from such between 0 and 1: taps of a convolution up to 1 over the
+    root of their count, logarithms of rates between 1 and 16, and biases whose softplus is a step
+    between 0.001 and 0.1, evenly in logarithms.
+
+    Source: state-spaces/mamba, mamba_ssm/modules/mamba2.py, and torch's for a convolution.
+    """
+    if layout.starts == TAPS:
+        return (2 * even - 1) / math.sqrt(gpt.ssm_conv)
+    if layout.starts == DECAYS:
+        return (1 + 15 * even).log()
+    steps = (even * math.log(0.1 / 0.001) + math.log(0.001)).exp()
+    found: torch.Tensor = steps + (-(-steps).expm1()).log()
+    return found
 
 
 def load(

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests import reference_experts, reference_latent
+from tests import reference_experts, reference_hybrid, reference_latent
 from tests.reference_dropout import Dropout
 from tests.reference_goldfish import IGNORED, without_dropped
 from tests.reference_llama import RMSNorm, Scaling, alibi, clamped_swiglu, rotated, swiglu
@@ -24,6 +24,7 @@ from tests.reference_parts import Linear, Norm, Table
 
 Weights = Mapping[str, Tensor]
 Batch = tuple[Tensor, Tensor]
+NO_MAMBA = reference_hybrid.Sizes()
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Family:
     balance_loss: float = 0.0
     balanced_run: int = 0  # tokens of which experts should be chosen evenly
     clamped: bool = False  # SwiGLU as gpt-oss has it
+    squared_relu: bool = False  # in place of GELU
+    mamba: reference_hybrid.Sizes = NO_MAMBA
     run: int = 0  # of tokens, of each of which an expert takes no more than its capacity
 
 
@@ -77,8 +80,9 @@ class Layer(nn.Module):
         self.activation = clamped_swiglu if family.clamped else swiglu
         if f"{name}.sinks.w" in weights:
             self.sinks = reference_experts.Weight(weights[f"{name}.sinks.w"])
-        self.norm1 = norm_of(weights, f"{name}.norm1", family)
-        self.norm2 = norm_of(weights, f"{name}.norm2", family)
+        self.halves = [norm for norm in ("norm1", "norm2") if f"{name}.{norm}.w" in weights]
+        for norm in self.halves:
+            self.add_module(norm, norm_of(weights, f"{name}.{norm}", family))
         self.routed = f"{name}.router.w" in weights
         if self.routed:
             self.experts_of(weights, name, family)
@@ -91,14 +95,20 @@ class Layer(nn.Module):
             self.add_module(
                 norm, norm_of(weights, f"{name}.{norm}", family) if normed else nn.Identity()
             )
-        into = () if self.latent else ("qkv",)
-        for linear in (*into, "out", *(() if self.routed else ("up", "down"))):
+        self.scans = f"{name}.in_proj.w" in weights
+        if self.scans:
+            hidden = weights[f"{name}.in_proj.w"].shape[0]
+            self.mixer = reference_hybrid.Mamba(hidden, family.mamba, family.eps)
+        for linear in ("qkv", "out", "up", "down"):
+            if f"{name}.{linear}.w" not in weights:
+                continue
             shape = weights[f"{name}.{linear}.w"].shape
             self.add_module(linear, Linear(*shape, bias=f"{name}.{linear}.b" in weights))
         for place in ("attention", "out", "down"):
             self.add_module(f"drop_{place}", Dropout(family.dropout, f"{name}.{place}"))
-        self.width = weights[f"{name}.out.w"].shape[0] // heads
-        if not self.routed:
+        if f"{name}.out.w" in weights:
+            self.width = weights[f"{name}.out.w"].shape[0] // heads
+        if f"{name}.up.w" in weights:
             up, down = (weights[f"{name}.{linear}.w"].shape for linear in ("up", "down"))
             self.gated = up[1] == 2 * down[0]
 
@@ -113,17 +123,29 @@ class Layer(nn.Module):
             capacity=family.capacity,
             run=family.run,
             activation=self.activation,
+            ungated=self.ungated,
             groups=family.router_groups,
             balanced_run=family.balanced_run,
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_out(self.out(self.attention(self.norm1(x))))
+        if self.scans:
+            return x + self.mixer(self.norm1(x))
+        if "norm1" in self.halves:
+            x = x + self.drop_out(self.out(self.attention(self.norm1(x))))
+        if "norm2" not in self.halves:
+            return x
         if self.routed:
             return x + self.drop_down(self.mixture(self.norm2(x)))
         up = self.up(self.norm2(x))
-        active = self.activation(up) if self.gated else F.gelu(up, approximate=self.gelu)
+        active = self.activation(up) if self.gated else self.ungated(up)
         return x + self.drop_down(self.down(active))
+
+    def ungated(self, up: Tensor) -> Tensor:
+        """GELU, or the square of what is above zero."""
+        if self.family.squared_relu:
+            return reference_hybrid.squared_relu(up)
+        return F.gelu(up, approximate=self.gelu)
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Each (batch, heads, sequence, width), the positions turned into the first two."""
@@ -189,7 +211,8 @@ class ReferenceGPT(nn.Module):
         vocab, hidden = weights["embed.w"].shape
         self.family = family
         self.further = any(name.endswith(".eh_proj.w") for name in weights)
-        self.layers = sum(name.endswith(".out.w") for name in weights) - self.further
+        numbered = {name.partition(".")[0] for name in weights if name[1:2].isdigit()}
+        self.layers = len(numbered) - self.further
         self.embed = Table(vocab, hidden)
         self.drop = Dropout(family.dropout, "embed")
         if "embed.norm.w" in weights:
@@ -256,10 +279,17 @@ class ReferenceGPT(nn.Module):
     def copy_of_weights(self) -> dict[str, Tensor]:
         """The weights as they are now; a tied classifier appears as `embed.w` alone."""
         every = self.named_parameters()
-        return {
-            name.replace("mixture.", "").replace("way.", ""): p.detach().clone()
-            for name, p in every
-        }
+        return {_outside(name): p.detach().clone() for name, p in every}
+
+
+def _outside(name: str) -> str:
+    """A weight's name from that in the modules."""
+    for module in ("mixture.", "way.", "mixer."):
+        name = name.replace(module, "")
+    return name
+
+
+OF_MAMBA = ("in_proj.", "conv.", "decay.", "skip.", "step.", "ssd_norm.", "out_proj.")
 
 
 def _inside(name: str) -> str:
@@ -268,6 +298,8 @@ def _inside(name: str) -> str:
     layer, _, rest = name.partition(".")
     if rest.startswith(("q_", "kv_")):
         return f"{layer}.way.{rest}"
+    if rest.startswith(OF_MAMBA):
+        return f"{layer}.mixer.{rest}"
     inside = rest.startswith(("router.", "experts.", "shared."))
     return f"{layer}.mixture.{rest}" if inside else name
 
@@ -303,6 +335,8 @@ def initial_weights(
     rope_width: int = 0,
     value_width: int = 0,
     mtp_layers: int = 0,
+    pattern: str = "",
+    mamba: reference_hybrid.Sizes = NO_MAMBA,
 ) -> dict[str, Tensor]:
     """Random weights, the biases and norms among them, so that no error hides behind a 0 or a 1.
 
@@ -341,6 +375,12 @@ def initial_weights(
                 rope_width=rope_width,
                 value_width=value_width or width,
             )
+        if pattern:
+            own_shapes = reference_hybrid.mixer_shapes(f"l{i}", pattern[i], hidden, linears, mamba)
+            shapes |= dict(own_shapes)
+            normed = pattern[i] == "*" and qk_norm
+            shapes |= {f"l{i}.{norm}.w": (width,) for norm in ("qnorm", "knorm") if normed}
+            continue
         shapes |= dict(_layer(f"l{i}", own, biases, norm_biases))
         shapes |= {f"l{i}.qkv.b": linears["qkv"][1:]} if qkv_bias else {}
         shapes |= {f"l{i}.sinks.w": (heads,)} if sinks else {}
@@ -353,6 +393,8 @@ def initial_weights(
         normal = torch.randn(shape, generator=generator, dtype=torch.float64)
         is_norm_weight = "norm" in name and name.endswith(".w")
         weights[name] = (1 + 0.1 * normal if is_norm_weight else 0.02 * normal).to(dtype)
+        if name.endswith(("conv.w", "decay.w", "skip.w", "step.w")):
+            weights[name] = (0.5 * normal).to(dtype)
     return weights
 
 

@@ -16,6 +16,11 @@ from torch import Tensor, nn
 from tests.reference_llama import swiglu
 
 
+def gelu(x: Tensor) -> Tensor:
+    """GELU by the tanh approximation."""
+    return F.gelu(x, approximate="tanh")
+
+
 class Weight(nn.Module):
     """A weight of some shape, and perhaps a bias, which a state dict fills; a router's may have a
     correction, which no gradient trains."""
@@ -64,11 +69,13 @@ class Experts(nn.Module):
         capacity: float,
         run: int,
         activation: Callable[[Tensor], Tensor] = swiglu,
+        ungated: Callable[[Tensor], Tensor] = gelu,
         groups: tuple[int, int] = (0, 0),
         balanced_run: int = 0,
     ) -> None:
         super().__init__()
         self.activation, self.groups, self.balanced_run = activation, groups, balanced_run
+        self.ungated = ungated
         self.balance = torch.zeros(())
         self.counts = torch.zeros(())
         self.topk, self.kind, self.scale = topk, router, scale
@@ -158,7 +165,7 @@ class Experts(nn.Module):
         """down(activation(up(rows))): gated where `up` is twice as wide as `down` is high."""
         inner = pair.up(rows, expert)
         gated = pair.up.w.shape[-1] == 2 * pair.down.w.shape[-2]
-        active = self.activation(inner) if gated else F.gelu(inner, approximate="tanh")
+        active = self.activation(inner) if gated else self.ungated(inner)
         out: Tensor = pair.down(active, expert)
         return out
 

@@ -12,6 +12,7 @@ from workload.errors import ModelError
 from workload.models import latent_attention, moe, mtp, windows
 from workload.models.field_checks import wrong_fields
 from workload.models.field_limits import CHOICES, GATED, LEAST, MOST
+from workload.models.hybrids import counts
 from workload.models.spelling import words_of
 
 
@@ -50,6 +51,8 @@ class GPT:
     in the sum under its probabilities. With `document` each sequence is packed of documents of so
     many tokens, and a token attends to none of another one. With `mtp_layers` (1) a module behind
     the last layer predicts the token after the next, whose loss counts `mtp_loss` times.
+    With `pattern` each layer has the one mixer of its letter (`workload/models/hybrids/`): Mamba-2
+    ones have `ssm_heads` heads of `ssm_width` columns with `ssm_state` numbers of a state each.
     """
 
     name: str
@@ -100,6 +103,13 @@ class GPT:
     sinks: bool = False
     mtp_layers: int = 0
     mtp_loss: float = 0.3
+    pattern: str = ""
+    ssm_heads: int = 0
+    ssm_width: int = 0
+    ssm_state: int = 0
+    ssm_groups: int = 1
+    ssm_conv: int = 4
+    ssm_chunk: int = 128
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
@@ -117,13 +127,7 @@ class GPT:
             raise self._wrong(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
         if self.positions == "rope" and not self.kv_rank and self.width % 2:
             raise self._wrong(f"rope turns pairs, so a head's width {self.width} must be even")
-        for wrong in (
-            *wrong_fields(self, MOST),
-            *moe.refusals(self),
-            *latent_attention.refusals(self),
-            *windows.refusals(self),
-            *mtp.refusals(self),
-        ):
+        for wrong in wrong_fields(self, MOST):
             raise self._wrong(wrong)
 
     def _wrong(self, what: str) -> ModelError:
@@ -180,6 +184,7 @@ class GPT:
         h = self.hidden
         norm = h * (2 if self.norm_has_bias else 1)
         norms = self.layers * (2 * norm + 2 * self.width * self.qk_norm)
+        norms = counts.small_parameters(self, norm) if self.pattern else norms
         weights = self._weights(self.experts) + moe.biases(self, self.experts) + norms
         weights += self.layers * self.heads * self.sinks
         weights += moe.layers_with_experts(self) * self.experts * self.router_bias
@@ -212,6 +217,8 @@ class GPT:
 
     def _weights(self, experts_each: int) -> int:
         """Elements of all layers' weight matrices, with that many experts where there are any."""
+        if self.pattern:
+            return counts.weights(self, experts_each)
         into = latent_attention.weights(self) if self.kv_rank else self.hidden * sum(self.bands)
         attention = into + self.hidden * self.context_width
         dense = self.hidden * (sum(self.up_bands) + self.ffn)
@@ -230,7 +237,7 @@ class GPT:
     def _layers_flops_per_token(self) -> int:
         keys = windows.keys_of_layers(self)
         attention = 2 * keys * (self.bands[0] + self.context_width)
-        return 2 * self._weights(self.topk) + attention
+        return 2 * self._weights(self.topk) + attention + counts.flops_of_scans(self)
 
     @property
     def _head_flops_per_token(self) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NORMAL, RESIDUAL, ONES, ZEROS = "normal", "residual", "ones", "zeros"
+TAPS, DECAYS, STEPS = "taps", "decays", "steps"
 # Drawn from a normal distribution; likewise, divided where it leads back into the residual stream;
-# or constant.
-STARTS = (NORMAL, RESIDUAL, ONES, ZEROS)
+# or constant; or as taps of a convolution, decays and steps of a scan do.
+STARTS = (NORMAL, RESIDUAL, ONES, ZEROS, TAPS, DECAYS, STEPS)
 
 
 @dataclass(frozen=True, slots=True)

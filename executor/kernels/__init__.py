@@ -19,11 +19,13 @@ from executor.kernels import (
     optimizer,
     pointwise,
     quantised,
+    squared_relu,
     vocabulary,
 )
 from executor.kernels.attentions import attention, head_norms, latent, unfused
 from executor.kernels.context import exchange, pieces
 from executor.kernels.dispatchers import masks, weighted_rows
+from executor.kernels.hybrid import convolution, group_norm, scan
 from executor.kernels.updates import muon, sgd, zeroth_order
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -71,6 +73,16 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "gelu_grad": pointwise.gelu_grad,
         "swiglu": pointwise.swiglu,
         "swiglu_grad": pointwise.swiglu_grad,
+        "ssd_conv": convolution.ssd_conv,
+        "ssd_conv_grad": convolution.ssd_conv_grad,
+        "ssd": scan.ssd,
+        "ssd_grad": scan.ssd_grad,
+        "group_norm": group_norm.group_norm,
+        "group_norm_grad": group_norm.group_norm_grad,
+        "squared_relu": squared_relu.squared_relu,
+        "squared_relu_grad": squared_relu.squared_relu_grad,
+        "weighted_squared_relu": squared_relu.squared_relu,
+        "weighted_squared_relu_grad": squared_relu.squared_relu_grad,
         "clamped_swiglu": clamped.clamped_swiglu,
         "clamped_swiglu_grad": clamped.clamped_swiglu_grad,
         "add": pointwise.add,

@@ -135,6 +135,10 @@ HEAD = "lm_head.weight"  # of all families, and without their prefix
 
 def family_of(gpt: GPT) -> Family:
     """The family whose checkpoints hold a model's parameters; a WeightsError if none does."""
+    if gpt.pattern:
+        raise WeightsError(
+            f"{gpt.name}: published weights of models with a pattern of layers are not known"
+        )
     if gpt.kv_rank:
         return _of_latent(gpt)
     if gpt.experts:

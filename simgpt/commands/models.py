@@ -13,6 +13,7 @@ from simgpt import options, tables
 from simgpt.arguments.model import model_of, model_set_option
 from workload.gpt import GPT, find_model, model_names
 from workload.models import moe
+from workload.models.hybrids.pattern import MAMBA, MIXERS, layers_with
 
 
 @click.command("models")
@@ -57,6 +58,7 @@ def _describe(gpt: GPT) -> str:
         ("heads", f"{gpt.heads:,} of {gpt.width:,}{_shared(gpt)}"),
         *([("latent attention", _latent(gpt))] if gpt.kv_rank else []),
         ("ffn", f"{gpt.ffn:,}"),
+        *_hybrid(gpt),
         *_experts(gpt),
         ("norm, activation, positions", f"{gpt.norm}, {gpt.activation}, {gpt.positions}"),
         *_rest_of_attention(gpt),
@@ -69,6 +71,19 @@ def _describe(gpt: GPT) -> str:
     return f"{gpt.name}\n\n" + tables.table([], facts, left=2)
 
 
+def _hybrid(gpt: GPT) -> list[tuple[str, str]]:
+    """What to say of layers with one mixer each, and of Mamba-2."""
+    if not gpt.pattern:
+        return []
+    names = zip(MIXERS, ("Mamba-2", "attention", "an MLP", "experts"), strict=True)
+    each = [f"{layers_with(gpt, key)} of {name}" for key, name in names if key in gpt.pattern]
+    chunk = f"convolution over {gpt.ssm_conv}, chunks of {gpt.ssm_chunk}"
+    groups = f"{gpt.ssm_state} states in {gpt.ssm_groups} groups"
+    sizes = f"{gpt.ssm_heads} heads of {gpt.ssm_width}, {groups}, {chunk}"
+    scans = [("Mamba-2", sizes)] if MAMBA in gpt.pattern else []
+    return [("layers in order", gpt.pattern), ("that is", ", ".join(each)), *scans]
+
+
 def _experts(gpt: GPT) -> list[tuple[str, str]]:
     """What to say of the experts, where there are any."""
     if not gpt.experts:
@@ -76,9 +91,10 @@ def _experts(gpt: GPT) -> list[tuple[str, str]]:
     layers = moe.layers_with_experts(gpt)
     shared = f", {gpt.shared_ffn:,} for all tokens" if gpt.shared_ffn else ""
     limit = f", at most {gpt.capacity:g} of the even share" if gpt.capacity else ""
+    place = "" if gpt.pattern else f", behind {gpt.dense_layers:,} without"
     return [
         ("parameters of one token", f"{tables.count(gpt.active_parameters)}"),
-        ("layers with experts", f"{layers:,}, behind {gpt.dense_layers:,} without"),
+        ("layers with experts", f"{layers:,}{place}"),
         ("experts", f"{gpt.experts:,} of {gpt.expert_ffn:,}{shared}"),
         ("experts of a token", f"{gpt.topk:,} by {gpt.router}{_groups(gpt)}{limit}"),
         *([("experts balanced", _balanced(gpt))] if gpt.router_bias or gpt.balance_loss else []),

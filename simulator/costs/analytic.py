@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+from simulator.costs import scans
 from simulator.costs.attention import HEAD, WINDOW, attention_s
 from simulator.costs.calibrated import COPIES, CalibratedCosts
 from simulator.costs.graph_scopes import issued
@@ -30,10 +31,13 @@ UNSAID = (
 )
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
-FAMILY |= {"head_norm": "layernorm", "head_norm_grad": "layernorm_grad"}
+FAMILY |= {
+    f"{norm}_norm{of}": f"layernorm{of}" for norm in ("head", "group") for of in ("", "_grad")
+}
+UNGATED = ("squared_relu", *(f"weighted_{kind}" for kind in ("gelu", "squared_relu")))
 FAMILY |= {
     f"{kind}{of}": f"gelu{of}"
-    for kind in (*GATED, *(f"weighted_{each}" for each in ("gelu", *GATED)))
+    for kind in (*UNGATED, *GATED, *(f"weighted_{each}" for each in GATED))
     for of in ("", "_grad")
 }
 NORMS = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad", "head_norm", "head_norm_grad")
@@ -108,6 +112,8 @@ class AnalyticCosts:
             return float(op.attributes["count"]) * device.launch_s
         if op.kind in ATTENTIONS:
             return attention_s(self._attending, self._peak(op.dtype), op)
+        if op.kind in scans.KINDS:
+            return scans.seconds(device, self._sustained(op.dtype), op)
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
         return memory_bound_s(self._machine.device, op)

@@ -2,7 +2,8 @@
 
 A captured part is issued by one call in each pass. Scopes are those of Megatron-Core: attention,
 the router with what stands before it (and shared experts, where no exchange hides them), the
-counting of tokens behind it, or the whole step. Source: NVIDIA/Megatron-LM,
+counting of tokens behind it, or the whole step; "mamba", of layers of that kind, goes with that of
+attention. Source: NVIDIA/Megatron-LM,
 megatron/core/transformer/cuda_graphs.py and pull request 1917 (cuda_graph_scope).
 """
 
@@ -18,7 +19,7 @@ ATTENTION, ROUTER, PREPROCESS, WHOLE = SCOPES = (
 )
 COUNTS = ("dispatch.places", "dispatch.counts")
 ROUTING = ("norm2", "router", "route", "shared")
-EAGER = ("dispatch", "experts", "combine", "swiglu", "gelu", "up.", "down.")
+EAGER = ("dispatch", "experts", "combine", "swiglu", "gelu", "squared_relu", "up.", "down.")
 FIRST = {ATTENTION: ("norm1", "norm1.grad"), ROUTER: ("router.matmul", "router.grad.input")}
 
 

@@ -33,10 +33,13 @@ PARTS = ("", "_grad", "_sums", "_apply", "_grad_sums", "_grad_apply")
 SORTS = {
     "norms": [
         *(f"{norm}{part}" for norm in ("layernorm", "rmsnorm") for part in PARTS),
-        *("head_norm", "head_norm_grad"),
+        *("head_norm", "head_norm_grad", "group_norm", "group_norm_grad"),
     ],
     "softmax": ["softmax", "softmax_grad"],
-    "activation functions": [f"{kind}{part}" for kind in ("gelu", *GATED) for part in PARTS[:2]],
+    "activation functions": [
+        f"{kind}{part}" for kind in ("gelu", "squared_relu", *GATED) for part in PARTS[:2]
+    ],
+    "convolutions": ["ssd_conv", "ssd_conv_grad"],
     "dropout": ["dropout", "dropout_grad"],
     "gradient accumulation": ["accumulate"],
     "loss": ["loss_maximum", "loss_sums", "loss_mean", "loss_grad", "goldfish", "next_targets"],

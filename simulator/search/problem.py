@@ -77,6 +77,11 @@ class SearchProblem:
                 f"a search covers models whose layers attend alike; {self.gpt.name} has "
                 f"window={self.gpt.window} and global_every={self.gpt.global_every}"
             )
+        if self.gpt.pattern:
+            raise PlanError(
+                f"a search covers models of layers of attention and an MLP each; {self.gpt.name} "
+                "has a pattern of others: predict plans one by one, or by --sweep"
+            )
         if self.gpt.mtp_layers:
             raise PlanError(f"a search goes without {self.gpt.name}'s mtp_layers; give 0")
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))

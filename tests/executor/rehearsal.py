@@ -44,6 +44,19 @@ OSS = replace(
     MIXTURE, shared_ffn=0, qk_norm=False, biases=True, sinks=True, activation="clamped_swiglu"
 )
 BALANCED = replace(MIXTURE, router="sigmoid", router_bias=True, balance_loss=0.1, mtp_layers=1)
+HYBRID = replace(
+    MIXTURE,
+    layers=3,
+    qk_norm=False,
+    pattern="M-E",
+    activation="squared_relu",
+    positions="none",
+    ssm_heads=4,
+    ssm_width=16,
+    ssm_state=8,
+    ssm_groups=2,
+    ssm_chunk=16,
+)
 CONTEXT_KINDS = ("ring", "all_gather", "ulysses")
 DROPPING = replace(SMALL, dropout=0.1)
 UNLIKE = {"attention": 1}  # outputs that count; of the sums that attention keeps, kernels differ
@@ -105,6 +118,7 @@ def _plans(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
     yield replace(OSS, experts=0, topk=0, expert_ffn=0, router="softmax"), plain, False, 0
     yield replace(BALANCED, router_groups=2, router_topk_groups=1), two, False, 0
     yield replace(SMALL, goldfish_k=3, goldfish_h=2), plain, False, 0
+    yield HYBRID, two, False, 0
 
 
 def rehearse(program: Program, found: dict[str, Case]) -> None:

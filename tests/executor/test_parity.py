@@ -18,6 +18,7 @@ from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.whole import wholes
 from tests.forms import swapped
 from tests.reference import Family, initial_weights, train
+from tests.reference_hybrid import Sizes
 from tests.reference_llama import Scaling
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
@@ -49,6 +50,8 @@ def start(gpt: GPT) -> dict[str, torch.Tensor]:
     widths += ["mtp_layers", "experts", "expert_ffn", "shared_ffn"]
     widths += ["q_rank", "kv_rank", "rope_width", "value_width"]
     return initial_weights(
+        pattern=gpt.pattern,
+        mamba=mamba(gpt),
         **{key: getattr(gpt, key) for key in (*widths, *SWITCHES)},
         gated=gpt.mlp_bands == 2,
         norm_biases=gpt.biases and gpt.norm == "layernorm",
@@ -57,6 +60,12 @@ def start(gpt: GPT) -> dict[str, torch.Tensor]:
         seed=0,
         dtype=torch.float64,
     )
+
+
+def mamba(gpt: GPT) -> Sizes:
+    """The sizes of the plain model's Mamba-2 layers."""
+    about = gpt.ssm_heads, gpt.ssm_width, gpt.ssm_groups, gpt.ssm_state, gpt.ssm_conv
+    return Sizes(*about)
 
 
 def scaling(text: str) -> Scaling | None:
@@ -83,6 +92,8 @@ def family(gpt: GPT, run: int = 0) -> Family:
         balanced_run=balanced_run(gpt, run),
         clamped=gpt.activation == "clamped_swiglu",
         alibi=gpt.positions == "alibi",
+        squared_relu=gpt.activation == "squared_relu",
+        mamba=mamba(gpt),
     )
 
 

@@ -327,9 +327,7 @@ def test_biases_of_a_router_must_be_zero(tmp_path: Path) -> None:
         saved(folder, DEEPSEEK, _set(name, torch.full((DEEPSEEK.experts,), value)))
     program = lower(DEEPSEEK, parse_plan("", batch=1))
     assert dict(published_values(program, tmp_path / "zeros")).keys() == program.layouts.keys()
-    with pytest.raises(
-        WeightsError, match=r"correction_bias is not zero, and the model has"
-    ):
+    with pytest.raises(WeightsError, match=r"correction_bias is not zero, and the model has"):
         dict(published_values(program, tmp_path / "ones"))
 
 

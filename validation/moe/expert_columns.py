@@ -1,5 +1,5 @@
-"""The columns of a run that mixtures of experts and latent attention add: fields of a model, words
-of a plan."""
+"""The columns of a run that mixtures of experts, latent attention and hybrids add: fields of a
+model, words of a plan."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 from typing import Any
 
 from validation.published.runs import PublishedRun
+from workload.gpt import find_model
+from workload.models.hybrids.pattern import OF_MAMBA
 
 OF_EXPERTS = ("experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "expert_every")
 OF_LATENT = ("q_rank", "kv_rank", "rope_width", "value_width")
@@ -15,17 +17,26 @@ COLUMNS = (*OF_EXPERTS, *OF_LATENT, *OF_WINDOWS, "head_width", "mtp_layers")
 SWITCHES = ("sinks", "biases")
 CLAMPED, CAPACITY = "clamped", "capacity"
 LAST_CHUNK, SHORT, RECIPE = "last_chunk", "short", "recipe"
+LAYERS_OF = "layers_of"  # the preset whose layers a hybrid has, a column that readings fill
+OF_HYBRIDS = (
+    *("pattern", *OF_MAMBA, "head_width", "norm", "activation", "positions", "biases"),
+    *("shared_ffn", "router", "router_scale", "router_bias", "balance_loss"),
+)
 
 
 def own_fields(run: PublishedRun) -> dict[str, Any]:
-    """The model's fields that columns of these names give."""
-    found: dict[str, Any] = {key: run.whole(key) for key in COLUMNS if run.text(key)}
-    found |= {key: run.text(key) == "yes" for key in SWITCHES if run.text(key)}
+    """The model's fields that columns of these names give; of a hybrid those of the preset that the
+    row's layers are like."""
+    given: dict[str, Any] = {key: run.whole(key) for key in COLUMNS if run.text(key)}
+    given |= {key: run.text(key) == "yes" for key in SWITCHES if run.text(key)}
     if run.text(CAPACITY):
-        found[CAPACITY] = run.real(CAPACITY)
+        given[CAPACITY] = run.real(CAPACITY)
     if run.text(CLAMPED) == "yes":
-        found["activation"] = "clamped_swiglu"
-    return found
+        given["activation"] = "clamped_swiglu"
+    if not run.text(LAYERS_OF):
+        return given
+    hybrid = find_model(run.text(LAYERS_OF))
+    return {key: getattr(hybrid, key) for key in OF_HYBRIDS} | given
 
 
 def expert_words(run: PublishedRun, x: int) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Chunks:
         self._whole = bool(b.gpt.dropout) or not early_stop
         self._parts = chunk_layers(b.gpt, b.plan)
         self.places = places_of(b.plan)
-        self._saved: dict[Place, list[layer.Saved]] = {}
+        self._saved: dict[Place, list[layer.AnySaved]] = {}
         self._embedded: dict[Place, vocabulary.Kept] = {}
         self._heads: dict[Place, tuple[vocabulary.Head, bool]] = {}
         self._further: dict[Place, mtp.Saved] = {}

@@ -8,6 +8,7 @@ from workload.dispatchers.table import model_refusal
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.models import windows
+from workload.models.hybrids import hybrid_plans
 from workload.pipeline.schedule import V_SHAPED
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
@@ -20,7 +21,8 @@ def check(gpt: GPT, plan: Plan) -> None:
     x, y = plan.x, plan.y
     chunk_layers(gpt, plan)
     groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
-    _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn})
+    states = {"ssm_heads": gpt.ssm_heads, "ssm_groups": gpt.ssm_groups} if gpt.ssm_heads else {}
+    _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn, **states})
     _divides("y", y, {"hidden": gpt.hidden})
     if plan.context > 1:
         _divides("2*context", 2 * plan.context, {"sequence": gpt.sequence})
@@ -36,6 +38,8 @@ def check(gpt: GPT, plan: Plan) -> None:
     _check_latent(gpt, plan)
     _check_windows(gpt, plan)
     _check_mtp(gpt, plan)
+    for why in hybrid_plans.refusals(gpt, plan):
+        raise PlanCannotRunError(why)
     rule = rule_of(plan.optimizer)
     if rule.zeroth_order and (gpt.goldfish_k or gpt.dropout):
         key, what = ("goldfish_k", "Goldfish loss") if gpt.goldfish_k else ("dropout", "dropout")

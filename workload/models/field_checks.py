@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from workload.errors import ModelError
+from workload.models import latent_attention, moe, mtp, windows
+from workload.models.hybrids import pattern
 from workload.models.rope_scaling import PLAIN, scaling_of
 
 if TYPE_CHECKING:
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def wrong_fields(gpt: GPT, most: Mapping[str, int]) -> Iterator[str]:
-    """What is wrong with a model's norms, biases, rotations, dropout and Goldfish loss."""
+    """What is wrong with a model's fields, in words that follow its name."""
     if not 2 <= gpt.rope_base <= most["rope_base"]:
         bound = "at least 2" if gpt.rope_base < 2 else f"at most {most['rope_base']:,}"
         yield f"rope_base={gpt.rope_base} must be {bound}"
@@ -36,6 +38,8 @@ def wrong_fields(gpt: GPT, most: Mapping[str, int]) -> Iterator[str]:
             yield f"rope_scaling={gpt.rope_scaling}: mscale_all_dim goes with kv_rank"
     if gpt.goldfish_k:
         yield from _wrong_goldfish(gpt, most)
+    for part in (moe, latent_attention, windows, mtp, pattern):
+        yield from part.refusals(gpt)
 
 
 def _wrong_goldfish(gpt: GPT, most: Mapping[str, int]) -> Iterator[str]:

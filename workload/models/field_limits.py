@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from workload.models import moe
+from workload.models.hybrids.pattern import MOST_CONV
 
 GATED = ("swiglu", "clamped_swiglu")  # activations of gate and up side by side
 CHOICES = {
     "norm": ("layernorm", "rmsnorm"),
-    "activation": ("gelu", *GATED),
-    "positions": ("learned", "rope", "alibi"),
+    "activation": ("gelu", "squared_relu", *GATED),
+    "positions": ("learned", "rope", "alibi", "none"),
     "router": moe.ROUTERS,
     "balance_over": moe.BALANCED,
 }
@@ -40,11 +41,19 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "window": 10_000_000,
     "global_every": 10_000,
     "document": 10_000_000,
+    "ssm_heads": 100_000,
+    "ssm_width": 10_000,
+    "ssm_state": 100_000,
+    "ssm_groups": 10_000,
+    "ssm_conv": MOST_CONV,
+    "ssm_chunk": 1_000_000,
 }
 OF_ATTENTION = ("kv_heads", "head_width", "q_rank", "kv_rank", "rope_width", "value_width")
 WINDOWS = ("window", "global_every", "document")
 GROUPS = ("router_groups", "router_topk_groups")
 OF_EXPERTS = ("experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", *GROUPS)
-COUNTS = (*OF_ATTENTION, *WINDOWS, *OF_EXPERTS, "mtp_layers")
+OF_STATES = ("ssm_heads", "ssm_width", "ssm_state")
+COUNTS = (*OF_ATTENTION, *WINDOWS, *OF_EXPERTS, *OF_STATES, "mtp_layers")
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")
-LEAST = {**dict.fromkeys(WIDTHS, 1), **dict.fromkeys(COUNTS, 0)}
+AT_LEAST_ONE = (*WIDTHS, "ssm_groups", "ssm_conv", "ssm_chunk")
+LEAST = {**dict.fromkeys(AT_LEAST_ONE, 1), **dict.fromkeys(COUNTS, 0)}

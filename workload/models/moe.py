@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from workload.models.hybrids.pattern import EXPERTS
+
 if TYPE_CHECKING:
     from workload.gpt import GPT
 
@@ -43,6 +45,8 @@ def has_experts(gpt: GPT, layer: int) -> bool:
     >>> [has_experts(find_model("deepseek-v3"), layer) for layer in (2, 3)]
     [False, True]
     """
+    if gpt.pattern:
+        return gpt.pattern[layer] == EXPERTS
     if not gpt.experts or layer < gpt.dense_layers:
         return False
     return (layer - gpt.dense_layers + 1) % gpt.expert_every == 0
@@ -50,6 +54,8 @@ def has_experts(gpt: GPT, layer: int) -> bool:
 
 def layers_with_experts(gpt: GPT) -> int:
     """How many layers have experts."""
+    if gpt.pattern:
+        return gpt.pattern.count(EXPERTS)
     return (gpt.layers - gpt.dense_layers) // gpt.expert_every if gpt.experts else 0
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workload.models import moe
+from workload.models.hybrids.pattern import ATTENTION, layers_with, mixer_of
 
 if TYPE_CHECKING:
     from workload.gpt import GPT
@@ -49,20 +50,21 @@ def keys_of(gpt: GPT, layer: int) -> int:
 def keys_of_layers(gpt: GPT) -> int:
     """The sum of `keys_of` over all layers."""
     if not has_windows(gpt):
-        return gpt.layers * span(gpt)
+        return layers_with(gpt, ATTENTION) * span(gpt)
     whole = gpt.layers // gpt.global_every if gpt.global_every else 0
     return whole * span(gpt) + (gpt.layers - whole) * gpt.window
 
 
-def kind_of(gpt: GPT, layer: int) -> tuple[bool, int]:
-    """What tells a layer from others: whether it has experts, and its window."""
-    return moe.has_experts(gpt, layer), window_of(gpt, layer)
+def kind_of(gpt: GPT, layer: int) -> tuple[bool, int, str]:
+    """What tells a layer from others: whether it has experts, its window, and its mixer where it
+    has one alone."""
+    return moe.has_experts(gpt, layer), window_of(gpt, layer), mixer_of(gpt, layer)
 
 
 def are_alike(gpt: GPT) -> bool:
     """Whether all layers are of one kind."""
     mixed = has_windows(gpt) and gpt.global_every and gpt.global_every <= gpt.layers
-    return not mixed and moe.layers_with_experts(gpt) in (0, gpt.layers)
+    return not gpt.pattern and not mixed and moe.layers_with_experts(gpt) in (0, gpt.layers)
 
 
 def refusals(gpt: GPT) -> list[str]:

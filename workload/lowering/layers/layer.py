@@ -19,6 +19,7 @@ from workload.lowering.layers import (
     norm,
 )
 from workload.lowering.layers.attention import Core
+from workload.lowering.layers.hybrid import mixer_layer
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixture import experts
 from workload.models import moe
@@ -42,6 +43,9 @@ class Saved:
     latent: latent.Saved | None = None
 
 
+AnySaved = Saved | mixer_layer.Saved
+
+
 def linears(b: Builder) -> dict[str, Linear]:
     """The layer's four linears: normal, transposed, normal, transposed; with experts or latent
     attention others stand in place of some."""
@@ -56,6 +60,9 @@ def linears(b: Builder) -> dict[str, Linear]:
 
 def declare(b: Builder, owner: Part) -> None:
     """Declare a layer's parameters, in the order in which they are used."""
+    if mixer_layer.is_one(b, owner):
+        mixer_layer.declare(b, owner)
+        return
     every = linears(b)
     norm.declare(b, f"{owner}.norm1", owner)
     if b.gpt.kv_rank:
@@ -73,11 +80,13 @@ def declare(b: Builder, owner: Part) -> None:
     linear.declare(b, every["down"], owner)
 
 
-def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tuple[str, Saved]:
+def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tuple[str, AnySaved]:
     """Emit the layer on the residual stream `source`; returns its output and what it saved.
 
     A layer that is not `whole` ends before its last linear, which has no output then.
     """
+    if mixer_layer.is_one(b, owner):
+        return mixer_layer.forward(b, owner, source, whole=whole)
     every = linears(b)
     normed1, stats1 = norm.forward(b, "norm1", f"{owner}.norm1", source)
     weights, own = dict[str, str](), None
@@ -129,12 +138,14 @@ def _add(b: Builder, owner: Part, name: str, out: str, source: str) -> str:
     return mask
 
 
-def backward(b: Builder, owner: Part, saved: Saved, grad: str, *, again: str) -> str:
+def backward(b: Builder, owner: Part, saved: AnySaved, grad: str, *, again: str) -> str:
     """Emit the gradients of a layer from `grad`, that of its output; returns its input's.
 
     `again` says what of the layer is recomputed: after "full" the weight tiles are still at hand,
     since the recomputation gathered them; "selective" runs the attention core here once more.
     """
+    if isinstance(saved, mixer_layer.Saved):
+        return mixer_layer.backward(b, owner, saved, grad, again=again)
     held = again == "full"
 
     def linear_back(name: str, source: str, upstream: str) -> str:

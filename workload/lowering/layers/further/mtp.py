@@ -28,7 +28,7 @@ class Saved:
     stream: tuple[str, str]
     joined: str
     weight: str
-    layer: layer.Saved
+    layer: layer.AnySaved
     head: vocabulary.Head
 
 

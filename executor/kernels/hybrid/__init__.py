@@ -1,0 +1,1 @@
+"""Kernels of Mamba-2 layers between their linears."""

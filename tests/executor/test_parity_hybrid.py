@@ -1,0 +1,99 @@
+"""Hybrids of Mamba-2, attention, MLPs and experts against the plain model, which steps through
+sequences token by token: same losses, same weights, in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.executor.test_parity import check
+from tests.executor.test_parity_experts import MIXTRAL, plan_of
+from workload.gpt import GPT
+
+# Sequences of 16 tokens in chunks of 8, or in one; heads share the states of a group in pairs.
+NANO = replace(
+    MIXTRAL,
+    layers=6,
+    pattern="MEM*-M",
+    activation="squared_relu",
+    positions="none",
+    shared_ffn=32,
+    router="sigmoid",
+    router_scale=2.5,
+    ssm_heads=8,
+    ssm_width=4,
+    ssm_state=6,
+    ssm_groups=4,
+    ssm_chunk=8,
+)
+DENSE = replace(
+    NANO,
+    layers=4,
+    pattern="M-*M",
+    experts=0,
+    topk=0,
+    expert_ffn=0,
+    shared_ffn=0,
+    router="softmax",
+    router_scale=1.0,
+    ssm_chunk=64,
+    ssm_conv=3,
+    tied=True,
+    norm="layernorm",
+)
+ONE = [plan_of(), plan_of(micro_batches=2, recompute="full", overlap=())]
+TWO = [
+    plan_of(x=2, sequence_parallel=True, recompute="full"),
+    plan_of(x=2, micro_batches=2),
+    plan_of(y=2, recompute="selective"),
+    plan_of(z=2),
+    plan_of(data=2, zero=1),
+    plan_of(pipe=2, micro_batches=2),
+]
+FOUR = [
+    plan_of(x=2, y=2),
+    plan_of(x=4, sequence_parallel=True),
+    plan_of(x=2, data=2, zero=3),
+    plan_of(z=2, data=2, micro_batches=2, zero=2),
+    plan_of(x=2, pipe=2, micro_batches=4, schedule="zb-h1"),
+    plan_of(pipe=2, data=2, micro_batches=2, recompute="full"),
+]
+EXPERTS = [
+    plan_of(data=4, expert=4, micro_batches=2, zero=1),
+    plan_of(x=2, data=2, expert=4, expert_tensor=1, sequence_parallel=True),
+    plan_of(pipe=2, data=2, expert=2, micro_batches=2),
+]
+
+
+@pytest.mark.distributed
+def test_a_hybrid_on_one_rank_trains_as_the_plain_model_does() -> None:
+    check(1, NANO, ONE[1:])
+
+
+@pytest.mark.distributed
+def test_heads_and_groups_over_two_ranks_train_as_the_plain_model_does() -> None:
+    check(2, DENSE, TWO[:1])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("gpt", [NANO, DENSE], ids=["experts", "dense"])
+def test_hybrids_under_more_plans_train_as_the_plain_model_does(gpt: GPT) -> None:
+    check(1, gpt, ONE)
+    check(2, gpt, TWO)
+    check(4, gpt, FOUR)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_experts_of_hybrids_on_ranks_of_their_own_train_as_the_plain_model_does() -> None:
+    check(4, NANO, EXPERTS)
+    check(4, replace(NANO, qk_norm=True, router_bias=True, balance_loss=0.01), EXPERTS)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_chunks_on_stages_in_a_v_train_as_the_plain_model_does() -> None:
+    gpt = replace(DENSE, layers=8, pattern="M-*MM-*M")
+    check(2, gpt, [plan_of(pipe=2, interleave=2, micro_batches=4, schedule="zb-v")])

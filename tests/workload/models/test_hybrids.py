@@ -1,0 +1,197 @@
+"""Hybrids of Mamba-2, attention, MLPs and experts: counted by hand, and refused where they cannot
+be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.costs import scans
+from simulator.costs.analytic import AnalyticCosts
+from simulator.engine.whole_program import lowered_again, whole_program
+from simulator.search.problem import SearchProblem
+from topologies.machine_files import load_machine
+from workload.errors import ModelError, PlanCannotRunError, PlanError
+from workload.gpt import GPT, find_model
+from workload.lowering import lower
+from workload.lowering.recompute import layers_are_alike
+from workload.models import moe, windows
+from workload.models.hybrids import counts
+from workload.op import Op
+from workload.pipeline.stages import like_stages
+from workload.plan_text import parse_plan
+
+# Mamba-2 of 4 heads, 8 wide, in 2 groups of 6 states; heads of attention are 8 wide.
+FOUR = GPT(
+    name="four",
+    layers=4,
+    hidden=32,
+    heads=4,
+    ffn=64,
+    sequence=16,
+    vocab=64,
+    norm="rmsnorm",
+    activation="squared_relu",
+    positions="none",
+    biases=False,
+    pattern="M-*E",
+    experts=4,
+    topk=2,
+    expert_ffn=16,
+    shared_ffn=8,
+    ssm_heads=4,
+    ssm_width=8,
+    ssm_state=6,
+    ssm_groups=2,
+    ssm_chunk=8,
+)
+PLAIN = "micro_batch=2,batch=2,overlap=none"
+
+
+def test_parameters_of_each_layer_by_hand() -> None:
+    """In: z and x of 32, B and C of 12, dt of 4. Four taps and a bias of 56 columns, three numbers
+    of each head, a gain of 32 columns."""
+    mamba = 32 * (32 + 32 + 12 + 12 + 4) + 5 * 56 + 3 * 4 + 32 + 32 * 32
+    mlp, attention = 2 * 32 * 64, 4 * 32 * 32
+    experts = 32 * 4 + 2 * 32 * 8 + 4 * 2 * 32 * 16
+    ends = 64 * 32 + 32  # the tied table and the last norm
+    assert FOUR.parameters == mamba + mlp + attention + experts + 4 * 32 + ends
+    assert FOUR.parameters - FOUR.active_parameters == 2 * 2 * 32 * 16
+
+
+def test_published_counts_of_parameters_are_those_of_the_presets() -> None:
+    """31.6 billion, 3.6 of which a token passes (Nemotron 3 Nano, its technical report); 8 and 56
+    billion in 24 or 54 layers of Mamba-2, 4 or 10 of attention (Nemotron-H, Table 1)."""
+    nano = find_model("nemotron-3-nano")
+    assert nano.parameters == 31_577_940_288
+    assert round(nano.active_parameters / 1e9, 1) == 3.6
+    assert [nano.pattern.count(letter) for letter in "ME*-"] == [23, 23, 6, 0]
+    for name, parameters, layers in (("8b", 8.1e9, [24, 4, 24]), ("56b", 56.3e9, [54, 10, 54])):
+        gpt = find_model(f"nemotron-h-{name}")
+        assert gpt.parameters == pytest.approx(parameters, rel=2e-3)
+        assert [gpt.pattern.count(letter) for letter in "M*-"] == layers
+
+
+def test_a_scan_counts_products_within_chunks_of_8_and_with_states() -> None:
+    """C B^T: 2 x 8 x 6 in 2 groups; with x: 2 x 8 x 8 in 4 heads; states: 2 x 6 x 8 in 4, twice."""
+    assert counts.scan_flops(FOUR) == 2 * 96 + 4 * 128 + 2 * 4 * 96
+    assert counts.scan_flops(replace(FOUR, sequence=4)) == 2 * 48 + 4 * 64 + 2 * 4 * 96
+    program = lower(FOUR, parse_plan(f"{PLAIN},x=2"))
+    assert program.model_flops == FOUR.model_flops(2)
+    scan = next(op for op in program.ops if op.kind == "ssd")
+    assert scan.flops == 2 * 16 * counts.scan_flops(FOUR) // 2
+    assert (scan.attributes["heads"], scan.attributes["groups"]) == (2, 1)
+    assert windows.keys_of_layers(FOUR) == 16
+
+
+def test_what_is_kept_of_a_layer_is_what_the_fused_kernels_keep() -> None:
+    """Its input normed; z, x, B, C and dt; the scan before its gate, behind it, and normed; and the
+    stream behind the layer."""
+    gpt = replace(FOUR, layers=1, pattern="M", experts=0, topk=0, expert_ffn=0, shared_ffn=0)
+    program = lower(gpt, parse_plan(f"{PLAIN},precision=bf16"))
+    used = {name for op in program.ops if op.block.phase == "backward" for name in op.reads}
+    made = {name for op in program.ops if op.block.phase == "forward" for name in op.writes}
+    kept = {name: program.buffers[name] for name in used & made if ".l0." in name}
+    widths = sorted(each.shape[1] for each in kept.values() if "stats" not in each.name)
+    assert widths == [32, 32, 32, 32, 32, 92]
+    assert not any("conv" in name for name in kept)
+
+
+def test_every_split_holds_all_parameters() -> None:
+    for words in ("x=2,y=2", "z=2,data=2,zero=3", "x=2,data=4,expert=4,expert_tensor=1"):
+        text = f"micro_batch=1,batch=8,{words},sequence_parallel={words.startswith('x=2,d')}"
+        plan = parse_plan(text.replace("True", "true").replace("False", "false"))
+        buffers = lower(FOUR, plan).buffers.values()
+        held = [each for each in buffers if each.role == "parameters"]
+        assert sum(b.elements * plan.grid.ranks / b.replicas for b in held) == FOUR.parameters
+
+
+def test_stages_of_other_layers_are_told_apart_and_none_are_folded() -> None:
+    gpt = replace(FOUR, layers=48, pattern="M-*E" * 12)
+    plan = parse_plan(PLAIN)
+    assert not layers_are_alike(gpt, plan, 48)
+    assert len(whole_program(lowered_again, gpt, plan).program.ops) == len(lower(gpt, plan).ops)
+    twice = replace(FOUR, layers=8, pattern="M-M-M-*E")
+    assert like_stages(twice, parse_plan("pipe=4,batch=4")) == [0, 1, 1, 3]
+    assert [moe.has_experts(twice, layer) for layer in (6, 7)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("context=2", "context=2 splits sequences, which four's pattern does not know"),
+        ("recipe=fp8-delayed", "recipe=fp8-delayed does not know the linears of four's pattern"),
+        ("optimizer=muon", "optimizer=muon does not know"),
+        ("optimizer=mezo", "optimizer=mezo does not know"),
+        ("x=4", "x=4 does not divide ssm_groups=2"),
+    ],
+)
+def test_plans_that_do_not_know_the_layers_are_refused(plan: str, said: str) -> None:
+    with pytest.raises(PlanCannotRunError, match=said):
+        lower(FOUR, parse_plan(f"batch=4,micro_batch=1,{plan}"))
+
+
+def test_a_chunk_must_divide_the_sequence_unless_it_is_longer() -> None:
+    with pytest.raises(PlanCannotRunError, match="ssm_chunk=8 does not divide sequence=12"):
+        lower(replace(FOUR, sequence=12), parse_plan(PLAIN))
+    lower(replace(FOUR, sequence=6), parse_plan(PLAIN))
+
+
+def test_a_search_says_that_it_does_not_cover_patterns() -> None:
+    with pytest.raises(PlanError, match="four has a pattern of others"):
+        SearchProblem(FOUR, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"pattern": "M-*"}, "pattern has 3 letters for layers=4"),
+        ({"pattern": "M-*X"}, "pattern has 'X', and the letters of layers are M"),
+        ({"pattern": "M-*-"}, "experts=4 must go with layers E of pattern"),
+        ({"pattern": ""}, "ssm_heads=4 needs pattern"),
+        ({"biases": True}, "biases=true goes without pattern; give biases=false"),
+        ({"window": 4}, "window=4 goes without pattern; give window=0"),
+        ({"dense_layers": 1}, "dense_layers=1 goes without pattern; give dense_layers=0"),
+        ({"mtp_layers": 1}, "mtp_layers=1 goes without pattern; give mtp_layers=0"),
+        ({"ssm_state": 0}, "pattern has layers M, which need ssm_state"),
+        ({"ssm_groups": 3}, "ssm_groups=3 does not divide ssm_heads=4"),
+    ],
+)
+def test_fields_that_do_not_go_together_are_refused(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        replace(FOUR, **fields)  # type: ignore[arg-type]
+
+
+SCAN = {"heads": 64, "groups": 8, "width": 64, "state": 128, "chunk": 128, "rows": 8192}
+
+
+def test_the_traffic_of_a_scan_by_hand() -> None:
+    """For a token x takes 8,192 bytes, B and C 2,048 each, a chunk's states 8,192 in bf16 and twice
+    that in fp32, C B^T 4,096; sums of decays and steps 512, and dt 128."""
+    x, b, states, cb, steps = 8192, 2048, 8192, 4096, 512
+    op = Op("a", "ssd", (), (), attributes=SCAN)
+    found = [kernel.nbytes for kernel in scans.kernels(op)]
+    assert found == [
+        128 + steps,
+        b + x + steps + 2 * states,
+        2 * states + states,
+        2 * b + cb,
+        cb + 4 * x + b + states + steps,
+    ]
+    flops = sum(each for kernel in scans.kernels(op) for each, _, _ in kernel.products)
+    nano = find_model("nemotron-3-nano")
+    assert flops == counts.scan_flops(nano)
+
+
+def test_a_scan_waits_for_memory_and_its_gradients_take_a_few_times_as_long() -> None:
+    machine = load_machine("dgx-h100")
+    costs = AnalyticCosts(machine)
+    forward, backward = (
+        costs.seconds(Op("a", kind, (), (), nbytes=1, attributes=SCAN)) for kind in scans.SCANS
+    )
+    moved = sum(k.nbytes for k in scans.kernels(Op("a", "ssd", (), (), attributes=SCAN)))
+    device = machine.device
+    least = 8192 * moved / (device.memory_efficiency * device.memory_bytes_per_s)
+    assert least < forward < 2 * least
+    assert 2 < backward / forward < 5

@@ -1,0 +1,173 @@
+"""Mamba-2 as a layer's mixer: a linear in, a convolution, the scan, a norm of groups, a linear out.
+
+Letters as in `workload/models/hybrids/counts.py`. The linear in has z, x, B, C and dt side by side,
+each split over x by heads or groups, so that everything up to the linear out works on a rank's own
+heads and groups alone; what y computes in copies carries `replicas`.
+
+Kept for the backward pass are the first linear's output, the scan's output before its gate and
+behind it, and the norm's; the convolution runs once more there, and the scan's states are made
+again. Source: state-spaces/mamba, mamba_ssm/ops/triton/ssd_combined.py
+(MambaSplitConv1dScanCombinedFn), which Megatron-Core calls (megatron/core/ssm/mamba_mixer.py).
+Source of the algorithm: Dao and Gu, Mamba-2 (2405.21060), sections 6 and 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from workload.grid import Axes
+from workload.layout import DECAYS, ONES, STEPS, TAPS, Layout
+from workload.lowering.builder import Builder
+from workload.lowering.layers import linear
+from workload.lowering.layers.hybrid.mixer import Kept, Mixer
+from workload.lowering.layers.linear import Linear
+from workload.models.hybrids import counts
+from workload.op import Part
+
+OF_HEADS = {"decay": DECAYS, "skip": ONES, "step": STEPS}  # numbers of a head: how they begin
+OF_TAPS = ("conv.w", "conv.b")
+NORM = "ssd_norm"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Names of what the forward leaves behind: the first linear's output, the scan's output before
+    and behind its gate, and the norm's output and statistics."""
+
+    made: str
+    scanned: str
+    gated: str
+    normed: str
+    stats: str
+
+
+def linears(b: Builder) -> dict[str, Linear]:
+    """The linears in and out."""
+    hidden, inner = b.gpt.hidden, counts.inner(b.gpt)
+    return {
+        "in_proj": Linear("in_proj", hidden, counts.bands(b.gpt)),
+        "out_proj": Linear("out_proj", inner, (hidden,), transposed=True),
+    }
+
+
+def declare(b: Builder, owner: Part) -> None:
+    """Declare the parameters, in the order in which they are used."""
+    linear.declare(b, linears(b)["in_proj"], owner)
+    bands = counts.conv_bands(b.gpt)
+    for name, shape in zip(OF_TAPS, ((b.gpt.ssm_conv, sum(bands)), (sum(bands),)), strict=True):
+        split: tuple[Axes, ...] = (*((),) * (len(shape) - 1), b.shards_of("heads"))
+        _parameter(b, f"{owner}.{name}", owner, Layout(shape, shape, split, bands, starts=TAPS))
+    for name, starts in OF_HEADS.items():
+        _parameter(b, f"{owner}.{name}.w", owner, _split((b.gpt.ssm_heads,), b, starts))
+    _parameter(b, f"{owner}.{NORM}.w", owner, _split((counts.inner(b.gpt),), b, ONES))
+    linear.declare(b, linears(b)["out_proj"], owner)
+
+
+def _parameter(b: Builder, name: str, owner: Part, layout: Layout) -> None:
+    b.parameter(name, owner, layout, sharded=False)
+
+
+def _split(shape: tuple[int], b: Builder, starts: str) -> Layout:
+    return Layout(shape, shape, (b.shards_of("heads"),), starts=starts)
+
+
+def forward(
+    b: Builder, owner: Part, normed: str, weights: dict[str, str], *, whole: bool
+) -> tuple[str, Saved]:
+    """Emit the mixer on the rows `normed`; returns the output's name and what is kept."""
+    made, weights["in_proj"] = linear.forward(b, linears(b)["in_proj"], owner, normed)
+    convolved = _convolve(b, owner, "conv", made)
+    how, columns = shape_of(b), counts.inner(b.gpt) // b.grid.x
+    scanned, gated = (b.tensor(f"ssd.{each}", (b.rows, columns)) for each in ("o", "gated"))
+    reads = [convolved, made, *(f"{owner}.{each}.w" for each in OF_HEADS)]
+    nbytes = _scan_bytes(b, reads, scanned) + b.nbytes(gated)
+    flops = counts.scan_flops(b.gpt) * b.rows // b.grid.x
+    about: dict[str, Any] = {"flops": flops, "replicas": b.grid.y, "nbytes": nbytes}
+    b.op("ssd", "ssd", reads, [scanned, gated], **about, **how)
+    out, stats = b.tensor(f"{NORM}.o", (b.rows, columns)), _stats(b)
+    about = {"groups": how["groups"], "eps": b.gpt.norm_eps}
+    b.op(NORM, "group_norm", [gated, f"{owner}.{NORM}.w"], [out, stats], **about)
+    saved = Saved(made, scanned, gated, out, stats)
+    if not whole:
+        return "", saved
+    out, weights["out_proj"] = linear.forward(b, linears(b)["out_proj"], owner, out)
+    return out, saved
+
+
+def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> str:
+    """Emit the gradients from `grad`, that of the output; returns that of the normalised rows."""
+    normed, saved, weights = kept
+    d = _linear_grad(b, owner, "out_proj", saved.normed, weights, grad)
+    _norm_grad(b, owner, saved, d)
+    convolved = _convolve(b, owner, "conv.again", saved.made)
+    of_made = b.tensor("in_proj.do", b.buffers[saved.made].shape)
+    of_convolved = b.tensor("conv.do", b.buffers[convolved].shape)
+    heads = [f"{owner}.{each}.w" for each in OF_HEADS]
+    m = b.block.micro_batch
+    old, new = ([n for each in heads for n in b.grad_writes(each, m)[side]] for side in (0, 1))
+    reads = [d, convolved, saved.made, saved.scanned, *heads]
+    columns = b.nbytes(saved.scanned)
+    nbytes = _scan_bytes(b, reads[1:3], saved.scanned, 2) + b.nbytes(of_convolved) + columns
+    nbytes += sum(map(b.nbytes, (*heads, *old, *new)))
+    about: dict[str, Any] = {"flops": 2 * counts.scan_flops(b.gpt) * b.rows // b.grid.x}
+    about |= {"replicas": b.grid.y, "nbytes": nbytes, "first": m == 0, **shape_of(b)}
+    b.op("ssd.grad", "ssd_grad", reads + old, [of_convolved, of_made, *new], **about)
+    taps = [f"{owner}.{each}" for each in OF_TAPS]
+    old, new = ([n for each in taps for n in b.grad_writes(each, m)[side]] for side in (0, 1))
+    nbytes = 3 * b.nbytes(of_convolved) + sum(map(b.nbytes, (*taps, *old, *new)))
+    about = {"nbytes": nbytes, "first": m == 0, **shape_of(b)}
+    reads = [of_convolved, saved.made, *taps, of_made, *old]
+    b.op("conv.grad", "ssd_conv_grad", reads, [of_made, *new], **about)
+    return _linear_grad(b, owner, "in_proj", normed, weights, of_made)
+
+
+def shape_of(b: Builder) -> dict[str, Any]:
+    """One rank's heads and groups, the width of a head, its states, the tokens of a chunk and of a
+    sequence, and the rows."""
+    gpt, x = b.gpt, b.grid.x
+    shape = {"heads": gpt.ssm_heads // x, "groups": gpt.ssm_groups // x, "width": gpt.ssm_width}
+    chunk = {"state": gpt.ssm_state, "chunk": counts.chunk_of(gpt), "sequence": gpt.sequence}
+    return {**shape, **chunk, "rows": b.rows}
+
+
+def _convolve(b: Builder, owner: Part, label: str, made: str) -> str:
+    """Emit the convolution of x, B and C and its SiLU; returns the output's name."""
+    out = b.tensor(f"{label}.o", (b.rows, sum(counts.conv_bands(b.gpt)) // b.grid.x))
+    taps = [f"{owner}.{each}" for each in OF_TAPS]
+    nbytes = 2 * b.nbytes(out) + sum(map(b.nbytes, taps))
+    b.op(label, "ssd_conv", [made, *taps], [out], nbytes=nbytes, **shape_of(b))
+    return out
+
+
+def _scan_bytes(b: Builder, reads: list[str], scanned: str, times: int = 1) -> int:
+    """What a scan takes of its operands, each once: x, B, C and numbers of heads, of the first
+    linear's output z and dt alone, and its own output. With `times` 2 the gradient's: dt and z are
+    read, and their gradients written."""
+    convolved, _, *heads = reads
+    steps = b.rows * b.gpt.ssm_heads // b.grid.x * b.item_bytes()
+    own = b.nbytes(convolved) + b.nbytes(scanned) + sum(map(b.nbytes, heads))
+    return own + times * (steps + b.nbytes(scanned))
+
+
+def _norm_grad(b: Builder, owner: Part, saved: Saved, grad: str) -> None:
+    """Emit the norm's gradients; `grad` becomes that of the gated rows, in place."""
+    gain, m = f"{owner}.{NORM}.w", b.block.micro_batch
+    old, new = b.grad_writes(gain, m)
+    reads = [grad, saved.gated, saved.stats, gain, *old]
+    groups = shape_of(b)["groups"]
+    b.op(f"{NORM}.grad", "group_norm_grad", reads, [grad, *new], first=m == 0, groups=groups)
+
+
+def _stats(b: Builder) -> str:
+    return b.tensor(f"{NORM}.stats", (1, b.rows * b.gpt.ssm_groups // b.grid.x), b.wide)
+
+
+def _linear_grad(
+    b: Builder, owner: Part, name: str, source: str, weights: dict[str, str], grad: str
+) -> str:
+    weight = weights.get(name, "")
+    return linear.backward(b, linears(b)[name], owner, source=source, weight=weight, grad=grad)
+
+
+MIXER = Mixer("norm1", "out_proj", declare, forward, backward)

@@ -1,0 +1,79 @@
+"""Parameters and FLOPs of a hybrid's layers, and the sizes of its Mamba-2 layers.
+
+Letters: H heads of width P in G groups, each group with N numbers of a state for each column;
+Q tokens of a chunk. A linear makes of a token its gate z and its x (H P each), its B and C (G N
+each) and its step dt (H); a convolution of K taps with a bias and SiLU works on x, B and C; the
+scan makes y, which the gate and a norm over the columns of each group follow, and a linear out.
+Source: Dao and Gu, Mamba-2 (2405.21060), sections 6 and 7; the order of gate and norm, and what has
+parameters, as in Megatron-Core, megatron/core/ssm/mamba_mixer.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workload.models import moe
+from workload.models.hybrids.pattern import ATTENTION, MAMBA, MLP, layers_with
+
+if TYPE_CHECKING:
+    from workload.gpt import GPT
+
+OF_HEADS = 3  # numbers of a head: the logarithm of its decay, its skip, its step's bias
+
+
+def inner(gpt: GPT) -> int:
+    """Columns of the scan: H P, `expand` times the hidden width in the paper's terms."""
+    return gpt.ssm_heads * gpt.ssm_width
+
+
+def bands(gpt: GPT) -> tuple[int, int, int, int, int]:
+    """Widths of z, x, B, C and dt, side by side in the first linear."""
+    states = gpt.ssm_groups * gpt.ssm_state
+    return inner(gpt), inner(gpt), states, states, gpt.ssm_heads
+
+
+def conv_bands(gpt: GPT) -> tuple[int, int, int]:
+    """Widths of what the convolution works on: x, B and C."""
+    _, *convolved, _ = bands(gpt)
+    first, second, third = convolved
+    return first, second, third
+
+
+def weights(gpt: GPT, experts_each: int) -> int:
+    """Elements of all layers' weight matrices, with that many experts where there are any."""
+    attention = gpt.hidden * (sum(gpt.bands) + gpt.context_width)
+    dense = gpt.hidden * (sum(gpt.up_bands) + gpt.ffn)
+    found = layers_with(gpt, ATTENTION) * attention + layers_with(gpt, MLP) * dense
+    found += layers_with(gpt, MAMBA) * gpt.hidden * (sum(bands(gpt)) + inner(gpt))
+    return found + moe.layers_with_experts(gpt) * moe.weights(gpt, experts_each)
+
+
+def small_parameters(gpt: GPT, norm: int) -> int:
+    """All other parameters of the layers, of which a norm of the stream has so many."""
+    heads = 2 * gpt.width * gpt.qk_norm * layers_with(gpt, ATTENTION)
+    convolution = (gpt.ssm_conv + 1) * sum(conv_bands(gpt))
+    mamba = convolution + OF_HEADS * gpt.ssm_heads + inner(gpt)
+    return gpt.layers * norm + heads + layers_with(gpt, MAMBA) * mamba
+
+
+def chunk_of(gpt: GPT) -> int:
+    """Tokens of a chunk of the scan."""
+    return min(gpt.ssm_chunk, gpt.sequence)
+
+
+def scan_flops(gpt: GPT) -> int:
+    """FLOPs of one layer's scan for a token: products within chunks, of all Q tokens with each, and
+    those that make the chunks' states and take from them.
+
+    Source: Mamba-2 (2405.21060), section 6: C B^T (2 Q N for each group), its product with x
+    (2 Q P for each head), states and outputs of them (2 N P each). Not counted: the recurrence over
+    chunks, the convolution and what else works element by element.
+    """
+    heads, width, state = gpt.ssm_heads, gpt.ssm_width, gpt.ssm_state
+    within = 2 * chunk_of(gpt) * (gpt.ssm_groups * state + heads * width)
+    return within + 4 * heads * width * state
+
+
+def flops_of_scans(gpt: GPT) -> int:
+    """The same of all layers."""
+    return layers_with(gpt, MAMBA) * scan_flops(gpt) if gpt.pattern else 0

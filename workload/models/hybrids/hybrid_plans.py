@@ -1,0 +1,36 @@
+"""Which plans go without hybrids, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from workload.models.hybrids import counts
+from workload.models.hybrids.pattern import ATTENTION, MAMBA
+from workload.recipes.table import NO_RECIPE
+from workload.rules.table import rule_of
+
+if TYPE_CHECKING:
+    from workload.gpt import GPT
+    from workload.plan import Plan
+
+KNOWN_RULES = ("adamw", "sgd", "sgd-momentum")
+
+
+def refusals(gpt: GPT, plan: Plan) -> Iterator[str]:
+    """What of a plan a hybrid cannot have."""
+    if not gpt.pattern:
+        return
+    has = f"{gpt.name}'s pattern"
+    if plan.context > 1:
+        yield f"context={plan.context} splits sequences, which {has} does not know; use context=1"
+    if plan.recipe != NO_RECIPE:
+        yield f"recipe={plan.recipe} does not know the linears of {has}; use recipe=none"
+    if plan.matmul_forms != "plain":
+        yield f"matmul_forms={plan.matmul_forms} are found on one layer for all, unlike {has}"
+    if plan.optimizer not in KNOWN_RULES or rule_of(plan.optimizer).zeroth_order:
+        yield f"optimizer={plan.optimizer} does not know weights of {has}; take adamw or sgd"
+    if plan.recompute.startswith("selective") and ATTENTION not in gpt.pattern:
+        yield f"recompute={plan.recompute} is of attention, of which {has} has no layer"
+    if MAMBA in gpt.pattern and gpt.sequence % counts.chunk_of(gpt):
+        yield f"ssm_chunk={gpt.ssm_chunk} does not divide sequence={gpt.sequence}"

@@ -1,0 +1,74 @@
+"""Which mixer each layer has, by a letter for each layer: `M` Mamba-2, `*` attention, `-` an MLP,
+`E` experts.
+
+A layer of a hybrid is a norm, one mixer and the addition to the residual stream; a transformer's
+layer has two of these, attention and an MLP. Source: NVIDIA, Nemotron-H (2504.03624), section 2.1;
+the letters are those of Megatron-Core's hybrid layer pattern.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workload.gpt import GPT
+
+MAMBA, ATTENTION, MLP, EXPERTS = MIXERS = "M", "*", "-", "E"
+OF_MAMBA = ("ssm_heads", "ssm_width", "ssm_state", "ssm_groups", "ssm_conv", "ssm_chunk")
+SAID_BY_LETTERS = ("dense_layers", "expert_every")
+WITHOUT = (  # fields whose parts only layers of attention and MLP together have here
+    *("biases", "qkv_bias", "dropout", "kv_rank", "window", "sinks", "mtp_layers"),
+    *SAID_BY_LETTERS,
+)
+MOST_CONV = 64  # taps; kernels have 2 to 4
+
+
+def mixer_of(gpt: GPT, layer: int) -> str:
+    """The letter of a layer, by its number in the whole model; "" of a transformer's.
+
+    >>> from workload.gpt import find_model
+    >>> [mixer_of(find_model("nemotron-3-nano"), layer) for layer in range(6)]
+    ['M', 'E', 'M', 'E', 'M', '*']
+    """
+    return gpt.pattern[layer] if gpt.pattern else ""
+
+
+def layers_with(gpt: GPT, mixer: str) -> int:
+    """How many layers have a mixer; a transformer's layers all have attention."""
+    if not gpt.pattern:
+        return gpt.layers if mixer == ATTENTION else 0
+    return gpt.pattern.count(mixer)
+
+
+def refusals(gpt: GPT) -> list[str]:
+    """What is wrong with a model's pattern, in words that follow the model's name."""
+    usual = {field.name: field.default for field in fields(gpt)}
+    if not gpt.pattern:
+        given = [key for key in OF_MAMBA if getattr(gpt, key) != usual[key]]
+        return [f"{key}={getattr(gpt, key)} needs pattern" for key in given]
+    unknown = sorted(set(gpt.pattern) - set(MIXERS))
+    if unknown:
+        return [f"pattern has {unknown[0]!r}, and the letters of layers are {' '.join(MIXERS)}"]
+    found = []
+    if len(gpt.pattern) != gpt.layers:
+        found.append(f"pattern has {len(gpt.pattern)} letters for layers={gpt.layers}")
+    for key in WITHOUT:
+        value, none = getattr(gpt, key), False if key == "biases" else usual[key]
+        if value != none:
+            said, instead = (str(each).lower() for each in (value, none))
+            found.append(f"{key}={said} goes without pattern; give {key}={instead}")
+    if (EXPERTS in gpt.pattern) != bool(gpt.experts):
+        found.append(f"experts={gpt.experts} must go with layers E of pattern")
+    return found + (_wrong_sizes(gpt) if MAMBA in gpt.pattern else [])
+
+
+def _wrong_sizes(gpt: GPT) -> list[str]:
+    found = [
+        f"pattern has layers M, which need {key}"
+        for key in ("ssm_heads", "ssm_width", "ssm_state")
+        if not getattr(gpt, key)
+    ]
+    if gpt.ssm_heads % gpt.ssm_groups:
+        found.append(f"ssm_groups={gpt.ssm_groups} does not divide ssm_heads={gpt.ssm_heads}")
+    return found
