@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from math import prod
 from typing import Any
 
+from workload.dispatchers.table import DISPATCHER_NAMES, dispatcher_refusal
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid, check_order
 from workload.passes.table import EVERY, OVERLAPS
@@ -23,6 +24,7 @@ CHOICES = {
     "matmul_forms": ("plain", "tuned"),
     "precision": ("bf16", "fp32", "fp64"),
     "recipe": RECIPE_NAMES,
+    "dispatcher": DISPATCHER_NAMES,
 }
 MOST = 1_000_000_000  # of every count, so that products of two stay within 64 bits
 RECOMPUTES = ("none", "selective", "full")
@@ -55,7 +57,8 @@ class Plan:
     between host and device always run beside the update.
     `expert` ranks, neighbours on data, hold different experts of a layer each; each of its matrices
     is split over x and y as others are, unless `expert_tensor` is 1: then ranks of x hold different
-    experts too and count among the `expert` ranks.
+    experts too and count among the `expert` ranks. Rows get there as the `dispatcher` says
+    (`workload/dispatchers/table.py`).
     `order` places ranks on the axes: the first one's neighbours have neighbouring ranks.
     """
 
@@ -87,6 +90,7 @@ class Plan:
     recipe: str = "none"
     expert: int = 1
     expert_tensor: int = 0
+    dispatcher: str = "usual"
     order: str = USUAL
 
     def __post_init__(self) -> None:
@@ -109,6 +113,8 @@ class Plan:
             raise PlanCannotRunError(f"optimizer={self.optimizer} {why}")
         if why := recipe_refusal(self):
             raise PlanCannotRunError(f"recipe={self.recipe} {why}")
+        if why := dispatcher_refusal(self):
+            raise PlanCannotRunError(f"dispatcher={self.dispatcher} {why}")
 
     def _check_recompute(self) -> None:
         word, colon, count = self.recompute.partition(":")

@@ -1,0 +1,1 @@
+"""How rows of tokens get to the ranks of their experts."""
