@@ -12,6 +12,8 @@ from workload.naming import block_name
 
 COMPUTE = "compute"
 RING_SHIFT = "ring_shift"
+STEPS = "steps"  # of an all-to-all's attributes: inside nodes first, then across them
+IN_STEPS = "all_to_all in steps"
 NONE = -1  # no micro-batch, layer or chunk
 TURNED = "turned"  # of a message's attributes: between chunks that stand the other way round
 PAIRS = "pairs"  # in `Op.traffic`: all members of a group send to each other
@@ -214,6 +216,11 @@ class Op:
     def communicates(self) -> bool:
         """Whether this op moves data between ranks."""
         return self.kind in COLLECTIVES or self.kind in MESSAGES
+
+    @property
+    def exchange(self) -> str:
+        """What times it on a network: its kind, or of an all-to-all in steps IN_STEPS."""
+        return IN_STEPS if STEPS in self.attributes else self.kind
 
     @property
     def is_recomputed(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from math import prod
 from typing import Any
 
-from workload.dispatchers.table import DISPATCHER_NAMES
+from workload.dispatchers.table import DISPATCHER_NAMES, dispatcher_refusal
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid, check_order
 from workload.passes.table import EVERY, OVERLAPS
@@ -117,6 +117,8 @@ class Plan:
             raise PlanCannotRunError(f"optimizer={self.optimizer} {why}")
         if why := recipe_refusal(self):
             raise PlanCannotRunError(f"recipe={self.recipe} {why}")
+        if why := dispatcher_refusal(self):
+            raise PlanCannotRunError(f"dispatcher={self.dispatcher} {why}")
 
     def _check_recompute(self) -> None:
         word, colon, count = self.recompute.partition(":")

@@ -10,6 +10,7 @@ import click
 
 from simgpt import options
 from simgpt.arguments.model import model_of, model_set_option
+from simgpt.arguments.searched import searched_of
 from simgpt.interrupts import Patience
 from simgpt.invocation import asked
 from simgpt.search_output import Found, describe_ranking
@@ -149,8 +150,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from topologies.placement_names import parse_placement
 
     gpt = model_of(model, how["model_fields"])
-    fixed, stack = options.fixed_of(how["plan"]), load_stack(how["stack"])
-    about = {"splits_sequences": how["split_sequences"], "stack": stack}
+    (fixed, several), stack = searched_of(how["plan"]), load_stack(how["stack"])
+    about = {"splits_sequences": how["split_sequences"], "several": several, "stack": stack}
     problem = SearchProblem(gpt, how["devices"], _batch(gpt, how), fixed, **about)
     given = options.machine_of(machine, how["settings"])
     built = with_room(given, how["devices"])

@@ -13,6 +13,7 @@ from simulator.explain.sensitivity import MachineParameter
 from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.errors import SimgptError
 from topologies.machine import Machine
+from workload.dispatchers.table import USUAL
 from workload.gpt import GPT
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import check
@@ -88,11 +89,11 @@ def neighbours(gpt: GPT, plan: Plan, stack: Stack = EXECUTOR) -> list[tuple[str,
     stack runs.
 
     A step moves a factor of two from one axis to another, doubles or halves the micro-batch, or
-    splits experts over twice or half as many ranks, or changes one choice: ZeRO's stage,
-    recomputation, overlaps, sequence parallelism, the schedule.
+    splits experts over twice or half as many ranks, or changes one choice: ZeRO's stage, the
+    dispatcher, recomputation, overlaps, sequence parallelism, the schedule.
     """
     found: dict[Plan, str] = {}
-    for changes in _changes(plan):
+    for changes in _changes(plan, stack):
         try:
             other = _with(plan, changes)
             check(gpt, other)
@@ -104,7 +105,7 @@ def neighbours(gpt: GPT, plan: Plan, stack: Stack = EXECUTOR) -> list[tuple[str,
     return [(words, other) for other, words in found.items()]
 
 
-def _changes(plan: Plan) -> Iterator[dict[str, Any]]:
+def _changes(plan: Plan, stack: Stack) -> Iterator[dict[str, Any]]:
     axes = WITHIN_STAGE if plan.stage_layers or plan.interleave > 1 else (*WITHIN_STAGE, "pipe")
     if plan.context == 1:  # as in a search, sequences are split for who asks for it
         axes = tuple(axis for axis in axes if axis != "context")
@@ -118,7 +119,9 @@ def _changes(plan: Plan) -> Iterator[dict[str, Any]]:
         if zero in range(4):
             yield {"zero": zero}
     for expert in (plan.expert * 2, plan.expert // 2):
-        yield {"expert": max(expert, 1)}
+        yield {"expert": max(expert, 1), **({"dispatcher": USUAL} if expert <= 1 else {})}
+    for dispatcher in stack.dispatchers if plan.expert > 1 else ():
+        yield {"dispatcher": dispatcher}
     for recompute in RECOMPUTES:
         yield {"recompute": recompute}
     for overlap in (OVERLAPS, WITHIN_SLOTS):

@@ -135,7 +135,7 @@ class RankClasses:
         Isolated, or with all of `in_flight`, itself among them, in flight from its begin to its
         end: contention never makes it faster.
         """
-        key = (op.kind, op.traffic, op.nbytes, in_flight)
+        key = (op.exchange, op.traffic, op.nbytes, in_flight)
         if key not in self.known:
             alone = self._ticks(op, self.class_groups[op.traffic].rings)
             if len(in_flight) > 1:
@@ -151,7 +151,7 @@ class RankClasses:
     def _ticks(self, op: Op, rings: Sequence[Candidates]) -> list[int]:
         last = {
             candidates: max(
-                to_ticks(self.fabric.seconds(op.kind, op.nbytes, ring)) for ring in candidates
+                to_ticks(self.fabric.seconds(op.exchange, op.nbytes, ring)) for ring in candidates
             )
             for candidates in dict.fromkeys(rings)
         }

@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from topologies.collectives.collective_time import Kind, collective_seconds, measured_seconds
+from topologies.collectives.collective_time import (
+    Kind,
+    collective_seconds,
+    measured_seconds,
+    with_algorithm,
+)
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement, contiguous
 from topologies.routing.rings import Ring, rings_together
 from topologies.session import session_cached
-from workload.op import MESSAGES, RING_SHIFT
+from workload.op import IN_STEPS, MESSAGES, RING_SHIFT
 from workload.sizes.arrays import Indices
 
 
@@ -29,6 +35,11 @@ class MachineFabric:
             raise MachineError(
                 f"the placement has {self._placement.ranks} ranks, but the plan has {ranks}"
             )
+
+    @property
+    def machine(self) -> Machine:
+        """The machine on which the ranks are."""
+        return self._machine
 
     @property
     def ranks_per_node(self) -> int:
@@ -96,10 +107,24 @@ class MachineFabric:
             ring = replace(ring, ranks=2)
         return collective_seconds(self._machine, "send_recv", payload_bytes, ring)
 
+    @cached_property
+    def _in_steps(self) -> Machine:
+        """The machine with all-to-alls inside nodes first, then across; a measured table says
+        nothing of these."""
+        profile = self._machine.profile
+        if profile is not None and "all_to_all" in profile.collectives:
+            raise MachineError(
+                f"all-to-alls of {self._machine.name} were measured as its library does them, none "
+                "of them in steps; leave dispatcher=hierarchical out"
+            )
+        return with_algorithm(self._machine, "all_to_all", "hierarchical")
+
     def seconds(self, kind: Any, payload_bytes: int, ring: Ring) -> float:
         """How long a collective of that kind and payload takes on that ring."""
         if kind == RING_SHIFT:
             return self._shift_seconds(payload_bytes, ring)
+        if kind == IN_STEPS:
+            return collective_seconds(self._in_steps, "all_to_all", payload_bytes, ring)
         known: Kind = "send_recv" if kind in MESSAGES else kind
         return collective_seconds(self._machine, known, payload_bytes, ring)
 

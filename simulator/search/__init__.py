@@ -54,6 +54,7 @@ def search(
     fabric = MachineFabric(machine, problem.devices, placement)
     kernels = fastest_kernels(problem.stack, problem.gpt, problem.fixed, machine)
     check_measured(machine, kernels)
+    problem = problem.on(machine)
     costs = compute_costs(machine, fabric.ranks_per_node, problem.devices, kernels)
     spaces = spaces_of(replace(problem, habits=kernels.habits))
     room = room_for_tensors(machine, problem.stack) if capacity_bytes is None else capacity_bytes

@@ -32,8 +32,9 @@ def every_plan(space: Space) -> Iterator[Plan]:
             space.problem, int(space.columns["pipe"][at]), int(space.micro_batches[at])
         )
         switches = overlaps(space.problem, space.shape(at))
-        for order, overlap, ranks in product(orders, switches, space.rank_orders(at)):
-            yield space.plan(at, Order(*order, overlap, ranks))
+        others = switches, space.rank_orders(at), space.dispatchers(at)
+        for order, overlap, ranks, dispatcher in product(orders, *others):
+            yield space.plan(at, Order(*order, overlap, ranks, dispatcher))
 
 
 def exhaustive(
@@ -45,6 +46,7 @@ def exhaustive(
     objective: str = "time",
 ) -> Iterator[Progress]:
     """Simulate every plan: the reference of a search."""
+    problem = problem.on(machine)
     spaces, stack = spaces_of(problem), problem.stack
     goal = Objective(objective, machine, problem.devices)
     found: list[Prediction] = []

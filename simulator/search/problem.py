@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from math import isqrt
 from typing import Any
 
+from simulator.costs.analytic import peak_flops_per_s
+from simulator.costs.kernels import PLAIN_KERNELS
+from simulator.limits import check_measured
 from simulator.search.bounds.layouts import has_kinds, interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
+from topologies.machine import Machine
+from workload.dispatchers.table import HIERARCHICAL, WITH_PLACES
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
 from workload.models import windows
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
+from workload.plan import CHOICES
+from workload.recipes.table import NO_RECIPE, RECIPE_NAMES, recipe_of, recipe_words
 from workload.rules.table import rule_of
 
 OF_EXPERTS = ("expert", "expert_tensor")
 SHAPE = (*AXES, "micro_batch", "zero", "recompute", "sequence_parallel", *OF_EXPERTS)
-SEARCHED = (*SHAPE, "interleave", "schedule", "overlap", "order")
+SEARCHED = (*SHAPE, "interleave", "schedule", "overlap", "order", "dispatcher")
+SEVERAL = ("precision", "context_kind", "dispatcher")  # of which any may be asked for
 REFUSED = {
     "stage_layers": "it splits layers evenly",
     "ends_as_layers": "it splits layers evenly",
@@ -45,8 +54,11 @@ class SearchProblem:
     `fixed` has fields of the plan that every answer must have; those that it does not name and that
     are not searched stand at their defaults. With a `family`, one of FAMILIES, plans of that alone
     are searched. Plans that split sequences over context are searched with `splits_sequences`
-    alone: they are as many again as all others, and of use where sequences are long. `stack` says
-    what plans can be, `habits` what its programs are bounded with.
+    alone: they are as many again as all others, and of use where sequences are long. `several` has,
+    for some of SEVERAL, the words of which any plan may have one; without it a model keeps its
+    precision, since that changes what is trained, and dispatchers are those of the stack. `stack`
+    says what plans can be, `habits` what its programs are bounded with. A part of a problem may
+    have plans alone that split sequences over `least_context` ranks or more.
     """
 
     gpt: GPT
@@ -55,6 +67,8 @@ class SearchProblem:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     family: str = ""
     splits_sequences: bool = False
+    several: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    least_context: int = 1
     stack: Stack = EXECUTOR
     habits: Habits = NO_HABITS
 
@@ -72,6 +86,7 @@ class SearchProblem:
                 f"a search cannot keep recompute={recompute}; use none, selective, full"
             )
         _check_bounded(self.fixed)
+        self._check_dispatchers()
         if windows.has_windows(self.gpt) and self.gpt.global_every:
             raise PlanError(
                 f"a search covers models whose layers attend alike; {self.gpt.name} has "
@@ -97,11 +112,22 @@ class SearchProblem:
             )
         if self.fixed.get("matmul_forms", "plain") != "plain":
             raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")
-        if (recipe := self.fixed.get("recipe", "none")) != "none":
+
+    def _check_dispatchers(self) -> None:
+        given = self.several.get("dispatcher", ())
+        if "dispatcher" in self.fixed:
+            given = (self.fixed["dispatcher"],)
+        if given and not self.gpt.experts:
             raise PlanError(
-                f"a search cannot keep recipe={recipe}, of whose casts no bound is known; compare "
-                "plans by predict --sweep"
+                f"dispatcher={given[0]} sends rows to experts; {self.gpt.name} has none"
             )
+        for each in given or (self._of_stack or self.stack.dispatchers)[:1]:
+            self.stack.check_dispatcher(each)
+            if each in WITH_PLACES:
+                raise PlanError(
+                    f"a search knows no bounds of dispatcher={each}; predict plans one by one, or "
+                    "by --sweep"
+                )
 
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
         """Those of some values of a field that the problem leaves."""
@@ -117,8 +143,36 @@ class SearchProblem:
         return {} if self.stack == EXECUTOR else allowed(self.stack)
 
     def parts(self) -> list[SearchProblem]:
-        """The problem in parts, each with the model that plans have under the stack: of a
-        vocabulary padded for x one for every x that has plans, else one part alone."""
+        """The problem in parts: one for each of several precisions and kinds of context, each with
+        the model that plans have under the stack."""
+        return [part for each in self._variants() for part in each._by_model()]
+
+    def _variants(self) -> Iterator[SearchProblem]:
+        """The problem for each precision, and each way in which parts of sequences meet."""
+        kinds = self._context_kinds
+        for precision, kind in product(self.several.get("precision", ("",)), kinds):
+            sure = {"context_kind": kind} if self._splits else {}
+            chosen = recipe_words({"precision": precision}) if precision else {}
+            fixed = {**self.fixed, **chosen, **sure}
+            least = 2 if kind != kinds[0] else self.least_context
+            yield replace(self, fixed=fixed, least_context=least)
+
+    @property
+    def _context_kinds(self) -> tuple[str, ...]:
+        """The ways in which parts of sequences meet, that of whole sequences first."""
+        if "context_kind" in self.fixed:
+            return (self.fixed["context_kind"],)
+        given = self.several.get("context_kind", CHOICES["context_kind"])
+        return given if self._splits else given[:1]
+
+    @property
+    def _splits(self) -> bool:
+        """Whether some plans split sequences."""
+        return bool(self.fixed.get("context", 1 + self.splits_sequences) > 1)
+
+    def _by_model(self) -> list[SearchProblem]:
+        """Parts with one model each: of a vocabulary padded for x one for every x that has plans,
+        else one part alone."""
         every = replace(self, fixed=kept(self.stack, self.fixed))
         sizes = every.choices("x", [x for x in divisors(self.devices) if self.gpt.heads % x == 0])
         models = [self.stack.model(self.gpt, x) for x in sizes]
@@ -128,6 +182,30 @@ class SearchProblem:
             replace(every, gpt=model, fixed={**every.fixed, "x": x})
             for x, model in zip(sizes, models, strict=True)
         ]
+
+    @property
+    def dispatchers(self) -> list[str]:
+        """The dispatchers of plans that split experts."""
+        return self.choices("dispatcher", self.several.get("dispatcher", self._of_stack))
+
+    @property
+    def _of_stack(self) -> tuple[str, ...]:
+        """The dispatchers of the stack that are searched."""
+        return tuple(each for each in self.stack.dispatchers if each not in WITH_PLACES)
+
+    def on(self, machine: Machine) -> SearchProblem:
+        """The same on a machine: without dispatchers that nobody asked for, of which it has no
+        times; a MachineError where it cannot multiply by a recipe that is asked for."""
+        given = self.several.get("precision", (self.fixed.get("recipe", NO_RECIPE),))
+        for name in given:
+            if name in RECIPE_NAMES and name != NO_RECIPE:
+                peak_flops_per_s(machine, recipe_of(name).dtype)
+                check_measured(machine, PLAIN_KERNELS, recipe=name)
+        if "dispatcher" in self.several or "dispatcher" in self.fixed or not self.gpt.experts:
+            return self
+        measured = machine.profile is not None and "all_to_all" in machine.profile.collectives
+        able = [each for each in self.dispatchers if not (measured and each == HIERARCHICAL)]
+        return replace(self, several={**self.several, "dispatcher": tuple(able)})
 
     def in_family(self, x: int, y: int, z: int, pipe: int) -> bool:
         """Whether plans on these axes are searched, whatever the rest of the axes."""

@@ -28,6 +28,7 @@ from simulator.search.problem import (
     schedules,
 )
 from simulator.search.rank_orders import ANY, ORDERS, rank_orders
+from workload.dispatchers.table import USUAL as AS_USUAL
 from workload.errors import PlanCannotRunError
 from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
 from workload.lowering import check
@@ -49,6 +50,7 @@ class Order:
     interleave: int
     overlap: tuple[str, ...]
     ranks: str = USUAL
+    dispatcher: str = AS_USUAL
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,9 @@ class Space:
     def shape(self, at: int) -> dict[str, Any]:
         """One shape's fields of the plan."""
         fields: dict[str, Any] = {key: int(self.columns[key][at]) for key in SHAPE}
-        fields["recompute"] = self._recompute_of[fields["recompute"]]
+        fields["recompute"] = recomputes(self.problem)[fields["recompute"]]
         fields["sequence_parallel"] = bool(fields["sequence_parallel"])
         return fields
-
-    @property
-    def _recompute_of(self) -> list[str]:
-        return recomputes(self.problem)
 
     def plan(self, at: int, order: Order) -> Plan:
         """One plan of the space."""
@@ -98,7 +96,12 @@ class Space:
             interleave=order.interleave,
             overlap=order.overlap,
             order=order.ranks,
+            dispatcher=order.dispatcher,
         )
+
+    def dispatchers(self, at: int) -> Sequence[str]:
+        """By which dispatchers a shape can run."""
+        return self.problem.dispatchers if self.columns["expert"][at] > 1 else [AS_USUAL]
 
     @cached_property
     def layouts(self) -> Layouts | None:
@@ -142,6 +145,7 @@ class Space:
     def orders(self) -> Counts:
         """In how many orders each shape can run."""
         c, count = self.columns, np.ones(len(self), dtype=np.int64)
+        count[c["expert"] > 1] *= len(self.problem.dispatchers)
         if "overlap" not in self.problem.fixed:
             for flags in _matters(self.problem, c).values():
                 count *= 1 + flags
@@ -189,15 +193,19 @@ def space_of(problem: SearchProblem) -> Space:
 
 
 def spaces_of(problem: SearchProblem) -> list[Space]:
-    """The spaces of a problem's parts that have a plan; a PlanCannotRunError where none has."""
-    found, refused = [], None
+    """The spaces of a problem's parts with a plan; a PlanCannotRunError where none has, or none
+    with one of several values that are asked for."""
+    named = [*problem.several, *(["recipe"] if "precision" in problem.several else [])]
+    found, refused = list[Space](), dict[tuple[Any, ...], PlanCannotRunError | None]()
     for part in problem.parts():
+        asked = tuple(part.fixed.get(key) for key in named)
         try:
             found.append(space_of(part))
+            refused[asked] = None
         except PlanCannotRunError as error:
-            refused = refused or error
-    if refused is not None and not found:
-        raise refused
+            refused.setdefault(asked, error)
+    for lacking in filter(None, refused.values()):
+        raise lacking
     return found
 
 
@@ -211,6 +219,7 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
     pipes = [p for p in problem.choices("pipe", sizes) if chunks_fit(problem, p)]
     zs = problem.choices("z", sizes)
     contexts = [c for c in problem.choices("context", sizes) if _splits(problem, c)]
+    contexts = [c for c in contexts if c >= problem.least_context]
     by_heads = problem.fixed.get("context_kind") == "ulysses"
     for x, y, z, context, pipe in product(xs, ys, zs, contexts, pipes):
         data, left = divmod(n, x * y * z * context * pipe)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -67,8 +68,8 @@ class Queue:
         return replace(self, at=self.at[1:], bounds=self.bounds[1:])
 
     def plans(self, space: Space) -> list[Plan]:
-        """The first entry as plans: with and, in a pipeline, without overlapped messages, which
-        bounds of slots leave out."""
+        """The first entry as plans: by each dispatcher, and with and, in a pipeline, without
+        overlapped messages, which bounds of slots leave out."""
         at, entries, some = int(self.at[0]), self.slots.entries, self.slots.some
         lane, pipe = int(entries.lane[at]), int(entries.pipe[at])
         schedule, interleave = SCHEDULES[int(entries.schedule[at])], int(entries.interleave[at])
@@ -76,9 +77,10 @@ class Queue:
         if pipe > 1 and "overlap" not in space.problem.fixed:
             overlaps.append(tuple(switch for switch in overlaps[0] if switch != "pp"))
         ranks = ORDERS[int(some.orders[lane])]
+        row = int(some.rows[lane])
         return [
-            space.plan(int(some.rows[lane]), Order(schedule, interleave, overlap, ranks))
-            for overlap in overlaps
+            space.plan(row, Order(schedule, interleave, overlap, ranks, dispatcher))
+            for overlap, dispatcher in product(overlaps, space.dispatchers(row))
         ]
 
 

@@ -8,10 +8,18 @@ from __future__ import annotations
 import math
 
 from topologies.machine import Machine
+from workload.dispatchers.table import ONCE as ONCE_PER_NODE
+from workload.dispatchers.table import USUAL
 from workload.gpt import GPT
 from workload.plan import Plan
 
 EACH, ONCE = EXCHANGES = "each", "once"
+
+
+def sends_once(plan: Plan, exchange: str) -> bool:
+    """Whether a token goes once to each node, on a stack whose own exchange is this."""
+    usual = exchange == ONCE and plan.dispatcher == USUAL
+    return plan.expert > 1 and (usual or plan.dispatcher == ONCE_PER_NODE)
 
 
 def share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulator.costs.kernels import Kernels
-from simulator.stacks.exchange import ONCE, share_sent_once
+from simulator.stacks.exchange import sends_once, share_sent_once
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
 from topologies.files.units import quantity
 from topologies.machine import Machine
+from workload.dispatchers.table import ALL_TO_ALL, HIERARCHICAL, USUAL, WITH_PLACES
+from workload.dispatchers.table import ONCE as ONCE_PER_NODE
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES
@@ -88,6 +90,11 @@ class Stack:
         return gpt if vocab == gpt.vocab else replace(gpt, vocab=vocab)
 
     @property
+    def dispatchers(self) -> tuple[str, ...]:
+        """The dispatchers of experts that the stack has, its usual one first."""
+        return tuple(self.can.get("dispatchers", (USUAL,)))
+
+    @property
     def fragmentation(self) -> float:
         """The share of a device's memory that the stack's allocator cannot use."""
         return float(self.memory.get("fragmentation", 0.0))
@@ -128,6 +135,7 @@ class Stack:
                     f"the stack {self.name} has no {key}={given}; it has {words}"
                 )
 
+        self.check_dispatcher(plan.dispatcher)
         if self.blocks and plan.pipe > 1 and (plan.interleave > 1 or plan.schedule != "1f1b"):
             raise PlanCannotRunError(
                 f"the messages of the stack {self.name} block, as those of 1F1B with one chunk a "
@@ -137,6 +145,14 @@ class Stack:
             raise PlanCannotRunError(
                 f"the messages of the stack {self.name} block, so nothing hides them; leave pp out "
                 "of overlap"
+            )
+
+    def check_dispatcher(self, name: str) -> None:
+        """Refuse a dispatcher that the stack has not."""
+        known = dict.fromkeys((*self.dispatchers, ALL_TO_ALL))
+        if name not in known:
+            raise PlanCannotRunError(
+                f"the stack {self.name} has no dispatcher={name}; it has {', '.join(known)}"
             )
 
     def kernels(self, gpt: GPT, plan: Plan, machine: Machine) -> Kernels:
@@ -150,7 +166,7 @@ class Stack:
             host = _of_gpu(own.get("host_with_experts", {}), gpu)
         copies = own.get("copies", {})
         payloads = dict(own.get("fp8_payloads" if self.fp8 else "payloads", {}))
-        if own.get("exchange") == ONCE and plan.expert > 1:
+        if sends_once(plan, own.get("exchange", "")):
             payloads["all_to_all"] = share_sent_once(gpt, plan, machine)
         kernels = Kernels(
             host_s=0.0 if host is None else quantity(host, "s"),
@@ -190,6 +206,7 @@ EXECUTOR = Stack(
         "axes": list(AXES),
         "schedules": [*STRAIGHT, *V_SHAPED],
         "zero": [0, 1, 2, 3],
+        "dispatchers": [USUAL, HIERARCHICAL, ONCE_PER_NODE, *WITH_PLACES],
     },
 )
 

@@ -75,6 +75,10 @@ CAN: dict[str, Rule] = {
         f"a list of some of {', '.join(CHOICES['schedule'])}",
     ),
     "zero": (_list_of(lambda each: each in range(4)), "a list of some of 0, 1, 2, 3"),
+    "dispatchers": (
+        _list_of(lambda each: each in CHOICES["dispatcher"]),
+        f"a list of some of {', '.join(CHOICES['dispatcher'])}",
+    ),
 }
 VOCABULARY: dict[str, Rule] = {"multiple": COUNT, "times_x": SWITCH, "cut": SWITCH}
 MESSAGES: Rule = (lambda value: value in HABITS, f"one of {', '.join(filter(None, HABITS))}")

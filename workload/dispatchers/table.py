@@ -1,48 +1,88 @@
-"""Dispatchers: how rows of tokens get to places of their experts, and back."""
+"""Dispatchers: how rows of tokens get to places of their experts, and back.
+
+All of them send by all-to-alls of the same groups. Some differ in how rows go, which is the
+library's or the machine's to time, and in whether a row goes once for several experts of a token;
+others in what a rank does to bring rows to padded places, with which a model's capacity goes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from workload.errors import PlanCannotRunError
+from workload.op import STEPS
 
 if TYPE_CHECKING:
     from workload.gpt import GPT
     from workload.plan import Plan
 
-USUAL, SPARSE, DENSE = "usual", "sparse", "dense"
+USUAL, ALL_TO_ALL, HIERARCHICAL, ONCE, SPARSE, DENSE = (
+    "usual", "all_to_all", "hierarchical", "once_per_node", "sparse", "dense",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
-    """One dispatcher; one `with_places` alone needs a model whose experts have a capacity."""
+    """One dispatcher; one that is not `run` is predicted alone, and one `with_places` alone needs a
+    model whose experts have a capacity."""
 
     name: str
     words: str
     source: str
+    run: bool = False
     with_places: bool = False
 
 
 DISPATCHERS = (
     Dispatcher(
         name=USUAL,
-        words="rows are copied to their places by number, and sent as the stack sends them",
+        words="rows are copied to their places by number, and sent as the stack sends them: a row "
+        "for each expert of a token, if it says nothing",
+        source="simulator/stacks, kernels.exchange; Megatron-Core, MoEAlltoAllTokenDispatcher",
+        run=True,
+    ),
+    Dispatcher(
+        name=ALL_TO_ALL,
+        words="a row for each expert of a token, straight to its rank",
         source="Megatron-Core, MoEAlltoAllTokenDispatcher",
+        run=True,
+    ),
+    Dispatcher(
+        name=HIERARCHICAL,
+        words="the same rows, first inside each node, then across nodes",
+        source="Tutel (2206.03382), 2DH; DeepSpeed-MoE (2201.05596), hierarchical all-to-all",
+    ),
+    Dispatcher(
+        name=ONCE,
+        words="a token once to each node with experts of it, and copied there",
+        source="DeepSeek-V3 (2412.19437), section 3.2.2; X-MoE (2508.13337)",
     ),
     Dispatcher(
         name=SPARSE,
         words="rows are copied to padded places by number, and weighed when they are back",
         source="Tutel (2206.03382), section 4.2; tutel/impls/fast_dispatch.py",
+        run=True,
         with_places=True,
     ),
     Dispatcher(
         name=DENSE,
         words="products with masks of tokens x experts x places, which padded rows leave and reach",
         source="GShard (2006.16668), algorithm 2; DeepSpeed-MoE, deepspeed/moe/sharded_moe.py",
+        run=True,
         with_places=True,
     ),
 )
 _BY_NAME = {each.name: each for each in DISPATCHERS}
 DISPATCHER_NAMES = tuple(_BY_NAME)
+WITH_PLACES = tuple(each.name for each in DISPATCHERS if each.with_places)
+
+
+def dispatcher_refusal(plan: Plan) -> str:
+    """Why a plan cannot have its dispatcher; "" where it can."""
+    if plan.dispatcher not in (USUAL, *WITH_PLACES) and plan.expert == 1:
+        return "has no rows to send: with expert=1 every rank has all experts"
+    return ""
 
 
 def model_refusal(gpt: GPT, plan: Plan) -> str:
@@ -51,7 +91,9 @@ def model_refusal(gpt: GPT, plan: Plan) -> str:
         return ""
     if not gpt.experts:
         return f"sends rows to experts, and {gpt.name} has none; leave it out"
-    if _BY_NAME[plan.dispatcher].with_places and not gpt.capacity:
+    if plan.dispatcher not in WITH_PLACES:
+        return ""
+    if not gpt.capacity:
         return (
             f"has so many places for each expert, and {gpt.name} drops no token (capacity=0); "
             "give the model a capacity, or leave it out"
@@ -59,3 +101,17 @@ def model_refusal(gpt: GPT, plan: Plan) -> str:
     if gpt.biases:
         return f"weighs what returns, and knows no biases of experts ({gpt.name} has biases=true)"
     return ""
+
+
+def how_of(plan: Plan) -> dict[str, Any]:
+    """What the all-to-alls of a plan's rows must know beyond their operands."""
+    return {STEPS: 2} if plan.dispatcher == HIERARCHICAL else {}
+
+
+def check_dispatched(plan: Plan) -> None:
+    """Refuse to run what is only predicted."""
+    if not _BY_NAME[plan.dispatcher].run:
+        raise PlanCannotRunError(
+            f"dispatcher={plan.dispatcher} is predicted alone: simgpt runs all-to-alls of torch, "
+            "which send each row straight to its rank; leave it out"
+        )

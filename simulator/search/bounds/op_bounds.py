@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -18,6 +19,7 @@ from simulator.engine.interference import FENCE
 from simulator.engine.ticks import to_ticks
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram
+from simulator.search.bounds.dispatched import Dispatched
 from simulator.search.rank_orders import (
     ANY,
     ORDERS,
@@ -65,8 +67,12 @@ class OpBounds:
         """The same for an op on so many bytes in each row."""
         if op.kind == FENCE:
             return np.zeros(len(some.rows), dtype=np.int64)
+        if Dispatched.concerns(op):
+            ways = self._dispatched.ways(some.rows, nbytes)
+            each = [self._communicated(some, op, *way) for way in ways]
+            return np.asarray(np.minimum.reduce(each))
         if op.communicates:
-            return self._communicated(some, op, nbytes)
+            return self._communicated(some, op, op.kind, nbytes)
         return self._computed(some, op, nbytes)
 
     def _computed(self, some: BatchedProgram, op: Op, nbytes: Ticks) -> Bytes:
@@ -85,11 +91,11 @@ class OpBounds:
             found.append(self._known[asked])
         return np.array(found, dtype=np.int64)[which]
 
-    def _communicated(self, some: BatchedProgram, op: Op, nbytes: Ticks) -> Bytes:
+    def _communicated(self, some: BatchedProgram, op: Op, exchange: str, nbytes: Ticks) -> Bytes:
         sizes = [nbytes, self._rings_of(some, op)]
         first, which = _distinct(sizes)
         pairs = zip(*(size[first].tolist() for size in sizes), strict=True)
-        found = [self._on_best(op.kind, own, number) for own, number in pairs]
+        found = [self._on_best(exchange, own, number) for own, number in pairs]
         return np.array(found, dtype=np.int64)[which]
 
     def _on_best(self, kind: str, nbytes: int, number: int) -> int:
@@ -105,6 +111,10 @@ class OpBounds:
         if asked not in self._known:
             self._known[asked] = to_ticks(self.fabric.seconds(kind, nbytes, ring))
         return self._known[asked]
+
+    @cached_property
+    def _dispatched(self) -> Dispatched:
+        return Dispatched(self.space, self.fabric.machine)
 
     def link_ticks(self, grid: Grid, nbytes: int) -> list[int]:
         """The least ticks of a message over each link of a ring of stages."""

@@ -23,6 +23,7 @@ from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, NONE, STEP, Op
 from workload.passes.stack import NO_HABITS, Habits, of_lowering, with_habits
 from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
 from workload.program import Program
+from workload.recipes.table import NO_RECIPE
 
 SIZES = (*WITHIN_STAGE, "micro_batch", "batch", "expert")
 
@@ -119,10 +120,15 @@ class SlotProgram:
         """A micro-batch's ops of the first row's program of these layers, by work."""
         if (micro_batch, layers) not in self._known:
             program = self.lowered.few(layers)
-            own = tuple(op for op in program.ops if _is_of(op, micro_batch, layers.skip))
             found: dict[str, list[Op]] = {}
             switches = concerning(self.overlap, WORKS, last=self._is_last(micro_batch))
-            for op in self._overlapped(replace(program, ops=own), switches).ops:
+            if program.plan.recipe != NO_RECIPE:  # whose casts follow from all ops
+                program = self._overlapped(program, switches)
+            own = tuple(op for op in program.ops if _is_of(op, micro_batch, layers.skip))
+            some = replace(program, ops=own)
+            if program.plan.recipe == NO_RECIPE:
+                some = self._overlapped(some, switches)
+            for op in some.ops:
                 if op.block != STEP:
                     found.setdefault(op.block.work, []).append(op)
             self._known[micro_batch, layers] = found
@@ -134,8 +140,12 @@ class SlotProgram:
 
 
 def overlapped(program: Program, overlap: tuple[str, ...], habits: Habits = NO_HABITS) -> Program:
-    """The program of one stage, lowered without overlaps and habits, with these applied."""
+    """The program of one stage, lowered without overlaps and habits, with these applied. That of a
+    recipe is lowered again, as its casts come behind overlaps and before other habits."""
     plan = replace(program.plan, overlap=overlap)
+    if plan.recipe != NO_RECIPE:
+        whole = lower(program.gpt, plan, habits=within_parts(habits))
+        return replace(whole, ops=tuple(op for op in whole.ops if not is_left_out(op, habits)))
     ops: list[Op] = []
     for slot, own in groupby(program.ops, lambda op: program.slot_of.get(op.block)):
         some = list(own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from workload.dispatchers.table import how_of
 from workload.lowering.builder import Builder
 from workload.models import moe
 from workload.op import EXPERT_DISPATCH
@@ -64,7 +65,8 @@ def _all_to_all(
     counted = routed.counts if there and is_ragged(b) else ""
     arrived = b.tensor(f"{label}.arrived", own.shape, own.dtype, rows_of=counted)
     axes = b.plan.expert_axes
-    b.collective(f"{label}.exchange", "all_to_all", [sent], [arrived], *axes, purpose=purpose)
+    operands = f"{label}.exchange", "all_to_all", [sent], [arrived]
+    b.collective(*operands, *axes, purpose=purpose, **how_of(b.plan))
     if is_ragged(b):
         counts = (routed.sent, routed.counts)[:: 1 if there else -1]
         b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts))

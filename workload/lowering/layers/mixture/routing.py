@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from workload.dispatchers.table import how_of
 from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
@@ -55,7 +56,8 @@ def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
     if is_ragged(b):
         counts = b.tensor("dispatch.counts.arrived", (gpt.experts,), "int64")
         label, axes = "dispatch.counts.exchange", b.plan.expert_axes
-        b.collective(label, "all_to_all", [sent], [counts], *axes, purpose=EXPERT_DISPATCH)
+        how = {"purpose": EXPERT_DISPATCH, **how_of(b.plan)}
+        b.collective(label, "all_to_all", [sent], [counts], *axes, **how)
     return source, all_scores, Routed(logits, chosen, order, sent, counts, sums)
 
 

@@ -1,0 +1,47 @@
+"""Fields that a search keeps, and those of which it may choose one of several values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simgpt.options import plan_table
+from workload.errors import PlanError
+from workload.plan import CHOICES
+from workload.plan_text import REST, parse_fields, split_plan
+from workload.recipes.table import NO_RECIPE, RECIPE_NAMES
+
+Several = dict[str, tuple[str, ...]]
+ANY = {
+    "precision": (*CHOICES["precision"], *(name for name in RECIPE_NAMES if name != NO_RECIPE)),
+    "context_kind": CHOICES["context_kind"],
+    "dispatcher": CHOICES["dispatcher"],
+}
+
+
+def searched_of(text: str) -> tuple[dict[str, Any], Several]:
+    """The fields of a plan that all plans have, from its text or file; and those that may have any
+    of several words, as in `precision=bf16+mxfp8`. data=rest keeps nothing.
+
+    >>> searched_of("zero=1,data=rest,dispatcher=usual+hierarchical")
+    ({'zero': 1}, {'dispatcher': ('usual', 'hierarchical')})
+    """
+    given = plan_table(text)
+    words = split_plan(given) if isinstance(given, str) else dict(given)
+    several: Several = {}
+    for key in words.keys() & ANY.keys():
+        if "+" in str(words[key]):
+            several[key] = _checked(key, tuple(str(words.pop(key)).split("+")))
+    fixed = parse_fields(words)
+    if "precision" in several and "recipe" in fixed:
+        raise PlanError("precision and recipe both name a recipe: give one of them")
+    return {key: value for key, value in fixed.items() if (key, value) != ("data", REST)}, several
+
+
+def _checked(key: str, given: tuple[str, ...]) -> tuple[str, ...]:
+    for word in given:
+        if word not in ANY[key]:
+            known = ", ".join(ANY[key])
+            raise PlanError(f"{key}={word} is not supported in a list; use some of {known}")
+    if len({*given}) < len(given):
+        raise PlanError(f"{key}={'+'.join(given)} names one twice")
+    return given

@@ -1,0 +1,75 @@
+"""The least that all-to-alls of experts take, whichever dispatcher a plan has.
+
+A dispatcher changes no op of a program, but how long its all-to-alls take and how much they send.
+So plans that differ in it alone share one lower bound, in which each all-to-all takes as long as by
+the fastest of their dispatchers; each of them is simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from simulator.search.space import Space
+from simulator.stacks.exchange import sends_once, share_sent_once
+from topologies.machine import Machine
+from workload.dispatchers.table import HIERARCHICAL, USUAL
+from workload.op import IN_STEPS, KEYS_EXCHANGE, Op
+from workload.passes.stack import scaled
+from workload.plan import Plan
+from workload.sizes.arrays import Bytes, Indices
+
+SPLITS = ("x", "y", "z", "expert", "expert_tensor")  # what the share that is sent once follows from
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """How plans of a space may send rows to experts; `_shares` keeps shares by sizes of axes."""
+
+    space: Space
+    machine: Machine
+    _shares: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    @staticmethod
+    def concerns(op: Op) -> bool:
+        """Whether a dispatcher changes how long an op takes."""
+        return op.kind == "all_to_all" and op.purpose != KEYS_EXCHANGE and op.dtype != "fp8"
+
+    def ways(self, rows: Indices, nbytes: Bytes) -> Iterator[tuple[str, Bytes]]:
+        """The different ways in which so many bytes of each row may be sent: by which exchange of
+        the network (`Op.exchange`), and how many of them."""
+        problem = self.space.problem
+        exchange = problem.stack.own_kernels.get("exchange", "")
+        found = {
+            (each == HIERARCHICAL, sends_once(_plan(each, {"expert": 2}), exchange))
+            for each in problem.dispatchers
+        }
+        for in_steps, once in sorted(found):
+            sent = self._sent_once(rows, nbytes) if once else nbytes
+            yield IN_STEPS if in_steps else "all_to_all", sent
+
+    def _sent_once(self, rows: Indices, nbytes: Bytes) -> Bytes:
+        sizes = np.stack([self.space.columns[key][rows] for key in SPLITS])
+        table, which = np.unique(sizes, axis=1, return_inverse=True)
+        result = np.zeros_like(nbytes)
+        for number, each in enumerate(table.T.tolist()):
+            chosen = which.ravel() == number
+            result[chosen] = scaled(nbytes[chosen], self._share(tuple(each)))
+        return result
+
+    def _share(self, sizes: tuple[int, ...]) -> float:
+        if sizes not in self._shares:
+            plan = _plan(USUAL, dict(zip(SPLITS, sizes, strict=True)))
+            self._shares[sizes] = share_sent_once(self.space.problem.gpt, plan, self.machine)
+        return self._shares[sizes]
+
+
+def _plan(dispatcher: str, sizes: Mapping[str, int]) -> Plan:
+    """A plan that splits experts so, and sends rows to them so."""
+    ranks, over_x = sizes["expert"], bool(sizes.get("expert_tensor", 0))
+    plan = Plan(data=ranks, expert=ranks, batch=ranks, micro_batch=1, dispatcher=dispatcher)
+    x, y, z = (sizes.get(axis, 1) for axis in ("x", "y", "z"))
+    plan = replace(plan, x=x, y=y, z=z, batch=ranks * z, sequence_parallel=over_x)
+    return replace(plan, expert_tensor=int(over_x))

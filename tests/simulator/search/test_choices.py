@@ -1,0 +1,111 @@
+"""Dispatchers, precisions and kinds of context in a search: of all that may be chosen, the best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.predict import predict
+from simulator.search import search
+from simulator.search.baselines import every_plan
+from simulator.search.problem import SearchProblem
+from simulator.search.space import space_of, spaces_of
+from simulator.stacks import load_stack
+from tests.simulator.search.drawn import MACHINES
+from tests.simulator.search.test_branch_and_bound import SMALL, last, same_answer
+from topologies.errors import MachineError
+from topologies.machine_files import with_settings
+from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import find_model
+
+TINY = replace(find_model("tiny-deepseek-2m"), layers=4, sequence=512)
+NARROW = {f"device.peak_flops.{name}": "800 TFLOP/s" for name in ("fp8", "mxfp8")}
+FEW: dict[str, Any] = {
+    "y": 1, "z": 1, "pipe": 1, "micro_batch": 1, "zero": 1, "recompute": "none",
+    "overlap": ("dp",), "order": "x-y-z-data-pipe",
+}  # fmt: skip
+
+
+def experts(**fixed: Any) -> SearchProblem:
+    return SearchProblem(TINY, 8, 16, FEW | fixed)
+
+
+def test_a_plan_that_splits_experts_has_each_dispatcher_and_no_other_plan_has() -> None:
+    plans = list(every_plan(space_of(experts())))
+    assert len(plans) == space_of(experts()).plans
+    found = {(plan.expert > 1, plan.dispatcher) for plan in plans}
+    assert found == {
+        (False, "usual"), (True, "usual"), (True, "hierarchical"), (True, "once_per_node"),
+    }  # fmt: skip
+    usual = [plan for plan in plans if plan.expert > 1 and plan.dispatcher == "usual"]
+    assert len([plan for plan in plans if plan.expert > 1]) == 3 * len(usual)
+
+
+def test_a_search_over_dispatchers_finds_what_trying_all_plans_finds() -> None:
+    """Eight ranks on two nodes of four. Rows of so few tokens wait for messages, of which there are
+    fewer in steps; a token once to each node has no more bytes, and as many messages."""
+    problem = experts(x=1, expert=8)
+    same_answer(problem, "perlmutter", top=3)
+    answer = last(search(problem, MACHINES["perlmutter"], top=3))
+    order = ["hierarchical", "once_per_node", "usual"]
+    assert [each.plan.dispatcher for each in answer.found] == order
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ["perlmutter", "frontier", "dgx-h100"])
+def test_searches_over_dispatchers_and_splits_find_what_trying_all_plans_finds(name: str) -> None:
+    same_answer(SearchProblem(TINY, 8, 16, FEW | {"pipe": 2, "micro_batch": 1}), name, top=4)
+    fixed = {key: FEW[key] for key in FEW if key not in ("order", "overlap")}
+    same_answer(SearchProblem(TINY, 8, 16, fixed | {"overlap": ()}), name, top=4)
+
+
+def test_under_a_stack_that_sends_once_bounds_count_what_it_sends() -> None:
+    """Bounds with a row for each expert would stand above the plan itself."""
+    stack = load_stack("megatron-core-deepep")
+    fixed = {key: FEW[key] for key in FEW if key != "overlap"} | {"x": 1, "expert": 8}
+    same_answer(SearchProblem(TINY, 8, 16, fixed, stack=stack), "perlmutter", top=2)
+
+
+def test_of_several_precisions_the_fastest_is_found() -> None:
+    machine = with_settings(MACHINES["perlmutter"], NARROW)
+    fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"x": 1, "overlap": ()}
+    several = {"precision": ("bf16", "fp8-tensorwise", "mxfp8")}
+    wide = replace(SMALL, hidden=4096, heads=32, ffn=16384, layers=2)
+    problem = SearchProblem(wide, 2, 4, fixed, several=several)
+    found = last(search(problem, machine, top=4))
+    plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
+    assert {plan.recipe for plan in plans} == {"none", "fp8-tensorwise", "mxfp8"}
+    assert found.considered == len(plans)
+    steps = sorted(predict(wide, plan, machine).step_s for plan in plans)
+    assert [each.step_s for each in found.found] == steps[:4]
+    assert found.found[0].plan.recipe != "none"
+    alone = replace(problem, several={})
+    assert last(search(alone, machine)).found[0].plan.recipe == "none"
+
+
+def test_parts_of_sequences_meet_in_the_way_that_is_fastest() -> None:
+    fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"x": 1, "overlap": ()}
+    problem = SearchProblem(SMALL, 2, 2, fixed, splits_sequences=True)
+    plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
+    kinds = {(plan.context > 1, plan.context_kind) for plan in plans}
+    assert kinds == {(False, "ring"), (True, "ring"), (True, "all_gather"), (True, "ulysses")}
+    same_answer(problem, "perlmutter", top=4)
+    one = replace(problem, several={"context_kind": ("ulysses",)})
+    assert {p.context_kind for space in spaces_of(one) for p in every_plan(space)} == {"ulysses"}
+
+
+def test_what_cannot_be_chosen_is_refused_by_name() -> None:
+    with pytest.raises(MachineError, match=r"perlmutter has no device\.peak_flops\.mxfp8"):
+        last(search(SearchProblem(SMALL, 4, 8, FEW, several={"precision": ("bf16", "mxfp8")}),
+                    MACHINES["perlmutter"]))  # fmt: skip
+    with pytest.raises(PlanCannotRunError, match="megatron-deepspeed has no dispatcher=hier"):
+        stack = load_stack("megatron-deepspeed")
+        SearchProblem(TINY, 8, 16, {"dispatcher": "hierarchical"}, stack=stack)
+    with pytest.raises(PlanError, match="small has none"):
+        SearchProblem(SMALL, 4, 8, {"dispatcher": "once_per_node"})
+    blocks = SearchProblem(TINY, 8, 16, FEW, several={"precision": ("bf16", "mxfp8")})
+    with pytest.raises(PlanCannotRunError, match="recipe=mxfp8 has scales of blocks"):
+        spaces_of(blocks)
