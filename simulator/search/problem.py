@@ -121,7 +121,9 @@ class SearchProblem:
             raise PlanError(
                 f"dispatcher={given[0]} sends rows to experts; {self.gpt.name} has none"
             )
-        for each in given or (self._of_stack or self.stack.dispatchers)[:1]:
+        if self.gpt.experts and not given:
+            given = (self._of_stack or self.stack.dispatchers)[:1]
+        for each in given:
             self.stack.check_dispatcher(each)
             if each in WITH_PLACES:
                 raise PlanError(

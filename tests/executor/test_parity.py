@@ -14,6 +14,7 @@ import torch
 from executor.groups import ProcessGroups
 from executor.launching.task_specs import AdamW
 from executor.train import Trainer
+from tests.executor import parity_cases
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.whole import wholes
 from tests.forms import swapped
@@ -207,6 +208,7 @@ def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:
 
 def check(ranks: int, gpt: GPT, plans: list[Plan], **swap: str) -> None:
     found = on_ranks(ranks, differences, gpt, plans, swap)
+    parity_cases.note(ranks, plans, found)
     wrong = [
         (str(plan), plan.overlap, errors)
         for plan, errors in zip(plans, found, strict=True)
