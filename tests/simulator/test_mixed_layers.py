@@ -22,17 +22,15 @@ from workload.repetition import IrregularError, table_of
 DENSE = GPT(
     name="dense", layers=40, hidden=48, heads=12, ffn=96, sequence=16, vocab=64, positions="rope"
 )
-EXPERTS = {"experts": 4, "topk": 2, "expert_ffn": 24, "shared_ffn": 24}
+EXPERTS = replace(DENSE, experts=4, topk=2, expert_ffn=24, shared_ffn=24, dense_layers=3)
 MODELS = {
-    "experts behind 3 dense": replace(DENSE, dense_layers=3, **EXPERTS),
-    "experts behind 20 dense": replace(DENSE, layers=50, dense_layers=20, **EXPERTS),
-    "every second": replace(DENSE, dense_layers=1, expert_every=2, layers=41, **EXPERTS),
+    "experts behind 3 dense": EXPERTS,
+    "experts behind 20 dense": replace(EXPERTS, layers=50, dense_layers=20),
+    "every second": replace(EXPERTS, dense_layers=1, expert_every=2, layers=41),
     "windows": replace(DENSE, window=5, global_every=2),
     "five of six": replace(DENSE, window=5, global_every=6, layers=62),
-    "second token": replace(DENSE, dense_layers=2, layers=33, mtp_layers=1, **EXPERTS),
-    "balanced": replace(
-        DENSE, dense_layers=3, router="sigmoid", router_bias=True, balance_loss=0.1, **EXPERTS
-    ),
+    "second token": replace(EXPERTS, dense_layers=2, layers=33, mtp_layers=1),
+    "balanced": replace(EXPERTS, router="sigmoid", router_bias=True, balance_loss=0.1),
 }
 PLANS = (
     "z=2,data=2,overlap=all",
