@@ -28,7 +28,7 @@ MODELS = {
     "experts behind 20 dense": replace(EXPERTS, layers=50, dense_layers=20),
     "every second": replace(EXPERTS, dense_layers=1, expert_every=2, layers=41),
     "windows": replace(DENSE, window=5, global_every=2),
-    "five of six": replace(DENSE, window=5, global_every=6, layers=62),
+    "five of six": replace(DENSE, window=5, global_every=6, layers=92),
     "second token": replace(EXPERTS, dense_layers=2, layers=33, mtp_layers=1),
     "balanced": replace(EXPERTS, router="sigmoid", router_bias=True, balance_loss=0.1),
 }
@@ -104,7 +104,7 @@ def test_runs_of_equal_layers_are_found_between_those_that_stand_alone() -> None
     plan = parse_plan("batch=1,micro_batch=1")
     assert fewer_layers(find_model("deepseek-v3"), plan).runs == ((3, 1, 58),)
     assert fewer_layers(find_model("gpt-oss-120b"), plan).runs == ((0, 2, 18),)
-    assert fewer_layers(MODELS["five of six"], plan).runs == ((0, 6, 10),)
+    assert fewer_layers(MODELS["five of six"], plan).runs == ((0, 6, 15),)
     split = replace(plan, recompute="full:15")
     assert fewer_layers(DENSE, split).runs == ((0, 1, 15), (15, 1, 25))
     both_kinds = fewer_layers(MODELS["experts behind 20 dense"], plan)
