@@ -1,13 +1,15 @@
 """Repetition as data: the ops of a program of many layers, from a program of a few.
 
-From one layer to the next a program repeats: behind all passes of the lowering, the ops that stand
-between an op of one layer and the same op of the next form a unit, which recurs for every layer: in
-the forward passes, in the backward passes, and in whatever else goes through the layers, of every
-micro-batch. So the whole program is that of a few layers with each unit written once more for each
-layer that is left out. An op's waits are carried over by their distance in layers, or from the
-nearer end of the model.
+From one layer to the next of its kind a program repeats. Where layers of several kinds take turns,
+as windows and whole attention do, a turn has one of each; where all are alike it has one layer.
+Behind all passes of the lowering, the ops that stand between an op of one turn and the same op of
+the next form a unit, which recurs for every turn: in the forward passes, in the backward passes,
+and in whatever else goes through the layers, of every micro-batch. So the whole program is that of
+a few turns with each unit written once more for each turn that is left out. An op's waits are
+carried over by their distance in turns, or from the nearer end of what recurs. Layers before and
+behind, of which there are as many in both programs, are like what is of no layer.
 
-That the few layers do repeat is looked up: beside the middle of the few, every op of a unit must
+That the few turns do repeat is looked up: beside the middle of the few, every op of a unit must
 recur at the same distance on both sides. That the lowering writes all further layers like these is
 its own matter; tests compare with programs that were lowered whole.
 
@@ -27,7 +29,7 @@ from workload.op import NONE, Op
 from workload.sizes.arrays import Flags, Indices
 from workload.structure import Structure, memoized_on
 
-REACH = 2  # layers between an op and what it waits for, unless it waits across the whole model
+REACH = 2  # turns between an op and what it waits for, unless it waits across the whole model
 
 
 class IrregularError(Exception):
@@ -81,20 +83,44 @@ def _kind(op: Op) -> object:
     return part.kind, again, label, op.kind, op.stream, op.axes, op.block.work
 
 
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Layers that stand for more: from layer `first` on `period` layers recur `kept` times in the
+    program of a few layers, `whole` times in that of all.
+    """
+
+    first: int
+    period: int
+    kept: int
+    whole: int
+
+    @property
+    def stop(self) -> int:
+        """The layer behind them, in the program of a few."""
+        return self.first + self.kept * self.period
+
+    @property
+    def left_out(self) -> int:
+        """How many layers the program of a few lacks."""
+        return (self.whole - self.kept) * self.period
+
+
 @memoized_on
-def repeated(outline: Structure, layers: int) -> OpTable:
-    """The ops of a program with that many layers, given the outline of one with a few.
+def repeated(outline: Structure, repeats: tuple[Repeat, ...]) -> OpTable:
+    """The ops of a program of all layers, given the outline of one with a few, and which of these
+    stand for more, in their order.
 
     An IrregularError says that the few do not repeat.
     """
     table = table_of(outline)
-    kept = int(table.layer.max(initial=NONE)) + 1
-    return table if layers == kept else _Repetition(table, kept, layers).table()
+    for repeat in reversed(repeats):  # so that layers before it keep their numbers
+        table = _Repetition(table, repeat).table()
+    return table
 
 
 @dataclass(frozen=True)
 class _Units:
-    """Stretches of ops that recur: from op `first` on, `length` ops; `step` is 1 where layers go up
+    """Stretches of ops that recur: from op `first` on, `length` ops; `step` is 1 where turns go up
     from copy to copy, -1 where they go down."""
 
     first: Indices
@@ -103,38 +129,44 @@ class _Units:
 
 
 class _Repetition:
-    """A program of `kept` layers on its way to one of `whole` layers.
+    """A program of a few layers on its way to one of more.
 
-    A row has the ops that differ in their layer alone; an op of no layer has none.
+    Layers that stand for more recur in `turns` of one period each; their `turn` is NONE for ops of
+    any other layer or of none. A row has the ops that differ in their turn alone; an op of no turn
+    has none.
     """
 
-    def __init__(self, ops: OpTable, kept: int, whole: int) -> None:
-        self.ops, self.kept, self.whole = ops, kept, whole
-        self.more, self.middle = whole - kept, kept // 2
-        self.inside: Flags = ops.layer != NONE
-        keys = np.stack([ops.kind, ops.micro_batch])[:, self.inside]
+    def __init__(self, ops: OpTable, repeat: Repeat) -> None:
+        self.ops, self.repeat = ops, repeat
+        self.kept, self.whole = repeat.kept, repeat.whole
+        self.more, self.middle = self.whole - self.kept, (self.kept - 1) // 2
+        self.inside: Flags = (ops.layer >= repeat.first) & (ops.layer < repeat.stop)
+        turn, phase = np.divmod(ops.layer - repeat.first, repeat.period)
+        self.turn: Indices = np.where(self.inside, turn, NONE)
+        self.phase: Indices = phase
+        keys = np.stack([ops.kind, ops.micro_batch, phase])[:, self.inside]
         self.rows = np.full(len(ops.layer), NONE, dtype=np.int64)
         self.rows[self.inside] = np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1)
 
     @cached_property
     def places(self) -> Indices:
-        """Where the op of each row stands for each layer, (rows, layers); NONE: it has none there.
+        """Where the op of each row stands in each turn, (rows, turns); NONE: it has none there.
 
-        The first layer and the last one may have fewer ops than the others, or more.
+        The first turn and the last one may have fewer ops than the others, or more.
         """
         count = int(self.rows.max(initial=NONE)) + 1
         found = np.full((count, self.kept), NONE, dtype=np.int64)
-        found[self.rows[self.inside], self.ops.layer[self.inside]] = np.flatnonzero(self.inside)
+        found[self.rows[self.inside], self.turn[self.inside]] = np.flatnonzero(self.inside)
         if (found != NONE).sum() != self.inside.sum():
             raise IrregularError("two ops are told apart by nothing")
         return found
 
     @cached_property
     def recurring(self) -> Flags:
-        """The rows that have an op in all middle layers; others have it at an end alone."""
+        """The rows that have an op in all middle turns; others have it at an end alone."""
         middle = self.places[:, 1:-1] != NONE
         if (middle.any(axis=1) != middle.all(axis=1)).any():
-            raise IrregularError("layers in the middle have different ops")
+            raise IrregularError("turns in the middle have different ops")
         return np.asarray(middle.all(axis=1))
 
     @cached_property
@@ -157,11 +189,11 @@ class _Repetition:
         return _Units(*np.array(sorted(found), dtype=np.int64).reshape(-1, 3).T)
 
     def _check(self, first: int, count: int, step: int) -> None:
-        """That the layers on either side of a unit recur at its distance."""
+        """That the turns on either side of a unit recur at its distance."""
         stretch = slice(first, first + count)
-        rows, at = self.rows[stretch], self.ops.layer[stretch]
+        rows, at = self.rows[stretch], self.turn[stretch]
         if (at < 1).any() or (at > self.kept - 2).any():
-            raise IrregularError("a unit reaches an end of the model")
+            raise IrregularError("a unit reaches an end of what recurs")
         near = self.places[rows[:, None], at[:, None] + np.array([-1, 0, 1])]
         if (near == NONE).any() or (np.diff(near, axis=1) != step * count).any():
             raise IrregularError("ops of a unit recur at different distances")
@@ -183,7 +215,7 @@ class _Repetition:
 
     @cached_property
     def index(self) -> Indices:
-        """Where the op of each row stands for each layer of the whole program, (rows, layers)."""
+        """Where the op of each row stands in each turn of the whole program, (rows, turns)."""
         places, more, units = self.places, self.more, self.units
         found = np.full((len(places), self.whole), NONE, dtype=np.int64)
         unit = np.where(places == NONE, NONE, self.unit_of[places])
@@ -192,52 +224,60 @@ class _Repetition:
             raise IrregularError("an op recurs in no unit, or in two")
         number = unit[rows, own]
         copies = np.arange(more + 1)
-        layer = own[:, None] + np.where(units.step[number][:, None] > 0, copies, more - copies)
+        turn = own[:, None] + np.where(units.step[number][:, None] > 0, copies, more - copies)
         first = self.moved(places[rows, own])
-        found[rows[:, None], layer] = first[:, None] + copies * units.length[number][:, None]
+        found[rows[:, None], turn] = first[:, None] + copies * units.length[number][:, None]
         middle = np.full(len(places), self.middle, dtype=np.int64)
         middle[rows] = own
         each = np.arange(self.kept)
         for shift, side in ((0, each < middle[:, None]), (more, each > middle[:, None])):
-            at, layers = np.nonzero(side & (places != NONE))
-            found[at, layers + shift] = self.moved(places[at, layers])
+            at, turns = np.nonzero(side & (places != NONE))
+            found[at, turns + shift] = self.moved(places[at, turns])
         return found
 
     def table(self) -> OpTable:
         """The ops of the whole program."""
         total = len(self.rows) + self.more * int(self.units.length.sum())
-        source, layer = (np.full(total, NONE, dtype=np.int64) for _ in range(2))
+        source, turn = (np.full(total, NONE, dtype=np.int64) for _ in range(2))
         outside = np.flatnonzero(self.unit_of == NONE)
         source[self.moved(outside)] = outside
         copied = np.flatnonzero(self.unit_of != NONE)
         lengths = self.units.length[self.unit_of[copied]]
         copies = np.arange(self.more + 1)[:, None]
         source[self.moved(copied) + copies * lengths] = copied
-        rows, layers = np.nonzero(self.index != NONE)
-        layer[self.index[rows, layers]] = layers
+        rows, turns = np.nonzero(self.index != NONE)
+        turn[self.index[rows, turns]] = turns
         assert (source != NONE).all(), "every op of the whole program is a copy"
-        offsets, waits = self._waits(source, layer)
+        offsets, waits = self._waits(source, turn)
         kinds, micro_batches = self.ops.kind[source], self.ops.micro_batch[source]
-        return OpTable(source, kinds, layer, micro_batches, offsets, waits)
+        base, layers = self.ops.base[source], self._layers(source, turn)
+        return OpTable(base, kinds, layers, micro_batches, offsets, waits)
 
-    def _waits(self, source: Indices, layer: Indices) -> tuple[Indices, Indices]:
+    def _layers(self, source: Indices, turn: Indices) -> Indices:
+        """The layers of the whole program's ops, given their sources and turns."""
+        repeat, own = self.repeat, self.ops.layer[source]
+        inside = repeat.first + turn * repeat.period + self.phase[source]
+        outside = np.where(own >= repeat.stop, own + repeat.left_out, own)
+        return np.asarray(np.where(turn != NONE, inside, outside))
+
+    def _waits(self, source: Indices, turn: Indices) -> tuple[Indices, Indices]:
         counts = np.diff(self.ops.wait_offsets)[source]
         offsets = np.concatenate([[0], np.cumsum(counts)])
         owner = np.repeat(np.arange(len(source)), counts)
         place = np.arange(offsets[-1]) - offsets[owner]
         awaited = self.ops.waits[self.ops.wait_offsets[source[owner]] + place]
-        return offsets, self._awaited(source[owner], layer[owner], awaited)
+        return offsets, self._awaited(source[owner], turn[owner], awaited)
 
-    def _awaited(self, source: Indices, layer: Indices, awaited: Indices) -> Indices:
+    def _awaited(self, source: Indices, turn: Indices, awaited: Indices) -> Indices:
         """What copies wait for, given what their sources wait for."""
-        own, other = self.ops.layer[source], self.ops.layer[awaited]
+        own, other = self.turn[source], self.turn[awaited]
         near = (own != NONE) & (np.abs(other - own) <= REACH)
         far = np.where(other <= self.middle, other, other + self.more)
-        which = np.where(near, layer + other - own, far)
+        which = np.where(near, turn + other - own, far)
         found = self.moved(awaited)
         inside = other != NONE
         if ((which[inside] < 0) | (which[inside] >= self.whole)).any():
-            raise IrregularError("an op waits for a layer that is not there")
+            raise IrregularError("an op waits for a turn that is not there")
         found[inside] = self.index[self.rows[awaited[inside]], which[inside]]
         if (found == NONE).any():
             raise IrregularError("an op waits for one that is not there")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import overload
 
 import numpy as np
 
+from simulator.engine.fewer_layers import FewerLayers, fewer_layers
 from simulator.engine.steady_state import Followed, Unit, followed, recurring_unit
 from simulator.engine.stream_graph import Lists, StreamGraph
 from workload.gpt import GPT
 from workload.lowering import lower, lower_again
-from workload.lowering.recompute import layers_are_alike
 from workload.memory import MemoryUse, use_of
 from workload.naming import op_name
 from workload.op import HOST, NONE, ROLES, Op, layer_part
@@ -20,11 +21,10 @@ from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 from workload.program import Program
-from workload.repetition import IrregularError, OpTable, repeated, table_of
+from workload.repetition import IrregularError, OpTable, Repeat, repeated, table_of
 from workload.sizes.arrays import Bytes, Counts, Indices
 from workload.structure import Structure, memoized_on
 
-LAYERS = 9  # the fewest in which collectives that are issued ahead do not reach both ends
 Lowered = Callable[[GPT, Plan], Program]
 
 
@@ -39,31 +39,37 @@ def lowered_again(
 
 def whole_program(lowered: Lowered, gpt: GPT, plan: Plan, *, fold: bool = True) -> WholeProgram:
     """The program of all layers, from one of a few layers where these repeat."""
-    kept = LAYERS
-    while fold and 2 * kept < gpt.layers and layers_are_alike(gpt, plan, gpt.layers):
-        few, one, two = (lowered(replace(gpt, layers=n), plan) for n in (kept, 1, 2))
+    fewer, times = fewer_layers(gpt, plan), 1
+    while fold and fewer.worth(kept := fewer.lengthened(times)):
         try:
-            repeated(few.outline, gpt.layers)
-            return _grown(few, one, two, gpt.layers)
+            return _repeated(lowered, fewer, kept)
         except IrregularError:
-            kept *= 2
+            times *= 2
     program = lowered(gpt, plan)
     changes = program.outline.changes(program.nbytes)
     persistent = program.outline.persistent(program.nbytes)
-    layers = gpt.layers + gpt.mtp_layers
-    return WholeProgram(program, layers, program.ops, *changes, persistent)
+    return WholeProgram(program, (), program.ops, *changes, persistent)
 
 
-def _grown(few: Program, one: Program, two: Program, layers: int) -> WholeProgram:
+def _repeated(lowered: Lowered, fewer: FewerLayers, kept: Sequence[int]) -> WholeProgram:
+    """The program of all layers, from one that keeps so many turns of each run of them."""
+    repeats = fewer.repeats(kept)
+    few = lowered(*fewer.with_turns(kept))
+    repeated(few.outline, repeats)
+    return _grown(few, [lowered(*fewer.with_turns(each)) for each in fewer.smallest()], repeats)
+
+
+def _grown(few: Program, smallest: Sequence[Program], repeats: tuple[Repeat, ...]) -> WholeProgram:
     """The program of all layers. What is of no layer, sums over all parameters and what is freed
-    behind them, grows by as much with each layer: from one to two, and from these to the few, else
-    an IrregularError says so."""
-    places = alone_in_all(few.outline, one.outline, two.outline)
-    sizes = [_Sizes.of(each, own) for each, own in zip((few, one, two), places, strict=True)]
-    growth = sizes[2] - sizes[1]
-    if not (sizes[0] - sizes[1]).is_same(growth.times(few.gpt.layers - 1)):
+    behind them, grows by as much with each turn of a run: from one to two, in the `smallest`
+    programs, and from these to the few, else an IrregularError says so."""
+    places = alone_in_all(few.outline, tuple(each.outline for each in smallest))
+    every = zip((few, *smallest), places, strict=True)
+    sizes, one, *more = [_Sizes.of(program, own) for program, own in every]
+    growth = [each - one for each in more]
+    if not (sizes - one).is_same(_sum(growth, [each.kept - 1 for each in repeats])):
         raise IrregularError("what is of no layer does not grow evenly with the layers")
-    further = growth.times(layers - few.gpt.layers)
+    further = _sum(growth, [each.whole - each.kept for each in repeats])
     grown, own = {}, places[0]
     for at, nbytes, flops in zip(own.tolist(), *further.numbers.tolist(), strict=True):
         if nbytes or flops:
@@ -73,7 +79,13 @@ def _grown(few: Program, one: Program, two: Program, layers: int) -> WholeProgra
     born[:, own] += further.born
     gone[:, own] += further.gone
     persistent = few.outline.persistent(few.nbytes) + further.persistent
-    return WholeProgram(few, layers, _GrownOps(few.ops, grown), born, gone, persistent)
+    return WholeProgram(few, repeats, _GrownOps(few.ops, grown), born, gone, persistent)
+
+
+def _sum(growth: Sequence[_Sizes], counts: Sequence[int]) -> _Sizes:
+    """So many times each of some sizes, all together."""
+    every = [each.times(count) for each, count in zip(growth, counts, strict=True)]
+    return reduce(_Sizes.__add__, every)
 
 
 class _GrownOps(Sequence[Op]):
@@ -121,6 +133,10 @@ class _Sizes:
         pairs = zip(self._all, other._all, strict=True)
         return _Sizes(*(one - another for one, another in pairs))
 
+    def __add__(self, other: _Sizes) -> _Sizes:
+        pairs = zip(self._all, other._all, strict=True)
+        return _Sizes(*(one + another for one, another in pairs))
+
     def times(self, count: int) -> _Sizes:
         """So many times as much."""
         return _Sizes(*(count * each for each in self._all))
@@ -135,32 +151,29 @@ class _Sizes:
 
 
 @memoized_on
-def alone_in_all(
-    few: Structure, one: Structure, two: Structure
-) -> tuple[Indices, Indices, Indices]:
+def alone_in_all(few: Structure, others: tuple[Structure, ...]) -> list[Indices]:
     """The places of the ops of no layer, in the same order; an IrregularError where not all of the
     programs have the same."""
     found = [
         {(op.kind, *op.identity): at for at, op in enumerate(each.ops) if not op.part.is_layer}
-        for each in (few, one, two)
+        for each in (few, *others)
     ]
-    if not found[0].keys() == found[1].keys() == found[2].keys():
-        raise IrregularError("programs of one and two layers have other ops of no layer")
-    places = (np.array([each[key] for key in found[0]], dtype=np.int64) for each in found)
-    first, second, third = places
-    return first, second, third
+    if any(each.keys() != found[0].keys() for each in found):
+        raise IrregularError("programs of fewer layers have other ops of no layer")
+    return [np.array([each[key] for key in found[0]], dtype=np.int64) for each in found]
 
 
 @dataclass(frozen=True)
 class WholeProgram:
-    """A program of many layers, given by one of a few, and the sizes that these ops have in it.
+    """A program of many layers, given by one of a few, some of which stand for more (`repeats`),
+    and the sizes that these ops have in it.
 
     `born` and `gone` are the bytes by role, (roles, ops of the few), that come with each op and are
     free after it; `persistent` those that are there all the time.
     """
 
     program: Program
-    layers: int
+    repeats: tuple[Repeat, ...]
     ops: Sequence[Op]
     born: Bytes
     gone: Bytes
@@ -169,17 +182,17 @@ class WholeProgram:
     @property
     def table(self) -> OpTable:
         """All ops."""
-        return repeated(self.program.outline, self.layers)
+        return repeated(self.program.outline, self.repeats)
 
     @property
     def graph(self) -> StreamGraph:
         """Their stream graph."""
-        return graph_of_layers(self.program.outline, self.layers)
+        return graph_of_layers(self.program.outline, self.repeats)
 
     @property
     def unit(self) -> Unit | None:
         """The ops that recur from micro-batch to micro-batch."""
-        return unit_of_layers(self.program.outline, self.layers)
+        return unit_of_layers(self.program.outline, self.repeats)
 
     @property
     def recurring(self) -> Unit:
@@ -221,21 +234,21 @@ class WholeProgram:
 
 
 @memoized_on
-def graph_of_layers(outline: Structure, layers: int) -> StreamGraph:
+def graph_of_layers(outline: Structure, repeats: tuple[Repeat, ...]) -> StreamGraph:
     """The stream graph of a program of many layers, from the outline of one of a few."""
-    table = repeated(outline, layers)
+    table = repeated(outline, repeats)
     shift = table.layer - table_of(outline).layer[table.base]
     waits = Lists(table.wait_offsets, table.waits)
     return StreamGraph(outline.ops, table.base, shift, waits)
 
 
 @memoized_on
-def unit_of_layers(outline: Structure, layers: int) -> Unit | None:
+def unit_of_layers(outline: Structure, repeats: tuple[Repeat, ...]) -> Unit | None:
     """What recurs from micro-batch to micro-batch in such a program."""
-    return recurring_unit(repeated(outline, layers))
+    return recurring_unit(repeated(outline, repeats))
 
 
 @memoized_on
-def pairs_of_layers(outline: Structure, layers: int) -> Followed:
+def pairs_of_layers(outline: Structure, repeats: tuple[Repeat, ...]) -> Followed:
     """What ops of such a program follow."""
-    return followed(repeated(outline, layers), graph_of_layers(outline, layers).streams)
+    return followed(repeated(outline, repeats), graph_of_layers(outline, repeats).streams)

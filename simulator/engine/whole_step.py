@@ -169,8 +169,8 @@ def _begun_later(tasks: Sequence[RankTask], delay: Ticks) -> list[RankTask]:
 def _periods(whole: WholeProgram, start: Ticks, end: Ticks) -> Ticks | None:
     if whole.unit is None:
         return None
-    outline, layers = whole.program.outline, whole.layers
-    pairs, collectives = pairs_of_layers(outline, layers), whole.graph.collectives
+    outline, repeats = whole.program.outline, whole.repeats
+    pairs, collectives = pairs_of_layers(outline, repeats), whole.graph.collectives
     return periods(whole.unit, pairs, collectives, start, end)
 
 

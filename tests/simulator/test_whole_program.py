@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.engine.whole_program import LAYERS, lowered_again, whole_program
+from simulator.engine.fewer_layers import LAYERS
+from simulator.engine.whole_program import lowered_again, whole_program
 from tests.simulator.worlds import TINY, plan_of
 from workload.gpt import GPT
 from workload.lowering import lower

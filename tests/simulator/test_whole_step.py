@@ -197,7 +197,7 @@ def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes()
     programs = [by_hand("x=2,data=3", *unlike_ranks(count)) for count in (few, more)]
     known = replace(programs[0], plan=programs[0].plan.with_micro_batches(few))
     nothing = np.zeros((len(ROLES), len(known.ops)), dtype=np.int64)
-    whole = WholeProgram(known, 0, known.ops, nothing, nothing, nothing[:, 0])
+    whole = WholeProgram(known, (), known.ops, nothing, nothing, nothing[:, 0])
     network = classes_of([known], fabric)
     timed = _timed(whole, more, SmallCosts(), network)
     every = [simulate_ops(each, SmallCosts(), network).end.max() for each in programs]

@@ -5,8 +5,6 @@ Source: Korthikanti et al. (2205.05198), section 5; Megatron-LM's recompute_num_
 
 from __future__ import annotations
 
-from workload.gpt import GPT
-from workload.models import windows
 from workload.plan import Plan
 
 
@@ -19,12 +17,3 @@ def recomputed(plan: Plan, index: int) -> str:
     """
     word, _, count = plan.recompute.partition(":")
     return "none" if count and index >= int(count) else word
-
-
-def layers_are_alike(gpt: GPT, plan: Plan, layers: int) -> bool:
-    """Whether all layers of a chunk of so many are of one kind, and recomputed in the same way."""
-    return (
-        windows.are_alike(gpt)
-        and not gpt.mtp_layers
-        and recomputed(plan, 0) == recomputed(plan, layers - 1)
-    )

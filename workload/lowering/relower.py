@@ -31,6 +31,7 @@ GPT_SIZES = ("hidden", "heads", "ffn", "sequence", "vocab", "kv_heads", "head_wi
 NAMES = ("name", "source")
 MOST_OPS = 100_000  # kept, of all programs together: some 150 MB
 MOST_SEEN = 4096
+MOST_PLAIN = 100_000  # ops of a prediction, and of what is tried when it does not fit
 Thing = TypeVar("Thing")
 Key = tuple[Any, ...]
 
@@ -46,13 +47,16 @@ def lower_slots_again(
     """The program that `lower_slots` writes, in plain matmul forms."""
     sizes = [*(getattr(plan, key) for key in PLAN_SIZES), *(getattr(gpt, key) for key in GPT_SIZES)]
     key = _key(gpt, plan), stage, tuple(order), habits
+    exact = gpt, plan, stage, tuple(order), habits
     programs = current_session().the(ProgramCache)
+    if (known := programs.plain(exact)) is not None:
+        return known
     for written in programs.of(key):
         values = written.formulas.values(sizes)
         if values is not None:
             return written.program(gpt, plan, values)
     if programs.is_new(key):
-        return lower_slots(gpt, plan, stage, order, habits=habits)
+        return programs.put_plain(exact, lower_slots(gpt, plan, stage, order, habits=habits))
     written = _written(gpt, plan, stage, order, habits)
     programs.put(key, written)
     values = written.formulas.values(sizes)
@@ -212,12 +216,13 @@ class ProgramCache:
     """Programs lowered to formulas, the least recently used of which are dropped.
 
     Formulas take twice the time of numbers, so a program is lowered to them when it is asked for
-    again, or at once where many are expected.
+    again in other sizes, or at once where many are expected. In the same ones it is the same.
     """
 
     def __init__(self) -> None:
         self._all: dict[Key, list[_Written]] = {}
         self._seen: dict[Key, None] = {}
+        self._plain: dict[Key, Program] = {}
         self._ops = 0
         self.expects_many = False
 
@@ -229,6 +234,17 @@ class ProgramCache:
         if len(self._seen) > MOST_SEEN:
             del self._seen[next(iter(self._seen))]
         return True
+
+    def plain(self, exact: Key) -> Program | None:
+        """One of the last programs of numbers."""
+        return self._plain.get(exact)
+
+    def put_plain(self, exact: Key, program: Program) -> Program:
+        """Keep a program of numbers, in place of the oldest; returns it."""
+        self._plain[exact] = program
+        while sum(len(each.ops) for each in self._plain.values()) > MOST_PLAIN:
+            del self._plain[next(iter(self._plain))]
+        return program
 
     def of(self, key: Key) -> list[_Written]:
         """The programs of a key, which count as used now."""

@@ -61,12 +61,6 @@ def kind_of(gpt: GPT, layer: int) -> tuple[bool, int, str]:
     return moe.has_experts(gpt, layer), window_of(gpt, layer), mixer_of(gpt, layer)
 
 
-def are_alike(gpt: GPT) -> bool:
-    """Whether all layers are of one kind."""
-    mixed = has_windows(gpt) and gpt.global_every and gpt.global_every <= gpt.layers
-    return not gpt.pattern and not mixed and moe.layers_with_experts(gpt) in (0, gpt.layers)
-
-
 def refusals(gpt: GPT) -> list[str]:
     """What is wrong with a model's windows, sinks and documents, in words that follow the model's
     name."""

@@ -115,7 +115,7 @@ def played(text: str, speeds: list[float] | Factors, *ops: Op, **seconds: float)
     program = by_hand(text, *ops)
     program = replace(program, plan=plan_of(text))
     nothing = np.zeros((len(ROLES), len(ops)), dtype=np.int64)
-    whole = WholeProgram(program, 0, program.ops, nothing, nothing, nothing[:, 0])
+    whole = WholeProgram(program, (), program.ops, nothing, nothing, nothing[:, 0])
     fabric = SmallFabric(launch_s=1.0, bytes_per_s=1e30)
     timed = _timed(whole, 1, GivenSeconds(**seconds), classes_of([program], fabric))
     assert timed is not None
@@ -192,7 +192,7 @@ def test_jitter_costs_what_the_larger_of_two_lognormal_numbers_exceeds_the_mean_
     many = [replace(op, name=f"{op.name}{n}") for n in range(count) for op in ops]
     program = by_hand("data=2", *many)
     nothing = np.zeros((len(ROLES), len(many)), dtype=np.int64)
-    whole = WholeProgram(program, 0, program.ops, nothing, nothing, nothing[:, 0])
+    whole = WholeProgram(program, (), program.ops, nothing, nothing, nothing[:, 0])
     costs = GivenSeconds(**{f"work{n}": 1.0 for n in range(count)})
     timed = _timed(whole, 1, costs, classes_of([program], SmallFabric(launch_s=1e-9)))
     assert timed is not None

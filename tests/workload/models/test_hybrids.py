@@ -15,7 +15,6 @@ from topologies.machine_files import load_machine
 from workload.errors import ModelError, PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.lowering.recompute import layers_are_alike
 from workload.models import moe, windows
 from workload.models.hybrids import counts
 from workload.op import Op
@@ -107,11 +106,12 @@ def test_every_split_holds_all_parameters() -> None:
         assert sum(b.elements * plan.grid.ranks / b.replicas for b in held) == FOUR.parameters
 
 
-def test_stages_of_other_layers_are_told_apart_and_none_are_folded() -> None:
-    gpt = replace(FOUR, layers=48, pattern="M-*E" * 12)
+def test_turns_of_layers_are_folded_and_stages_of_other_layers_are_told_apart() -> None:
+    gpt = replace(FOUR, layers=80, pattern="M-*E" * 20)
     plan = parse_plan(PLAIN)
-    assert not layers_are_alike(gpt, plan, 48)
-    assert len(whole_program(lowered_again, gpt, plan).program.ops) == len(lower(gpt, plan).ops)
+    folded, whole = whole_program(lowered_again, gpt, plan), lower(gpt, plan)
+    assert len(folded.program.ops) < len(whole.ops) == len(folded.table.layer)
+    assert folded.peak(0) == whole.peak
     twice = replace(FOUR, layers=8, pattern="M-M-M-*E")
     assert like_stages(twice, parse_plan("pipe=4,batch=4")) == [0, 1, 1, 3]
     assert [moe.has_experts(twice, layer) for layer in (6, 7)] == [False, True]

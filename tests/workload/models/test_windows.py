@@ -8,12 +8,10 @@ import pytest
 
 from simulator.costs.analytic import AnalyticCosts
 from simulator.costs.attention import causal_flops, square_share, waves
-from simulator.engine.whole_program import lowered_again, whole_program
 from topologies.machine_files import load_machine
 from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.lowering.recompute import layers_are_alike
 from workload.models import windows
 from workload.op import Op
 from workload.pipeline.stages import like_stages
@@ -92,13 +90,7 @@ def test_a_ring_and_single_steps_of_documents_are_refused() -> None:
         lower(packed, parse_plan("attention=unfused"))
 
 
-def test_layers_of_two_kinds_are_not_folded_and_their_stages_are_told_apart() -> None:
-    long = replace(GEMMA, layers=48)
-    plan = parse_plan("micro_batch=2,batch=2,overlap=none")
-    assert not layers_are_alike(long, plan, 48)
-    program = lower(long, plan)
-    assert len(whole_program(lowered_again, long, plan).program.ops) == len(program.ops)
-    assert layers_are_alike(replace(long, global_every=0), plan, 48)
+def test_stages_with_layers_of_two_kinds_are_told_apart() -> None:
     assert like_stages(GEMMA, parse_plan("pipe=6,batch=6")) == [0, 1, 2, 1, 1, 5]
 
 

@@ -1,0 +1,130 @@
+"""Which layers of a model recur, and the model of fewer layers that has the same kinds in the same
+order.
+
+A kind is what a layer's ops follow from: its mixer, experts or one MLP, its window, what of it is
+recomputed.
+Where a stretch of kinds comes many times in a row (58 layers with experts behind 3 dense ones; 18
+times a layer with a window and one without), a few of these stand for all. What stands between is
+kept as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from workload.gpt import GPT
+from workload.lowering.recompute import recomputed
+from workload.models import windows
+from workload.plan import Plan
+from workload.repetition import IrregularError, Repeat
+
+LAYERS = 9  # the fewest in which collectives that are issued ahead do not reach both ends
+TURNS = 6  # the same of turns of several layers, since ops of one reach into the next alone
+LONGEST = 8  # layers of a turn
+
+Kind = tuple[object, ...]
+Run = tuple[int, int, int]  # its first layer, the layers of a turn, and how many turns
+
+
+@dataclass(frozen=True)
+class FewerLayers:
+    """A model whose layers recur in `runs`; all others are in none of them."""
+
+    gpt: GPT
+    plan: Plan
+    runs: tuple[Run, ...]
+
+    def lengthened(self, times: int) -> tuple[int, ...]:
+        """How many turns to keep of each run: enough for the program to repeat, or so many times as
+        many."""
+        return tuple(times * _kept(period) for _, period, _ in self.runs)
+
+    def worth(self, kept: Sequence[int]) -> bool:
+        """Whether models with so many turns, and those that tell how sizes grow, have fewer layers
+        in all than this one."""
+        if not self.runs or any(n >= run[2] for n, run in zip(kept, self.runs, strict=True)):
+            return False
+        counts = [self._layers(each) for each in (kept, *self.smallest())]
+        return sum(counts) < self.gpt.layers
+
+    def smallest(self) -> list[tuple[int, ...]]:
+        """One turn of each run; and for each run in its turn the same with two of it."""
+        one = (1,) * len(self.runs)
+        return [one, *((*one[:at], 2, *one[at + 1 :]) for at in range(len(one)))]
+
+    def repeats(self, kept: Sequence[int]) -> tuple[Repeat, ...]:
+        """The runs as they are in the model that keeps so many turns of each."""
+        found, before = [], 0
+        for (first, period, count), own in zip(self.runs, kept, strict=True):
+            found.append(Repeat(first - before, period, own, count))
+            before += found[-1].left_out
+        return tuple(found)
+
+    def with_turns(self, kept: Sequence[int]) -> tuple[GPT, Plan]:
+        """The model with so many turns of each run, and the plan for it; an IrregularError where no
+        model has just these kinds of layers."""
+        gpt, plan, kinds = self.gpt, self.plan, kinds_of(self.gpt, self.plan)
+        left_out = [each.left_out for each in self.repeats(kept)]
+        for (first, _, _), fewer in reversed(list(zip(self.runs, left_out, strict=True))):
+            gpt, plan = _without(gpt, plan, first, fewer)
+            del kinds[first : first + fewer]
+        if kinds_of(gpt, plan) != kinds:
+            raise IrregularError("no model has just these kinds of layers")
+        return gpt, plan
+
+    def _layers(self, kept: Sequence[int]) -> int:
+        return self.gpt.layers - sum(each.left_out for each in self.repeats(kept))
+
+
+def _without(gpt: GPT, plan: Plan, first: int, fewer: int) -> tuple[GPT, Plan]:
+    """The model and plan without so many layers from the first on, which are all of one stretch."""
+    dense = gpt.dense_layers - (fewer if first < gpt.dense_layers else 0)
+    word, colon, count = plan.recompute.partition(":")
+    if colon and first < int(count):
+        plan = replace(plan, recompute=f"{word}:{max(int(count) - fewer, 1)}")
+    if plan.stage_layers:
+        plan = replace(plan, stage_layers=(gpt.layers - fewer,))
+    pattern = gpt.pattern[:first] + gpt.pattern[first + fewer :]
+    return replace(gpt, layers=gpt.layers - fewer, dense_layers=dense, pattern=pattern), plan
+
+
+def fewer_layers(gpt: GPT, plan: Plan) -> FewerLayers:
+    """The runs of a model's layers under a plan of one stage."""
+    if plan.stage_layers not in ((), (gpt.layers,)):
+        return FewerLayers(gpt, plan, ())
+    return FewerLayers(gpt, plan, tuple(_runs(kinds_of(gpt, plan)[: gpt.layers])))
+
+
+def kinds_of(gpt: GPT, plan: Plan) -> list[Kind]:
+    """The kinds of all layers, and of a module for a second token behind them."""
+    every = range(gpt.layers + gpt.mtp_layers)
+    return [(*windows.kind_of(gpt, layer), recomputed(plan, layer)) for layer in every]
+
+
+def _runs(kinds: Sequence[Kind]) -> list[Run]:
+    """The stretches that come often enough in a row to leave some of them out, from the first."""
+    found, at = list[Run](), 0
+    while at < len(kinds):
+        periods = range(1, min(LONGEST, len(kinds) - at) + 1)
+        turns = {period: _turns(kinds, at, period) for period in periods}
+        period = max(turns, key=lambda each: (each * turns[each], -each))
+        if 2 * turns[period] > 3 * _kept(period):
+            found.append((at, period, turns[period]))
+            at += period * turns[period]
+        else:
+            at += 1
+    return found
+
+
+def _kept(period: int) -> int:
+    """How many turns of so many layers make a program repeat."""
+    return LAYERS if period == 1 else TURNS
+
+
+def _turns(kinds: Sequence[Kind], at: int, period: int) -> int:
+    """How many times in a row the stretch of so many kinds comes that begins there."""
+    count = 1
+    while kinds[at : at + period] == kinds[at + count * period : at + (count + 1) * period]:
+        count += 1
+    return count

@@ -1,0 +1,134 @@
+"""Layers of several kinds: the program of all of them, and its step, from one of a few."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.engine.fewer_layers import FewerLayers, fewer_layers
+from simulator.engine.whole_program import lowered_again, whole_program
+from simulator.engine.whole_step import simulate_step
+from simulator.pipeline import simulate_pipeline
+from simulator.result import StepResult
+from tests.simulator.worlds import SmallCosts, SmallFabric
+from topologies.session import Session
+from workload.gpt import GPT, find_model
+from workload.lowering import lower
+from workload.plan import Plan
+from workload.plan_text import parse_plan
+from workload.repetition import IrregularError, table_of
+
+DENSE = GPT(
+    name="dense", layers=40, hidden=48, heads=12, ffn=96, sequence=16, vocab=64, positions="rope"
+)
+EXPERTS = replace(DENSE, experts=4, topk=2, expert_ffn=24, shared_ffn=24, dense_layers=3)
+MODELS = {
+    "experts behind 3 dense": EXPERTS,
+    "experts behind 20 dense": replace(EXPERTS, layers=50, dense_layers=20),
+    "every second": replace(EXPERTS, dense_layers=1, expert_every=2, layers=41),
+    "windows": replace(DENSE, window=5, global_every=2),
+    "five of six": replace(DENSE, window=5, global_every=6, layers=92),
+    "second token": replace(EXPERTS, dense_layers=2, layers=33, mtp_layers=1),
+    "hybrid": replace(
+        EXPERTS,
+        biases=False,
+        norm="rmsnorm",
+        dense_layers=0,
+        positions="none",
+        layers=44,
+        pattern="M-" + "ME" * 20 + "*E",
+        ssm_heads=4,
+        ssm_width=8,
+        ssm_state=6,
+        ssm_groups=2,
+        ssm_chunk=8,
+    ),
+    "balanced": replace(EXPERTS, router="sigmoid", router_bias=True, balance_loss=0.1),
+}
+PLANS = (
+    "z=2,data=2,overlap=all",
+    "x=2,data=2,sequence_parallel=true,recompute=full,overlap=none",
+    "z=2,data=2,zero=3,recompute=full:4,overlap=oar+ors+oag",
+    "data=4,zero=2,recompute=selective,overlap=dp",
+)
+QUICK = [("experts behind 3 dense", 0), ("every second", 3), ("windows", 1), ("second token", 2)]
+EVERY = [(name, number) for name in MODELS for number in range(len(PLANS))]
+REST = [pytest.param(*case, marks=pytest.mark.slow) for case in EVERY if case not in QUICK]
+
+
+def plan_for(gpt: GPT, number: int, micro_batches: int) -> Plan:
+    experts = ",expert=2" if gpt.experts and "data=" in PLANS[number] else ""
+    plan = parse_plan(f"{PLANS[number]}{experts},batch=4,micro_batch=1")
+    return plan.with_micro_batches(micro_batches)
+
+
+@pytest.mark.parametrize(("name", "number"), [*QUICK, *REST])
+def test_the_program_of_all_layers_is_the_one_that_is_lowered_whole(name: str, number: int) -> None:
+    gpt = MODELS[name]
+    plan = plan_for(gpt, number, 2)
+    found, expected = whole_program(lowered_again, gpt, plan), lower(gpt, plan)
+    assert len(found.program.ops) < len(expected.ops)
+    table, other = found.table, table_of(expected.outline)
+    ops = [found.ops[at] for at in table.base.tolist()]
+    for key in ("kind", "stream", "axes", "label", "nbytes", "flops", "replicas", "is_recomputed"):
+        assert [getattr(op, key) for op in ops] == [getattr(op, key) for op in expected.ops]
+    windows = [[op.attributes.get("window") for op in each] for each in (ops, expected.ops)]
+    assert windows[0] == windows[1]
+    assert table.layer.tolist() == other.layer.tolist()
+    assert table.micro_batch.tolist() == other.micro_batch.tolist()
+    assert [sorted(own) for own in table.wait_lists] == [sorted(own) for own in expected.waits]
+    born, gone = expected.outline.changes(expected.nbytes)
+    assert (found.born[:, table.base] == born).all()
+    assert (found.gone[:, table.base][:, :-1] == gone[:, :-1]).all()
+    assert found.peak(0) == expected.peak
+
+
+def both(gpt: GPT, plan: Plan) -> list[StepResult]:
+    """A step with what repeats left out, and without."""
+    fabric, costs = SmallFabric(bytes_per_s=3e7, compute_share=0.2), SmallCosts(issue_s=1.1e-5)
+    simulate = simulate_pipeline if plan.pipe > 1 else simulate_step
+    with Session():
+        return [simulate(gpt, plan, costs, fabric, fold=fold) for fold in (True, False)]
+
+
+@pytest.mark.parametrize(("name", "number"), [QUICK[2], *REST])
+def test_a_step_of_layers_of_several_kinds_is_the_whole_one_to_the_tick(
+    name: str, number: int
+) -> None:
+    few, whole = both(MODELS[name], plan_for(MODELS[name], number, 9))
+    assert replace(few, micro_batches=whole.micro_batches) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_stages_that_hold_unlike_layers_are_simulated_as_all_micro_batches_are(name: str) -> None:
+    gpt = MODELS[name]
+    stages = f"stage_layers={gpt.layers - 25}+11+14"
+    experts = ",expert=2" if gpt.experts else ""
+    plan = parse_plan(
+        f"pipe=3,data=2{experts},recompute=full:4,{stages},batch=120,micro_batch=1,overlap=all"
+    )
+    few, whole = both(gpt, plan)
+    assert few.micro_batches < whole.micro_batches
+    assert replace(few, micro_batches=whole.micro_batches) == whole
+
+
+def test_runs_of_equal_layers_are_found_between_those_that_stand_alone() -> None:
+    plan = parse_plan("batch=1,micro_batch=1")
+    assert fewer_layers(find_model("deepseek-v3"), plan).runs == ((3, 1, 58),)
+    assert fewer_layers(find_model("gpt-oss-120b"), plan).runs == ((0, 2, 18),)
+    assert fewer_layers(MODELS["five of six"], plan).runs == ((0, 6, 15),)
+    split = replace(plan, recompute="full:15")
+    assert fewer_layers(DENSE, split).runs == ((0, 1, 15), (15, 1, 25))
+    both_kinds = fewer_layers(MODELS["experts behind 20 dense"], plan)
+    assert both_kinds.runs == ((0, 1, 20), (20, 1, 30))
+    gpt, _ = both_kinds.with_turns((9, 4))
+    assert (gpt.layers, gpt.dense_layers) == (13, 9)
+
+
+def test_a_run_that_no_shorter_model_has_is_refused() -> None:
+    """Half a turn of windows: the layers behind it would have the others' windows."""
+    wrong = FewerLayers(MODELS["windows"], parse_plan("batch=1,micro_batch=1"), ((0, 1, 19),))
+    with pytest.raises(IrregularError, match="no model"):
+        wrong.with_turns((4,))
