@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from simulator.search.bounds.batched_programs import BatchedProgram, sized
+from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, placed, sized
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots
 from simulator.search.bounds.op_bounds import OpBounds
@@ -38,53 +38,25 @@ from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.objective import Objective
 from simulator.search.root_nodes import NEVER, Bounded, Family, Machinery, bounded
 from simulator.search.space import Space, overlaps
-from simulator.search.tree_nodes import PipelineNode, PlanGroup, Queue, in_every_order
+from simulator.search.tally import Tally
+from simulator.search.tree_nodes import (
+    PipelineNode,
+    PlacedFamily,
+    PlanGroup,
+    Queue,
+    in_every_order,
+)
 from workload.grid import USUAL
 from workload.passes.stack import of_lowering
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.sizes.arrays import Flags, Indices, Values
 
-Item = Family | PlanGroup | Queue | PipelineNode | Plan
+Item = Family | PlacedFamily | PlanGroup | Queue | PipelineNode | Plan
 Candidate = tuple[int, Plan]  # with its bound
 NEAR = 1.25  # times the best bound of a family: entries opened together, in every rank order
 DIVES = 3  # families that are opened depth-first
 SOONEST = (Plan, Queue, PlanGroup)  # the order of a depth-first search
-
-
-@dataclass
-class Tally:
-    """Counts: shapes that were bounded, plans of these that may fit, plans that cannot be predicted
-    (one of them for `reason`), and the least memory that a plan needs which does not fit."""
-
-    shapes: int = 0
-    fitting: int = 0
-    unpredicted: int = 0
-    reason: str = ""
-    least_bytes: int = NEVER
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.shapes + other.shapes,
-            self.fitting + other.fitting,
-            self.unpredicted + other.unpredicted,
-            _first(self.reason, other.reason),
-            min(self.least_bytes, other.least_bytes),
-        )
-
-    def refuse(self, plans: int, reason: str) -> None:
-        """Count plans that cannot be predicted."""
-        self.unpredicted += plans
-        self.reason = _first(self.reason, reason)
-
-    def needs(self, least_bytes: int) -> None:
-        """Note what a plan needs that does not fit."""
-        self.least_bytes = min(self.least_bytes, least_bytes)
-
-
-def _first(*reasons: str) -> str:
-    """The alphabetically first reason, whichever process found it."""
-    return min(filter(None, reasons), default="")
 
 
 class Frontier:
@@ -165,7 +137,7 @@ class Frontier:
 
     def _take(self, part: Bounded) -> None:
         """Push the families of a part of the space."""
-        rows = [family.rows for family in part.found]
+        rows = [family.fitting for family in part.found]
         fits = np.unique(np.concatenate(rows)) if rows else np.zeros(0, dtype=np.int64)
         self.tally.shapes += part.shapes
         self.tally.fitting += int(self._space.orders[fits].sum())
@@ -176,7 +148,23 @@ class Frontier:
                 self.tally.refuse(plans, family.reason)
                 continue
             bounds = self._bounds(BusiestStream(family.part_times, family.entries, None))
-            self._push(int(bounds.min()), family)
+            if self.threshold == NEVER:
+                self._push(int(bounds.min()), replace(family, some=None))
+            else:
+                self._place(family, bounds < self.threshold)
+
+    def _place(self, family: Family, low: Flags) -> None:
+        """Push those of some entries of a family that are low in a rank order."""
+        if family.some is None or not low.any():
+            return
+        few = family.entries.only(low, family.entries.lane[low])
+        some, entries = in_every_order(self._space, family.some, few)
+        bounds = self._bounds(BusiestStream(part_times(self._op_bounds, some), entries, None))
+        at = np.argsort(bounds, kind="stable")[: int((bounds < self.threshold).sum())]
+        if len(at):
+            own = entries.only(at, entries.lane[at])
+            family_of = PlacedFamily(some.rows, some.orders, own, bounds[at])
+            self._push(int(bounds[at[0]]), family_of.only(slice(None)))
 
     def _push(self, bound: int, item: Item) -> None:
         if bound < self.threshold:
@@ -190,9 +178,13 @@ class Frontier:
         else:
             self._push(bound, item)
 
-    def _open(self, bound: int, item: Family | PlanGroup | Queue | PipelineNode) -> None:
+    def _open(
+        self, bound: int, item: Family | PlacedFamily | PlanGroup | Queue | PipelineNode
+    ) -> None:
         if isinstance(item, Family):
             self._open_family(item)
+        elif isinstance(item, PlacedFamily):
+            self._open_placed(item)
         elif isinstance(item, PlanGroup):
             self._open_group(item)
         elif isinstance(item, Queue):
@@ -211,16 +203,41 @@ class Frontier:
             entries = busiest.entries.only(later, busiest.entries.lane[later])
             self._push(int(bounds[later[0]]), replace(family, entries=entries))
         entries = busiest.entries.only(at[:count], busiest.entries.lane[at[:count]])
-        rows, schedule = family.rows[entries.lane], SCHEDULES[int(entries.schedule[0])]
-        how = {"schedule": schedule, "habits": of_lowering(self._space.problem.habits)}
-        for plain in sized(self._space, np.unique(rows), overlap=(), **how):
+        rows = family.rows[entries.lane]
+        for lowered in self._lowered(rows, entries):
+            plain = lowered.plain
             keep = np.isin(rows, plain.rows)
             own = entries.only(keep, np.searchsorted(plain.rows, rows[keep]))
-            self._push_groups(LoweredSlots(plain, self._slots, self._space.problem.habits), own)
+            base = SlotProgram(lowered, OVERLAPS).some
+            self._push_groups(lowered, *in_every_order(self._space, base, own))
 
-    def _push_groups(self, lowered: LoweredSlots, entries: Entries) -> None:
+    def _open_placed(self, family: PlacedFamily) -> None:
+        """Open the entries that are near to the lowest one, and leave the others for later."""
+        self._opened += 1
+        bounds = family.bounds
+        low = int(np.searchsorted(bounds, self.threshold))
+        count = int(np.searchsorted(bounds[:low], bounds[0] * NEAR, "right"))
+        if count < low:
+            self._push(int(bounds[count]), family.only(slice(count, low)))
+        family = family.only(slice(count))
+        for lowered in self._lowered(family.rows, family.entries):
+            plain = lowered.plain
+            lanes = np.flatnonzero(np.isin(family.rows, plain.rows))
+            keep = np.isin(family.entries.lane, lanes)
+            own = family.entries.only(keep, np.searchsorted(lanes, family.entries.lane[keep]))
+            base, at = SlotProgram(lowered, OVERLAPS).some, family.rows[lanes]
+            some = placed(base, np.searchsorted(plain.rows, at), family.orders[lanes])
+            self._push_groups(lowered, some, own)
+
+    def _lowered(self, rows: Indices, entries: Entries) -> Iterator[LoweredSlots]:
+        """The programs of some rows without overlaps."""
+        habits, schedule = self._space.problem.habits, SCHEDULES[int(entries.schedule[0])]
+        how = {"schedule": schedule, "habits": of_lowering(habits)}
+        for plain in sized(self._space, np.unique(rows), overlap=(), **how):
+            yield LoweredSlots(plain, self._slots, habits)
+
+    def _push_groups(self, lowered: LoweredSlots, some: PlacedProgram, entries: Entries) -> None:
         """Push some rows with each set of overlaps."""
-        some, entries = in_every_order(self._space, SlotProgram(lowered, OVERLAPS).some, entries)
         known = part_times(self._op_bounds, some)
         fresh = self._bounds(BusiestStream(known, entries, None)) < self.threshold
         entries = entries.only(fresh, entries.lane[fresh])

@@ -10,6 +10,7 @@ import numpy as np
 from simulator.costs.analytic import ComputeCosts
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram, kinds, sized
+from simulator.search.bounds.in_flight import entry_bytes
 from simulator.search.bounds.layouts import LAYER
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.peak_memory import bytes_of_layouts, device_bytes, memory
@@ -17,7 +18,7 @@ from simulator.search.bounds.stream_bound import SCHEDULES, Entries, PartTimes, 
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.problem import schedules
 from simulator.search.space import Space
-from workload.sizes.arrays import Bytes, Indices
+from workload.sizes.arrays import Bytes, Flags, Indices
 
 WORTH = 20_000  # shapes, fewer of which one process bounds sooner than several are started
 NEVER = int(np.iinfo(np.int64).max)
@@ -25,11 +26,18 @@ NEVER = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class Family:
-    """Shapes with the same program: rows of the space, ticks of the model's parts, and entries."""
+    """Shapes with the same program: rows of the space, ticks of the model's parts, and entries;
+    `some` is the program, where it is still at hand."""
 
     rows: Indices
     part_times: PartTimes
     entries: Entries
+    some: BatchedProgram | None = None
+
+    @property
+    def fitting(self) -> Indices:
+        """The rows that have entries."""
+        return self.rows[self.entries.lane]
 
 
 @dataclass(frozen=True)
@@ -65,27 +73,62 @@ def bounded(
     space, least_bytes = op_bounds.space, NEVER
     found: list[Family | Refused] = []
     for some in sized(space, rows, habits=space.problem.habits):
-        needed = least_bytes_of(space, some)
-        room = needed <= capacity_bytes
-        least_bytes = min(least_bytes, int(needed[~room].min(initial=NEVER)))
-        if room.any():
-            found += _families(op_bounds, times, some.only(room))
+        fitting, entries, least = _that_may_fit(space, some, capacity_bytes)
+        least_bytes = min(least_bytes, least)
+        if entries:
+            found += _families(op_bounds, times, fitting, entries)
     return Bounded(len(rows), found, least_bytes)
 
 
+def _that_may_fit(
+    space: Space, some: BatchedProgram, capacity_bytes: int
+) -> tuple[BatchedProgram, list[Entries], int]:
+    """Those of some rows that have an order that may fit, with these orders, and the least memory
+    that one of the others needs."""
+    needed = least_bytes_of(space, some)
+    enough = needed <= capacity_bytes
+    least_bytes, kept = int(needed[~enough].min(initial=NEVER)), list[Entries]()
+    fits = np.zeros(len(some.rows), dtype=bool)
+    for entries in entries_of(space, some.rows):
+        room = enough[entries.lane]
+        if room.any() and bool((entries.pipe > 1).all()):
+            each = entry_bytes(space, some, entries)
+            over = room & (each > capacity_bytes)
+            least_bytes = min(least_bytes, int(each[over].min(initial=NEVER)))
+            room &= ~over
+        if room.any():
+            kept.append(entries.only(room, entries.lane[room]))
+            fits[kept[-1].lane] = True
+    return *(_only(some, kept, fits) if kept else (some, kept)), least_bytes
+
+
 def _families(
-    op_bounds: OpBounds, times: RefusalTimes, fitting: BatchedProgram
+    op_bounds: OpBounds, times: RefusalTimes, fitting: BatchedProgram, every: list[Entries]
 ) -> Iterator[Family | Refused]:
     space = op_bounds.space
+    others = np.ones(len(fitting.rows), dtype=bool)
     if refused := times.against(space, fitting):
         yield from refused
         others = ~np.isin(fitting.rows, np.concatenate([each.rows for each in refused]))
         if not others.any():
             return
-        fitting = fitting.only(others)
+    fitting, every = _only(fitting, every, others)
     known = part_times(op_bounds, fitting)
-    for entries in entries_of(space, fitting.rows):
-        yield Family(fitting.rows, known, entries)
+    for entries in every:
+        yield Family(fitting.rows, known, entries, fitting)
+
+
+def _only(
+    some: BatchedProgram, every: list[Entries], keep: Flags
+) -> tuple[BatchedProgram, list[Entries]]:
+    """Some of the rows, and the entries of these."""
+    if keep.all():
+        return some, every
+    place, found = np.cumsum(keep) - 1, []
+    for entries in every:
+        if (own := keep[entries.lane]).any():
+            found.append(entries.only(own, place[entries.lane[own]]))
+    return some.only(keep), found
 
 
 def least_bytes(space: Space) -> int:

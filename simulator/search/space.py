@@ -291,6 +291,8 @@ def _of_experts(
     whole = [1] if problem.fixed.get("shard", 0) or not experts else divisors(experts)
     for tensor in problem.choices("expert_tensor", [0, 1] if over_x else [0]):
         apart = x if tensor == 1 and over_x else 1
+        if experts and not tensor and problem.gpt.expert_ffn % x:
+            continue
         for split in problem.choices("expert", whole):
             if split % apart or whole[-1] % split:
                 continue

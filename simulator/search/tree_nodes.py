@@ -39,6 +39,24 @@ class PlanGroup:
         return PlanGroup(some, self.slot_program, own, self.ticks[keep], self.busy[keep])
 
 
+@dataclass(frozen=True)
+class PlacedFamily:
+    """Entries of a family with their ranks in one order each: `rows` of the space and `orders` by
+    lane, `bounds` by entry, the lowest first. They hold for any set of overlaps."""
+
+    rows: Indices
+    orders: Indices
+    entries: Entries
+    bounds: Values
+
+    def only(self, some: slice) -> PlacedFamily:
+        """Some of the entries, of the lanes that they need."""
+        lanes, which = np.unique(self.entries.lane[some], return_inverse=True)
+        at = np.arange(len(self.bounds))[some]
+        entries = self.entries.only(at, which.ravel())
+        return PlacedFamily(self.rows[lanes], self.orders[lanes], entries, self.bounds[some])
+
+
 def in_every_order(
     space: Space, some: BatchedProgram, entries: Entries
 ) -> tuple[PlacedProgram, Entries]:

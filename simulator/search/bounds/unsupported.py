@@ -34,6 +34,11 @@ class Refused:
     rows: Indices
     reason: str
 
+    @property
+    def fitting(self) -> Indices:
+        """The rows that may fit: all of them."""
+        return self.rows
+
 
 @dataclass(frozen=True)
 class RefusalTimes:

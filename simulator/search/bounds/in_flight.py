@@ -1,0 +1,232 @@
+"""What pipelines hold while micro-batches are in flight: lower bounds of memory for many plans.
+
+A stage holds what the layers of every micro-batch in flight saved, and during a backward pass what
+its first layer works on, whatever the overlaps: buffers of compute from the first to the last op on
+the compute stream that touches them. The moments at which most is held follow from the schedule.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from simulator.search.bounds.batched_programs import BatchedProgram
+from simulator.search.bounds.layouts import KINDS, LAYER, ChunkLayers, kind_of, plain_layers
+from simulator.search.bounds.peak_memory import ADDITIONS, memory
+from simulator.search.bounds.stream_bound import SCHEDULES, Entries
+from simulator.search.space import Space
+from topologies.session import session_cached
+from workload.op import (
+    BACKWARD,
+    COMPUTE,
+    FORWARD,
+    HOST,
+    INPUT_GRAD,
+    NONE,
+    RECOMPUTE,
+    WEIGHT,
+    WEIGHT_GRAD,
+    Op,
+)
+from workload.pipeline.schedule import slots
+from workload.pipeline.slot import INPUT
+from workload.sizes.arrays import Bytes
+
+PLAYED = ("zb-1p", "zb-2p")  # whose stages wait for what others have done
+ROUNDS = 3  # of as many micro-batches as stages: behind these nothing new is held
+Held = tuple[int, int, int, int]
+Moment = tuple[Held, int]
+
+
+# A moment: layers of each kind in flight, and of each kind those whose input gradients are through
+# and whose weights' are not; and the kind of the layer whose pass runs back, or NONE.
+
+
+def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
+    """What each pipeline of some entries needs at least."""
+    held, saved = memory(some)
+    if space.problem.habits.scatter_gather:  # a chunk may keep but a part of what it receives
+        saved = {kind: some.values(0) for kind in saved}
+    kinds = KINDS if space.layouts is not None else (LAYER, LAYER)
+    beside, kept = worked_on(some, saved), kept_for_weights(some, saved)
+    found = np.zeros(len(entries.lane), dtype=np.int64)
+    table = np.stack(
+        [entries.pipe, entries.micro_batches, entries.schedule, entries.interleave, entries.chunk]
+    )
+    different, which = np.unique(table, axis=1, return_inverse=True)
+    for number, case in enumerate(different.T.tolist()):
+        chosen = which.ravel() == number
+        lane = entries.lane[chosen]
+        own = [
+            {kind: nbytes[lane] for kind, nbytes in each.items()}
+            for each in (held, saved, kept, beside)
+        ]
+        pipe, micro_batches, schedule, interleave, chunk = case
+        chunks = _chunks(space, pipe, interleave, chunk)
+        stages = sorted({0, 1, pipe - 1})
+        asked = SCHEDULES[schedule], pipe, micro_batches
+        found[chosen] = np.maximum.reduce(
+            [_stage_bytes(kinds, chunks[at::pipe], at, *asked, *own) for at in stages]
+        )
+    return found
+
+
+def _chunks(space: Space, pipe: int, interleave: int, chunk: int) -> tuple[ChunkLayers, ...]:
+    if space.layouts is None:
+        return (plain_layers(chunk),) * (pipe * interleave)
+    return space.layouts.every[chunk].chunks
+
+
+def _stage_bytes(
+    kinds: tuple[str, str],
+    chunks: tuple[ChunkLayers, ...],
+    stage: int,
+    schedule: str,
+    pipe: int,
+    micro_batches: int,
+    held: Mapping[str, Bytes],
+    saved: Mapping[str, Bytes],
+    kept: Mapping[str, Bytes],
+    beside: Mapping[str, Bytes],
+) -> Bytes:
+    level: Bytes = held["embed"] if stage == 0 else held["head"] * (stage == pipe - 1)
+    for chunk in chunks:
+        for base in chunk.bases:
+            level = level + held[kinds[base]]
+    ways = [np.zeros_like(level)]
+    shapes = tuple(chunk.bases for chunk in chunks)
+    each = [parts[kind] for parts in (saved, kept) for kind in kinds]
+    for counts, base in moments(schedule, stage, pipe, micro_batches, shapes):
+        own = ways[0]
+        for count, nbytes in zip(counts, each, strict=True):
+            own = own + count * nbytes if count else own
+        ways.append(own if base == NONE else own + beside[kinds[base]])
+    return np.asarray(level + np.maximum.reduce(ways))
+
+
+@session_cached(4096)
+def moments(
+    schedule: str, stage: int, pipe: int, micro_batches: int, chunks: tuple[tuple[int, ...], ...]
+) -> tuple[Moment, ...]:
+    """Moments at which a stage with chunks of these kinds of layers holds much.
+
+    Behind `ROUNDS` rounds of forward passes the same recurs, so these are looked at alone, where
+    stages depend on others' progress the first one's; of GPipe the moment behind all of them.
+    """
+    each = [(len(bases) - sum(bases), sum(bases)) for bases in chunks]
+    if schedule == "gpipe":
+        plain, experts = each[0]
+        return (((plain * micro_batches, experts * micro_batches, 0, 0), chunks[0][-1]),)
+    few = min(micro_batches, ROUNDS * pipe)
+    if few < micro_batches and schedule in PLAYED and stage:
+        return ()
+    return _undominated(_played(schedule, stage, pipe, few, chunks, each))
+
+
+def _played(
+    schedule: str,
+    stage: int,
+    pipe: int,
+    micro_batches: int,
+    chunks: tuple[tuple[int, ...], ...],
+    each: list[tuple[int, int]],
+) -> set[Moment]:
+    left = micro_batches * len(chunks)
+    now, found = np.zeros(4, dtype=np.int64), set[Moment]()
+    for slot in slots(schedule, stage, pipe, micro_batches, len(chunks)):
+        plain, experts = each[slot.chunk]
+        own, behind = np.array([plain, experts, 0, 0]), np.array([0, 0, plain, experts])
+        if slot.work == FORWARD:
+            now, left = now + own, left - 1
+        elif slot.work == INPUT:
+            now = now - own + behind
+        last = chunks[slot.chunk][-1] if slot.work == BACKWARD else NONE
+        a, b, c, d = now.tolist()
+        found.add(((a, b, c, d), last))
+        if slot.work != FORWARD and not left:
+            break
+        now = now - own * (slot.work == BACKWARD) - behind * (slot.work == WEIGHT)
+    return found
+
+
+def _undominated(found: set[Moment]) -> tuple[Moment, ...]:
+    def is_less(one: Moment, other: Moment) -> bool:
+        counts = zip(one[0], other[0], strict=True)
+        return one != other and one[1] in (NONE, other[1]) and all(a <= b for a, b in counts)
+
+    every = sorted(found)
+    return tuple(one for one in every if not any(is_less(one, other) for other in every))
+
+
+def worked_on(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Bytes]:
+    """Bytes that a layer of each kind works on in its backward pass beside what it saved."""
+    ops, gpt = some.program.ops, some.program.gpt
+    begin, end = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
+    for name, first, last in _spans(some):
+        begin[first].append(name)
+        end[last].append(name)
+    level = {kind: some.values(0) for kind in saved}
+    most = dict(level)
+    of: dict[str, str] = {}
+    for at, op in enumerate(ops):
+        for name in begin[at]:
+            of[name] = kind_of(op.block.part, gpt) if op.block.part.is_layer else ""
+            if of[name]:
+                level[of[name]] = level[of[name]] + some.values(some.program.buffers[name].nbytes)
+        if _counts(op):
+            kind = kind_of(op.block.part, gpt)
+            most[kind] = np.maximum(most[kind], level[kind])
+        for name in filter(of.get, end[at]):
+            level[of[name]] = level[of[name]] - some.values(some.program.buffers[name].nbytes)
+    return {kind: np.maximum(most[kind] - saved[kind], 0) for kind in saved}
+
+
+def kept_for_weights(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Bytes]:
+    """Bytes of a layer of each kind that the sums for its weights' gradients read: they stay until
+    these have run. What collectives write may be gathered anew, and is left out."""
+    program, gpt = some.program, some.program.gpt
+    found = {kind: some.values(0) for kind in saved}
+    writer: dict[str, Op] = {}
+    names = dict[str, Op]()
+    for op in program.ops:
+        if op.purpose == WEIGHT_GRAD and op.block.micro_batch == 0 and op.block.part.is_layer:
+            names |= dict.fromkeys(op.reads, op)
+        writer |= dict.fromkeys(op.writes, op)
+    for name, op in names.items():
+        buffer, made = program.buffers[name], writer.get(name)
+        own = made is not None and made.block.part == op.block.part and not made.is_collective
+        if own and not buffer.persistent and buffer.role != HOST:
+            kind = kind_of(op.block.part, gpt)
+            found[kind] = found[kind] + some.values(buffer.nbytes)
+    return found
+
+
+def _counts(op: Op) -> bool:
+    """Whether an op of a backward pass is one that no overlap moves; of the two sums of a linear
+    either may come first."""
+    inside = op.block.micro_batch == 0 and op.block.phase in (RECOMPUTE, BACKWARD)
+    either = op.purpose in (INPUT_GRAD, WEIGHT_GRAD)
+    return inside and op.block.part.is_layer and _stays(op) and not either
+
+
+def _stays(op: Op) -> bool:
+    return op.stream == COMPUTE and not op.is_collective and op.kind not in ADDITIONS
+
+
+def _spans(some: BatchedProgram) -> list[tuple[str, int, int]]:
+    """Every buffer that is not there all the time, with the first and the last op on the compute
+    stream that touches it before it is free; those of the first micro-batch."""
+    program = some.program
+    found, first, last = list[tuple[str, int, int]](), dict[str, int](), dict[str, int]()
+    for at, (op, gone) in enumerate(zip(program.ops, program.releases, strict=True)):
+        for name in (*op.reads, *op.writes):
+            buffer = program.buffers[name]
+            if _stays(op) and not buffer.persistent and buffer.role != HOST:
+                first.setdefault(name, at)
+                last[name] = at
+        for name in gone:
+            if name in first:
+                found.append((name, first.pop(name), last.pop(name)))
+    return [span for span in found if program.ops[span[1]].block.micro_batch == 0]
