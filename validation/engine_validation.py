@@ -16,8 +16,9 @@ from workload.gpt import GPT, find_model
 from workload.lowering import check
 from workload.passes.table import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT
-from workload.plan import RECOMPUTES, Plan
+from workload.plan import Plan
 from workload.plan_text import parse_plan
+from workload.recomputation.parts import RECOMPUTES
 
 MODELS = ("gpt-5b", "gpt-10b", "llama-2-7b")  # in their widths, with fewer layers
 LAYERS = (1, 2, 5, 8)

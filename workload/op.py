@@ -28,7 +28,6 @@ ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "wor
 HOST = ROLES[-1]
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 
-
 FORWARD, RECOMPUTE, BACKWARD, WEIGHT = "forward", "recompute", "backward", "weight"
 PERTURB = "perturb"
 
@@ -238,8 +237,7 @@ class Op:
 
     @property
     def is_beyond_model(self) -> bool:
-        """Whether its FLOPs are none of the model's: of recomputation, of the update, or of moving
-        rows by masks."""
+        """Whether its FLOPs are none of the model's: of recomputation, the update, or masks."""
         return self.block.is_recomputed or self.block == STEP or self.purpose == BY_MASKS
 
     @property

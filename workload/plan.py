@@ -12,6 +12,7 @@ from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid, check_order
 from workload.passes.table import EVERY, OVERLAPS
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.recipes.table import RECIPE_NAMES, recipe_refusal
+from workload.recomputation.parts import text_refusal
 from workload.rules.table import NAMES, rule_of
 from workload.splits import context as contexts
 from workload.splits import experts
@@ -29,7 +30,6 @@ CHOICES = {
     "dispatcher": DISPATCHER_NAMES,
 }
 MOST = 1_000_000_000  # of every count, so that products of two stay within 64 bits
-RECOMPUTES = ("none", "selective", "full")
 PRECISIONS = CHOICES["precision"]
 
 
@@ -51,9 +51,9 @@ class Plan:
     training sums gradients, `optimizer` the update rule, of which `workload/rules/table.py` says
     what each does, `offload` what lives in the host's memory. With `sequence_parallel`
     norms and the residual stream are split over x by rows. `recompute` runs again in the backward
-    pass nothing, the attention core ("selective"), or layers whole: "full", or "full:N" for the
-    first N layers of a chunk. With `matmul_forms` "tuned" each matmul runs in the form that is
-    fastest on the machine, on operands transposed for it if need be.
+    pass nothing, the attention core ("selective"), parts of layers by name, or layers whole:
+    "full", or "full:N" for the first N layers of a chunk. With `matmul_forms` "tuned" each matmul
+    runs in the form that is fastest on the machine, on operands transposed for it if need be.
     `precision` is that of all but the layers' linears, which multiply by the `recipe`, if there is
     one (`workload/recipes/table.py`).
     `overlap` names what runs beside compute; `workload/passes/table.py` says what each does. Copies
@@ -121,13 +121,8 @@ class Plan:
             raise PlanCannotRunError(f"dispatcher={self.dispatcher} {why}")
 
     def _check_recompute(self) -> None:
-        word, colon, count = self.recompute.partition(":")
-        if word not in RECOMPUTES:
-            allowed = f"{', '.join(RECOMPUTES)}, or full:N for the first N layers"
-            raise PlanError(f"recompute={self.recompute} is not supported; use one of {allowed}")
-        counts = count.isdecimal() and len(count) <= len(str(MOST)) and int(count) > 0
-        if colon and not (word == "full" and counts):
-            raise PlanError(f"recompute={self.recompute} must be full:N for the first N layers")
+        if why := text_refusal(self.recompute, MOST):
+            raise PlanError(f"recompute={self.recompute} {why}")
 
     def _check_sharding(self) -> None:
         if self.zero not in range(4):

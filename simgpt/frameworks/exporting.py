@@ -25,6 +25,7 @@ from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan, text_of
 from workload.plan_text import plan_words
 from workload.recipes.table import NO_RECIPE
+from workload.recomputation.parts import parts_of
 
 Writer = Callable[[Mapping[str, Any]], dict[str, Any]]
 WRITERS: Mapping[str, Writer] = {
@@ -218,6 +219,8 @@ def told(plan: Plan, gpt: GPT) -> dict[str, Any]:
     word, _, count = plan.recompute.partition(":")
     if count and int(count) >= max(chunks):
         keys["recompute"] = word
+    if parts := parts_of(plan.recompute):
+        keys["recompute"] = "+".join(sorted(parts))
     return keys
 
 

@@ -13,8 +13,8 @@ from math import ceil
 from typing import Any
 
 from simgpt.frameworks import megatron_stages
-from simgpt.frameworks.layers import context, experts, latent
-from simgpt.frameworks.reading import FrameworkError, Reading
+from simgpt.frameworks.layers import context, experts, latent, recomputed
+from simgpt.frameworks.reading import Reading
 from workload.errors import ModelError
 from workload.gpt import find_model
 from workload.models.rope_scaling import RopeScaling, scaling_of
@@ -34,7 +34,6 @@ LLAMA3 = RopeScaling(
 MULTIPLE = 128  # to which times tp the vocabulary is padded
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 FSDP = ("use-megatron-fsdp", "use-custom-fsdp")
-SELECTIVE = "core_attn"
 FORK = "megatron-deepspeed"  # a stack
 FORKS_FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
 
@@ -52,7 +51,7 @@ def read(reading: Reading, devices: int | None) -> None:
     _read_precision(reading)
     _read_state(reading, devices)
     _read_overlaps(reading)
-    _read_recompute(reading)
+    recomputed.read(reading)
     backend = reading.text("attention-backend", "auto")
     flash, local = reading.switch("use-flash-attn"), reading.text("transformer-impl") == "local"
     if reading.switch("deepspeed"):
@@ -200,30 +199,6 @@ def _read_overlaps(reading: Reading) -> None:
     fields["overlap"] = "+".join(found) or "none"
 
 
-def _read_recompute(reading: Reading) -> None:
-    fields = reading.fields
-    granularity = reading.text("recompute-granularity", "none")
-    count = reading.number("recompute-num-layers", 1)
-    if reading.switch("recompute-activations"):
-        granularity = "selective"
-    older = reading.text("activations-checkpoint-method")  # of Megatron-LM before 2022
-    if reading.switch("checkpoint-activations") or older:
-        granularity = "full"
-        count = reading.number("activations-checkpoint-num-layers", count)
-    if granularity == "full" and "block" in (reading.text("recompute-method"), older):
-        fields["recompute"] = f"full:{count}" if count else "none"
-    elif granularity in ("none", "selective", "full"):
-        fields["recompute"] = granularity
-        if granularity == "full" and count > 1:
-            reading.differs("recompute-num-layers", "each layer's input is kept")
-    else:
-        known = "none, selective, full"
-        raise FrameworkError(f"--recompute-granularity = {granularity} is none of {known}")
-    modules = reading.text("recompute-modules", SELECTIVE)
-    if granularity == "selective" and modules.strip("[]") != SELECTIVE:
-        reading.differs("recompute-modules", reading.table["changes"]["recompute-modules"])
-
-
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments beyond those that are one field each."""
     settings: dict[str, Any] = {"ffn-hidden-size": fields["ffn"], "vocab-size": fields["vocab"]}
@@ -248,7 +223,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["grad-reduce-in-bf16"] = True
     flags = fields["table"]["beyond"]
     settings |= {flags[each]: True for each in fields["beyond"] if each in flags}
-    return settings | _written_state(fields) | _written_recompute(fields)
+    return settings | _written_state(fields) | recomputed.written(fields)
 
 
 def _written_untimed(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,15 +261,4 @@ def _written_state(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["no-async-tensor-model-parallel-allreduce"] = True
     if "pp" not in overlap and fields["interleave"] > 1:
         settings["no-overlap-p2p-communication"] = True
-    return settings
-
-
-def _written_recompute(fields: Mapping[str, Any]) -> dict[str, Any]:
-    word, _, count = fields["recompute"].partition(":")
-    if word == "none":
-        return {}
-    settings: dict[str, Any] = {"recompute-granularity": word}
-    if word == "full":
-        settings["recompute-method"] = "block" if count else "uniform"
-        settings["recompute-num-layers"] = count or 1
     return settings

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from simgpt.frameworks.reading import Reading
+from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
+from workload.recomputation.parts import RECOMPUTES
 
 SCHEDULES = {"1F1B": "1f1b", "Interleaved1F1B": "1f1b", "GPipe": "gpipe"}
 LESS = ("first", "last")
@@ -214,6 +216,8 @@ def _written_pipeline(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _written_recompute(fields: Mapping[str, Any]) -> dict[str, Any]:
     word, _, count = fields["recompute"].partition(":")
+    if word not in RECOMPUTES:
+        raise PlanCannotRunError(f"torchtitan has no setting for recompute={word}")
     settings = {AC + "mode": word}
     if word == "selective":
         settings[AC + "selective_ac_option"] = "op"

@@ -18,7 +18,8 @@ from workload.gpt import GPT
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import check
 from workload.passes.table import OVERLAPS, WITHIN_SLOTS
-from workload.plan import RECOMPUTES, Plan
+from workload.plan import Plan
+from workload.recomputation.parts import RECOMPUTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class SearchProblem:
                 raise PlanError(f"{key}={self.fixed[key]} must be at least 1")
         check_order(self.fixed.get("order", USUAL))
         recompute = str(self.fixed.get("recompute", "none"))
-        if ":" in recompute:
+        if recompute not in RECOMPUTES:
             raise PlanError(
                 f"a search cannot keep recompute={recompute}; use none, selective, full"
             )

@@ -23,8 +23,9 @@ from topologies.placement import contiguous
 from workload.gpt import find_model
 from workload.lowering import check
 from workload.passes.table import OVERLAPS
-from workload.plan import RECOMPUTES, Plan
+from workload.plan import Plan
 from workload.plan_text import parse_plan
+from workload.recomputation.parts import RECOMPUTES
 
 FRONTIER = load_machine("frontier")
 TINY = find_model("tiny-1m")

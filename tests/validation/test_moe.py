@@ -98,8 +98,6 @@ def test_every_other_layer_has_experts_in_llama_4() -> None:
             "experts of hybrids on a part of the columns",
         ),
         ({"precision": "nvfp4"}, "precision nvfp4"),
-        ({"recompute": "moe,layernorm"}, "recomputation of layers' experts alone"),
-        ({"recompute": "mla_up_proj,mlp"}, "recomputation of MLPs alone"),
     ],
 )
 def test_what_simgpt_does_not_have_is_said_by_name(cells: dict[str, str], reason: str) -> None:
@@ -126,10 +124,11 @@ def test_other_systems_of_x_moes_figure_have_padded_places(
     assert (plan.x, plan.expert, plan.experts_over_x) == (*split, False)
 
 
-def test_partial_recomputation_and_scales_are_said_to_be_left_out() -> None:
+def test_modules_that_run_again_are_parts_and_scales_are_said_to_be_left_out() -> None:
     found = run(recompute="layernorm,moe_act", precision="mxfp8")
-    assert (found.text("recompute"), found.text("precision")) == ("none", "fp8")
-    assert found.text(REMARKS).count(";") == 1
+    assert (found.text("recompute"), found.text("precision")) == ("layernorm+moe_act", "fp8")
+    assert "scales of 32 elements" in found.text(REMARKS)
+    assert case_of(found).job.plan.recompute == "layernorm+moe_act"
 
 
 def test_gpt_oss_has_windows_sinks_biases_and_its_clamped_activation() -> None:

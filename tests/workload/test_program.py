@@ -14,9 +14,10 @@ from workload.lowering import lower
 from workload.op import COMPUTE, Op
 from workload.passes.reduce_scatters import IN_FLIGHT
 from workload.passes.table import OVERLAPS
-from workload.plan import RECOMPUTES, Plan
+from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
+from workload.recomputation.parts import RECOMPUTES
 
 GOLDEN = Path(__file__).parent / "golden"
 ONE_LAYER = GPT(name="one", layers=1, hidden=32, heads=8, ffn=128, sequence=16, vocab=256)

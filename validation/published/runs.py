@@ -11,6 +11,7 @@ from pathlib import Path
 
 from topologies.errors import SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
+from workload.recomputation.parts import PARTS, RECOMPUTES
 
 NEEDED = ("id", "source", "gpu", "gpus_total", "layers", "hidden", "heads", "seq_len")
 WHOLE = (
@@ -22,7 +23,7 @@ REAL = ("measured_step_s", "measured_tflops_per_gpu", "measured_mfu", "nic_gbps"
 MOST = 1e12
 WORDS = {
     "precision": ("bf16", "fp16", "fp8", "fp32"),
-    "recompute": ("none", "selective", "full"),
+    "recompute": RECOMPUTES,
     "flash_attention": ("yes", "no"),
     "sequence_parallel": ("yes", "no"),
     "gradients": ("fp32", "bf16"),
@@ -145,9 +146,12 @@ def _check(cells: Mapping[str, str], place: str) -> None:
         if cells.get(column):
             _check_number(column, cells[column], place, whole=column in WHOLE)
     for column, known in WORDS.items():
-        if cells.get(column) and cells[column] not in known:
+        cell = cells.get(column)
+        if column == "recompute" and cell and set(cell.split("+")) <= set(PARTS):
+            continue  # parts of layers
+        if cell and cell not in known:
             raise RunsError(
-                f"{place}: {column} = {cells[column]!r} must be one of {', '.join(known)}, or empty"
+                f"{place}: {column} = {cell!r} must be one of {', '.join(known)}, or empty"
             )
 
 

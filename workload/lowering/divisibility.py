@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from workload.dispatchers.table import model_refusal
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
-from workload.models import windows
+from workload.models import moe, windows
 from workload.models.hybrids import hybrid_plans
 from workload.pipeline.schedule import V_SHAPED
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE, recipe_of
+from workload.recomputation.parts import model_refusal as recomputation_refusal
 from workload.rules.table import rule_of
 
 
@@ -34,6 +35,9 @@ def check(gpt: GPT, plan: Plan) -> None:
     if plan.sequence_parallel:
         rows = plan.micro_batch * gpt.sequence // plan.context
         _divides("x", x, {"the rows of a micro-batch": rows})
+    dense_layers = gpt.layers - moe.layers_with_experts(gpt)
+    if why := recomputation_refusal(gpt, dense_layers, plan.recompute):
+        raise PlanCannotRunError(f"recompute={plan.recompute} {why}")
     _check_experts(gpt, plan)
     _check_latent(gpt, plan)
     _check_windows(gpt, plan)

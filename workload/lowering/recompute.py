@@ -9,7 +9,7 @@ from workload.plan import Plan
 
 
 def recomputed(plan: Plan, index: int) -> str:
-    """What of a chunk's layer `index` runs again: "none", "selective" (its core) or "full".
+    """What of a chunk's layer `index` runs again: "none", "selective" (its core), parts, or "full".
 
     >>> two = Plan(batch=1, micro_batch=1, recompute="full:2")
     >>> [recomputed(two, index) for index in range(3)]

@@ -16,7 +16,8 @@ from simgpt.advice import does_not_fit
 from simgpt.commands.serve.asked import Asked
 from simulator.predict import Prediction
 from topologies.errors import SimgptError
-from workload.plan import RECOMPUTES, Plan, text_of
+from workload.plan import Plan, text_of
+from workload.recomputation.parts import RECOMPUTES
 
 Change = dict[str, Any]
 

@@ -67,7 +67,10 @@ PLAN_KEYS: dict[str, Any] = {
     **dict.fromkeys(("zero", "shard"), SMALL),
     **dict.fromkeys(("sequence_parallel", "ends_as_layers", "reshard"), SWITCH),
     "stage_layers": ["1+1", "2+0", "none", "-1", "+", "1+1+1+1", "9" * 30],
-    "recompute": ["none", "selective", "full", "full:1", "full:-1", "full:99", "full:", "half"],
+    "recompute": [
+        *("none", "selective", "full", "full:1", "full:-1", "full:99", "full:", "half"),
+        *("layernorm+mlp", "+"),
+    ],
     "schedule": ["1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p", "dualpipe"],
     "overlap": ["all", "none", "oar+ors+oag", "dp", "oar+oar", "+", "pp+dp", "x"],
     "precision": ["bf16", "fp32", "fp64", "fp16", "fp8", "int3"],

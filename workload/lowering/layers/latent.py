@@ -6,13 +6,12 @@ x by heads as other linears are. The keys' positions are one part for all heads,
 summed over those of all ranks. The core finds queries, keys and values side by side, as ever.
 Source: DeepSeek-V2 (2405.04434), section 2.1; Megatron-Core, transformer/multi_latent_attention.py
 (down-projections in copies, gathers behind them; what is kept for the backward pass: the compressed
-numbers before and behind their norms, queries, keys and values). Not modelled: running what leads
-up once more in the backward pass (its `mla_up_proj`).
+numbers before and behind their norms, queries, keys and values).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workload.lowering.builder import Builder
@@ -27,11 +26,12 @@ from workload.op import Part
 @dataclass(frozen=True, slots=True)
 class Saved:
     """Names of what the way to the core leaves behind: what each of its norms had, gave and
-    counted, and the weight tiles used, by linear."""
+    counted, the weight tiles used, by linear, and the part of keys that is for positions."""
 
     queries: tuple[str, str, str]
     keys: tuple[str, str, str]
     weights: dict[str, str]
+    positions: str
 
 
 def linears(b: Builder) -> dict[str, Linear]:
@@ -73,11 +73,29 @@ def forward(b: Builder, owner: Part, source: str) -> tuple[str, Saved]:
     of_keys = (compressed, *norm.forward(b, "kv_norm", f"{owner}.kv_norm", compressed))
     up, weights["kv_up"] = linear.forward(b, every["kv_up"], owner, of_keys[1])
     positions = rows.gather(b, "kv.positions.rows", positions)
+    return _joined(b, queries, up, positions), Saved(of_queries, of_keys, weights, positions)
+
+
+def again(b: Builder, owner: Part, saved: Saved) -> str:
+    """Emit once more what leads up; returns the core's queries, keys and values."""
+    every = linears(b)
+    queries, _ = linear.forward(b, every["q_up"], owner, saved.queries[1])
+    up, _ = linear.forward(b, every["kv_up"], owner, saved.keys[1])
+    return _joined(b, queries, up, saved.positions)
+
+
+def behind(saved: Saved, normed: str) -> Saved:
+    """The same behind a norm that ran once more: queries that are not compressed come from it."""
+    source, _, stats = saved.queries
+    return saved if stats else replace(saved, queries=(source, normed, stats))
+
+
+def _joined(b: Builder, queries: str, up: str, positions: str) -> str:
     shape = attention.shape_of(b)
     columns = shape["heads"] * (2 * shape["width"] + b.gpt.context_width // b.gpt.heads)
     qkv = b.tensor("latent.qkv", (b.rows, columns))
     b.op("latent.qkv", "latent_qkv", [queries, up, positions], [qkv], **_how(b))
-    return qkv, Saved(of_queries, of_keys, weights)
+    return qkv
 
 
 def backward(b: Builder, owner: Part, saved: Saved, source: str, grad: str, *, held: bool) -> str:

@@ -19,11 +19,13 @@ from workload.lowering.layers import (
     norm,
 )
 from workload.lowering.layers.attention import Core
+from workload.lowering.layers.further import once_more
 from workload.lowering.layers.hybrid import mixer_layer
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixture import experts
 from workload.models import moe
 from workload.op import Part
+from workload.recomputation.parts import parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +144,11 @@ def backward(b: Builder, owner: Part, saved: AnySaved, grad: str, *, again: str)
     """Emit the gradients of a layer from `grad`, that of its output; returns its input's.
 
     `again` says what of the layer is recomputed: after "full" the weight tiles are still at hand,
-    since the recomputation gathered them; "selective" runs the attention core here once more.
+    since the recomputation gathered them; parts of a layer, or its core, run here once more.
     """
     if isinstance(saved, mixer_layer.Saved):
         return mixer_layer.backward(b, owner, saved, grad, again=again)
-    held = again == "full"
+    held, parts = again == "full", parts_of(again)
 
     def linear_back(name: str, source: str, upstream: str) -> str:
         return linear.backward(
@@ -158,6 +160,7 @@ def backward(b: Builder, owner: Part, saved: AnySaved, grad: str, *, again: str)
             grad=upstream,
         )
 
+    saved = once_more.mlp_half(b, owner, saved, linears(b)["up"], parts)
     d = dropout.backward(b, "down", saved.masks[1], grad)
     if saved.experts is not None:
         d = experts.backward(b, owner, saved.norm2[0], saved.experts, d, held=held)
@@ -170,8 +173,8 @@ def backward(b: Builder, owner: Part, saved: AnySaved, grad: str, *, again: str)
     middle = d
     d = dropout.backward(b, "out", saved.masks[0], middle)
     d = linear_back("out", saved.core.context, d)
-    core = attention.again(b, saved.core) if again == "selective" else saved.core
-    d = attention.backward(b, core, d)
+    saved = once_more.attention_half(b, owner, saved, parts)
+    d = attention.backward(b, saved.core, d)
     if saved.latent is not None:
         d = latent.backward(b, owner, saved.latent, saved.norm1[0], d, held=held)
     else:

@@ -9,6 +9,7 @@ from workload.lowering.layers.hybrid.mixer import Kept, Mixer
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixture import experts
 from workload.op import Part
+from workload.recomputation.parts import CORE, parts_of
 
 
 def linears(b: Builder) -> dict[str, Linear]:
@@ -42,7 +43,7 @@ def _attention(
 def _attention_grad(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> str:
     normed, core, weights = kept
     d = _linear_grad(b, owner, "out", core.context, weights, grad)
-    core = attention.again(b, core) if again == "selective" else core
+    core = attention.again(b, core) if CORE in parts_of(again) else core
     d = attention.backward(b, core, d)
     return _linear_grad(b, owner, "qkv", normed, weights, d)
 

@@ -38,6 +38,7 @@ from workload.lowering.layers.mixture.routing import (
     scores_grad,
 )
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
+from workload.recomputation.parts import ACTIVATION, SHARED
 
 GROUPED = "grouped_matmul"
 
@@ -127,6 +128,15 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     if also:
         b.op("shared.add", "add", [total, also], [total])
     return total, saved
+
+
+def again(b: Builder, owner: Part, normed: str, saved: Saved, parts: frozenset[str]) -> Saved:
+    """Emit what runs once more of experts that do not as a whole; returns what is at hand then."""
+    if SHARED in parts:
+        saved = replace(saved, shared=_shared_up(b, owner, normed, {}))
+    if ACTIVATION in parts:
+        saved = replace(saved, activation=mlp.forward(b, saved.up, saved.scores))
+    return saved
 
 
 def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, held: bool) -> str:

@@ -1,0 +1,59 @@
+"""Parts of layers that run once more, against the plain model: same losses, weights and peaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.executor.test_parity import check
+from tests.executor.test_parity_experts import DEEPSEEK, MIXTRAL, plan_of
+from tests.executor.test_parity_latent import LATENT, LITE
+from workload.gpt import GPT
+from workload.passes.table import OVERLAPS
+from workload.plan import Plan
+
+MLP = "core_attn+layernorm+mlp"
+WHOLE = "layernorm+moe+mlp"
+FINE = "layernorm+moe_act+shared_experts"
+
+
+def plans(of: str) -> list[Plan]:
+    split = {"x": 2, "data": 2, "expert": 4, "expert_tensor": 1, "sequence_parallel": True}
+    return [
+        plan_of(recompute=of, **split, zero=2),
+        plan_of(recompute=of, z=2, data=2, expert=2, zero=3, overlap=OVERLAPS),
+        plan_of(recompute=of, pipe=2, data=2, expert=2, micro_batches=2, schedule="zb-h1"),
+        plan_of(recompute=of, y=2, data=2, expert=2, micro_batches=2),
+        plan_of(recompute=of, data=4, expert=4, micro_batches=4, overlap=("a2a", *OVERLAPS)),
+    ]
+
+
+@pytest.mark.distributed
+def test_parts_of_layers_with_experts_train_as_the_plain_model_does() -> None:
+    check(4, DEEPSEEK, [plans(WHOLE)[0], plans(FINE)[1]])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("of", [WHOLE, FINE, MLP])
+def test_parts_go_with_every_axis(of: str) -> None:
+    check(4, DEEPSEEK, plans(of))
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("dispatcher", ["dense", "sparse"])
+def test_parts_go_with_every_dispatcher(dispatcher: str) -> None:
+    gpt = replace(MIXTRAL, capacity=0.75)
+    for of in ("layernorm+moe", "moe_act"):
+        check(4, gpt, [replace(plan, dispatcher=dispatcher) for plan in plans(of)])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("gpt", [LITE, LATENT], ids=["Lite", "compressed"])
+def test_what_leads_up_in_latent_attention_runs_once_more(gpt: GPT) -> None:
+    of = "core_attn+layernorm+mla_up_proj"
+    split = [plan_of(recompute=of, x=2, sequence_parallel=True), plan_of(recompute=of, z=2, zero=3)]
+    check(2, gpt, [*split, plan_of(recompute="mla_up_proj", data=2, micro_batches=2)])

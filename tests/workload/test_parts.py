@@ -1,0 +1,102 @@
+"""Parts of layers that run again in the backward pass, by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.workload.test_experts import TWO, program_of
+from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import GPT
+from workload.lowering import lower_again
+from workload.program import Program
+
+MIXED = replace(TWO, layers=4, dense_layers=2, shared_ffn=16)
+LATENT = replace(TWO, kv_rank=10, q_rank=12, rope_width=2, head_width=6)
+PLAN = "data=4,expert=4"
+
+
+def again(program: Program, layer: int) -> list[str]:
+    return [op.label for op in program.ops if op.is_recomputed and op.part.layer == layer]
+
+
+def recomputing(of: str, gpt: GPT = MIXED, more: str = "") -> Program:
+    return program_of(f"{PLAN},recompute={of}{more}", gpt)
+
+
+@pytest.mark.parametrize(
+    ("of", "dense", "routed"),
+    [
+        ("layernorm", ["norm2", "norm1"], ["norm2", "norm1"]),
+        ("mlp", ["up.matmul", "swiglu"], []),
+        ("moe_act", [], ["swiglu"]),
+        ("shared_experts", [], ["shared.up.matmul", "shared.swiglu"]),
+        ("layernorm+core_attn", ["norm2", "norm1", "attention"], ["norm2", "norm1", "attention"]),
+    ],
+)
+def test_a_part_runs_again_where_it_is(of: str, dense: list[str], routed: list[str]) -> None:
+    program = recomputing(of)
+    assert (again(program, 0), again(program, 3)) == (dense, routed)
+    assert program.model_flops == recomputing("none").model_flops
+    for _ in range(2):
+        assert tuple(lower_again(MIXED, program.plan).ops) == program.ops
+
+
+def test_experts_run_again_up_to_their_last_linear() -> None:
+    labels = again(recomputing("moe"), 3)
+    assert (labels[0], labels[-1]) == ("router.matmul", "swiglu")
+    assert {"dispatch.exchange", "experts.up.matmul"} <= set(labels)
+    assert not [label for label in labels if "down" in label or "combine" in label]
+    assert again(recomputing("moe"), 0) == []
+
+
+def test_what_leads_up_runs_again_and_queries_keys_and_values_are_not_kept() -> None:
+    program = recomputing("mla_up_proj", LATENT)
+    assert again(program, 0) == ["q_up.matmul", "kv_up.matmul", "latent.qkv"]
+    kept = {name for op in program.ops if ".grad" in op.label for name in op.reads}
+    assert "m0.l0.latent.qkv" not in kept
+    assert "m0.l0.re.latent.qkv" in kept
+
+
+@pytest.mark.parametrize("of", ["layernorm", "mlp", "moe_act", "shared_experts", "moe"])
+def test_what_runs_again_is_not_kept(of: str) -> None:
+    """Of the first of two stages, which holds two micro-batches at its peak."""
+    gpt = replace(MIXED, dense_layers=2 if of in ("layernorm", "mlp") else 0)
+    kept, none = (recomputing(word, gpt, ",pipe=2,batch=16") for word in (of, "none"))
+    assert kept.peak.total_bytes < none.peak.total_bytes
+
+
+def test_norms_are_kept_by_their_inputs() -> None:
+    reads = [op.name for op in recomputing("layernorm", TWO).ops if "m0.l0.norm2.o" in op.reads]
+    assert not [name for name in reads if "grad" in name]
+
+
+@pytest.mark.parametrize(
+    ("of", "error", "sentence"),
+    [
+        ("norms", PlanError, "none, selective, full, or full:N .* parts of layers joined by"),
+        ("layernorm+layernorm", PlanError, "is not supported"),
+        ("layernorm:2", PlanError, "is not supported"),
+        ("full+mlp", PlanError, "is not supported"),
+        ("mla_up_proj", PlanCannotRunError, "names mla_up_proj, .* and two has none"),
+        ("moe+moe_act", PlanCannotRunError, "names moe_act, which moe runs again too"),
+    ],
+)
+def test_what_is_no_part_is_refused(of: str, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        recomputing(of)
+
+
+@pytest.mark.parametrize(
+    ("of", "fields"),
+    [
+        ("mlp", {}),
+        ("shared_experts", {}),
+        ("moe", {"experts": 0, "topk": 0, "expert_ffn": 0}),
+    ],
+)
+def test_a_part_that_a_model_has_not_is_refused(of: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(PlanCannotRunError, match=f"recompute={of} names {of}"):
+        program_of(f"data=4,recompute={of}", replace(TWO, **fields))

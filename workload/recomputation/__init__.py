@@ -1,0 +1,1 @@
+"""What runs again in the backward pass."""
