@@ -109,6 +109,7 @@ def test_chunks_on_stages_in_a_v_train_as_the_plain_model_does() -> None:
 @pytest.mark.slow
 def test_the_allocator_holds_what_the_program_says_of_a_hybrid() -> None:
     sizes: dict[str, Any] = {
+        "vocab": 512,
         "hidden": 256,
         "sequence": 512,
         "ffn": 1024,
