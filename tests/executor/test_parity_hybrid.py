@@ -15,7 +15,7 @@ from tests.executor.test_parity_experts import MIXTRAL, plan_of
 from workload.gpt import GPT
 from workload.plan import Plan
 
-# Sequences of 16 tokens in chunks of 8, or in one; heads share the states of a group in pairs.
+# Sequences of 16 tokens in chunks of 4, or in one; heads share the states of a group in pairs.
 NANO = replace(
     MIXTRAL,
     layers=6,
@@ -29,7 +29,7 @@ NANO = replace(
     ssm_width=4,
     ssm_state=6,
     ssm_groups=4,
-    ssm_chunk=8,
+    ssm_chunk=4,
 )
 DENSE = replace(
     NANO,
