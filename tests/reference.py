@@ -99,11 +99,7 @@ class Layer(nn.Module):
         if self.scans:
             hidden = weights[f"{name}.in_proj.w"].shape[0]
             self.mixer = reference_hybrid.Mamba(hidden, family.mamba, family.eps)
-        for linear in ("qkv", "out", "up", "down"):
-            if f"{name}.{linear}.w" not in weights:
-                continue
-            shape = weights[f"{name}.{linear}.w"].shape
-            self.add_module(linear, Linear(*shape, bias=f"{name}.{linear}.b" in weights))
+        self.linears_of(weights, name)
         for place in ("attention", "out", "down"):
             self.add_module(f"drop_{place}", Dropout(family.dropout, f"{name}.{place}"))
         if f"{name}.out.w" in weights:
@@ -111,6 +107,13 @@ class Layer(nn.Module):
         if f"{name}.up.w" in weights:
             up, down = (weights[f"{name}.{linear}.w"].shape for linear in ("up", "down"))
             self.gated = up[1] == 2 * down[0]
+
+    def linears_of(self, weights: Weights, name: str) -> None:
+        """Make modules of the linears of attention and of an MLP that there are."""
+        for linear in ("qkv", "out", "up", "down"):
+            if f"{name}.{linear}.w" in weights:
+                shape = weights[f"{name}.{linear}.w"].shape
+                self.add_module(linear, Linear(*shape, bias=f"{name}.{linear}.b" in weights))
 
     def experts_of(self, weights: Weights, name: str, family: Family) -> None:
         """Take the router, the experts and the shared MLP over as modules of the layer's own."""

@@ -19,13 +19,12 @@ from executor.kernels import (
     optimizer,
     pointwise,
     quantised,
-    squared_relu,
     vocabulary,
 )
 from executor.kernels.attentions import attention, head_norms, latent, unfused
 from executor.kernels.context import exchange, pieces
 from executor.kernels.dispatchers import masks, weighted_rows
-from executor.kernels.hybrid import convolution, group_norm, scan
+from executor.kernels.hybrid import convolution, group_norm, scan, squared_relu
 from executor.kernels.updates import muon, sgd, zeroth_order
 from executor.rank_context import RankContext
 from workload.op import Op

@@ -87,18 +87,7 @@ class SearchProblem:
             )
         _check_bounded(self.fixed)
         self._check_dispatchers()
-        if windows.has_windows(self.gpt) and self.gpt.global_every:
-            raise PlanError(
-                f"a search covers models whose layers attend alike; {self.gpt.name} has "
-                f"window={self.gpt.window} and global_every={self.gpt.global_every}"
-            )
-        if self.gpt.pattern:
-            raise PlanError(
-                f"a search covers models of layers of attention and an MLP each; {self.gpt.name} "
-                "has a pattern of others: predict plans one by one, or by --sweep"
-            )
-        if self.gpt.mtp_layers:
-            raise PlanError(f"a search goes without {self.gpt.name}'s mtp_layers; give 0")
+        _check_covered(self.gpt)
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
         if rule.in_backward:
             raise PlanError(
@@ -217,6 +206,22 @@ class SearchProblem:
     def others(self) -> dict[str, Any]:
         """The fixed fields that are not searched."""
         return {key: value for key, value in self.fixed.items() if key not in SEARCHED}
+
+
+def _check_covered(gpt: GPT) -> None:
+    """Refuse models of whose layers no bounds are known."""
+    if windows.has_windows(gpt) and gpt.global_every:
+        raise PlanError(
+            f"a search covers models whose layers attend alike; {gpt.name} has "
+            f"window={gpt.window} and global_every={gpt.global_every}"
+        )
+    if gpt.pattern:
+        raise PlanError(
+            f"a search covers models of layers of attention and an MLP each; {gpt.name} "
+            "has a pattern of others: predict plans one by one, or by --sweep"
+        )
+    if gpt.mtp_layers:
+        raise PlanError(f"a search goes without {gpt.name}'s mtp_layers; give 0")
 
 
 def _check_bounded(fixed: Mapping[str, Any]) -> None:

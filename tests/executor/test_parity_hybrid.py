@@ -4,14 +4,18 @@ sequences token by token: same losses, same weights, in float64."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from tests.executor.peaks import peaks
+from tests.executor.rehearsal import HYBRID
 from tests.executor.test_parity import check
 from tests.executor.test_parity_experts import MIXTRAL, plan_of
 from workload.gpt import GPT
+from workload.plan import Plan
 
-# Sequences of 16 tokens in chunks of 8, or in one; heads share the states of a group in pairs.
+# Sequences of 16 tokens in chunks of 4, or in one; heads share the states of a group in pairs.
 NANO = replace(
     MIXTRAL,
     layers=6,
@@ -25,7 +29,7 @@ NANO = replace(
     ssm_width=4,
     ssm_state=6,
     ssm_groups=4,
-    ssm_chunk=8,
+    ssm_chunk=4,
 )
 DENSE = replace(
     NANO,
@@ -42,6 +46,9 @@ DENSE = replace(
     tied=True,
     norm="layernorm",
 )
+DENSE_FIELDS: dict[str, Any] = {
+    key: getattr(DENSE, key) for key in ("experts", "topk", "expert_ffn", "shared_ffn", "router")
+}
 ONE = [plan_of(), plan_of(micro_batches=2, recompute="full", overlap=())]
 TWO = [
     plan_of(x=2, sequence_parallel=True, recompute="full"),
@@ -97,3 +104,18 @@ def test_experts_of_hybrids_on_ranks_of_their_own_train_as_the_plain_model_does(
 def test_chunks_on_stages_in_a_v_train_as_the_plain_model_does() -> None:
     gpt = replace(DENSE, layers=8, pattern="M-*MM-*M")
     check(2, gpt, [plan_of(pipe=2, interleave=2, micro_batches=4, schedule="zb-v")])
+
+
+@pytest.mark.slow
+def test_the_allocator_holds_what_the_program_says_of_a_hybrid() -> None:
+    sizes: dict[str, Any] = {
+        "vocab": 512,
+        "hidden": 256,
+        "sequence": 512,
+        "ffn": 1024,
+        "ssm_heads": 16,
+        "ssm_width": 32,
+    }
+    alone = replace(HYBRID, pattern="M-*", **DENSE_FIELDS, **sizes)
+    plan = Plan(batch=8, micro_batch=8, precision="fp32")
+    assert [abs(peak.excess) < 0.01 for peak in peaks(alone, plan)] == [True]

@@ -151,14 +151,8 @@ def backward(b: Builder, owner: Part, saved: AnySaved, grad: str, *, again: str)
     held, parts = again == "full", parts_of(again)
 
     def linear_back(name: str, source: str, upstream: str) -> str:
-        return linear.backward(
-            b,
-            linears(b)[name],
-            owner,
-            source=source,
-            weight=saved.weights.get(name, "") if held else "",
-            grad=upstream,
-        )
+        own, weight = linears(b)[name], saved.weights.get(name, "") if held else ""
+        return linear.backward(b, own, owner, source=source, weight=weight, grad=upstream)
 
     saved = once_more.mlp_half(b, owner, saved, linears(b)["up"], parts)
     d = dropout.backward(b, "down", saved.masks[1], grad)
