@@ -32,7 +32,6 @@ from workload.dispatchers.table import USUAL as AS_USUAL
 from workload.errors import PlanCannotRunError
 from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
 from workload.lowering import check
-from workload.models.windows import has_windows
 from workload.passes.table import OVERLAPS, PASSES
 from workload.pipeline.stages import nearly_even
 from workload.plan import Plan
@@ -236,8 +235,9 @@ def _splits(problem: SearchProblem, context: int) -> bool:
     """Whether sequences can be split over so many ranks, and the attention core with them."""
     gpt, fused = problem.gpt, problem.fixed.get("attention", "flash") != "unfused"
     in_ring = problem.fixed.get("context_kind", "ring") == "ring"
-    of_all = not (gpt.document or has_windows(gpt))
-    return context == 1 or (fused and (of_all or not in_ring) and gpt.sequence % (2 * context) == 0)
+    chunk = max(gpt.sequence // (2 * context), 1)
+    cut = in_ring and gpt.document and gpt.document % chunk and chunk % gpt.document
+    return context == 1 or (fused and not cut and gpt.sequence % (2 * context) == 0)
 
 
 def _none(problem: SearchProblem) -> str:

@@ -47,6 +47,11 @@ def test_windows_under_more_plans_train_as_the_plain_model_does(gpt: GPT) -> Non
 OVER_CONTEXT = [
     plan_of(context=2, context_kind="all_gather", recompute="selective"),
     plan_of(context=2, context_kind="ulysses", micro_batches=2),
+    plan_of(context=2, zero=1),
+]
+RINGS = [
+    plan_of(context=4, recompute="selective", micro_batches=2),
+    plan_of(context=4, context_heads=2, zero=3),
 ]
 
 
@@ -81,6 +86,26 @@ THREE = [OVER_CONTEXT[1], plan_of(context=2, context_kind="all_gather"), plan_of
 @pytest.mark.distributed
 def test_packed_documents_train_as_the_plain_model_does() -> None:
     check(2, PACKED, THREE)
+
+
+@pytest.mark.distributed
+def test_a_ring_that_leaves_out_a_step_trains_as_the_plain_model_does() -> None:
+    check(4, replace(OSS, kv_heads=0, layers=2, window=2), RINGS[:1])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_rings_that_leave_out_steps_train_as_the_plain_model_does() -> None:
+    plain = replace(OSS, kv_heads=0, layers=2)
+    for gpt in (
+        replace(plain, window=2, global_every=0),
+        replace(plain, window=6, sinks=True),
+        replace(plain, window=0, global_every=0, document=4),
+        replace(plain, window=0, global_every=0, document=8, positions="alibi"),
+        replace(plain, window=3, document=8),
+        replace(MISTRAL, kv_heads=0),
+    ):
+        check(4, gpt, RINGS)
 
 
 @pytest.mark.distributed

@@ -104,11 +104,13 @@ def _check_windows(gpt: GPT, plan: Plan) -> None:
     told = {"sinks=true": gpt.sinks, f"window={gpt.window}": windows.has_windows(gpt)}
     told[f"document={gpt.document}"] = bool(gpt.document)
     those = [words for words, is_so in told.items() if is_so]
-    limits = [words for words in those if words != "sinks=true"]
-    if plan.context > 1 and plan.context_kind == "ring" and limits:
+    chunk = gpt.sequence // (2 * plan.context // plan.context_heads)
+    in_ring = plan.context > 1 and plan.context_kind == "ring"
+    if in_ring and gpt.document and gpt.document % chunk and chunk % gpt.document:
         raise PlanCannotRunError(
-            f"context_kind=ring sends all keys around, and {gpt.name} has {limits[0]}; "
-            "use context_kind=all_gather or ulysses"
+            f"{gpt.name}'s document={gpt.document} is neither a part nor a multiple of the "
+            f"{chunk} tokens of a chunk that goes around a ring; use context_kind=all_gather or "
+            "ulysses"
         )
     if plan.attention == "unfused" and those:
         raise PlanCannotRunError(

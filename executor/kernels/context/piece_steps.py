@@ -48,7 +48,7 @@ def forward(
     for rows in _rows(q, k, at):
         scores, left = _scores(op, piece, (q, k), rows, at)
         sums[:, :, rows] = scores.logsumexp(-1)
-        weights = (scores - sums[:, :, rows, None]).exp_()
+        weights = (scores - _finite(sums[:, :, rows, None])).exp_()
         out[:, :, rows] = _times(weights, left) @ v
     return out, sums
 
@@ -70,6 +70,11 @@ def backward(op: Op, piece: Piece, qkv: Tensors, about: Tensors, at: RankContext
         d_q[:, :, rows] = d @ k
         d_k.add_(d.mT @ q[:, :, rows])
     return d_q, d_k, d_v
+
+
+def _finite(sums: torch.Tensor) -> torch.Tensor:
+    """Zero in place of minus infinity, which a query has that sees none of the keys."""
+    return sums.masked_fill(sums == -torch.inf, 0)
 
 
 def _rows(q: torch.Tensor, k: torch.Tensor, at: RankContext) -> Iterator[slice]:

@@ -162,8 +162,9 @@ def merge(
 ) -> None:
     """Weight a context and that of further keys by their log-sum-exps, in place."""
     both = torch.logaddexp(sums, more_sums.to(sums.dtype))
-    out.mul_((sums - both).exp_()[..., None])
-    out.add_(more * (more_sums - both).exp_()[..., None])
+    over = both.masked_fill(both == -torch.inf, 0)
+    out.mul_((sums - over).exp_()[..., None])
+    out.add_(more * (more_sums - over).exp_()[..., None])
     sums.copy_(both)
 
 

@@ -82,10 +82,29 @@ def test_documents_that_do_not_fill_a_sequence_are_refused(document: int) -> Non
         replace(GEMMA, document=8, dropout=0.1)
 
 
-def test_a_ring_and_single_steps_of_documents_are_refused() -> None:
+def test_a_ring_leaves_out_steps_that_no_window_or_document_reaches() -> None:
+    """Chunks of 4 tokens: with a window of 5 queries see the chunk before theirs, at the first and
+    the last step of four; documents of 4 stay with their ranks. All FLOPs are there."""
+    long = replace(GEMMA, sequence=32)
+    for gpt, steps in (
+        (replace(long, global_every=0), [0, 1, 3]),
+        (replace(long, global_every=0, window=6), [0, 1, 2, 3]),
+        (replace(long, window=0, global_every=0, document=4), [0]),
+        (replace(long, window=0, global_every=0, document=8), [0, 1, 3]),
+    ):
+        program = lower(gpt, parse_plan("context=4,batch=1,overlap=none"))
+        cores = [op for op in program.ops if op.kind == "attention" and op.part.layer == 0]
+        assert [op.attributes["step"] for op in cores] == steps
+        assert program.model_flops == gpt.model_flops(1)
+        shifts = [op for op in program.ops if op.kind == "ring_shift" and op.part.layer == 0]
+        assert len(shifts) == 3 * 4 - 2
+
+
+def test_documents_that_cut_chunks_of_a_ring_and_single_steps_are_refused() -> None:
     packed = replace(GEMMA, window=0, global_every=0, document=8)
-    with pytest.raises(PlanCannotRunError, match=r"context_kind=ring sends .* six has document=8"):
-        lower(packed, parse_plan("context=2"))
+    odd = replace(packed, sequence=48, document=16)
+    with pytest.raises(PlanCannotRunError, match="document=16 is neither a part nor a multiple"):
+        lower(odd, parse_plan("context=2"))
     with pytest.raises(PlanCannotRunError, match=r"attention=unfused .* six has document=8"):
         lower(packed, parse_plan("attention=unfused"))
 
@@ -118,7 +137,6 @@ def test_attention_in_a_window_of_a_sixteenth_takes_a_fraction_of_the_time() -> 
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ("context=2", "context_kind=ring sends all keys around, and six has window=5"),
         ("attention=unfused", "attention=unfused computes whole squares of scores"),
     ],
 )

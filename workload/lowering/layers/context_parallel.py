@@ -19,7 +19,8 @@ With `context_heads` so many neighbours first trade rows of all heads for more r
 ring goes over the others ("outer_context"): neighbours have together the chunks of one of these.
 Source: Liu et al. (Ring Attention, 2310.01889); NVIDIA/TransformerEngine,
 attention/dot_product_attention/context_parallel.py, AttnFuncWithCPAndKVP2P (both: its "a2a+p2p").
-Sinks are one more key of a query, in the first step; a window cuts gathered keys alone.
+Sinks are one more key of a query, in the first step. Windows and documents leave out steps without
+anything to do (further/ring_steps.py).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any
 from workload.grid import Axes
 from workload.lowering.builder import Builder
 from workload.lowering.layers import ulysses
-from workload.lowering.layers.further import core_shape
+from workload.lowering.layers.further import core_shape, ring_steps
 from workload.op import CAUSAL, KEYS_EXCHANGE, RING_SHIFT
 
 Shape = dict[str, Any]
@@ -93,10 +94,13 @@ def _meeting(b: Builder, qkv: str, shape: Shape, sinks: str) -> list[str]:
         every = _gathered(b, own, NAME)
         b.op(NAME, "attention", [qkv, every, *more], outputs, **_work(b, qkv, shape, 1))
         return outputs
+    work = _steps(b, qkv, shape, 1)
     for step, held in _around(b, own, NAME, shape):
+        if not work[step]:
+            continue
         found = _outputs(b, qkv, shape, f"{NAME}.{step}") if step else outputs
         reads = [qkv, held, *(() if step else more)]
-        b.op(f"{NAME}.{step}", "attention", reads, found, **_step(b, qkv, shape, 1, step))
+        b.op(f"{NAME}.{step}", "attention", reads, found, **work[step])
         if step:
             merged = [*outputs, *found]
             b.op(f"{NAME}.{step}.merge", "merge_attention", merged, outputs, **shape)
@@ -120,12 +124,16 @@ def _meeting_grad(
         axes = b.shards_of("positions")
         label, tensors = f"{name}.dkv.scatter", ([whole], [part])
         b.collective(label, "reduce_scatter", *tensors, *axes, purpose=KEYS_EXCHANGE)
-    for step, held in _around(b, own, name, shape) if not part else ():
+    work = [] if part else _steps(b, qkv, shape, 2)
+    for step, held in _around(b, own, name, shape) if work else ():
+        if not work[step]:
+            b.op(f"{name}.dkv.{step}.arrived", "fence", [part], [], nbytes=0)
+            part = _shifted(b, part, f"{name}.dkv.{step}", shape)
+            continue
         found = b.tensor(f"{name}.{step}.dkv", b.buffers[own].shape)
         reads = [grad, qkv, held, *about, *([out] if step else more)]
         writes = [out, found, *(() if step else also)]
-        how = _step(b, qkv, shape, 2, step)
-        b.op(f"{name}.{step}", "attention_grad", reads, writes, **how)
+        b.op(f"{name}.{step}", "attention_grad", reads, writes, **work[step])
         if step:
             b.op(f"{name}.{step}.add", "add", [found, part], [found])
         part = _shifted(b, found, f"{name}.dkv.{step}", shape)
@@ -183,11 +191,20 @@ def _outputs(b: Builder, qkv: str, shape: Shape, name: str) -> list[str]:
     return [context, b.tensor(f"{name}.lse", lse_shape, b.wide)]
 
 
-def _step(b: Builder, qkv: str, shape: Shape, factor: int, step: int) -> Shape:
-    """The same for one step of a ring, whose keys are a rank's."""
+def _steps(b: Builder, qkv: str, shape: Shape, factor: int) -> list[Shape]:
+    """The same for each step of a ring, whose keys are a rank's; nothing for one that has none that
+    any query sees."""
     tokens = b.buffers[qkv].shape[0] // b.plan.micro_batch
-    how = {"sequence": tokens, "step": step, CAUSAL: step == 0}
-    return _work(b, qkv, {**shape, **how}, factor)
+    count = int(b.grid.size(*_axes(b, shape)))
+    if not ring_steps.is_limited(shape):
+        own = {"sequence": tokens}
+        steps = [{**shape, **own, "step": step, CAUSAL: step == 0} for step in range(count)]
+        return [_work(b, qkv, each, factor) for each in steps]
+    whole = _work(b, qkv, shape, factor)
+    pairs, every = ring_steps.shares(shape, count, b.gpt.sequence)
+    later = [whole["flops"] * own // every for own in pairs[1:]]
+    flops = [whole["flops"] - sum(later), *later]
+    return [{**whole, "flops": own, "step": step} if own else {} for step, own in enumerate(flops)]
 
 
 def _work(b: Builder, qkv: str, shape: Shape, factor: int) -> Shape:

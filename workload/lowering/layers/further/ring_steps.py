@@ -1,0 +1,66 @@
+"""How the work of attention falls on the steps of a ring where windows or documents limit it.
+
+Letters: s is the sequence, c the ranks of the ring, L = s / 2c the tokens of a chunk, w the window,
+d a document. At step t a rank has the two chunks of the rank t places before it, and of all pairs
+of a query and a key that attention is over (P of them) those of chunks at some distances fall on
+the step: a step without any is left out, though its keys go on around the ring. An op counts its
+share of all FLOPs, as many as P has of the pairs on all ranks: ranks of a step differ, by a chunk
+at the ends of a sequence, which is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+Shape = dict[str, Any]
+LIMITS = ("window", "document")
+
+
+def is_limited(shape: Shape) -> bool:
+    """Whether queries see fewer than all keys before them."""
+    return any(key in shape for key in LIMITS)
+
+
+def shares(shape: Shape, parts: int, sequence: Any) -> tuple[list[Any], Any]:
+    """For each step the pairs of a query and a key on all ranks together, and the sum."""
+    length = sequence // (2 * parts)
+    span = shape.get("document", sequence)
+    window = shape.get("window", span)
+    every = sequence // span * (span * window - window * (window - 1) // 2)
+    most = int((window - 2) // length + 1)  # chunks between which a query sees a key, at most
+    chunks = 0 if span < length else int(span // length)  # of a document
+    later: list[Any] = []
+    for step in range(1, parts):
+        found = _distances(step, parts, chunks)
+        later.append(sum(n * _pairs(d, length, window) for d, n in found.items() if d <= most))
+    return [every - sum(later), *later], every
+
+
+def _distances(step: int, parts: int, chunks: int) -> Counter[int]:
+    """How many pairs of chunks of one document meet at a step, by how far apart they are."""
+    found = Counter[int]()
+    for rank in range(parts):
+        owner = (rank - step) % parts
+        for query in (rank, 2 * parts - 1 - rank):
+            for key in (owner, 2 * parts - 1 - owner):
+                if chunks and key < query and query // chunks == key // chunks:
+                    found[query - key] += 1
+    return found
+
+
+def _pairs(distance: int, length: Any, window: Any) -> Any:
+    """The pairs of a query of a chunk and a key of one so many chunks before it, less than the
+    window apart.
+
+    >>> [_pairs(1, 4, window) for window in (1, 2, 4, 5, 8)]
+    [0, 1, 6, 10, 16]
+    """
+    further = window - 1 - distance * length  # how much later the query may be within its chunk
+    if further < 1 - length:
+        return 0
+    if further < 0:
+        return (length + further) * (length + further + 1) // 2
+    if further < length:
+        return length * length - (length - further - 1) * (length - further) // 2
+    return length * length
