@@ -8,6 +8,7 @@ from typing import Any
 
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid, check_order
+from workload.passes.pairs import exchanges_refusal
 from workload.passes.table import EVERY, OVERLAPS
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.recipes.table import RECIPE_NAMES, recipe_refusal
@@ -150,14 +151,16 @@ class Plan:
             )
         if over_x > 1 and not self.sequence_parallel:
             raise PlanError("expert_tensor=1 with x > 1 needs sequence_parallel")
-        if "a2a" in self.overlap and (self.pipe > 1 or self.schedule != "1f1b" or self.expert == 1):
-            raise PlanError(
-                "overlap=a2a lets two micro-batches of one stage take turns at experts' "
-                f"all-to-alls: it needs expert > 1, pipe=1 and schedule=1f1b, not "
-                f"expert={self.expert}, pipe={self.pipe} and schedule={self.schedule}"
-            )
+        if why := exchanges_refusal(self):
+            raise PlanError(why)
         if self.expert > 1 and self.shard:
             raise PlanError(f"expert={self.expert} does not go with shard={self.shard} yet")
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether stages run a forward and a backward pass in turns (`workload/pipeline/pairs.py`);
+        without a pipeline a pass over the whole step does it."""
+        return "a2a" in self.overlap and self.pipe > 1
 
     @property
     def experts_over_x(self) -> bool:
