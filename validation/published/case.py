@@ -12,7 +12,7 @@ from simulator.explain.nearest_fit import does_fit, fitting_change, text_of_chan
 from simulator.stacks.job import Job, job_of
 from topologies.errors import SimgptError
 from topologies.machine import Machine
-from validation.moe.expert_columns import expert_words, own_fields
+from validation.moe.expert_columns import expert_words, overlap_words, own_fields
 from validation.published.dialect import Dialect, dialect_of
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
@@ -181,6 +181,7 @@ def _plan_words(
     sizes["interleave"] = interleave if pipe > 1 else 1
     sizes |= {"batch": count * micro * degrees["z"] * data, "micro_batch": micro}
     sizes |= expert_words(run, degrees["x"])
+    keys |= overlap_words(run, keys)
     return {**sizes, **keys}, scale
 
 

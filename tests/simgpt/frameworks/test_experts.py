@@ -121,7 +121,10 @@ def test_turns_are_written_and_read_by_both_names() -> None:
     bridge = exported(Asked(mixtral, PLANS["turns"], None, 64), "megatron-bridge").settings
     assert bridge["comm_overlap.overlap_moe_expert_parallel_comm"] is True
     assert "comm_overlap.delay_wgrad_compute" not in bridge
-    split = {"expert_model_parallel_size": 2, "overlap_moe_expert_parallel_comm": True}
+    split: dict[str, Any] = {
+        "expert_model_parallel_size": 2,
+        "overlap_moe_expert_parallel_comm": True,
+    }
     assert "a2a" in asked(**split).plan["overlap"].split("+")
     both = asked(**split, delay_wgrad_compute=True).plan["overlap"].split("+")
     assert both[-2:] == ["a2a", "wgrad"]
