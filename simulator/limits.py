@@ -24,11 +24,11 @@ def check_slots(plan: Plan) -> None:
     slots = plan.pipe * plan.interleave * plan.micro_batches * plan.passes
     whole, other = "never repeats itself", "a smaller batch or schedule=1f1b"
     what = f"schedule={plan.schedule}"
-    if plan.schedule in V_SHAPED:
+    if plan.schedule in V_SHAPED or plan.in_pairs:
         whole = "is simulated without its steady state"
     if plan.passes > 1:
         what, other = f"a step of optimizer={plan.optimizer}", "or a smaller batch"
-    repeats = plan.schedule not in ("gpipe", *V_SHAPED) and plan.passes == 1
+    repeats = plan.schedule not in ("gpipe", *V_SHAPED) and plan.passes == 1 and not plan.in_pairs
     if not repeats and plan.pipe > 1 and slots > MOST_SLOTS:
         raise PlanCannotRunError(
             f"{what} {whole}, so that each of {plan.micro_batches:,} "

@@ -140,6 +140,12 @@ class Plan:
             )
 
     @property
+    def in_pairs(self) -> bool:
+        """Whether stages run a forward and a backward pass in turns (`workload/pipeline/pairs.py`);
+        without a pipeline a pass over the whole step does it."""
+        return "a2a" in self.overlap and self.pipe > 1
+
+    @property
     def experts_over_x(self) -> bool:
         """Whether ranks of x hold different experts, not parts of the same."""
         return self.expert_tensor == 1 and self.x > 1 and self.expert > 1

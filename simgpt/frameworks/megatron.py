@@ -196,6 +196,7 @@ def _read_overlaps(reading: Reading) -> None:
     waits = reading.switch("no-overlap-p2p-communication")
     if fields.get("interleave", 1) > 1 and not waits:
         found.append("pp")
+    found += experts.read_turns(reading)
     fields["overlap"] = "+".join(found) or "none"
 
 

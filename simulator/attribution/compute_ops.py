@@ -106,15 +106,14 @@ def _of_stage(run: PipelineRun) -> ComputeOps | None:
     if not FoldedSchedule(stage_orders.plan, stage_orders.small, schedule, times).is_steady:
         return None
     stage = busiest_stage(schedule)
-    kind, last = stage_orders.kinds[stage], schedule.orders[stage][-1]
+    last = stage_orders.parts[stage][-1]
     found = _of_ending(run, stage, schedule, times)
-    for (slot, carry_ins), count in run.copies(stage).items():
-        part = kind.part(slot)
+    for (part, carry_ins), count in run.copies(stage).items():
         tasks = run.tasks(stage, part, carry_ins)
         simulated = run.simulated(tasks)
         slowest, _ = slowest_of(tasks, simulated)
         graph = part.graph
-        copies = np.full(len(graph.base), count - (part is kind.part(last)), dtype=np.int64)
+        copies = np.full(len(graph.base), count - (part is last), dtype=np.int64)
         found += _timed(graph, part.ops, simulated[slowest], copies)
     return ComputeOps(stage, found)
 

@@ -37,7 +37,7 @@ from workload.op import Op
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import order_of_messages
-from workload.pipeline.schedule import V_SHAPED, Slot
+from workload.pipeline.schedule import V_SHAPED
 from workload.plan import Plan
 from workload.sizes.arrays import Ticks
 
@@ -122,11 +122,11 @@ class PipelineRun:
         parts = compute_stream(graph, *times_of[latest], begin=begin)
         parts = with_tail(parts, graph, times_of[latest][1], begin + sum(parts.values()))
         last = sum(parts.values()) + begin
-        parts = self._with_slots(parts, stage, schedule.orders[stage][-1], begin + shift)
+        parts = self._with_slots(parts, stage, begin + shift)
         parts["idle"] = over - last
         kind = stage_orders.kinds[stage]
         peaks = (
-            stage_peak(each, schedule, number, count)
+            stage_peak(each, stage_orders.parts[number], schedule, number, count)
             for number, each in enumerate(stage_orders.kinds)
         )
         ends = [*schedule.arrivals[stage], *schedule.departures[stage]]
@@ -146,14 +146,14 @@ class PipelineRun:
             micro_batches=small,
         )
 
-    def _with_slots(self, ending: Parts, stage: int, last: Slot, begin: int) -> Parts:
-        """Where a stage's time goes: `ending`, which starts with the `last` slot at `begin`, and
+    def _with_slots(self, ending: Parts, stage: int, begin: int) -> Parts:
+        """Where a stage's time goes: `ending`, which starts with the last slot at `begin`, and
         before it the other slots and the pipeline's waits between them."""
-        kind = self.stage_orders.kinds[stage]
+        last = self.stage_orders.parts[stage][-1]
         parts, busy = dict(ending), 0
-        for (slot, carry_ins), count in self.copies(stage).items():
-            cost = self.cost_of(stage, kind.part(slot), carry_ins)
-            times = count - (kind.part(slot) is kind.part(last))
+        for (part, carry_ins), count in self.copies(stage).items():
+            cost = self.cost_of(stage, part, carry_ins)
+            times = count - (part is last)
             busy += times * cost.ticks
             for key, ticks in cost.parts.items():
                 parts[key] = parts.get(key, 0) + times * ticks
@@ -161,22 +161,21 @@ class PipelineRun:
             parts[PIPE] = waited
         return parts
 
-    def copies(self, stage: int) -> Counter[tuple[Slot, CarryIns]]:
-        """How many slots of the whole step each sampled one stands for, by carry-in.
+    def copies(self, stage: int) -> Counter[tuple[SlotOps, CarryIns]]:
+        """How many slots of the whole step each part stands for, by carry-in.
 
         Omitted micro-batches take the most frequent carry-in.
         """
-        kind, found = self.stage_orders.kinds[stage], Counter[tuple[Slot, CarryIns]]()
-        for slot, carry_ins in zip(
-            self.stage_orders.orders[stage], self.carry_ins[stage], strict=True
-        ):
-            found[replace(slot, micro_batch=kind.like(slot)), carry_ins] += 1
-        for slot, copies in kind.counts(self.stage_orders.plan.micro_batches).items():
-            alike = {carry_ins: n for (other, carry_ins), n in found.items() if other == slot}
+        kind, plan = self.stage_orders.kinds[stage], self.stage_orders.plan
+        found = Counter(zip(self.stage_orders.parts[stage], self.carry_ins[stage], strict=True))
+        if plan == self.stage_orders.small:
+            return found
+        for slot, copies in kind.counts(plan.micro_batches).items():
+            own = kind.part(slot)
+            alike = {carry_ins: n for (part, carry_ins), n in found.items() if part is own}
             if alike:
-                found[slot, max(alike, key=lambda carry_ins: alike[carry_ins])] += copies - sum(
-                    alike.values()
-                )
+                most = max(alike, key=lambda carry_ins: alike[carry_ins])
+                found[own, most] += copies - sum(alike.values())
         return found
 
     def ending(
@@ -223,6 +222,7 @@ class PipelineRun:
             messages=order_of_messages(stage_orders.habits.messages, plan),
             micro_batches=stage_orders.small.passes * stage_orders.small.micro_batches,
             in_v=plan.schedule in V_SHAPED,
+            paired=plan.in_pairs,
         )
 
     @cached_property

@@ -43,6 +43,7 @@ class SlotSchedule:
 
     `links[s]` has the ticks of an activation from stage s to the next one, and of a gradient back.
     `messages` is the order of messages, by its name. Chunks are on the stages in a ring, or `in_v`.
+    Where passes are `paired` the first slot of a pair takes the time of all of it.
     """
 
     orders: Sequence[Sequence[Slot]]
@@ -51,6 +52,7 @@ class SlotSchedule:
     messages: str
     micro_batches: int
     in_v: bool = False
+    paired: bool = False
 
     @cached_property
     def stages(self) -> int:
@@ -101,7 +103,7 @@ class SlotSchedule:
         receives, sends = ([each != NO_MESSAGE for each in messages] for messages in ends)
         order, places = self.orders[stage], self.places
         turned = [places.turns_back(places.number(stage, slot.chunk)) for slot in order]
-        return StageLine(order, receives, sends, turned, stage, self.stages)
+        return StageLine(order, receives, sends, turned, stage, self.stages, self.paired)
 
     @cached_property
     def meetings(self) -> list[list[list[Meeting]]]:

@@ -15,7 +15,7 @@ import numpy as np
 from simulator.engine.stream_graph import StreamGraph, graph_among
 from workload.gpt import GPT
 from workload.lowering import lower_slots, lower_slots_again
-from workload.op import BACKWARD, FORWARD, NONE, ROLES, STEP, Op
+from workload.op import BACKWARD, FORWARD, ROLES, STEP, Op
 from workload.passes.matmul_forms import Forms
 from workload.passes.stack import Habits
 from workload.pipeline.schedule import Slot
@@ -217,7 +217,7 @@ def places_of(outline: Structure, slots: tuple[Slot, ...]) -> dict[Slot, tuple[i
     places: dict[Slot, list[int]] = {slot: [] for slot in slots}
     for place, op in enumerate(outline.ops):
         slot = outline.slot_of.get(op.block)
-        if slot is not None and not _is_around(op):
+        if slot is not None and not op.is_between_slots:
             places[slot].append(place)
     return {slot: tuple(found) for slot, found in places.items()}
 
@@ -226,8 +226,3 @@ def places_of(outline: Structure, slots: tuple[Slot, ...]) -> dict[Slot, tuple[i
 def ends_of(outline: Structure) -> tuple[int, ...]:
     """The places of the ops that come after all slots."""
     return tuple(place for place, op in enumerate(outline.ops) if op.block == STEP)
-
-
-def _is_around(op: Op) -> bool:
-    """Whether an op stands between slots: a message, or a wait for one."""
-    return op.is_message or (op.kind == "fence" and op.block.chunk != NONE)

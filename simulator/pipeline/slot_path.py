@@ -141,7 +141,7 @@ def _parts(stages: PipelineRun) -> Parts:
         if what == PIPE:
             parts[PIPE] = parts.get(PIPE, 0) + ticks
             continue
-        part = stage_orders.kinds[where].part(pipe.orders[where][place])
+        part = stage_orders.parts[where][place]
         cost = stages.cost_of(where, part, stages.carry_ins[where][place])
         for key, own in cost.parts.items():
             parts[key] = parts.get(key, 0) + own

@@ -12,22 +12,29 @@ from workload.memory import MemoryUse, use_of
 from workload.naming import op_name
 from workload.op import ROLES, Op, layer_part
 from workload.pipeline.message_order import RECEIVE, SENT
-from workload.pipeline.schedule import Slot
+from workload.pipeline.schedule import FORWARD, Slot
 from workload.pipeline.stages import chunk_layers, places_of
-from workload.sizes.arrays import Bytes, Counts, Indices
+from workload.sizes.arrays import Bytes, Counts
 
 
 def stage_peak(
-    kind: StageKind, schedule: SlotSchedule, stage: int, micro_batches: int
+    kind: StageKind,
+    slots: Sequence[SlotOps],
+    schedule: SlotSchedule,
+    stage: int,
+    micro_batches: int,
 ) -> MemoryUse:
-    """The most memory that a stage of this kind ever uses in a step of so many micro-batches.
+    """The most memory that a stage of this kind ever uses in a step of so many micro-batches, given
+    what stands for its slots.
 
     On top of its slots' own buffers there are those of messages: a receive's from when it is
     posted, and what is sent stays until the wait for it. The moment between two slots at which
     something has come and the output has not left is no peak, as the next slot makes more.
     """
     order = schedule.orders[stage]
-    parts, which = _parts(kind, order)
+    parts = list(dict.fromkeys(slots))
+    number = {part: at for at, part in enumerate(parts)}
+    which = np.array([number[part] for part in slots])
     most, after = (np.array([part.memory[at] for part in parts])[which] for at in (0, 1))
     posted = _posted(schedule, stage, kind.message_bytes)
     steps = after - _over(schedule, stage, kind.message_bytes)
@@ -39,24 +46,10 @@ def stage_peak(
     at, end = int(during.sum(axis=1).argmax()), kind.end.memory[2]
     found = [
         (idle, ""),
-        (during[at], _named(kind, stage, order[at], parts[which[at]].memory[2], micro_batches)),
+        (during[at], _named(kind, stage, order[at:], parts[which[at]].memory[2], micro_batches)),
         (last, end.name if end is not None else ""),
     ]
     return use_of(*max(found, key=lambda use: int(use[0].sum())))
-
-
-def _parts(kind: StageKind, order: Sequence[Slot]) -> tuple[list[SlotOps], Indices]:
-    """The different parts that stand for slots, and for each slot which one."""
-    numbers: dict[tuple[str, int, int], int] = {}
-    parts: list[SlotOps] = []
-    which = []
-    for slot in order:
-        key = slot.work, slot.chunk, kind.like(slot)
-        if key not in numbers:
-            numbers[key] = len(parts)
-            parts.append(kind.part(slot))
-        which.append(numbers[key])
-    return parts, np.array(which)
 
 
 def _posted(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int]) -> Bytes:
@@ -82,11 +75,15 @@ def _moved(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int], what: st
     return moved
 
 
-def _named(kind: StageKind, stage: int, slot: Slot, op: Op | None, micro_batches: int) -> str:
-    """The name of an op of another micro-batch, and of the layers of this stage. The last one is
-    last in a step of so many micro-batches too."""
+def _named(
+    kind: StageKind, stage: int, order: Sequence[Slot], op: Op | None, micro_batches: int
+) -> str:
+    """The name of an op of another micro-batch, and of the layers of this stage, which is one of
+    the first slot's, or of those paired with it. The last micro-batch is last in a step of so many
+    too."""
     if op is None:
         return ""
+    slot = next((slot for slot in order[:3] if _has(slot, op)), order[0])
     is_last = slot.micro_batch == kind.plan.micro_batches - 1
     number = micro_batches - 1 if is_last else slot.micro_batch
     part = op.part
@@ -96,6 +93,11 @@ def _named(kind: StageKind, stage: int, slot: Slot, op: Op | None, micro_batches
         first, own = (chunks[places.number(s, slot.chunk)] for s in (kind.program.stage, stage))
         part = layer_part(part.layer + own.start - first.start)
     return op_name(number, part, op.label, recomputed=op.identity[2])
+
+
+def _has(slot: Slot, op: Op) -> bool:
+    """Whether an op is of a slot's pass."""
+    return (slot.work == FORWARD) == (op.block.work == FORWARD)
 
 
 def _activations(nbytes: Counts) -> Bytes:

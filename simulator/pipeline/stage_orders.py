@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulator.pipeline.slot_ops import SlotOps, StageKind, kind_of
+from simulator.pipeline.slot_pairs import parts_in_pairs
 from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Forms
@@ -43,9 +44,10 @@ class StageOrders:
 
     @cached_property
     def parts(self) -> list[list[SlotOps]]:
-        """What stands for each slot of each stage."""
-        pairs = zip(self.kinds, self.orders, strict=True)
-        return [kind.parts_of(order) for kind, order in pairs]
+        """What stands for each slot of each stage; a pair's stands at its first slot."""
+        kinds = zip(self.kinds, self.orders, strict=True)
+        alone = [kind.parts_of(order) for kind, order in kinds]
+        return parts_in_pairs(alone, self.orders, self.small) if self.small.in_pairs else alone
 
     def network(self, fabric: Fabric, contended: Sequence[InFlight]) -> RankClasses:
         """The network as the stages use it."""

@@ -34,10 +34,10 @@ def grown(plan: Plan, small: Plan) -> Plan:
 
 def _shortened(plan: Plan, rounds: int) -> Plan:
     """With so many rounds, or as it is. All of GPipe's forwards come before its backwards, and the
-    first pass over the batch before the second, so these have no steady state; that of schedules in
-    a V is not used."""
+    first pass over the batch before the second, so these have no steady state; those of
+    schedules in a V and of paired passes are not used."""
     count = rounds * _round(plan)
-    whole = plan.schedule in ("gpipe", *V_SHAPED) or plan.passes > 1
+    whole = plan.schedule in ("gpipe", *V_SHAPED) or plan.passes > 1 or plan.in_pairs
     if whole or count >= plan.micro_batches:
         return plan
     return plan.with_micro_batches(count)

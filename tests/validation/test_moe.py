@@ -295,3 +295,23 @@ def test_a_models_columns_are_its_presets() -> None:
 def shape(gpt: GPT) -> tuple[int, ...]:
     sizes = (gpt.layers, gpt.hidden, gpt.heads, gpt.key_heads, gpt.width, gpt.experts, gpt.topk)
     return (*sizes, gpt.expert_ffn, gpt.shared_ffn, gpt.dense_layers, gpt.expert_every)
+
+
+@pytest.mark.parametrize(
+    ("name", "overlaps"),
+    [
+        ("mbridge-ab-001", set()),
+        ("mbridge-ab-002", {"a2a"}),
+        ("mbridge-ab-008", {"a2a", "wgrad"}),
+        ("mbridge-moe-020", {"a2a", "wgrad"}),
+    ],
+)
+def test_a_row_has_the_overlaps_of_exchanges_that_it_or_its_recipe_names(
+    name: str, overlaps: set[str]
+) -> None:
+    """Besides those of its stack; the last one is a pipeline of four stages of four chunks."""
+    run = next(run for run in read_moe_runs() if run.id == name)
+    plan = case_of(run).job.plan
+    assert {"a2a", "wgrad"} & set(plan.overlap) == overlaps
+    assert "dp" in plan.overlap
+    assert plan.in_pairs == (name == "mbridge-moe-020")

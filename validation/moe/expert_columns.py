@@ -4,11 +4,13 @@ model, words of a plan."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from validation.published.runs import PublishedRun
 from workload.gpt import find_model
 from workload.models.hybrids.pattern import OF_MAMBA
+from workload.passes.table import EVERY
 
 OF_EXPERTS = ("experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "expert_every")
 OF_LATENT = ("q_rank", "kv_rank", "rope_width", "value_width")
@@ -59,3 +61,10 @@ def recipe_words(run: PublishedRun) -> dict[str, Any]:
     if run.text(LAST_CHUNK) == SHORT and 0 < (left := layers - each * (chunks - 1)) < each:
         found["stage_layers"] = (*(each,) * (chunks - 1), left)
     return found
+
+
+def overlap_words(run: PublishedRun, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The overlaps of a plan with those of exchanges of experts' rows that its row names."""
+    names = run.text("overlap").split("+") if run.text("overlap") else []
+    given = plan.get("overlap", ())
+    return {"overlap": [name for name in EVERY if name in given or name in names]} if names else {}

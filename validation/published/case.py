@@ -12,7 +12,12 @@ from simulator.explain.nearest_fit import does_fit, fitting_change, text_of_chan
 from simulator.stacks.job import Job, job_of
 from topologies.errors import SimgptError
 from topologies.machine import Machine
-from validation.moe.expert_columns import expert_words, own_fields, recipe_words
+from validation.moe.expert_columns import (
+    expert_words,
+    overlap_words,
+    own_fields,
+    recipe_words,
+)
 from validation.published.dialect import Dialect, dialect_of
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
@@ -181,6 +186,7 @@ def _plan_words(
     sizes["interleave"] = interleave if pipe > 1 else 1
     sizes |= {"batch": count * micro * degrees["z"] * data, "micro_batch": micro}
     sizes |= expert_words(run, degrees["x"])
+    keys |= overlap_words(run, keys)
     return {**sizes, **keys}, scale
 
 
@@ -208,8 +214,6 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
         keys |= {"precision": "fp32", "gradients": "fp32"}
     if run.text("precision") == "fp8":
         keys["precision"] = "fp8"
-    if run.text("overlaps_exchanges") == "yes":
-        keys["overlap"] = (*keys["overlap"], "a2a")
     return keys | recipe_words(run)
 
 

@@ -13,7 +13,7 @@ from workload.op import EMBED, HEAD, RECOMPUTE, Block, Op, layer_part
 from workload.pipeline.schedule import BACKWARD, FORWARD, TURNS_LATE, WEIGHT, Slot
 from workload.pipeline.slot import INPUT, PERTURB
 from workload.pipeline.stages import chunk_layers, places_of
-from workload.pipeline.zero_bubble import split
+from workload.pipeline.zero_bubble import put_off, split
 from workload.rules import zeroth_order
 
 Place = tuple[int, int]
@@ -73,7 +73,8 @@ class Chunks:
         place = slot.chunk, slot.micro_batch
         if slot.work == FORWARD:
             back = [Slot(work, *place) for work in (BACKWARD, INPUT)]
-            kept = following in back and self._b.plan.schedule not in TURNS_LATE
+            late = self._b.plan.schedule in TURNS_LATE or self._b.plan.in_pairs
+            kept = following in back and not late
             self.outputs[slot] = self._forward(place, source, kept=kept)
         elif slot.work == WEIGHT:
             return self._weights.pop(place)
@@ -85,6 +86,8 @@ class Chunks:
                 now, later = split(self._b.ops, self.outputs[slot])
                 self._weights[place] = later
                 return now
+            if "wgrad" in self._b.plan.overlap:
+                return put_off(self._b.ops, self.outputs[slot])
         return self._b.ops
 
     def _perturb(self, micro_batch: int) -> None:

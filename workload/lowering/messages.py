@@ -52,6 +52,7 @@ class Messages:
             turned=[self._turned(slot) for slot in order],
             stage=b.stage,
             stages=b.plan.pipe,
+            paired=b.plan.in_pairs,
         )
         self._gaps = line.gaps(self._how)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 from topologies.session import current_session
 from workload.gpt import GPT
 from workload.grid import WITHIN_STAGE
-from workload.lowering.lower import lower_slots
+from workload.lowering.lower import lower_slots, with_pairs
 from workload.lowering.sharding import sharding_of
 from workload.op import Op
 from workload.passes.stack import NO_HABITS, Habits
@@ -38,7 +38,8 @@ Key = tuple[Any, ...]
 
 def lower_again(gpt: GPT, plan: Plan, stage: int = 0, *, habits: Habits = NO_HABITS) -> Program:
     """The program that `lower` writes."""
-    return lower_slots_again(gpt, plan, stage, stage_slots(plan, stage), habits)
+    order = stage_slots(plan, stage)
+    return with_pairs(lower_slots_again(gpt, plan, stage, order, habits), order)
 
 
 def lower_slots_again(

@@ -1,18 +1,19 @@
 """a2a: experts' all-to-alls of one micro-batch run beside the compute of another.
 
 The backward pass of a micro-batch and the forward pass of the next one take turns, each as far as
-its next all-to-all, which then runs while the other one computes. Both are on one stage, so this is
-for plans without a pipeline. Source: Megatron-Core, overlap_moe_expert_parallel_comm without
-pipeline parallelism (pipeline_parallel/combined_1f1b.py). Not modelled: delay_wgrad_compute, which
-leaves gradients of weights for where there is nothing else.
+its next all-to-all, which then runs while the other one computes. Both are on one stage; here the
+plan has no other (`pairs.py` has what is done in a pipeline). Gradients of weights that were put
+off (`workload/pipeline/zero_bubble.py`) stay behind the all-to-all that hides behind them.
+Source: Megatron-Core, overlap_moe_expert_parallel_comm without pipeline parallelism
+(pipeline_parallel/combined_1f1b.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, zip_longest
 
-from workload.op import BACKWARD, FORWARD, Block, Buffer, Op
+from workload.op import BACKWARD, FORWARD, WEIGHT_GRAD, Block, Buffer, Op
 from workload.passes.expert_exchanges import MOVED
 from workload.passes.moving import on_own_stream
 from workload.pipeline.slot import Slot
@@ -31,7 +32,7 @@ def take_turns(
     while number < len(slots):
         (slot, own), following = slots[number], slots[number + 1 : number + 2]
         if following and _are_pair(slot, following[0][0]):
-            result += _in_turns(own, following[0][1])
+            result += in_turns(stretches(own), stretches(following[0][1]))
             number += 1
         else:
             result += own
@@ -45,22 +46,45 @@ def _are_pair(slot: Slot | None, following: Slot | None) -> bool:
     return slot.work == BACKWARD and following.work == FORWARD
 
 
-def _in_turns(first: Sequence[Op], second: Sequence[Op]) -> list[Op]:
-    pairs = zip_longest(_stretches(first), _stretches(second), fillvalue=())
+def in_turns(first: Iterable[Sequence[Op]], second: Iterable[Sequence[Op]]) -> list[Op]:
+    """A stretch of the one, a stretch of the other, as long as there are any."""
+    pairs = zip_longest(first, second, fillvalue=())
     return [op for pair in pairs for op in chain(*pair)]
 
 
-def _stretches(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """A pass cut in front of what first needs an all-to-all, or multiplies behind one."""
+def stretches(ops: Sequence[Op], later: Sequence[Op] = ()) -> Iterator[list[Op]]:
+    """A pass cut in front of what first needs an all-to-all, or multiplies behind one.
+
+    What of the ops `later` can run by then stands at a stretch's end, the rest at the last one's.
+    """
+    last = {name: at for at, op in enumerate(ops) for name in op.writes}
     stretch: list[Op] = []
     arriving: set[str] = set()
-    for op in ops:
-        if arriving and (op.flops or arriving.intersection(op.reads)):
-            yield stretch
+    waiting = list(later)
+    for at, op in enumerate(ops):
+        multiplies = bool(op.flops) and op.purpose != WEIGHT_GRAD
+        if arriving and (multiplies or arriving.intersection(op.reads)):
+            ready, waiting = _ready(waiting, [name for name in last if last[name] >= at])
+            yield stretch + ready
             stretch, arriving = [], set()
         if op.purpose in MOVED and op.dtype != COUNTS:
             arriving.update(op.writes)
             stretch.append(on_own_stream(op))
         else:
             stretch.append(op)
-    yield stretch
+    yield stretch + waiting
+
+
+def _ready(ops: Sequence[Op], to_come: Iterable[str]) -> tuple[list[Op], list[Op]]:
+    """The ops that need nothing which is still to come, nor touch what others before them that do
+    would touch; and the rest."""
+    missing, touched = set(to_come), set[str]()
+    ready, rest = list[Op](), list[Op]()
+    for op in ops:
+        if missing.intersection((*op.reads, *op.writes)) or touched.intersection(op.writes):
+            rest.append(op)
+            missing.update(op.writes)
+            touched.update(op.reads)
+        else:
+            ready.append(op)
+    return ready, rest

@@ -22,7 +22,7 @@ from workload.passes import (
 )
 from workload.pipeline.schedule import Slot
 
-SLOT, STEP, MESSAGES = "slot", "step", "messages"
+SLOT, STEP, MESSAGES, HALVES = "slot", "step", "messages", "halves"
 WORKS = (FORWARD, BACKWARD, WEIGHT)
 Pass = Callable[[Sequence[Op]], list[Op]]
 StepPass = Callable[[Sequence[Op], Mapping[str, Buffer], Mapping[Block, Slot]], list[Op]]
@@ -35,8 +35,9 @@ class Overlap:
     """One overlap.
 
     `scope` is what its pass goes over: the ops of a "slot" (`moves`, and when all slot passes are
-    through, `settles`), those of the whole "step" (`moves_step`), or the "messages", which the
-    lowering of messages issues itself. `works` are the works of slots in which it moves any op, and
+    through, `settles`), those of the whole "step" (`moves_step`), the "messages", which the
+    lowering of messages issues itself, or the two "halves" of a backward pass, which that of chunks
+    puts together. `works` are the works of slots in which it moves any op, and
     with `last` it does so in the last micro-batch alone. `purposes` are those of the collectives
     that it gives a stream of their own; `matters` says, for sizes, whether there are any. One that
     is not `usual` is switched on by name alone, and not searched.
@@ -110,12 +111,20 @@ PASSES = (
     ),
     Overlap(
         name="a2a",
-        words="experts' all-to-alls beside another micro-batch's compute, without a pipeline",
+        words="experts' all-to-alls beside another micro-batch's compute, in turns",
         source="Megatron-Core, overlap_moe_expert_parallel_comm: combined_1f1b.py",
         scope=STEP,
         usual=False,
-        matters=lambda sizes: (sizes["expert"] > 1) & (sizes["pipe"] == 1),
+        matters=lambda sizes: sizes["expert"] > 1,
         moves_step=other_micro_batch.take_turns,
+    ),
+    Overlap(
+        name="wgrad",
+        words="gradients of weights put off until the next all-to-all of the backward pass",
+        source="Megatron-Core, delay_wgrad_compute: model_chunk_schedule_plan.py",
+        scope=HALVES,
+        usual=False,
+        matters=lambda sizes: sizes["expert"] > 1,
     ),
     Overlap(
         name="dp",

@@ -39,6 +39,8 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import NamedTuple
 
+from workload.errors import PlanCannotRunError
+from workload.pipeline.pairs import Pairs, pairs_of, units_of
 from workload.pipeline.slot import BACKWARD, FORWARD, Slot
 from workload.pipeline.warm_up import warm_up
 from workload.plan import Plan
@@ -73,7 +75,8 @@ Gaps = list[list[MessageStep]]
 @dataclass(frozen=True)
 class StageLine:
     """A stage's slots in their order, which of them receive and which send; `stage` of `stages`.
-    `turned` are the slots of chunks on their way back to the first stage, in a V."""
+    `turned` are the slots of chunks on their way back to the first stage, in a V. Where passes are
+    `paired` a pair receives before its first op and sends behind its last."""
 
     order: Sequence[Slot]
     receives: Sequence[bool]
@@ -81,6 +84,7 @@ class StageLine:
     turned: Sequence[bool]
     stage: int
     stages: int
+    paired: bool = False
 
     def gaps(self, how: str) -> Gaps:
         """The steps in the gap before each slot, and behind the last one."""
@@ -93,15 +97,29 @@ class StageLine:
     def warm_up(self) -> int:
         """How many forward passes stand before the pairs of passes in 1F1B."""
         chunks = 1 + max(slot.chunk for slot in self.order)
-        return warm_up(self.stage, self.stages, len(self.order) // (2 * chunks), chunks)
+        count = len(self.order) // (2 * chunks)
+        return warm_up(self.stage, self.stages, count, chunks, paired=self.paired)
+
+    @property
+    def units(self) -> list[range]:
+        """The places in their order, those of a pair together."""
+        in_v = any(self.turned)
+        pairs = pairs_of(self.order, self.stage, self.stages, in_v=in_v) if self.paired else Pairs()
+        return units_of(len(self.order), pairs)
 
 
 def order_of_messages(habit: str, plan: Plan) -> str:
     """The order of a plan's messages under a stack with this habit, one of HABITS.
 
-    Megatron's schedules are those of 1F1B; without virtual stages none of its messages overlap.
+    Megatron's schedules are those of 1F1B; without virtual stages none of its messages overlap, nor
+    do they where passes are paired, as then nothing of the pair is left beside them.
     """
-    overlapped = "pp" in plan.overlap
+    overlapped = "pp" in plan.overlap and not (plan.in_pairs and habit == MEGATRON)
+    if plan.in_pairs and habit == DEEPSPEED:
+        raise PlanCannotRunError(
+            "overlap=a2a with pipe > 1 runs a forward and a backward pass at a time, which "
+            "DeepSpeed's pipeline engine does not; leave a2a out or take another stack"
+        )
     if habit == MEGATRON and plan.schedule == "1f1b" and plan.passes == 1:
         if plan.interleave == 1:
             return MEGATRON
@@ -133,6 +151,7 @@ def _awaited(line: StageLine) -> Gaps:
 
 def _posted_ahead(line: StageLine, *, overlapped: bool) -> Gaps:
     gaps, last = _empty(line), len(line.order)
+    unfinished: list[MessageStep] = []
     ways = [
         (turned, slot.work != FORWARD) for turned, slot in zip(line.turned, line.order, strict=True)
     ]
@@ -142,17 +161,14 @@ def _posted_ahead(line: StageLine, *, overlapped: bool) -> Gaps:
     }
     for places in coming.values():
         gaps[0] += _next_of(places)
-    unfinished: list[MessageStep] = []
-    for place, way in enumerate(ways):
-        if line.receives[place]:
-            gaps[place] += [MessageStep(ARRIVED, place), *_next_of(coming[way])]
-        gaps[place + 1] += unfinished
-        unfinished = []
-        if line.sends[place]:
-            gaps[place + 1].append(MessageStep(SEND, place))
-            unfinished = [MessageStep(SENT, place)]
-        if not overlapped or place + 1 == last:
-            gaps[place + 1] += unfinished
+    for unit in line.units:
+        for place in filter(line.receives.__getitem__, unit):
+            gaps[unit.start] += [MessageStep(ARRIVED, place), *_next_of(coming[ways[place]])]
+        sent = list(filter(line.sends.__getitem__, unit))
+        gaps[unit.stop] += [*unfinished, *_steps(SEND, sent)]
+        unfinished = _steps(SENT, sent)
+        if not overlapped or unit.stop == last:
+            gaps[unit.stop] += unfinished
             unfinished = []
     return gaps
 

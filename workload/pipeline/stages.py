@@ -59,7 +59,8 @@ def stage_slots(plan: Plan, stage: int) -> tuple[Slot, ...]:
     >>> [f"{slot.work[0]}{slot.micro_batch}" for slot in stage_slots(mezo, 0)]
     ['p0', 'f0', 'f1', 'p2', 'f2', 'f3']
     """
-    order = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
+    count, chunks = plan.micro_batches, plan.interleave
+    order = slots(plan.schedule, stage, plan.pipe, count, chunks, paired=plan.in_pairs)
     if plan.passes == 1:
         return order
     forward = [slot for slot in order if slot.work == FORWARD]

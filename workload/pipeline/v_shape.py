@@ -99,7 +99,7 @@ def dual_pipe_v(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
     pass through the other take turns.
 
     Source: deepseek-ai/DualPipe, dualpipe/dualpipev.py (its steps 1 to 8); DeepSeek-V3
-    (2412.19437), section 3.2.1. Not modelled: a forward and a backward pass at the same time.
+    (2412.19437), section 3.2.1. Which passes can run in turns says `pairs.py`.
     """
     order, after = _Order(), stages - stage - 1
     for _ in range(2 * after):

@@ -1,14 +1,18 @@
-"""Zero-bubble schedules: a backward pass split into input gradients and weight gradients.
+"""A backward pass split into input gradients and weight gradients: for zero-bubble schedules, and
+to put off the latter.
 
-Source: Qi et al. (2401.10241), section 2.
+Source: Qi et al. (2401.10241), section 2; NVIDIA/Megatron-LM, delay_wgrad_compute
+(core/models/common/model_chunk_schedule_plan.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from workload.op import Op
+from workload.passes.other_micro_batch import stretches
 
 
 def split(ops: Sequence[Op], gradient: str) -> tuple[list[Op], list[Op]]:
@@ -18,6 +22,26 @@ def split(ops: Sequence[Op], gradient: str) -> tuple[list[Op], list[Op]]:
     recomputed layer what only weight gradients want runs in their slot. Not modelled: frameworks
     whose checkpoints run a whole layer again where its input gradient is due.
     """
+    keep = _kept(ops, gradient)
+    now = [op for op, kept in zip(ops, keep, strict=True) if kept]
+    later = [op for op, kept in zip(ops, keep, strict=True) if not kept]
+    return now, [replace(op, block=replace(op.block, deferred=True)) for op in later]
+
+
+def put_off(ops: Sequence[Op], gradient: str) -> list[Op]:
+    """A backward pass in which a layer's gradients of weights run beside the next all-to-all of
+    experts' rows, behind which there is none at the pass's end.
+
+    Not modelled: that Megatron sends the chunk's input gradient before the last of them.
+    """
+    keep = _kept(ops, gradient)
+    now = [op for op, kept in zip(ops, keep, strict=True) if kept or not op.part.is_layer]
+    later = [op for op, kept in zip(ops, keep, strict=True) if not kept and op.part.is_layer]
+    return list(chain(*stretches(now, later)))
+
+
+def _kept(ops: Sequence[Op], gradient: str) -> list[bool]:
+    """Which ops stay with the input gradient."""
     needed, keep = {gradient}, [False] * len(ops)
     for index in reversed(range(len(ops))):
         if needed.intersection(ops[index].writes):
@@ -29,6 +53,4 @@ def split(ops: Sequence[Op], gradient: str) -> tuple[list[Op], list[Op]]:
             keep[index] = True
         if keep[index]:
             overwritten.update(ops[index].writes)
-    now = [op for op, kept in zip(ops, keep, strict=True) if kept]
-    later = [op for op, kept in zip(ops, keep, strict=True) if not kept]
-    return now, [replace(op, block=replace(op.block, deferred=True)) for op in later]
+    return keep

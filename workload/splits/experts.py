@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import axes_of
+from workload.passes.pairs import exchanges_refusal
 
 if TYPE_CHECKING:
     from workload.plan import Plan
@@ -91,11 +92,7 @@ def check(plan: Plan) -> None:
         )
     if over_x > 1 and not plan.sequence_parallel:
         raise PlanError("expert_tensor=1 with x > 1 needs sequence_parallel")
-    if "a2a" in plan.overlap and (plan.pipe > 1 or plan.schedule != "1f1b" or plan.expert == 1):
-        raise PlanError(
-            "overlap=a2a lets two micro-batches of one stage take turns at experts' "
-            f"all-to-alls: it needs expert > 1, pipe=1 and schedule=1f1b, not "
-            f"expert={plan.expert}, pipe={plan.pipe} and schedule={plan.schedule}"
-        )
     if plan.expert > 1 and plan.shard:
         raise PlanError(f"expert={plan.expert} does not go with shard={plan.shard} yet")
+    if why := exchanges_refusal(plan):
+        raise PlanError(why)

@@ -24,6 +24,7 @@ AUX = "aux_loss"
 BALANCES = (AUX, "seq_aux_loss", "global_aux_loss", "none")
 OVER = {AUX: "micro_batch", "seq_aux_loss": "sequence"}  # what a loss of uneven use is over
 BIAS_RATE = 1e-3
+TURNS, LATER = "overlap-moe-expert-parallel-comm", "delay-wgrad-compute"
 
 
 def read(reading: Reading) -> None:
@@ -146,6 +147,23 @@ def _read_dispatcher(reading: Reading) -> None:
         reading.differs("moe-token-dispatcher-type", why)
 
 
+def read_turns(reading: Reading) -> list[str]:
+    """The overlaps of all-to-alls with another micro-batch, and with gradients of weights.
+
+    Megatron-LM refuses the first in a pipeline without virtual stages, and the second alone.
+    """
+    fields = reading.fields
+    turns, later = reading.switch(TURNS), reading.switch(LATER)
+    alone = fields.get("pipe", 1) > 1 and fields.get("interleave", 1) == 1
+    if turns and (fields.get("expert", 1) == 1 or alone):
+        why = "there are no virtual stages" if alone else "no all-to-alls of experts are there"
+        reading.differs(TURNS, f"nothing runs beside another micro-batch, as {why}")
+        turns = False
+    if later and not turns:
+        reading.differs(LATER, "weight gradients are computed right after the input's")
+    return ["a2a"] * turns + ["wgrad"] * (turns and later)
+
+
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a model with experts, and of a plan that splits them."""
     if not fields["experts"]:
@@ -208,6 +226,9 @@ def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["expert-model-parallel-size"] = fields["expert"]
     if fields["x"] > 1:
         settings["expert-tensor-parallel-size"] = fields["expert_tensor"] or fields["x"]
+    if "a2a" in fields["overlap"]:
+        settings[TURNS] = True
+        settings |= {LATER: True} if "wgrad" in fields["overlap"] else {}
     return settings
 
 

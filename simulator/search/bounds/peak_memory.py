@@ -52,9 +52,10 @@ def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
         messages=order_of_messages(habits.messages, plan),
         micro_batches=stage_orders.small.micro_batches,
         in_v=plan.schedule in V_SHAPED,
+        paired=plan.in_pairs,
     )
     peaks = (
-        stage_peak(kind, pipe, stage, plan.micro_batches)
+        stage_peak(kind, stage_orders.parts[stage], pipe, stage, plan.micro_batches)
         for stage, kind in enumerate(stage_orders.kinds)
     )
     return max(use.total_bytes for use in peaks)

@@ -17,6 +17,7 @@ from simgpt.frameworks.question import Question
 from simgpt.frameworks.reading import FrameworkError
 from tests.simgpt.face import simgpt
 from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
+from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 
 FILES = Path(__file__).parent / "files"
@@ -30,12 +31,21 @@ PLANS: dict[str, dict[str, Any]] = {
     "context": USUAL | {"context": 2, "context_kind": "all_gather", "expert": 2},
     "a2a+p2p": USUAL | {"context": 4, "context_heads": 2, "expert": 8},
     "stages": USUAL | {"pipe": 2, "expert": 4, "overlap": "dp"},
+    "turns": USUAL | {"expert": 8, "overlap": "a2a+dp"},
+    "pairs": USUAL | {"pipe": 2, "interleave": 2, "expert": 4, "overlap": "a2a+wgrad+dp+pp"},
 }
+
+
+def chunks_of(plan: dict[str, Any]) -> int:
+    """How many parts of a model a plan has."""
+    return int(plan.get("pipe", 1)) * int(plan.get("interleave", 1))
+
+
 MODELS = ("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2", "deepseek-v2-lite", "llama-4-maverick")
 CASES = [
     (model, plan)
     for model, plan in product(MODELS, PLANS)
-    if plan != "stages" or find_model(model).layers % 2 == 0
+    if find_model(model).layers % chunks_of(PLANS[plan]) == 0
 ]
 SMALL = {
     "num-layers": 8,
@@ -112,6 +122,24 @@ def test_sizes_of_hierarchical_context_are_those_of_both_exchanges() -> None:
     wrong = "wants the ranks of the all-to-all and those of the ring, whose product is"
     refused = asked(hierarchical_context_parallel_sizes="2 2", **both).refused
     assert [wrong in each.why for each in refused] == [True]
+
+
+def test_turns_are_written_and_read_by_both_names() -> None:
+    mixtral = find_model("mixtral-8x7b")
+    found = exported(Asked(mixtral, PLANS["pairs"], None, 64), "megatron").settings
+    assert found["overlap-moe-expert-parallel-comm"] is found["delay-wgrad-compute"] is True
+    bridge = exported(Asked(mixtral, PLANS["turns"], None, 64), "megatron-bridge").settings
+    assert bridge["comm_overlap.overlap_moe_expert_parallel_comm"] is True
+    assert "comm_overlap.delay_wgrad_compute" not in bridge
+    split: dict[str, Any] = {
+        "expert_model_parallel_size": 2,
+        "overlap_moe_expert_parallel_comm": True,
+    }
+    assert "a2a" in asked(**split).plan["overlap"].split("+")
+    both = asked(**split, delay_wgrad_compute=True).plan["overlap"].split("+")
+    assert both[-2:] == ["a2a", "wgrad"]
+    with pytest.raises(PlanCannotRunError):
+        exported(Asked(mixtral, USUAL | {"expert": 8, "overlap": "wgrad"}, None, 64), "megatron")
 
 
 def test_a_dispatcher_that_sends_once_is_another_stack(tmp_path: Path) -> None:
@@ -203,6 +231,15 @@ def test_arguments_become_a_models_fields(settings: dict[str, Any], field: str, 
         ({"moe_expert_capacity_factor": 1.0}, "moe-expert-capacity-factor"),
         ({"moe_shared_expert_overlap": True}, "moe-shared-expert-overlap"),
         ({"overlap_moe_expert_parallel_comm": True}, "overlap-moe-expert-parallel-comm"),
+        (
+            {
+                "overlap_moe_expert_parallel_comm": True,
+                "expert_model_parallel_size": 2,
+                "pipeline_model_parallel_size": 2,
+            },
+            "overlap-moe-expert-parallel-comm",
+        ),
+        ({"delay_wgrad_compute": True, "expert_model_parallel_size": 2}, "delay-wgrad-compute"),
         ({"moe_ruter_topk": 4}, "moe-ruter-topk"),
         ({"disable_bias_linear": False}, "num-experts"),
         ({"multi_latent_attention": True}, "multi-latent-attention"),

@@ -1,0 +1,47 @@
+"""Passes in turns in a pipeline, and gradients of weights put off: same losses and weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.executor.test_parity import check
+from tests.executor.test_parity_experts import DEEPSEEK, MIXTRAL, plan_of
+from workload.passes.table import EVERY, OVERLAPS
+
+DEEP = replace(DEEPSEEK, layers=4)
+PAIRS = [
+    plan_of(pipe=2, interleave=2, data=2, expert=2, micro_batches=4, overlap=("a2a",)),
+    plan_of(pipe=2, interleave=2, data=2, expert=2, micro_batches=4, overlap=EVERY, zero=3),
+]
+IN_V = {"pipe": 2, "interleave": 2, "schedule": "dualpipe-v", "data": 2, "expert": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_passes_in_turns_in_a_pipeline_train_as_the_plain_model_does() -> None:
+    v = plan_of(**IN_V, micro_batches=4, overlap=("a2a", *OVERLAPS))
+    check(4, DEEP, [*PAIRS, v])
+
+
+@pytest.mark.distributed
+def test_with_gradients_of_weights_put_off_they_do_so_too() -> None:
+    check(4, DEEP, PAIRS[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_they_do_so_recomputed_and_with_places_for_tokens() -> None:
+    again = [replace(plan, recompute="full") for plan in PAIRS]
+    v = [plan_of(**IN_V, micro_batches=4, overlap=("a2a",), zero=2)]
+    check(4, replace(MIXTRAL, layers=4, capacity=0.75), [*again, *v])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_gradients_of_weights_that_are_put_off_are_the_plain_models() -> None:
+    alone = plan_of(data=4, expert=2, micro_batches=2, overlap=("wgrad",))
+    over_x = plan_of(x=2, data=2, expert=2, zero=3, micro_batches=2, overlap=EVERY)
+    stages = plan_of(pipe=2, data=2, expert=2, micro_batches=2, overlap=("wgrad", "ors", "oar"))
+    check(4, DEEP, [alone, over_x, stages])
