@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, placed, sized
+from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, sized
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots
 from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes
+from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes, with_least_memory
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram
 from simulator.search.bounds.stream_bound import (
     SCHEDULES,
@@ -36,7 +36,14 @@ from simulator.search.bounds.stream_bound import (
 )
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.objective import Objective
-from simulator.search.root_nodes import NEVER, Bounded, Family, Machinery, bounded
+from simulator.search.root_nodes import (
+    NEVER,
+    Bounded,
+    Family,
+    Machinery,
+    bounded,
+    that_may_fit,
+)
 from simulator.search.space import Space, overlaps
 from simulator.search.tally import Tally
 from simulator.search.tree_nodes import (
@@ -45,6 +52,7 @@ from simulator.search.tree_nodes import (
     PlanGroup,
     Queue,
     in_every_order,
+    placed_family,
 )
 from workload.grid import USUAL
 from workload.passes.stack import of_lowering
@@ -95,9 +103,8 @@ class Frontier:
     def advance(self, most: int = 1) -> list[Candidate]:
         """Refine one node, or return up to `most` next plans to simulate that may fit."""
         if self._unbounded:
-            self._take(
-                bounded(self._op_bounds, self._times, self._capacity, self._unbounded.popleft())
-            )
+            how = self._op_bounds, self._times, self._capacity, self._unbounded.popleft()
+            self._take(bounded(*how, by_order=self.threshold == NEVER))
             return []
         found: list[Candidate] = []
         while self.lowest < NEVER and len(found) < most:
@@ -149,22 +156,22 @@ class Frontier:
                 continue
             bounds = self._bounds(BusiestStream(family.part_times, family.entries, None))
             if self.threshold == NEVER:
-                self._push(int(bounds.min()), replace(family, some=None))
+                self._push(int(bounds.min()), replace(family, some=None, whole=None))
             else:
                 self._place(family, bounds < self.threshold)
 
     def _place(self, family: Family, low: Flags) -> None:
         """Push those of some entries of a family that are low in a rank order."""
-        if family.some is None or not low.any():
-            return
-        few = family.entries.only(low, family.entries.lane[low])
-        some, entries = in_every_order(self._space, family.some, few)
-        bounds = self._bounds(BusiestStream(part_times(self._op_bounds, some), entries, None))
-        at = np.argsort(bounds, kind="stable")[: int((bounds < self.threshold).sum())]
-        if len(at):
-            own = entries.only(at, entries.lane[at])
-            family_of = PlacedFamily(some.rows, some.orders, own, bounds[at])
-            self._push(int(bounds[at[0]]), family_of.only(slice(None)))
+        if family.some is not None and low.any():
+            few, least_bytes = that_may_fit(self._space, family, low, self._capacity)
+            self.tally.needs(least_bytes)
+            some, entries = in_every_order(self._space, family.some, few)
+            if len(entries.lane):
+                bounds = self._bounds(
+                    BusiestStream(part_times(self._op_bounds, some), entries, None)
+                )
+                if len((found := placed_family(some, entries, bounds, self.threshold)).bounds):
+                    self._push(int(found.bounds[0]), found)
 
     def _push(self, bound: int, item: Item) -> None:
         if bound < self.threshold:
@@ -221,13 +228,7 @@ class Frontier:
             self._push(int(bounds[count]), family.only(slice(count, low)))
         family = family.only(slice(count))
         for lowered in self._lowered(family.rows, family.entries):
-            plain = lowered.plain
-            lanes = np.flatnonzero(np.isin(family.rows, plain.rows))
-            keep = np.isin(family.entries.lane, lanes)
-            own = family.entries.only(keep, np.searchsorted(lanes, family.entries.lane[keep]))
-            base, at = SlotProgram(lowered, OVERLAPS).some, family.rows[lanes]
-            some = placed(base, np.searchsorted(plain.rows, at), family.orders[lanes])
-            self._push_groups(lowered, some, own)
+            self._push_groups(lowered, *family.within(SlotProgram(lowered, OVERLAPS).some))
 
     def _lowered(self, rows: Indices, entries: Entries) -> Iterator[LoweredSlots]:
         """The programs of some rows without overlaps."""
@@ -269,6 +270,8 @@ class Frontier:
     def _open_queue(self, queue: Queue) -> None:
         at, bound = int(queue.at[0]), int(queue.bounds[0])
         for plan in queue.plans(self._space):
+            if self._is_too_large(with_least_memory(plan)):
+                continue
             if plan.pipe == 1 or self._dives:
                 self._push_soon(bound, plan)
             else:
@@ -288,9 +291,8 @@ class Frontier:
 
     def _is_too_large(self, plan: Plan) -> bool:
         """Whether a pipeline does not fit, which costs less to find than its time."""
-        usual = replace(plan, order=USUAL)
+        usual, asked = replace(plan, order=USUAL), self._space.problem
         if usual not in self._larger:
-            asked = self._space.problem
             nbytes = pipeline_bytes(asked.gpt, usual, asked.habits) if plan.pipe > 1 else 0
             self._larger[usual] = nbytes > self._capacity
             if self._larger[usual]:

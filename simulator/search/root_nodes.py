@@ -26,13 +26,17 @@ NEVER = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class Family:
-    """Shapes with the same program: rows of the space, ticks of the model's parts, and entries;
-    `some` is the program, where it is still at hand."""
+    """Shapes with the same program: rows of the space, ticks of the model's parts, and entries.
+
+    Where they are still at hand `some` is the program of these rows, and `whole`, with the sizes of
+    buffers, that of others too.
+    """
 
     rows: Indices
     part_times: PartTimes
     entries: Entries
     some: BatchedProgram | None = None
+    whole: BatchedProgram | None = None
 
     @property
     def fitting(self) -> Indices:
@@ -67,21 +71,28 @@ def shares(space: Space, count: int) -> list[list[Indices]]:
 
 
 def bounded(
-    op_bounds: OpBounds, times: RefusalTimes, capacity_bytes: int, rows: Indices
+    op_bounds: OpBounds,
+    times: RefusalTimes,
+    capacity_bytes: int,
+    rows: Indices,
+    *,
+    by_order: bool = True,
 ) -> Bounded:
-    """Bound some rows of the space together."""
+    """Bound some rows of the space together; with `by_order` of pipelines each order that may fit
+    is known, else each row that may in some order."""
     space, least_bytes = op_bounds.space, NEVER
     found: list[Family | Refused] = []
     for some in sized(space, rows, habits=space.problem.habits):
-        fitting, entries, least = _that_may_fit(space, some, capacity_bytes)
+        fitting, entries, least = _that_may_fit(space, some, capacity_bytes, by_order)
         least_bytes = min(least_bytes, least)
         if entries:
-            found += _families(op_bounds, times, fitting, entries)
+            for each in _families(op_bounds, times, fitting, entries):
+                found.append(replace(each, whole=some) if isinstance(each, Family) else each)
     return Bounded(len(rows), found, least_bytes)
 
 
 def _that_may_fit(
-    space: Space, some: BatchedProgram, capacity_bytes: int
+    space: Space, some: BatchedProgram, capacity_bytes: int, by_order: bool
 ) -> tuple[BatchedProgram, list[Entries], int]:
     """Those of some rows that have an order that may fit, with these orders, and the least memory
     that one of the others needs."""
@@ -91,7 +102,7 @@ def _that_may_fit(
     fits = np.zeros(len(some.rows), dtype=bool)
     for entries in entries_of(space, some.rows):
         room = enough[entries.lane]
-        if room.any() and bool((entries.pipe > 1).all()):
+        if by_order and room.any() and bool((entries.pipe > 1).all()):
             each = entry_bytes(space, some, entries)
             over = room & (each > capacity_bytes)
             least_bytes = min(least_bytes, int(each[over].min(initial=NEVER)))
@@ -129,6 +140,19 @@ def _only(
         if (own := keep[entries.lane]).any():
             found.append(entries.only(own, place[entries.lane[own]]))
     return some.only(keep), found
+
+
+def that_may_fit(
+    space: Space, family: Family, low: Flags, capacity_bytes: int
+) -> tuple[Entries, int]:
+    """Those of some entries of a family that may fit, and the least memory that another needs."""
+    entries = family.entries.only(low, family.entries.lane[low])
+    if family.whole is None or bool((entries.pipe == 1).all()):
+        return entries, NEVER
+    lane = np.searchsorted(family.whole.rows, family.rows[entries.lane])
+    needed = entry_bytes(space, family.whole, entries.only(np.arange(len(lane)), lane))
+    fits = needed <= capacity_bytes
+    return entries.only(fits, entries.lane[fits]), int(needed[~fits].min(initial=NEVER))
 
 
 def least_bytes(space: Space) -> int:

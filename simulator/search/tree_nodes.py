@@ -56,6 +56,23 @@ class PlacedFamily:
         entries = self.entries.only(at, which.ravel())
         return PlacedFamily(self.rows[lanes], self.orders[lanes], entries, self.bounds[some])
 
+    def within(self, some: BatchedProgram) -> tuple[PlacedProgram, Entries]:
+        """The program of some of the rows, placed, and the entries of these."""
+        lanes = np.flatnonzero(np.isin(self.rows, some.rows))
+        keep = np.isin(self.entries.lane, lanes)
+        own = self.entries.only(keep, np.searchsorted(lanes, self.entries.lane[keep]))
+        lane = np.searchsorted(some.rows, self.rows[lanes])
+        return placed(some, lane, self.orders[lanes]), own
+
+
+def placed_family(
+    some: PlacedProgram, entries: Entries, bounds: Values, threshold: int
+) -> PlacedFamily:
+    """The entries with bounds below a threshold."""
+    at = np.argsort(bounds, kind="stable")[: int((bounds < threshold).sum())]
+    own = entries.only(at, entries.lane[at])
+    return PlacedFamily(some.rows, some.orders, own, bounds[at]).only(slice(None))
+
 
 def in_every_order(
     space: Space, some: BatchedProgram, entries: Entries
@@ -63,6 +80,8 @@ def in_every_order(
     """Some rows with their ranks in every order, and the entries for each of them."""
     lanes, which = np.unique(entries.lane, return_inverse=True)
     rows = some.rows[lanes]
+    if not len(rows):
+        return placed(some, lanes, lanes), entries
     orders = [[ORDERS.index(name) for name in space.rank_orders(row)] for row in rows.tolist()]
     counts = np.array([len(names) for names in orders])
     each, first = counts[which], (np.cumsum(counts) - counts)[which]

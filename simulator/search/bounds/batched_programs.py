@@ -89,8 +89,11 @@ def kinds(space: Space, rows: Indices) -> list[Indices]:
         for axis, split in zip(("context", "data"), space.experts, strict=True):
             columns.append(np.minimum(space.columns[axis][rows] // split[rows], 2))
     columns.append(np.minimum(space.micro_batches[rows], MOST))
-    found, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    return [rows[which.ravel() == kind] for kind in range(found.shape[1])]
+    code = np.zeros(len(rows), dtype=np.int64)  # all columns in one number
+    for column in columns:
+        code = code * (int(column.max(initial=0)) + 1) + column
+    found, which = np.unique(code, return_inverse=True)
+    return [rows[which == kind] for kind in range(len(found))]
 
 
 def sized(space: Space, rows: Indices, **how: Any) -> Iterator[BatchedProgram]:

@@ -267,8 +267,9 @@ def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
     the last micro-batch.
     """
     ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ticks]] = defaultdict(dict)
+    last = some.micro_batches - 1
     for op in some.program.ops:
-        where = [] if adds_to_tied(op, some) else _where(op, some)
+        where = [] if adds_to_tied(op, some) else _where(op, some, last)
         for entry in where:
             streams, own = ticks[entry], op_bounds.ticks(some, op)
             held = op.is_collective and op.stream == COMPUTE
@@ -277,13 +278,13 @@ def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
     return ticks
 
 
-def _where(op: Op, some: BatchedProgram) -> list[tuple[str, str, bool]]:
-    """The keys of `part_times` that an op counts for; none for ops that grow with the model, or are
-    tiny.
+def _where(op: Op, some: BatchedProgram, last: int) -> list[tuple[str, str, bool]]:
+    """The keys of `part_times` that an op counts for, given the `last` micro-batch; none for ops
+    that grow with the model, or are tiny.
 
     The first micro-batch, which adds to no gradients, stands for all but the last.
     """
-    gpt, last = some.program.gpt, some.micro_batches - 1
+    gpt = some.program.gpt
     if op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE) and op.part != MODEL:
         return [(kind_of(op.part, gpt), "gradients", True)]
     if op.block == STEP:
