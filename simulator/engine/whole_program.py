@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from workload.naming import op_name
 from workload.op import HOST, NONE, ROLES, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
+from workload.pipeline.stages import samples
 from workload.plan import Plan
 from workload.program import Program
 from workload.repetition import IrregularError, OpTable, Repeat, repeated, table_of
@@ -56,7 +57,17 @@ def _repeated(lowered: Lowered, fewer: FewerLayers, kept: Sequence[int]) -> Whol
     repeats = fewer.repeats(kept)
     few = lowered(*fewer.with_turns(kept))
     repeated(few.outline, repeats)
-    return _grown(few, [lowered(*fewer.with_turns(each)) for each in fewer.smallest()], repeats)
+    smallest = []
+    for each in fewer.smallest():
+        gpt, plan = fewer.with_turns(each)
+        smallest.append(lowered(gpt, _with_samples(plan)))
+    return _grown(few, smallest, repeats)
+
+
+def _with_samples(plan: Plan) -> Plan:
+    """The plan with the micro-batches that stand for all: sizes grow with layers alike in the
+    first, those in the middle, and the last."""
+    return plan.with_micro_batches(len(samples(plan))) if plan.passes == 1 else plan
 
 
 def _grown(few: Program, smallest: Sequence[Program], repeats: tuple[Repeat, ...]) -> WholeProgram:
@@ -112,7 +123,7 @@ class _GrownOps(Sequence[Op]):
 @dataclass(frozen=True)
 class _Sizes:
     """What may grow with the layers: `numbers` has bytes and FLOPs of ops, `born` and `gone` what
-    comes and goes with them, `persistent` what is there all the time."""
+    comes and goes with them, `persistent` what is there all the time, but for tokens."""
 
     numbers: Bytes
     born: Bytes
@@ -126,7 +137,8 @@ class _Sizes:
         gone[:, -1] = 0
         ops = [program.ops[at] for at in places.tolist()]
         numbers = [[op.nbytes for op in ops], [op.flops for op in ops]]
-        persistent = program.outline.persistent(program.nbytes)
+        count, inputs = program.plan.micro_batches, program.outline.inputs(program.nbytes)
+        persistent = program.outline.persistent(program.nbytes) - count * inputs
         return cls(np.array(numbers, dtype=np.int64), born[:, places], gone[:, places], persistent)
 
     def __sub__(self, other: _Sizes) -> _Sizes:
@@ -152,15 +164,32 @@ class _Sizes:
 
 @memoized_on
 def alone_in_all(few: Structure, others: tuple[Structure, ...]) -> list[Indices]:
-    """The places of the ops of no layer, in the same order; an IrregularError where not all of the
-    programs have the same."""
-    found = [
-        {(op.kind, *op.identity): at for at, op in enumerate(each.ops) if not op.part.is_layer}
-        for each in (few, *others)
-    ]
-    if any(each.keys() != found[0].keys() for each in found):
-        raise IrregularError("programs of fewer layers have other ops of no layer")
-    return [np.array([each[key] for key in found[0]], dtype=np.int64) for each in found]
+    """The places of the ops of no layer, and of those that stand for them in the others, where
+    micro-batches in the middle may be one; an IrregularError where these have other such ops."""
+    keys, last = _alone(few)
+    found = [np.array(list(keys.values()), dtype=np.int64)]
+    for other in others:
+        places, its_last = _alone(other)
+        like = [(kind, _like(m, last, its_last), *rest) for kind, m, *rest in keys]
+        if set(like) != places.keys():
+            raise IrregularError("programs of fewer layers have other ops of no layer")
+        found.append(np.array([places[key] for key in like], dtype=np.int64))
+    return found
+
+
+def _alone(outline: Structure) -> tuple[dict[tuple[Any, ...], int], int]:
+    """The ops of no layer by what tells them apart, and the last micro-batch."""
+    found = {
+        (op.kind, *op.identity): at for at, op in enumerate(outline.ops) if not op.part.is_layer
+    }
+    return found, max(op.micro_batch for op in outline.ops)
+
+
+def _like(micro_batch: int, last: int, its_last: int) -> int:
+    """Which of fewer micro-batches stands for one: for the last its last."""
+    if micro_batch <= 0 or last == its_last:
+        return micro_batch
+    return its_last if micro_batch == last else 1
 
 
 @dataclass(frozen=True)
