@@ -29,8 +29,7 @@ class GPT:
     down(silu(gate) * up), gate and up each `ffn` wide; "clamped_swiglu" is gpt-oss' form of it.
     `embedding_norm` puts a norm between the embedding and the first layer. `dropout` is the share
     of elements that training drops of the embedding, of the attention's probabilities and of what
-    is added to the residual stream.
-    With `goldfish_k` the loss leaves out one token in so many (Goldfish loss; 0: none), chosen by a
+    is added to the residual stream. With `goldfish_k` the loss leaves out one token in so many (Goldfish loss; 0: none), chosen by a
     hash of the `goldfish_h` tokens before it.
     With `experts` the layers behind the first `dense_layers`, or every `expert_every`-th of them,
     have so many MLPs of width `expert_ffn` in place of one, `topk` of which each token passes, and
@@ -40,8 +39,7 @@ class GPT:
     a token chooses from `router_topk_groups` alone. `router_bias` are biases for the choice alone,
     which move by `router_bias_rate` after each step; `balance_loss` weighs a loss of uneven use
     over each sequence, or each micro-batch of a replica (`balance_over`). With `capacity` an expert
-    has places for that many times its even share of a rank's tokens, and drops the others (0: none
-    is dropped).
+    drops what is beyond so many times its even share of a rank's tokens (0: none is dropped).
     With `kv_rank` keys and values are compressed to so many numbers, and queries to `q_rank` (0:
     not at all): latent attention. The queries and keys of a head then have `rope_width` more
     elements, which alone are turned by positions, and its values are `value_width` wide (0: as

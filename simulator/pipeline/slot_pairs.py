@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.pipeline.slot_ops import SlotOps
 from workload.op import ROLES, Op
-from workload.passes.pairs import in_turns_of
+from workload.passes.exchanges.pairs import in_turns_of
 from workload.pipeline.pairs import pairs_of
 from workload.pipeline.schedule import V_SHAPED, Slot
 from workload.plan import Plan

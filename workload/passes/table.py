@@ -14,12 +14,11 @@ from typing import Any
 from workload.op import BACKWARD, COMPUTE, FORWARD, WEIGHT, Block, Buffer, Op
 from workload.passes import (
     data_parallel,
-    expert_exchanges,
     input_gradients,
-    other_micro_batch,
     reduce_scatters,
     weight_gathers,
 )
+from workload.passes.exchanges import other_micro_batch, shared_experts
 from workload.pipeline.schedule import Slot
 
 SLOT, STEP, MESSAGES, HALVES = "slot", "step", "messages", "halves"
@@ -106,8 +105,8 @@ PASSES = (
         source="Megatron-Core, moe_shared_expert_overlap: transformer/moe/shared_experts.py",
         scope=SLOT,
         matters=lambda sizes: (sizes["expert"] > 1) & (sizes["shared_ffn"] > 0),
-        purposes=expert_exchanges.MOVED,
-        moves=expert_exchanges.overlap_exchanges,
+        purposes=shared_experts.MOVED,
+        moves=shared_experts.overlap_exchanges,
     ),
     Overlap(
         name="a2a",

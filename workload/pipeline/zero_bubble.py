@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 
 from workload.op import Op
-from workload.passes.other_micro_batch import stretches
+from workload.passes.exchanges.other_micro_batch import stretches
 
 
 def split(ops: Sequence[Op], gradient: str) -> tuple[list[Op], list[Op]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import axes_of
-from workload.passes.pairs import exchanges_refusal
+from workload.passes.exchanges.pairs import exchanges_refusal
 
 if TYPE_CHECKING:
     from workload.plan import Plan

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, zip_longest
 
 from workload.op import BACKWARD, FORWARD, WEIGHT_GRAD, Block, Buffer, Op
-from workload.passes.expert_exchanges import MOVED
+from workload.passes.exchanges.shared_experts import MOVED
 from workload.passes.moving import on_own_stream
 from workload.pipeline.slot import Slot
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workload.op import Block, Op
-from workload.passes.other_micro_batch import in_turns, stretches
+from workload.passes.exchanges.other_micro_batch import in_turns, stretches
 from workload.pipeline.pairs import Pairs
 from workload.pipeline.slot import Slot
 

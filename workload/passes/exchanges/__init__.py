@@ -1,0 +1,1 @@
+"""Passes over the exchanges of experts' rows: what runs beside them."""
