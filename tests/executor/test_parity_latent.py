@@ -93,6 +93,7 @@ def test_over_context_with_dropout_and_experts_it_trains_as_the_plain_model_does
     check(4, replace(LITE, dropout=0.1), OVER_CONTEXT)
     check(4, LATENT, MORE_OVER_CONTEXT)
     check(4, V3, [plan_of(context=2, data=2, expert=4, zero=2), plan_of(context=4, expert=4)])
+    check(4, V3, [plan_of(context=4, context_heads=2, expert=2, zero=1)])
 
 
 WITH_EXPERTS = [

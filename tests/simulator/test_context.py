@@ -147,5 +147,30 @@ def test_a_million_tokens_fit_where_enough_devices_split_them() -> None:
     assert states == pytest.approx([states[0], states[0] / 2, states[0] / 4], rel=0.001)
 
 
+@pytest.mark.parametrize("how", ["context_kind=ring", "context_kind=all_gather"])
+def test_the_memory_of_a_million_tokens_is_that_by_hand(how: str) -> None:
+    """2^20 tokens of Llama 3.1 8B over x=8 and context=16, layers recomputed: 65,536 rows a rank.
+
+    The peak is at the loss' gradient. Then 32 layers have kept their inputs, of 8,192 of these rows
+    each (sequence parallelism), and the last norm its source, its output and 4 bytes a row; of an
+    eighth of the vocabulary there are logits in fp32 and their gradient. Of P parameters of a rank,
+    65 norms besides the eighth of the rest, there are 2 bytes, 4 of gradients and 12 of states over
+    16 ranks, those of the norms whole.
+    """
+    gpt = replace(find_model("llama-3.1-8b"), sequence=1 << 20)
+    plan = parse_plan(f"x=8,context=16,sp=true,zero=1,recompute=full,{how}", batch=1)
+    program = lower(gpt, plan)
+    rows, vocab, norms = 65_536, 128_256 // 8, 65 * 4096
+    inputs = (32 + 2) * rows // 8 * 4096 * 2 + 4 * rows // 8
+    assert program.peak.parts["activations"] == inputs + rows * vocab * (4 + 2)
+    own = (gpt.parameters - norms) // 8 + norms
+    parts = program.peak.parts
+    assert (parts["parameters"], parts["gradients"]) == (2 * own, 4 * own)
+    assert parts["optimizer"] == 12 * ((own - norms) // 16 + norms)
+    if "all_gather" in how:
+        keys = [b.nbytes for name, b in program.buffers.items() if name.endswith("kv.all")]
+        assert set(keys) == {(1 << 20) * 2 * 128 * 2}
+
+
 def test_every_collective_has_a_word_where_reasons_are_told() -> None:
     assert {*COLLECTIVE_WORDS} == {*COLLECTIVES, *MESSAGES}
