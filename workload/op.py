@@ -259,11 +259,6 @@ class Op:
         return TURNED in self.attributes
 
     @property
-    def is_between_slots(self) -> bool:
-        """Whether it stands between slots: a message, or a wait for one."""
-        return self.is_message or (self.kind == "fence" and self.block.chunk != NONE)
-
-    @property
     def time_key(self) -> str:
         """How the time that compute waits for it is reported: by its axes ("x", "z+data"), else by
         its stream."""

@@ -194,8 +194,7 @@ def _read_overlaps(reading: Reading) -> None:
     if sums and 0 < zero < 3 and not gathers:
         reading.differs("overlap-grad-reduce", "updated parameters are gathered beside AdamW too")
     waits = reading.switch("no-overlap-p2p-communication")
-    if fields.get("interleave", 1) > 1 and not waits:
-        found.append("pp")
+    found += ["pp"] * (fields.get("interleave", 1) > 1 and not waits)
     found += experts.read_turns(reading)
     fields["overlap"] = "+".join(found) or "none"
 

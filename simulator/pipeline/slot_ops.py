@@ -18,6 +18,7 @@ from workload.lowering import lower_slots, lower_slots_again
 from workload.op import BACKWARD, FORWARD, ROLES, STEP, Op
 from workload.passes.matmul_forms import Forms
 from workload.passes.stack import Habits
+from workload.pipeline.pairs import is_between_slots
 from workload.pipeline.schedule import Slot
 from workload.pipeline.stages import samples
 from workload.plan import Plan
@@ -217,7 +218,7 @@ def places_of(outline: Structure, slots: tuple[Slot, ...]) -> dict[Slot, tuple[i
     places: dict[Slot, list[int]] = {slot: [] for slot in slots}
     for place, op in enumerate(outline.ops):
         slot = outline.slot_of.get(op.block)
-        if slot is not None and not op.is_between_slots:
+        if slot is not None and not is_between_slots(op):
             places[slot].append(place)
     return {slot: tuple(found) for slot, found in places.items()}
 

@@ -39,7 +39,7 @@ def program_of(words: str, overlap: str, stage: int = 0) -> Program:
 def text(schedule: str, stage: int) -> str:
     """The slots of one of two stages and of four micro-batches, with pairs in brackets; whole
     backward passes in two halves have both."""
-    order = slots(schedule, stage, 2, 4, 2, paired=True)
+    order = slots(schedule, stage, 2, 4, 2, more=1)
     pairs = pairs_of(order, stage, 2, in_v=schedule != "1f1b")
     words = [f"{slot.work[0]}{slot.chunk}.{slot.micro_batch}" for slot in order]
     for pair in pairs:
@@ -66,7 +66,7 @@ def test_dualpipe_v_pairs_passes_through_both_chunks_but_for_the_last_stages_fir
 
 def test_a_pair_is_one_slot_of_the_schedule() -> None:
     """F takes 1, B 2, both in turns 2: two stages of two chunks pass four micro-batches in 22."""
-    orders = [slots("1f1b", stage, 2, 4, 2, paired=True) for stage in range(2)]
+    orders = [slots("1f1b", stage, 2, 4, 2, more=1) for stage in range(2)]
     ticks = [[1 if slot.work == FORWARD else 2 for slot in order] for order in orders]
     for stage, order in enumerate(orders):
         for pair in pairs_of(order, stage, 2, in_v=False):

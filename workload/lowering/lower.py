@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from workload.dataflow import needed_for
 from workload.gpt import GPT
@@ -20,8 +19,8 @@ from workload.passes.exchanges.pairs import in_pairs
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
 from workload.passes.stack import NO_HABITS, Habits, with_habits
 from workload.passes.table import overlap_slot, overlap_step
-from workload.pipeline.pairs import pairs_of
-from workload.pipeline.schedule import V_SHAPED, Slot
+from workload.pipeline.in_turns import alone, with_pairs
+from workload.pipeline.schedule import Slot
 from workload.pipeline.stages import stage_slots
 from workload.plan import Plan
 from workload.program import Program
@@ -43,18 +42,7 @@ def lower(
     says which width the plan does not divide. `forms` is the choice that `matmul_forms=tuned` asks
     for; a machine makes it. `habits` are those of the software stack.
     """
-    order = stage_slots(plan, stage)
-    return with_pairs(lower_slots(gpt, plan, stage, order, forms, habits), order)
-
-
-def with_pairs(program: Program, order: Sequence[Slot]) -> Program:
-    """The program of a stage with those of its slots in turns that its plan pairs."""
-    plan, stage = program.plan, program.stage
-    if not plan.in_pairs:
-        return program
-    pairs = pairs_of(order, stage, plan.pipe, in_v=plan.schedule in V_SHAPED)
-    ops = in_pairs(program.ops, program.slot_of, order, pairs)
-    return replace(program, ops=ops, like=None)
+    return with_pairs(lower_slots(gpt, plan, stage, stage_slots(plan, stage), forms, habits))
 
 
 def lower_slots(
@@ -76,8 +64,7 @@ def lower_slots(
         ops = needed_for(zeroth_order.LOSSES, ops)
     b.ops = []
     optimizer.finish(b, habits.launches_of_slice)
-    alone = [name for name in plan.overlap if name != "a2a" or not plan.in_pairs]
-    every = overlap_step([*ops, *b.ops], alone, b.buffers, slot_of)
+    every = overlap_step([*ops, *b.ops], alone(plan), b.buffers, slot_of)
     every = in_recipe(b, every)
     every, casts = with_habits(every, b.buffers, habits)
     b.buffers |= casts

@@ -15,10 +15,11 @@ from typing import Any, TypeVar, overload
 from topologies.session import current_session
 from workload.gpt import GPT
 from workload.grid import WITHIN_STAGE
-from workload.lowering.lower import lower_slots, with_pairs
+from workload.lowering.lower import lower_slots
 from workload.lowering.sharding import sharding_of
 from workload.op import Op
 from workload.passes.stack import NO_HABITS, Habits
+from workload.pipeline.in_turns import with_pairs
 from workload.pipeline.schedule import Slot
 from workload.pipeline.stages import stage_slots
 from workload.plan import Plan
@@ -38,8 +39,7 @@ Key = tuple[Any, ...]
 
 def lower_again(gpt: GPT, plan: Plan, stage: int = 0, *, habits: Habits = NO_HABITS) -> Program:
     """The program that `lower` writes."""
-    order = stage_slots(plan, stage)
-    return with_pairs(lower_slots_again(gpt, plan, stage, order, habits), order)
+    return with_pairs(lower_slots_again(gpt, plan, stage, stage_slots(plan, stage), habits))
 
 
 def lower_slots_again(

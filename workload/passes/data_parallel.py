@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from workload.naming import op_name
 from workload.op import (
@@ -21,6 +22,7 @@ from workload.op import (
 from workload.passes.moving import follow_up_later, on_own_stream
 from workload.pipeline.schedule import Slot
 
+Sizes = Mapping[str, Any]  # of a plan, numbers or arrays (`table.py`)
 MOVED = (BUCKET_SCATTER, BUCKET_REDUCE, PARAMETER_GATHER)
 
 
@@ -112,3 +114,15 @@ def _bucket(whole: Op, grads: Sequence[str], buffers: Mapping[str, Buffer]) -> O
 def overlap_parameter_gathers(ops: Sequence[Op]) -> list[Op]:
     """An owner's updated parameters are gathered beside the next owner's AdamW."""
     return [on_own_stream(op) if op.purpose == PARAMETER_GATHER else op for op in ops]
+
+
+def shards(sizes: Sizes, least: int) -> Any:
+    """Whether data or context shards what ZeRO shards from a stage on."""
+    wide = (sizes["data"] > 1) & (sizes["shard"] > 1) | (sizes["context"] > 1)
+    return wide & (sizes["zero"] >= least)
+
+
+def summed_at_end(sizes: Sizes) -> Any:
+    """Whether gradients are left to be summed over copies or over S."""
+    left = (sizes["zero"] < 3) | (sizes["data"] > sizes["shard"])
+    return ((sizes["data"] > 1) | (sizes["context"] > 1)) & left

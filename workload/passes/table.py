@@ -56,18 +56,6 @@ class Overlap:
     moves_step: StepPass | None = None
 
 
-def _shards(sizes: Sizes, least: int) -> Any:
-    """Whether data or context shards what ZeRO shards from a stage on."""
-    wide = (sizes["data"] > 1) & (sizes["shard"] > 1) | (sizes["context"] > 1)
-    return wide & (sizes["zero"] >= least)
-
-
-def _summed_at_end(sizes: Sizes) -> Any:
-    """Whether gradients are left to be summed over copies or over S."""
-    left = (sizes["zero"] < 3) | (sizes["data"] > sizes["shard"])
-    return ((sizes["data"] > 1) | (sizes["context"] > 1)) & left
-
-
 PASSES = (
     Overlap(
         name="oar",
@@ -84,7 +72,7 @@ PASSES = (
         words="reduce-scatters beside the backward pass, awaited a layer later",
         source="AxoNN (SC24), section 5; axonn, intra_layer/fully_connected.py",
         scope=SLOT,
-        matters=lambda sizes: (sizes["z"] > 1) | _shards(sizes, 2),
+        matters=lambda sizes: (sizes["z"] > 1) | data_parallel.shards(sizes, 2),
         purposes=reduce_scatters.MOVED,
         works=(BACKWARD, WEIGHT),
         moves=reduce_scatters.defer_reduce_scatters,
@@ -95,7 +83,7 @@ PASSES = (
         words="weight gathers one linear ahead",
         source="AxoNN (SC24), section 5: one module ahead, and anew in each recomputed block",
         scope=SLOT,
-        matters=lambda sizes: (sizes["z"] > 1) | _shards(sizes, 3),
+        matters=lambda sizes: (sizes["z"] > 1) | data_parallel.shards(sizes, 3),
         purposes=weight_gathers.MOVED,
         moves=weight_gathers.gather_ahead,
     ),
@@ -131,7 +119,7 @@ PASSES = (
         "updated parameters beside AdamW",
         source="PyTorch DDP (2006.15704), section 3.2; Megatron-LM, overlap-param-gather",
         scope=STEP,
-        matters=_summed_at_end,
+        matters=data_parallel.summed_at_end,
         purposes=data_parallel.MOVED,
         works=(BACKWARD, WEIGHT),
         last=True,

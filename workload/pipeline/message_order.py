@@ -98,7 +98,7 @@ class StageLine:
         """How many forward passes stand before the pairs of passes in 1F1B."""
         chunks = 1 + max(slot.chunk for slot in self.order)
         count = len(self.order) // (2 * chunks)
-        return warm_up(self.stage, self.stages, count, chunks, paired=self.paired)
+        return warm_up(self.stage, self.stages, count, chunks, more=int(self.paired))
 
     @property
     def units(self) -> list[range]:

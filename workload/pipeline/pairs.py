@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from workload.op import NONE, Op
 from workload.pipeline.slot import BACKWARD, FORWARD, INPUT, WEIGHT, Slot
 from workload.pipeline.warm_up import warm_up
 
@@ -24,7 +25,7 @@ def pairs_of(order: Sequence[Slot], stage: int, stages: int, *, in_v: bool) -> P
     if in_v:
         return list(_in_v(order))[stage == stages - 1 :]
     chunks = 1 + max(slot.chunk for slot in order)
-    ahead = warm_up(stage, stages, len(order) // (2 * chunks), chunks, paired=True)
+    ahead = warm_up(stage, stages, len(order) // (2 * chunks), chunks, more=1)
     return [range(at, at + 2) for at in range(ahead, len(order) - ahead, 2) if _meet(order, at)]
 
 
@@ -38,6 +39,11 @@ def _in_v(order: Sequence[Slot]) -> Iterator[range]:
         whole = back.work == INPUT and weight == replace(back, work=WEIGHT)
         if forward.work == FORWARD and whole and forward.chunk != back.chunk:
             yield range(at, at + 3)
+
+
+def is_between_slots(op: Op) -> bool:
+    """Whether an op stands between slots: a message, or a wait for one."""
+    return op.is_message or (op.kind == "fence" and op.block.chunk != NONE)
 
 
 def units_of(places: int, pairs: Pairs) -> list[range]:

@@ -30,22 +30,16 @@ TURNS_LATE = ("dualpipe-v",)  # some micro-batches leave the head slots before t
 
 
 def slots(
-    schedule: str,
-    stage: int,
-    stages: int,
-    micro_batches: int,
-    chunks: int = 1,
-    *,
-    paired: bool = False,
+    schedule: str, stage: int, stages: int, micro_batches: int, chunks: int = 1, more: int = 0
 ) -> tuple[Slot, ...]:
-    """The slots of one stage in the order in which it runs them; of chunks in turns those whose
-    passes can be `paired` (`workload/pipeline/pairs.py`).
+    """The slots of one stage in the order in which it runs them; chunks in turns warm up longer by
+    so many `more`.
 
     >>> [f"{slot.work[0]}{slot.micro_batch}" for slot in slots("1f1b", 0, 2, 3)]
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
     """
     if chunks > 1 and schedule not in V_SHAPED:
-        return tuple(_interleaved(stage, stages, micro_batches, chunks, paired=paired))
+        return tuple(_interleaved(stage, stages, micro_batches, chunks, more))
     return tuple(_SCHEDULES[schedule](stage, stages, micro_batches))
 
 
@@ -66,15 +60,12 @@ def _one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> It
         yield Slot(BACKWARD, 0, m)
 
 
-def _interleaved(
-    stage: int, stages: int, micro_batches: int, chunks: int, *, paired: bool
-) -> Iterator[Slot]:
+def _interleaved(stage: int, stages: int, count: int, chunks: int, more: int) -> Iterator[Slot]:
     """1F1B over virtual stages: each chunk in turn gets as many micro-batches as there are stages.
 
     Source: Narayanan et al. (SC21), section 2.2; the warm-up as in Megatron-LM's schedules.py.
     """
-    total = micro_batches * chunks
-    ahead = warm_up(stage, stages, micro_batches, chunks, paired=paired)
+    total, ahead = count * chunks, warm_up(stage, stages, count, chunks, more)
 
     def place(number: int) -> tuple[int, int]:
         turn, within = divmod(number, stages * chunks)

@@ -60,7 +60,7 @@ def stage_slots(plan: Plan, stage: int) -> tuple[Slot, ...]:
     ['p0', 'f0', 'f1', 'p2', 'f2', 'f3']
     """
     count, chunks = plan.micro_batches, plan.interleave
-    order = slots(plan.schedule, stage, plan.pipe, count, chunks, paired=plan.in_pairs)
+    order = slots(plan.schedule, stage, plan.pipe, count, chunks, more=int(plan.in_pairs))
     if plan.passes == 1:
         return order
     forward = [slot for slot in order if slot.work == FORWARD]

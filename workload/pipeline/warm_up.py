@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 
-def warm_up(
-    stage: int, stages: int, micro_batches: int, chunks: int, *, paired: bool = False
-) -> int:
-    """How many forward passes a stage of 1F1B runs before its first pair of passes; one more where
-    the two of a pair are `paired`, to run in turns.
+def warm_up(stage: int, stages: int, micro_batches: int, chunks: int, more: int = 0) -> int:
+    """How many forward passes a stage of 1F1B runs before its first pair of passes, with so many
+    `more`.
 
     Source: Narayanan et al. (SC21), section 2.2; NVIDIA/Megatron-LM, schedules.py.
 
@@ -16,4 +14,4 @@ def warm_up(
     """
     behind = stages - 1 - stage
     ahead = behind if chunks == 1 else 2 * behind + (chunks - 1) * stages
-    return min(ahead + paired, micro_batches * chunks)
+    return min(ahead + more, micro_batches * chunks)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from workload.op import Block, Op
 from workload.passes.exchanges.other_micro_batch import in_turns, stretches
-from workload.pipeline.pairs import Pairs
+from workload.pipeline.pairs import Pairs, is_between_slots
 from workload.pipeline.slot import Slot
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def in_pairs(
     places: dict[Slot, list[int]] = {order[place]: [] for pair in pairs for place in pair}
     for at, op in enumerate(ops):
         slot = slot_of.get(op.block)
-        if slot in places and not op.is_between_slots:
+        if slot in places and not is_between_slots(op):
             places[slot].append(at)
     result = list(ops)
     for pair in pairs:
