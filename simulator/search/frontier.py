@@ -3,7 +3,8 @@
 Levels of the tree, each with a closer bound than the one before:
 
 1. Family: all shapes with the same program. Bound: the busiest stream of each slot, collectives on
-   the fastest ring of any rank order.
+   the fastest ring of any rank order. With an incumbent, of entries that are low those in rank
+   orders in which they are low: not all axes are inside the nodes.
 2. Group: one set of overlaps of a family, every rank order. Bound: the same, on each plan's rings.
 3. Queue: the plans of a group in the order of their bounds: slots simulated without contention.
 4. Pipeline node: a pipelined plan. Bound: its schedule, simulated with these slots and messages.
@@ -220,8 +221,7 @@ class Frontier:
 
     def _open_placed(self, family: PlacedFamily) -> None:
         """Open the entries that are near to the lowest one, and leave the others for later."""
-        self._opened += 1
-        bounds = family.bounds
+        self._opened, bounds = self._opened + 1, family.bounds
         low = int(np.searchsorted(bounds, self.threshold))
         count = int(np.searchsorted(bounds[:low], bounds[0] * NEAR, "right"))
         if count < low:

@@ -65,7 +65,7 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
         ]
         pipe, micro_batches, schedule, interleave, chunk = case
         chunks = _chunks(space, pipe, interleave, chunk)
-        stages = sorted({0, 1, pipe - 1})
+        stages = sorted({0, 1, pipe - 1, _fullest(space, pipe, chunk)})
         asked = SCHEDULES[schedule], pipe, micro_batches
         found[chosen] = np.maximum.reduce(
             [_stage_bytes(kinds, chunks[at::pipe], at, *asked, *own) for at in stages]
@@ -77,6 +77,14 @@ def _chunks(space: Space, pipe: int, interleave: int, chunk: int) -> tuple[Chunk
     if space.layouts is None:
         return (plain_layers(chunk),) * (pipe * interleave)
     return space.layouts.every[chunk].chunks
+
+
+def _fullest(space: Space, pipe: int, chunk: int) -> int:
+    """The first of the stages with most layers with experts, which holds most in flight."""
+    if space.layouts is None:
+        return 0
+    kinds = space.layouts.every[chunk].kinds
+    return max(range(pipe), key=lambda stage: (*kinds(stage)[::-1], -stage))
 
 
 def _stage_bytes(
