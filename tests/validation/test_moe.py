@@ -160,6 +160,14 @@ def test_the_last_chunk_of_a_recipe_has_what_is_left() -> None:
     assert plan.stage_layers == (*(4,) * 15, 1)
 
 
+def test_a_worked_example_says_its_batch_by_its_step_and_its_tokens() -> None:
+    """10.052 s times 3,260 tokens/s of 64 GPUs are 256 sequences of 8,192."""
+    assert round(10.052 * 3260 * 64 / 8192) == 256
+    found = run(source="AMD Primus projection, tech blog", model="Mixtral 8x22B")
+    assert found.whole("global_batch_seqs") == 256
+    assert found.real("measured_step_s") == pytest.approx(256 * 8192 / 64 / 3534, abs=1e-3)
+
+
 def test_exchanges_lie_beside_the_other_micro_batch_where_a_row_says_so() -> None:
     titles = ("EP overlap on (search run)", "EP overlap off")
     assert ["a2a" in case_of(run(table_or_figure=each)).job.plan.overlap for each in titles] == [

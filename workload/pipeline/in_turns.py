@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from workload.passes.pairs import in_pairs
+from workload.passes.exchanges.pairs import in_pairs
 from workload.pipeline.pairs import pairs_of
 from workload.pipeline.schedule import V_SHAPED
 from workload.pipeline.stages import stage_slots
