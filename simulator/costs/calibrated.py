@@ -20,6 +20,11 @@ FALLBACK = "pointwise"
 ALIKE = {  # for kinds that were not measured, the one that does the same to as many bytes
     "sort_rows": "take_rows",
     "unsort_rows": "take_rows",
+    "sum_weighted_rows": "sum_rows",
+    "take_weighted_rows": "take_rows",
+    "score_rows": "sum_rows",
+    "scores_of_places": "put_scores",
+    **dict.fromkeys(("one_hot_places", "weigh_places", "is_nonzero", "cast"), "add"),
     "weighted_gelu": "weighted_swiglu",
     "weighted_gelu_grad": "weighted_swiglu_grad",
     "squared_relu": "gelu",

@@ -253,3 +253,11 @@ def test_heads_of_a_width_no_multiple_of_eight_are_multiplied_without_matrix_cor
     peak, launch_s = device.peak_flops_per_s[dtype], device.matmul.launch_s
     aligned_s = matmul_s(smooth, peak, op) - launch_s
     assert matmul_s(device, peak, op) == pytest.approx(launch_s + aligned_s / share)
+
+
+def test_what_moves_rows_by_masks_takes_the_time_of_what_was_measured_of_so_many_bytes() -> None:
+    measured = dict.fromkeys(("add@bf16", "sum_rows@bf16", "take_rows@bf16"), MOVES)
+    costs = CalibratedCosts(Profile(kernels=measured | {"put_scores@bf16": MOVES}), 1, 1e9)
+    masks = ("one_hot_places", "weigh_places", "is_nonzero", "cast", "scores_of_places")
+    for kind in (*masks, "sum_weighted_rows", "take_weighted_rows", "score_rows"):
+        assert costs.seconds(move(10_000, kind)) == costs.seconds(move(10_000, "add"))
