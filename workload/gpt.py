@@ -29,8 +29,8 @@ class GPT:
     down(silu(gate) * up), gate and up each `ffn` wide; "clamped_swiglu" is gpt-oss' form of it.
     `embedding_norm` puts a norm between the embedding and the first layer. `dropout` is the share
     of elements that training drops of the embedding, of the attention's probabilities and of what
-    is added to the residual stream. With `goldfish_k` the loss leaves out one token in so many (Goldfish loss; 0: none), chosen by a
-    hash of the `goldfish_h` tokens before it.
+    is added to the residual stream. With `goldfish_k` the loss leaves out one token in so many
+    (Goldfish loss; 0: none), chosen by a hash of the `goldfish_h` tokens before it.
     With `experts` the layers behind the first `dense_layers`, or every `expert_every`-th of them,
     have so many MLPs of width `expert_ffn` in place of one, `topk` of which each token passes, and
     one of width `shared_ffn` for all tokens (0: none). `router` says how logits become scores:

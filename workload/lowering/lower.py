@@ -15,7 +15,6 @@ from workload.lowering.layers.further import mtp
 from workload.lowering.layers.mixture import balance
 from workload.lowering.messages import Messages
 from workload.op import Block, Buffer, Op, layer_part
-from workload.passes.exchanges.pairs import in_pairs
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
 from workload.passes.stack import NO_HABITS, Habits, with_habits
 from workload.passes.table import overlap_slot, overlap_step
