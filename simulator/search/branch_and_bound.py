@@ -24,10 +24,9 @@ from typing import Protocol
 from simulator.predict import Prediction
 from simulator.search.frontier import Candidate
 from simulator.search.process_pool import ProcessPool
-from simulator.search.progress import Progress
+from simulator.search.progress import Progress, Tally
 from simulator.search.root_nodes import NEVER, WORTH
 from simulator.search.space import Space
-from simulator.search.tally import Tally
 from simulator.search.warm_start import likely
 from simulator.search.workers import Frontiers, Outcome, Workers, WorkerSetup
 from topologies.errors import MachineError

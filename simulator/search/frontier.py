@@ -37,6 +37,7 @@ from simulator.search.bounds.stream_bound import (
 )
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.objective import Objective
+from simulator.search.progress import Tally
 from simulator.search.root_nodes import (
     NEVER,
     Bounded,
@@ -46,7 +47,6 @@ from simulator.search.root_nodes import (
     that_may_fit,
 )
 from simulator.search.space import Space, overlaps
-from simulator.search.tally import Tally
 from simulator.search.tree_nodes import (
     PipelineNode,
     PlacedFamily,

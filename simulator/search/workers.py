@@ -14,9 +14,9 @@ from simulator.search.frontier import Candidate, Frontier
 from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import ProcessPool, WorkerState
+from simulator.search.progress import Tally
 from simulator.search.root_nodes import NEVER, Machinery, shares
 from simulator.search.space import Space, space_of
-from simulator.search.tally import Tally
 from topologies.errors import MachineError
 from workload.plan import Plan
 

@@ -11,9 +11,9 @@ from simulator.search.baselines import exhaustive
 from simulator.search.branch_and_bound import BranchAndBound
 from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem
+from simulator.search.progress import Tally
 from simulator.search.root_nodes import Machinery
 from simulator.search.space import space_of
-from simulator.search.tally import Tally
 from simulator.search.workers import Simulated, WorkerSetup
 from tests.simulator.search.drawn import MACHINES
 from workload.gpt import GPT
