@@ -16,7 +16,10 @@ from simgpt.frameworks.importing import question_from, table_of
 from simgpt.frameworks.question import Question, shape_of, spelled
 from simgpt.frameworks.recipes import recipe_of
 from simulator.stacks import Stack, load_stack
+from simulator.stacks.exchange import ONCE as SENT_ONCE
+from simulator.stacks.exchange import sends_once
 from simulator.stacks.job import FP8, Job, job_of
+from workload.dispatchers.table import ALL_TO_ALL, HIERARCHICAL, ONCE, USUAL
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
@@ -155,7 +158,11 @@ def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> 
         why = again.refused[0].why if again.refused else "the model is none that it names"
         raise PlanCannotRunError(f"{title} cannot be told this: {why}")
     devices = job.plan.grid.ranks
-    read = job_of(again.gpt, dict(again.plan), job.stack, devices=devices, batch=again.batch)
+    given = dict(again.plan)
+    if job.plan.dispatcher != USUAL and given.get("expert", 1) > 1:
+        once = exchange_of(load_stack(again.stack)) == SENT_ONCE
+        given["dispatcher"] = ONCE if once else ALL_TO_ALL
+    read = job_of(again.gpt, given, job.stack, devices=devices, batch=again.batch)
     assumed = {key for key, _ in job.assumed} - {"batch", "micro_batch"}  # no stack's own choice
     for key, (own, other) in _differences(job, gpt, read, again.gpt).items():
         if key in elsewhere:
@@ -191,16 +198,22 @@ def _not_asked(asked: Asked, job: Job, again: Question) -> Iterator[str]:
 
 def _differences(job: Job, gpt: GPT, read: Job, other: GPT) -> dict[str, tuple[Any, Any]]:
     """Where two jobs differ, by the plan's or the model's keys."""
-    one, two = told(job.plan, gpt), told(read.plan, other)
+    one = told(job.plan, gpt, exchange_of(job.stack))
+    two = told(read.plan, other, exchange_of(read.stack))
     one |= shape_of(gpt) | {"fp8": job.stack.fp8}
     two |= shape_of(other) | {"fp8": read.stack.fp8}
     return {key: (one[key], two.get(key)) for key in one if one[key] != two.get(key)}
 
 
-def told(plan: Plan, gpt: GPT) -> dict[str, Any]:
+def exchange_of(stack: Stack) -> str:
+    """How a stack itself sends rows to experts."""
+    return str(stack.own_kernels.get("exchange", ""))
+
+
+def told(plan: Plan, gpt: GPT, exchange: str = "") -> dict[str, Any]:
     """A plan's keys without what has no effect: an overlap of nothing, an order of one rank.
 
-    Two plans with the same are the same step.
+    Two plans with the same are the same step, on a stack with this `exchange` of experts' rows.
     """
     keys = plan.as_dict() | {"overlap": tuple(_effective(gpt, plan))}
     chunks = [len(layers) for layers in chunk_layers(gpt, plan)]
@@ -213,6 +226,9 @@ def told(plan: Plan, gpt: GPT) -> dict[str, Any]:
     keys["schedule"] = plan.schedule if plan.pipe > 1 else "1f1b"
     keys["order"] = [axis for axis in axes_of(plan.order) if getattr(plan, axis) > 1]
     keys["expert_tensor"] = int(plan.experts_over_x)
+    once = sends_once(plan, exchange)
+    straight = HIERARCHICAL if plan.dispatcher == HIERARCHICAL else ALL_TO_ALL
+    keys["dispatcher"] = ONCE if once else straight
     keys["context_kind"] = plan.context_kind if plan.context > 1 else ""
     if plan.precision != "bf16":
         keys["gradients"] = "fp32"

@@ -32,6 +32,14 @@ COLLECTIVE_WORDS = {
     "recv": "messages",
 }
 
+ROWS, CASTS = "permutation of experts' rows", "casts to 8 or 4 bits"
+OWN_WORK = {  # of kinds of ops that experts and recipes bring with them
+    **dict.fromkeys(("take_rows", "sort_rows", "unsort_rows", "sum_rows"), ROWS),
+    **dict.fromkeys(("take_scores", "put_scores", "places"), ROWS),
+    **dict.fromkeys(("route", "route_grad"), "routing"),
+    **dict.fromkeys(("amax", "quantise", "update_scales"), CASTS),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class PathPiece:
@@ -63,6 +71,8 @@ def cause_of(op: Op) -> Cause:
     """What an op's time is filed under."""
     if op.communicates:
         return Cause("+".join(op.axes) or "pipe", COLLECTIVE_WORDS[op.kind])
+    if (work := OWN_WORK.get(op.kind)) is not None:
+        return Cause("", work)
     if op.block == STEP:
         return Cause("", "optimizer")
     if op.kind in ("matmul", "grouped_matmul"):

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.predict import Prediction, predict
 from simulator.search.problem import SearchProblem
@@ -36,9 +37,17 @@ from topologies.session import in_session
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan import Plan
+from workload.sizes.arrays import Indices
 
-FIELDS = ("x", "y", "z", "pipe", "micro_batch", "zero", "recompute", "sequence_parallel")
-KEPT = ("overlap", "order", "attention", "gradients", "precision", "offload", "optimizer")
+Values = NDArray[np.float64]
+
+FIELDS = (
+    "x", "y", "z", "context", "context_kind", "pipe", "micro_batch", "zero", "recompute",
+    "sequence_parallel", "expert", "expert_tensor", "dispatcher",
+)  # fmt: skip
+KEPT = (
+    "overlap", "order", "attention", "gradients", "precision", "recipe", "offload", "optimizer",
+)  # fmt: skip
 PLANS = 150  # that fit and are simulated
 TRIED = 3 * PLANS
 FEWEST = 8  # plans: with fewer no share is worth a figure
@@ -79,13 +88,15 @@ def plan_importance(
 ) -> PlanImportance:
     """The importance of the fields of plans for a plan's model, devices and batch.
 
-    The space has every legal grid, micro-batch, stage of ZeRO, recomputation and sequence
-    parallelism that the stack runs, in the schedule 1f1b; other fields are those of the plan. Where
+    The space has every legal grid, micro-batch, stage of ZeRO, recomputation, sequence
+    parallelism, split of experts and dispatcher that the stack runs, in the schedule 1f1b, and
+    splits of sequences where the plan has one; other fields are those of the plan. Where
     it has more plans than are simulated, they are drawn, each as likely, with a fixed seed.
     """
     _check(plan, stack)
     fixed = {key: getattr(plan, key) for key in KEPT} | {"schedule": "1f1b", "interleave": 1}
     problem = SearchProblem(gpt, plan.grid.ranks, plan.batch, fixed, stack=stack)
+    problem = replace(problem, splits_sequences=plan.context > 1).on(machine)
     plans = list(_plans(problem))
     found, tried = _simulated(problem, plans, machine, placement, progress)
     if len(found) < FEWEST:
@@ -133,8 +144,7 @@ def _simulated(
 
 def _check(plan: Plan, stack: Stack) -> None:
     uneven = plan.stage_layers or plan.ends_as_layers
-    split = plan.context > 1
-    for name, used in (("context", split), ("stage_layers", uneven), ("shard", plan.shard)):
+    for name, used in (("stage_layers", uneven), ("shard", plan.shard)):
         if used:
             raise PlanCannotRunError(f"the importance of a plan's fields is not known with {name}")
 
@@ -143,7 +153,10 @@ def _plans(problem: SearchProblem) -> Iterator[Plan]:
     for space in spaces_of(problem):
         for at in range(len(space)):
             switches = overlaps(space.problem, space.shape(at))[0]
-            yield space.plan(at, Order("1f1b", 1, switches, space.rank_orders(at)[0]))
+            for dispatcher in space.dispatchers(at):
+                yield space.plan(
+                    at, Order("1f1b", 1, switches, space.rank_orders(at)[0], dispatcher)
+                )
 
 
 def shapley_shares(
@@ -161,8 +174,10 @@ def shapley_shares(
     {'a': 0.9, 'b': 0.1}
     """
     vary = [at for at in range(len(names)) if len({row[at] for row in rows}) > 1]
+    columns = {at: _numbered([row[at] for row in rows]) for at in vary}
+    logs = np.array(values) - np.mean(values)
     worth = {
-        some: _explained([tuple(row[at] for at in some) for row in rows], values, drawn)
+        some: _explained([columns[at] for at in some], logs, drawn)
         for count in range(len(vary) + 1)
         for some in combinations(vary, count)
     }
@@ -181,15 +196,24 @@ def _shapley(at: int, every: Sequence[int], worth: Mapping[tuple[int, ...], floa
     return value
 
 
-def _explained(groups: Sequence[Hashable], values: Sequence[float], drawn: float) -> float:
-    """The variance of the values less that within the groups."""
-    return _within([()] * len(values), values, drawn) - _within(groups, values, drawn)
+def _numbered(values: Sequence[Hashable]) -> Indices:
+    """For each value the number of the first like it."""
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    return np.array([numbers[value] for value in values], dtype=np.int64)
 
 
-def _within(groups: Sequence[Hashable], values: Sequence[float], drawn: float) -> float:
-    members: dict[Hashable, list[float]] = {}
-    for group, value in zip(groups, values, strict=True):
-        members.setdefault(group, []).append(value)
-    squares = sum(float(np.var(own)) * len(own) for own in members.values())
-    freedom = len(values) - (1 - drawn) * len(members)
-    return squares / freedom if squares else 0.0
+def _explained(columns: Sequence[Indices], values: Values, drawn: float) -> float:
+    """The variance of the values, whose mean is 0, less that within groups that agree in all
+    columns."""
+    return _within([], values, drawn) - _within(columns, values, drawn)
+
+
+def _within(columns: Sequence[Indices], values: Values, drawn: float) -> float:
+    group = np.zeros(len(values), dtype=np.int64)
+    for column in columns:
+        _, group = np.unique(group * (column.max() + 1) + column, return_inverse=True)
+    counts = np.bincount(group)
+    sums = np.bincount(group, weights=values)
+    squares = float(values @ values - (sums * sums / counts).sum())
+    freedom = len(values) - (1 - drawn) * len(counts)
+    return squares / freedom if freedom else 0.0

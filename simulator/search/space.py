@@ -226,7 +226,7 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
             continue
         if problem.batch % (z * data) or not problem.in_family(x, y, z, pipe):
             continue
-        if context > 1 and by_heads and any(width % (x * context) for width in heads[::2]):
+        if context > 1 and by_heads and any(n % (x * context) for n in (gpt.heads, gpt.kv_heads)):
             continue
         yield from _of_grid(problem, (x, y, z, context, data, pipe))
 

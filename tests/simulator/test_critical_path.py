@@ -22,7 +22,9 @@ from tests.simulator.worlds import (
     plan_of,
     reduce,
 )
+from workload.gpt import find_model
 from workload.lowering import lower
+from workload.plan_text import parse_plan
 
 FABRIC = SmallFabric(bytes_per_s=1e6, launch_s=0.0)  # two ranks all-reduce 1 MB in 1 s
 
@@ -116,3 +118,16 @@ def test_the_path_fills_the_whole_step_without_a_gap(
     assert path[0].start_ticks == 0
     assert path[-1].end_ticks == max(max(ends) for _, ends in whole.times)
     assert all(a.end_ticks == b.start_ticks for a, b in pairwise(path))
+
+
+def test_what_experts_and_recipes_bring_has_names_of_its_own() -> None:
+    gpt = find_model("tiny-mixtral-130k")
+    program = lower(gpt, parse_plan("data=2,expert=2,context=2,recipe=fp8-tensorwise", batch=2))
+    found: dict[str, set[str]] = {}
+    for op in program.ops:
+        found.setdefault(str(cause_of(op)), set()).add(op.kind)
+    assert found["expert all-to-alls"] == {"all_to_all"}
+    assert found["context ring shifts"] == {"ring_shift"}
+    assert found["casts to 8 or 4 bits"] == {"amax", "quantise"}
+    assert {"take_rows", "sum_rows", "sort_rows"} <= found["permutation of experts' rows"]
+    assert found["routing"] == {"route", "route_grad"}

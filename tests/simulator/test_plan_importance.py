@@ -79,3 +79,16 @@ def test_why_tells_the_importance_when_it_is_asked_to() -> None:
     assert said.status == 0
     assert "share of the variance" in said.out and "Shapley values" in said.out
     assert "share of the variance" not in simgpt(*words).out
+
+
+@pytest.mark.slow
+def test_of_a_model_with_experts_splits_of_these_and_of_sequences_have_shares() -> None:
+    gpt, machine = find_model("tiny-mixtral-2m"), load_machine("dgx-b200")
+    plan = parse_plan("context=2,data=4,expert=2,overlap=none,recipe=fp8-tensorwise", batch=8)
+    found = plan_importance(gpt, plan, machine, scheduler(machine, 8), EXECUTOR)
+    assert {"expert", "dispatcher", "context", "context_kind"} <= set(found.shares)
+    assert found.fastest.recipe == "fp8-tensorwise"
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+    whole = parse_plan("data=8,expert=2,overlap=none", batch=8)
+    shares = plan_importance(gpt, whole, machine, scheduler(machine, 8), EXECUTOR).shares
+    assert "expert" in shares and "context" not in shares

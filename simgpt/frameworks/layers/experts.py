@@ -13,6 +13,8 @@ from typing import Any
 from simgpt.frameworks.layers.patterns import pattern_of
 from simgpt.frameworks.reading import FrameworkError, Reading
 from topologies.files.printable import shown
+from workload.dispatchers.table import ONCE as SENT_ONCE
+from workload.dispatchers.table import USUAL
 from workload.errors import PlanCannotRunError
 from workload.models.moe import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, layers_of
 
@@ -218,7 +220,8 @@ def _written_choice(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
-    once = fields["stack"] == ONCE
+    usual = fields["stack"] == ONCE and fields["dispatcher"] == USUAL
+    once = usual or fields["dispatcher"] == SENT_ONCE
     settings: dict[str, Any] = {"moe-token-dispatcher-type": "flex" if once else "alltoall"}
     if once:
         settings["moe-flex-dispatcher-backend"] = FLEX[0]

@@ -319,3 +319,19 @@ def test_torchtitans_experts_are_split_over_data_or_over_x_too() -> None:
     assert "expert_tensor" not in found(tensor_parallel_degree="2").plan
     assert found(tensor_parallel_degree="3").refused
     assert changed(found(parallel_comm_backend="deepep"))
+
+
+def test_a_plans_dispatcher_is_told_to_megatron_or_refused_by_name() -> None:
+    plan, gpt = "data=64,expert=8,micro_batch=1", find_model("mixtral-8x7b")
+
+    def told(dispatcher: str, stack: str | None) -> str:
+        own = Asked(gpt, f"{plan},dispatcher={dispatcher}", 64, 256)
+        return str(exported(own, MEGATRON, stack).settings["moe-token-dispatcher-type"])
+
+    assert told("once_per_node", None) == told("usual", "megatron-core-deepep") == "flex"
+    assert told("usual", None) == told("all_to_all", None) == "alltoall"
+    assert told("all_to_all", "megatron-core-deepep") == "alltoall"
+    with pytest.raises(PlanCannotRunError, match="no setting for dispatcher=hierarchical"):
+        told("hierarchical", "simgpt")
+    with pytest.raises(PlanCannotRunError, match="megatron-core has no dispatcher=hierarchical"):
+        told("hierarchical", None)

@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from simulator.costs.analytic import compute_costs
+from simulator.engine.ticks import to_ticks
 from simulator.predict import predict
+from simulator.ranks.fabric import MachineFabric
 from simulator.search import search
 from simulator.search.baselines import every_plan
+from simulator.search.bounds.batched_programs import sized
+from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.problem import SearchProblem
 from simulator.search.space import space_of, spaces_of
 from simulator.stacks import load_stack
@@ -19,6 +25,8 @@ from topologies.errors import MachineError
 from topologies.machine_files import with_settings
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
+from workload.op import IN_STEPS
+from workload.plan_text import parse_plan
 
 TINY = replace(find_model("tiny-deepseek-2m"), layers=4, sequence=512)
 NARROW = {f"device.peak_flops.{name}": "800 TFLOP/s" for name in ("fp8", "mxfp8")}
@@ -109,3 +117,29 @@ def test_what_cannot_be_chosen_is_refused_by_name() -> None:
     blocks = SearchProblem(TINY, 8, 16, FEW, several={"precision": ("bf16", "mxfp8")})
     with pytest.raises(PlanCannotRunError, match="recipe=mxfp8 has scales of blocks"):
         spaces_of(blocks)
+
+
+def test_an_all_to_all_takes_at_least_as_long_as_by_the_fastest_dispatcher() -> None:
+    """Eight ranks on two nodes of four, so that of two choices 1 - C(4,2)/C(8,2) = 11/14 times two
+    nodes hold one: 11/14 of the rows are left where a token goes once to each node."""
+    machine, ranks = MACHINES["perlmutter"], 8
+    fabric = MachineFabric(machine, ranks)
+    plan = parse_plan("data=8,expert=8,micro_batch=1,zero=1", batch=16)
+    (ring, *_), _ = fabric.rings([plan.grid.groups("expert")], [True])[0]
+    gpt = replace(TINY, experts=8, topk=2, router_groups=0, router_topk_groups=0)
+    found = {}
+    for several in (("usual",), ("hierarchical",), ("once_per_node",), ("usual", "hierarchical")):
+        fixed = FEW | {"x": 1, "expert": 8}
+        problem = SearchProblem(gpt, ranks, 16, fixed, several={"dispatcher": several})
+        space = space_of(problem)
+        op_bounds = OpBounds(space, compute_costs(machine, 4, ranks), fabric)
+        some = next(sized(space, np.arange(1)))
+        op = next(op for op in some.program.ops if op.label == "dispatch.exchange")
+        found[several] = int(op_bounds.ticks(some, op)[0])
+    nbytes = int(some.values(op.nbytes)[0])
+    in_steps = to_ticks(fabric.seconds(IN_STEPS, nbytes, ring))
+    assert found["usual",] == to_ticks(fabric.seconds("all_to_all", nbytes, ring))
+    assert found["hierarchical",] == found["usual", "hierarchical"] == in_steps < found["usual",]
+    assert found["once_per_node",] == pytest.approx(
+        to_ticks(fabric.seconds("all_to_all", nbytes * 11 // 14, ring)), rel=1e-5
+    )
