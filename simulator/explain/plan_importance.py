@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.predict import Prediction, predict
+from simulator.search.orders import overlaps
 from simulator.search.problem import SearchProblem
-from simulator.search.space import Order, overlaps, spaces_of
+from simulator.search.space import Order, spaces_of
 from simulator.stacks.stack import Stack
 from topologies.errors import MachineError
 from topologies.machine import Machine

@@ -11,9 +11,10 @@ from simulator.predict import Prediction, predict
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.axonn_model import communication_s, rates_of
 from simulator.search.objective import Objective
+from simulator.search.orders import overlaps
 from simulator.search.problem import SearchProblem, schedules
 from simulator.search.progress import Progress
-from simulator.search.space import Order, Space, overlaps, space_of, spaces_of
+from simulator.search.space import Order, Space, space_of, spaces_of
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement

@@ -37,16 +37,10 @@ from simulator.search.bounds.stream_bound import (
 )
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.objective import Objective
+from simulator.search.orders import overlaps
 from simulator.search.progress import Tally
-from simulator.search.root_nodes import (
-    NEVER,
-    Bounded,
-    Family,
-    Machinery,
-    bounded,
-    that_may_fit,
-)
-from simulator.search.space import Space, overlaps
+from simulator.search.root_nodes import NEVER, Bounded, Family, Machinery, bounded, that_may_fit
+from simulator.search.space import Space
 from simulator.search.tree_nodes import (
     PipelineNode,
     PlacedFamily,

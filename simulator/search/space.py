@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, product
+from itertools import product
 from math import factorial, prod
 from typing import Any
 
 import numpy as np
 
 from simulator.search.bounds.layouts import Layouts, layouts_of
+from simulator.search.orders import ANY, ORDERS, matters, overlaps, rank_orders
 from simulator.search.problem import (
     SHAPE,
     SearchProblem,
@@ -27,15 +28,13 @@ from simulator.search.problem import (
     recomputes,
     schedules,
 )
-from simulator.search.rank_orders import ANY, ORDERS, rank_orders
 from workload.dispatchers.table import USUAL as AS_USUAL
 from workload.errors import PlanCannotRunError
 from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
 from workload.lowering import check
-from workload.passes.table import OVERLAPS, PASSES
 from workload.pipeline.stages import nearly_even
 from workload.plan import Plan
-from workload.sizes.arrays import Counts, Flags, Indices
+from workload.sizes.arrays import Counts, Indices
 from workload.splits.experts import folded
 
 SIZES = (*AXES, "micro_batch", "zero")  # of these keys the values are numbers
@@ -146,7 +145,7 @@ class Space:
         c, count = self.columns, np.ones(len(self), dtype=np.int64)
         count[c["expert"] > 1] *= len(self.problem.dispatchers)
         if "overlap" not in self.problem.fixed:
-            for flags in _matters(self.problem, c).values():
+            for flags in matters(self.problem, c).values():
                 count *= 1 + flags
         if "order" not in self.problem.fixed:
             wide = np.sum([c[axis] > 1 for axis in AXES], axis=0)
@@ -160,25 +159,6 @@ class Space:
     def plans(self) -> int:
         """How many plans there are."""
         return int(self.orders.sum())
-
-
-def overlaps(problem: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The overlaps that tell plans of a shape apart, all of them first."""
-    if "overlap" in problem.fixed:
-        return [problem.fixed["overlap"]]
-    columns = {key: np.array([shape[key]]) for key in (*AXES, "zero", "expert")}
-    switches = [key for key, flags in _matters(problem, columns).items() if flags[0]]
-    offs = [off for count in range(len(switches) + 1) for off in combinations(switches, count)]
-    return [tuple(switch for switch in OVERLAPS if switch not in off) for off in offs]
-
-
-def _matters(problem: SearchProblem, columns: Mapping[str, Counts]) -> dict[str, Flags]:
-    """For each switch of `overlap` which shapes have something that it overlaps."""
-    shard = problem.fixed.get("shard", 0) or columns["data"]
-    wide = (shard > 1) | (columns["context"] > 1)
-    sizes = {**columns, "shard": shard, "zero": np.where(wide, columns["zero"], 0)}
-    sizes["shared_ffn"] = np.full_like(columns["expert"], problem.gpt.shared_ffn)
-    return {each.name: each.matters(sizes) for each in PASSES if each.usual}
 
 
 def space_of(problem: SearchProblem) -> Space:

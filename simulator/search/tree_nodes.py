@@ -12,7 +12,7 @@ from simulator.search.bounds.isolated import IsolatedBlocks, PrecedingSlot
 from simulator.search.bounds.schedule_bound import Place, schedule_ticks
 from simulator.search.bounds.slot_programs import SlotProgram
 from simulator.search.bounds.stream_bound import SCHEDULES, Entries
-from simulator.search.rank_orders import ORDERS
+from simulator.search.orders import ORDERS
 from simulator.search.space import Order, Space
 from workload.plan import Plan
 from workload.sizes.arrays import Flags, Indices, Ticks, Values

@@ -20,7 +20,7 @@ from simulator.engine.ticks import to_ticks
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram
 from simulator.search.bounds.dispatched import Dispatched
-from simulator.search.rank_orders import (
+from simulator.search.orders import (
     ANY,
     ORDERS,
     Strides,

@@ -25,10 +25,10 @@ from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, ove
 from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, part_times, step_ticks
 from simulator.search.bounds.unsupported import RefusalTimes
 from simulator.search.objective import OBJECTIVES, Objective
+from simulator.search.orders import ORDERS, overlaps
 from simulator.search.problem import SearchProblem
-from simulator.search.rank_orders import ORDERS
 from simulator.search.root_nodes import Family, bounded, entries_of, least_bytes_of
-from simulator.search.space import Order, Space, overlaps, space_of
+from simulator.search.space import Order, Space, space_of
 from simulator.search.tree_nodes import PipelineNode
 from simulator.stacks.searched import fastest_kernels
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, spaces

@@ -1,16 +1,20 @@
-"""Rank orders of a grid, and the groups of its axes under each of them."""
+"""In which orders a shape can run: rank orders of its grid, with the groups of its axes under each
+of them, and overlaps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations, permutations
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from simulator.search.problem import SearchProblem
 from topologies.session import session_cached
 from workload.grid import AXES, CONTEXT_PARTS, EXPERT_PARTS, SHARD_PARTS, axes_of, order_of
-from workload.sizes.arrays import Indices
+from workload.passes.table import OVERLAPS, PASSES
+from workload.sizes.arrays import Counts, Flags, Indices
 
 ORDERS = tuple(order_of(axes) for axes in permutations(AXES))
 ANY = len(ORDERS)  # in place of an order's number
@@ -103,3 +107,22 @@ def members(way: Strides, ranks: int) -> Indices:
     rest = [place for place in range(len(shape)) if place not in places]
     every = np.arange(ranks, dtype=np.int64).reshape(shape).transpose(*rest, *places)
     return every.reshape(-1, prod(size for _, size in way))
+
+
+def overlaps(problem: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The overlaps that tell plans of a shape apart, all of them first."""
+    if "overlap" in problem.fixed:
+        return [problem.fixed["overlap"]]
+    columns = {key: np.array([shape[key]]) for key in (*AXES, "zero", "expert")}
+    switches = [key for key, flags in matters(problem, columns).items() if flags[0]]
+    offs = [off for count in range(len(switches) + 1) for off in combinations(switches, count)]
+    return [tuple(switch for switch in OVERLAPS if switch not in off) for off in offs]
+
+
+def matters(problem: SearchProblem, columns: Mapping[str, Counts]) -> dict[str, Flags]:
+    """For each switch of `overlap` which shapes have something that it overlaps."""
+    shard = problem.fixed.get("shard", 0) or columns["data"]
+    wide = (shard > 1) | (columns["context"] > 1)
+    sizes = {**columns, "shard": shard, "zero": np.where(wide, columns["zero"], 0)}
+    sizes["shared_ffn"] = np.full_like(columns["expert"], problem.gpt.shared_ffn)
+    return {each.name: each.matters(sizes) for each in PASSES if each.usual}
