@@ -71,6 +71,15 @@ EXPERTS = [
     plan_of(x=2, data=2, expert=4, expert_tensor=1, sequence_parallel=True),
     plan_of(pipe=2, data=2, expert=2, micro_batches=2),
 ]
+PARTS = ["layernorm+core_attn+mlp+moe", "layernorm+moe_act+shared_experts"]
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_parts_that_run_again_train_as_the_plain_model_does() -> None:
+    check(1, NANO, [plan_of(recompute=each) for each in PARTS])
+    check(2, NANO, [plan_of(x=2, sequence_parallel=True, recompute=each) for each in PARTS])
+    check(2, NANO, [plan_of(data=2, expert=2, micro_batches=2, recompute=each) for each in PARTS])
 
 
 @pytest.mark.distributed

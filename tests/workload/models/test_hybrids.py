@@ -117,6 +117,20 @@ def test_turns_of_layers_are_folded_and_stages_of_other_layers_are_told_apart() 
     assert [moe.has_experts(twice, layer) for layer in (6, 7)] == [False, True]
 
 
+def test_parts_that_run_again_are_not_kept_from_the_forward_pass() -> None:
+    """32 rows in bf16: four norms' outputs of 32 columns, each with a number in fp32, an MLP's two
+    tensors of 64, the activation of two choices of experts 16 wide."""
+
+    def kept(recompute: str) -> int:
+        program = lower(FOUR, parse_plan(f"{PLAIN},recompute={recompute}"))
+        first = next(at for at, op in enumerate(program.ops) if op.block.phase == "backward")
+        return program.memory[first].parts["activations"]
+
+    assert kept("none") - kept("layernorm") == 4 * 32 * (32 * 2 + 4)
+    assert kept("none") - kept("mlp") == 2 * 32 * 64 * 2
+    assert kept("none") - kept("moe") > kept("none") - kept("moe_act") == 2 * 32 * 16 * 2
+
+
 @pytest.mark.parametrize(
     ("plan", "said"),
     [

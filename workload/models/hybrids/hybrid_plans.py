@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from workload.models.hybrids import counts
-from workload.models.hybrids.pattern import ATTENTION, MAMBA
+from workload.models.hybrids.pattern import ATTENTION, MAMBA, MLP
 from workload.recipes.table import NO_RECIPE
-from workload.recomputation.parts import CORE, parts_of
+from workload.recomputation.parts import CORE, PARTS, parts_of
+from workload.recomputation.parts import MLP as OF_MLP
 from workload.rules.table import rule_of
 
 if TYPE_CHECKING:
@@ -31,9 +32,8 @@ def refusals(gpt: GPT, plan: Plan) -> Iterator[str]:
         yield f"matmul_forms={plan.matmul_forms} are found on one layer for all, unlike {has}"
     if plan.optimizer not in KNOWN_RULES or rule_of(plan.optimizer).zeroth_order:
         yield f"optimizer={plan.optimizer} does not know weights of {has}; take adamw or sgd"
-    if unknown := parts_of(plan.recompute) - {CORE}:
-        yield f"recompute={plan.recompute} names {min(unknown)}, which {has} does not know"
-    if CORE in parts_of(plan.recompute) and ATTENTION not in gpt.pattern:
-        yield f"recompute={plan.recompute} is of attention, of which {has} has no layer"
+    for part, mixer in {CORE: ATTENTION, OF_MLP: MLP}.items():
+        if part in parts_of(plan.recompute) and mixer not in gpt.pattern:
+            yield f"recompute={plan.recompute} names {PARTS[part]}, of which {has} has no layer"
     if MAMBA in gpt.pattern and gpt.sequence % counts.chunk_of(gpt):
         yield f"ssm_chunk={gpt.ssm_chunk} does not divide sequence={gpt.sequence}"

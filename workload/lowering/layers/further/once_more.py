@@ -8,16 +8,15 @@ transformer_layer.py, moe/moe_layer.py, moe/experts.py and multi_latent_attentio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workload.lowering.builder import Builder
 from workload.lowering.layers import attention, latent, linear, mlp, norm
+from workload.lowering.layers.further.recomputation import in_recomputation
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixture import experts
-from workload.op import RECOMPUTE, Part
+from workload.op import Part
 from workload.recomputation.parts import CORE, EXPERTS, MLP, NORMS, UP
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ Parts = frozenset[str]
 def mlp_half(b: Builder, owner: Part, saved: Saved, up: Linear, parts: Parts) -> Saved:
     """Emit what runs again of the MLP, or the experts, and the norm before; `up` is its first
     linear. Returns what the backward pass needs."""
-    with _again(b):
+    with in_recomputation(b):
         if NORMS in parts:
             normed = norm.forward(b, "norm2", f"{owner}.norm2", saved.middle)
             saved = replace(saved, norm2=normed)
@@ -47,7 +46,7 @@ def mlp_half(b: Builder, owner: Part, saved: Saved, up: Linear, parts: Parts) ->
 def attention_half(b: Builder, owner: Part, saved: Saved, parts: Parts) -> Saved:
     """Emit what runs again of attention and the norm before; returns what the backward pass
     needs."""
-    with _again(b):
+    with in_recomputation(b):
         if NORMS in parts:
             normed = norm.forward(b, "norm1", f"{owner}.norm1", saved.source)
             led = saved.latent and latent.behind(saved.latent, normed[0])
@@ -56,11 +55,3 @@ def attention_half(b: Builder, owner: Part, saved: Saved, parts: Parts) -> Saved
             qkv = latent.again(b, owner, saved.latent)
             saved = replace(saved, core=replace(saved.core, qkv=qkv))
     return replace(saved, core=attention.again(b, saved.core)) if CORE in parts else saved
-
-
-@contextmanager
-def _again(b: Builder) -> Iterator[None]:
-    """Ops are of a block of their own within the backward pass."""
-    block, b.block = b.block, replace(b.block, phase=RECOMPUTE)
-    yield
-    b.block = block

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 from workload.lowering.builder import Builder
 from workload.lowering.layers import norm
+from workload.lowering.layers.further.recomputation import in_recomputation
 from workload.lowering.layers.hybrid import mamba, usual_mixers
 from workload.lowering.layers.hybrid.mixer import Mixer
 from workload.models.hybrids.pattern import ATTENTION, EXPERTS, MAMBA, MLP, mixer_of
 from workload.op import Part
+from workload.recomputation.parts import NORMS, parts_of
 
 MIXERS: dict[str, Mixer] = {
     MAMBA: mamba.MIXER,
@@ -63,8 +65,12 @@ def backward(b: Builder, owner: Part, saved: Saved, grad: str, *, again: str) ->
     """Emit the gradients of a layer from `grad`, that of its output; returns its input's. `again`
     says what of the layer is recomputed."""
     mixer, weights = _mixer(b, owner), saved.weights if again == "full" else {}
-    d = mixer.backward(b, owner, (saved.norm[0], saved.inner, weights), grad, again=again)
-    norm.backward(b, mixer.norm, f"{owner}.{mixer.norm}", (saved.source, saved.norm[1]), d)
+    normed, stats = saved.norm
+    if NORMS in parts_of(again):
+        with in_recomputation(b):
+            normed, stats = norm.forward(b, mixer.norm, f"{owner}.{mixer.norm}", saved.source)
+    d = mixer.backward(b, owner, (normed, saved.inner, weights), grad, again=again)
+    norm.backward(b, mixer.norm, f"{owner}.{mixer.norm}", (saved.source, stats), d)
     b.op("add.grad", "add", [d, grad], [d])
     return d
 

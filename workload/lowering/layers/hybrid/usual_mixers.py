@@ -5,11 +5,12 @@ from __future__ import annotations
 from workload.lowering.builder import Builder
 from workload.lowering.layers import attention, head_norm, linear, mlp
 from workload.lowering.layers.attention import Core
+from workload.lowering.layers.further.recomputation import in_recomputation
 from workload.lowering.layers.hybrid.mixer import Kept, Mixer
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixture import experts
 from workload.op import Part
-from workload.recomputation.parts import CORE, parts_of
+from workload.recomputation import parts
 
 
 def linears(b: Builder) -> dict[str, Linear]:
@@ -43,7 +44,7 @@ def _attention(
 def _attention_grad(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> str:
     normed, core, weights = kept
     d = _linear_grad(b, owner, "out", core.context, weights, grad)
-    core = attention.again(b, core) if CORE in parts_of(again) else core
+    core = attention.again(b, core) if parts.CORE in parts.parts_of(again) else core
     d = attention.backward(b, core, d)
     return _linear_grad(b, owner, "qkv", normed, weights, d)
 
@@ -65,6 +66,10 @@ def _mlp(
 
 def _mlp_grad(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> str:
     normed, (up, activation), weights = kept
+    if parts.MLP in parts.parts_of(again):
+        with in_recomputation(b):
+            up, _ = linear.forward(b, linears(b)["up"], owner, normed)
+            activation = mlp.forward(b, up)
     d = mlp.backward(b, up, _linear_grad(b, owner, "down", activation, weights, grad))
     return _linear_grad(b, owner, "up", normed, weights, d)
 
@@ -77,6 +82,13 @@ def _experts(
 
 def _experts_grad(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> str:
     normed, saved, _ = kept
+    named = parts.parts_of(again)
+    if named:
+        with in_recomputation(b):
+            if parts.EXPERTS in named:
+                _, saved = experts.forward(b, owner, normed, whole=False)
+            else:
+                saved = experts.again(b, owner, normed, saved, named)
     return experts.backward(b, owner, normed, saved, grad, held=again == "full")
 
 
