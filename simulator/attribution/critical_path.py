@@ -17,7 +17,7 @@ from simulator.costs.analytic import ComputeCosts
 from simulator.engine.simulate import rank_tasks, simulate_tasks
 from simulator.engine.streams import OpTicks
 from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
-from workload.op import ATTENTIONS, STEP, Op
+from workload.op import ATTENTIONS, EXPERT_COMBINE, EXPERT_DISPATCH, STEP, Op
 from workload.program import Program
 
 OpPlace = tuple[int, int]  # a rank class, and an op of its program
@@ -70,7 +70,9 @@ class Cause:
 def cause_of(op: Op) -> Cause:
     """What an op's time is filed under."""
     if op.communicates:
-        return Cause("+".join(op.axes) or "pipe", COLLECTIVE_WORDS[op.kind])
+        of_experts = op.purpose in (EXPERT_DISPATCH, EXPERT_COMBINE)
+        axes = "expert" if of_experts else "+".join(op.axes) or "pipe"
+        return Cause(axes, COLLECTIVE_WORDS[op.kind])
     if (work := OWN_WORK.get(op.kind)) is not None:
         return Cause("", work)
     if op.block == STEP:

@@ -135,7 +135,8 @@ class Stack:
                     f"the stack {self.name} has no {key}={given}; it has {words}"
                 )
 
-        self.check_dispatcher(plan.dispatcher)
+        if plan.expert > 1 or plan.dispatcher != USUAL:
+            self.check_dispatcher(plan.dispatcher)
         if self.blocks and plan.pipe > 1 and (plan.interleave > 1 or plan.schedule != "1f1b"):
             raise PlanCannotRunError(
                 f"the messages of the stack {self.name} block, as those of 1F1B with one chunk a "

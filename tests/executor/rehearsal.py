@@ -114,6 +114,8 @@ def _plans(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
     two = replace(plain, data=2, micro_batch=1, expert=2)
     yield MIXTURE, two, False, 0
     yield replace(MIXTURE, activation="gelu", capacity=0.5, router="sigmoid"), two, False, 0
+    for dispatcher in ("sparse", "dense"):
+        yield replace(MIXTURE, capacity=1.0), replace(two, dispatcher=dispatcher), False, 0
     yield replace(OSS, window=5, global_every=2), two, False, 0
     yield replace(OSS, experts=0, topk=0, expert_ffn=0, router="softmax"), plain, False, 0
     yield replace(BALANCED, router_groups=2, router_topk_groups=1), two, False, 0

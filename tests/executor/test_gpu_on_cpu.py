@@ -31,10 +31,8 @@ without_gpu = pytest.mark.skipif(
 
 
 def test_every_kernel_has_a_case_to_compare() -> None:
-    # Only bf16 plans have two precisions to cast between.
     kinds = {p: {case.op.kind for case in cases_once(p).values()} for p in PRECISIONS}
-    assert kinds["bf16"] == set(KERNELS)
-    assert kinds["fp32"] == set(KERNELS) - {"cast"}
+    assert kinds["bf16"] == kinds["fp32"] == set(KERNELS)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -83,6 +83,7 @@ def test_parts_that_run_again_train_as_the_plain_model_does() -> None:
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 def test_a_hybrid_on_one_rank_trains_as_the_plain_model_does() -> None:
     check(1, NANO, ONE[1:])
 

@@ -74,7 +74,7 @@ def test_of_many_units_eight_stand_for_all() -> None:
 
 def tiny_problem() -> SearchProblem:
     fixed = {"z": 1, "micro_batch": 1, "overlap": ("dp",), "order": "x-y-z-data-pipe", "y": 1}
-    more = {"recompute": "none", "zero": 1}
+    more = {"recompute": "none", "zero": 1, "dispatcher": "usual"}
     return SearchProblem(TINY, 8, 16, fixed | more)
 
 
