@@ -111,7 +111,7 @@ class SearchProblem:
                 f"dispatcher={given[0]} sends rows to experts; {self.gpt.name} has none"
             )
         if self.gpt.experts and not given:
-            given = (self._of_stack or self.stack.dispatchers)[:1]
+            given = (self.stack.searched_dispatchers or self.stack.dispatchers)[:1]
         for each in given:
             self.stack.check_dispatcher(each)
             if each in WITH_PLACES:
@@ -177,12 +177,9 @@ class SearchProblem:
     @property
     def dispatchers(self) -> list[str]:
         """The dispatchers of plans that split experts."""
-        return self.choices("dispatcher", self.several.get("dispatcher", self._of_stack))
-
-    @property
-    def _of_stack(self) -> tuple[str, ...]:
-        """The dispatchers of the stack that are searched."""
-        return tuple(each for each in self.stack.dispatchers if each not in WITH_PLACES)
+        return self.choices(
+            "dispatcher", self.several.get("dispatcher", self.stack.searched_dispatchers)
+        )
 
     def on(self, machine: Machine) -> SearchProblem:
         """The same on a machine: without dispatchers that nobody asked for, of which it has no

@@ -95,6 +95,13 @@ class Stack:
         return tuple(self.can.get("dispatchers", (USUAL,)))
 
     @property
+    def searched_dispatchers(self) -> tuple[str, ...]:
+        """Those of them that a search tries unless others are asked for: of simgpt's own executor
+        those that it runs. Those with places have no bounds."""
+        able = self.can.get("searched_dispatchers", self.dispatchers)
+        return tuple(each for each in able if each not in WITH_PLACES)
+
+    @property
     def fragmentation(self) -> float:
         """The share of a device's memory that the stack's allocator cannot use."""
         return float(self.memory.get("fragmentation", 0.0))
@@ -208,6 +215,7 @@ EXECUTOR = Stack(
         "schedules": [*STRAIGHT, *V_SHAPED],
         "zero": [0, 1, 2, 3],
         "dispatchers": [USUAL, HIERARCHICAL, ONCE_PER_NODE, *WITH_PLACES],
+        "searched_dispatchers": [USUAL],
     },
 )
 

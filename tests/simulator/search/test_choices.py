@@ -36,8 +36,11 @@ FEW: dict[str, Any] = {
 }  # fmt: skip
 
 
+THREE: dict[str, tuple[str, ...]] = {"dispatcher": ("usual", "hierarchical", "once_per_node")}
+
+
 def experts(**fixed: Any) -> SearchProblem:
-    return SearchProblem(TINY, 8, 16, FEW | fixed)
+    return SearchProblem(TINY, 8, 16, FEW | fixed, several=THREE)
 
 
 def test_a_plan_that_splits_experts_has_each_dispatcher_and_no_other_plan_has() -> None:
@@ -49,6 +52,10 @@ def test_a_plan_that_splits_experts_has_each_dispatcher_and_no_other_plan_has() 
     }  # fmt: skip
     usual = [plan for plan in plans if plan.expert > 1 and plan.dispatcher == "usual"]
     assert len([plan for plan in plans if plan.expert > 1]) == 3 * len(usual)
+    alone = replace(experts(), several={})  # what is run, where nothing else is asked for
+    assert {plan.dispatcher for plan in every_plan(space_of(alone))} == {"usual"}
+    stack = replace(alone, stack=load_stack("megatron-core"))
+    assert stack.dispatchers == ["usual", "once_per_node"]
 
 
 def test_a_search_over_dispatchers_finds_what_trying_all_plans_finds() -> None:
@@ -65,9 +72,10 @@ def test_a_search_over_dispatchers_finds_what_trying_all_plans_finds() -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["perlmutter", "frontier", "dgx-h100"])
 def test_searches_over_dispatchers_and_splits_find_what_trying_all_plans_finds(name: str) -> None:
-    same_answer(SearchProblem(TINY, 8, 16, FEW | {"pipe": 2, "micro_batch": 1}), name, top=4)
+    piped = SearchProblem(TINY, 8, 16, FEW | {"pipe": 2, "micro_batch": 1}, several=THREE)
+    same_answer(piped, name, top=4)
     fixed = {key: FEW[key] for key in FEW if key not in ("order", "overlap")}
-    same_answer(SearchProblem(TINY, 8, 16, fixed | {"overlap": ()}), name, top=4)
+    same_answer(SearchProblem(TINY, 8, 16, fixed | {"overlap": ()}, several=THREE), name, top=4)
 
 
 def test_under_a_stack_that_sends_once_bounds_count_what_it_sends() -> None:
