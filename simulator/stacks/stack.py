@@ -96,10 +96,10 @@ class Stack:
 
     @property
     def searched_dispatchers(self) -> tuple[str, ...]:
-        """Those of them that a search tries unless others are asked for: of simgpt's own executor
-        those that it runs. Those with places have no bounds."""
-        able = self.can.get("searched_dispatchers", self.dispatchers)
-        return tuple(each for each in able if each not in WITH_PLACES)
+        """Those of them that a search tries unless others are asked for. Those with places have no
+        bounds."""
+        tried = self.can.get("searched_dispatchers", ())
+        return tuple(each for each in self.dispatchers if each in tried and each not in WITH_PLACES)
 
     @property
     def fragmentation(self) -> float:

@@ -68,6 +68,10 @@ COUNTS: Rule = (lambda value: _list_of(_is_count)(value) and len(value) == 2, "t
 DURATION: Rule = (_is_duration, 'a duration such as "75 us"')
 SIZE: Rule = (_is_size, 'a size such as "64 MiB"')
 SHARE: Rule = (_is_share, "a share of 0 or more and below 1")
+DISPATCHERS: Rule = (
+    _list_of(lambda each: each in CHOICES["dispatcher"]),
+    f"a list of some of {', '.join(CHOICES['dispatcher'])}",
+)
 CAN: dict[str, Rule] = {
     "axes": (_list_of(lambda each: each in AXES), f"a list of some of {', '.join(AXES)}"),
     "schedules": (
@@ -75,10 +79,8 @@ CAN: dict[str, Rule] = {
         f"a list of some of {', '.join(CHOICES['schedule'])}",
     ),
     "zero": (_list_of(lambda each: each in range(4)), "a list of some of 0, 1, 2, 3"),
-    "dispatchers": (
-        _list_of(lambda each: each in CHOICES["dispatcher"]),
-        f"a list of some of {', '.join(CHOICES['dispatcher'])}",
-    ),
+    "dispatchers": DISPATCHERS,
+    "searched_dispatchers": DISPATCHERS,
 }
 VOCABULARY: dict[str, Rule] = {"multiple": COUNT, "times_x": SWITCH, "cut": SWITCH}
 MESSAGES: Rule = (lambda value: value in HABITS, f"one of {', '.join(filter(None, HABITS))}")
