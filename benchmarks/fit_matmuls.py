@@ -16,10 +16,11 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from benchmarks.fit_network import simplex
+from benchmarks.fit_network import Vector, simplex
 from simulator.costs.analytic import GROUPED, matmul_s, peak_flops_per_s
 from topologies.build import Parts, build_machine
 from topologies.files.reading import shipped_text
@@ -65,10 +66,11 @@ def main() -> None:
     machine, rows = b200(), rows_of("matmul")
     plain = replace(machine.device.matmul, grouped=0.0)
 
-    def of(values: Sequence[float]) -> Matmul:
-        return replace(plain, **dict(zip(CONSTANTS, map(float, np.exp(values)), strict=True)))
+    def of(values: Vector) -> Matmul:
+        constants: dict[str, Any] = dict(zip(CONSTANTS, np.exp(values).tolist(), strict=True))
+        return replace(plain, **constants)
 
-    def judged(values: Sequence[float]) -> float:
+    def judged(values: Vector) -> float:
         return error(machine, of(values), rows[::2]) if values[0] < 0 else math.inf
 
     fitted, values = min(

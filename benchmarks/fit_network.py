@@ -99,7 +99,7 @@ def curve_of(values: dict[str, float]) -> Curve:
         stall = Stall(values["stall.chunk_from"], values["stall.chunk_below"], values["stall.hop"])
     own.setdefault("efficiency_across", 1.0)
     own.setdefault("efficiency_within", 1.0)
-    return Curve(**own, stall=stall)  # type: ignore[arg-type]
+    return Curve(**own, stall=stall)
 
 
 def with_curves(machine: Machine, slots: Slots, job: dict[str, Any]) -> Machine:
@@ -114,7 +114,9 @@ def with_curves(machine: Machine, slots: Slots, job: dict[str, Any]) -> Machine:
             parts[outer][inner] = curve_of(values)
         else:
             parts[slot] = curve_of(values)
-    staged = {name: Staged(**parts.pop(name)) for name in ("hierarchical", "recursive")}
+    staged: dict[str, Any] = {
+        name: Staged(**parts.pop(name)) for name in ("hierarchical", "recursive")
+    }
     chosen, tuner = Algorithms(**job.get("algorithm", {})), job.get("tuner", NONE)
     library = Software(name="fit", **parts, **staged, algorithm=chosen, tuner=tuner)
     return dataclasses.replace(machine, software=library, profile=None)
