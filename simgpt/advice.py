@@ -37,7 +37,8 @@ def what_fits(prediction: Prediction, step_s: StepTime | None = None) -> str:
     levers = [
         [change | plain for change in lever] for lever in _levers(prediction.gpt, prediction.plan)
     ]
-    enough = [lever[bisect_left(lever, True, key=fits)] for lever in levers if fits(lever[-1])]
+    alone = levers if _may_save_less(prediction) else [e for e in levers if _is_of_states(e[-1])]
+    enough = [lever[bisect_left(lever, True, key=fits)] for lever in alone if fits(lever[-1])]
     if enough:
         ranked = ", or ".join(_ranked(prediction, enough, step_s))
         return f"{does_not_fit(prediction)}; it fits with {ranked}"
@@ -89,6 +90,19 @@ def _levers(gpt: GPT, plan: Plan) -> list[list[Change]]:
         ],
     ]
     return [lever for lever in levers if lever]
+
+
+def _may_save_less(prediction: Prediction) -> bool:
+    """Whether what is there all the time leaves room, so that smaller activations may be enough."""
+    from simulator.engine.whole_step import resident_bytes
+
+    gpt, plan = prediction.gpt, prediction.plan
+    return plan.pipe > 1 or resident_bytes(gpt, plan) <= prediction.memory.capacity_bytes
+
+
+def _is_of_states(change: Change) -> bool:
+    """Whether a change shards parameters, gradients and optimizer states further."""
+    return "zero" in change or "z" in change
 
 
 def _words(change: Change) -> str:

@@ -29,7 +29,7 @@ from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consi
 from simulator.result import StepResult
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
-from workload.memory import MemoryUse
+from workload.memory import MemoryUse, use_of
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
@@ -114,6 +114,15 @@ def step_bytes(gpt: GPT, plan: Plan) -> int:
         count = _more(few, plan.micro_batches)
         few = whole_program(lowered_again, gpt, plan.with_micro_batches(count))
     return few.peak(plan.micro_batches - count).total_bytes
+
+
+def resident_bytes(gpt: GPT, plan: Plan) -> int:
+    """What a device of such a plan has in memory all the time, tokens left out: no other way to
+    recompute lessens it, nor do more and smaller micro-batches."""
+    count = min(MICRO_BATCHES, plan.micro_batches)
+    few = whole_program(lowered_again, gpt, plan.with_micro_batches(count))
+    inputs = count * few.program.outline.inputs(few.program.nbytes)
+    return use_of(few.persistent - inputs, "").total_bytes
 
 
 def _attempt(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from simgpt import tables
 from simgpt.advice import starved, what_fits
+from simulator.engine.whole_step import resident_bytes
 from simulator.predict import Prediction, predict
 from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import EXECUTOR, load_stack
@@ -92,6 +94,21 @@ def test_the_time_alone_decides() -> None:
     assert said.endswith(
         f"with micro_batch=1 (3.00 s a step), or recompute=full:32 ({3.0 * size:#.3g} s a step)"
     )
+
+
+@pytest.mark.parametrize("model", ["gpt-40b", "mixtral-8x7b"])
+@pytest.mark.parametrize("zero", [0, 1, 3])
+@pytest.mark.parametrize("micro_batch", [2, 4])
+def test_what_is_there_all_the_time_is_less_than_any_change_of_activations_leaves(
+    model: str, zero: int, micro_batch: int
+) -> None:
+    """Else a change that is enough would not be tried. A micro-batch of 4 is all that a device has."""
+    text = f"x=4,z=8,data=rest,zero={zero},micro_batch={micro_batch}"
+    gpt, plan = find_model(model), parse_plan(text, devices=1024, batch=1024)
+    resident = resident_bytes(gpt, plan)
+    changes: list[dict[str, Any]] = [{"recompute": "full"}, {"micro_batch": 1}]
+    least = min(plan_bytes(gpt, replace(plan, **change)) for change in changes)
+    assert 0 < resident < least
 
 
 @pytest.mark.parametrize("command", ["why", "sbatch"])
