@@ -46,6 +46,7 @@ class Family:
     window: int = 0  # tokens that a token sees, itself among them; 0: all
     global_every: int = 0  # so many-th layer sees all
     document: int = 0  # tokens of each of a sequence's documents, which do not see each other
+    documents: tuple[int, ...] = ()  # or of each one
     mtp_loss: float = 0.0
     router_groups: tuple[int, int] = (0, 0)  # and of how many of them experts are chosen
     router_bias_rate: float = 0.0
@@ -168,6 +169,10 @@ class Layer(nn.Module):
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         if self.family.document:
             which = torch.arange(x.shape[1], device=x.device) // self.family.document
+            later = later | (which[:, None] != which)
+        if self.family.documents:
+            lengths = torch.tensor(self.family.documents, device=x.device)
+            which = torch.repeat_interleave(torch.arange(len(lengths), device=x.device), lengths)
             later = later | (which[:, None] != which)
         every = self.family.global_every
         if not self.family.window or (every and (self.number + 1) % every == 0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -47,8 +48,9 @@ class GPT:
     With `window` a token attends to so many tokens, its own the last of them, but in every
     `global_every`-th layer to all before it (0: in none). `sinks` are a learned logit of each head
     in the sum under its probabilities. With `document` each sequence is packed of documents of so
-    many tokens, and a token attends to none of another one. With `mtp_layers` (1) a module behind
-    the last layer predicts the token after the next, whose loss counts `mtp_loss` times.
+    many tokens, or with `documents` of those lengths ("4096+2x2048"), and a token attends to none
+    of another one. With `mtp_layers` (1) a module behind the last layer predicts the token after
+    the next, whose loss counts `mtp_loss` times.
     With `pattern` each layer has the one mixer of its letter (`workload/models/hybrids/`): Mamba-2
     ones have `ssm_heads` heads of `ssm_width` columns with `ssm_state` numbers of a state each.
     """
@@ -98,6 +100,7 @@ class GPT:
     window: int = 0
     global_every: int = 0
     document: int = 0
+    documents: str = ""
     sinks: bool = False
     mtp_layers: int = 0
     mtp_loss: float = 0.3
@@ -199,9 +202,8 @@ class GPT:
         72 B s L h^2 (1 + s/(6 h) + V/(12 L h)) for GPT-2's layer with ffn = 4 h. Attention counts
         the whole square, of all query heads; a window so many keys for each query.
         """
-        tokens = batch * self.sequence
         per_token = self._layers_flops_per_token + self._head_flops_per_token
-        return 3 * tokens * per_token + mtp.model_flops(self, batch)
+        return int(3 * batch * self.sequence * per_token) + mtp.model_flops(self, batch)
 
     def hardware_flops(self, batch: int) -> int:
         """FLOPs of one step with every layer recomputed once in the backward pass.
@@ -209,9 +211,8 @@ class GPT:
         Source: Narayanan et al. (SC21), eq. 3: 96 B s L h^2 (1 + s/(6 h) + V/(16 L h)). This is the
         numerator of every "% of peak" that AxoNN publishes.
         """
-        tokens = batch * self.sequence
-        again = tokens * self._layers_flops_per_token + mtp.recomputed_flops(self, batch)
-        return self.model_flops(batch) + again
+        again = int(batch * self.sequence * self._layers_flops_per_token)
+        return self.model_flops(batch) + again + mtp.recomputed_flops(self, batch)
 
     def _weights(self, experts_each: int) -> int:
         """Elements of all layers' weight matrices, with that many experts where there are any."""
@@ -232,9 +233,8 @@ class GPT:
         return self.parameters + passed - every - mtp.parameters(self)
 
     @property
-    def _layers_flops_per_token(self) -> int:
-        keys = windows.keys_of_layers(self)
-        attention = 2 * keys * (self.bands[0] + self.context_width)
+    def _layers_flops_per_token(self) -> int | Fraction:
+        attention = 2 * windows.keys_of_layers(self) * (self.bands[0] + self.context_width)
         return 2 * self._weights(self.topk) + attention + counts.flops_of_scans(self)
 
     @property
@@ -293,7 +293,7 @@ def _spellings() -> dict[tuple[str, ...], GPT]:
 
 
 def _preset(name: str, shape: list[int] | dict[str, Any], family: dict[str, Any]) -> GPT:
-    """A list is [layers, hidden, heads] and perhaps the sequence, a table has GPT's own keys."""
+    """A list is [layers, hidden, heads] and perhaps the sequence, a table GPT's keys."""
     if isinstance(shape, list):
         shape = dict(zip(("layers", "hidden", "heads", "sequence"), shape, strict=False))
     given = {"ffn": 4 * shape["hidden"], **family["defaults"], **shape}

@@ -120,6 +120,8 @@ def _rest_of_attention(gpt: GPT) -> Iterator[tuple[str, str]]:
     if gpt.window:
         every = f", in every {gpt.global_every}. layer all" if gpt.global_every else ""
         yield "tokens that a token sees", f"{gpt.window:,}{every}"
+    if gpt.document or gpt.documents:
+        yield "documents of a sequence", gpt.documents or f"of {gpt.document:,} tokens each"
     if gpt.mtp_layers:
         yield "second token", f"predicted by one more layer, its loss times {gpt.mtp_loss:g}"
     if gpt.sinks:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from simulator.costs import scans
-from simulator.costs.attention import HEAD, WINDOW, attention_s
+from simulator.costs.attention import HEAD, PACKED, WINDOW, attention_s
 from simulator.costs.calibrated import COPIES, CalibratedCosts
 from simulator.costs.graph_scopes import issued
 from simulator.costs.kernels import PLAIN_KERNELS, Kernels
@@ -18,7 +18,7 @@ from topologies.hardware.attention import Attention
 from topologies.hardware.device import Device
 from topologies.machine import Machine
 from workload.models.field_limits import GATED
-from workload.op import ATTENTIONS, CAUSAL, Op
+from workload.op import ATTENTIONS, BUSIEST, CAUSAL, LONGEST, QUERIES, Op
 
 BATCHED, GROUPED = "batched_matmul", "grouped_matmul"
 PRODUCTS = ("matmul", BATCHED, GROUPED)
@@ -28,6 +28,7 @@ ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operand
 UNSAID = (
     *(("count", 1), ("width", HEAD), ("value_width", 0)),
     *(("sequence", 0), (WINDOW, 0), (CAUSAL, True)),
+    *((PACKED, ""), (BUSIEST, 1.0), (LONGEST, 0.0), (QUERIES, 0)),
 )
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}

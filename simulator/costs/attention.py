@@ -2,22 +2,24 @@
 
 Letters: s is the sequence, b a block's rows of it, w the width of a head, v that of its values,
 where it is another (latent attention); k is the keys that an op counts for each query: s, or the
-tokens of a sliding window.
+tokens of a sliding window; d is a document, where several are packed in a sequence.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from topologies.hardware.attention import Pass, Shape
 from topologies.hardware.device import Device
+from workload.models.packing.documents import counted_pairs, lengths
+from workload.op import BUSIEST, LONGEST, QUERIES, Op
 from workload.op import CAUSAL as MASKED
-from workload.op import Op
 
 CAUSAL = 0.5
 HEAD = 128  # columns of the heads whose share of the peak a machine's file gives
 STEP, WIDEST = 32, 256
-WINDOW = "window"
+WINDOW, PACKED = "window", "documents"
 BACKWARD_KERNELS = 3  # the sums of rows, the gradients, the cast of the queries'
 
 
@@ -29,30 +31,59 @@ def attention_s(device: Device, peak_flops_per_s: float, op: Op, causal: bool = 
     the forward; its backward does 5 matmuls for the forward's 2, that is 2.5 times as much where
     values are as wide as keys. Where they are not, the mean of both widths counts. At the later
     steps of a ring (`workload/lowering/layers/context_parallel.py`) half of the square is left too,
-    none of it under the mask. Source: Dao (FlashAttention-2, arXiv 2307.08691), sections 3.2 and
-    4.1. Not modelled: heads of keys shared by several of queries, the order in which a kernel
-    starts its blocks, and kernels that take values of another width only with zeros behind them.
+    none of it under the mask. Where ranks have different documents the busiest one's FLOPs count.
+    Source: Dao (FlashAttention-2, arXiv 2307.08691), sections 3.2 and 4.1. Not modelled: heads of
+    keys shared by several of queries, the order in which a kernel starts its blocks, and kernels
+    that take values of another width only with zeros behind them.
     """
     backward = op.kind == "attention_grad"
     widths, sequence = widths_of(op), op.attributes.get("sequence")
     attention, shape, width = device.attention, device.attention.shape, sum(widths) // 2
     wide = sum(padded(each) * each for each in widths) / sum(widths)
-    work, rate = op.flops * wide, attention.forward
+    work, rate = op.flops * float(op.attributes.get(BUSIEST, 1.0)) * wide, attention.forward
     if backward:
         work, rate = work * backward_over_forward(op) / 2, attention.backward
-    keys = int(op.attributes.get(WINDOW, sequence or 0))
     if shape is None or sequence is None:
-        square = square_share(0, int(sequence or 0), causal, keys)
+        square = worked_share(op, 0) if causal else 1.0
         return device.launch_s + square * work / (peak_flops_per_s * rate)
     own, sequence = shape.backward if backward else shape.forward, int(sequence)
-    rows = op.flops / ((4 if backward else 2) * keys * sum(widths))  # of all heads
+    counted = op.flops / ((4 if backward else 2) * keys_of(op) * sum(widths))
+    rows = float(op.attributes.get(QUERIES, counted))  # of all heads
     nbytes = own.memory * rows * width * wide
     masked = causal and bool(op.attributes.get(MASKED, True))
-    share = square_share(shape.rows, sequence, causal, keys) if masked or not causal else CAUSAL
-    work *= share * waves(shape, rows / sequence, sequence, masked, keys) / width_share(own, width)
+    share = worked_share(op, shape.rows) if masked else CAUSAL if causal else 1.0
+    work *= share * waves_of(shape, op, rows / sequence, masked) / width_share(own, width)
     moving_s = nbytes / (device.memory_efficiency * device.memory_bytes_per_s)
     launches = BACKWARD_KERNELS if backward else 1
     return launches * device.launch_s + work / (peak_flops_per_s * rate) + moving_s
+
+
+def keys_of(op: Op) -> float:
+    """The keys that an op counts for each query, of documents of several lengths in the mean."""
+    sequence, window = int(op.attributes.get("sequence", 0)), int(op.attributes.get(WINDOW, 0))
+    if packing := op.attributes.get(PACKED):
+        return counted_pairs(packing, window) / sequence
+    return window or sequence
+
+
+def worked_share(op: Op, rows: int) -> float:
+    """The part of the scores that an op counts that a kernel with blocks of so many rows works
+    through under the mask."""
+    sequence, window = int(op.attributes.get("sequence", 0)), int(op.attributes.get(WINDOW, 0))
+    if packing := op.attributes.get(PACKED):
+        return packed_share(packing, rows, window)
+    return square_share(rows, sequence, causal=True, keys=window or sequence)
+
+
+def waves_of(shape: Shape, op: Op, heads: float, masked: bool) -> float:
+    """What `waves` says of so many heads of sequences, of documents of several lengths too."""
+    sequence, window = int(op.attributes["sequence"]), int(op.attributes.get(WINDOW, 0))
+    if packing := op.attributes.get(PACKED):
+        blocks, longest = packed_blocks(packing, shape.rows, window)
+        longest = float(op.attributes.get(LONGEST, longest))
+        each = heads * blocks / shape.units
+        return max(longest, each + 0.5) / each
+    return waves(shape, heads, sequence, masked, window or sequence)
 
 
 def widths_of(op: Op) -> tuple[int, int]:
@@ -150,6 +181,35 @@ def causal_flops(op: Op) -> float:
     (4.0, 10.0)
     """
     backward = backward_over_forward(op) / 2 if op.kind == "attention_grad" else 1.0
-    sequence = int(op.attributes.get("sequence", 0))
-    share = square_share(0, sequence, causal=True, keys=int(op.attributes.get(WINDOW, 0)))
+    share = worked_share(op, 0)
     return share * backward * op.flops
+
+
+def packed_share(packing: str, rows: int, window: int) -> float:
+    """The part of the scores counted of documents that is worked through: the mean of
+    `square_share`, weighed by what each document counts, d min(d, k).
+
+    >>> packed_share("2x4", 0, 0), packed_share("6+2", 1, 0)
+    (0.5, 0.6)
+    """
+    counted = [(d, min(d, window or d), n) for d, n in Counter(lengths(packing)).items()]
+    worked = sum(n * d * k * square_share(rows, d, True, k) for d, k, n in counted)
+    return worked / sum(n * d * k for d, k, n in counted)
+
+
+def packed_blocks(packing: str, rows: int, window: int) -> tuple[int, float]:
+    """How many blocks of so many rows the documents have, and how many times the mean of all the
+    longest one takes, as in `waves`: one kernel works through all documents.
+    Source: Dao-AILab/flash-attention, flash_attn_varlen_func.
+
+    >>> packed_blocks("256+2x128", 128, 0)
+    (4, 1.6)
+    """
+    blocks, worked, longest = 0, 0.0, 0.0
+    for d, n in Counter(lengths(packing)).items():
+        tiles, k = math.ceil(d / rows), min(d, window or d)
+        whole = k == d
+        each = (tiles + 1) / 2 if whole else k * square_share(rows, d, True, k) / rows
+        longest = max(longest, float(tiles) if whole else min(k + rows, d) / rows)
+        blocks, worked = blocks + n * tiles, worked + n * tiles * each
+    return blocks, longest * blocks / worked

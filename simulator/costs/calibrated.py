@@ -14,7 +14,7 @@ from math import exp, log, prod
 
 from topologies.errors import MachineError
 from topologies.hardware.profile import MeasuredTable, Profile
-from workload.op import ATTENTIONS, FORMS, Op
+from workload.op import ATTENTIONS, BUSIEST, FORMS, Op
 
 FALLBACK = "pointwise"
 ALIKE = {  # for kinds that were not measured, the one that does the same to as many bytes
@@ -78,7 +78,7 @@ class CalibratedCosts:
     def seconds(self, op: Op) -> float:
         """Seconds that the op takes; ops of the same kind and size are worked out once."""
         shape = tuple(op.attributes[key] for key in _ATTRIBUTES.get(op.kind, ()))
-        key = (op.kernel, op.dtype, shape, op.nbytes, op.flops)
+        key = (op.kernel, op.dtype, shape, op.nbytes, op.flops, op.attributes.get(BUSIEST))
         if key not in self._known:
             self._known[key] = self._seconds(op)
         return self._known[key]
@@ -190,8 +190,10 @@ def _attention_points(rows: Sequence[tuple[float, ...]]) -> list[tuple[float, fl
 
 
 def _attention_work(op: Op) -> float:
-    """tokens * heads * width * sequence, from an op that counts 4 (backward: 8) FLOPs for each."""
-    return op.flops / (4 if op.kind == "attention" else 8)
+    """tokens * heads * width * sequence, from an op that counts 4 (backward: 8) FLOPs for each; of
+    the rank that has most of them."""
+    most = float(op.attributes.get(BUSIEST, 1.0))
+    return most * op.flops / (4 if op.kind == "attention" else 8)
 
 
 class _Grid:

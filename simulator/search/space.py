@@ -214,10 +214,7 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
 def _splits(problem: SearchProblem, context: int) -> bool:
     """Whether sequences can be split over so many ranks, and the attention core with them."""
     gpt, fused = problem.gpt, problem.fixed.get("attention", "flash") != "unfused"
-    in_ring = problem.fixed.get("context_kind", "ring") == "ring"
-    chunk = max(gpt.sequence // (2 * context), 1)
-    cut = in_ring and gpt.document and gpt.document % chunk and chunk % gpt.document
-    return context == 1 or (fused and not cut and gpt.sequence % (2 * context) == 0)
+    return context == 1 or (fused and gpt.sequence % (2 * context) == 0)
 
 
 def _none(problem: SearchProblem) -> str:

@@ -24,6 +24,7 @@ from tests.reference_llama import Scaling
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.models.moe import has_experts
+from workload.models.packing import documents
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 
@@ -95,6 +96,7 @@ def family(gpt: GPT, run: int = 0) -> Family:
         alibi=gpt.positions == "alibi",
         squared_relu=gpt.activation == "squared_relu",
         mamba=mamba(gpt),
+        documents=documents.lengths(gpt.documents) if gpt.documents else (),
     )
 
 

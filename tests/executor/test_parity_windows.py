@@ -119,6 +119,40 @@ def test_packed_documents_under_more_plans_train_as_the_plain_model_does() -> No
     check(2, latent, THREE)
 
 
+# Of 16 tokens documents of 7, 1, 5 and 3: chunks of 2 and 4 tokens are cut by their ends.
+LENGTHS = replace(PACKED, document=0, documents="7+1+5+3")
+
+
+@pytest.mark.distributed
+def test_documents_of_several_lengths_train_as_the_plain_model_does() -> None:
+    check(2, LENGTHS, [*OVER_CONTEXT, plan_of(x=2)])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_documents_of_several_lengths_under_more_plans_train_as_the_plain_model_does() -> None:
+    long = replace(LENGTHS, kv_heads=0)
+    check(1, LENGTHS, ONE[:1])
+    for gpt in (
+        long,
+        replace(long, positions="alibi", documents="9+3+4"),
+        replace(long, window=3, global_every=2, sinks=True),
+        replace(long, documents="2x3+10", sinks=True),
+        replace(long, head_width=4, kv_rank=10, rope_width=2, value_width=8),
+        replace(long, documents="", document=2, sequence=24),
+    ):
+        check(2, gpt, OVER_CONTEXT)
+        check(4, gpt, [*RINGS, plan_of(context=4, context_kind="all_gather", recompute="full")])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_documents_that_cut_chunks_of_a_ring_train_as_the_plain_model_does() -> None:
+    cut = replace(PACKED, kv_heads=0, sequence=24, document=8)
+    check(4, replace(cut, document=4), RINGS)
+    check(4, cut, RINGS)
+
+
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_windows_and_experts_train_as_the_plain_model_does() -> None:

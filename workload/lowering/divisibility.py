@@ -102,16 +102,8 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
 
 def _check_windows(gpt: GPT, plan: Plan) -> None:
     told = {"sinks=true": gpt.sinks, f"window={gpt.window}": windows.has_windows(gpt)}
-    told[f"document={gpt.document}"] = bool(gpt.document)
+    told |= {f"{key}={getattr(gpt, key)}": getattr(gpt, key) for key in ("document", "documents")}
     those = [words for words, is_so in told.items() if is_so]
-    chunk = gpt.sequence // (2 * plan.context // plan.context_heads)
-    in_ring = plan.context > 1 and plan.context_kind == "ring"
-    if in_ring and gpt.document and gpt.document % chunk and chunk % gpt.document:
-        raise PlanCannotRunError(
-            f"{gpt.name}'s document={gpt.document} is neither a part nor a multiple of the "
-            f"{chunk} tokens of a chunk that goes around a ring; use context_kind=all_gather or "
-            "ulysses"
-        )
     if plan.attention == "unfused" and those:
         raise PlanCannotRunError(
             f"attention=unfused computes whole squares of scores alone, and {gpt.name} has "

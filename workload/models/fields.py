@@ -10,6 +10,7 @@ from topologies.files.printable import shown
 from workload.errors import ModelError
 from workload.gpt import GPT
 from workload.models.from_table import model_from_table
+from workload.models.packing.documents import text_of_lengths
 from workload.plan_text import split_words
 
 KINDS = {field.name: str(field.type) for field in fields(GPT)}
@@ -47,6 +48,8 @@ def field_value(key: str, given: Any) -> Any:
             return _SWITCH[str(given).lower()]
         if kind == "str" and isinstance(given, str):
             return given
+        if key == "documents" and isinstance(given, list):
+            return text_of_lengths(given)
         if kind == "int" and not isinstance(given, float | bool):
             return int(given)
         if kind == "float" and not isinstance(given, bool):

@@ -12,6 +12,7 @@ from topologies.files.reading import UserFile
 from workload.errors import ModelError
 from workload.gpt import GPT
 from workload.models.field_limits import GATED
+from workload.models.packing.documents import text_of_lengths
 
 MODEL_FILE = UserFile("model", ModelError)
 
@@ -29,6 +30,7 @@ def model_from_table(table: Any, origin: str, *, name: str) -> GPT:
     """
     if not isinstance(table, dict):
         raise ModelError(f"{origin} is no model: it should be a table of keys such as layers")
+    table = _as_texts(table)
     _check_kinds(table, origin)
     needed = ["layers", "hidden", "heads", "sequence", "vocab"]
     needed += ["ffn"] if table.get("activation") in GATED else []
@@ -47,9 +49,16 @@ def with_fields(gpt: GPT, given: Mapping[str, Any]) -> GPT:
     >>> with_fields(find_model("gpt-5b"), {"hidden": 1024}).ffn
     4096
     """
+    given = _as_texts(given)
     _check_kinds(given, gpt.name)
     wide = "hidden" in given and "ffn" not in given and gpt.ffn == 4 * gpt.hidden
     return replace(gpt, **given, **({"ffn": 4 * given["hidden"]} if wide else {}))
+
+
+def _as_texts(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with the text of a list of documents' lengths in its place."""
+    own = table.get("documents")
+    return {**table, **({"documents": text_of_lengths(own)} if isinstance(own, list) else {})}
 
 
 def _check_kinds(table: Mapping[str, Any], origin: str) -> None:

@@ -2,8 +2,9 @@
 
 Letters: s is the sequence, or the document of a sequence that is packed of several, w the window in
 tokens, the token's own among them. Of the layers every `global_every`-th attends to all tokens,
-with 0 none does. Documents are all as long; positions count on over a sequence, and the loss has
-the first token of a document behind the last one of the one before, as any other.
+with 0 none does. Documents are all as long, or as `documents` says (packing/documents.py);
+positions count on over a sequence, and the loss has the first token of a document behind the last
+one of the one before, as any other.
 Source: Beltagy et al. (Longformer, 2004.05150), section 3.1; Jiang et al. (Mistral 7B, 2310.06825),
 section 2; OpenAI, gpt-oss (2508.10925), section 2.2, for every second layer. Grattafiori et al.
 (Llama 3, 2407.21783), section 3.2, for the mask between documents; NeMo's packed sequences.
@@ -11,10 +12,12 @@ section 2; OpenAI, gpt-oss (2508.10925), section 2.2, for every second layer. Gr
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from workload.models import moe
 from workload.models.hybrids.pattern import ATTENTION, layers_with, mixer_of
+from workload.models.packing import documents
 
 if TYPE_CHECKING:
     from workload.gpt import GPT
@@ -37,22 +40,37 @@ def has_windows(gpt: GPT) -> bool:
     return bool(gpt.window) and gpt.window < span(gpt) and gpt.global_every != 1
 
 
+def document_of(gpt: GPT) -> int:
+    """The tokens of each document, where all are as long; else 0."""
+    return gpt.document or documents.one_length(gpt.documents)
+
+
+def packing_of(gpt: GPT) -> str:
+    """The lengths of documents, as `documents` has them, where there are several; else nothing."""
+    return "" if document_of(gpt) else gpt.documents
+
+
 def span(gpt: GPT) -> int:
-    """The tokens of a document, or of a sequence that is one: what attention is over at most."""
-    return gpt.document or gpt.sequence
+    """The tokens of the longest document, or of a sequence that is one: what attention is over at
+    most."""
+    packing = packing_of(gpt)
+    return max(documents.lengths(packing)) if packing else document_of(gpt) or gpt.sequence
 
 
-def keys_of(gpt: GPT, layer: int) -> int:
-    """The keys that a layer counts for each query: w, or s for the whole square."""
-    return window_of(gpt, layer) or span(gpt)
-
-
-def keys_of_layers(gpt: GPT) -> int:
-    """The sum of `keys_of` over all layers."""
+def keys_of_layers(gpt: GPT) -> int | Fraction:
+    """The keys that all layers count for each query: of each layer w, or s for the whole square; of
+    documents of several lengths in the mean."""
+    every = layers_with(gpt, ATTENTION)
     if not has_windows(gpt):
-        return layers_with(gpt, ATTENTION) * span(gpt)
+        return every * _keys(gpt, 0)
     whole = gpt.layers // gpt.global_every if gpt.global_every else 0
-    return whole * span(gpt) + (gpt.layers - whole) * gpt.window
+    return whole * _keys(gpt, 0) + (gpt.layers - whole) * _keys(gpt, gpt.window)
+
+
+def _keys(gpt: GPT, window: int) -> int | Fraction:
+    if packing := packing_of(gpt):
+        return Fraction(documents.counted_pairs(packing, window), gpt.sequence)
+    return window or span(gpt)
 
 
 def kind_of(gpt: GPT, layer: int) -> tuple[bool, int, str]:
@@ -64,7 +82,7 @@ def kind_of(gpt: GPT, layer: int) -> tuple[bool, int, str]:
 def refusals(gpt: GPT) -> list[str]:
     """What is wrong with a model's windows, sinks and documents, in words that follow the model's
     name."""
-    found = []
+    found = list(documents.refusals(gpt)) if gpt.documents else []
     if gpt.document and gpt.sequence % gpt.document:
         found.append(f"document={gpt.document} does not divide sequence={gpt.sequence}")
     if gpt.document and gpt.dropout:

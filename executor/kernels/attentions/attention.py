@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -23,9 +24,12 @@ from executor.kernels.context.positions import positions
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
 from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
+from workload.models.packing.documents import lengths
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
+PACKED = "documents"
+WHOLE = slice(None)
 
 
 def attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -33,14 +37,22 @@ def attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     if "context" in op.attributes:
         pieces.forward(op, reads, writes, at)
         return
-    parts = heads_of(op, reads[0])
     context, logsumexp = writes
     out = context.view(tokens_of(op, context)).transpose(1, 2)
-    if not has_flash(op, reads[0], at):
-        stepwise.forward(op, parts, out, at, *(own_sinks(op, t, at) for t in reads[1:]))
+    sinks = [own_sinks(op, t, at) for t in reads[1:]]
+    for own, tokens in documents_of(op):
+        parts = [_of(tokens, t) for t in heads_of(op, reads[0])]
+        _forward(own, parts, (_of(tokens, out), _of(tokens, logsumexp)), sinks, at)
+
+
+def _forward(op: Op, parts: Tensors, writes: Tensors, sinks: Tensors, at: RankContext) -> None:
+    """Write context and log-sum-exp of queries, keys and values of whole sequences or documents."""
+    out, logsumexp = writes
+    if not has_flash(op, out, at):
+        stepwise.forward(op, parts, out, at, *sinks)
         logsumexp.zero_()
         return
-    for part in head_slices(op, len(out), _head_bytes(op, reads[0], own=1), at):
+    for part in head_slices(op, len(out), _head_bytes(op, out, own=1), at):
         q = part.queries(parts[0])
         k, v = (repeated(part.keys(t), q.shape[1]) for t in parts[1:])
         found, lse = flash(q, k, v, cudnn=at.attention == CUDNN)
@@ -54,23 +66,52 @@ def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
         pieces.backward(op, reads, writes, at)
         return
     grad, qkv, context, logsumexp = reads[:4]
-    parts, targets = heads_of(op, qkv), heads_of(op, writes[0])
     d, out = (t.view(tokens_of(op, t)).transpose(1, 2) for t in (grad, context))
-    if not has_flash(op, qkv, at):
-        sinks = (own_sinks(op, t, at) for t in reads[4:5])
-        of_sinks = stepwise.backward(op, d, parts, targets, at, *sinks)
-        if of_sinks is not None:
-            add_to_sinks(op, writes[1], of_sinks, at)
-        return
-    for part in head_slices(op, len(out), _head_bytes(op, qkv, own=3), at):
+    sinks, of_sinks = [own_sinks(op, t, at) for t in reads[4:5]], list[torch.Tensor]()
+    for own, tokens in documents_of(op):
+        parts, targets = ([_of(tokens, p) for p in heads_of(op, t)] for t in (qkv, writes[0]))
+        about = [_of(tokens, t) for t in (d, out, logsumexp)]
+        found = _backward(own, parts, targets, about, sinks, at)
+        of_sinks += [] if found is None else [found]
+    if of_sinks:
+        add_to_sinks(op, writes[1], torch.stack(of_sinks).sum(0), at)
+
+
+def _backward(
+    op: Op, parts: Tensors, targets: Tensors, about: Tensors, sinks: Tensors, at: RankContext
+) -> torch.Tensor | None:
+    """Write the gradients of whole sequences or documents; returns that of sinks, if any."""
+    d, out, logsumexp = about
+    if not has_flash(op, d, at):
+        return stepwise.backward(op, d, parts, targets, at, *sinks)
+    for part in head_slices(op, len(out), _head_bytes(op, d, own=3), at):
         q = part.queries(parts[0])
         k, v = (repeated(part.keys(t), q.shape[1]) for t in parts[1:])
-        about = (part.queries(t) for t in (out, logsumexp))
+        own, sums = part.queries(out), part.queries(logsumexp).contiguous()
         cudnn = at.attention == CUDNN
-        d_q, *d_kv = flash_grad(part.queries(d), (q, k, v), *about, cudnn=cudnn)
+        d_q, *d_kv = flash_grad(part.queries(d), (q, k, v), own, sums, cudnn=cudnn)
         part.queries(targets[0]).copy_(d_q)
-        for target, own in zip(targets[1:], d_kv, strict=True):
-            part.keys(target).copy_(summed(own, part.keys(target).shape[1]))
+        for target, found in zip(targets[1:], d_kv, strict=True):
+            part.keys(target).copy_(summed(found, part.keys(target).shape[1]))
+    return None
+
+
+def documents_of(op: Op) -> Iterator[tuple[Op, slice]]:
+    """The op on each document of its sequences, and the document's tokens; on whole sequences where
+    it knows of no documents, or of documents of one length, which are sequences to it."""
+    if PACKED not in op.attributes:
+        yield op, WHOLE
+        return
+    start = 0
+    for length in lengths(op.attributes[PACKED]):
+        own = {key: value for key, value in op.attributes.items() if key != PACKED}
+        yield replace(op, attributes={**own, "sequence": length}), slice(start, start + length)
+        start += length
+
+
+def _of(tokens: slice, tensor: torch.Tensor) -> torch.Tensor:
+    """Some tokens of (sequences, heads, tokens, ...)."""
+    return tensor if tokens is WHOLE else tensor[:, :, tokens]
 
 
 def rope(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:

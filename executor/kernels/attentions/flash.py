@@ -28,7 +28,7 @@ def has_flash(op: Op, tensor: torch.Tensor, at: RankContext) -> bool:
     """
     if at.attention == MATH or "rate" in op.attributes or op.attributes["alibi"]:
         return False
-    if "document" in op.attributes and "context" in op.attributes:
+    if op.attributes.keys() & {"document", "documents"} and "context" in op.attributes:
         return False
     if "window" in op.attributes or ("sinks" in op.attributes and "context" not in op.attributes):
         return False

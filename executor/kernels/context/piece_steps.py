@@ -13,6 +13,7 @@ from executor.kernels.attentions.heads import head_part, rank_slopes
 from executor.kernels.dropout import kept_places, scale_of
 from executor.kernels.slices import HeadSlice, row_slices, wide_dtype
 from executor.rank_context import RankContext
+from workload.models.packing.documents import ends
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
@@ -95,8 +96,9 @@ def _scores(
         scores.sub_(slopes[piece.part.heads, None, None] * distance)
     if piece.causal:
         scores.masked_fill_(distance < 0, -torch.inf)
-    if document := op.attributes.get("document", 0):
-        apart = piece.rows[rows, None] // document != piece.columns // document
+    if op.attributes.keys() & {"document", "documents"}:
+        of_rows, of_columns = (document_of(op, at) for at in (piece.rows[rows], piece.columns))
+        apart = of_rows[:, None] != of_columns
         scores.masked_fill_(apart, -torch.inf)
     if "window" in op.attributes:
         scores.masked_fill_(distance >= op.attributes["window"], -torch.inf)
@@ -104,6 +106,14 @@ def _scores(
         return scores, None
     left = kept_places(op, _places(op, piece, rows, at), at)
     return scores, left.to(scores.dtype).mul_(scale_of(op))
+
+
+def document_of(op: Op, places: torch.Tensor) -> torch.Tensor:
+    """The numbers of the documents that some positions are in."""
+    if "documents" not in op.attributes:
+        return places // int(op.attributes["document"])
+    behind = torch.tensor(ends(op.attributes["documents"]), device=places.device)
+    return torch.bucketize(places, behind, right=True)
 
 
 def _places(op: Op, piece: Piece, rows: slice, at: RankContext) -> torch.Tensor:

@@ -28,6 +28,7 @@ from executor.kernels.context.positions import chunk_pair
 from executor.kernels.slices import HeadSlice, head_slices, row_slices, wide_dtype
 from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
+from workload.models.packing.documents import document_at
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
@@ -180,7 +181,7 @@ def pieces(op: Op, tokens: int, at: RankContext, part: HeadSlice) -> Iterator[Pi
         every = torch.arange(sequence, device=at.device)
         for queries, chunk in ((first, index), (last, 2 * parts - 1 - index)):
             before, mine = slice(0, chunk * half), slice(chunk * half, (chunk + 1) * half)
-            if op.attributes.keys() & {"window", "document"}:
+            if op.attributes.keys() & {"window", "document", "documents"}:
                 seen = slice(first_seen(op, mine.start), mine.stop)
                 yield Piece(part, queries, seen, True, own[queries], every[seen], sequence)
                 continue
@@ -202,6 +203,8 @@ def first_seen(op: Op, query: int) -> int:
     """The first key that a query sees, by its window and its document."""
     window = int(op.attributes.get("window", query + 1))
     start = query - query % int(op.attributes.get("document", query + 1))
+    if packing := op.attributes.get("documents"):
+        start = document_at(packing, query).start
     return max(query - window + 1, start, 0)
 
 

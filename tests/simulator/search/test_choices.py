@@ -151,3 +151,13 @@ def test_an_all_to_all_takes_at_least_as_long_as_by_the_fastest_dispatcher() -> 
     assert found["once_per_node",] == pytest.approx(
         to_ticks(fabric.seconds("all_to_all", nbytes * 11 // 14, ring)), rel=1e-5
     )
+
+
+def test_documents_of_several_lengths_are_searched_with_each_kind_of_context() -> None:
+    """Ranks of context wait for the busiest one, in the bounds too."""
+    fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"x": 1, "overlap": ()}
+    packed = replace(SMALL, documents="256+70+6x31")
+    problem = SearchProblem(packed, 4, 2, fixed, splits_sequences=True)
+    plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
+    assert {plan.context for plan in plans} == {2, 4}
+    same_answer(problem, "perlmutter", top=4)

@@ -79,7 +79,7 @@ def backward(b: Builder, core: Core, grad: str) -> str:
         context_parallel.backward(b, saved, grad, out, shape, (more, also))
     else:
         reads, writes = [grad, core.qkv, core.context, *core.inner, *more], [out, *also]
-        how = {"flops": 2 * _forward_flops(b), "replicas": b.grid.y, **shape}
+        how = {"flops": 2 * core_shape.products_flops(shape, b.rows), "replicas": b.grid.y, **shape}
         b.op(f"{name}.grad", "attention_grad", reads, writes, **how)
     _rotate(b, "rope.grad", "rope_grad", out)
     head_norm.backward(b, core.norms, out)
@@ -100,7 +100,7 @@ def _core(b: Builder, place: str, qkv: str, sinks: str) -> Core:
         "attention",
         [qkv, *([sinks] if sinks else [])],
         [context, logsumexp],
-        flops=_forward_flops(b),
+        flops=core_shape.products_flops(shape, b.rows),
         replicas=b.grid.y,
         **shape,
     )
@@ -118,15 +118,9 @@ def _rotate(b: Builder, name: str, kind: str, qkv: str) -> None:
         b.op(name, kind, [qkv], [qkv], nbytes=nbytes, **how)
 
 
-def _forward_flops(b: Builder) -> int:
-    """The FLOPs of both products on the whole square, or a window of it, for one rank's heads."""
-    widths = b.gpt.bands[0] + b.gpt.context_width
-    return 2 * b.rows * windows.keys_of(b.gpt, b.block.part.layer) * widths // b.grid.x
-
-
 def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
     """One rank's heads of queries, and of keys and values; a head's width, and that of its values
-    where it is another; the sequence. Of a core, by its place, its window too.
+    where it is another; the sequence. Of a core, by its place, its window and documents too.
 
     A flash kernel drops probabilities itself, so it must know of their place.
     """
@@ -141,8 +135,10 @@ def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
     shape |= {"sequence": gpt.sequence, "alibi": gpt.positions == "alibi"}
     if place and (window := windows.window_of(gpt, b.block.part.layer)):
         shape["window"] = window
-    if place and gpt.document:  # whose attention is that of as many more sequences
-        shape |= {"sequence": gpt.document, "document": gpt.document}
+    if place and (document := windows.document_of(gpt)):  # attention as of so many more sequences
+        shape |= {"sequence": document, "document": document}
+    if place and (packing := windows.packing_of(gpt)):
+        shape["documents"] = packing
     if place and gpt.sinks:
         shape["sinks"] = True
     drops = dropout.how(b, place) if place and b.plan.attention == "flash" else {}

@@ -20,7 +20,8 @@ ring goes over the others ("outer_context"): neighbours have together the chunks
 Source: Liu et al. (Ring Attention, 2310.01889); NVIDIA/TransformerEngine,
 attention/dot_product_attention/context_parallel.py, AttnFuncWithCPAndKVP2P (both: its "a2a+p2p").
 Sinks are one more key of a query, in the first step. Windows and documents leave out steps without
-anything to do (further/ring_steps.py).
+anything to do (further/ring_steps.py). Documents of several lengths give ranks different work, and
+the others wait for the busiest one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from workload.grid import Axes
 from workload.lowering.builder import Builder
 from workload.lowering.layers import ulysses
 from workload.lowering.layers.further import core_shape, ring_steps
-from workload.op import CAUSAL, KEYS_EXCHANGE, RING_SHIFT
+from workload.op import CAUSAL, KEYS_EXCHANGE, QUERIES, RING_SHIFT
 
 Shape = dict[str, Any]
 Operands = tuple[Sequence[str], Sequence[str]]
@@ -200,15 +201,26 @@ def _steps(b: Builder, qkv: str, shape: Shape, factor: int) -> list[Shape]:
         own = {"sequence": tokens}
         steps = [{**shape, **own, "step": step, CAUSAL: step == 0} for step in range(count)]
         return [_work(b, qkv, each, factor) for each in steps]
+    sequence = b.gpt.sequence
+    shape = ring_steps.cut_at_chunks(shape, count, sequence)
     whole = _work(b, qkv, shape, factor)
-    pairs, every = ring_steps.shares(shape, count, b.gpt.sequence)
+    pairs, every, known = ring_steps.shares(shape, count, sequence)
     later = [whole["flops"] * own // every for own in pairs[1:]]
     flops = [whole["flops"] - sum(later), *later]
-    return [{**whole, "flops": own, "step": step} if own else {} for step, own in enumerate(flops)]
+    return [
+        {**whole, **of_step, "flops": own, "step": step} if own else {}
+        for step, (own, of_step) in enumerate(zip(flops, known, strict=True))
+    ]
 
 
 def _work(b: Builder, qkv: str, shape: Shape, factor: int) -> Shape:
     """The FLOPs of queries with all keys at hand of their sequences, and how they are done."""
-    flops = factor * core_shape.products_flops(shape, b.buffers[qkv].shape[0])
-    how = {"context": b.plan.context_kind, "sequences": b.plan.micro_batch}
+    rows = b.buffers[qkv].shape[0]
+    flops = factor * core_shape.products_flops(shape, rows)
+    how: Shape = {"context": b.plan.context_kind, "sequences": b.plan.micro_batch}
+    if ring_steps.is_limited(shape):
+        how[QUERIES] = rows * shape["heads"]
+    if "documents" in shape and b.plan.context_kind == "all_gather":
+        count = int(b.grid.size(*b.shards_of("positions")))
+        how |= ring_steps.of_gathered(shape, count)
     return {"flops": flops, "replicas": b.grid.y, **how, **shape}

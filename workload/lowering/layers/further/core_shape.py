@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from workload.models.packing.documents import counted_pairs
+
 Shape = dict[str, Any]
 
 
@@ -24,10 +26,13 @@ def context_width(shape: Shape) -> Any:
 
 
 def products_flops(shape: Shape, rows: Any) -> Any:
-    """The FLOPs of both products of the forward core: of each query with all keys of its sequence,
-    or as many as its window has."""
-    keys = shape.get("window", shape["sequence"])
-    return 2 * rows * keys * (bands(shape)[0] + context_width(shape))
+    """The FLOPs of both products of the forward core: of each query with all keys of its sequence
+    or its document, or as many as its window has."""
+    widths = bands(shape)[0] + context_width(shape)
+    if packing := shape.get("documents"):
+        pairs = counted_pairs(packing, shape.get("window", 0))
+        return 2 * rows * pairs * widths // shape["sequence"]
+    return 2 * rows * shape.get("window", shape["sequence"]) * widths
 
 
 def sums_shape(shape: Shape, rows: Any) -> tuple[Any, ...]:

@@ -5,7 +5,8 @@ d a document. At step t a rank has the two chunks of the rank t places before it
 of a query and a key that attention is over (P of them) those of chunks at some distances fall on
 the step: a step without any is left out, though its keys go on around the ring. An op counts its
 share of all FLOPs, as many as P has of the pairs on all ranks: ranks of a step differ, by a chunk
-at the ends of a sequence, which is not modelled.
+at the ends of a sequence, which is not modelled. Where documents have several lengths, or cut
+chunks, ranks may differ by far, and how many times its share the busiest one does is counted too.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from workload.models.packing import documents
+from workload.op import BUSIEST, LONGEST
+
 Shape = dict[str, Any]
-LIMITS = ("window", "document")
+LIMITS = ("window", "document", "documents")
 
 
 def is_limited(shape: Shape) -> bool:
@@ -22,8 +26,40 @@ def is_limited(shape: Shape) -> bool:
     return any(key in shape for key in LIMITS)
 
 
-def shares(shape: Shape, parts: int, sequence: Any) -> tuple[list[Any], Any]:
-    """For each step the pairs of a query and a key on all ranks together, and the sum."""
+def cut_at_chunks(shape: Shape, parts: int, sequence: Any) -> Shape:
+    """The same with each document named, where they are of one length and cut chunks."""
+    length, span = sequence // (2 * parts), shape.get("document", sequence)
+    if not (length % span and span % length):
+        return shape
+    own = {key: value for key, value in shape.items() if key != "document"}
+    return {**own, "sequence": sequence, "documents": f"{int(sequence // span)}x{int(span)}"}
+
+
+def of_busiest(shape: Shape, ranks: list[int], at_hand: int) -> Shape:
+    """What is known of the rank that has most to do where ranks have so many pairs of a query and a
+    key, and `at_hand` tokens' keys: how many times the mean of all ranks it has, and how many times
+    its mean block of queries the longest one takes. That is taken to have all keys at hand that a
+    document or a window has."""
+    every = documents.lengths(shape["documents"])
+    tokens, span = sum(every) // len(ranks), max(every)
+    most = min(at_hand, span, int(shape.get("window", span)))
+    return {BUSIEST: documents.busiest(ranks), LONGEST: max(most * tokens / max(ranks), 1.0)}
+
+
+def of_gathered(shape: Shape, parts: int) -> Shape:
+    """The same where all keys are gathered."""
+    ranks = documents.of_ranks(shape["documents"], int(shape.get("window", 0)), parts)
+    return of_busiest(shape, ranks, sum(documents.lengths(shape["documents"])))
+
+
+def shares(shape: Shape, parts: int, sequence: Any) -> tuple[list[Any], Any, list[Shape]]:
+    """For each step the pairs of a query and a key on all ranks together, and their sum; and of
+    documents of several lengths what is known of each step's busiest rank."""
+    if "documents" in shape:
+        steps = documents.in_ring(shape["documents"], int(shape.get("window", 0)), parts)
+        pairs, tokens = [sum(ranks) for ranks in steps], int(sequence) // parts
+        known = [of_busiest(shape, ranks, tokens) if any(ranks) else {} for ranks in steps]
+        return pairs, sum(pairs), known
     length = sequence // (2 * parts)
     span = shape.get("document", sequence)
     window = shape.get("window", span)
@@ -34,7 +70,7 @@ def shares(shape: Shape, parts: int, sequence: Any) -> tuple[list[Any], Any]:
     for step in range(1, parts):
         found = _distances(step, parts, chunks)
         later.append(sum(n * _pairs(d, length, window) for d, n in found.items() if d <= most))
-    return [every - sum(later), *later], every
+    return [every - sum(later), *later], every, [{}] * parts
 
 
 def _distances(step: int, parts: int, chunks: int) -> Counter[int]:

@@ -1,0 +1,1 @@
+"""Documents of several lengths in one sequence."""
