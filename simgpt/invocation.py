@@ -27,19 +27,27 @@ def asked(
     given: dict[str, Any] = {"command": command_line(), "model": model, "machine": machine}
     given |= {"compute": how.get("compute", "machine"), "stack": how.get("stack", "simgpt")}
     given |= {"fp8": stack.fp8} if stack is not None else {}
+    given |= {"routing": how["routing"]} if how.get("routing") else {}
     return {
-        "asked": {**given, "files": files_of((model, machine, given["stack"]))},
+        "asked": {**given, "files": files_of((model, machine, *_others(given)))},
         "settings": settings_of(how["settings"]),
         "fields": fields_of(how["model_fields"]),
         "placement": {"policy": how["placement"], **places},
     }
 
 
+def _others(given: Mapping[str, Any]) -> list[str]:
+    """The other names that may be files."""
+    return [given[key] for key in ("stack", "routing") if key in given]
+
+
 def asked_of_study(study: Study) -> dict[str, Any]:
     """The command line, where the study's files lie, and digests of those it names."""
     from validation.report.provenance import located
 
-    names = dict.fromkeys(point[key] for point in study.points() for key in ("model", "machine"))
+    keys = "model", "machine", "routing"
+    named = (point[key] for point in study.points() for key in keys if key in point)
+    names = dict.fromkeys(named)
     folder = str(study.folder)
     files = files_of(located(name, folder) for name in names)
     return {"command": command_line(), "folder": _as_utf8(folder), "files": files}

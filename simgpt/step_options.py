@@ -10,7 +10,7 @@ import click
 
 from simgpt import options
 from simgpt.arguments.machine import assumed_nics, own_machine
-from simgpt.arguments.model import model_of
+from simgpt.arguments.model import model_of, routed_model
 from simgpt.commands import predict
 from workload.errors import RestError
 
@@ -34,6 +34,7 @@ SHARED = (
     "batch_tokens",
     "settings",
     "model_fields",
+    "routing",
     "placement",
     "stack",
 )
@@ -125,7 +126,7 @@ def question_of(
     from topologies.placement import with_room
     from topologies.placement_names import parse_placement
 
-    gpt = model_of(model, how["model_fields"], tells=tells)
+    gpt = routed_model(model_of(model, how["model_fields"], tells=tells), how["routing"])
     sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
     built = options.machine_of(machine, how["settings"])
     if how["devices"] is not None:

@@ -16,6 +16,7 @@ from simulator.economics import Cost, cost_of
 from simulator.engine.simulate import simulate_timeline
 from simulator.engine.ticks import to_seconds
 from simulator.engine.whole_step import simulate_step
+from simulator.expert_load import ExpertLoad, step_and_load
 from simulator.gc_pause import gc_paused
 from simulator.limits import check_measured, check_slots, check_timeline
 from simulator.pipeline import simulate_pipeline
@@ -47,7 +48,8 @@ class Prediction:
     hardware FLOPs include it; both count what several ranks compute alike once. MFU and HFU relate
     them to the device's peak in the plan's precision. `ops` and `comm_bytes` (payload by axes) are
     those of one rank. For its `cost` a device is busy in `compute` and `optimizer`. `tuning` is
-    there where the plan tunes matmul forms. `device` names the machine's devices.
+    there where the plan tunes matmul forms. `device` names the machine's devices. `load` is there
+    where the model has a histogram of its experts.
     """
 
     gpt: GPT
@@ -66,6 +68,7 @@ class Prediction:
     device: str = ""
     tuning: Tuning | None = None
     timeline: Timeline | None = None
+    load: ExpertLoad | None = None
 
     @property
     def range(self) -> StepRange:
@@ -131,6 +134,7 @@ class Prediction:
             "model": self.gpt.name,
             "matmul_forms": self.tuning.as_dict() if self.tuning is not None else None,
             "program": {"ops": self.ops, "comm_bytes": dict(self.comm_bytes)},
+            **({"routing": self.load.as_dict()} if self.load is not None else {}),
         }
 
 
@@ -160,12 +164,12 @@ def predict(
     kernels = stack.kernels(gpt, plan, machine)
     fabric = fabric_of(machine, plan.grid.ranks, placement)
     costs = op_costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
-    simulated = partial(_simulated, gpt, plan, costs, fabric, fold, kernels.habits)
+    simulated = partial(_simulated, plan, costs, fabric, fold, kernels.habits)
     forms = plan_forms(gpt, plan, costs)
-    step = simulated(forms)
-    prediction = _prediction(gpt, plan, machine, step, stack)
+    step, load = step_and_load(gpt, plan, partial(simulated, forms))
+    prediction = replace(_prediction(gpt, plan, machine, step, stack), load=load)
     if forms:
-        plain = simulated(PLAIN) if is_tuned(forms) else step
+        plain = simulated(PLAIN, gpt) if is_tuned(forms) else step
         prediction = replace(prediction, tuning=_tuning(forms, plain, step))
     if timeline:
         check_timeline(plan, step)
@@ -176,13 +180,13 @@ def predict(
 
 
 def _simulated(
-    gpt: GPT,
     plan: Plan,
     costs: ComputeCosts,
     fabric: Fabric,
     fold: bool,
     habits: Habits,
     forms: Forms,
+    gpt: GPT,
 ) -> StepResult:
     simulate = simulate_pipeline if plan.pipe > 1 else simulate_step
     return simulate(gpt, plan, costs, fabric, fold=fold, forms=forms, habits=habits)

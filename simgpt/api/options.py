@@ -23,6 +23,7 @@ class Step(TypedDict, total=False):
     batch_tokens: int | str
     set: Settings
     model_set: Settings
+    routing: Text
     placement: str
     stack: Text
 

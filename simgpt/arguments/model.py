@@ -24,6 +24,13 @@ model_set_option = click.option(
     help="Change the model: sequence=4096. (MODEL: a preset, fields, or a file; docs/models.md)",
 )
 
+routing_option = click.option(
+    "--routing",
+    metavar="FILE",
+    help="How often each expert is chosen, measured (simgpt run --routing-out, or docs/models.md); "
+    "default: all equally often.",
+)
+
 
 def model_of(text: str, settings: tuple[str, ...] = (), *, tells: bool = True) -> GPT:
     """The model of a MODEL argument with the fields of `--model-set`; unless it is told not to, it
@@ -33,6 +40,13 @@ def model_of(text: str, settings: tuple[str, ...] = (), *, tells: bool = True) -
     if tells:
         tell_notes(described, gpt, given)
     return gpt
+
+
+def routed_model(gpt: GPT, file: str | None) -> GPT:
+    """The model with the histogram of `--routing`, if one is given."""
+    from workload.expert_loads.histogram_file import read_routed
+
+    return gpt if file is None else read_routed(gpt, file)
 
 
 def tell_notes(described: Described, gpt: GPT, given: Collection[str]) -> None:

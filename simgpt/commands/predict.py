@@ -10,7 +10,7 @@ import click
 
 from simgpt import noise_options, options
 from simgpt.advice import starved, what_fits
-from simgpt.arguments.model import model_set_option
+from simgpt.arguments.model import model_set_option, routing_option
 from simgpt.commands.prediction_text import describe, describe_training
 from simgpt.invocation import asked
 
@@ -37,6 +37,7 @@ ENGINES = ("compiled", "simpy")
 @click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
 @model_set_option
+@routing_option
 @click.option(
     "--placement",
     default="scheduler",
@@ -113,6 +114,8 @@ def answered(
     from simgpt.step_options import question_of
     from simulator.engine.engines import engine_name, using
 
+    if how["routing"] and how["compute"] == "measured":
+        raise click.UsageError("--compute measured runs ops of even rows; give no --routing")
     question = question_of(model, machine, how)
     job, built, placed = question.job, question.machine, question.placement
     costs = costs_of(how["compute"], job.gpt, job.plan)

@@ -88,6 +88,7 @@ def facts(prediction: Prediction) -> list[tuple[str, str]]:
     memory, within = prediction.memory, prediction.range
     return [
         ("step", tables.seconds(prediction.step_s)),
+        *_load_facts(prediction),
         (
             "8 of 10 such steps",
             f"{tables.seconds(within.low_s)} to {tables.seconds(within.high_s)}",
@@ -103,6 +104,21 @@ def facts(prediction: Prediction) -> list[tuple[str, str]]:
         *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
         *cost_facts(prediction.cost),
     ]
+
+
+def _load_facts(prediction: Prediction) -> list[tuple[str, str]]:
+    """How unevenly experts are used, where that is known, as rows of a table."""
+    load = prediction.load
+    if load is None:
+        return []
+    over = f"{load.most_over_mean:.2f} in layer {load.layer}, {load.mean_over_mean:.2f} on average"
+    even = ("if experts were used evenly", tables.seconds(load.balanced_step_s))
+    what = "choices" if prediction.gpt.capacity else "rows"
+    found = [even, (f"most {what} of a rank / mean", over)]
+    if prediction.gpt.capacity:
+        most = f"{tables.percent(load.dropped)}, {tables.percent(load.most_dropped)} at most"
+        found.append(("dropped of a layer's choices", most))
+    return found
 
 
 def cost_facts(cost: Cost) -> list[tuple[str, str]]:

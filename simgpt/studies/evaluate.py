@@ -24,6 +24,8 @@ from topologies.machine_files import with_settings
 from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
 from topologies.session import current_session
+from workload.expert_loads.histogram import routed
+from workload.expert_loads.histogram_file import histogram_of
 from workload.lowering import expect_many
 from workload.models.from_table import with_fields
 
@@ -75,6 +77,9 @@ class Evaluator:
 
     def _prediction(self, point: Point) -> Prediction:
         gpt = with_fields(self._inputs.models[point["model"]], keys_of(point, "model"))
+        if "routing" in point:
+            document = self._inputs.routings[point["routing"]]
+            gpt = routed(gpt, histogram_of(document, gpt, point["routing"]))
         machine = self._set(point["machine"], _settings(point))
         batch = batch_of(point.get("batch"), point.get("batch_tokens"), gpt)
         stack = self._inputs.stacks[point.get("stack", EXECUTOR.name)]

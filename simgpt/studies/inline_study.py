@@ -16,7 +16,7 @@ OPEN, CLOSE = "[(", "])"
 
 def study_of_words(model: str, machine: str, how: Mapping[str, Any]) -> Study:
     """The study of `predict` with `--sweep`, from its options by their names."""
-    names = ("devices", "batch", "batch_tokens", "placement", "tokens", "stack")
+    names = ("devices", "batch", "batch_tokens", "placement", "tokens", "stack", "routing")
     given = {name: how[name] for name in names if how[name] is not None}
     settings = {f"machine.{key}": value for key, value in settings_of(how["settings"]).items()}
     fields = {f"model.{key}": value for key, value in fields_of(how["model_fields"]).items()}

@@ -19,6 +19,7 @@ from simgpt.studies.study_keys import keys_of
 from simulator.stacks import EXECUTOR, Stack, load_stack
 from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import check_setting
+from workload.expert_loads.histogram_file import FILE
 from workload.gpt import GPT
 from workload.models.read import described_model
 
@@ -27,8 +28,8 @@ PACKAGES = ("topologies", "workload", "simulator", "simgpt")  # what a row is ma
 
 @dataclass(frozen=True)
 class Inputs:
-    """Models, machines and stacks by the names that points give; `digests` tells two such sets
-    apart.
+    """Models, machines, stacks and what files of `routing` say, by the names that points give;
+    `digests` tells two such sets apart.
 
     `code` is the digest of the packages that predict: workers whose own differs are refused.
     """
@@ -38,6 +39,7 @@ class Inputs:
     stacks: Mapping[str, Stack] = field(compare=False)
     digests: tuple[tuple[str, str], ...]
     code: str
+    routings: Mapping[str, Any] = field(compare=False, default_factory=dict)
 
 
 def inputs_of(study: Study) -> Inputs:
@@ -47,9 +49,11 @@ def inputs_of(study: Study) -> Inputs:
     _check_settings(study, machines)
     digests = [(f"model {name}", _digest(asdict(gpt))) for name, gpt in models.items()]
     digests += [(f"machine {name}", _digest(machine_to_dict(m))) for name, m in machines.items()]
-    stacks = {name: _stack(name, study.folder) for name in (EXECUTOR.name, *_stack_names(study))}
+    stacks = {n: _stack(n, study.folder) for n in (EXECUTOR.name, *_given(study, "stack"))}
     digests += [(f"stack {name}", _digest(asdict(each))) for name, each in stacks.items()]
-    return Inputs(models, machines, stacks, tuple(digests), code_digest())
+    routings = {name: FILE.document(study.folder / name) for name in _given(study, "routing")}
+    digests += [(f"routing {name}", _digest(each)) for name, each in routings.items()]
+    return Inputs(models, machines, stacks, tuple(digests), code_digest(), routings)
 
 
 @cache
@@ -70,8 +74,9 @@ def _names(study: Study, key: str) -> list[str]:
     return list(dict.fromkeys(point[key] for point in study.points()))
 
 
-def _stack_names(study: Study) -> list[str]:
-    return list(dict.fromkeys(point["stack"] for point in study.points() if "stack" in point))
+def _given(study: Study, key: str) -> list[str]:
+    """The names of a key that points need not have."""
+    return list(dict.fromkeys(point[key] for point in study.points() if key in point))
 
 
 def _stack(name: str, folder: Path) -> Stack:
@@ -104,6 +109,6 @@ def _check_settings(study: Study, machines: Mapping[str, Machine]) -> None:
                 check_setting(machine, key.removeprefix("machine."), given)
 
 
-def _digest(record: dict[str, Any]) -> str:
+def _digest(record: Any) -> str:
     text = json.dumps(record, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """The keys of a study's points, by their short names too, and each value in its kind.
 
-`model`, `machine`, `devices`, `batch` (or `batch_tokens`), `plan`, `placement`, `tokens` and
-`stack` stand for themselves. A field of the model is `model.layers` or `layers`, a key of the plan
-`plan.zero` or `zero` (or `tp` and its like), and a value of the machine's file
+`model`, `machine`, `devices`, `batch` (or `batch_tokens`), `plan`, `placement`, `tokens`, `stack`
+and `routing` stand for themselves. A field of the model is `model.layers` or `layers`, a key of the
+plan `plan.zero` or `zero` (or `tp` and its like), and a value of the machine's file
 `machine.device.launch` or `device.launch`.
 """
 
@@ -26,6 +26,7 @@ Point = dict[str, Any]
 
 PLAIN = (
     "model", "machine", "devices", "batch", "batch_tokens", "plan", "placement", "tokens", "stack",
+    "routing",
 )  # fmt: skip
 MODEL = tuple(key for key in KINDS if key not in ("name", "source"))
 PLAN = tuple(key for key in KEYS if key != "batch")
@@ -98,6 +99,7 @@ _EXAMPLES = {
     "machine": '"frontier"',
     "placement": '"scheduler"',
     "stack": '"megatron-core"',
+    "routing": '"routing.json"',
 }
 
 

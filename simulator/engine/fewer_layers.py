@@ -1,8 +1,8 @@
 """Which layers of a model recur, and the model of fewer layers that has the same kinds in the same
 order.
 
-A kind is what a layer's ops follow from: its mixer, experts or one MLP, its window, what of it is
-recomputed.
+A kind is what a layer's ops follow from: its mixer, experts or one MLP, its window, how often each
+expert is chosen, what of it is recomputed.
 Where a stretch of kinds comes many times in a row (58 layers with experts behind 3 dense ones; 18
 times a layer with a window and one without), a few of these stand for all. What stands between is
 kept as it is.
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from workload.expert_loads.histogram import counts_of, without_layers
 from workload.gpt import GPT
 from workload.lowering.recompute import recomputed
 from workload.models import windows
@@ -86,6 +87,7 @@ def _without(gpt: GPT, plan: Plan, first: int, fewer: int) -> tuple[GPT, Plan]:
     if plan.stage_layers:
         plan = replace(plan, stage_layers=(gpt.layers - fewer,))
     pattern = gpt.pattern[:first] + gpt.pattern[first + fewer :]
+    gpt = without_layers(gpt, first, fewer)
     return replace(gpt, layers=gpt.layers - fewer, dense_layers=dense, pattern=pattern), plan
 
 
@@ -99,7 +101,8 @@ def fewer_layers(gpt: GPT, plan: Plan) -> FewerLayers:
 def kinds_of(gpt: GPT, plan: Plan) -> list[Kind]:
     """The kinds of all layers, and of a module for a second token behind them."""
     every = range(gpt.layers + gpt.mtp_layers)
-    return [(*windows.kind_of(gpt, layer), recomputed(plan, layer)) for layer in every]
+    kinds = ((*windows.kind_of(gpt, layer), counts_of(gpt, layer)) for layer in every)
+    return [(*kind, recomputed(plan, layer)) for layer, kind in enumerate(kinds)]
 
 
 def _runs(kinds: Sequence[Kind]) -> list[Run]:

@@ -12,6 +12,7 @@ import numpy as np
 from simulator.engine.fewer_layers import FewerLayers, fewer_layers
 from simulator.engine.steady_state import Followed, Unit, followed, recurring_unit
 from simulator.engine.stream_graph import Lists, StreamGraph
+from workload.expert_loads.rank_sizes import sizes_of_ranks
 from workload.gpt import GPT
 from workload.lowering import lower, lower_again
 from workload.memory import MemoryUse, use_of
@@ -237,7 +238,21 @@ class WholeProgram:
         return copies
 
     def peak(self, omitted: int) -> MemoryUse:
-        """The first op with the most memory in use, with so many micro-batches left out."""
+        """The first op with the most memory in use, with so many micro-batches left out, on the
+        fullest rank."""
+        every = (self._in(nbytes)._peak(omitted) for nbytes in sizes_of_ranks(self.program))
+        return max(every, key=lambda use: use.total_bytes)
+
+    def _in(self, nbytes: Sequence[int]) -> WholeProgram:
+        """The same with other sizes of the buffers of layers."""
+        if nbytes is self.program.nbytes:
+            return self
+        outline = self.program.outline
+        both = zip(outline.changes(nbytes), outline.changes(self.program.nbytes), strict=True)
+        more = [changes - usual for changes, usual in both]
+        return replace(self, born=self.born + more[0], gone=self.gone + more[1])
+
+    def _peak(self, omitted: int) -> MemoryUse:
         base = self.table.base
         born, gone = self.born[:, base], self.gone[:, base]
         levels = (born - gone).cumsum(axis=1) + gone + self.persistent[:, None]

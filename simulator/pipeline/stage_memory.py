@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.pipeline.slot_ops import SlotOps, StageKind
+from workload.expert_loads.rank_sizes import sizes_of_ranks
 from workload.memory import MemoryUse, use_of
 from workload.naming import op_name
 from workload.op import ROLES, Op, layer_part
@@ -24,8 +26,34 @@ def stage_peak(
     stage: int,
     micro_batches: int,
 ) -> MemoryUse:
-    """The most memory that a stage of this kind ever uses in a step of so many micro-batches, given
-    what stands for its slots.
+    """The most memory that a stage of this kind ever uses in a step of so many micro-batches, on
+    its fullest rank, given what stands for its slots."""
+    every = (_sized(kind, slots, nbytes) for nbytes in sizes_of_ranks(kind.program))
+    peaks = (_peak(*own, schedule, stage, micro_batches) for own in every)
+    return max(peaks, key=lambda use: use.total_bytes)
+
+
+def _sized(
+    kind: StageKind, slots: Sequence[SlotOps], nbytes: Sequence[int]
+) -> tuple[StageKind, Sequence[SlotOps]]:
+    """A kind of stage and its slots with other sizes of buffers."""
+    program = kind.program
+    if nbytes is program.nbytes:
+        return kind, slots
+    program = replace(program, like=program.outline, known_nbytes=nbytes)
+    changes = program.outline.changes(nbytes)
+    own = {part: SlotOps(program, part.places, *changes) for part in slots}
+    return replace(kind, program=program), [own[part] for part in slots]
+
+
+def _peak(
+    kind: StageKind,
+    slots: Sequence[SlotOps],
+    schedule: SlotSchedule,
+    stage: int,
+    micro_batches: int,
+) -> MemoryUse:
+    """The peak of one rank.
 
     On top of its slots' own buffers there are those of messages: a receive's from when it is
     posted, and what is sent stays until the wait for it. The moment between two slots at which

@@ -18,6 +18,7 @@ from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.machine import Machine
 from workload.dispatchers.table import HIERARCHICAL, WITH_PLACES
 from workload.errors import PlanError
+from workload.expert_loads.histogram import RoutedGPT
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
 from workload.models import windows
@@ -219,6 +220,11 @@ def _check_covered(gpt: GPT) -> None:
         )
     if gpt.mtp_layers:
         raise PlanError(f"a search goes without {gpt.name}'s mtp_layers; give 0")
+    if isinstance(gpt, RoutedGPT):
+        raise PlanError(
+            f"a search knows no bounds of {gpt.name} with a routing histogram; search without it, "
+            "and predict the plans that it leaves with it"
+        )
 
 
 def _check_bounded(fixed: Mapping[str, Any]) -> None:

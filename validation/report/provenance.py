@@ -17,7 +17,7 @@ from validation.report.answer_files import Reader, ReportError
 
 FILES = (".toml", ".json")
 _FILE = UserFile("file", ReportError)
-USUAL = {"placement": "scheduler", "compute": "machine", "stack": "simgpt"}
+USUAL = {"placement": "scheduler", "compute": "machine", "stack": "simgpt", "routing": ""}
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,12 @@ class Asked:
     files: Mapping[str, str] = field(default_factory=dict)
     stack: str = USUAL["stack"]
     fp8: bool = False
+    routing: str = USUAL["routing"]
 
     @property
     def is_usual(self) -> bool:
         """Whether model and machine are ours, as they come."""
-        files = any(file_of(name) for name in (self.model, self.machine, self.stack))
+        files = any(file_of(name) for name in (self.model, self.machine, self.stack, self.routing))
         ours = not (files or "=" in self.model)
         return ours and not (self.fields or self.settings)
 
@@ -83,6 +84,7 @@ def asked_of(document: Mapping[str, Any], origin: str) -> Asked:
         {str(path): str(digest) for path, digest in _table(given, "files").items()},
         str(given.get("stack") or USUAL["stack"]),
         given.get("fp8") is True,
+        str(given.get("routing") or USUAL["routing"]),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from workload.errors import PlanCannotRunError
+from workload.expert_loads.histogram import counts_of
 from workload.gpt import GPT
 from workload.models import windows
 from workload.pipeline.chunk_places import ChunkPlaces
@@ -35,13 +36,13 @@ def chunk_layers(gpt: GPT, plan: Plan) -> list[range]:
 
 def like_stages(gpt: GPT, plan: Plan) -> list[int]:
     """For each stage the first that holds as many layers of each kind in each chunk, in the same
-    order, and the same ends."""
+    order, with experts chosen as often, and the same ends."""
     parts, places = chunk_layers(gpt, plan), places_of(plan)
     first: dict[tuple[object, ...], int] = {}
     found = []
     for stage in range(plan.pipe):
         layers = tuple(
-            tuple(windows.kind_of(gpt, layer) for layer in parts[number])
+            tuple((*windows.kind_of(gpt, n), counts_of(gpt, n)) for n in parts[number])
             for number in places.numbers(stage)
         )
         kind = (stage == 0, stage == plan.pipe - 1, layers)

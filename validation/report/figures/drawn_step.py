@@ -29,6 +29,7 @@ from topologies.routing.locality import locality
 from validation.report.answer_files import ReportError
 from validation.report.provenance import Asked, check_file
 from validation.report.read_prediction import Answer
+from workload.expert_loads.histogram_file import read_routed
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.models.from_table import with_fields
@@ -205,7 +206,11 @@ def staged(answer: Answer) -> Scene:
 
 def _model(asked: Asked) -> GPT:
     check_file(asked.model, asked.files)
-    return with_fields(described_model(asked.model).gpt, asked.fields)
+    gpt = with_fields(described_model(asked.model).gpt, asked.fields)
+    if not asked.routing:
+        return gpt
+    check_file(asked.routing, asked.files)
+    return read_routed(gpt, asked.routing)
 
 
 def _stack(asked: Asked) -> Stack:

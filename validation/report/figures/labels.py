@@ -59,6 +59,7 @@ def _traits(answer: Answer) -> dict[str, str]:
         **{key: shown(value) for key, value in (*asked.fields.items(), *asked.settings.items())},
         "placement": asked.placement,
         "compute": asked.compute,
+        **({"routing": asked.routing} if asked.routing else {}),
         **plan,
         "batch": f"{answer.batch:,}",
         FILE: answer.origin,

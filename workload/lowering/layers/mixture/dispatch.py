@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workload.dispatchers.table import how_of
+from workload.expert_loads.histogram import most_rows
 from workload.lowering.builder import Builder
 from workload.models import moe
 from workload.op import EXPERT_DISPATCH
@@ -60,16 +61,20 @@ def _all_to_all(
     b: Builder, label: str, sent: str, purpose: str, routed: Routed, *, there: bool
 ) -> str:
     """Emit the exchange of rows with the ranks of their experts, there or back. Where counts differ
-    it reads those of what it sends and of what it gets, too."""
-    own = b.buffers[sent]
+    it reads those of what it sends and of what it gets, too. Its payload is what the busiest rank
+    gets there, and sends back."""
+    own, count = b.buffers[sent], b.buffers[routed.order].shape[0]
     counted = routed.counts if there and is_ragged(b) else ""
-    arrived = b.tensor(f"{label}.arrived", own.shape, own.dtype, rows_of=counted)
+    if counted:
+        count = most_rows(b.gpt, b.block.part.layer, count, b.plan.expert)
+    arrived = b.tensor(f"{label}.arrived", (count, *own.shape[1:]), own.dtype, rows_of=counted)
     axes = b.plan.expert_axes
     operands = f"{label}.exchange", "all_to_all", [sent], [arrived]
     b.collective(*operands, *axes, purpose=purpose, **how_of(b.plan))
     if is_ragged(b):
         counts = (routed.sent, routed.counts)[:: 1 if there else -1]
-        b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts))
+        payload = b.nbytes(arrived if there else sent)
+        b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts), nbytes=payload)
     return arrived
 
 

@@ -1,0 +1,109 @@
+"""`--routing`: a measured histogram of experts, in every command that predicts a step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simgpt.face import Said, simgpt
+
+STEP = ("tiny-mixtral-2m", "-m", "dgx-h100", "-n", "4", "--batch", "16")
+PLAN = ("--plan", "expert=4,data=rest")
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> str:
+    path = tmp_path / "uneven.toml"
+    path.write_text("tokens = [4, 2, 1, 1]\n", encoding="utf-8")
+    return str(path)
+
+
+def answer(said: Said) -> dict[str, Any]:
+    assert said.status == 0, said.err
+    found: dict[str, Any] = json.loads(said.out)
+    return found
+
+
+def words_of(said: Said) -> str:
+    assert said.status == 0, said.err
+    return " ".join(said.out.split())
+
+
+def test_a_prediction_says_the_skew_beside_the_balanced_step(uneven: str) -> None:
+    even = answer(simgpt("predict", *STEP, *PLAN, "--json"))
+    found = answer(simgpt("predict", *STEP, *PLAN, "--routing", uneven, "--json"))
+    assert found["routing"]["most_over_mean"] == 2.0
+    assert found["routing"]["balanced_step_s"] == even["step_s"] < found["step_s"]
+    assert found["asked"]["routing"] == uneven
+    assert uneven in found["asked"]["files"]
+    text = words_of(simgpt("predict", *STEP, *PLAN, "--routing", uneven))
+    assert "most rows of a rank / mean 2.00 in layer 0, 2.00 on average" in text
+    assert "if experts were used evenly" in text
+    assert "dropped" not in text
+    places = ("--model-set", "capacity=1.0")
+    text = words_of(simgpt("predict", *STEP, *PLAN, *places, "--routing", uneven))
+    assert "most choices of a rank / mean" in text
+    assert "dropped of a layer's choices 25.0 %, 25.0 % at most" in text
+
+
+def test_a_sweep_has_the_same_step_and_may_compare_files(uneven: str, tmp_path: Path) -> None:
+    even = tmp_path / "even.json"
+    even.write_text('{"tokens": [1, 1, 1, 1]}', encoding="utf-8")
+    alone = answer(simgpt("predict", *STEP, *PLAN, "--routing", uneven, "--json"))
+    swept = simgpt("predict", *STEP, *PLAN, "--sweep", f"routing={uneven},{even}", "--json")
+    steps = {row["point"]["routing"]: row["prediction"] for row in answer(swept)["rows"]}
+    assert steps[uneven]["step_s"] == alone["step_s"]
+    assert steps[str(even)]["step_s"] == alone["routing"]["balanced_step_s"]
+    (tmp_path / "study.toml").write_text(
+        'model = "tiny-mixtral-2m"\nmachine = "dgx-h100"\ndevices = 4\nbatch = 16\n'
+        'plan = "expert=4,data=rest"\nrouting = "uneven.toml"\n',
+        encoding="utf-8",
+    )
+    folder = tmp_path / "rows"
+    rows = answer(simgpt("sweep", str(tmp_path / "study.toml"), "-o", str(folder), "--json"))
+    assert rows["rows"][0]["prediction"]["step_s"] == alone["step_s"]
+
+
+def test_why_and_a_report_go_by_it_too(uneven: str, tmp_path: Path) -> None:
+    alone = answer(simgpt("predict", *STEP, *PLAN, "--routing", uneven, "--json"))
+    found = answer(simgpt("why", *STEP, *PLAN, "--routing", uneven, "--json"))
+    assert found["step_s"] == alone["step_s"]
+    kept, page = tmp_path / "predict.json", tmp_path / "page.html"
+    kept.write_text(json.dumps(alone), encoding="utf-8")
+    said = simgpt("report", str(kept), "-o", str(page))
+    assert said.status == 0, said.err
+    assert f"--routing {uneven}" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tokens = [0, 0, 0, 0]", "has no tokens at all"),
+        ("tokens = [1, 2]", "has 2 numbers, but tiny-mixtral-2m has 4 experts"),
+        ("tokens = [1, 1, 1, -1]", "expert 3 has -1, but should have a whole number"),
+        ("[layers]\n9 = [1, 1, 1, 1]", "has no layer 9 with experts"),
+        ("tokens = [1", "is not valid TOML"),
+    ],
+)
+def test_a_file_that_is_no_histogram_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text, encoding="utf-8")
+    said = simgpt("predict", *STEP, *PLAN, "--routing", str(path))
+    assert said.status == 2
+    assert words in said.sentence
+
+
+def test_what_knows_no_uneven_experts_refuses_them_by_name(uneven: str) -> None:
+    said = simgpt("predict", "gpt-5b", *STEP[1:], "--routing", uneven)
+    assert (said.status, "and gpt-5b has none" in said.sentence) == (2, True)
+    said = simgpt("predict", *STEP, "--routing", "absent.json")
+    assert (said.status, "cannot read the routing histogram" in said.sentence) == (2, True)
+    said = simgpt("predict", *STEP, *PLAN, "--routing", uneven, "--compute", "measured")
+    assert said.status == 2
+    assert "--compute measured runs ops of even rows; give no --routing" in said.err
+    said = simgpt("search", *STEP, "--routing", uneven)
+    assert said.status == 2
+    assert "--routing" in said.err

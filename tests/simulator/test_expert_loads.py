@@ -1,0 +1,137 @@
+"""Steps whose experts are used unevenly, against steps of even use and against themselves whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.predict import Prediction, predict
+from simulator.search.problem import SearchProblem
+from tests.workload.test_experts import TWO
+from topologies.machine_files import load_machine
+from workload.errors import PlanError
+from workload.expert_loads.histogram import Histogram, RoutedGPT, routed
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.plan_text import parse_plan
+
+H100 = load_machine("dgx-h100")
+WIDE = replace(TWO, hidden=512, expert_ffn=1024, sequence=512)
+UNEVEN, OTHER = (4, 3, 2, 2, 2, 1, 1, 1), (1, 2, 3, 1, 4, 2, 1, 2)
+EVEN = (2,) * 8
+PLANS = ("data=4,expert=4,zero=1", "data=2,expert=2,pipe=2", "x=2,data=2,expert=4,etp=1,sp=true")
+
+
+def predicted(gpt: GPT, plan: str, *, fold: bool = True) -> Prediction:
+    batch = 4 * parse_plan(f"{plan},batch=64").data
+    return predict(gpt, parse_plan(f"{plan},batch={batch},mbs=1"), H100, fold=fold)
+
+
+def with_counts(*layers: tuple[int, ...], gpt: GPT = WIDE) -> RoutedGPT:
+    return routed(gpt, Histogram(layers))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_equal_counts_take_exactly_the_balanced_step(plan: str) -> None:
+    even, same = predicted(WIDE, plan), predicted(with_counts(EVEN, EVEN), plan)
+    assert same.load is not None
+    assert same.load.most_over_mean == 1.0
+    assert same.load.balanced_step_s == same.step_s
+    assert replace(same, gpt=WIDE, load=None) == even
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_step_waits_for_the_busiest_rank_and_has_the_models_flops(plan: str) -> None:
+    even, uneven = predicted(WIDE, plan), predicted(with_counts(UNEVEN, EVEN), plan)
+    own = uneven.load
+    assert own is not None
+    assert own.layer == 0
+    assert own.most_over_mean == {4: 7 / 4, 2: 11 / 8}[uneven.plan.expert]
+    assert own.mean_over_mean == (own.most_over_mean + 1) / 2
+    assert own.balanced_step_s == even.step_s < uneven.step_s
+    assert own.balanced_peak_bytes == even.memory.peak_bytes < uneven.memory.peak_bytes
+    total = uneven.model_flops_per_s_per_device * uneven.step_s
+    assert total == pytest.approx(even.model_flops_per_s_per_device * even.step_s)
+    assert uneven.as_dict()["routing"]["most_over_mean"] == own.most_over_mean
+    assert "routing" not in even.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("counts", "plan"),
+    [
+        ((UNEVEN,) * 16, "data=4,expert=4"),
+        ((UNEVEN,) * 12 + (OTHER,) * 4, "data=4,expert=4"),
+        ((UNEVEN, OTHER) * 8, "data=4,expert=4"),
+        ((UNEVEN,) * 13 + (EVEN, OTHER, EVEN), "data=2,expert=2,recompute=full"),
+        ((UNEVEN,) * 8 + (OTHER,) * 8, "data=2,expert=2,pipe=2"),
+    ],
+)
+def test_layers_that_differ_in_their_counts_alone_are_told_apart(
+    counts: tuple[tuple[int, ...], ...], plan: str
+) -> None:
+    """A step of few layers and micro-batches is that of all, to the tick and to the byte."""
+    gpt = with_counts(*counts, gpt=replace(WIDE, layers=16))
+    folded, whole = (predicted(gpt, plan, fold=fold) for fold in (True, False))
+    assert folded.step_s == whole.step_s
+    assert folded.memory == whole.memory
+    assert folded.breakdown_s == whole.breakdown_s
+
+
+@pytest.mark.parametrize("plan", ["data=4,expert=4", "data=4,expert=4,pipe=2"])
+def test_the_peak_is_that_of_the_fullest_rank(plan: str) -> None:
+    """Against programs of each rank by itself, in which no other has more in any layer."""
+    layers = (UNEVEN, OTHER, EVEN, (1, 1, 1, 1, 2, 2, 4, 4))
+    four = replace(WIDE, layers=4)
+    found = predicted(with_counts(*layers, gpt=four), plan).memory.peak_bytes
+    alone = [
+        max(_peak_of_rank(layers, rank, four, plan, stage) for stage in range(1 + ("pipe" in plan)))
+        for rank in range(4)
+    ]
+    assert found == max(alone)
+    assert found < predicted(with_counts(*[UNEVEN] * 4, gpt=four), plan).memory.peak_bytes
+
+
+def _peak_of_rank(
+    layers: tuple[tuple[int, ...], ...], rank: int, gpt: GPT, plan: str, stage: int
+) -> int:
+    """A rank's peak by its own rows: those of a buffer that data decides on, put in by hand."""
+    program = lower(gpt, parse_plan(f"{plan},batch=16,mbs=1"), stage)
+    sizes = []
+    for buffer in program.buffers.values():
+        share = 1.0
+        if buffer.rows_of:
+            counts = layers[int(buffer.rows_of.split(".l")[1].split(".")[0])]
+            share = 4 * sum(counts[2 * rank : 2 * rank + 2]) / sum(counts)
+        sizes.append(round(buffer.nbytes * share))
+    return replace(program, known_nbytes=sizes).peak.total_bytes
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.integers(40, 100), min_size=8, max_size=8),
+    st.integers(0, 7),
+    st.integers(1, 40),
+    st.sampled_from(PLANS),
+)
+def test_more_skew_never_takes_less_time(
+    counts: list[int], giving: int, moved: int, plan: str
+) -> None:
+    """More of it: choices of an expert elsewhere become those of one on the busiest rank."""
+    each = 8 // parse_plan(f"{plan},batch=8").expert
+    loads = [sum(counts[first : first + each]) for first in range(0, 8, each)]
+    busiest = loads.index(max(loads))
+    further = [*counts]
+    further[giving] -= moved
+    further[busiest * each] += moved
+    every = (EVEN, tuple(counts), tuple(further))
+    even, before, after = (predicted(with_counts(own, EVEN), plan) for own in every)
+    assert even.step_s <= before.step_s <= after.step_s
+    assert even.memory.peak_bytes <= before.memory.peak_bytes <= after.memory.peak_bytes
+
+
+def test_a_search_refuses_what_it_has_no_bounds_of() -> None:
+    with pytest.raises(PlanError, match="a search knows no bounds of two with a routing histogram"):
+        SearchProblem(with_counts(UNEVEN, EVEN), devices=4, batch=16)

@@ -1,0 +1,162 @@
+"""Histograms of experts: rows of ranks counted by hand, and files refused where wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workload.test_experts import ROWS, TWO, of_layer
+from workload.errors import ModelError
+from workload.expert_loads.histogram import (
+    Histogram,
+    RoutedGPT,
+    balanced,
+    dispatched_rows,
+    dropped,
+    layers_of,
+    routed,
+)
+from workload.expert_loads.histogram_file import as_document, histogram_of, read_routed
+from workload.expert_loads.rank_sizes import sizes_of_ranks
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.pipeline.stages import like_stages
+from workload.plan_text import parse_plan
+from workload.program import Program
+
+FOUR = replace(TWO, experts=4)
+UNEVEN = (4, 2, 1, 1)
+SENT = ROWS * FOUR.topk  # rows that a rank dispatches
+
+
+def with_counts(*layers: tuple[int, ...], gpt: GPT = FOUR) -> RoutedGPT:
+    return routed(gpt, Histogram(layers))
+
+
+def program_of(gpt: GPT, rest: str) -> Program:
+    return lower(gpt, parse_plan(f"micro_batch=2,overlap=none,{rest}"))
+
+
+def test_the_busiest_of_two_ranks_has_six_of_eight_rows() -> None:
+    """Two ranks send 64 rows each, of 128 the first has 6/8: half as many again as the mean."""
+    gpt = with_counts(UNEVEN, UNEVEN)
+    uneven, even = (program_of(each, "data=2,expert=2") for each in (gpt, FOUR))
+    assert dispatched_rows(gpt, uneven.plan) == SENT == 64
+    for label in ("dispatch.exchange", "combine.exchange", "combine.grad.exchange"):
+        assert of_layer(uneven, label).nbytes * 8 == of_layer(even, label).nbytes * 12
+    for label in ("experts.up.matmul", "experts.down.grad.weight"):
+        assert of_layer(uneven, label).flops * 8 == of_layer(even, label).flops * 12
+    there, back = (of_layer(uneven, f"{way}.exchange") for way in ("dispatch", "combine"))
+    assert uneven.buffers[there.reads[0]].shape == (64, 32)
+    assert uneven.buffers[there.writes[0]].shape == (96, 32)
+    assert uneven.buffers[back.reads[0]].shape == (96, 32)
+    assert uneven.buffers[back.writes[0]].shape == (64, 32)
+
+
+def test_what_goes_to_no_rank_of_its_own_is_as_large_as_ever() -> None:
+    """Without `expert` every rank has all experts; with a capacity each has its places."""
+    gpt = with_counts(UNEVEN, UNEVEN)
+    for text, own in (("data=2", FOUR), ("data=2,expert=2", replace(FOUR, capacity=1.0))):
+        uneven = program_of(with_counts(UNEVEN, UNEVEN, gpt=own), text)
+        even = program_of(own, text)
+        assert [op.nbytes for op in uneven.ops] == [op.nbytes for op in even.ops]
+        assert [op.flops for op in uneven.ops] == [op.flops for op in even.ops]
+    assert balanced(gpt) == FOUR
+    assert balanced(FOUR) == FOUR
+
+
+@pytest.mark.parametrize("rest", ["data=4,expert=4", "x=2,data=2,expert=4,expert_tensor=1,sp=true"])
+def test_equal_counts_are_the_program_without_them(rest: str) -> None:
+    even = program_of(FOUR, rest)
+    same = program_of(with_counts((3, 3, 3, 3), (5, 5, 5, 5)), rest)
+    assert same.ops == even.ops
+    assert same.buffers == even.buffers
+
+
+def test_a_capacity_of_one_drops_what_is_above_the_even_share() -> None:
+    """Of 8 choices the first expert has 4, and places for 2: a quarter is dropped; twice the places
+    hold them all."""
+    gpt = with_counts(UNEVEN, (1, 1, 1, 1), gpt=replace(FOUR, capacity=1.0))
+    assert dropped(gpt, 0, tokens=32) == 0.25
+    assert dropped(gpt, 1, tokens=32) == 0.0
+    assert dropped(replace(gpt, capacity=1.5), 0, tokens=32) == 0.125
+    assert dropped(replace(gpt, capacity=2.0), 0, tokens=32) == 0.0
+    assert dropped(replace(gpt, capacity=0.0), 0, tokens=32) == 0.0
+
+
+def test_memory_is_that_of_one_rank_and_not_of_the_busiest_of_each_layer() -> None:
+    """In layers that keep as much for each row, ranks that are busy in turns have what even ones
+    have, but for the rows of the layer at hand."""
+    text = "data=2,expert=2"
+    even, other = program_of(FOUR, text), (1, 1, 2, 4)
+    same = program_of(with_counts(UNEVEN, UNEVEN), text)
+    turns = program_of(with_counts(UNEVEN, other), text)
+    assert sizes_of_ranks(even) == [even.nbytes]
+    assert sizes_of_ranks(same) == [same.nbytes]
+    names = [op.writes[0] for op in turns.ops if op.label == "dispatch.exchange"]
+    order = {name: at for at, name in enumerate(turns.buffers)}
+    both = [[own[order[name]] // (32 * 2) for name in names] for own in sizes_of_ranks(turns)]
+    assert sorted(both) == [[32, 96], [96, 32]]
+    peaks = [replace(turns, known_nbytes=own).peak.total_bytes for own in sizes_of_ranks(turns)]
+    assert even.peak.total_bytes < max(peaks) < turns.peak.total_bytes
+    assert turns.peak.total_bytes == same.peak.total_bytes
+
+
+def test_stages_are_alike_where_their_experts_are_chosen_as_often() -> None:
+    plan = parse_plan("data=2,expert=2,pipe=4,batch=8")
+    four = replace(FOUR, layers=8)
+    assert like_stages(four, plan) == [0, 1, 1, 3]
+    assert like_stages(with_counts(*[UNEVEN] * 8, gpt=four), plan) == [0, 1, 1, 3]
+    layers = [UNEVEN] * 4 + [(1, 2, 4, 1)] + [UNEVEN] * 3
+    assert like_stages(with_counts(*layers, gpt=four), plan) == [0, 1, 2, 3]
+
+
+def test_a_file_has_a_list_for_all_layers_or_one_for_each(tmp_path: Path) -> None:
+    gpt = replace(FOUR, layers=3, dense_layers=1)
+    one, each = tmp_path / "one.toml", tmp_path / "each.json"
+    one.write_text('source = "by hand"\ntokens = [4, 2, 1, 1]\n', encoding="utf-8")
+    assert read_routed(gpt, one).histogram == Histogram(((), UNEVEN, UNEVEN))
+    document = as_document({2: (1, 1, 1, 1), 1: UNEVEN}, "by hand")
+    assert list(document["layers"]) == ["1", "2"]
+    each.write_text(json.dumps(document), encoding="utf-8")
+    assert read_routed(gpt, each).histogram == Histogram(((), UNEVEN, (1, 1, 1, 1)))
+    more = replace(gpt, mtp_layers=1)
+    assert layers_of(more) == [1, 2, 3]
+    assert histogram_of({"tokens": [*UNEVEN]}, more, "it").layers[3] == UNEVEN
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ([1, 2], "it is no routing histogram: it should have tokens = "),
+        ({}, "it is no routing histogram: it should have tokens = "),
+        ({"tokens": [1], "layers": {}}, "a table layers of such lists, and not both"),
+        ({"tokens": [1, 1, 1, 1], "experts": 4}, "it: unknown key experts; known: tokens, "),
+        ({"tokens": 4}, "it: tokens has no list, but two has 4 experts"),
+        ({"tokens": [1, 1]}, "it: tokens has 2 numbers, but two has 4 experts"),
+        ({"tokens": [1, -1, 1, 1]}, "it: tokens: expert 1 has -1, but should have a whole number"),
+        ({"tokens": [1, 0.5, 1, 1]}, "expert 1 has 0.5, but should have a whole number"),
+        ({"tokens": [1, True, 1, 1]}, "expert 1 has True, but should have a whole number"),
+        ({"tokens": [1, 2**60, 1, 1]}, "but should have a whole number"),
+        ({"tokens": [0, 0, 0, 0]}, "it: tokens has no tokens at all"),
+        ({"tokens": [5, 1, 1, 1]}, "expert 0 has 5 of 8 choices, but a token of two chooses 2 di"),
+        ({"layers": [1]}, "it: layers should be a table of lists"),
+        ({"layers": {"1": [1, 1, 1, 1]}}, "it lacks layers of two with experts: 2"),
+        ({"layers": {"0": [1, 1, 1, 1]}}, "it: two has no layer 0 with experts; it has 1, 2"),
+        ({"layers": {"1": [1, 1], "2": [1]}}, "it: layer 1 has 2 numbers, but two has 4 experts"),
+    ],
+)
+def test_what_is_no_histogram_of_the_model_is_refused(document: Any, words: str) -> None:
+    with pytest.raises(ModelError) as error:
+        histogram_of(document, replace(FOUR, layers=3, dense_layers=1), "it")
+    assert words in str(error.value)
+
+
+def test_a_model_without_experts_has_no_histogram() -> None:
+    dense = replace(FOUR, experts=0, topk=0, expert_ffn=0)
+    with pytest.raises(ModelError, match="it says how experts are chosen, and two has none"):
+        histogram_of({"tokens": [1]}, dense, "it")

@@ -1,0 +1,1 @@
+"""How unevenly tokens choose experts: a measured histogram, and what follows for ranks."""

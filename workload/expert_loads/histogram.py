@@ -1,0 +1,125 @@
+"""A model whose tokens choose its experts as a measured histogram says, not all equally often.
+
+Letters: p ranks hold different experts of a layer, E / p neighbouring ones each; c_e is how often
+expert e was chosen, C the sum over all experts. Every rank sends as many rows, S, and of them the
+share that the histogram says to each expert; so of p S rows in all a rank gets p S sum(c_e) / C,
+over its own experts, and the one with most is waited for in both all-to-alls of every layer.
+Not modelled: that ranks and micro-batches differ in what their tokens choose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from workload.gpt import GPT
+from workload.models import moe
+from workload.plan import Plan
+
+Counts = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How often each expert of each layer was chosen, by the layer's number in the whole model; a
+    layer without experts has none. A module for a second token counts as the layer behind the
+    last."""
+
+    layers: tuple[Counts, ...]
+
+    def of_ranks(self, layer: int, ranks: int) -> Counts:
+        """How often the experts of each of so many ranks were chosen.
+
+        >>> Histogram(((4, 2, 1, 1),)).of_ranks(0, 2)
+        (6, 2)
+        """
+        own = self.layers[layer]
+        each = len(own) // ranks
+        return tuple(sum(own[first : first + each]) for first in range(0, len(own), each))
+
+    def over_mean(self, layer: int, ranks: int) -> float:
+        """The most rows of a rank, over the mean of all.
+
+        >>> Histogram(((4, 2, 1, 1),)).over_mean(0, 2)
+        1.5
+        """
+        found = self.of_ranks(layer, ranks)
+        return max(found) * ranks / sum(found)
+
+    def without(self, first: int, count: int) -> Histogram:
+        """Those of a model that lacks so many layers from the first on."""
+        return Histogram(self.layers[:first] + self.layers[first + count :])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedGPT(GPT):
+    """A model with the histogram by which its tokens choose experts."""
+
+    histogram: Histogram
+
+
+def routed(gpt: GPT, histogram: Histogram) -> RoutedGPT:
+    """The model with a histogram."""
+    return RoutedGPT(**_fields(gpt), histogram=histogram)
+
+
+def balanced(gpt: GPT) -> GPT:
+    """The model whose experts are chosen equally often."""
+    return GPT(**_fields(gpt)) if isinstance(gpt, RoutedGPT) else gpt
+
+
+def _fields(gpt: GPT) -> dict[str, Any]:
+    return {field.name: getattr(gpt, field.name) for field in fields(GPT)}
+
+
+def counts_of(gpt: GPT, layer: int) -> Counts:
+    """What tells a layer of a model from others beside its kind: how often each expert is chosen,
+    where that is known."""
+    return gpt.histogram.layers[layer] if isinstance(gpt, RoutedGPT) else ()
+
+
+def without_layers(gpt: GPT, first: int, count: int) -> GPT:
+    """The model for another one that lacks so many layers from the first on: its histogram."""
+    if not isinstance(gpt, RoutedGPT):
+        return gpt
+    return replace(gpt, histogram=gpt.histogram.without(first, count))
+
+
+def most_rows(gpt: GPT, layer: int, rows: int, ranks: int) -> int:
+    """The rows that come to the rank with most of them, of so many that each of the ranks sends.
+
+    >>> from workload.gpt import find_model
+    >>> most_rows(find_model("mixtral-8x7b"), 0, 100, 4)
+    100
+    """
+    if not isinstance(gpt, RoutedGPT):
+        return rows
+    found = gpt.histogram.of_ranks(layer, int(ranks))
+    return -(-rows * ranks * max(found) // sum(found))
+
+
+def dispatched_tokens(gpt: GPT, plan: Plan) -> int:
+    """The tokens of a micro-batch that a rank dispatches to a layer's experts."""
+    rows = plan.micro_batch * gpt.sequence // plan.context
+    return rows // plan.x if plan.experts_over_x else rows
+
+
+def dispatched_rows(gpt: GPT, plan: Plan) -> int:
+    """The rows that it sends, without a capacity."""
+    return dispatched_tokens(gpt, plan) * gpt.topk
+
+
+def dropped(gpt: RoutedGPT, layer: int, tokens: int) -> float:
+    """The share of choices for which a layer's experts have no places, if so many tokens of a rank
+    choose as the histogram says; 0 without a capacity."""
+    if not gpt.capacity:
+        return 0.0
+    own = gpt.histogram.layers[layer]
+    share = moe.places(gpt, tokens) / (tokens * gpt.topk)
+    return sum(max(0.0, count / sum(own) - share) for count in own)
+
+
+def layers_of(gpt: GPT) -> list[int]:
+    """The layers with experts, that of a module for a second token among them."""
+    every = range(gpt.layers + gpt.mtp_layers)
+    return [layer for layer in every if moe.has_experts(gpt, layer)]

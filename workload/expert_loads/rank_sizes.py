@@ -1,0 +1,60 @@
+"""The sizes of a program's buffers on each rank of experts, where ranks have more rows or fewer.
+
+A program is lowered for the rank with most rows of each layer, which the others wait for. In
+another layer that may be another rank, and memory is one rank's: so much is in use on a rank as
+buffers of rows have with its own. Only ranks are looked at of which no other one has as many rows
+or more in every layer, since memory grows with rows.
+Cost: a sum over the program's ops for each such rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workload.expert_loads.histogram import RoutedGPT, dispatched_rows
+from workload.program import Program
+
+
+def sizes_of_ranks(program: Program) -> list[Sequence[int]]:
+    """The bytes of all buffers, in their order, on each rank that may be the fullest."""
+    gpt, plan, usual = program.gpt, program.plan, program.nbytes
+    ragged = _layers_of_rows(program) if isinstance(gpt, RoutedGPT) else {}
+    if not isinstance(gpt, RoutedGPT) or not ragged:
+        return [usual]
+    layers = sorted(set(ragged.values()))
+    loads = {layer: gpt.histogram.of_ranks(layer, plan.expert) for layer in layers}
+    most = [max(loads[layer]) for layer in layers]
+    ranks = _undominated([tuple(loads[layer][r] for layer in layers) for r in range(plan.expert)])
+    if ranks == [tuple(most)]:
+        return [usual]
+    sent, found = dispatched_rows(gpt, plan) * plan.expert, list[Sequence[int]]()
+    for rank in ranks:
+        own = dict(zip(layers, rank, strict=True))
+        rows = {layer: -(-sent * own[layer] // sum(loads[layer])) for layer in layers}
+        sizes = list(usual)
+        for at, (buffer, nbytes) in enumerate(zip(program.buffers.values(), usual, strict=True)):
+            if buffer.rows_of:
+                sizes[at] = nbytes // buffer.shape[0] * rows[ragged[buffer.rows_of]]
+        found.append(sizes)
+    return found
+
+
+def _layers_of_rows(program: Program) -> dict[str, int]:
+    """The layer of each buffer that counts rows."""
+    counted = {buffer.rows_of for buffer in program.buffers.values()} - {""}
+    return {
+        name: op.part.layer for op in program.outline.ops for name in op.writes if name in counted
+    }
+
+
+def _undominated(ranks: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Those than which no other has as much or more everywhere.
+
+    >>> _undominated([(4, 1), (1, 4), (4, 1), (3, 1)])
+    [(4, 1), (1, 4)]
+    """
+    found: list[tuple[int, ...]] = []
+    for own in sorted(set(ranks), key=sum, reverse=True):
+        if not any(all(a >= b for a, b in zip(other, own, strict=True)) for other in found):
+            found.append(own)
+    return found
