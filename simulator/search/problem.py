@@ -12,6 +12,7 @@ from typing import Any
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
+from simulator.search.asked import choices
 from simulator.search.bounds.layouts import has_kinds, interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
@@ -44,7 +45,6 @@ FAMILIES: Mapping[str, Callable[[int, int, int, int], bool]] = {
     "pipeline and data parallelism": lambda x, y, z, pipe: x * y * z == 1 and pipe > 1,
     "pipeline with tensor parallelism": lambda x, y, z, pipe: x * y * z > 1 and pipe > 1,
 }  # of plans by their axes: each plan is in one of them
-RECOMPUTES = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,10 @@ class SearchProblem:
     are searched. Plans that split sequences over context are searched with `splits_sequences`
     alone: they are as many again as all others, and of use where sequences are long. `several` has,
     for some of SEVERAL, the words of which any plan may have one; without it a model keeps its
-    precision, since that changes what is trained, and dispatchers are those of the stack. `stack`
-    says what plans can be, `habits` what its programs are bounded with. A part of a problem may
-    have plans alone that split sequences over `least_context` ranks or more.
+    precision, since that changes what is trained, and dispatchers are those of the stack. `also`
+    has choices that are tried where they are asked for (`asked/choices.py`). `stack` says what
+    plans can be, `habits` what its programs are bounded with. A part of a problem may have plans
+    alone that split sequences over `least_context` ranks or more.
     """
 
     gpt: GPT
@@ -68,6 +69,7 @@ class SearchProblem:
     family: str = ""
     splits_sequences: bool = False
     several: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    also: choices.Asked = field(default_factory=dict)
     least_context: int = 1
     stack: Stack = EXECUTOR
     habits: Habits = NO_HABITS
@@ -81,11 +83,10 @@ class SearchProblem:
                 raise PlanError(f"{key}={self.fixed[key]} must be at least 1")
         check_order(self.fixed.get("order", USUAL))
         recompute = str(self.fixed.get("recompute", "none"))
-        if recompute not in RECOMPUTES:
-            raise PlanError(
-                f"a search cannot keep recompute={recompute}; use none, selective, full"
-            )
+        if why := choices.kept_recomputation(recompute):
+            raise PlanError(f"a search cannot keep recompute={recompute}, which {why}")
         _check_bounded(self.fixed)
+        choices.check(self.also, self.gpt, self.stack, self.fixed)
         self._check_dispatchers()
         _check_covered(self.gpt)
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
@@ -128,6 +129,11 @@ class SearchProblem:
             able = self._allowed.get(key)
             return [value for value in values if value in able] if able else list(values)
         return [self.fixed[key]]
+
+    @cached_property
+    def recomputations(self) -> list[str]:
+        """The kinds of recomputation that the problem leaves."""
+        return self.choices("recompute", choices.recomputations(self.also, self.gpt))
 
     @cached_property
     def _allowed(self) -> Mapping[str, tuple[Any, ...]]:
@@ -265,7 +271,7 @@ def chunks_fit(problem: SearchProblem, chunks: int) -> bool:
 
 def recomputes(problem: SearchProblem) -> list[str]:
     """The kinds of recomputation that the problem leaves."""
-    return problem.choices("recompute", RECOMPUTES)
+    return problem.recomputations
 
 
 def divisors(number: int) -> list[int]:

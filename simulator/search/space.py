@@ -54,7 +54,7 @@ class Order:
 @dataclass(frozen=True)
 class Space:
     """Every legal shape of a question: `columns` has an array for each key of SHAPE, with recompute
-    as its place in RECOMPUTES."""
+    as its place among those of the problem."""
 
     problem: SearchProblem
     columns: Mapping[str, Counts]

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from simulator.search.asked.choices import of_layers
 from simulator.search.bounds.batched_programs import (
     BatchedProgram,
     adds_to_tied,
@@ -44,8 +45,9 @@ class LoweredSlots:
             own: dict[str, Any] = {
                 key: int(self.plain.values(getattr(program.plan, key))[0]) for key in SIZES
             }
-            plan, habits = replace(program.plan, **own), of_lowering(self.habits)
-            self._few[layers] = lower(layers.model(program.gpt), plan, habits=habits)
+            gpt, habits = layers.model(program.gpt), of_lowering(self.habits)
+            own["recompute"] = of_layers(program.plan.recompute, gpt)
+            self._few[layers] = lower(gpt, replace(program.plan, **own), habits=habits)
         return self._few[layers]
 
     @cached_property

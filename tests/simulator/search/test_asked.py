@@ -1,0 +1,103 @@
+"""Choices that a search tries where they are asked for: bounds hold, and answers are the best."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from simulator.search.baselines import every_plan
+from simulator.search.problem import SearchProblem
+from simulator.search.space import Space, space_of
+from simulator.stacks import load_stack
+from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models
+from tests.simulator.search.test_bounds import holds_for_one_plan
+from tests.simulator.search.test_branch_and_bound import SMALL, same_answer
+from tests.simulator.search.test_choices import FEW, TINY
+from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import GPT
+from workload.recomputation.parts import ACTIVATION, CORE, EXPERTS, MLP, NORMS, SHARED, UP
+
+OF_ALL = (CORE, NORMS, MLP)
+
+
+def parts_of(gpt: GPT) -> tuple[str, ...]:
+    """The parts of a drawn model."""
+    found = [*OF_ALL[:2], *([UP] if gpt.kv_rank else []), *([SHARED] if gpt.shared_ffn else [])]
+    dense = not gpt.experts or gpt.dense_layers or gpt.expert_every > 1
+    return (*found, *([MLP] if dense else []), *([EXPERTS, ACTIVATION] if gpt.experts else []))
+
+
+@st.composite
+def spaces_with_parts(draw: st.DrawFn) -> Space:
+    """The plans of a drawn model that recompute parts of its layers, of up to two at random."""
+    gpt = draw(st.one_of(models(), mixtures()))
+    parts = draw(st.sets(st.sampled_from(sorted(parts_of(gpt))), min_size=1, max_size=2))
+    devices, batch = draw(st.sampled_from([4, 8, 12, 32])), draw(st.sampled_from([8, 24, 64]))
+    fixed = draw(st.sampled_from([{}, {"pipe": 2}, {"pipe": 4}, {"attention": "unfused"}]))
+    try:
+        space = space_of(
+            SearchProblem(gpt, devices, batch, fixed, also={"recompute": tuple(sorted(parts))})
+        )
+    except PlanCannotRunError:
+        reject()
+    named = space.problem.recomputations
+    rows = [at for at, place in enumerate(space.columns["recompute"]) if 1 < place < len(named) - 1]
+    return space.only(rows) if rows else reject()
+
+
+@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
+@given(space=spaces_with_parts(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_no_plan_that_recomputes_parts_takes_less_than_its_bounds(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_for_one_plan(space, name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=400, deadline=None, phases=UNSHRUNK)
+@given(space=spaces_with_parts(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_four_hundred_plans_that_recompute_parts_take_no_less(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_for_one_plan(space, name, data)
+
+
+def without(*keys: str) -> dict[str, Any]:
+    return {key: value for key, value in FEW.items() if key not in keys}
+
+
+def test_a_search_over_parts_to_recompute_finds_what_trying_all_plans_finds() -> None:
+    """In little memory plans that recompute nothing do not fit, and whole layers take longer."""
+    fixed = without("recompute") | {"x": 1, "expert": 8, "sequence_parallel": False}
+    problem = SearchProblem(TINY, 8, 64, fixed, also={"recompute": (NORMS, EXPERTS, SHARED)})
+    plans = list(every_plan(space_of(problem)))
+    assert [plan.recompute for plan in plans] == [
+        "none", "selective", NORMS, EXPERTS, SHARED, f"{NORMS}+{EXPERTS}", f"{NORMS}+{SHARED}",
+        "full",
+    ]  # fmt: skip
+    same_answer(problem, "perlmutter", top=5)
+
+
+def test_a_stage_without_the_parts_that_run_again_has_its_bounds() -> None:
+    """The MLP of the dense layer, which is on the first stage alone."""
+    fixed = without("recompute", "pipe") | {"x": 1, "data": 1, "pipe": 2, "interleave": 1}
+    same_answer(SearchProblem(TINY, 2, 4, fixed, also={"recompute": (MLP,)}), "perlmutter", top=3)
+
+
+def test_parts_of_layers_can_be_kept_and_what_there_is_not_is_refused_by_name() -> None:
+    kept = space_of(SearchProblem(TINY, 8, 16, FEW | {"recompute": "layernorm+moe_act"}))
+    assert {plan.recompute for plan in every_plan(kept)} == {"layernorm+moe_act"}
+    with pytest.raises(PlanError, match="recompute=full:2, which is no part of layers"):
+        SearchProblem(TINY, 8, 16, {"recompute": "full:2"})
+    with pytest.raises(PlanError, match="cannot also try recompute=norms; it knows core_attn"):
+        SearchProblem(TINY, 8, 16, also={"recompute": ("norms",)})
+    with pytest.raises(PlanError, match="recompute=none is kept"):
+        SearchProblem(TINY, 8, 16, {"recompute": "none"}, also={"recompute": (NORMS,)})
+    with pytest.raises(PlanCannotRunError, match=r"recompute=moe names moe.* small has none"):
+        SearchProblem(SMALL, 4, 8, also={"recompute": (EXPERTS,)})
+    with pytest.raises(PlanCannotRunError, match="torchtitan recomputes whole layers"):
+        SearchProblem(SMALL, 4, 8, also={"recompute": (NORMS,)}, stack=load_stack("torchtitan"))
