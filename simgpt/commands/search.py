@@ -104,8 +104,8 @@ class Share(click.ParamType[float]):
     "--also",
     multiple=True,
     metavar="KEY=WORDS",
-    help="Also plans with any of these, as recompute=layernorm+moe_act: parts of layers that run "
-    "again (docs/search.md).",
+    help="Also plans with any of these: recompute=layernorm+moe_act (parts of layers), "
+    "overlap=a2a+wgrad (docs/search.md).",
 )
 @click.option("--memory-front", is_flag=True, help="Also the fastest plans that need less memory.")
 @click.option(

@@ -12,7 +12,7 @@ from typing import Any
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
-from simulator.search.asked import choices
+from simulator.search.asked import choices, exchanges
 from simulator.search.bounds.layouts import has_kinds, interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
@@ -59,7 +59,8 @@ class SearchProblem:
     precision, since that changes what is trained, and dispatchers are those of the stack. `also`
     has choices that are tried where they are asked for (`asked/choices.py`). `stack` says what
     plans can be, `habits` what its programs are bounded with. A part of a problem may have plans
-    alone that split sequences over `least_context` ranks or more.
+    alone that split sequences over `least_context` ranks or more, or that all have the overlaps
+    `beside`.
     """
 
     gpt: GPT
@@ -70,6 +71,7 @@ class SearchProblem:
     splits_sequences: bool = False
     several: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     also: choices.Asked = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
     least_context: int = 1
     stack: Stack = EXECUTOR
     habits: Habits = NO_HABITS
@@ -131,6 +133,11 @@ class SearchProblem:
         return [self.fixed[key]]
 
     @cached_property
+    def of_exchanges(self) -> tuple[str, ...]:
+        """The overlaps of experts' all-to-alls with other compute that all plans have."""
+        return exchanges.of_exchanges((*self.fixed.get("overlap", ()), *self.beside))
+
+    @cached_property
     def recomputations(self) -> list[str]:
         """The kinds of recomputation that the problem leaves."""
         return self.choices("recompute", choices.recomputations(self.also, self.gpt))
@@ -146,13 +153,14 @@ class SearchProblem:
 
     def _variants(self) -> Iterator[SearchProblem]:
         """The problem for each precision, and each way in which parts of sequences meet."""
-        kinds = self._context_kinds
-        for precision, kind in product(self.several.get("precision", ("",)), kinds):
+        kinds, besides = self._context_kinds, exchanges.sets_of(self.also.get("overlap", ()))
+        precisions = self.several.get("precision", ("",))
+        for precision, kind, beside in product(precisions, kinds, besides):
             sure = {"context_kind": kind} if self._splits else {}
             chosen = recipe_words({"precision": precision}) if precision else {}
             fixed = {**self.fixed, **chosen, **sure}
             least = 2 if kind != kinds[0] else self.least_context
-            yield replace(self, fixed=fixed, least_context=least)
+            yield replace(self, fixed=fixed, least_context=least, beside=beside)
 
     @property
     def _context_kinds(self) -> tuple[str, ...]:
@@ -229,12 +237,10 @@ def _check_covered(gpt: GPT) -> None:
 
 def _check_bounded(fixed: Mapping[str, Any]) -> None:
     """Refuse orders of a step that have no bounds."""
-    unknown = [f"schedule={fixed['schedule']}"] if fixed.get("schedule") in V_SHAPED else []
-    unknown += ["overlap=a2a"] if "a2a" in fixed.get("overlap", ()) else []
-    for what in unknown:
+    if fixed.get("schedule") in V_SHAPED:
         raise PlanError(
-            f"a search cannot keep {what}, for which it has no bounds; compare such plans by "
-            "predict --sweep"
+            f"a search cannot keep schedule={fixed['schedule']}, for which it has no bounds; "
+            "compare such plans by predict --sweep"
         )
 
 
@@ -251,7 +257,7 @@ def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tup
                 and micro_batches % pipe == 0
                 and chunks_fit(problem, pipe * interleave)
             )
-            if legal:
+            if legal and exchanges.can_run(problem.of_exchanges, pipe, schedule, interleave):
                 found.append((schedule, interleave))
     return found
 

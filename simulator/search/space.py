@@ -274,7 +274,7 @@ def _of_experts(
         if experts and not tensor and problem.gpt.expert_ffn % x:
             continue
         for split in problem.choices("expert", whole):
-            if split % apart or whole[-1] % split:
+            if split % apart or whole[-1] % split or (problem.of_exchanges and split == 1):
                 continue
             on_context, on_data = folded(split // apart, context)
             fits = on_context * on_data == split // apart and data % max(on_data, 1) == 0

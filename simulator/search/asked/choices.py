@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
+from simulator.search.asked.exchanges import of_exchanges
 from simulator.stacks.stack import Stack
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.models.moe import layers_with_experts
+from workload.passes.table import EVERY
 from workload.recomputation.parts import (
     CORE,
     NONE,
@@ -21,14 +23,17 @@ from workload.recomputation.parts import (
     text_refusal,
 )
 
-KEYS: Mapping[str, tuple[str, ...]] = {"recompute": tuple(PARTS)}
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "recompute": tuple(PARTS),
+    "overlap": of_exchanges(EVERY),
+}
 Asked = Mapping[str, tuple[str, ...]]
 
 
 def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, object]) -> None:
     """Refuse what is unknown, what the model or the stack has not, and what is fixed."""
     for key, words in asked.items():
-        if key in fixed:
+        if key in fixed and key != "overlap":  # which has more words beside those that are kept
             raise PlanError(f"{key}={fixed[key]} is kept, so a search cannot also try others")
         for word in words:
             if word not in KEYS.get(key, ()):
@@ -37,6 +42,10 @@ def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, object]) -> 
     for part in asked.get("recompute", ()):
         if why := _refusal(gpt, part):
             raise PlanCannotRunError(f"recompute={part} {why}")
+    if "overlap" in asked and not gpt.experts:
+        raise PlanError(
+            f"overlap={asked['overlap'][0]} hides all-to-alls of experts; {gpt.name} has none"
+        )
     if "recompute" in asked and stack.plan.get("selective") == "half":
         raise PlanCannotRunError(
             f"the stack {stack.name} recomputes whole layers or every other linear, no parts"
