@@ -96,6 +96,7 @@ class SearchOptions(TypedDict, total=False):
     memory_front: bool
     families: bool
     split_sequences: bool
+    also: Text | Sequence[str]
     stack: str
     exhaustive: bool
     rank_by: Literal["time", "axonn"]

@@ -10,7 +10,7 @@ import click
 
 from simgpt import options
 from simgpt.arguments.model import model_of, model_set_option
-from simgpt.arguments.searched import searched_of
+from simgpt.arguments.searched import also_of, searched_of
 from simgpt.interrupts import Patience
 from simgpt.invocation import asked
 from simgpt.search_output import Found, describe_ranking
@@ -100,6 +100,13 @@ class Share(click.ParamType[float]):
 @click.option(
     "--split-sequences", is_flag=True, help="Also plans that split each sequence over context."
 )
+@click.option(
+    "--also",
+    multiple=True,
+    metavar="KEY=WORDS",
+    help="Also plans with any of these: recompute=layernorm+moe_act (parts of layers), "
+    "overlap=a2a+wgrad (docs/search.md).",
+)
 @click.option("--memory-front", is_flag=True, help="Also the fastest plans that need less memory.")
 @click.option(
     "--families", is_flag=True, help="Also the best plan of each family: a search for each."
@@ -152,6 +159,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     gpt = model_of(model, how["model_fields"])
     (fixed, several), stack = searched_of(how["plan"]), load_stack(how["stack"])
     about = {"splits_sequences": how["split_sequences"], "several": several, "stack": stack}
+    about["also"] = also_of(how["also"])
     problem = SearchProblem(gpt, how["devices"], _batch(gpt, how), fixed, **about)
     given = options.machine_of(machine, how["settings"])
     built = with_room(given, how["devices"])
@@ -199,14 +207,14 @@ def _batch(gpt: GPT, how: dict[str, Any]) -> int:
 def _alone(how: dict[str, Any]) -> None:
     """Refuse what AxoNN's ranking does not heed."""
     others = [
-        *("exhaustive", "memory_front", "families", "also_devices", "split_sequences"),
+        *("exhaustive", "memory_front", "families", "also_devices", "split_sequences", "also"),
         *("limit_s", "workers", "gap"),
     ]
     if any(how[key] for key in others) or how["objective"] != "time" or how["stack"] != "simgpt":
         raise click.UsageError(
             "--rank-by axonn goes with none of --exhaustive, --memory-front, --families, "
-            "--also-devices, --split-sequences, --time-limit, --workers, --gap, --objective and "
-            "--stack"
+            "--also-devices, --split-sequences, --also, --time-limit, --workers, --gap, "
+            "--objective and --stack"
         )
 
 

@@ -22,11 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from simulator.search.asked.exchanges import IN_TURNS
+from simulator.search.asked.turns import least_ticks
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, sized
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots
 from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes, with_least_memory
+from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram
 from simulator.search.bounds.stream_bound import (
     SCHEDULES,
@@ -78,6 +80,7 @@ class Frontier:
         self._space, self._machinery, self._objective = space, machinery, objective
         self._op_bounds = OpBounds(space, machinery.costs, machinery.fabric)
         self._times = RefusalTimes(machinery.costs, machinery.fabric)
+        self._in_turns = IN_TURNS in space.problem.of_exchanges  # slots have no times of their own
         self._unbounded = deque(rows)
         self._heap: list[tuple[int, int, Item]] = []
         self._soon: list[tuple[int, int, int, Item]] = []
@@ -239,7 +242,7 @@ class Frontier:
         shape = self._space.shape(int(some.rows[0])) | {"pipe": 1}
         for overlap in overlaps(self._space.problem, shape) if fresh.any() else ():
             busiest = BusiestStream(known, entries, overlap)
-            ticks, busy = step_ticks(busiest), busiest.busy()
+            ticks, busy = least_ticks(self._space.problem, busiest), busiest.busy()
             bounds = self._objective.bound(ticks, busy)
             keep = bounds < self.threshold
             if keep.any():
@@ -247,7 +250,7 @@ class Frontier:
                 self._push_soon(int(bounds.min()), group.only(keep))
 
     def _bounds(self, busiest: BusiestStream) -> Values:
-        return self._objective.bound(step_ticks(busiest), busiest.busy())
+        return self._objective.bound(least_ticks(self._space.problem, busiest), busiest.busy())
 
     def _open_group(self, group: PlanGroup) -> None:
         keep = self._objective.bound(group.ticks, group.busy) < self.threshold
@@ -256,7 +259,8 @@ class Frontier:
             return
         group = group.only(keep)
         slots = IsolatedBlocks(self._op_bounds, group.some, group.entries, group.slot_program)
-        bounds = self._objective.bound(np.maximum(step_ticks(slots), group.ticks), group.busy)
+        ticks = group.ticks if self._in_turns else np.maximum(step_ticks(slots), group.ticks)
+        bounds = self._objective.bound(ticks, group.busy)
         at = np.argsort(bounds, kind="stable")[: int((bounds < self.threshold).sum())]
         if len(at):
             self._push_soon(int(bounds[at[0]]), Queue(slots, at, bounds[at], group.busy))
@@ -264,9 +268,9 @@ class Frontier:
     def _open_queue(self, queue: Queue) -> None:
         at, bound = int(queue.at[0]), int(queue.bounds[0])
         for plan in queue.plans(self._space):
-            if self._is_too_large(with_least_memory(plan)):
+            if self._is_too_large(plan):
                 continue
-            if plan.pipe == 1 or self._dives:
+            if plan.pipe == 1 or self._dives or self._in_turns:
                 self._push_soon(bound, plan)
             else:
                 self._push(bound, PipelineNode(plan, queue.slots, at, int(queue.busy[at])))
@@ -275,7 +279,8 @@ class Frontier:
 
     def _may_fit(self, some: BatchedProgram) -> Flags:
         """Which rows may fit; the memory of pipelines was bounded before."""
-        pipelines = self._space.columns["pipe"][some.rows] > 1
+        beside = bool(self._space.problem.of_exchanges)  # whose order is another in few layers
+        pipelines = (self._space.columns["pipe"][some.rows] > 1) | beside
         if pipelines.all():
             return pipelines
         least = alone_bytes(some, self._space.problem.gpt)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.search.asked.exchanges import in_order
 from simulator.search.problem import SearchProblem
 from topologies.session import session_cached
 from workload.grid import AXES, CONTEXT_PARTS, EXPERT_PARTS, SHARD_PARTS, axes_of, order_of
@@ -111,12 +112,15 @@ def members(way: Strides, ranks: int) -> Indices:
 
 def overlaps(problem: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The overlaps that tell plans of a shape apart, all of them first."""
+    beside = problem.of_exchanges
     if "overlap" in problem.fixed:
-        return [problem.fixed["overlap"]]
+        given = problem.fixed["overlap"]
+        return [given if {*beside} <= {*given} else in_order((*given, *beside))]
     columns = {key: np.array([shape[key]]) for key in (*AXES, "zero", "expert")}
     switches = [key for key, flags in matters(problem, columns).items() if flags[0]]
     offs = [off for count in range(len(switches) + 1) for off in combinations(switches, count)]
-    return [tuple(switch for switch in OVERLAPS if switch not in off) for off in offs]
+    searched = in_order((*OVERLAPS, *beside))
+    return [tuple(switch for switch in searched if switch not in off) for off in offs]
 
 
 def matters(problem: SearchProblem, columns: Mapping[str, Counts]) -> dict[str, Flags]:

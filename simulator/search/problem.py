@@ -12,6 +12,7 @@ from typing import Any
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
+from simulator.search.asked import choices, exchanges
 from simulator.search.bounds.layouts import has_kinds, interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
@@ -45,7 +46,6 @@ FAMILIES: Mapping[str, Callable[[int, int, int, int], bool]] = {
     "pipeline and data parallelism": lambda x, y, z, pipe: x * y * z == 1 and pipe > 1,
     "pipeline with tensor parallelism": lambda x, y, z, pipe: x * y * z > 1 and pipe > 1,
 }  # of plans by their axes: each plan is in one of them
-RECOMPUTES = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,11 @@ class SearchProblem:
     are searched. Plans that split sequences over context are searched with `splits_sequences`
     alone: they are as many again as all others, and of use where sequences are long. `several` has,
     for some of SEVERAL, the words of which any plan may have one; without it a model keeps its
-    precision, since that changes what is trained, and dispatchers are those of the stack. `stack`
-    says what plans can be, `habits` what its programs are bounded with. A part of a problem may
-    have plans alone that split sequences over `least_context` ranks or more.
+    precision, since that changes what is trained, and dispatchers are those of the stack. `also`
+    has choices that are tried where they are asked for (`asked/choices.py`). `stack` says what
+    plans can be, `habits` what its programs are bounded with. A part of a problem may have plans
+    alone that split sequences over `least_context` ranks or more, or that all have the overlaps
+    `beside`.
     """
 
     gpt: GPT
@@ -69,6 +71,8 @@ class SearchProblem:
     family: str = ""
     splits_sequences: bool = False
     several: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    also: choices.Asked = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
     least_context: int = 1
     stack: Stack = EXECUTOR
     habits: Habits = NO_HABITS
@@ -82,11 +86,10 @@ class SearchProblem:
                 raise PlanError(f"{key}={self.fixed[key]} must be at least 1")
         check_order(self.fixed.get("order", USUAL))
         recompute = str(self.fixed.get("recompute", "none"))
-        if recompute not in RECOMPUTES:
-            raise PlanError(
-                f"a search cannot keep recompute={recompute}; use none, selective, full"
-            )
+        if why := choices.kept_recomputation(recompute):
+            raise PlanError(f"a search cannot keep recompute={recompute}, which {why}")
         _check_bounded(self.fixed)
+        choices.check(self.also, self.gpt, self.stack, self.fixed)
         self._check_dispatchers()
         _check_covered(self.gpt)
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
@@ -131,6 +134,16 @@ class SearchProblem:
         return [self.fixed[key]]
 
     @cached_property
+    def of_exchanges(self) -> tuple[str, ...]:
+        """The overlaps of experts' all-to-alls with other compute that all plans have."""
+        return exchanges.of_exchanges((*self.fixed.get("overlap", ()), *self.beside))
+
+    @cached_property
+    def recomputations(self) -> list[str]:
+        """The kinds of recomputation that the problem leaves."""
+        return self.choices("recompute", choices.recomputations(self.also, self.gpt))
+
+    @cached_property
     def _allowed(self) -> Mapping[str, tuple[Any, ...]]:
         return {} if self.stack == EXECUTOR else allowed(self.stack)
 
@@ -141,13 +154,14 @@ class SearchProblem:
 
     def _variants(self) -> Iterator[SearchProblem]:
         """The problem for each precision, and each way in which parts of sequences meet."""
-        kinds = self._context_kinds
-        for precision, kind in product(self.several.get("precision", ("",)), kinds):
+        kinds, besides = self._context_kinds, exchanges.sets_of(self.also.get("overlap", ()))
+        precisions = self.several.get("precision", ("",))
+        for precision, kind, beside in product(precisions, kinds, besides):
             sure = {"context_kind": kind} if self._splits else {}
             chosen = recipe_words({"precision": precision}) if precision else {}
             fixed = {**self.fixed, **chosen, **sure}
             least = 2 if kind != kinds[0] else self.least_context
-            yield replace(self, fixed=fixed, least_context=least)
+            yield replace(self, fixed=fixed, least_context=least, beside=beside)
 
     @property
     def _context_kinds(self) -> tuple[str, ...]:
@@ -229,12 +243,10 @@ def _check_covered(gpt: GPT) -> None:
 
 def _check_bounded(fixed: Mapping[str, Any]) -> None:
     """Refuse orders of a step that have no bounds."""
-    unknown = [f"schedule={fixed['schedule']}"] if fixed.get("schedule") in V_SHAPED else []
-    unknown += ["overlap=a2a"] if "a2a" in fixed.get("overlap", ()) else []
-    for what in unknown:
+    if fixed.get("schedule") in V_SHAPED:
         raise PlanError(
-            f"a search cannot keep {what}, for which it has no bounds; compare such plans by "
-            "predict --sweep"
+            f"a search cannot keep schedule={fixed['schedule']}, for which it has no bounds; "
+            "compare such plans by predict --sweep"
         )
 
 
@@ -251,7 +263,7 @@ def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tup
                 and micro_batches % pipe == 0
                 and chunks_fit(problem, pipe * interleave)
             )
-            if legal:
+            if legal and exchanges.can_run(problem.of_exchanges, pipe, schedule, interleave):
                 found.append((schedule, interleave))
     return found
 
@@ -271,7 +283,7 @@ def chunks_fit(problem: SearchProblem, chunks: int) -> bool:
 
 def recomputes(problem: SearchProblem) -> list[str]:
     """The kinds of recomputation that the problem leaves."""
-    return problem.choices("recompute", RECOMPUTES)
+    return problem.recomputations
 
 
 def divisors(number: int) -> list[int]:

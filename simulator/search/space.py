@@ -54,7 +54,7 @@ class Order:
 @dataclass(frozen=True)
 class Space:
     """Every legal shape of a question: `columns` has an array for each key of SHAPE, with recompute
-    as its place in RECOMPUTES."""
+    as its place among those of the problem."""
 
     problem: SearchProblem
     columns: Mapping[str, Counts]
@@ -271,7 +271,7 @@ def _of_experts(
         if experts and not tensor and problem.gpt.expert_ffn % x:
             continue
         for split in problem.choices("expert", whole):
-            if split % apart or whole[-1] % split:
+            if split % apart or whole[-1] % split or (problem.of_exchanges and split == 1):
                 continue
             on_context, on_data = folded(split // apart, context)
             fits = on_context * on_data == split // apart and data % max(on_data, 1) == 0

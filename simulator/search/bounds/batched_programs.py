@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.search.asked.exchanges import without_turns
 from simulator.search.bounds.layouts import base_of
 from simulator.search.space import Space
 from workload.grid import SHARDS, WITHIN_STAGE
@@ -116,7 +117,9 @@ def _lowered(
     habits: Habits = NO_HABITS,
 ) -> Program:
     """A stage's program is that of a pipeline of one stage, but for its ends."""
-    fields = space.shape(int(rows[0])) | {"pipe": 1, "overlap": overlap, "schedule": schedule}
+    beside = [each for each in space.problem.of_exchanges if each not in overlap]
+    fields = space.shape(int(rows[0])) | {"pipe": 1, "schedule": schedule}
+    fields["overlap"] = without_turns((*overlap, *beside))
     fields |= {key: lanes(space.columns[key][rows]) for key in SIZES}
     micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
     batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])

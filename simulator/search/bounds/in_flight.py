@@ -51,6 +51,8 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
         saved = {kind: some.values(0) for kind in saved}
     kinds = KINDS if space.layouts is not None else (LAYER, LAYER)
     beside, kept = worked_on(some, saved), kept_for_weights(some, saved)
+    if space.problem.of_exchanges:  # passes in turns, or in another order in few layers
+        beside = {kind: some.values(0) for kind in saved}
     found = np.zeros(len(entries.lane), dtype=np.int64)
     table = np.stack(
         [entries.pipe, entries.micro_batches, entries.schedule, entries.interleave, entries.chunk]

@@ -8,6 +8,8 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from simulator.search.asked.choices import of_layers
+from simulator.search.asked.exchanges import of_exchanges, without_turns
 from simulator.search.bounds.batched_programs import (
     BatchedProgram,
     adds_to_tied,
@@ -44,8 +46,9 @@ class LoweredSlots:
             own: dict[str, Any] = {
                 key: int(self.plain.values(getattr(program.plan, key))[0]) for key in SIZES
             }
-            plan, habits = replace(program.plan, **own), of_lowering(self.habits)
-            self._few[layers] = lower(layers.model(program.gpt), plan, habits=habits)
+            gpt, habits = layers.model(program.gpt), of_lowering(self.habits)
+            own["recompute"] = of_layers(program.plan.recompute, gpt)
+            self._few[layers] = lower(gpt, replace(program.plan, **own), habits=habits)
         return self._few[layers]
 
     @cached_property
@@ -67,7 +70,7 @@ class SlotProgram:
         return replace(plain, program=self._overlapped(plain.program, self.overlap), rings={})
 
     def _overlapped(self, program: Program, overlap: tuple[str, ...]) -> Program:
-        return overlapped(program, overlap, self.lowered.habits)
+        return overlapped(program, without_turns(overlap), self.lowered.habits)
 
     def slots(
         self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: ChunkLayers
@@ -142,7 +145,8 @@ class SlotProgram:
 def overlapped(program: Program, overlap: tuple[str, ...], habits: Habits = NO_HABITS) -> Program:
     """The program of one stage, lowered without overlaps and habits, with these applied. That of a
     recipe is lowered again, as its casts come behind overlaps and before other habits."""
-    plan = replace(program.plan, overlap=overlap)
+    beside = (each for each in of_exchanges(program.plan.overlap) if each not in overlap)
+    plan = replace(program.plan, overlap=(*overlap, *beside))
     if plan.recipe != NO_RECIPE:
         whole = lower(program.gpt, plan, habits=within_parts(habits))
         return replace(whole, ops=tuple(op for op in whole.ops if not is_left_out(op, habits)))

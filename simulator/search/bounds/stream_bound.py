@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.search.asked.exchanges import stream_of
 from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
 from simulator.search.bounds.layouts import (
     AHEAD,
@@ -38,13 +39,11 @@ from workload.op import (
     STEP,
     Op,
 )
-from workload.passes.table import switch_of
 from workload.pipeline.schedule import STRAIGHT
 from workload.sizes.arrays import Counts, Flags, Indices, Ticks
 
 SCHEDULES = STRAIGHT
 WORK = ("forward", "backward", "weight")
-BLOCKING = "blocking"
 FIRST, LAST, INSIDE, ALONE = (
     ModelEnds(first, last)
     for first, last in ((True, False), (False, True), (False, False), (True, True))
@@ -229,6 +228,10 @@ class BusiestStream:
             for (switch, stream), ticks in self.part_times.get((part, work, last), {}).items():
                 own = self._stream(switch, stream)
                 total[own] = total.get(own, 0) + weight * ticks[lane]
+        return self.longest(total)
+
+    def longest(self, total: Mapping[str, Ticks]) -> Ticks:
+        """How long slots take at least that have so many ticks on each stream."""
         return np.asarray(np.maximum.reduce(list(total.values())))
 
     def _computed(self, part: str, work: str, last: bool) -> Ticks:
@@ -267,13 +270,12 @@ def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
     the last micro-batch.
     """
     ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ticks]] = defaultdict(dict)
-    last = some.micro_batches - 1
+    last, beside = some.micro_batches - 1, op_bounds.space.problem.of_exchanges
     for op in some.program.ops:
         where = [] if adds_to_tied(op, some) else _where(op, some, last)
         for entry in where:
             streams, own = ticks[entry], op_bounds.ticks(some, op)
-            held = op.is_collective and op.stream == COMPUTE
-            key = BLOCKING if held else switch_of(op), op.stream
+            key = stream_of(op, beside)
             streams[key] = streams[key] + own if key in streams else own
     return ticks
 

@@ -8,7 +8,7 @@ from itertools import combinations, permutations, product
 import pytest
 
 from simulator.search.baselines import every_plan
-from simulator.search.problem import FAMILIES, RECOMPUTES, SearchProblem, divisors
+from simulator.search.problem import FAMILIES, SearchProblem, divisors
 from simulator.search.space import space_of
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
@@ -17,6 +17,7 @@ from workload.lowering import check, lower
 from workload.passes.table import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT
 from workload.plan import Plan
+from workload.recomputation.parts import RECOMPUTES
 
 GPT_4 = GPT(name="four", layers=4, hidden=64, heads=4, ffn=256, sequence=64, vocab=100)
 

@@ -1,0 +1,1 @@
+"""Choices that a search tries where they are asked for by name, each with bounds that hold."""

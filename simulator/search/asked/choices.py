@@ -1,0 +1,83 @@
+"""What plans may have beside the usual choices where a search is asked for it by name.
+
+Each of these choices makes a space several times as large, so none of them is tried unasked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from simulator.search.asked.exchanges import of_exchanges
+from simulator.stacks.stack import Stack
+from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import GPT
+from workload.models.moe import layers_with_experts
+from workload.passes.table import EVERY
+from workload.recomputation.parts import (
+    CORE,
+    NONE,
+    PARTS,
+    RECOMPUTES,
+    model_refusal,
+    text_refusal,
+)
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "recompute": tuple(PARTS),
+    "overlap": of_exchanges(EVERY),
+}
+Asked = Mapping[str, tuple[str, ...]]
+
+
+def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, object]) -> None:
+    """Refuse what is unknown, what the model or the stack has not, and what is fixed."""
+    for key, words in asked.items():
+        if key in fixed and key != "overlap":  # which has more words beside those that are kept
+            raise PlanError(f"{key}={fixed[key]} is kept, so a search cannot also try others")
+        for word in words:
+            if word not in KEYS.get(key, ()):
+                known = ", ".join(KEYS.get(key, KEYS))
+                raise PlanError(f"a search cannot also try {key}={word}; it knows {known}")
+    for part in asked.get("recompute", ()):
+        if why := _refusal(gpt, part):
+            raise PlanCannotRunError(f"recompute={part} {why}")
+    if "overlap" in asked and not gpt.experts:
+        raise PlanError(
+            f"overlap={asked['overlap'][0]} hides all-to-alls of experts; {gpt.name} has none"
+        )
+    if "recompute" in asked and stack.plan.get("selective") == "half":
+        raise PlanCannotRunError(
+            f"the stack {stack.name} recomputes whole layers or every other linear, no parts"
+        )
+
+
+def kept_recomputation(recompute: str) -> str:
+    """Why a search cannot keep what plans recompute; "" where it can."""
+    counted = ":" in recompute and "is no part of layers"
+    return text_refusal(recompute, 1) or counted or ""
+
+
+def recomputations(asked: Asked, gpt: GPT) -> list[str]:
+    """What plans may recompute: nothing, the core of attention, any of the parts that are asked
+    for together, or whole layers, which need least memory."""
+    parts = asked.get("recompute", ())
+    every = (sorted(some, key=list(PARTS).index) for some in _sets(parts) if some != (CORE,))
+    named = ["+".join(some) for some in every]
+    *others, whole = RECOMPUTES
+    return [*others, *(some for some in named if not _refusal(gpt, some)), whole]
+
+
+def of_layers(recompute: str, gpt: GPT) -> str:
+    """What of `recompute` the layers of a part of a model have."""
+    if recompute in RECOMPUTES:
+        return recompute
+    return "+".join(part for part in recompute.split("+") if not _refusal(gpt, part)) or NONE
+
+
+def _sets(parts: Sequence[str]) -> list[tuple[str, ...]]:
+    return [some for count in range(1, len(parts) + 1) for some in combinations(parts, count)]
+
+
+def _refusal(gpt: GPT, recompute: str) -> str:
+    return model_refusal(gpt, gpt.layers - layers_with_experts(gpt), recompute)
