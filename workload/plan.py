@@ -39,10 +39,11 @@ class Plan:
 
     `x, y, z` are the 3D tensor-parallel axes, `data` the data-parallel one, `context` splits each
     sequence, whose keys and values meet as `context_kind` says; before they go around a ring, each
-    `context_heads` neighbours may trade rows for heads. `pipe` counts pipeline
-    stages of `interleave` chunks each, run in the order of `schedule`. Layers are split evenly over
-    the chunks or, from the first to the last, as `stage_layers` says; with `ends_as_layers`
-    embedding and classifier count as a layer each in the even split.
+    `context_heads` neighbours may trade rows for heads. With `context_latents` ranks gather what
+    latent attention compresses keys and values to, not these. `pipe` counts pipeline stages of
+    `interleave` chunks each, run in the order of `schedule`. Layers are split evenly over the
+    chunks or, from the first to the last, as `stage_layers` says; with `ends_as_layers` embedding
+    and classifier count as a layer each in the even split.
     `batch` counts the sequences of a step; `micro_batch` those that one device pushes through the
     model at a time (z and data split the batch, x and y see the same sequences).
     `zero` shards over data and context what z has not yet: 1 the optimizer state, 2 also gradients,
@@ -71,6 +72,7 @@ class Plan:
     context: int = 1
     context_kind: str = "ring"
     context_heads: int = 1
+    context_latents: bool = False
     data: int = 1
     pipe: int = 1
     interleave: int = 1

@@ -21,7 +21,7 @@ from executor.kernels import (
     quantised,
     vocabulary,
 )
-from executor.kernels.attentions import attention, head_norms, latent, unfused
+from executor.kernels.attentions import attention, head_norms, latent, latent_context, unfused
 from executor.kernels.context import exchange, pieces
 from executor.kernels.dispatchers import masks, weighted_rows
 from executor.kernels.hybrid import convolution, group_norm, scan, squared_relu
@@ -95,6 +95,10 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "join_columns": latent.join_columns,
         "latent_qkv": latent.latent_qkv,
         "latent_qkv_grad": latent.latent_qkv_grad,
+        "latent_turn": latent_context.latent_turn,
+        "latent_turn_grad": latent_context.latent_turn_grad,
+        "latent_keys": latent_context.latent_keys,
+        "latent_keys_grad": latent_context.latent_keys_grad,
         "route": experts.route,
         "route_grad": experts.route_grad,
         "places": experts.places,

@@ -38,6 +38,7 @@ REFUSED = {
     "ends_as_layers": "it splits layers evenly",
     "batch": "it asks for one batch",
     "context_heads": "compare plans by predict --sweep",
+    "context_latents": "compare plans by predict --sweep",
 }
 FAMILIES: Mapping[str, Callable[[int, int, int, int], bool]] = {
     "data parallelism alone, ZeRO and FSDP": lambda x, y, z, pipe: x * y * z * pipe == 1,

@@ -109,6 +109,8 @@ def _plans(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
     for kind in CONTEXT_KINDS:
         yield LLAMA, replace(plain, context=2, context_kind=kind), False, 0
     yield LATENT, plain, False, 0
+    gathered = replace(plain, context=2, context_kind="all_gather", context_latents=True)
+    yield LATENT, gathered, False, 0
     for recipe in ("fp8-delayed", "fp8-tensorwise"):
         yield SMALL, replace(plain, recipe=recipe), False, 0
     two = replace(plain, data=2, micro_batch=1, expert=2)

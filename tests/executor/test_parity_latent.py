@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -94,6 +95,29 @@ def test_over_context_with_dropout_and_experts_it_trains_as_the_plain_model_does
     check(4, LATENT, MORE_OVER_CONTEXT)
     check(4, V3, [plan_of(context=2, data=2, expert=4, zero=2), plan_of(context=4, expert=4)])
     check(4, V3, [plan_of(context=4, context_heads=2, expert=2, zero=1)])
+
+
+GATHERED: dict[str, Any] = {"context_kind": "all_gather", "context_latents": True}
+LATENTS = [
+    plan_of(x=2, context=2, sequence_parallel=True, **GATHERED),
+    plan_of(context=4, micro_batches=2, recompute="full", zero=3, **GATHERED),
+    plan_of(context=2, x=2, overlap=(), **GATHERED),
+    plan_of(context=2, z=2, zero=1, reshard=False, **GATHERED),
+    plan_of(context=2, pipe=2, micro_batches=2, schedule="zb-h1", **GATHERED),
+]
+
+
+@pytest.mark.distributed
+def test_gathered_latents_train_as_the_plain_model_does() -> None:
+    check(2, LATENT, [plan_of(context=2, **GATHERED)])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_gathered_latents_meet_every_other_axis() -> None:
+    for gpt in (LITE, LATENT, replace(LITE, dropout=0.1), replace(LITE, documents="7+9")):
+        check(4, gpt, LATENTS)
+    check(4, V3, [plan_of(context=2, data=2, expert=4, zero=2, **GATHERED)])
 
 
 WITH_EXPERTS = [

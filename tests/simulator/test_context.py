@@ -14,7 +14,7 @@ from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.op import ATTENTIONS, COLLECTIVES, MESSAGES, Op
+from workload.op import ATTENTIONS, COLLECTIVES, KEYS_EXCHANGE, MESSAGES, Op
 from workload.plan import CHOICES
 from workload.plan_text import parse_plan
 
@@ -174,3 +174,59 @@ def test_the_memory_of_a_million_tokens_is_that_by_hand(how: str) -> None:
 
 def test_every_collective_has_a_word_where_reasons_are_told() -> None:
     assert {*COLLECTIVE_WORDS} == {*COLLECTIVES, *MESSAGES}
+
+
+LATENT = replace(
+    MANY, biases=False, positions="rope", head_width=64, kv_rank=96, rope_width=32, value_width=48
+)
+
+
+def test_latents_are_gathered_in_place_of_keys_and_values() -> None:
+    """Of 4096 rows 96 numbers and 32 of positions go to all ranks, twice, and their gradients back,
+    in place of 8 heads 96 + 48 wide; each rank leads all rows up twice, of which the model has a
+    fourth once."""
+    text = "context=4,context_kind=all_gather"
+    plain, gathered = (
+        lower(LATENT, parse_plan(text + more)) for more in ("", ",context_latents=true")
+    )
+    ops = [op for op in gathered.ops if op.axes == ("context",) and op.part.layer == 0]
+    exchanges = [op for op in ops if op.purpose == KEYS_EXCHANGE]
+    numbers = [(op.kind, op.nbytes // (4096 * 2)) for op in exchanges]
+    assert sorted(numbers) == sorted(
+        [("all_gather", 96), ("all_gather", 32)] * 2 + [("reduce_scatter", 96)]
+        + [("reduce_scatter", 32)]
+    )  # fmt: skip
+    once = 2 * 4096 * 96 * 8 * (64 + 48)
+    ups = [op.flops for op in gathered.ops if op.label.startswith("kv_up") and op.flops]
+    assert ups == [once] * 4 * LATENT.layers
+    assert plain.model_flops == gathered.model_flops == LATENT.model_flops(1)
+    assert gathered.hardware_flops - plain.hardware_flops == LATENT.layers * once
+    assert [op.flops for op in plain.ops if op.label == "kv_up.matmul"] == [once // 4] * 2
+
+
+def test_gathered_latents_are_a_fraction_of_the_keys_and_values_of_many_heads() -> None:
+    """Of 16 heads 192 + 128 wide 512 + 64 numbers are left; the step is the shorter for it."""
+    gpt = replace(find_model("deepseek-v2-lite"), sequence=32768, layers=2)
+    text = "context=16,data=4,micro_batch=1,expert=8,context_kind=all_gather"
+    machine = load_machine("8x8xH100,8xNDR")
+    plain, latents = (
+        predict(gpt, parse_plan(f"{text}{more}", batch=4), machine)
+        for more in ("", ",context_latents=true")
+    )
+    assert latents.comm_bytes["context"] / plain.comm_bytes["context"] < 0.25
+    assert latents.step_s < plain.step_s
+
+
+@pytest.mark.parametrize(
+    ("gpt", "text", "said"),
+    [
+        (LATENT, "context=2", "it needs context above 1 and context_kind=all_gather"),
+        (LATENT, "data=2,context_kind=all_gather", "it needs context above 1"),
+        (LATENT, "context=2,context_kind=all_gather,recompute=selective", "not selective"),
+        (LATENT, "context=2,context_kind=all_gather,recipe=fp8-tensorwise", "goes without recipe"),
+        (MANY, "context=2,context_kind=all_gather", "small has kv_rank=0"),
+    ],
+)
+def test_latents_that_cannot_be_gathered_are_refused(gpt: GPT, text: str, said: str) -> None:
+    with pytest.raises((PlanError, PlanCannotRunError), match=re.escape(said)):
+        lower(gpt, parse_plan(f"{text},context_latents=true"))

@@ -86,6 +86,11 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_latent(gpt: GPT, plan: Plan) -> None:
+    if plan.context_latents and not gpt.kv_rank:
+        raise PlanCannotRunError(
+            f"context_latents=true gathers what latent attention compresses, and {gpt.name} has "
+            "kv_rank=0; leave it out"
+        )
     if not gpt.kv_rank:
         return
     if plan.y > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workload.errors import PlanCannotRunError, PlanError
+from workload.recipes.table import NO_RECIPE
 from workload.splits import experts
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ def check(plan: Plan) -> None:
         raise PlanCannotRunError(
             f"context={plan.context} wants attention=flash: single steps have whole squares"
         )
+    if plan.context_latents:
+        _check_latents(plan)
     if plan.context_heads == 1:
         return
     said = f"context_heads={plan.context_heads}"
@@ -43,3 +46,20 @@ def check(plan: Plan) -> None:
             f"expert={plan.expert} splits context={plan.context} into runs of {run} neighbours, "
             f"and {said} into others; make them alike"
         )
+
+
+def _check_latents(plan: Plan) -> None:
+    """Refuse what does not go with gathering the numbers that keys and values are compressed to."""
+    said = "context_latents=true"
+    if plan.context == 1 or plan.context_kind != "all_gather":
+        raise PlanCannotRunError(
+            f"{said} says what ranks of context gather: it needs context above 1 and "
+            "context_kind=all_gather"
+        )
+    if plan.recompute.partition(":")[0] not in ("none", "full"):
+        raise PlanCannotRunError(
+            f"{said} leads up once more in the backward pass by itself, and goes with "
+            f"recompute=none or full, not {plan.recompute}"
+        )
+    if plan.recipe != NO_RECIPE:
+        raise PlanCannotRunError(f"{said} goes without recipe={plan.recipe}")

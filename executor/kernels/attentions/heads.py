@@ -26,6 +26,14 @@ def bands_of(op: Op, qkv: torch.Tensor, tokens: int) -> list[torch.Tensor]:
     ]
 
 
+def queries_of(op: Op, tensor: torch.Tensor, tokens: int) -> torch.Tensor:
+    """The queries of a fused tensor, or of one that has them alone, likewise."""
+    if "queries_alone" not in op.attributes:
+        return bands_of(op, tensor, tokens)[0]
+    heads, width = op.attributes["heads"], op.attributes["width"]
+    return tensor.view(-1, tokens, heads, width).transpose(1, 2)
+
+
 def value_width(op: Op) -> int:
     """The width of a head's values, and of its context."""
     return int(op.attributes.get("value_width", op.attributes["width"]))

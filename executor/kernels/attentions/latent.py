@@ -38,7 +38,7 @@ def latent_qkv(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None
     That part, the last of a head's columns, is turned by the position, in queries and keys.
     """
     queries, keys, values = _heads(op, writes[0])
-    own_keys, own_values = _up(op, reads[1])
+    own_keys, own_values = up_bands(op, reads[1])
     plain = own_keys.shape[2]
     queries.copy_(reads[0].view(queries.shape))
     keys[..., :plain].copy_(own_keys)
@@ -46,18 +46,18 @@ def latent_qkv(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None
     values.copy_(own_values)
     for part in (queries, keys):
         turn(op, part[..., plain:], at, forward=True)
-    if (factor := _scores_factor(op)) != 1:
+    if (factor := scores_factor(op)) != 1:
         queries.mul_(factor)
 
 
 def latent_qkv_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The gradients of what `latent_qkv` reads; that of the one part is of this rank's heads."""
     queries, keys, values = _heads(op, reads[0])
-    own_keys, own_values = _up(op, writes[1])
+    own_keys, own_values = up_bands(op, writes[1])
     plain, positions = own_keys.shape[2], writes[2]
     own_queries = writes[0].view(queries.shape)
     own_queries.copy_(queries)
-    if (factor := _scores_factor(op)) != 1:
+    if (factor := scores_factor(op)) != 1:
         own_queries.mul_(factor)
     own_keys.copy_(keys[..., :plain])
     own_values.copy_(values)
@@ -67,7 +67,7 @@ def latent_qkv_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) ->
     turn(op, positions[:, None], at, forward=False)
 
 
-def _scores_factor(op: Op) -> float:
+def scores_factor(op: Op) -> float:
     """What a scaled RoPE multiplies all scores by, here by way of the queries."""
     scaling = scaling_of(op.attributes["scaling"])
     return 1.0 if scaling is None else scaling.scores_factor
@@ -80,7 +80,7 @@ def _heads(op: Op, qkv: torch.Tensor) -> list[torch.Tensor]:
     return [part.view(len(part), heads, -1) for part in qkv.split_with_sizes(widths, 1)]
 
 
-def _up(op: Op, both: torch.Tensor) -> list[torch.Tensor]:
+def up_bands(op: Op, both: torch.Tensor) -> list[torch.Tensor]:
     """Views (rows, heads, width) of keys without their positions, and of values."""
     heads, values = op.attributes["heads"], value_width(op)
     plain = op.attributes["width"] - op.attributes["rope_width"]

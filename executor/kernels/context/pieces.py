@@ -16,8 +16,8 @@ import torch
 from executor.kernels.attentions.flash import flash, flash_grad, has_flash
 from executor.kernels.attentions.heads import (
     add_to_sinks,
-    bands_of,
     own_sinks,
+    queries_of,
     repeated,
     summed,
     value_width,
@@ -71,7 +71,7 @@ def forward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     qkv, held, *sinks = reads
     context, logsumexp = writes
     tokens = logsumexp.shape[-1]
-    queries, keys = bands_of(op, qkv, tokens)[0], _keys(op, held, tokens)
+    queries, keys = queries_of(op, qkv, tokens), _keys(op, held, tokens)
     out = _by_head(op, context, tokens)
     for part in _slices(op, queries, keys, at):
         q = part.queries(queries)
@@ -92,8 +92,8 @@ def backward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     and values at hand."""
     grad, qkv, held, context, logsumexp = reads[:5]
     tokens = logsumexp.shape[-1]
-    queries, keys = bands_of(op, qkv, tokens)[0], _keys(op, held, tokens)
-    target, written = bands_of(op, writes[0], tokens)[0], _keys(op, writes[1], tokens)
+    queries, keys = queries_of(op, qkv, tokens), _keys(op, held, tokens)
+    target, written = queries_of(op, writes[0], tokens), _keys(op, writes[1], tokens)
     about = _by_head(op, grad, tokens), _by_head(op, context, tokens), logsumexp
     if len(writes) > 2:
         add_to_sinks(op, writes[2], sinks_grad(own_sinks(op, reads[5], at), *about), at)

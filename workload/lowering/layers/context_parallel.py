@@ -108,6 +108,29 @@ def _meeting(b: Builder, qkv: str, shape: Shape, sinks: str) -> list[str]:
     return outputs
 
 
+def on_gathered(b: Builder, queries: str, every: str, shape: Shape) -> list[str]:
+    """Emit the core on a rank's queries alone and all keys and values; returns context and
+    log-sum-exp."""
+    outputs = _outputs(b, queries, shape, NAME)
+    b.op(NAME, "attention", [queries, every], outputs, **_alone(b, queries, shape, 1))
+    return outputs
+
+
+def on_gathered_grad(b: Builder, saved: Sequence[str], grad: str, shape: Shape) -> tuple[str, str]:
+    """Emit the gradients behind `on_gathered`; returns those of queries and of all keys and values,
+    of these queries alone."""
+    queries, every, *_ = saved
+    out = b.tensor(f"{NAME}.grad.dq", b.buffers[queries].shape)
+    whole = b.tensor(f"{NAME}.grad.dkv.all", b.buffers[every].shape, role="gathered")
+    work = _alone(b, queries, shape, 2)
+    b.op(f"{NAME}.grad", "attention_grad", [grad, *saved], [out, whole], **work)
+    return out, whole
+
+
+def _alone(b: Builder, queries: str, shape: Shape, factor: int) -> Shape:
+    return {**_work(b, queries, shape, factor), "queries_alone": True}
+
+
 def _meeting_grad(
     b: Builder, saved: Sequence[str], grad: str, out: str, shape: Shape, sinks: Operands
 ) -> None:

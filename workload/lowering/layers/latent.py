@@ -71,6 +71,11 @@ def forward(b: Builder, owner: Part, source: str) -> tuple[str, Saved]:
     positions = b.tensor("kv.positions", (count, b.gpt.rope_width))
     b.op("kv.split", "split_columns", [down], [compressed, positions])
     of_keys = (compressed, *norm.forward(b, "kv_norm", f"{owner}.kv_norm", compressed))
+    if b.plan.context_latents:
+        positions = rows.gather(b, "kv.positions.rows", positions)
+        turned = [queries, positions]
+        b.op("latent.turn", "latent_turn", turned, turned, **how(b))
+        return queries, Saved(of_queries, of_keys, weights, positions)
     up, weights["kv_up"] = linear.forward(b, every["kv_up"], owner, of_keys[1])
     positions = rows.gather(b, "kv.positions.rows", positions)
     return _joined(b, queries, up, positions), Saved(of_queries, of_keys, weights, positions)
@@ -94,7 +99,7 @@ def _joined(b: Builder, queries: str, up: str, positions: str) -> str:
     shape = attention.shape_of(b)
     columns = shape["heads"] * (2 * shape["width"] + b.gpt.context_width // b.gpt.heads)
     qkv = b.tensor("latent.qkv", (b.rows, columns))
-    b.op("latent.qkv", "latent_qkv", [queries, up, positions], [qkv], **_how(b))
+    b.op("latent.qkv", "latent_qkv", [queries, up, positions], [qkv], **how(b))
     return qkv
 
 
@@ -108,14 +113,25 @@ def backward(b: Builder, owner: Part, saved: Saved, source: str, grad: str, *, h
     weights = saved.weights if held else dict.fromkeys(saved.weights, "")
     up = [b.tensor(f"{n}.do", (b.rows, every[n].n // b.grid.x)) for n in ("q_up", "kv_up")]
     positions = b.tensor("kv.positions.grad", (b.rows, b.gpt.rope_width))
-    b.op("latent.qkv.grad", "latent_qkv_grad", [grad], [*up, positions], **_how(b))
+    b.op("latent.qkv.grad", "latent_qkv_grad", [grad], [*up, positions], **how(b))
     positions = rows.reduce(b, "kv.positions.grad.reduce", positions, *b.shards_of("heads"))
     d = _up_grad(b, "kv", owner, saved.keys, weights["kv_up"], up[1])
+    return into_source(b, owner, replace(saved, weights=weights), source, (up[0], d, positions))
+
+
+def into_source(
+    b: Builder, owner: Part, saved: Saved, source: str, grads: tuple[str, str, str]
+) -> str:
+    """Emit what is left from the gradients of queries, of the compressed numbers of keys and values
+    and of the positions' part; returns that of the rows `source`. Of `saved` only the weights that
+    are held are there."""
+    every, weights = linears(b), saved.weights
+    queries, d, positions = grads
     width = b.gpt.kv_rank + b.gpt.rope_width
     joined = b.tensor("kv_down.do", (b.buffers[d].shape[0], width))
     b.op("kv.join", "join_columns", [d, positions], [joined])
     total = copied_linear.backward(b, every["kv_down"], owner, source, weights["kv_down"], joined)
-    d = _up_grad(b, "q", owner, saved.queries, weights["q_up"], up[0])
+    d = _up_grad(b, "q", owner, saved.queries, weights["q_up"], queries)
     if b.gpt.q_rank:
         d = copied_linear.backward(b, every["q_down"], owner, source, weights["q_down"], d)
     b.op("latent.add", "add", [total, d], [total])
@@ -138,6 +154,7 @@ def _norm(down: str) -> str:
     return down.replace("down", "norm")
 
 
-def _how(b: Builder) -> dict[str, Any]:
+def how(b: Builder) -> dict[str, Any]:
+    """What kernels between the linears and the core know: heads, widths, how positions turn."""
     turned = {"base": b.gpt.rope_base, "scaling": b.gpt.rope_scaling}
     return {**attention.shape_of(b), "rope_width": b.gpt.rope_width, **turned}

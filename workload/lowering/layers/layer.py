@@ -19,7 +19,7 @@ from workload.lowering.layers import (
     norm,
 )
 from workload.lowering.layers.attention import Core
-from workload.lowering.layers.further import once_more
+from workload.lowering.layers.further import latent_context, once_more
 from workload.lowering.layers.hybrid import mixer_layer
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixture import experts
@@ -93,7 +93,7 @@ def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tupl
     normed1, stats1 = norm.forward(b, "norm1", f"{owner}.norm1", source)
     weights, own = dict[str, str](), None
     qkv, led = _into_core(b, owner, normed1, weights)
-    core = attention.forward(b, owner, qkv)
+    core = _core(b, owner, qkv, led)
     middle, weights["out"] = linear.forward(b, every["out"], owner, core.context)
     mask1 = _add(b, owner, "out", middle, source)
     normed2, stats2 = norm.forward(b, "norm2", f"{owner}.norm2", middle)
@@ -133,6 +133,12 @@ def _into_core(
     return qkv, None
 
 
+def _core(b: Builder, owner: Part, qkv: str, led: latent.Saved | None) -> Core:
+    if led is not None and latent_context.applies(b):
+        return latent_context.forward(b, owner, qkv, led)
+    return attention.forward(b, owner, qkv)
+
+
 def _add(b: Builder, owner: Part, name: str, out: str, source: str) -> str:
     """Emit the dropout of a linear's output and the addition to the stream; returns the mask."""
     mask = dropout.forward(b, name, f"{owner}.{name}", out)
@@ -168,10 +174,14 @@ def backward(b: Builder, owner: Part, saved: AnySaved, grad: str, *, again: str)
     d = dropout.backward(b, "out", saved.masks[0], middle)
     d = linear_back("out", saved.core.context, d)
     saved = once_more.attention_half(b, owner, saved, parts)
-    d = attention.backward(b, saved.core, d)
-    if saved.latent is not None:
+    if saved.latent is not None and latent_context.applies(b):
+        into = saved.core, saved.latent, saved.norm1[0]
+        d = latent_context.backward(b, owner, *into, d, held=held)
+    elif saved.latent is not None:
+        d = attention.backward(b, saved.core, d)
         d = latent.backward(b, owner, saved.latent, saved.norm1[0], d, held=held)
     else:
+        d = attention.backward(b, saved.core, d)
         d = linear_back("qkv", saved.norm1[0], d)
     norm.backward(b, "norm1", f"{owner}.norm1", (saved.source, saved.norm1[1]), d)
     b.op("add.grad", "add", [d, middle], [d])
