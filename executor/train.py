@@ -24,6 +24,7 @@ from executor.play import play
 from executor.prepared import PreparedProgram, prepare
 from executor.rank_context import RankContext, StepNumbers, scratch_of
 from executor.timing import NoRecorder, Recorder, recorder_for
+from executor.training.chosen_experts import ChosenExperts, Counts, copies_of_choices
 from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
 from workload.dispatchers.table import check_dispatched
@@ -58,7 +59,8 @@ class TrainingRun:
 
     `peak_bytes` is the most that torch's allocator held in the first step, `routed_bytes` what the
     program says of that step for the rows that came, if a number of rows depends on data;
-    `rows_over_mean` of the last step how many those were.
+    `rows_over_mean` of the last step how many those were. `chosen` is how often this rank's tokens
+    chose each expert of a layer, of those ranks that were asked to count.
     """
 
     steps: list[TrainingStep] = field(default_factory=list)
@@ -67,6 +69,7 @@ class TrainingRun:
     rows_over_mean: dict[str, float] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=lambda: Timeline("measured", ()))
     carried: dict[str, int] = field(default_factory=dict)
+    chosen: Counts = field(default_factory=dict)
 
     @property
     def step_s(self) -> float:
@@ -97,7 +100,8 @@ class TrainingRun:
 class Trainer:
     """One rank's buffers, groups and place for one program; `seed` is what dropout draws from, and
     `lr_of` gives each step's learning rate, by default always that of `adamw`. With a `graph` steps
-    are captured and replayed by it, and none is recorded."""
+    are captured and replayed by it, and none is recorded. One that `counts` says how often experts
+    were chosen."""
 
     def __init__(
         self,
@@ -111,6 +115,7 @@ class Trainer:
         lr_of: Callable[[int], float] | None = None,
         attention: str = AUTO,
         graph: StepGraph | None = None,
+        counts: bool = False,
     ) -> None:
         check_runs(program.plan)
         check_dispatched(program.plan)
@@ -131,6 +136,9 @@ class Trainer:
             numbers=self._numbers,
             attention=attention,
         )
+        if counts and not self.place.part(copies_of_choices(program.plan)):
+            own = ChosenExperts(program.gpt.experts, program.plan.micro_batches)
+            self.place = replace(self.place, chosen=own)
         groups.prepare(program)
         self._numbers.fill(self.place.step, adamw.lr)
         self.order = issue_order(program, late=device.type == "cuda")
@@ -195,6 +203,7 @@ class Trainer:
             if not math.isfinite(step.loss) or (last is not None and number >= last):
                 break
         result.rows_over_mean = rows_over_mean(self.program, self.table)
+        result.chosen = {} if self.place.chosen is None else self.place.chosen.counts()
         return result
 
     def _at(self, step: int) -> RankContext:
