@@ -71,6 +71,8 @@ def perform(
         _check_memory(program, info, device)
         groups = ProcessGroups(info.rank, job.timeout_s)
         trainer = _trainer(job, program, groups, info, device)
+        if job.counts_experts:
+            trainer.count_choices()
         saver = saver_of(job, trainer, info, report)
         if not saver.done:
             start(trainer, job, report)
@@ -114,7 +116,6 @@ def _trainer(
         lr_of=job.lr,
         attention=attention_of(use, job.gpt, job.plan, device.type),
         graph=graph,
-        counts=job.counts_experts,
     )
 
 

@@ -24,7 +24,7 @@ from executor.play import play
 from executor.prepared import PreparedProgram, prepare
 from executor.rank_context import RankContext, StepNumbers, scratch_of
 from executor.timing import NoRecorder, Recorder, recorder_for
-from executor.training.chosen_experts import ChosenExperts, Counts, copies_of_choices
+from executor.training.chosen_experts import Counts, counter
 from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
 from workload.dispatchers.table import check_dispatched
@@ -100,8 +100,7 @@ class TrainingRun:
 class Trainer:
     """One rank's buffers, groups and place for one program; `seed` is what dropout draws from, and
     `lr_of` gives each step's learning rate, by default always that of `adamw`. With a `graph` steps
-    are captured and replayed by it, and none is recorded. One that `counts` says how often experts
-    were chosen."""
+    are captured and replayed by it, and none is recorded."""
 
     def __init__(
         self,
@@ -115,7 +114,6 @@ class Trainer:
         lr_of: Callable[[int], float] | None = None,
         attention: str = AUTO,
         graph: StepGraph | None = None,
-        counts: bool = False,
     ) -> None:
         check_runs(program.plan)
         check_dispatched(program.plan)
@@ -136,9 +134,6 @@ class Trainer:
             numbers=self._numbers,
             attention=attention,
         )
-        if counts and not self.place.part(copies_of_choices(program.plan)):
-            own = ChosenExperts(program.gpt.experts, program.plan.micro_batches)
-            self.place = replace(self.place, chosen=own)
         groups.prepare(program)
         self._numbers.fill(self.place.step, adamw.lr)
         self.order = issue_order(program, late=device.type == "cuda")
@@ -147,6 +142,11 @@ class Trainer:
             self.table = BufferTable(program, device)
         self.prepared = prepare(program, self.table, groups, self.place, self.order)
         self._held_bytes = built.held_bytes
+
+    def count_choices(self) -> None:
+        """From now on count how often tokens choose each expert (`TrainingRun.chosen`)."""
+        own = counter(self.program.gpt, self.program.plan, self.place.rank)
+        self.place = replace(self.place, chosen=own)
 
     def start_from(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Set every parameter from its whole tensor."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from workload.gpt import GPT
 from workload.grid import Axes
 from workload.op import Op
 from workload.plan import Plan
@@ -38,6 +39,13 @@ def copies_of_choices(plan: Plan) -> Axes:
     """The axes whose ranks choose for the same tokens, all of them alike."""
     rows = () if plan.sequence_parallel else plan.grid.shards_of("rows")
     return *plan.grid.shards_of("width"), *rows
+
+
+def counter(gpt: GPT, plan: Plan, rank: int) -> ChosenExperts | None:
+    """What counts on a rank; None on one whose choices another one counts."""
+    at = plan.grid.coordinates(rank)
+    is_first = not any(at[axis] for axis in copies_of_choices(plan))
+    return ChosenExperts(gpt.experts, plan.micro_batches) if is_first else None
 
 
 def summed(ranks: Iterable[Mapping[int, list[int]]]) -> Counts:

@@ -125,8 +125,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
         result = _perform(job, info, report, measured, restarts=how["max_restarts"])
     if not is_first:
         return
-    if how["trace"] is not None:
-        write_trace(how["trace"], job, result, prediction)
+    write_trace(how["trace"], job, result, prediction)
     write_routing(how["routing_out"], job, result)
     record = record_of(job, result, prediction, measured.steps) | ran()
     tell_exported(record)
@@ -194,8 +193,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
     training.check_update(plan)
     check_weights(gpt, how["from_weights"], how["export_weights"], info)
     device = how["device"]
-    if info is None:
-        device = device_for(device, plan.grid.ranks, options.note)
+    device = device if info else device_for(device, plan.grid.ranks, options.note)
     return Job(
         gpt=gpt,
         plan=plan,
