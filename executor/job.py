@@ -32,6 +32,7 @@ from executor.memory.device_memory import check_device_memory, check_memory
 from executor.memory.routed_rows import most_over_mean
 from executor.published.runs import finish, start
 from executor.train import Trainer, TrainingRun, TrainingStep
+from executor.training.chosen_experts import summed
 from executor.training.evaluation import evaluated_after
 from executor.training.graphs import CudaGraph
 from workload.errors import PlanCannotRunError
@@ -70,6 +71,8 @@ def perform(
         _check_memory(program, info, device)
         groups = ProcessGroups(info.rank, job.timeout_s)
         trainer = _trainer(job, program, groups, info, device)
+        if job.counts_experts:
+            trainer.count_choices()
         saver = saver_of(job, trainer, info, report)
         if not saver.done:
             start(trainer, job, report)
@@ -249,6 +252,7 @@ def _gather(run: TrainingRun, info: RankInfo, steps: int, cores: list[int]) -> d
         "peak_bytes": run.peak_bytes,
         "routed_bytes": run.routed_bytes,
         "rows_over_mean": run.rows_over_mean,
+        "chosen": run.chosen,
         "waited_share": run.waited_share,
         "carried": run.carried,
         "ops": [span.op.name for span in run.timeline.spans],
@@ -273,6 +277,7 @@ def _gather(run: TrainingRun, info: RankInfo, steps: int, cores: list[int]) -> d
         "peak_bytes": max(entry["peak_bytes"] for entry in everyone),
         "routed_peak_bytes": max(entry["routed_bytes"] or 0 for entry in everyone) or None,
         "rows_over_mean": most_over_mean(entry["rows_over_mean"] for entry in everyone),
+        "chosen_experts": summed(entry["chosen"] for entry in everyone),
         "waited_share": max(entry["waited_share"] for entry in everyone),
         "ranks": everyone,
     }

@@ -10,6 +10,7 @@ import torch
 from executor.launching.device_use import AUTO
 from executor.launching.task_specs import AdamW
 from executor.streams import SideStreams
+from executor.training.chosen_experts import ChosenExperts
 from workload.grid import Axes, Grid
 
 DTYPES = {
@@ -57,7 +58,8 @@ class RankContext:
     `seed` is what dropout draws from, the same on every rank. `scratch` is how many bytes of
     temporaries a kernel may hold at once, 0 for what suits the device. `grad_norm` is where a step
     leaves the global norm of its gradients before they are clipped, `numbers` has the step's own
-    as tensors. `attention` names the kernels of the attention core (`DeviceUse`).
+    as tensors. `attention` names the kernels of the attention core (`DeviceUse`). `chosen` counts
+    choices of experts, where they are asked for.
     """
 
     grid: Grid
@@ -70,6 +72,7 @@ class RankContext:
     grad_norm: torch.Tensor | None = field(default=None, repr=False, compare=False)
     numbers: StepNumbers | None = field(default=None, repr=False, compare=False)
     attention: str = AUTO
+    chosen: ChosenExperts | None = field(default=None, repr=False, compare=False)
     streams: SideStreams = field(default_factory=SideStreams, repr=False, compare=False)
     coordinates: Mapping[str, int] = field(init=False, repr=False, compare=False)
 

@@ -24,6 +24,7 @@ from executor.play import play
 from executor.prepared import PreparedProgram, prepare
 from executor.rank_context import RankContext, StepNumbers, scratch_of
 from executor.timing import NoRecorder, Recorder, recorder_for
+from executor.training.chosen_experts import Counts, counter
 from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
 from workload.dispatchers.table import check_dispatched
@@ -58,7 +59,8 @@ class TrainingRun:
 
     `peak_bytes` is the most that torch's allocator held in the first step, `routed_bytes` what the
     program says of that step for the rows that came, if a number of rows depends on data;
-    `rows_over_mean` of the last step how many those were.
+    `rows_over_mean` of the last step how many those were. `chosen` is how often this rank's tokens
+    chose each expert of a layer, of those ranks that were asked to count.
     """
 
     steps: list[TrainingStep] = field(default_factory=list)
@@ -67,6 +69,7 @@ class TrainingRun:
     rows_over_mean: dict[str, float] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=lambda: Timeline("measured", ()))
     carried: dict[str, int] = field(default_factory=dict)
+    chosen: Counts = field(default_factory=dict)
 
     @property
     def step_s(self) -> float:
@@ -140,6 +143,11 @@ class Trainer:
         self.prepared = prepare(program, self.table, groups, self.place, self.order)
         self._held_bytes = built.held_bytes
 
+    def count_choices(self) -> None:
+        """From now on count how often tokens choose each expert (`TrainingRun.chosen`)."""
+        own = counter(self.program.gpt, self.program.plan, self.place.rank)
+        self.place = replace(self.place, chosen=own)
+
     def start_from(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Set every parameter from its whole tensor."""
         load(self.table, self.program, self.place.rank, values)
@@ -195,6 +203,7 @@ class Trainer:
             if not math.isfinite(step.loss) or (last is not None and number >= last):
                 break
         result.rows_over_mean = rows_over_mean(self.program, self.table)
+        result.chosen = {} if self.place.chosen is None else self.place.chosen.counts()
         return result
 
     def _at(self, step: int) -> RankContext:

@@ -26,6 +26,8 @@ def route(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     order = torch.sort(preferred, dim=1, descending=True, stable=True).indices
     chosen.copy_(order[:, : op.attributes["topk"]])
     scores.copy_(_scores(logits, chosen, op) * op.attributes["factor"])
+    if at.chosen is not None:
+        at.chosen.add(op, chosen)
 
 
 def _preferred(op: Op, logits: torch.Tensor, biases: torch.Tensor | None = None) -> torch.Tensor:

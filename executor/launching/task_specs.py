@@ -40,6 +40,7 @@ class Job:
     `from_weights` is the published checkpoint that it starts from, `export_weights` the folder for
     that which it ends with.
     `text` is what `--data` names, and `tokenizer` the file that makes tokens of a text.
+    One that `counts_experts` says how often each was chosen.
     """
 
     gpt: GPT
@@ -59,6 +60,7 @@ class Job:
     held_out: HeldOut | None = None
     saving: Saving | None = None
     device_use: DeviceUse = field(default_factory=DeviceUse)
+    counts_experts: bool = False
 
     def lr(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""

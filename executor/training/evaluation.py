@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -30,7 +31,7 @@ class Evaluator:
     def __init__(
         self, trainer: Trainer, groups: ProcessGroups, forms: Mapping[Matmul, str]
     ) -> None:
-        of, at = trainer.program, trainer.place
+        of, at = trainer.program, replace(trainer.place, chosen=None)
         self._program = lower_forward(of.gpt, of.plan, of.stage, forms=forms)
         self._at = at
         groups.prepare(self._program)

@@ -26,6 +26,7 @@ from simgpt.running.host_load import warn_of_measured
 from simgpt.running.launched import join, ranks_of, said_by_rank_0
 from simgpt.running.measured_steps import MeasuredSteps
 from simgpt.running.restarting import with_restarts
+from simgpt.running.routing_out import check_routing_out, routing_out_option, write_routing
 from simgpt.running.step_log import Sink, entry_of, ignored, written_to
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
 from simgpt.running.weights import check_weights, tell_exported, weights_options
@@ -83,6 +84,7 @@ MOST_SEED = 2**32
     type=options.NewFile(),
     help="Write the last step's measured and predicted timelines for ui.perfetto.dev.",
 )
+@routing_out_option
 @training.log_options
 @click.option(
     "--dry", is_flag=True, help="Play one rank without its machine: shapes, groups, order, bytes."
@@ -123,8 +125,8 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
         result = _perform(job, info, report, measured, restarts=how["max_restarts"])
     if not is_first:
         return
-    if how["trace"] is not None:
-        write_trace(how["trace"], job, result, prediction)
+    write_trace(how["trace"], job, result, prediction)
+    write_routing(how["routing_out"], job, result)
     record = record_of(job, result, prediction, measured.steps) | ran()
     tell_exported(record)
     options.answer(summary(record, prediction), record, as_json=as_json, output=output)
@@ -157,8 +159,8 @@ def _prepared(
 
 
 def _check_files(output: Path | None, how: dict[str, Any]) -> None:
-    for option in ("trace", "log"):
-        options.check_apart(output, how[option], f"--{option}")
+    for option in ("trace", "log", "routing_out"):
+        options.check_apart(output, how[option], f"--{option.replace('_', '-')}")
     options.check_apart(how["log"], how["trace"], first="--log")
     if how["tensorboard"] is not None:
         from executor.training.tensorboard import require_tensorboard
@@ -191,8 +193,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
     training.check_update(plan)
     check_weights(gpt, how["from_weights"], how["export_weights"], info)
     device = how["device"]
-    if info is None:
-        device = device_for(device, plan.grid.ranks, options.note)
+    device = device if info else device_for(device, plan.grid.ranks, options.note)
     return Job(
         gpt=gpt,
         plan=plan,
@@ -210,6 +211,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
         export_weights=how["export_weights"],
         saving=saving_of(how, info),
         device_use=device_use_of(how),
+        counts_experts=check_routing_out(gpt, how),
     )
 
 

@@ -128,10 +128,12 @@ def summary(record: dict[str, Any], prediction: Prediction | None) -> str:
 
 
 def write_trace(
-    path: Path, job: Job, result: dict[str, Any], prediction: Prediction | None
+    path: Path | None, job: Job, result: dict[str, Any], prediction: Prediction | None
 ) -> None:
-    """Write the last step's timelines of all ranks, and the predicted one, to a file; of a run
-    that did not come to its last step there is none."""
+    """Write the last step's timelines of all ranks, and the predicted one, to a file, if one is
+    asked for; of a run that did not come to its last step there is none."""
+    if path is None:
+        return
     from workload.lowering import lower
     from workload.timeline import chrome_trace, timeline_of
 

@@ -79,7 +79,13 @@ class Why:
             if seconds / step_s >= WORTH
         ]
         spent = f"The {self.shares.along} spends {_and(parts)}"
-        return f"{spent}; {_best(self.better)}; {self._best_plan()}."
+        return f"{spent}; {_best(self.better)}; {self._best_plan()}{self._even()}."
+
+    def _even(self) -> str:
+        """What even use of experts would save, where it is uneven."""
+        load = self.prediction.load
+        saving = 0.0 if load is None else 1 - load.balanced_step_s / self.prediction.step_s
+        return f"; even use of all experts saves {100 * saving:.0f} %" if saving >= WORTH else ""
 
     def _best_plan(self) -> str:
         best = max(self.plans, key=lambda each: each.saving, default=None)

@@ -71,6 +71,8 @@ def test_why_and_a_report_go_by_it_too(uneven: str, tmp_path: Path) -> None:
     alone = answer(simgpt("predict", *STEP, *PLAN, "--routing", uneven, "--json"))
     found = answer(simgpt("why", *STEP, *PLAN, "--routing", uneven, "--json"))
     assert found["step_s"] == alone["step_s"]
+    saving = 1 - alone["routing"]["balanced_step_s"] / alone["step_s"]
+    assert found["why"]["sentence"].endswith(f"even use of all experts saves {100 * saving:.0f} %.")
     kept, page = tmp_path / "predict.json", tmp_path / "page.html"
     kept.write_text(json.dumps(alone), encoding="utf-8")
     said = simgpt("report", str(kept), "-o", str(page))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.engine.fewer_layers import fewer_layers
 from simulator.predict import Prediction, predict
 from simulator.search.problem import SearchProblem
 from tests.workload.test_experts import TWO
@@ -78,6 +79,16 @@ def test_layers_that_differ_in_their_counts_alone_are_told_apart(
     assert folded.step_s == whole.step_s
     assert folded.memory == whole.memory
     assert folded.breakdown_s == whole.breakdown_s
+
+
+def test_of_layers_with_equal_counts_a_few_stand_for_all() -> None:
+    """16 of them in front of two others: nine are kept, and those behind keep their own counts."""
+    gpt = with_counts(*[UNEVEN] * 16, OTHER, EVEN, gpt=replace(WIDE, layers=18))
+    fewer = fewer_layers(gpt, parse_plan("data=4,expert=4,batch=16"))
+    few, _ = fewer.with_turns(fewer.lengthened(1))
+    assert isinstance(few, RoutedGPT)
+    assert few.layers == 9 + 2
+    assert few.histogram == Histogram((*[UNEVEN] * 9, OTHER, EVEN))
 
 
 @pytest.mark.parametrize("plan", ["data=4,expert=4", "data=4,expert=4,pipe=2"])

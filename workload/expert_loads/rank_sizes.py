@@ -10,6 +10,7 @@ Cost: a sum over the program's ops for each such rank.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from workload.expert_loads.histogram import RoutedGPT, dispatched_rows
 from workload.program import Program
@@ -37,6 +38,16 @@ def sizes_of_ranks(program: Program) -> list[Sequence[int]]:
                 sizes[at] = nbytes // buffer.shape[0] * rows[ragged[buffer.rows_of]]
         found.append(sizes)
     return found
+
+
+def fullest(program: Program) -> Program:
+    """The program with the sizes of the rank whose memory is fullest."""
+    every = sizes_of_ranks(program)
+    if every == [program.nbytes]:
+        return program
+    outline = program.outline
+    ranks = (replace(program, like=outline, known_nbytes=nbytes) for nbytes in every)
+    return max(ranks, key=lambda each: each.peak.total_bytes)
 
 
 def _layers_of_rows(program: Program) -> dict[str, int]:

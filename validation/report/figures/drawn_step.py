@@ -30,6 +30,7 @@ from validation.report.answer_files import ReportError
 from validation.report.provenance import Asked, check_file
 from validation.report.read_prediction import Answer
 from workload.expert_loads.histogram_file import read_routed
+from workload.expert_loads.rank_sizes import fullest
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.models.from_table import with_fields
@@ -112,8 +113,9 @@ class Scene:
     @cached_property
     def memory(self) -> MemoryCurve:
         """Memory over time on the fullest of the ranks that are drawn."""
-        track = max(self.tracks, key=lambda t: self.step.programs[t.stage].peak.total_bytes)
-        uses = self.step.programs[track.stage].memory
+        programs = [fullest(program) for program in self.step.programs]
+        track = max(self.tracks, key=lambda t: programs[t.stage].peak.total_bytes)
+        uses = programs[track.stage].memory
         parts = {role: [use.parts[role] for use in uses] for role in uses[0].parts}
         at_s = _issued(track)
         return MemoryCurve(track.rank, at_s, {role: row for role, row in parts.items() if any(row)})
