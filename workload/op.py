@@ -45,6 +45,7 @@ LOSS_REDUCE = "loss_reduce"  # the sum of all ranks' losses
 NORM_REDUCE = "norm_reduce"  # and of what the gradient norm is the root of
 EXPERT_DISPATCH = "expert_dispatch"  # rows on their way to the ranks of their experts
 EXPERT_COMBINE = "expert_combine"  # and the experts' outputs on their way back
+OWN_PLACES = "own_places"  # a kind of op: which choices of all tokens own experts are
 BY_MASKS = "by_masks"  # rows brought to places of experts, or back, by a product with a mask
 KEYS_EXCHANGE = "keys_exchange"  # keys and values, or their gradients, of parts of sequences
 PARAMETER_GATHER = "parameter_gather"  # parameters whose parts were updated apart

@@ -1,8 +1,9 @@
 """Dispatchers: how rows of tokens get to places of their experts, and back.
 
-All of them send by all-to-alls of the same groups. Some differ in how rows go, which is the
+All but one send by all-to-alls of the same groups. Some differ in how rows go, which is the
 library's or the machine's to time, and in whether a row goes once for several experts of a token;
-others in what a rank does to bring rows to padded places, with which a model's capacity goes.
+others in what a rank does to bring rows to padded places, with which a model's capacity goes. One
+gathers the tokens of all ranks in place of sending rows.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from workload.gpt import GPT
     from workload.plan import Plan
 
-USUAL, ALL_TO_ALL, HIERARCHICAL, ONCE, SPARSE, DENSE = (
-    "usual", "all_to_all", "hierarchical", "once_per_node", "sparse", "dense",
+USUAL, ALL_TO_ALL, HIERARCHICAL, ONCE, ALL_GATHER, SPARSE, DENSE = (
+    "usual", "all_to_all", "hierarchical", "once_per_node", "all_gather", "sparse", "dense",
 )  # fmt: skip
 
 
@@ -59,6 +60,13 @@ DISPATCHERS = (
         source="DeepSeek-V3 (2412.19437), section 3.2.2; X-MoE (2508.13337)",
     ),
     Dispatcher(
+        name=ALL_GATHER,
+        words="tokens of all ranks gathered, of which each takes the rows of its own experts; sums "
+        "of outputs scattered back",
+        source="Megatron-Core, MoEAllGatherTokenDispatcher",
+        run=True,
+    ),
+    Dispatcher(
         name=SPARSE,
         words="rows are copied to padded places by number, and weighed when they are back",
         source="Tutel (2206.03382), section 4.2; tutel/impls/fast_dispatch.py",
@@ -76,6 +84,7 @@ DISPATCHERS = (
 _BY_NAME = {each.name: each for each in DISPATCHERS}
 DISPATCHER_NAMES = tuple(_BY_NAME)
 WITH_PLACES = tuple(each.name for each in DISPATCHERS if each.with_places)
+WITHOUT_BOUNDS = (ALL_GATHER, *WITH_PLACES)  # whose ops are others than those that a search bounds
 
 
 def dispatcher_refusal(plan: Plan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workload.dispatchers.table import how_of
+from workload.dispatchers.table import ALL_GATHER, how_of
 from workload.lowering.builder import Builder
 from workload.models import moe
 from workload.op import EXPERT_DISPATCH
@@ -21,9 +21,9 @@ class Routed:
 
     logits: str
     chosen: str
-    order: str
-    sent: str
-    counts: str
+    order: str = ""
+    sent: str = ""
+    counts: str = ""
     sums: str = ""
 
 
@@ -90,8 +90,8 @@ def local_experts(b: Builder) -> int:
 
 
 def is_apart(b: Builder) -> bool:
-    """Whether ranks hold different experts."""
-    return b.plan.expert > 1
+    """Whether rows are sent to ranks that hold different experts."""
+    return b.plan.expert > 1 and b.plan.dispatcher != ALL_GATHER
 
 
 def is_ragged(b: Builder) -> bool:

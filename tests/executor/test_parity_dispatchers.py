@@ -1,0 +1,50 @@
+"""Experts reached by other dispatchers, against the plain model: same losses, weights, choices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.executor.test_parity import check
+from tests.executor.test_parity_experts import (
+    DEEPSEEK,
+    EIGHT,
+    EIGHT_OVER_CONTEXT,
+    FOUR,
+    MIXTRAL,
+    MORE_OVER_CONTEXT,
+    OVER_CONTEXT,
+    TURNS,
+    plan_of,
+)
+from workload.gpt import GPT
+from workload.plan import Plan
+
+BIASED = replace(MIXTRAL, biases=True, activation="clamped_swiglu")
+PLACED = replace(MIXTRAL, capacity=0.75)
+MODELS = {"DeepSeek": DEEPSEEK, "Mixtral": MIXTRAL, "biased": BIASED, "placed": PLACED}
+
+
+def by(dispatcher: str, plans: list[Plan]) -> list[Plan]:
+    return [replace(plan, dispatcher=dispatcher) for plan in plans]
+
+
+@pytest.mark.distributed
+def test_gathered_tokens_train_as_the_plain_model_does() -> None:
+    check(2, DEEPSEEK, by("all_gather", [plan_of(data=2, expert=2, micro_batches=2)]))
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("gpt", MODELS.values(), ids=MODELS)
+def test_gathered_tokens_train_on_any_ranks_as_the_plain_model_does(gpt: GPT) -> None:
+    check(4, gpt, by("all_gather", [*FOUR, *TURNS]))
+    check(8, gpt, by("all_gather", EIGHT))
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_gathered_tokens_over_context_train_as_the_plain_model_does() -> None:
+    check(4, DEEPSEEK, by("all_gather", [*OVER_CONTEXT, *MORE_OVER_CONTEXT]))
+    check(8, DEEPSEEK, by("all_gather", EIGHT_OVER_CONTEXT))
