@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.executor.test_parity import check
+from tests.executor.ranks import on_ranks
+from tests.executor.test_parity import check, differences, judge
 from tests.executor.test_parity_experts import (
     DEEPSEEK,
     EIGHT,
@@ -48,3 +49,37 @@ def test_gathered_tokens_train_on_any_ranks_as_the_plain_model_does(gpt: GPT) ->
 def test_gathered_tokens_over_context_train_as_the_plain_model_does() -> None:
     check(4, DEEPSEEK, by("all_gather", [*OVER_CONTEXT, *MORE_OVER_CONTEXT]))
     check(8, DEEPSEEK, by("all_gather", EIGHT_OVER_CONTEXT))
+
+
+def check_on_nodes(of_node: int, ranks: int, gpt: GPT, plans: list[Plan]) -> None:
+    judge(ranks, plans, on_ranks(ranks, differences, gpt, plans, {}, None, of_node))
+
+
+def apart(dispatcher: str, plans: list[Plan]) -> list[Plan]:
+    """Those plans whose experts are on several ranks, by this dispatcher."""
+    return by(dispatcher, [plan for plan in plans if plan.expert > 1])
+
+
+@pytest.mark.distributed
+def test_rows_by_way_of_nodes_train_as_the_plain_model_does() -> None:
+    plan = plan_of(data=4, expert=4)
+    check_on_nodes(2, 4, DEEPSEEK, by("hierarchical", [plan]) + by("once_per_node", [plan]))
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("dispatcher", ["hierarchical", "once_per_node"])
+@pytest.mark.parametrize("gpt", MODELS.values(), ids=MODELS)
+def test_nodes_of_any_size_train_as_the_plain_model_does(gpt: GPT, dispatcher: str) -> None:
+    for of_node in (1, 2, 4):
+        check_on_nodes(of_node, 4, gpt, apart(dispatcher, [*FOUR, *TURNS]))
+    for of_node in (2, 4):
+        check_on_nodes(of_node, 8, gpt, apart(dispatcher, EIGHT))
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("dispatcher", ["hierarchical", "once_per_node"])
+def test_nodes_with_parts_of_sequences_train_as_the_plain_model_does(dispatcher: str) -> None:
+    check_on_nodes(2, 4, DEEPSEEK, apart(dispatcher, [*OVER_CONTEXT, *MORE_OVER_CONTEXT]))
+    check_on_nodes(4, 8, DEEPSEEK, apart(dispatcher, EIGHT_OVER_CONTEXT))

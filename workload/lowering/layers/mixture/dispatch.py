@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workload.dispatchers.table import ALL_GATHER, how_of
+from workload.dispatchers.table import ALL_GATHER, ONCE, how_of
 from workload.lowering.builder import Builder
 from workload.models import moe
-from workload.op import EXPERT_DISPATCH
+from workload.op import BACK, EXPERT_DISPATCH, FOR_NODES, THERE
 
 SORTS = ("sort_rows", "unsort_rows")
 
@@ -60,16 +60,22 @@ def _all_to_all(
     b: Builder, label: str, sent: str, purpose: str, routed: Routed, *, there: bool
 ) -> str:
     """Emit the exchange of rows with the ranks of their experts, there or back. Where counts differ
-    it reads those of what it sends and of what it gets, too."""
+    it reads those of what it sends and of what it gets, too; where a token's rows go once to each
+    node, the choices besides. Scores differ from row to row, and go as they are."""
     own = b.buffers[sent]
     counted = routed.counts if there and is_ragged(b) else ""
     arrived = b.tensor(f"{label}.arrived", own.shape, own.dtype, rows_of=counted)
     axes = b.plan.expert_axes
     operands = f"{label}.exchange", "all_to_all", [sent], [arrived]
-    b.collective(*operands, *axes, purpose=purpose, **how_of(b.plan))
-    if is_ragged(b):
+    once, how = b.plan.dispatcher == ONCE and len(own.shape) > 1, how_of(b.plan)
+    if once:
+        how |= {FOR_NODES: THERE if there else BACK, "even": bool(b.gpt.capacity)}
+        how["topk"] = b.gpt.topk
+    b.collective(*operands, *axes, purpose=purpose, **how)
+    if is_ragged(b) or once:
         counts = (routed.sent, routed.counts)[:: 1 if there else -1]
-        b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts))
+        order = (routed.order,) if once else ()
+        b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts, *order))
     return arrived
 
 
