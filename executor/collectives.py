@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-from workload.op import COMPUTE, RING_SHIFT, Op
+from executor.exchanges.once import exchange_once
+from executor.exchanges.two_steps import exchange_in_steps
+from workload.op import COMPUTE, FOR_NODES, RING_SHIFT, Op
 
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
@@ -36,9 +38,11 @@ def issue(
     group: dist.ProcessGroup,
     peer: int | None,
     counts: Sequence[torch.Tensor] = (),
+    per_node: int = 0,
 ) -> Waitable | None:
     """Perform a collective on all its operands, or start a message if there is a peer; returns what
-    to wait for if it has its own stream.
+    to wait for if it has its own stream. Where it matters how many ranks of the group share a node,
+    these are `per_node`.
 
     A time-out strikes where it is awaited.
     """
@@ -48,8 +52,8 @@ def issue(
         return message
     # A blocking one too is issued asynchronously and awaited at once: else recent versions of torch
     # run it on the current stream of a GPU, and a communicator would have calls on two streams.
-    if counts:
-        work: Waitable = _exchange(op, pairs[0], group, counts)
+    if counts or per_node:
+        work: Waitable = _exchange(op, pairs[0], group, counts, per_node)
     elif len(pairs) == 1:
         work = CALLS[op.kind](op, *pairs[0], group)
     elif pairs[0][0].device.type == "cuda" and op.kind in COALESCED:
@@ -145,11 +149,20 @@ def _exchange(
     pair: tuple[torch.Tensor, torch.Tensor],
     group: dist.ProcessGroup,
     counts: Sequence[torch.Tensor],
-) -> dist.Work:
+    per_node: int,
+) -> Waitable:
     """An all-to-all of rows, of which each expert gets another number: by `counts` those that this
     rank sends and those that it gets, for every expert of every rank."""
-    sent, arrived = (each.view(group.size(), -1).sum(1).tolist() for each in counts)
+    if FOR_NODES in op.attributes and counts:
+        return exchange_once(op, pair, group, counts, per_node)
     source, target = pair
+    sizes = [each.view(group.size(), -1).sum(1).tolist() for each in counts[:2]]
+    if 1 < per_node < group.size():
+        both = (sizes[0], sizes[1]) if sizes else None
+        return exchange_in_steps(source, target, both, group, per_node)
+    if not sizes:
+        return _all_to_all(op, source, target, group)
+    sent, arrived = sizes
     work: dist.Work | None = dist.all_to_all_single(
         target, source, arrived, sent, group, async_op=True
     )

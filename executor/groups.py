@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from executor.exchanges.nodes import minds_nodes, per_node
 from executor.nccl.issue_order import Round, calls_of, members_of, round_of
 from executor.nccl.rendezvous import EAGER, MODULE_LOADING, among, hang_of, message_rounds
 from workload.errors import PlanCannotRunError
@@ -28,10 +29,12 @@ class Use(NamedTuple):
 
 
 class ProcessGroups:
-    """The process groups of one rank, made once for each grid and each use of it."""
+    """The process groups of one rank, made once for each grid and each use of it. Ranks fill nodes
+    of `ranks_of_node` one after the other; 0: all are on one."""
 
-    def __init__(self, rank: int, timeout_s: float) -> None:
+    def __init__(self, rank: int, timeout_s: float, ranks_of_node: int = 0) -> None:
         self._rank = rank
+        self._ranks_of_node = ranks_of_node
         self._timeout = timedelta(seconds=timeout_s)
         self._made: dict[tuple[Use, Round], dist.ProcessGroup] = {}
         self._grid, self._use = Grid(), Use(Grid(), ())
@@ -83,6 +86,13 @@ class ProcessGroups:
     def of(self, op: Op) -> dist.ProcessGroup:
         """The group in which a collective or message of the prepared program runs."""
         return self._made[self._use, round_of(op, self._grid)]
+
+    def per_node(self, op: Op) -> int:
+        """How many ranks of an op's group share a node, where that matters to it; else 0."""
+        if not minds_nodes(op):
+            return 0
+        members = members_of(op, self._grid, self._rank)
+        return per_node(members, self._ranks_of_node or max(members) + 1, op)
 
     def _group(self, members: Sequence[int]) -> dist.ProcessGroup:
         options = None

@@ -69,7 +69,7 @@ def perform(
         stage = job.plan.grid.coordinates(info.rank)["pipe"]
         program = lower(job.gpt, job.plan, stage, forms=dict(job.forms))
         _check_memory(program, info, device)
-        groups = ProcessGroups(info.rank, job.timeout_s)
+        groups = ProcessGroups(info.rank, job.timeout_s, info.local_ranks)
         trainer = _trainer(job, program, groups, info, device)
         if job.counts_experts:
             trainer.count_choices()

@@ -48,9 +48,8 @@ def _communicate(
     work: Communication, table: BufferTable, carried: dict[str, int]
 ) -> Waitable | None:
     carried[work.axes] = carried.get(work.axes, 0) + work.payload_bytes
-    return issue(
-        work.op, table.pairs(work.pairs), work.group, work.peer, table.tensors(work.counts)
-    )
+    counts = table.tensors(work.counts)
+    return issue(work.op, table.pairs(work.pairs), work.group, work.peer, counts, work.per_node)
 
 
 def _compute(

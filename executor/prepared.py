@@ -33,7 +33,8 @@ class Communication:
     """A collective or message with the slots of its pairs of input and output.
 
     A message has a `peer`, its other side. `payload_bytes` are counted under `axes`. An exchange of
-    rows whose numbers the data decides has the slots of their `counts`.
+    rows whose numbers the data decides has the slots of their `counts`; where it matters which
+    ranks of the group share a node, `per_node` of them do.
     """
 
     op: Op
@@ -43,6 +44,7 @@ class Communication:
     axes: str
     payload_bytes: int
     counts: Slots = ()
+    per_node: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +125,5 @@ def _communication(
     peer = at.stage_peer(op.attributes["peer"]) if op.is_message else None
     carried = payload_bytes(op, [(table.nbytes(a), table.nbytes(b)) for a, b in pairs])
     counts = table.slots(op.reads[1:]) if op.kind == "all_to_all" else ()
-    return Communication(op, pairs, groups.of(op), peer, "+".join(op.axes), carried, counts)
+    about = "+".join(op.axes), carried, counts, groups.per_node(op)
+    return Communication(op, pairs, groups.of(op), peer, *about)

@@ -27,7 +27,6 @@ from executor.timing import NoRecorder, Recorder, recorder_for
 from executor.training.chosen_experts import Counts, counter
 from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
-from workload.dispatchers.table import check_dispatched
 from workload.op import WEIGHT_CAST
 from workload.program import Program
 from workload.recipes.table import check_runs
@@ -116,7 +115,6 @@ class Trainer:
         graph: StepGraph | None = None,
     ) -> None:
         check_runs(program.plan)
-        check_dispatched(program.plan)
         self.program = program
         self._graphed = None if graph is None else GraphedSteps(graph)
         self._numbers = StepNumbers.on(device)

@@ -30,7 +30,6 @@ from simgpt.running.routing_out import check_routing_out, routing_out_option, wr
 from simgpt.running.step_log import Sink, entry_of, ignored, written_to
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
 from simgpt.running.weights import check_weights, tell_exported, weights_options
-from workload.dispatchers.table import check_dispatched
 from workload.errors import PlanCannotRunError
 from workload.recipes.table import check_runs
 
@@ -146,7 +145,6 @@ def _prepared(
     require_torch()
     job = _job(model, text, info, how)
     check_runs(job.plan, saves=job.saving is not None)
-    check_dispatched(job.plan)
     check_device_use(job, traced=how["trace"] is not None)
     check_data(read_data(text, job.tokenizer), job.gpt)
     if job.held_out is not None:

@@ -19,7 +19,7 @@ from simulator.stacks import Stack, load_stack
 from simulator.stacks.exchange import ONCE as SENT_ONCE
 from simulator.stacks.exchange import sends_once
 from simulator.stacks.job import FP8, Job, job_of
-from workload.dispatchers.table import ALL_TO_ALL, HIERARCHICAL, ONCE, USUAL
+from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, ONCE, USUAL
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
@@ -159,7 +159,8 @@ def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> 
         raise PlanCannotRunError(f"{title} cannot be told this: {why}")
     devices = job.plan.grid.ranks
     given = dict(again.plan)
-    if job.plan.dispatcher != USUAL and given.get("expert", 1) > 1:
+    split = given.get("expert", 1) > 1 and "dispatcher" not in given
+    if job.plan.dispatcher != USUAL and split:
         once = exchange_of(load_stack(again.stack)) == SENT_ONCE
         given["dispatcher"] = ONCE if once else ALL_TO_ALL
     read = job_of(again.gpt, given, job.stack, devices=devices, batch=again.batch)
@@ -227,8 +228,8 @@ def told(plan: Plan, gpt: GPT, exchange: str = "") -> dict[str, Any]:
     keys["order"] = [axis for axis in axes_of(plan.order) if getattr(plan, axis) > 1]
     keys["expert_tensor"] = int(plan.experts_over_x)
     once = sends_once(plan, exchange)
-    straight = HIERARCHICAL if plan.dispatcher == HIERARCHICAL else ALL_TO_ALL
-    keys["dispatcher"] = ONCE if once else straight
+    own = plan.dispatcher if plan.dispatcher in (HIERARCHICAL, ALL_GATHER) else ALL_TO_ALL
+    keys["dispatcher"] = ONCE if once else own
     keys["context_kind"] = plan.context_kind if plan.context > 1 else ""
     if plan.precision != "bf16":
         keys["gradients"] = "fp32"

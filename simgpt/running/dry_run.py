@@ -32,7 +32,6 @@ def dry_run(model: str, *, as_json: bool, output: Path | None, how: dict[str, An
     says; a DryRunError, after the answer, if they are not."""
     from executor.errors import DryRunError
     from executor.launching.launch import require_torch
-    from workload.dispatchers.table import check_dispatched
     from workload.lowering import check, lower
     from workload.recipes.table import check_runs
 
@@ -43,7 +42,6 @@ def dry_run(model: str, *, as_json: bool, output: Path | None, how: dict[str, An
     plan = options.plan_of(how["plan"] or "data=rest", devices=devices, batch=how["batch"])
     check(gpt, plan)
     check_runs(plan)
-    check_dispatched(plan)
     rank = _rank(how["rank"], plan)
     from executor.dry.rank import play_rank
     from executor.dry.stages import play_stages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 
-from workload.op import BACKWARD, COMPUTE, EXPERT_DISPATCH, STEP, Op
+from workload.op import BACKWARD, COMPUTE, EXPERT_DISPATCH, OWN_PLACES, STEP, Op
 
 
 def launch_bound(
@@ -69,6 +69,9 @@ def _lasts(ticks: list[int], each: list[int], *, waited: bool) -> int:
 def _is_waited_for(op: Op) -> bool:
     """Whether the host must know how many rows go where before it issues the op."""
     counted = op.purpose == EXPERT_DISPATCH and len(op.reads) > 1
+    counted = counted and not op.attributes.get("even", False)
+    if op.kind == OWN_PLACES:
+        return not op.attributes["places"]
     return op.kind == "all_to_all" and counted and op.block.phase != BACKWARD
 
 

@@ -123,9 +123,9 @@ class MachineFabric:
         """How long a collective of that kind and payload takes on that ring."""
         if kind == RING_SHIFT:
             return self._shift_seconds(payload_bytes, ring)
-        if kind == IN_STEPS:
+        if kind == IN_STEPS and 1 < ring.nodes < ring.ranks:
             return collective_seconds(self._in_steps, "all_to_all", payload_bytes, ring)
-        known: Kind = "send_recv" if kind in MESSAGES else kind
+        known: Kind = {IN_STEPS: "all_to_all"}.get(kind, "send_recv" if kind in MESSAGES else kind)
         return collective_seconds(self._machine, known, payload_bytes, ring)
 
 

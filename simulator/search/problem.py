@@ -17,7 +17,7 @@ from simulator.search.bounds.layouts import has_kinds, interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.machine import Machine
-from workload.dispatchers.table import HIERARCHICAL, WITH_PLACES
+from workload.dispatchers.table import HIERARCHICAL, WITHOUT_BOUNDS
 from workload.errors import PlanError
 from workload.expert_loads.histogram import RoutedGPT
 from workload.gpt import GPT
@@ -119,7 +119,7 @@ class SearchProblem:
             given = (self.stack.searched_dispatchers or self.stack.dispatchers)[:1]
         for each in given:
             self.stack.check_dispatcher(each)
-            if each in WITH_PLACES:
+            if each in WITHOUT_BOUNDS:
                 raise PlanError(
                     f"a search knows no bounds of dispatcher={each}; predict plans one by one, or "
                     "by --sweep"

@@ -13,7 +13,7 @@ from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
 from topologies.files.units import quantity
 from topologies.machine import Machine
-from workload.dispatchers.table import ALL_TO_ALL, HIERARCHICAL, USUAL, WITH_PLACES
+from workload.dispatchers.table import ALL_TO_ALL, HIERARCHICAL, USUAL, WITHOUT_BOUNDS
 from workload.dispatchers.table import ONCE as ONCE_PER_NODE
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
@@ -96,10 +96,11 @@ class Stack:
 
     @property
     def searched_dispatchers(self) -> tuple[str, ...]:
-        """Those of them that a search tries unless others are asked for. Those with places have no
-        bounds."""
+        """Those of them that a search tries unless others are asked for. Some have no bounds."""
         tried = self.can.get("searched_dispatchers", ())
-        return tuple(each for each in self.dispatchers if each in tried and each not in WITH_PLACES)
+        return tuple(
+            each for each in self.dispatchers if each in tried and each not in WITHOUT_BOUNDS
+        )
 
     @property
     def fragmentation(self) -> float:
@@ -214,7 +215,7 @@ EXECUTOR = Stack(
         "axes": list(AXES),
         "schedules": [*STRAIGHT, *V_SHAPED],
         "zero": [0, 1, 2, 3],
-        "dispatchers": [USUAL, HIERARCHICAL, ONCE_PER_NODE, *WITH_PLACES],
+        "dispatchers": [USUAL, HIERARCHICAL, ONCE_PER_NODE, *WITHOUT_BOUNDS],
         "searched_dispatchers": [USUAL],
     },
 )

@@ -116,6 +116,7 @@ def _plans(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
     two = replace(plain, data=2, micro_batch=1, expert=2)
     yield MIXTURE, two, False, 0
     yield replace(MIXTURE, activation="gelu", capacity=0.5, router="sigmoid"), two, False, 0
+    yield MIXTURE, replace(two, dispatcher="all_gather"), False, 0
     for dispatcher in ("sparse", "dense"):
         yield replace(MIXTURE, capacity=1.0), replace(two, dispatcher=dispatcher), False, 0
     yield replace(OSS, window=5, global_every=2), two, False, 0

@@ -160,13 +160,14 @@ def differences(
     plans: list[Plan],
     swap: Mapping[str, str] = MappingProxyType({}),
     groups: ProcessGroups | None = None,
+    ranks_of_node: int = 0,
 ) -> list[tuple[float, float]]:
     """On rank 0 for each plan the largest relative error of losses and of weights.
 
     The plain model is trained there alone, and once for all plans. `swap` is the matmul form to
     take for another, as in {"TN": "NN"}.
     """
-    groups = groups or ProcessGroups(rank, TIMEOUT_S)
+    groups = groups or ProcessGroups(rank, TIMEOUT_S, ranks_of_node)
     found = []
     for plan in plans:
         forms = swapped(gpt, plan, swap)
@@ -209,7 +210,11 @@ def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:
 
 
 def check(ranks: int, gpt: GPT, plans: list[Plan], **swap: str) -> None:
-    found = on_ranks(ranks, differences, gpt, plans, swap)
+    judge(ranks, plans, on_ranks(ranks, differences, gpt, plans, swap))
+
+
+def judge(ranks: int, plans: list[Plan], found: list[tuple[float, float]]) -> None:
+    """Fail where a plan's losses or weights are not the plain model's."""
     parity_cases.note(ranks, plans, found)
     wrong = [
         (str(plan), plan.overlap, errors)

@@ -1,8 +1,9 @@
 """Dispatchers: how rows of tokens get to places of their experts, and back.
 
-All of them send by all-to-alls of the same groups. Some differ in how rows go, which is the
-library's or the machine's to time, and in whether a row goes once for several experts of a token;
-others in what a rank does to bring rows to padded places, with which a model's capacity goes.
+All but one send by all-to-alls of the same groups. Some differ in how rows go, by which ranks share
+a node, which a program does not know (`executor/exchanges`), and in whether a row goes once for
+several experts of a token; others in what a rank does to bring rows to padded places, with which a
+model's capacity goes. One gathers the tokens of all ranks in place of sending rows.
 """
 
 from __future__ import annotations
@@ -10,27 +11,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workload.errors import PlanCannotRunError
 from workload.op import STEPS
 
 if TYPE_CHECKING:
     from workload.gpt import GPT
     from workload.plan import Plan
 
-USUAL, ALL_TO_ALL, HIERARCHICAL, ONCE, SPARSE, DENSE = (
-    "usual", "all_to_all", "hierarchical", "once_per_node", "sparse", "dense",
+USUAL, ALL_TO_ALL, HIERARCHICAL, ONCE, ALL_GATHER, SPARSE, DENSE = (
+    "usual", "all_to_all", "hierarchical", "once_per_node", "all_gather", "sparse", "dense",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
-    """One dispatcher; one that is not `run` is predicted alone, and one `with_places` alone needs a
-    model whose experts have a capacity."""
+    """One dispatcher; one `with_places` needs a model whose experts have a capacity."""
 
     name: str
     words: str
     source: str
-    run: bool = False
     with_places: bool = False
 
 
@@ -40,13 +38,11 @@ DISPATCHERS = (
         words="rows are copied to their places by number, and sent as the stack sends them: a row "
         "for each expert of a token, if it says nothing",
         source="simulator/stacks, kernels.exchange; Megatron-Core, MoEAlltoAllTokenDispatcher",
-        run=True,
     ),
     Dispatcher(
         name=ALL_TO_ALL,
         words="a row for each expert of a token, straight to its rank",
         source="Megatron-Core, MoEAlltoAllTokenDispatcher",
-        run=True,
     ),
     Dispatcher(
         name=HIERARCHICAL,
@@ -59,23 +55,28 @@ DISPATCHERS = (
         source="DeepSeek-V3 (2412.19437), section 3.2.2; X-MoE (2508.13337)",
     ),
     Dispatcher(
+        name=ALL_GATHER,
+        words="tokens of all ranks gathered, of which each takes the rows of its own experts; sums "
+        "of outputs scattered back",
+        source="Megatron-Core, MoEAllGatherTokenDispatcher",
+    ),
+    Dispatcher(
         name=SPARSE,
         words="rows are copied to padded places by number, and weighed when they are back",
         source="Tutel (2206.03382), section 4.2; tutel/impls/fast_dispatch.py",
-        run=True,
         with_places=True,
     ),
     Dispatcher(
         name=DENSE,
         words="products with masks of tokens x experts x places, which padded rows leave and reach",
         source="GShard (2006.16668), algorithm 2; DeepSpeed-MoE, deepspeed/moe/sharded_moe.py",
-        run=True,
         with_places=True,
     ),
 )
 _BY_NAME = {each.name: each for each in DISPATCHERS}
 DISPATCHER_NAMES = tuple(_BY_NAME)
 WITH_PLACES = tuple(each.name for each in DISPATCHERS if each.with_places)
+WITHOUT_BOUNDS = (ALL_GATHER, *WITH_PLACES)  # whose ops are others than those that a search bounds
 
 
 def dispatcher_refusal(plan: Plan) -> str:
@@ -106,12 +107,3 @@ def model_refusal(gpt: GPT, plan: Plan) -> str:
 def how_of(plan: Plan) -> dict[str, Any]:
     """What the all-to-alls of a plan's rows must know beyond their operands."""
     return {STEPS: 2} if plan.dispatcher == HIERARCHICAL else {}
-
-
-def check_dispatched(plan: Plan) -> None:
-    """Refuse to run what is only predicted."""
-    if not _BY_NAME[plan.dispatcher].run:
-        raise PlanCannotRunError(
-            f"dispatcher={plan.dispatcher} is predicted alone: simgpt runs all-to-alls of torch, "
-            "which send each row straight to its rank; leave it out"
-        )

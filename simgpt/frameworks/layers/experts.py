@@ -13,8 +13,8 @@ from typing import Any
 from simgpt.frameworks.layers.patterns import pattern_of
 from simgpt.frameworks.reading import FrameworkError, Reading
 from topologies.files.printable import shown
+from workload.dispatchers.table import ALL_GATHER, USUAL
 from workload.dispatchers.table import ONCE as SENT_ONCE
-from workload.dispatchers.table import USUAL
 from workload.errors import PlanCannotRunError
 from workload.models.moe import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, layers_of
 
@@ -144,6 +144,8 @@ def _read_dispatcher(reading: Reading) -> None:
     elif kind == "flex":
         reading.differs("moe-flex-dispatcher-backend", "tokens are sent once to each node")
         reading.stack = ONCE
+    elif kind == "allgather" and reading.fields.get("expert", 1) > 1:
+        reading.fields["dispatcher"] = ALL_GATHER
     elif kind != "alltoall" and reading.fields.get("expert", 1) > 1:
         why = "tokens are sent to their experts' ranks alone, by all-to-alls"
         reading.differs("moe-token-dispatcher-type", why)
@@ -222,7 +224,8 @@ def _written_choice(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
     usual = fields["stack"] == ONCE and fields["dispatcher"] == USUAL
     once = usual or fields["dispatcher"] == SENT_ONCE
-    settings: dict[str, Any] = {"moe-token-dispatcher-type": "flex" if once else "alltoall"}
+    kind = "allgather" if fields["dispatcher"] == ALL_GATHER else "alltoall"
+    settings: dict[str, Any] = {"moe-token-dispatcher-type": "flex" if once else kind}
     if once:
         settings["moe-flex-dispatcher-backend"] = FLEX[0]
     if fields["expert"] > 1:

@@ -224,7 +224,7 @@ def test_arguments_become_a_models_fields(settings: dict[str, Any], field: str, 
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"moe_token_dispatcher_type": None, "expert_model_parallel_size": 2}, "dispatcher-type"),
+        ({"moe_token_dispatcher_type": "x", "expert_model_parallel_size": 2}, "dispatcher-type"),
         ({"moe_grouped_gemm": False}, "moe-grouped-gemm"),
         ({"moe_router_num_groups": 4, "moe_router_group_topk": 1}, "moe-router-num-groups"),
         ({"moe_router_load_balancing_type": "sinkhorn"}, "moe-router-load-balancing-type"),
@@ -273,7 +273,6 @@ def test_megatrons_own_expert_test_is_a_question() -> None:
     assert (question.gpt.experts, question.gpt.topk, question.plan["expert"]) == (8, 2, 2)
     assert set(changed(question)) == {
         "--num-experts",
-        "--moe-token-dispatcher-type",
         "--moe-grouped-gemm",
         "NCCL_ALGO",
     }
@@ -331,6 +330,9 @@ def test_a_plans_dispatcher_is_told_to_megatron_or_refused_by_name() -> None:
     assert told("once_per_node", None) == told("usual", "megatron-core-deepep") == "flex"
     assert told("usual", None) == told("all_to_all", None) == "alltoall"
     assert told("all_to_all", "megatron-core-deepep") == "alltoall"
+    assert told("all_gather", None) == "allgather"
+    read = asked(moe_token_dispatcher_type=None, expert_model_parallel_size=2)
+    assert read.plan["dispatcher"] == "all_gather"
     with pytest.raises(PlanCannotRunError, match="no setting for dispatcher=hierarchical"):
         told("hierarchical", "simgpt")
     with pytest.raises(PlanCannotRunError, match="megatron-core has no dispatcher=hierarchical"):

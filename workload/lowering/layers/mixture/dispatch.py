@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+<<<<<<< HEAD
 from workload.dispatchers.table import how_of
 from workload.expert_loads.histogram import most_rows
+=======
+from workload.dispatchers.table import ALL_GATHER, ONCE, how_of
+>>>>>>> 344843cd90c055013d4572725188d661e7b99c52
 from workload.lowering.builder import Builder
 from workload.models import moe
-from workload.op import EXPERT_DISPATCH
+from workload.op import BACK, EXPERT_DISPATCH, FOR_NODES, THERE
 
 SORTS = ("sort_rows", "unsort_rows")
 
@@ -22,9 +26,9 @@ class Routed:
 
     logits: str
     chosen: str
-    order: str
-    sent: str
-    counts: str
+    order: str = ""
+    sent: str = ""
+    counts: str = ""
     sums: str = ""
 
 
@@ -61,20 +65,35 @@ def _all_to_all(
     b: Builder, label: str, sent: str, purpose: str, routed: Routed, *, there: bool
 ) -> str:
     """Emit the exchange of rows with the ranks of their experts, there or back. Where counts differ
+<<<<<<< HEAD
     it reads those of what it sends and of what it gets, too. Its payload is what the busiest rank
     gets there, and sends back."""
     own, count = b.buffers[sent], b.buffers[routed.order].shape[0]
+=======
+    it reads those of what it sends and of what it gets, too; where a token's rows go once to each
+    node, the choices besides. Scores differ from row to row, and go as they are."""
+    own = b.buffers[sent]
+>>>>>>> 344843cd90c055013d4572725188d661e7b99c52
     counted = routed.counts if there and is_ragged(b) else ""
     if counted:
         count = most_rows(b.gpt, b.block.part.layer, count, b.plan.expert)
     arrived = b.tensor(f"{label}.arrived", (count, *own.shape[1:]), own.dtype, rows_of=counted)
     axes = b.plan.expert_axes
     operands = f"{label}.exchange", "all_to_all", [sent], [arrived]
-    b.collective(*operands, *axes, purpose=purpose, **how_of(b.plan))
-    if is_ragged(b):
+    once, how = b.plan.dispatcher == ONCE and len(own.shape) > 1, how_of(b.plan)
+    if once:
+        how |= {FOR_NODES: THERE if there else BACK, "even": bool(b.gpt.capacity)}
+        how["topk"] = b.gpt.topk
+    b.collective(*operands, *axes, purpose=purpose, **how)
+    if is_ragged(b) or once:
         counts = (routed.sent, routed.counts)[:: 1 if there else -1]
+<<<<<<< HEAD
         payload = b.nbytes(arrived if there else sent)
         b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts), nbytes=payload)
+=======
+        order = (routed.order,) if once else ()
+        b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts, *order))
+>>>>>>> 344843cd90c055013d4572725188d661e7b99c52
     return arrived
 
 
@@ -95,8 +114,8 @@ def local_experts(b: Builder) -> int:
 
 
 def is_apart(b: Builder) -> bool:
-    """Whether ranks hold different experts."""
-    return b.plan.expert > 1
+    """Whether rows are sent to ranks that hold different experts."""
+    return b.plan.expert > 1 and b.plan.dispatcher != ALL_GATHER
 
 
 def is_ragged(b: Builder) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from workload.dispatchers.table import DENSE, SPARSE
 from workload.lowering.builder import Builder
 from workload.lowering.layers import sequence_parallel as rows
-from workload.lowering.layers.mixture import by_masks, by_scores
+from workload.lowering.layers.mixture import by_masks, by_scores, gathered
 from workload.lowering.layers.mixture.by_masks import Masks
 from workload.lowering.layers.mixture.by_scores import Scored
 from workload.lowering.layers.mixture.dispatch import Routed, moved, slots, width
@@ -19,6 +19,8 @@ def sent(b: Builder, source: str, scores: str, routed: Routed) -> tuple[str, str
     if b.plan.dispatcher == DENSE:
         found, masks = by_masks.sent(b, source, scores, routed)
         return found, "", masks
+    if gathered.is_gathered(b):
+        return *gathered.sent(b, source, scores, routed), None
     count, order = slots(b, source), routed.order
     found = moved(b, "dispatch", "take_rows", [source, order], (count, width(b)))
     if b.plan.dispatcher == SPARSE:
@@ -32,6 +34,8 @@ def combined(b: Builder, source: str, returned: str, routed: Routed, kept: Kept)
         return by_masks.combined(b, kept)
     if isinstance(kept, Scored):
         return by_scores.combined(b, kept, source, routed)
+    if gathered.is_gathered(b):
+        return gathered.combined(b, source, returned, routed)
     return moved(b, "combine", "sum_rows", [returned, routed.order], b.buffers[source].shape)
 
 
@@ -43,6 +47,8 @@ def combined_grad(b: Builder, grad: str, routed: Routed, kept: Kept) -> tuple[st
         return by_masks.combined_grad(b, kept, whole, routed)
     if isinstance(kept, Scored):
         return by_scores.combined_grad(b, kept, whole, routed)
+    if gathered.is_gathered(b):
+        return gathered.combined_grad(b, whole, routed), ""
     shape = (slots(b, whole), width(b))
     return moved(b, "combine.grad", "take_rows", [whole, routed.order], shape), ""
 
@@ -51,4 +57,6 @@ def sent_grad(b: Builder, source: str, grad: str, routed: Routed, kept: Kept) ->
     """Emit the gradient of the tokens `source` from that of the rows at all places."""
     if isinstance(kept, Masks):
         return by_masks.sent_grad(b, kept, grad)
+    if gathered.is_gathered(b):
+        return gathered.sent_grad(b, source, grad, routed)
     return moved(b, "dispatch.grad", "sum_rows", [grad, routed.order], b.buffers[source].shape)

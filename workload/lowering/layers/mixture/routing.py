@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from workload.dispatchers.table import how_of
@@ -9,7 +10,7 @@ from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
 from workload.lowering.layers import sequence_parallel as rows
-from workload.lowering.layers.mixture import balance
+from workload.lowering.layers.mixture import balance, gathered
 from workload.lowering.layers.mixture.dispatch import Routed, is_ragged, moved, routed_tokens, slots
 from workload.models import moe
 from workload.op import EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
@@ -49,20 +50,33 @@ def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
         source = rows.gather(b, "experts.rows", normed)
         all_scores = rows.gather(b, "experts.scores", scores)
         all_chosen = rows.gather(b, "experts.chosen", chosen)
+    return source, all_scores, _placed(b, source, all_chosen, Routed(logits, chosen, sums=sums))
+
+
+def _placed(b: Builder, source: str, chosen: str, routed: Routed) -> Routed:
+    """Emit which row goes to which place, and how many go to and come from each rank."""
+    gpt = b.gpt
+    if gathered.is_gathered(b) and not gpt.capacity:
+        order, counts = gathered.own_places(b, chosen)
+        return replace(routed, order=order, sent=counts, counts=counts)
     order = b.tensor("dispatch.order", (slots(b, source),), "int64")
     sent = counts = b.tensor("dispatch.counts", (gpt.experts,), "int64")
     places = moe.places(gpt, b.buffers[source].shape[0]) if gpt.capacity else 0
-    b.op("dispatch.places", "places", [all_chosen], [order, sent], places=places)
+    b.op("dispatch.places", "places", [chosen], [order, sent], places=places)
+    if gathered.is_gathered(b):
+        order = gathered.own_of_places(b, order, b.buffers[source].shape[0])
     if is_ragged(b):
         counts = b.tensor("dispatch.counts.arrived", (gpt.experts,), "int64")
         label, axes = "dispatch.counts.exchange", b.plan.expert_axes
         how = {"purpose": EXPERT_DISPATCH, **how_of(b.plan)}
         b.collective(label, "all_to_all", [sent], [counts], *axes, **how)
-    return source, all_scores, Routed(logits, chosen, order, sent, counts, sums)
+    return replace(routed, order=order, sent=sent, counts=counts)
 
 
 def scores_grad(b: Builder, normed: str, routed: Routed, sent: str) -> str:
     """Emit the gradient of all scores from that of the scores sent."""
+    if gathered.is_gathered(b):
+        return gathered.scores_grad(b, sent, routed, routed_tokens(b, normed))
     shape = routed_tokens(b, normed), b.gpt.topk
     return moved(b, "dispatch.scores.grad", "put_scores", [sent, routed.order], shape)
 

@@ -1,0 +1,85 @@
+"""Experts reached by other dispatchers, against the plain model: same losses, weights, choices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.executor.ranks import on_ranks
+from tests.executor.test_parity import check, differences, judge
+from tests.executor.test_parity_experts import (
+    DEEPSEEK,
+    EIGHT,
+    EIGHT_OVER_CONTEXT,
+    FOUR,
+    MIXTRAL,
+    MORE_OVER_CONTEXT,
+    OVER_CONTEXT,
+    TURNS,
+    plan_of,
+)
+from workload.gpt import GPT
+from workload.plan import Plan
+
+BIASED = replace(MIXTRAL, biases=True, activation="clamped_swiglu")
+PLACED = replace(MIXTRAL, capacity=0.75)
+MODELS = {"DeepSeek": DEEPSEEK, "Mixtral": MIXTRAL, "biased": BIASED, "placed": PLACED}
+
+
+def by(dispatcher: str, plans: list[Plan]) -> list[Plan]:
+    return [replace(plan, dispatcher=dispatcher) for plan in plans]
+
+
+@pytest.mark.distributed
+def test_gathered_tokens_train_as_the_plain_model_does() -> None:
+    check(2, DEEPSEEK, by("all_gather", [plan_of(data=2, expert=2, micro_batches=2)]))
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("gpt", MODELS.values(), ids=MODELS)
+def test_gathered_tokens_train_on_any_ranks_as_the_plain_model_does(gpt: GPT) -> None:
+    check(4, gpt, by("all_gather", [*FOUR, *TURNS]))
+    check(8, gpt, by("all_gather", EIGHT))
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_gathered_tokens_over_context_train_as_the_plain_model_does() -> None:
+    check(4, DEEPSEEK, by("all_gather", [*OVER_CONTEXT, *MORE_OVER_CONTEXT]))
+    check(8, DEEPSEEK, by("all_gather", EIGHT_OVER_CONTEXT))
+
+
+def check_on_nodes(of_node: int, ranks: int, gpt: GPT, plans: list[Plan]) -> None:
+    judge(ranks, plans, on_ranks(ranks, differences, gpt, plans, {}, None, of_node))
+
+
+def apart(dispatcher: str, plans: list[Plan]) -> list[Plan]:
+    """Those plans whose experts are on several ranks, by this dispatcher."""
+    return by(dispatcher, [plan for plan in plans if plan.expert > 1])
+
+
+@pytest.mark.distributed
+def test_rows_by_way_of_nodes_train_as_the_plain_model_does() -> None:
+    plan = plan_of(data=4, expert=4)
+    check_on_nodes(2, 4, DEEPSEEK, by("hierarchical", [plan]) + by("once_per_node", [plan]))
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("dispatcher", ["hierarchical", "once_per_node"])
+@pytest.mark.parametrize("gpt", MODELS.values(), ids=MODELS)
+def test_nodes_of_any_size_train_as_the_plain_model_does(gpt: GPT, dispatcher: str) -> None:
+    for of_node in (1, 2, 4):
+        check_on_nodes(of_node, 4, gpt, apart(dispatcher, [*FOUR, *TURNS]))
+    for of_node in (2, 4):
+        check_on_nodes(of_node, 8, gpt, apart(dispatcher, EIGHT))
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("dispatcher", ["hierarchical", "once_per_node"])
+def test_nodes_with_parts_of_sequences_train_as_the_plain_model_does(dispatcher: str) -> None:
+    check_on_nodes(2, 4, DEEPSEEK, apart(dispatcher, [*OVER_CONTEXT, *MORE_OVER_CONTEXT]))
+    check_on_nodes(4, 8, DEEPSEEK, apart(dispatcher, EIGHT_OVER_CONTEXT))
