@@ -26,7 +26,7 @@ from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgr
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots
 from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes, with_least_memory
+from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram
 from simulator.search.bounds.stream_bound import (
     SCHEDULES,
@@ -264,7 +264,7 @@ class Frontier:
     def _open_queue(self, queue: Queue) -> None:
         at, bound = int(queue.at[0]), int(queue.bounds[0])
         for plan in queue.plans(self._space):
-            if self._is_too_large(with_least_memory(plan)):
+            if self._is_too_large(plan):
                 continue
             if plan.pipe == 1 or self._dives:
                 self._push_soon(bound, plan)

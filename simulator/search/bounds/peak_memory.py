@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -33,7 +32,6 @@ from workload.pipeline.schedule import V_SHAPED
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Counts
 
-REORDERS = "ors"  # the overlap that changes in which order a linear's gradients are computed
 ADDITIONS = ("accumulate", "lomo")
 PARTS = (LAYER, *KINDS, "embed", "head")
 NEVER = np.iinfo(np.int64).max
@@ -61,12 +59,6 @@ def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
         for stage, kind in enumerate(stage_orders.kinds)
     )
     return max(use.total_bytes for use in peaks)
-
-
-def with_least_memory(plan: Plan) -> Plan:
-    """The same plan without the overlaps that only hold buffers for longer. With `ors` a linear's
-    input may be free before its gradient is there, so that it stays."""
-    return replace(plan, overlap=tuple(name for name in plan.overlap if name == REORDERS))
 
 
 def device_bytes(

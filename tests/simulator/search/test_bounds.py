@@ -20,7 +20,7 @@ from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots, isolated_times
 from simulator.search.bounds.layouts import plain_layers
 from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes, with_least_memory
+from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, overlapped
 from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, part_times, step_ticks
 from simulator.search.bounds.unsupported import RefusalTimes
@@ -96,8 +96,6 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     if plan.pipe > 1:
         assert PipelineNode(plan, slots, 0, 0).ticks() <= step
         assert pipeline_bytes(gpt, plan, problem.habits) == prediction.memory.peak_bytes
-        fewest = with_least_memory(plan)
-        assert pipeline_bytes(gpt, fewest, problem.habits) <= prediction.memory.peak_bytes
         asked = next(sized(space, rows, habits=problem.habits))
         assert entry_bytes(space, asked, entries)[0] <= prediction.memory.peak_bytes
     least = least_bytes_of(space, some)
