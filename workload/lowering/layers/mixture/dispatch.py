@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-<<<<<<< HEAD
-from workload.dispatchers.table import how_of
-from workload.expert_loads.histogram import most_rows
-=======
 from workload.dispatchers.table import ALL_GATHER, ONCE, how_of
->>>>>>> 344843cd90c055013d4572725188d661e7b99c52
+from workload.expert_loads.histogram import most_rows
 from workload.lowering.builder import Builder
 from workload.models import moe
 from workload.op import BACK, EXPERT_DISPATCH, FOR_NODES, THERE
@@ -65,15 +61,10 @@ def _all_to_all(
     b: Builder, label: str, sent: str, purpose: str, routed: Routed, *, there: bool
 ) -> str:
     """Emit the exchange of rows with the ranks of their experts, there or back. Where counts differ
-<<<<<<< HEAD
-    it reads those of what it sends and of what it gets, too. Its payload is what the busiest rank
-    gets there, and sends back."""
-    own, count = b.buffers[sent], b.buffers[routed.order].shape[0]
-=======
     it reads those of what it sends and of what it gets, too; where a token's rows go once to each
-    node, the choices besides. Scores differ from row to row, and go as they are."""
-    own = b.buffers[sent]
->>>>>>> 344843cd90c055013d4572725188d661e7b99c52
+    node, the choices besides. Its payload is what the busiest rank gets there, and sends back;
+    scores differ from row to row, and go as they are."""
+    own, count = b.buffers[sent], b.buffers[routed.order].shape[0]
     counted = routed.counts if there and is_ragged(b) else ""
     if counted:
         count = most_rows(b.gpt, b.block.part.layer, count, b.plan.expert)
@@ -87,13 +78,11 @@ def _all_to_all(
     b.collective(*operands, *axes, purpose=purpose, **how)
     if is_ragged(b) or once:
         counts = (routed.sent, routed.counts)[:: 1 if there else -1]
-<<<<<<< HEAD
-        payload = b.nbytes(arrived if there else sent)
-        b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts), nbytes=payload)
-=======
         order = (routed.order,) if once else ()
         b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts, *order))
->>>>>>> 344843cd90c055013d4572725188d661e7b99c52
+    if is_ragged(b):
+        payload = b.nbytes(arrived if there else sent)
+        b.ops[-1] = replace(b.ops[-1], nbytes=payload)
     return arrived
 
 
