@@ -36,7 +36,6 @@ REFUSED = {
     "stage_layers": "it splits layers evenly",
     "ends_as_layers": "it splits layers evenly",
     "batch": "it asks for one batch",
-    "context_heads": "compare plans by predict --sweep",
 }
 FAMILIES: Mapping[str, Callable[[int, int, int, int], bool]] = {
     "data parallelism alone, ZeRO and FSDP": lambda x, y, z, pipe: x * y * z * pipe == 1,
@@ -88,7 +87,7 @@ class SearchProblem:
         if why := choices.kept_recomputation(recompute):
             raise PlanError(f"a search cannot keep recompute={recompute}, which {why}")
         _check_bounded(self.fixed)
-        choices.check(self.also, self.gpt, self.stack, self.fixed)
+        choices.check(self.also, self.gpt, self.stack, self.fixed, splits=self.splits)
         self._check_dispatchers()
         _check_covered(self.gpt)
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
@@ -153,25 +152,30 @@ class SearchProblem:
 
     def _variants(self) -> Iterator[SearchProblem]:
         """The problem for each precision, and each way in which parts of sequences meet."""
-        kinds, besides = self._context_kinds, exchanges.sets_of(self.also.get("overlap", ()))
-        precisions = self.several.get("precision", ("",))
-        for precision, kind, beside in product(precisions, kinds, besides):
-            sure = {"context_kind": kind} if self._splits else {}
+        ways, besides = self._context_ways, exchanges.sets_of(self.also.get("overlap", ()))
+        precisions, rest = self.several.get("precision", ("",)), choices.within_parts(self.also)
+        for precision, way, beside in product(precisions, ways, besides):
             chosen = recipe_words({"precision": precision}) if precision else {}
-            fixed = {**self.fixed, **chosen, **sure}
-            least = 2 if kind != kinds[0] else self.least_context
-            yield replace(self, fixed=fixed, least_context=least, beside=beside)
+            fixed = {**self.fixed, **chosen, **way}
+            least = 2 if way != ways[0] else self.least_context
+            yield replace(self, fixed=fixed, also=rest, least_context=least, beside=beside)
 
     @property
-    def _context_kinds(self) -> tuple[str, ...]:
+    def _context_ways(self) -> list[dict[str, Any]]:
         """The ways in which parts of sequences meet, that of whole sequences first."""
-        if "context_kind" in self.fixed:
-            return (self.fixed["context_kind"],)
+        if not self.splits:
+            return [{}]
         given = self.several.get("context_kind", CHOICES["context_kind"])
-        return given if self._splits else given[:1]
+        given = ("ring",) if "context_heads" in self.fixed else given
+        given = (self.fixed["context_kind"],) if "context_kind" in self.fixed else given
+        heads = [int(word) for word in self.also.get("context_heads", ())]
+        return [
+            *({"context_kind": kind} for kind in given),
+            *({"context_kind": "ring", "context_heads": each} for each in heads),
+        ]
 
     @property
-    def _splits(self) -> bool:
+    def splits(self) -> bool:
         """Whether some plans split sequences."""
         return bool(self.fixed.get("context", 1 + self.splits_sequences) > 1)
 

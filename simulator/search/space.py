@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.search.asked.context_heads import alike, trades
 from simulator.search.bounds.layouts import Layouts, layouts_of
 from simulator.search.orders import ANY, ORDERS, matters, overlaps, rank_orders
 from simulator.search.problem import (
@@ -114,11 +115,14 @@ class Space:
 
     @cached_property
     def experts(self) -> tuple[Counts, Counts]:
-        """Over how many neighbours on context, and on data, each shape splits experts."""
+        """Over how many neighbours on context, and on data, each shape splits experts; or how many
+        neighbours on context trade heads, whose runs are those of experts where these have any."""
         over_x = np.where(self.columns["expert_tensor"] == 1, self.columns["x"], 1)
         each, context = self.columns["expert"] // over_x, self.columns["context"]
         on_context = np.where(context % each == 0, each, context)
-        return on_context, np.asarray(each // on_context)
+        heads = self.problem.fixed.get("context_heads", 1)
+        runs = np.full_like(each, heads) if heads > 1 else on_context
+        return runs, np.asarray(each // on_context)
 
     @cached_property
     def grids(self) -> tuple[Indices, Indices]:
@@ -178,11 +182,12 @@ def spaces_of(problem: SearchProblem) -> list[Space]:
     found, refused = list[Space](), dict[tuple[Any, ...], PlanCannotRunError | None]()
     for part in problem.parts():
         asked = tuple(part.fixed.get(key) for key in named)
+        every = asked, (part.beside,), (part.fixed.get("context_heads"),)
         try:
             found.append(space_of(part))
-            refused[asked] = None
+            refused |= dict.fromkeys(every)
         except PlanCannotRunError as error:
-            refused.setdefault(asked, error)
+            refused = dict.fromkeys(every, error) | refused
     for lacking in filter(None, refused.values()):
         raise lacking
     return found
@@ -198,7 +203,9 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
     pipes = [p for p in problem.choices("pipe", sizes) if chunks_fit(problem, p)]
     zs = problem.choices("z", sizes)
     contexts = [c for c in problem.choices("context", sizes) if _splits(problem, c)]
-    contexts = [c for c in contexts if c >= problem.least_context]
+    contexts = [c for c in contexts if c >= problem.least_context and trades(problem.fixed, c)]
+    heads_of = problem.fixed.get("context_heads", 1)
+    xs = [x for x in xs if not any(n % (x * heads_of) for n in (gpt.heads, gpt.kv_heads))]
     by_heads = problem.fixed.get("context_kind") == "ulysses"
     for x, y, z, context, pipe in product(xs, ys, zs, contexts, pipes):
         data, left = divmod(n, x * y * z * context * pipe)
@@ -215,7 +222,7 @@ def _splits(problem: SearchProblem, context: int) -> bool:
     """Whether sequences can be split over so many ranks, and the attention core with them."""
     gpt, fused = problem.gpt, problem.fixed.get("attention", "flash") != "unfused"
     in_ring = problem.fixed.get("context_kind", "ring") == "ring"
-    chunk = max(gpt.sequence // (2 * context), 1)
+    chunk = max(gpt.sequence * problem.fixed.get("context_heads", 1) // (2 * context), 1)
     cut = in_ring and gpt.document and gpt.document % chunk and chunk % gpt.document
     return context == 1 or (fused and not cut and gpt.sequence % (2 * context) == 0)
 
@@ -223,7 +230,8 @@ def _splits(problem: SearchProblem, context: int) -> bool:
 def _none(problem: SearchProblem) -> str:
     """Why there is no plan: a field that is fixed, if there are plans without it."""
     none = f"no plan of {problem.gpt.name} uses {problem.devices} devices"
-    none = f"{none} with a batch of {problem.batch}"
+    beside = f" and overlap={'+'.join(problem.beside)}" if problem.beside else ""
+    none = f"{none} with a batch of {problem.batch}{beside}"
     for key, value in problem.fixed.items():
         rest = {name: other for name, other in problem.fixed.items() if name != key}
         free = list(_rows(replace(problem, fixed=rest)))
@@ -278,6 +286,7 @@ def _of_experts(
                 continue
             on_context, on_data = folded(split // apart, context)
             fits = on_context * on_data == split // apart and data % max(on_data, 1) == 0
+            fits = fits and alike(problem.fixed, on_context, context)
             if fits and (apart > 1 or not tensor) and (split > 1 or not tensor):
                 yield split, tensor
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
+from simulator.search.asked import context_heads
 from simulator.search.asked.exchanges import of_exchanges
 from simulator.stacks.stack import Stack
 from workload.errors import PlanCannotRunError, PlanError
@@ -26,19 +28,21 @@ from workload.recomputation.parts import (
 KEYS: Mapping[str, tuple[str, ...]] = {
     "recompute": tuple(PARTS),
     "overlap": of_exchanges(EVERY),
+    context_heads.KEY: (),
 }
 Asked = Mapping[str, tuple[str, ...]]
 
 
-def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, object]) -> None:
+def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, Any], *, splits: bool) -> None:
     """Refuse what is unknown, what the model or the stack has not, and what is fixed."""
     for key, words in asked.items():
         if key in fixed and key != "overlap":  # which has more words beside those that are kept
             raise PlanError(f"{key}={fixed[key]} is kept, so a search cannot also try others")
-        for word in words:
+        for word in words if key != context_heads.KEY else ():
             if word not in KEYS.get(key, ()):
                 known = ", ".join(KEYS.get(key, KEYS))
                 raise PlanError(f"a search cannot also try {key}={word}; it knows {known}")
+    context_heads.check(asked.get(context_heads.KEY, ()), gpt, fixed, splits=splits)
     for part in asked.get("recompute", ()):
         if why := _refusal(gpt, part):
             raise PlanCannotRunError(f"recompute={part} {why}")
@@ -66,6 +70,11 @@ def recomputations(asked: Asked, gpt: GPT) -> list[str]:
     named = ["+".join(some) for some in every]
     *others, whole = RECOMPUTES
     return [*others, *(some for some in named if not _refusal(gpt, some)), whole]
+
+
+def within_parts(asked: Asked) -> Asked:
+    """Those of which each plan of a part of a problem may have another."""
+    return {key: words for key, words in asked.items() if key == "recompute"}
 
 
 def of_layers(recompute: str, gpt: GPT) -> str:
