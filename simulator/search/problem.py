@@ -12,7 +12,7 @@ from typing import Any
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
-from simulator.search.asked import choices, exchanges
+from simulator.search.asked import choices, exchanges, v_shape
 from simulator.search.bounds.layouts import has_kinds, interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
@@ -86,7 +86,6 @@ class SearchProblem:
         recompute = str(self.fixed.get("recompute", "none"))
         if why := choices.kept_recomputation(recompute):
             raise PlanError(f"a search cannot keep recompute={recompute}, which {why}")
-        _check_bounded(self.fixed)
         choices.check(self.also, self.gpt, self.stack, self.fixed, splits=self.splits)
         self._check_dispatchers()
         _check_covered(self.gpt)
@@ -154,9 +153,10 @@ class SearchProblem:
         """The problem for each precision, and each way in which parts of sequences meet."""
         ways, besides = self._context_ways, exchanges.sets_of(self.also.get("overlap", ()))
         precisions, rest = self.several.get("precision", ("",)), choices.within_parts(self.also)
-        for precision, way, beside in product(precisions, ways, besides):
+        every = product(precisions, ways, besides, choices.orders(self.also))
+        for precision, way, beside, order in every:
             chosen = recipe_words({"precision": precision}) if precision else {}
-            fixed = {**self.fixed, **chosen, **way}
+            fixed = {**self.fixed, **chosen, **way, **order}
             least = 2 if way != ways[0] else self.least_context
             yield replace(self, fixed=fixed, also=rest, least_context=least, beside=beside)
 
@@ -239,31 +239,28 @@ def _check_covered(gpt: GPT) -> None:
         raise PlanError(f"a search goes without {gpt.name}'s mtp_layers; give 0")
 
 
-def _check_bounded(fixed: Mapping[str, Any]) -> None:
-    """Refuse orders of a step that have no bounds."""
-    if fixed.get("schedule") in V_SHAPED:
-        raise PlanError(
-            f"a search cannot keep schedule={fixed['schedule']}, for which it has no bounds; "
-            "compare such plans by predict --sweep"
-        )
-
-
 def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tuple[str, int]]:
     """The legal pairs of schedule and interleave; a pipeline of one stage has but one order."""
     schedules = problem.choices("schedule", STRAIGHT if pipe > 1 else ["1f1b"])
     found = []
     for schedule in schedules:
         chunks = _interleaves(problem, pipe) if schedule == "1f1b" and pipe > 1 else [1]
+        chunks = [v_shape.CHUNKS] if schedule in V_SHAPED else chunks
         for interleave in problem.choices("interleave", chunks):
-            legal = interleave == 1 or (
-                pipe > 1
-                and schedule == "1f1b"
-                and micro_batches % pipe == 0
+            legal = (interleave == 1 and schedule not in V_SHAPED) or (
+                _interleaved(schedule, pipe, micro_batches, interleave)
                 and chunks_fit(problem, pipe * interleave)
             )
             if legal and exchanges.can_run(problem.of_exchanges, pipe, schedule, interleave):
                 found.append((schedule, interleave))
     return found
+
+
+def _interleaved(schedule: str, pipe: int, micro_batches: int, interleave: int) -> bool:
+    """Whether stages can have several chunks."""
+    if schedule in V_SHAPED:
+        return interleave == v_shape.CHUNKS and v_shape.can_run(schedule, pipe, micro_batches)
+    return pipe > 1 and schedule == "1f1b" and micro_batches % pipe == 0
 
 
 def _interleaves(problem: SearchProblem, pipe: int) -> list[int]:

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from simulator.search.asked.context_heads import alike, trades
+from simulator.search.asked.choices import FIELDS, said
+from simulator.search.asked.context_heads import alike, divides, trades
+from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.layouts import Layouts, layouts_of
 from simulator.search.orders import ANY, ORDERS, matters, overlaps, rank_orders
 from simulator.search.problem import (
@@ -111,7 +113,7 @@ class Space:
             for pipe, each in np.unique(stages, axis=1).T.tolist()
             for _, interleave in schedules(self.problem, pipe, each)
         }
-        return layouts_of(self.problem.gpt, pairs)
+        return layouts_of(self.problem.gpt, pairs, in_v=in_v(self.problem.fixed))
 
     @cached_property
     def experts(self) -> tuple[Counts, Counts]:
@@ -182,12 +184,12 @@ def spaces_of(problem: SearchProblem) -> list[Space]:
     found, refused = list[Space](), dict[tuple[Any, ...], PlanCannotRunError | None]()
     for part in problem.parts():
         asked = tuple(part.fixed.get(key) for key in named)
-        every = asked, (part.beside,), (part.fixed.get("context_heads"),)
+        every = asked, (part.beside,), *((key, part.fixed.get(key)) for key in FIELDS)
         try:
             found.append(space_of(part))
             refused |= dict.fromkeys(every)
         except PlanCannotRunError as error:
-            refused = dict.fromkeys(every, error) | refused
+            refused = {**dict.fromkeys(every, error), **refused}
     for lacking in filter(None, refused.values()):
         raise lacking
     return found
@@ -204,8 +206,7 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
     zs = problem.choices("z", sizes)
     contexts = [c for c in problem.choices("context", sizes) if _splits(problem, c)]
     contexts = [c for c in contexts if c >= problem.least_context and trades(problem.fixed, c)]
-    heads_of = problem.fixed.get("context_heads", 1)
-    xs = [x for x in xs if not any(n % (x * heads_of) for n in (gpt.heads, gpt.kv_heads))]
+    xs = [x for x in xs if divides(problem.fixed, gpt, x)]
     by_heads = problem.fixed.get("context_kind") == "ulysses"
     for x, y, z, context, pipe in product(xs, ys, zs, contexts, pipes):
         data, left = divmod(n, x * y * z * context * pipe)
@@ -230,8 +231,7 @@ def _splits(problem: SearchProblem, context: int) -> bool:
 def _none(problem: SearchProblem) -> str:
     """Why there is no plan: a field that is fixed, if there are plans without it."""
     none = f"no plan of {problem.gpt.name} uses {problem.devices} devices"
-    beside = f" and overlap={'+'.join(problem.beside)}" if problem.beside else ""
-    none = f"{none} with a batch of {problem.batch}{beside}"
+    none = f"{none} with a batch of {problem.batch}{said(problem.beside)}"
     for key, value in problem.fixed.items():
         rest = {name: other for name, other in problem.fixed.items() if name != key}
         free = list(_rows(replace(problem, fixed=rest)))

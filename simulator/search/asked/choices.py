@@ -16,6 +16,7 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.models.moe import layers_with_experts
 from workload.passes.table import EVERY
+from workload.pipeline.schedule import V_SHAPED
 from workload.recomputation.parts import (
     CORE,
     NONE,
@@ -29,7 +30,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "recompute": tuple(PARTS),
     "overlap": of_exchanges(EVERY),
     context_heads.KEY: (),
+    "schedule": V_SHAPED,
 }
+FIELDS = (context_heads.KEY, "schedule")  # of which a part of a problem has one value
 Asked = Mapping[str, tuple[str, ...]]
 
 
@@ -50,6 +53,12 @@ def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, Any], *, spl
         raise PlanError(
             f"overlap={asked['overlap'][0]} hides all-to-alls of experts; {gpt.name} has none"
         )
+    for schedule in asked.get("schedule", ()):
+        if schedule not in stack.can["schedules"]:
+            known = ", ".join(stack.can["schedules"])
+            raise PlanCannotRunError(
+                f"the stack {stack.name} has no schedule={schedule}; it has {known}"
+            )
     if "recompute" in asked and stack.plan.get("selective") == "half":
         raise PlanCannotRunError(
             f"the stack {stack.name} recomputes whole layers or every other linear, no parts"
@@ -62,6 +71,11 @@ def kept_recomputation(recompute: str) -> str:
     return text_refusal(recompute, 1) or counted or ""
 
 
+def orders(asked: Asked) -> list[dict[str, Any]]:
+    """The schedules of parts of a problem: any of the usual ones, or one that is asked for."""
+    return [{}, *({"schedule": each} for each in asked.get("schedule", ()))]
+
+
 def recomputations(asked: Asked, gpt: GPT) -> list[str]:
     """What plans may recompute: nothing, the core of attention, any of the parts that are asked
     for together, or whole layers, which need least memory."""
@@ -70,6 +84,11 @@ def recomputations(asked: Asked, gpt: GPT) -> list[str]:
     named = ["+".join(some) for some in every]
     *others, whole = RECOMPUTES
     return [*others, *(some for some in named if not _refusal(gpt, some)), whole]
+
+
+def said(beside: Sequence[str]) -> str:
+    """Such overlaps as the end of a list of what plans have."""
+    return f" and overlap={'+'.join(beside)}" if beside else ""
 
 
 def within_parts(asked: Asked) -> Asked:

@@ -33,8 +33,14 @@ def check(words: Sequence[str], gpt: GPT, fixed: Mapping[str, Any], *, splits: b
 
 def trades(fixed: Mapping[str, Any], context: int) -> bool:
     """Whether so many ranks of context can be neighbours that trade heads, and others."""
-    heads = fixed.get(KEY, 1)
+    heads: int = fixed.get(KEY, 1)
     return heads == 1 or (context > heads and context % heads == 0)
+
+
+def divides(fixed: Mapping[str, Any], gpt: GPT, x: int) -> bool:
+    """Whether the heads of a rank of x can be traded."""
+    parts: int = x * fixed.get(KEY, 1)
+    return gpt.heads % parts == 0 and gpt.kv_heads % parts == 0
 
 
 def alike(fixed: Mapping[str, Any], on_context: int, context: int) -> bool:

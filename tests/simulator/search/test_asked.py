@@ -34,6 +34,7 @@ from tests.simulator.search.test_choices import FEW, TINY
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.op import COMPUTE
+from workload.pipeline.schedule import STRAIGHT
 from workload.recomputation.parts import ACTIVATION, CORE, EXPERTS, MLP, NORMS, SHARED, UP
 
 OF_ALL = (CORE, NORMS, MLP)
@@ -281,9 +282,72 @@ def test_a_search_over_traded_heads_finds_what_trying_all_plans_finds() -> None:
     same_answer(problem, "perlmutter", top=4)
     kept = SearchProblem(SMALL, 4, 8, {"context": 4, "context_heads": 2})
     assert {plan.context_heads for plan in every_plan(space_of(kept))} == {2}
+    assert set(space_of(kept).experts[0].tolist()) == {2}  # runs of neighbours, in every bound
     with pytest.raises(PlanError, match="context_heads=2 is of split sequences"):
         SearchProblem(TINY, 4, 8, also=also)
     with pytest.raises(PlanCannotRunError, match="context_heads=3 does not divide heads=4"):
         SearchProblem(SMALL, 4, 8, splits_sequences=True, also={"context_heads": ("3",)})
     with pytest.raises(PlanCannotRunError, match="and overlap=a2a"):
         spaces_of(SearchProblem(TINY, 1, 8, also={"overlap": ("a2a",)}))
+
+
+@st.composite
+def spaces_in_a_v(draw: st.DrawFn) -> Space:
+    """The plans of a drawn model with a schedule in the shape of a V."""
+    gpt = draw(st.one_of(models(layers=(4, 8, 24)), mixtures(layers=(5, 8, 13, 27))))
+    schedule = draw(st.sampled_from(["zb-v", "dualpipe-v"]))
+    turns = draw(st.booleans()) and schedule == "dualpipe-v" and bool(gpt.experts)
+    pipe = draw(st.sampled_from([2, 2, 4]))
+    devices, batch = pipe * draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([8, 16, 64]))
+    few: dict[str, Any] = draw(st.sampled_from([{}, {"micro_batch": 1}, {"recompute": "full"}]))
+    fixed: dict[str, Any] = few | {"pipe": pipe, "schedule": schedule}
+    try:
+        return space_of(SearchProblem(gpt, devices, batch, fixed, beside=("a2a",) if turns else ()))
+    except PlanCannotRunError:
+        reject()
+
+
+@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
+@given(space=spaces_in_a_v(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_no_plan_in_a_v_takes_less_than_its_bounds(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_in_turns(space, name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=300, deadline=None, phases=UNSHRUNK)
+@given(space=spaces_in_a_v(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_three_hundred_plans_in_a_v_take_no_less(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_in_turns(space, name, data)
+
+
+def test_a_search_over_schedules_in_a_v_finds_what_trying_all_plans_finds() -> None:
+    """Of four layers, of which one has no experts, on two stages of two chunks each."""
+    fixed = without("pipe") | {"x": 1, "data": 1, "micro_batch": 1}
+    also = {"schedule": ("zb-v", "dualpipe-v")}
+    with pytest.raises(PlanCannotRunError, match="-v; without schedule there are some"):
+        spaces_of(SearchProblem(TINY, 4, 8, fixed | {"pipe": 4}, also=also))
+    with pytest.raises(PlanCannotRunError, match="stack megatron-core has no schedule=zb-v"):
+        SearchProblem(TINY, 4, 8, also=also, stack=load_stack("megatron-core"))
+    problem = SearchProblem(TINY, 2, 8, fixed | {"pipe": 2}, also=also)
+    plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
+    found = {(plan.schedule, plan.interleave) for plan in plans}
+    assert found == {*((name, 1) for name in STRAIGHT), ("1f1b", 2), ("zb-v", 2), ("dualpipe-v", 2)}
+    same_answer(problem, "perlmutter", top=4)
+
+
+def test_few_micro_batches_in_a_v_hold_less_than_as_many_stages_do() -> None:
+    """Eight micro-batches on eight stages: the first holds eight first chunks and one second one
+    when it goes back, not eight of both."""
+    fixed = without("pipe") | {"x": 1, "data": 1, "pipe": 8, "schedule": "zb-v", "overlap": ()}
+    space = space_of(SearchProblem(replace(SMALL, layers=16), 8, 8, fixed))
+    (plan,) = every_plan(space)
+    least = least_bytes_of(space, next(sized(space, np.array([0]))))
+    assert 0 < least[0] <= pipeline_bytes(space.problem.gpt, plan)
+    (entries,) = entries_of(space, np.array([0]))
+    held = entry_bytes(space, next(sized(space, np.array([0]))), entries)
+    assert least[0] < held[0] <= pipeline_bytes(space.problem.gpt, plan)
