@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.search.asked.exchanges import IN_TURNS
-from simulator.search.asked.turns import least_ticks
+from simulator.search.asked.turns import by_streams, least_ticks
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, sized
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots
@@ -80,7 +79,7 @@ class Frontier:
         self._space, self._machinery, self._objective = space, machinery, objective
         self._op_bounds = OpBounds(space, machinery.costs, machinery.fabric)
         self._times = RefusalTimes(machinery.costs, machinery.fabric)
-        self._in_turns = IN_TURNS in space.problem.of_exchanges  # slots have no times of their own
+        self._in_turns = by_streams(space.problem)  # slots have no times of their own
         self._unbounded = deque(rows)
         self._heap: list[tuple[int, int, Item]] = []
         self._soon: list[tuple[int, int, int, Item]] = []

@@ -12,7 +12,7 @@ from typing import Any
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
-from simulator.search.asked import choices, exchanges
+from simulator.search.asked import choices, exchanges, v_shape
 from simulator.search.bounds.layouts import has_kinds, interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
@@ -37,7 +37,6 @@ REFUSED = {
     "stage_layers": "it splits layers evenly",
     "ends_as_layers": "it splits layers evenly",
     "batch": "it asks for one batch",
-    "context_heads": "compare plans by predict --sweep",
     "context_latents": "compare plans by predict --sweep",
 }
 FAMILIES: Mapping[str, Callable[[int, int, int, int], bool]] = {
@@ -89,8 +88,7 @@ class SearchProblem:
         recompute = str(self.fixed.get("recompute", "none"))
         if why := choices.kept_recomputation(recompute):
             raise PlanError(f"a search cannot keep recompute={recompute}, which {why}")
-        _check_bounded(self.fixed)
-        choices.check(self.also, self.gpt, self.stack, self.fixed)
+        choices.check(self.also, self.gpt, self.stack, self.fixed, splits=self.splits)
         self._check_dispatchers()
         _check_covered(self.gpt)
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
@@ -155,25 +153,31 @@ class SearchProblem:
 
     def _variants(self) -> Iterator[SearchProblem]:
         """The problem for each precision, and each way in which parts of sequences meet."""
-        kinds, besides = self._context_kinds, exchanges.sets_of(self.also.get("overlap", ()))
-        precisions = self.several.get("precision", ("",))
-        for precision, kind, beside in product(precisions, kinds, besides):
-            sure = {"context_kind": kind} if self._splits else {}
+        ways, besides = self._context_ways, exchanges.sets_of(self.also.get("overlap", ()))
+        precisions, rest = self.several.get("precision", ("",)), choices.within_parts(self.also)
+        every = product(precisions, ways, besides, choices.orders(self.also))
+        for precision, way, beside, order in every:
             chosen = recipe_words({"precision": precision}) if precision else {}
-            fixed = {**self.fixed, **chosen, **sure}
-            least = 2 if kind != kinds[0] else self.least_context
-            yield replace(self, fixed=fixed, least_context=least, beside=beside)
+            fixed = {**self.fixed, **chosen, **way, **order}
+            least = 2 if way != ways[0] else self.least_context
+            yield replace(self, fixed=fixed, also=rest, least_context=least, beside=beside)
 
     @property
-    def _context_kinds(self) -> tuple[str, ...]:
+    def _context_ways(self) -> list[dict[str, Any]]:
         """The ways in which parts of sequences meet, that of whole sequences first."""
-        if "context_kind" in self.fixed:
-            return (self.fixed["context_kind"],)
+        if not self.splits:
+            return [{}]
         given = self.several.get("context_kind", CHOICES["context_kind"])
-        return given if self._splits else given[:1]
+        given = ("ring",) if "context_heads" in self.fixed else given
+        given = (self.fixed["context_kind"],) if "context_kind" in self.fixed else given
+        heads = [int(word) for word in self.also.get("context_heads", ())]
+        return [
+            *({"context_kind": kind} for kind in given),
+            *({"context_kind": "ring", "context_heads": each} for each in heads),
+        ]
 
     @property
-    def _splits(self) -> bool:
+    def splits(self) -> bool:
         """Whether some plans split sequences."""
         return bool(self.fixed.get("context", 1 + self.splits_sequences) > 1)
 
@@ -242,31 +246,28 @@ def _check_covered(gpt: GPT) -> None:
         )
 
 
-def _check_bounded(fixed: Mapping[str, Any]) -> None:
-    """Refuse orders of a step that have no bounds."""
-    if fixed.get("schedule") in V_SHAPED:
-        raise PlanError(
-            f"a search cannot keep schedule={fixed['schedule']}, for which it has no bounds; "
-            "compare such plans by predict --sweep"
-        )
-
-
 def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tuple[str, int]]:
     """The legal pairs of schedule and interleave; a pipeline of one stage has but one order."""
     schedules = problem.choices("schedule", STRAIGHT if pipe > 1 else ["1f1b"])
     found = []
     for schedule in schedules:
         chunks = _interleaves(problem, pipe) if schedule == "1f1b" and pipe > 1 else [1]
+        chunks = [v_shape.CHUNKS] if schedule in V_SHAPED else chunks
         for interleave in problem.choices("interleave", chunks):
-            legal = interleave == 1 or (
-                pipe > 1
-                and schedule == "1f1b"
-                and micro_batches % pipe == 0
+            legal = (interleave == 1 and schedule not in V_SHAPED) or (
+                _interleaved(schedule, pipe, micro_batches, interleave)
                 and chunks_fit(problem, pipe * interleave)
             )
             if legal and exchanges.can_run(problem.of_exchanges, pipe, schedule, interleave):
                 found.append((schedule, interleave))
     return found
+
+
+def _interleaved(schedule: str, pipe: int, micro_batches: int, interleave: int) -> bool:
+    """Whether stages can have several chunks."""
+    if schedule in V_SHAPED:
+        return interleave == v_shape.CHUNKS and v_shape.can_run(schedule, pipe, micro_batches)
+    return pipe > 1 and schedule == "1f1b" and micro_batches % pipe == 0
 
 
 def _interleaves(problem: SearchProblem, pipe: int) -> list[int]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from simulator.costs.analytic import ComputeCosts
 from simulator.ranks.fabric import MachineFabric
+from simulator.search.asked.v_shape import in_v, is_split
 from simulator.search.bounds.batched_programs import BatchedProgram, kinds, sized
 from simulator.search.bounds.in_flight import entry_bytes
 from simulator.search.bounds.layouts import LAYER
@@ -167,7 +168,8 @@ def least_bytes_of(space: Space, some: BatchedProgram) -> Bytes:
     rows = some.rows
     pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
     held, saved = memory(some)
-    if space.problem.habits.scatter_gather:  # a chunk may keep but a part of what it receives
+    # A chunk may keep but a part of what it receives, and few may be in flight in a V.
+    if space.problem.habits.scatter_gather or in_v(space.problem.fixed):
         saved = {kind: np.where(pipe > 1, 0, nbytes) for kind, nbytes in saved.items()}
     if space.layouts is not None:
         return bytes_of_layouts(held, saved, pipe, micro_batches, space.layouts)
@@ -188,7 +190,7 @@ def entries_of(space: Space, rows: Indices) -> Iterator[Entries]:
                 chunk = layouts.numbers[stages, interleave]
             fields = (stages, each, SCHEDULES.index(schedule), interleave, chunk)
             table = np.array([np.full(len(lane), value) for value in fields])
-            kind = stages > 1, schedule.startswith("zb")
+            kind = stages > 1, is_split(schedule)
             found.setdefault(kind, []).append(np.vstack([lane, table]))
     for _, tables in sorted(found.items()):
         lane, *columns = np.concatenate(tables, axis=1)

@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from simulator.search.asked.choices import FIELDS, said
+from simulator.search.asked.context_heads import alike, divides, trades
+from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.layouts import Layouts, layouts_of
 from simulator.search.orders import ANY, ORDERS, matters, overlaps, rank_orders
 from simulator.search.problem import (
@@ -110,15 +113,18 @@ class Space:
             for pipe, each in np.unique(stages, axis=1).T.tolist()
             for _, interleave in schedules(self.problem, pipe, each)
         }
-        return layouts_of(self.problem.gpt, pairs)
+        return layouts_of(self.problem.gpt, pairs, in_v=in_v(self.problem.fixed))
 
     @cached_property
     def experts(self) -> tuple[Counts, Counts]:
-        """Over how many neighbours on context, and on data, each shape splits experts."""
+        """Over how many neighbours on context, and on data, each shape splits experts; or how many
+        neighbours on context trade heads, whose runs are those of experts where these have any."""
         over_x = np.where(self.columns["expert_tensor"] == 1, self.columns["x"], 1)
         each, context = self.columns["expert"] // over_x, self.columns["context"]
         on_context = np.where(context % each == 0, each, context)
-        return on_context, np.asarray(each // on_context)
+        heads = self.problem.fixed.get("context_heads", 1)
+        runs = np.full_like(each, heads) if heads > 1 else on_context
+        return runs, np.asarray(each // on_context)
 
     @cached_property
     def grids(self) -> tuple[Indices, Indices]:
@@ -178,11 +184,12 @@ def spaces_of(problem: SearchProblem) -> list[Space]:
     found, refused = list[Space](), dict[tuple[Any, ...], PlanCannotRunError | None]()
     for part in problem.parts():
         asked = tuple(part.fixed.get(key) for key in named)
+        every = asked, (part.beside,), *((key, part.fixed.get(key)) for key in FIELDS)
         try:
             found.append(space_of(part))
-            refused[asked] = None
+            refused |= dict.fromkeys(every)
         except PlanCannotRunError as error:
-            refused.setdefault(asked, error)
+            refused = {**dict.fromkeys(every, error), **refused}
     for lacking in filter(None, refused.values()):
         raise lacking
     return found
@@ -198,7 +205,8 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
     pipes = [p for p in problem.choices("pipe", sizes) if chunks_fit(problem, p)]
     zs = problem.choices("z", sizes)
     contexts = [c for c in problem.choices("context", sizes) if _splits(problem, c)]
-    contexts = [c for c in contexts if c >= problem.least_context]
+    contexts = [c for c in contexts if c >= problem.least_context and trades(problem.fixed, c)]
+    xs = [x for x in xs if divides(problem.fixed, gpt, x)]
     by_heads = problem.fixed.get("context_kind") == "ulysses"
     for x, y, z, context, pipe in product(xs, ys, zs, contexts, pipes):
         data, left = divmod(n, x * y * z * context * pipe)
@@ -220,7 +228,7 @@ def _splits(problem: SearchProblem, context: int) -> bool:
 def _none(problem: SearchProblem) -> str:
     """Why there is no plan: a field that is fixed, if there are plans without it."""
     none = f"no plan of {problem.gpt.name} uses {problem.devices} devices"
-    none = f"{none} with a batch of {problem.batch}"
+    none = f"{none} with a batch of {problem.batch}{said(problem.beside)}"
     for key, value in problem.fixed.items():
         rest = {name: other for name, other in problem.fixed.items() if name != key}
         free = list(_rows(replace(problem, fixed=rest)))
@@ -275,6 +283,7 @@ def _of_experts(
                 continue
             on_context, on_data = folded(split // apart, context)
             fits = on_context * on_data == split // apart and data % max(on_data, 1) == 0
+            fits = fits and alike(problem.fixed, on_context, context)
             if fits and (apart > 1 or not tensor) and (split > 1 or not tensor):
                 yield split, tensor
 

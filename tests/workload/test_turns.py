@@ -9,7 +9,6 @@ import pytest
 
 from simulator.engine.simulate import simulate_timeline
 from simulator.engine.whole_step import simulate_step
-from simulator.search.problem import SearchProblem
 from tests.simulator.worlds import SmallCosts, SmallFabric
 from tests.workload.test_experts import TWO
 from tests.workload.test_passes import values_read
@@ -97,13 +96,6 @@ def test_a_folded_step_is_the_whole_one(layers: int) -> None:
 def test_turns_without_all_to_alls_or_with_a_pipeline_are_refused(plan: str) -> None:
     with pytest.raises(PlanError, match="overlap=a2a lets two micro-batches"):
         parse_plan(f"{plan},batch=8,micro_batch=1,overlap=a2a")
-
-
-def test_a_search_refuses_them() -> None:
-    with pytest.raises(PlanError, match="a search cannot keep overlap=a2a"):
-        SearchProblem(TWO, 4, 8, {"overlap": ("a2a",)})
-    with pytest.raises(PlanError, match="a search cannot keep schedule=zb-v"):
-        SearchProblem(TWO, 4, 8, {"schedule": "zb-v"})
 
 
 def test_all_leaves_them_out_unless_they_are_named() -> None:

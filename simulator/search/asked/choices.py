@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
+from simulator.search.asked import context_heads
 from simulator.search.asked.exchanges import of_exchanges
 from simulator.stacks.stack import Stack
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.models.moe import layers_with_experts
 from workload.passes.table import EVERY
+from workload.pipeline.schedule import V_SHAPED
 from workload.recomputation.parts import (
     CORE,
     NONE,
@@ -26,19 +29,23 @@ from workload.recomputation.parts import (
 KEYS: Mapping[str, tuple[str, ...]] = {
     "recompute": tuple(PARTS),
     "overlap": of_exchanges(EVERY),
+    context_heads.KEY: (),
+    "schedule": V_SHAPED,
 }
+FIELDS = (context_heads.KEY, "schedule")  # of which a part of a problem has one value
 Asked = Mapping[str, tuple[str, ...]]
 
 
-def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, object]) -> None:
+def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, Any], *, splits: bool) -> None:
     """Refuse what is unknown, what the model or the stack has not, and what is fixed."""
     for key, words in asked.items():
         if key in fixed and key != "overlap":  # which has more words beside those that are kept
             raise PlanError(f"{key}={fixed[key]} is kept, so a search cannot also try others")
-        for word in words:
+        for word in words if key != context_heads.KEY else ():
             if word not in KEYS.get(key, ()):
                 known = ", ".join(KEYS.get(key, KEYS))
                 raise PlanError(f"a search cannot also try {key}={word}; it knows {known}")
+    context_heads.check(asked.get(context_heads.KEY, ()), gpt, fixed, splits=splits)
     for part in asked.get("recompute", ()):
         if why := _refusal(gpt, part):
             raise PlanCannotRunError(f"recompute={part} {why}")
@@ -46,6 +53,12 @@ def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, object]) -> 
         raise PlanError(
             f"overlap={asked['overlap'][0]} hides all-to-alls of experts; {gpt.name} has none"
         )
+    for schedule in asked.get("schedule", ()):
+        if schedule not in stack.can["schedules"]:
+            known = ", ".join(stack.can["schedules"])
+            raise PlanCannotRunError(
+                f"the stack {stack.name} has no schedule={schedule}; it has {known}"
+            )
     if "recompute" in asked and stack.plan.get("selective") == "half":
         raise PlanCannotRunError(
             f"the stack {stack.name} recomputes whole layers or every other linear, no parts"
@@ -58,6 +71,11 @@ def kept_recomputation(recompute: str) -> str:
     return text_refusal(recompute, 1) or counted or ""
 
 
+def orders(asked: Asked) -> list[dict[str, Any]]:
+    """The schedules of parts of a problem: any of the usual ones, or one that is asked for."""
+    return [{}, *({"schedule": each} for each in asked.get("schedule", ()))]
+
+
 def recomputations(asked: Asked, gpt: GPT) -> list[str]:
     """What plans may recompute: nothing, the core of attention, any of the parts that are asked
     for together, or whole layers, which need least memory."""
@@ -66,6 +84,16 @@ def recomputations(asked: Asked, gpt: GPT) -> list[str]:
     named = ["+".join(some) for some in every]
     *others, whole = RECOMPUTES
     return [*others, *(some for some in named if not _refusal(gpt, some)), whole]
+
+
+def said(beside: Sequence[str]) -> str:
+    """Such overlaps as the end of a list of what plans have."""
+    return f" and overlap={'+'.join(beside)}" if beside else ""
+
+
+def within_parts(asked: Asked) -> Asked:
+    """Those of which each plan of a part of a problem may have another."""
+    return {key: words for key, words in asked.items() if key == "recompute"}
 
 
 def of_layers(recompute: str, gpt: GPT) -> str:

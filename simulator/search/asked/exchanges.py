@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from workload.op import COMPUTE, Op
 from workload.passes.exchanges.other_micro_batch import COUNTS
-from workload.passes.exchanges.pairs import WHOLE
+from workload.passes.exchanges.pairs import IN_V, WHOLE
 from workload.passes.exchanges.shared_experts import MOVED
 from workload.passes.table import EVERY, OVERLAPS, switch_of
 
@@ -33,7 +33,8 @@ def of_exchanges(overlap: Sequence[str]) -> tuple[str, ...]:
 
 def can_run(beside: Collection[str], pipe: int, schedule: str, interleave: int) -> bool:
     """Whether a schedule can have these overlaps (`exchanges_refusal` of plans)."""
-    if IN_TURNS in beside and (schedule != "1f1b" or (pipe == 1) != (interleave == 1)):
+    chunks = schedule == "1f1b" and (pipe == 1) == (interleave == 1)
+    if IN_TURNS in beside and not (chunks or schedule in IN_V):
         return False
     return PUT_OFF not in beside or schedule in WHOLE
 

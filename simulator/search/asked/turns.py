@@ -14,8 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.search.asked.exchanges import EXCHANGES, IN_TURNS
-from simulator.search.bounds.layouts import ModelEnds
-from simulator.search.bounds.stream_bound import BusiestStream, step_ticks
+from simulator.search.asked.v_shape import in_v
+from simulator.search.bounds.layouts import AHEAD, OWN, REST, ModelEnds
+from simulator.search.bounds.stream_bound import (
+    ALONE,
+    FIRST,
+    INSIDE,
+    BusiestStream,
+    step_ticks,
+)
 from simulator.search.problem import SearchProblem
 from workload.op import COMPUTE
 from workload.sizes.arrays import Ticks
@@ -39,9 +46,30 @@ class OneStream(BusiestStream):
         return total.get(self.only, np.zeros_like(total[COMPUTE]))
 
 
+def by_streams(problem: SearchProblem) -> bool:
+    """Whether bounds of a problem's plans know no slots' own times."""
+    return IN_TURNS in problem.of_exchanges or in_v(problem.fixed)
+
+
 def least_ticks(problem: SearchProblem, busiest: BusiestStream) -> Ticks:
     """A lower bound of the step of plans of a problem, for each entry."""
-    if IN_TURNS not in problem.of_exchanges:
+    if not by_streams(problem):
         return step_ticks(busiest)
     known = busiest.part_times, busiest.entries, busiest.overlap
-    return np.maximum(*(step_ticks(OneStream(*known, only)) for only in (COMPUTE, EXCHANGES)))
+    streams = (COMPUTE, EXCHANGES) if IN_TURNS in problem.of_exchanges else (COMPUTE,)
+    bound = _turned_ticks if in_v(problem.fixed) else step_ticks
+    return np.asarray(np.maximum.reduce([bound(OneStream(*known, only)) for only in streams]))
+
+
+def _turned_ticks(slots: OneStream) -> Ticks:
+    """A lower bound in the shape of a V: all that the first stage has, which holds both ends of the
+    model; or another one, behind the first forward slots of those above it."""
+    e = slots.entries
+
+    def stage(ends: ModelEnds) -> Ticks:
+        each = sum(slots.slots(work, ends, which) for work in e.works for which in (OWN, REST))
+        over = slots.ending(ends, np.zeros_like(e.pipe))
+        return np.asarray((e.micro_batches - 1) * each + over)
+
+    above = slots.slots("forward", FIRST) + slots.slots("forward", INSIDE, AHEAD)
+    return np.asarray(np.maximum(stage(ALONE), above + stage(INSIDE)))

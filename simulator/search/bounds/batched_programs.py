@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.search.asked.exchanges import without_turns
+from simulator.search.asked.v_shape import of_one_stage
 from simulator.search.bounds.layouts import base_of
 from simulator.search.space import Space
 from workload.grid import SHARDS, WITHIN_STAGE
@@ -118,7 +119,7 @@ def _lowered(
 ) -> Program:
     """A stage's program is that of a pipeline of one stage, but for its ends."""
     beside = [each for each in space.problem.of_exchanges if each not in overlap]
-    fields = space.shape(int(rows[0])) | {"pipe": 1, "schedule": schedule}
+    fields = space.shape(int(rows[0])) | {"pipe": 1, "schedule": of_one_stage(schedule)}
     fields["overlap"] = without_turns((*overlap, *beside))
     fields |= {key: lanes(space.columns[key][rows]) for key in SIZES}
     micro_batches = min(int(space.micro_batches[rows[0]]), MOST)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.bounds.layouts import KINDS, LAYER, ChunkLayers, kind_of, plain_layers
 from simulator.search.bounds.peak_memory import ADDITIONS, memory
@@ -30,7 +31,7 @@ from workload.op import (
     WEIGHT_GRAD,
     Op,
 )
-from workload.pipeline.schedule import slots
+from workload.pipeline.schedule import V_SHAPED, slots
 from workload.pipeline.slot import INPUT
 from workload.sizes.arrays import Bytes
 
@@ -51,7 +52,8 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
         saved = {kind: some.values(0) for kind in saved}
     kinds = KINDS if space.layouts is not None else (LAYER, LAYER)
     beside, kept = worked_on(some, saved), kept_for_weights(some, saved)
-    if space.problem.of_exchanges:  # passes in turns, or in another order in few layers
+    turned = in_v(space.problem.fixed)
+    if space.problem.of_exchanges or turned:  # in turns, in another order in few layers, or split
         beside = {kind: some.values(0) for kind in saved}
     found = np.zeros(len(entries.lane), dtype=np.int64)
     table = np.stack(
@@ -67,10 +69,11 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
         ]
         pipe, micro_batches, schedule, interleave, chunk = case
         chunks = _chunks(space, pipe, interleave, chunk)
-        stages = sorted({0, 1, pipe - 1, _fullest(space, pipe, chunk)})
+        step = 2 * pipe - 1 if turned else pipe
+        stages = [0] if turned else sorted({0, 1, pipe - 1, _fullest(space, pipe, chunk)})
         asked = SCHEDULES[schedule], pipe, micro_batches
         found[chosen] = np.maximum.reduce(
-            [_stage_bytes(kinds, chunks[at::pipe], at, *asked, *own) for at in stages]
+            [_stage_bytes(kinds, chunks[at::step], at, *asked, *own) for at in stages]
         )
     return found
 
@@ -102,6 +105,7 @@ def _stage_bytes(
     beside: Mapping[str, Bytes],
 ) -> Bytes:
     level: Bytes = held["embed"] if stage == 0 else held["head"] * (stage == pipe - 1)
+    level = level + held["head"] * (stage == 0 and schedule in V_SHAPED)
     for chunk in chunks:
         for base in chunk.bases:
             level = level + held[kinds[base]]

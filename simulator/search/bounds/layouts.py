@@ -16,6 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from simulator.search.asked.v_shape import places
 from workload.gpt import GPT
 from workload.models import moe
 from workload.op import Part
@@ -135,6 +136,7 @@ class Layout:
     pipe: int
     interleave: int
     chunks: tuple[ChunkLayers, ...]
+    in_v: bool = False
 
     @cached_property
     def fullest(self) -> int:
@@ -143,9 +145,14 @@ class Layout:
         inside = range(1, self.pipe - 1) or range(self.pipe - 1, self.pipe)
         return max(inside, key=lambda stage: (*self.kinds(stage)[::-1], stage))
 
+    def chunks_of(self, stage: int) -> list[ChunkLayers]:
+        """The chunks of a stage."""
+        numbers = places(stage, self.pipe, self.interleave, in_v=self.in_v)
+        return [self.chunks[number] for number in numbers]
+
     def kinds(self, stage: int) -> tuple[int, int]:
         """How many layers a stage has without experts, and with them."""
-        bases = [base for chunk in self.chunks[stage :: self.pipe] for base in chunk.bases]
+        bases = [base for chunk in self.chunks_of(stage) for base in chunk.bases]
         return len(bases) - sum(bases), sum(bases)
 
     def stage(self, ends: ModelEnds) -> int:
@@ -159,8 +166,8 @@ class Layout:
         it, or of the stages ahead of it each one, without the first stage."""
         if (ends, which) not in self._known:
             stage = self.stage(ends)
-            chunks = self.chunks[stage :: self.pipe]
-            own = Counter(chunks[-1:] if ends.last else chunks[:1])
+            chunks = self.chunks_of(stage)
+            own = Counter(chunks[-1:] if ends.last and not ends.first else chunks[:1])
             found = {OWN: own, REST: Counter(chunks) - own, AHEAD: Counter(self.chunks[1:stage])}
             self._known[ends, which] = found[which]
         return self._known[ends, which]
@@ -214,11 +221,13 @@ class Layouts:
         return dict(zip(KINDS, self.counts(ends, which)[:, layout], strict=True))
 
 
-def layouts_of(gpt: GPT, pairs: Iterable[tuple[int, int]]) -> Layouts | None:
-    """The layouts of so many stages of so many chunks each; None for layers of one kind."""
+def layouts_of(gpt: GPT, pairs: Iterable[tuple[int, int]], *, in_v: bool = False) -> Layouts | None:
+    """The layouts of so many stages of so many chunks each, round the ring of stages or in a V;
+    None for layers of one kind."""
     if not has_kinds(gpt):
         return None
-    return Layouts(tuple(layout_of(gpt, *pair) for pair in pairs))
+    every = (layout_of(gpt, *pair) for pair in pairs)
+    return Layouts(tuple(replace(each, in_v=in_v) for each in every))
 
 
 def layout_of(gpt: GPT, pipe: int, interleave: int) -> Layout:

@@ -87,7 +87,8 @@ def bytes_of_layouts(
         chosen = np.flatnonzero(pipe == layout.pipe)
         in_flight = np.minimum(pipe, micro_batches)[chosen]
         ways = []
-        for ends in (FIRST, INSIDE, LAST) if layout.pipe > 1 else (ALONE,):
+        straight = layout.pipe > 1 and not layout.in_v
+        for ends in (FIRST, INSIDE, LAST) if straight else (ALONE,):
             counts = layouts.counts(ends, OWN) + layouts.counts(ends, REST)
             each = dict(zip(KINDS, counts[:, number].tolist(), strict=True))
             nbytes = sum(count * held[kind][chosen] for kind, count in each.items())

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.search.asked.exchanges import stream_of
+from simulator.search.asked.v_shape import is_split
 from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
 from simulator.search.bounds.layouts import (
     AHEAD,
@@ -39,10 +40,10 @@ from workload.op import (
     STEP,
     Op,
 )
-from workload.pipeline.schedule import STRAIGHT
+from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.sizes.arrays import Counts, Flags, Indices, Ticks
 
-SCHEDULES = STRAIGHT
+SCHEDULES = (*STRAIGHT, *V_SHAPED)
 WORK = ("forward", "backward", "weight")
 FIRST, LAST, INSIDE, ALONE = (
     ModelEnds(first, last)
@@ -118,7 +119,7 @@ class Entries:
     @property
     def works(self) -> Sequence[str]:
         """The works of their slots."""
-        return WORK if SCHEDULES[int(self.schedule[0])].startswith("zb") else WORK[:2]
+        return WORK if is_split(SCHEDULES[int(self.schedule[0])]) else WORK[:2]
 
     def only(self, keep: NDArray[np.bool_] | Indices, lane: Indices) -> Entries:
         """Some of them, for rows that are in other places."""

@@ -34,6 +34,7 @@ from tests.simulator.search.test_choices import FEW, TINY
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.op import COMPUTE
+from workload.pipeline.schedule import STRAIGHT
 from workload.recomputation.parts import ACTIVATION, CORE, EXPERTS, MLP, NORMS, SHARED, UP
 
 OF_ALL = (CORE, NORMS, MLP)
@@ -52,7 +53,9 @@ def spaces_with_parts(draw: st.DrawFn) -> Space:
     gpt = draw(st.one_of(models(), mixtures()))
     parts = draw(st.sets(st.sampled_from(sorted(parts_of(gpt))), min_size=1, max_size=2))
     devices, batch = draw(st.sampled_from([4, 8, 12, 32])), draw(st.sampled_from([8, 24, 64]))
-    fixed = draw(st.sampled_from([{}, {"pipe": 2}, {"pipe": 4}, {"attention": "unfused"}]))
+    fixed: dict[str, Any] = draw(
+        st.sampled_from([{}, {"pipe": 2}, {"pipe": 4}, {"attention": "unfused"}])
+    )
     try:
         space = space_of(
             SearchProblem(gpt, devices, batch, fixed, also={"recompute": tuple(sorted(parts))})
@@ -61,7 +64,7 @@ def spaces_with_parts(draw: st.DrawFn) -> Space:
         reject()
     named = space.problem.recomputations
     rows = [at for at, place in enumerate(space.columns["recompute"]) if 1 < place < len(named) - 1]
-    return space.only(rows) if rows else reject()
+    return space.only(np.array(rows)) if rows else reject()
 
 
 @settings(max_examples=10, deadline=None, phases=UNSHRUNK)
@@ -126,7 +129,9 @@ def spaces_in_turns(draw: st.DrawFn) -> Space:
     beside = draw(st.sampled_from([("a2a",), ("wgrad",), ("a2a", "wgrad")]))
     devices, batch = draw(st.sampled_from([2, 4, 8, 16])), draw(st.sampled_from([16, 32, 64]))
     few = draw(st.sampled_from([{}, {"pipe": 1}, {"pipe": 2}, {"pipe": 2}, {"pipe": 4}]))
-    more = draw(st.sampled_from([{}, {"micro_batch": 1}, {"zero": 1}, {"recompute": "full"}]))
+    more: dict[str, Any] = draw(
+        st.sampled_from([{}, {"micro_batch": 1}, {"zero": 1}, {"recompute": "full"}])
+    )
     problem = SearchProblem(gpt, devices, batch, few | more, beside=beside)
     try:
         return space_of(problem)
@@ -230,3 +235,119 @@ def test_slots_in_turns_take_as_long_as_all_compute_or_all_exchanges() -> None:
     problem = SearchProblem(TINY, 2, 8, beside=("a2a",))
     assert least_ticks(problem, busiest).tolist() == [48]
     assert least_ticks(replace(problem, beside=("wgrad",)), busiest).tolist() == [60]
+
+
+@st.composite
+def spaces_with_traded_heads(draw: st.DrawFn) -> Space:
+    """The plans of a drawn model whose neighbours on context trade rows for heads."""
+    gpt = draw(st.one_of(models(), mixtures()))
+    heads, context = draw(st.sampled_from([(2, 4), (2, 4), (2, 8), (4, 8), (3, 6)]))
+    fixed = {"context": context, "context_heads": heads}
+    devices, batch = context * draw(st.sampled_from([1, 2, 4, 8])), draw(st.sampled_from([8, 24]))
+    try:
+        return space_of(SearchProblem(gpt, devices, batch, fixed))
+    except PlanCannotRunError:
+        reject()
+
+
+@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
+@given(space=spaces_with_traded_heads(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_no_plan_that_trades_heads_takes_less_than_its_bounds(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_for_one_plan(space, name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=300, deadline=None, phases=UNSHRUNK)
+@given(space=spaces_with_traded_heads(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_three_hundred_plans_that_trade_heads_take_no_less(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_for_one_plan(space, name, data)
+
+
+def test_a_search_over_traded_heads_finds_what_trying_all_plans_finds() -> None:
+    """Experts over all of context, or over the neighbours that trade heads; both in any order."""
+    fixed = without("order", "overlap") | {"x": 1, "overlap": (), "data": 1}
+    also = {"context_heads": ("2",)}
+    problem = SearchProblem(TINY, 4, 8, fixed, splits_sequences=True, also=also)
+    plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
+    kinds = {(plan.context, plan.context_kind, plan.context_heads) for plan in plans}
+    assert kinds == {
+        (4, "ring", 1), (4, "all_gather", 1), (4, "ulysses", 1), (4, "ring", 2)
+    }  # fmt: skip
+    assert {plan.expert for plan in plans if plan.context_heads == 2} == {1, 2, 4}
+    same_answer(problem, "perlmutter", top=4)
+    kept = SearchProblem(SMALL, 4, 8, {"context": 4, "context_heads": 2})
+    assert {plan.context_heads for plan in every_plan(space_of(kept))} == {2}
+    assert set(space_of(kept).experts[0].tolist()) == {2}  # runs of neighbours, in every bound
+    with pytest.raises(PlanError, match="context_heads=2 is of split sequences"):
+        SearchProblem(TINY, 4, 8, also=also)
+    with pytest.raises(PlanCannotRunError, match="context_heads=3 does not divide heads=4"):
+        SearchProblem(SMALL, 4, 8, splits_sequences=True, also={"context_heads": ("3",)})
+    with pytest.raises(PlanCannotRunError, match="and overlap=a2a"):
+        spaces_of(SearchProblem(TINY, 1, 8, also={"overlap": ("a2a",)}))
+
+
+@st.composite
+def spaces_in_a_v(draw: st.DrawFn) -> Space:
+    """The plans of a drawn model with a schedule in the shape of a V."""
+    gpt = draw(st.one_of(models(layers=(4, 8, 24)), mixtures(layers=(5, 8, 13, 27))))
+    schedule = draw(st.sampled_from(["zb-v", "dualpipe-v"]))
+    turns = draw(st.booleans()) and schedule == "dualpipe-v" and bool(gpt.experts)
+    pipe = draw(st.sampled_from([2, 2, 4]))
+    devices, batch = pipe * draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([8, 16, 64]))
+    few: dict[str, Any] = draw(st.sampled_from([{}, {"micro_batch": 1}, {"recompute": "full"}]))
+    fixed: dict[str, Any] = few | {"pipe": pipe, "schedule": schedule}
+    try:
+        return space_of(SearchProblem(gpt, devices, batch, fixed, beside=("a2a",) if turns else ()))
+    except PlanCannotRunError:
+        reject()
+
+
+@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
+@given(space=spaces_in_a_v(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_no_plan_in_a_v_takes_less_than_its_bounds(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_in_turns(space, name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=300, deadline=None, phases=UNSHRUNK)
+@given(space=spaces_in_a_v(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_three_hundred_plans_in_a_v_take_no_less(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_in_turns(space, name, data)
+
+
+def test_a_search_over_schedules_in_a_v_finds_what_trying_all_plans_finds() -> None:
+    """Of four layers, of which one has no experts, on two stages of two chunks each."""
+    fixed = without("pipe") | {"x": 1, "data": 1, "micro_batch": 1}
+    also = {"schedule": ("zb-v", "dualpipe-v")}
+    with pytest.raises(PlanCannotRunError, match="-v; without schedule there are some"):
+        spaces_of(SearchProblem(TINY, 4, 8, fixed | {"pipe": 4}, also=also))
+    with pytest.raises(PlanCannotRunError, match="stack megatron-core has no schedule=zb-v"):
+        SearchProblem(TINY, 4, 8, also=also, stack=load_stack("megatron-core"))
+    problem = SearchProblem(TINY, 2, 8, fixed | {"pipe": 2}, also=also)
+    plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
+    found = {(plan.schedule, plan.interleave) for plan in plans}
+    assert found == {*((name, 1) for name in STRAIGHT), ("1f1b", 2), ("zb-v", 2), ("dualpipe-v", 2)}
+    same_answer(problem, "perlmutter", top=4)
+
+
+def test_few_micro_batches_in_a_v_hold_less_than_as_many_stages_do() -> None:
+    """Eight micro-batches on eight stages: the first holds eight first chunks and one second one
+    when it goes back, not eight of both."""
+    fixed = without("pipe") | {"x": 1, "data": 1, "pipe": 8, "schedule": "zb-v", "overlap": ()}
+    space = space_of(SearchProblem(replace(SMALL, layers=16), 8, 8, fixed))
+    (plan,) = every_plan(space)
+    least = least_bytes_of(space, next(sized(space, np.array([0]))))
+    assert 0 < least[0] <= pipeline_bytes(space.problem.gpt, plan)
+    (entries,) = entries_of(space, np.array([0]))
+    held = entry_bytes(space, next(sized(space, np.array([0]))), entries)
+    assert least[0] < held[0] <= pipeline_bytes(space.problem.gpt, plan)
