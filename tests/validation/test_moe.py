@@ -323,3 +323,33 @@ def test_a_row_has_the_overlaps_of_exchanges_that_it_or_its_recipe_names(
     assert {"a2a", "wgrad"} & set(plan.overlap) == overlaps
     assert "dp" in plan.overlap
     assert plan.in_pairs == (name == "mbridge-moe-020")
+
+
+@pytest.mark.parametrize(
+    ("cells", "recomputed"),
+    [
+        ({"model": "DeepSeekV3", "gpu": "B200", "table_or_figure": "26.04"}, "mla_up_proj"),
+        ({"model": "DeepSeekV3 (w/o MTP)", "gpu": "GB300", "table_or_figure": "25.11"}, "moe_act"),
+        ({"model": "GPT OSS 120B", "gpu": "GB200", "precision": "bf16"}, "layernorm+moe_act"),
+        ({"model": "GPT OSS 120B", "gpu": "GB200", "precision": "mxfp8"}, ""),
+        ({"model": "Qwen3_30B_a3B", "gpu": "B200", "table_or_figure": "26.04"}, ""),
+    ],
+)
+def test_what_a_recipe_recomputes_is_that_of_its_release(
+    cells: dict[str, str], recomputed: str
+) -> None:
+    row = run(source=BRIDGE, framework="Megatron-Bridge", **{"recompute": "", **cells})
+    assert row.text("recompute") == recomputed
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "overlap"),
+    [("26.04", "GB300", ""), ("26.06", "GB300", "a2a+wgrad"), ("26.08", "GB200", "a2a+wgrad")],
+)
+def test_exchanges_lie_beside_another_micro_batch_where_a_releases_recipe_of_qwen3_has_them(
+    release: str, gpu: str, overlap: str
+) -> None:
+    row = run(
+        source=BRIDGE, model="Qwen3_235B_a22B", gpu=gpu, table_or_figure=release, precision="mxfp8"
+    )
+    assert row.text("overlap") == overlap
