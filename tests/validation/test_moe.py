@@ -168,6 +168,14 @@ def test_a_worked_example_says_its_batch_by_its_step_and_its_tokens() -> None:
     assert found.real("measured_step_s") == pytest.approx(256 * 8192 / 64 / 3534, abs=1e-3)
 
 
+def test_amds_command_for_mixtral_runs_a_layer_of_each_chunk_again_one_sequence_at_a_time() -> None:
+    cells = {"framework": "Primus / Megatron-LM", "micro_batch": "2", "recompute": ""}
+    found = run(source="AMD Primus projection", model="Mixtral 8x22B", **cells)
+    plan, stack = case_of(found).job.plan, case_of(found).job.stack
+    assert (plan.micro_batch, plan.recompute) == (1, "full:1")
+    assert stack == load_stack("megatron-core")  # whose matmuls add to gradients
+
+
 def test_exchanges_lie_beside_the_other_micro_batch_where_a_row_says_so() -> None:
     titles = ("EP overlap on (search run)", "EP overlap off")
     assert ["a2a" in case_of(run(table_or_figure=each)).job.plan.overlap for each in titles] == [
