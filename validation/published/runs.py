@@ -157,7 +157,8 @@ def _check(cells: Mapping[str, str], place: str) -> None:
 
 def _is_of_parts_or_layers(recompute: str) -> bool:
     """Whether parts of layers run again (moe_act+layernorm), or a chunk's first ones (full:2)."""
-    return set(recompute.split("+")) <= set(PARTS) or bool(re.fullmatch(r"full:[1-9]\d*", recompute))
+    layers = re.fullmatch(r"full:[1-9]\d*", recompute)
+    return layers is not None or set(recompute.split("+")) <= set(PARTS)
 
 
 def _check_number(column: str, text: str, place: str, *, whole: bool) -> None:
