@@ -4,7 +4,8 @@ Megatron-LM's continuous integration trains models of 12 layers of width 512, wh
 short that the host alone sets the pace. Each such run without experts, on one node of eight GPUs or
 two of four, gives the time for an op of the program at which it is predicted as it was measured;
 the median of a GPU's runs stands for its host. Runs with experts, whose routing and permutation are
-not fused, then tell how many kernels these are. No published run has a part in either. Source:
+not fused, then tell how many kernels these are, and runs with latent attention how many ops' time
+its rope takes that is not fused. No published run has a part in any. Source:
 github.com/NVIDIA/Megatron-LM, tests/functional_tests/test_cases, golden values
 (`validation/memory/golden_runs.py`).
 
@@ -13,6 +14,7 @@ github.com/NVIDIA/Megatron-LM, tests/functional_tests/test_cases, golden values
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
 from collections.abc import Iterator
@@ -34,6 +36,15 @@ ASSUMED_S = (
 UNLIKE = "frozen"  # tests that train a part of the weights
 FUSED = "moe-permute-fusion=True"
 HOSTS = ("H100", "GB200")  # of the runs with experts that count: those of machines in use today
+# Runs with latent attention, and their sizes, which the table of runs has not: model_config.yaml of
+# that case of NVIDIA/Megatron-LM@d98e8a6.
+LATENT_CASE = re.compile(r"gpt/gpt3_mcore_te_tp2_pp2_mla")
+LATENT_SIZES: dict[str, Any] = {
+    **{"q_rank": 192, "kv_rank": 64, "head_width": 16, "rope_width": 8, "kv_heads": 0},
+    **{"positions": "rope", "norm": "rmsnorm", "biases": False},
+}
+LATENT = ("latent_qkv", "latent_qkv_grad")
+TRIED = (11, 21)  # kernels with which the host is slower than the device
 
 
 @in_session
@@ -105,6 +116,35 @@ def _with_experts(run: GoldenRun) -> Job:
     )
 
 
+@in_session
+def kernels_of_latent_attention() -> dict[str, float]:
+    """For each run with latent attention the kernels of `LATENT`, forward and backward alike, at
+    which it is predicted as it was measured. A grown step is linear in them."""
+    found = {}
+    for run in golden_runs():
+        cells = run.cells
+        if not LATENT_CASE.fullmatch(cells["case"]) or cells["platform_gpu"] not in HOSTS:
+            continue
+        job = job_of(
+            replace(run.gpt, **LATENT_SIZES),
+            run.words,
+            load_stack(STACK),
+            devices=int(DEVICES),
+            batch=int(cells["global_batch"]),
+        )
+        own = job.stack.own_kernels
+        steps = []
+        for kernels in TRIED:
+            more = {**own["launches"], **dict.fromkeys(LATENT, kernels)}
+            host = {"host": own["host_with_experts"], "launches": more}
+            stack = replace(job.stack, own_kernels={**own, **host})
+            steps.append(predict(job.gpt, job.plan, run.machine, stack=stack).step_s)
+        (first, second), (low, high) = steps, TRIED
+        over = float(cells["step_s_median"]) - first
+        found[run.id] = low + over * (high - low) / (second - first)
+    return found
+
+
 def _lines() -> Iterator[str]:
     yield "GPU     runs   median   quarter   three quarters"
     for gpu, times in sorted(host_times().items()):
@@ -114,6 +154,11 @@ def _lines() -> Iterator[str]:
     yield (
         f"with experts, measured over predicted: {statistics.median(ratios):.2f} in the median of "
         f"{len(ratios)} runs, {min(ratios):.2f} to {max(ratios):.2f}"
+    )
+    kernels = kernels_of_latent_attention().values()
+    yield (
+        f"latent attention put together: {statistics.median(kernels):.1f} kernels in the median of "
+        f"{len(kernels)} runs, {min(kernels):.1f} to {max(kernels):.1f}"
     )
 
 

@@ -168,6 +168,14 @@ def test_a_worked_example_says_its_batch_by_its_step_and_its_tokens() -> None:
     assert found.real("measured_step_s") == pytest.approx(256 * 8192 / 64 / 3534, abs=1e-3)
 
 
+def test_amds_command_for_mixtral_runs_a_layer_of_each_chunk_again_one_sequence_at_a_time() -> None:
+    cells = {"framework": "Primus / Megatron-LM", "micro_batch": "2", "recompute": ""}
+    found = run(source="AMD Primus projection", model="Mixtral 8x22B", **cells)
+    plan, stack = case_of(found).job.plan, case_of(found).job.stack
+    assert (plan.micro_batch, plan.recompute) == (1, "full:1")
+    assert stack == load_stack("megatron-core")  # whose matmuls add to gradients
+
+
 def test_exchanges_lie_beside_the_other_micro_batch_where_a_row_says_so() -> None:
     titles = ("EP overlap on (search run)", "EP overlap off")
     assert ["a2a" in case_of(run(table_or_figure=each)).job.plan.overlap for each in titles] == [
@@ -323,3 +331,33 @@ def test_a_row_has_the_overlaps_of_exchanges_that_it_or_its_recipe_names(
     assert {"a2a", "wgrad"} & set(plan.overlap) == overlaps
     assert "dp" in plan.overlap
     assert plan.in_pairs == (name == "mbridge-moe-020")
+
+
+@pytest.mark.parametrize(
+    ("cells", "recomputed"),
+    [
+        ({"model": "DeepSeekV3", "gpu": "B200", "table_or_figure": "26.04"}, "mla_up_proj"),
+        ({"model": "DeepSeekV3 (w/o MTP)", "gpu": "GB300", "table_or_figure": "25.11"}, "moe_act"),
+        ({"model": "GPT OSS 120B", "gpu": "GB200", "precision": "bf16"}, "layernorm+moe_act"),
+        ({"model": "GPT OSS 120B", "gpu": "GB200", "precision": "mxfp8"}, ""),
+        ({"model": "Qwen3_30B_a3B", "gpu": "B200", "table_or_figure": "26.04"}, ""),
+    ],
+)
+def test_what_a_recipe_recomputes_is_that_of_its_release(
+    cells: dict[str, str], recomputed: str
+) -> None:
+    row = run(source=BRIDGE, framework="Megatron-Bridge", **{"recompute": "", **cells})
+    assert row.text("recompute") == recomputed
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "overlap"),
+    [("26.04", "GB300", ""), ("26.06", "GB300", "a2a+wgrad"), ("26.08", "GB200", "a2a+wgrad")],
+)
+def test_exchanges_lie_beside_another_micro_batch_where_a_releases_recipe_of_qwen3_has_them(
+    release: str, gpu: str, overlap: str
+) -> None:
+    row = run(
+        source=BRIDGE, model="Qwen3_235B_a22B", gpu=gpu, table_or_figure=release, precision="mxfp8"
+    )
+    assert row.text("overlap") == overlap

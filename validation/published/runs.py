@@ -147,12 +147,18 @@ def _check(cells: Mapping[str, str], place: str) -> None:
             _check_number(column, cells[column], place, whole=column in WHOLE)
     for column, known in WORDS.items():
         cell = cells.get(column)
-        if column == "recompute" and cell and set(cell.split("+")) <= set(PARTS):
-            continue  # parts of layers
+        if column == "recompute" and cell and _is_of_parts_or_layers(cell):
+            continue
         if cell and cell not in known:
             raise RunsError(
                 f"{place}: {column} = {cell!r} must be one of {', '.join(known)}, or empty"
             )
+
+
+def _is_of_parts_or_layers(recompute: str) -> bool:
+    """Whether parts of layers run again (moe_act+layernorm), or a chunk's first ones (full:2)."""
+    layers = re.fullmatch(r"full:[1-9]\d*", recompute)
+    return layers is not None or set(recompute.split("+")) <= set(PARTS)
 
 
 def _check_number(column: str, text: str, place: str, *, whole: bool) -> None:
