@@ -102,7 +102,7 @@ def test_the_time_alone_decides() -> None:
 def test_what_is_there_all_the_time_is_less_than_any_change_of_activations_leaves(
     model: str, zero: int, micro_batch: int
 ) -> None:
-    """Else a change that is enough would not be tried. A micro-batch of 4 is all that a device has."""
+    """Else a change that is enough would not be tried. 4 sequences are all that a device has."""
     text = f"x=4,z=8,data=rest,zero={zero},micro_batch={micro_batch}"
     gpt, plan = find_model(model), parse_plan(text, devices=1024, batch=1024)
     resident = resident_bytes(gpt, plan)
