@@ -111,6 +111,8 @@ def sum_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     numbers = torch.arange(len(order), device=order.device)
     by_choice = placed(numbers, order, len(writes[0]) * topk).view(-1, topk)
     writes[0].zero_()
+    if not len(rows):  # of a rank whose experts no token chose
+        return
     for part in wide_rows(writes[0], at, copies=2):
         for number in range(topk):
             own = by_choice[part, number]

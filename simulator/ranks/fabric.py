@@ -125,7 +125,9 @@ class MachineFabric:
             return self._shift_seconds(payload_bytes, ring)
         if kind == IN_STEPS and 1 < ring.nodes < ring.ranks:
             return collective_seconds(self._in_steps, "all_to_all", payload_bytes, ring)
-        known: Kind = {IN_STEPS: "all_to_all"}.get(kind, "send_recv" if kind in MESSAGES else kind)
+        if kind == IN_STEPS:
+            kind = "all_to_all"  # nothing is left of one of the steps
+        known: Kind = "send_recv" if kind in MESSAGES else kind
         return collective_seconds(self._machine, known, payload_bytes, ring)
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+from executor.kernels import experts
+from executor.launching.task_specs import AdamW
+from executor.rank_context import RankContext
 from tests.executor.ranks import on_ranks
 from tests.executor.test_parity import check, differences, judge
 from tests.executor.test_parity_experts import (
@@ -20,6 +24,8 @@ from tests.executor.test_parity_experts import (
     plan_of,
 )
 from workload.gpt import GPT
+from workload.grid import Grid
+from workload.op import Op
 from workload.plan import Plan
 
 BIASED = replace(MIXTRAL, biases=True, activation="clamped_swiglu")
@@ -29,6 +35,14 @@ MODELS = {"DeepSeek": DEEPSEEK, "Mixtral": MIXTRAL, "biased": BIASED, "placed": 
 
 def by(dispatcher: str, plans: list[Plan]) -> list[Plan]:
     return [replace(plan, dispatcher=dispatcher) for plan in plans]
+
+
+def test_experts_that_no_token_chose_add_nothing_to_any() -> None:
+    rows, order, total = torch.empty(0, 3), torch.empty(0, dtype=torch.int64), torch.ones(4, 3)
+    op = Op("op", "sum_rows", ("a", "b"), ("c",), attributes={"topk": 2})
+    place = RankContext(grid=Grid(), rank=0, device=rows.device, adamw=AdamW())
+    experts.sum_rows(op, [rows, order], [total], place)
+    assert not total.any()
 
 
 @pytest.mark.distributed
