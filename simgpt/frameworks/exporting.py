@@ -14,7 +14,7 @@ from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
 from simgpt.frameworks.files import AXONN, BRIDGE, DEEPSPEED, MEGATRON, TORCHTITAN, Described
 from simgpt.frameworks.importing import question_from, table_of
 from simgpt.frameworks.question import Question, shape_of, spelled
-from simgpt.frameworks.recipes import recipe_of
+from simgpt.frameworks.recipes import packed, recipe_of
 from simulator.stacks import Stack, load_stack
 from simulator.stacks.exchange import ONCE as SENT_ONCE
 from simulator.stacks.exchange import sends_once
@@ -89,6 +89,7 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})
     if framework == BRIDGE:
         settings = recipe_of({k: v for k, v in settings.items() if k not in megatron.UNTIMED})
+        settings |= packed(fields)
     devices = job.plan.grid.ranks
     again = _read_again(framework, settings, devices, fields["model"])
     notes = (*_compared(job, asked.gpt, again, table), *_not_asked(asked, job, again))
@@ -103,7 +104,8 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
 def _table(framework: str) -> dict[str, Any]:
     if framework != BRIDGE:
         return table_of(framework)
-    return table_of(MEGATRON) | {"title": table_of("recipes")["title"]}
+    own = table_of("recipes")
+    return table_of(MEGATRON) | {key: own[key] for key in ("title", "elsewhere")}
 
 
 def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
@@ -177,7 +179,7 @@ def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> 
         else:
             raise PlanCannotRunError(
                 f"{title} has no setting for {key}={text_of(own)}; it would run "
-                f"{key}={text_of(other)}"
+                f"{key}={text_of(other) or 'none'}"
             )
 
 

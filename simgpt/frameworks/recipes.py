@@ -3,18 +3,22 @@ own, which `simgpt/frameworks/recipes.toml` holds."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from simgpt.frameworks.layers.patterns import MOST, pattern_of
 from simgpt.frameworks.reading import text_of
 from topologies.files.reading import shipped_toml
+from workload.errors import PlanCannotRunError
 
 GATED = ("swiglu", "fast-swiglu", "silu")
 PRECISIONS = ("mixed_precision", "precision")  # of Megatron-Bridge, and of NeMo
 UNSAID = "precision-not-said"
 DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")
 ACTIVATIONS = ("activation", "activation_func")
+PACKED = "packed_sequence_size"  # of a recipe's `packed_sequence_specs`; 0 or less: not packed
+OFF = re.compile(r"|-\d+|0+|null|none", re.IGNORECASE)
 
 
 def arguments_of(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
@@ -46,6 +50,8 @@ def _argument(name: str, value: str, table: Mapping[str, Any]) -> list[tuple[str
         return own or [("optimizer", "adam" if "adam" in value else value)]
     if leaf in PRECISIONS:
         return _precision(value)
+    if leaf == PACKED and not OFF.fullmatch(value):
+        return [(PACKED.replace("_", "-"), value)]
     if set(parts) & set(table["ignored"]) or value.lower() in ("", "null", "none"):
         return [(f".{name}", value)]
     if leaf in table["inverted"]:
@@ -86,6 +92,19 @@ def _settle(found: dict[str, str], names: dict[str, str]) -> None:
     if not half and fp32 is None:
         found |= {"bf16": "true", UNSAID: "true"}
         names[UNSAID] = "mixed_precision"
+
+
+def packed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The setting of a model whose sequences are packed of documents, which a recipe of
+    Megatron-Bridge trains on one by one."""
+    if not (fields["document"] or fields["documents"]):
+        return {}
+    if fields["micro_batch"] > 1:
+        raise PlanCannotRunError(
+            "Megatron-Bridge trains on packed sequences with micro_batch=1 alone, not "
+            f"{fields['micro_batch']}"
+        )
+    return {f"dataset.packed_sequence_specs.{PACKED}": fields["sequence"]}
 
 
 def devices_of(settings: Mapping[str, Any]) -> int | None:

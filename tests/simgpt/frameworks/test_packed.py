@@ -1,0 +1,79 @@
+"""Packed documents in Megatron-LM's arguments and in recipes: what is said, and what is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpt.frameworks.exporting import Asked, exported
+from simgpt.frameworks.files import MEGATRON
+from simgpt.frameworks.importing import imported
+from tests.simgpt.frameworks.test_experts import asked, changed
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT, find_model
+
+BRIDGE = "megatron-bridge"
+SIZE = "dataset.packed_sequence_specs.packed_sequence_size"
+LLAMA = replace(find_model("llama-3.1-8b"), sequence=8192)
+RECIPE = """\
+model:
+  num_layers: 32
+  seq_length: 8192
+train:
+  micro_batch_size: 1
+  global_batch_size: 128
+mixed_precision: bf16_mixed
+dataset:
+  packed_sequence_specs:
+    packed_sequence_size: SIZE
+"""
+
+
+def question(gpt: GPT, **plan: Any) -> Asked:
+    return Asked(gpt, {"x": 2, "data": 4, "batch": 8, "micro_batch": 1, **plan}, None, 8)
+
+
+def test_a_mask_of_documents_is_said_to_be_none_of_the_kernels() -> None:
+    found = changed(asked(reset_attention_mask=True, reset_position_ids=True, eod_mask_loss=True))
+    assert [name for name in found if "reset" in name or "eod" in name] == [
+        "--reset-attention-mask"
+    ]
+    assert "which takes no such mask" in found["--reset-attention-mask"]
+    assert "documents=4096+2x2048 says lengths" in changed(asked(sft=True))["--sft"]
+
+
+@pytest.mark.parametrize(("size", "told"), [("8192", [SIZE]), ("-1", []), ("0", []), ("null", [])])
+def test_a_recipe_that_packs_says_no_lengths(size: str, told: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE.replace("SIZE", size))
+    found = imported([path], devices=8, model="llama-3.1-8b")
+    assert [each.name for each in found.changes] == told
+    packed = imported([path], devices=8, model="llama-3.1-8b", changed={"documents": "4096+2x2048"})
+    assert packed.gpt is not None
+    assert packed.gpt.documents == "4096+2x2048"
+
+
+@pytest.mark.parametrize("fields", [{"document": 4096}, {"documents": "4096+2x2048"}])
+def test_a_recipe_is_told_that_sequences_are_packed(fields: dict[str, Any]) -> None:
+    packed = replace(LLAMA, **fields)
+    answer = exported(question(packed), BRIDGE)
+    assert answer.settings[SIZE] == 8192
+    key, value = next(iter(fields.items()))
+    assert f"{key}={value} is told in the data, which is packed so" in answer.notes
+    assert SIZE not in exported(question(LLAMA), BRIDGE).settings
+    with pytest.raises(
+        PlanCannotRunError, match="packed sequences with micro_batch=1 alone, not 2"
+    ):
+        exported(question(packed, micro_batch=2), BRIDGE)
+    with pytest.raises(PlanCannotRunError, match=f"no setting for {key}=4096"):
+        exported(question(packed), MEGATRON)
+
+
+def test_gathered_latents_have_no_setting() -> None:
+    latents = {"context": 2, "data": 4, "x": 1, "context_kind": "all_gather"}
+    plan = question(find_model("deepseek-v2-lite"), context_latents=True, **latents)
+    with pytest.raises(PlanCannotRunError, match="no setting for context_latents=true"):
+        exported(plan, MEGATRON)
