@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
+from simulator.pipeline.schedule_messages import (
+    NO_MESSAGE,
+    Meeting,
+    ScheduleMessages,
+    messages_between,
+)
 from workload.pipeline.chunk_places import ChunkPlaces
-from workload.pipeline.message_order import DEEPSPEED, Gaps, StageLine
-from workload.pipeline.schedule import FORWARD, SILENT, Slot
-
-NO_MESSAGE = -1
+from workload.pipeline.message_order import DEEPSPEED, Gaps
+from workload.pipeline.schedule import Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +31,6 @@ class SlotTimes:
     start: list[int]
     end: list[int]
     over: int
-
-
-class Meeting(NamedTuple):
-    """A message that a stage posts, or waits for."""
-
-    message: int
-    posts: bool
 
 
 @dataclass(frozen=True)
@@ -66,60 +62,45 @@ class SlotSchedule:
         return 1 if self.messages == DEEPSPEED else 2
 
     @cached_property
+    def shared(self) -> ScheduleMessages:
+        """Its messages, which other schedules of the same orders share."""
+        how = {"in_v": self.in_v, "paired": self.paired}
+        return messages_between(self.orders, self.messages, self.micro_batches, **how)
+
+    @property
     def chunks(self) -> int:
         """How many chunks the model has."""
-        return self.stages * self.places.chunks
+        return self.shared.chunks
 
-    @cached_property
+    @property
     def places(self) -> ChunkPlaces:
         """On which stages the chunks are."""
-        chunks = 1 + max(slot.chunk for slot in self.orders[0])
-        return ChunkPlaces(self.stages, chunks, self.in_v)
+        return self.shared.places
 
-    @cached_property
+    @property
     def arrivals(self) -> list[list[int]]:
         """For each slot of each stage the message that it waits for."""
-        return [
-            [self._message(slot, self.places.number(stage, slot.chunk), 0) for slot in order]
-            for stage, order in enumerate(self.orders)
-        ]
+        return self.shared.arrivals
 
-    @cached_property
+    @property
     def departures(self) -> list[list[int]]:
         """For each slot of each stage the message that it sends."""
-        return [
-            [self._message(slot, self.places.number(stage, slot.chunk), 1) for slot in order]
-            for stage, order in enumerate(self.orders)
-        ]
+        return self.shared.departures
 
-    @cached_property
+    @property
     def gaps(self) -> list[Gaps]:
         """For each stage the steps of its messages in the gap before each slot, and behind the last
         one."""
-        return [self._line(stage).gaps(self.messages) for stage in range(self.stages)]
+        return self.shared.gaps
 
-    def _line(self, stage: int) -> StageLine:
-        ends = self.arrivals[stage], self.departures[stage]
-        receives, sends = ([each != NO_MESSAGE for each in messages] for messages in ends)
-        order, places = self.orders[stage], self.places
-        turned = [places.turns_back(places.number(stage, slot.chunk)) for slot in order]
-        return StageLine(order, receives, sends, turned, stage, self.stages, self.paired)
-
-    @cached_property
+    @property
     def meetings(self) -> list[list[list[Meeting]]]:
         """The same with the messages' numbers."""
-        return [self._meetings(stage) for stage in range(self.stages)]
-
-    def _meetings(self, stage: int) -> list[list[Meeting]]:
-        comes, leaves = self.arrivals[stage], self.departures[stage]
-        return [
-            [Meeting((comes if each.comes else leaves)[each.place], each.posts) for each in gap]
-            for gap in self.gaps[stage]
-        ]
+        return self.shared.meetings
 
     def is_backward(self, message: int) -> bool:
         """Whether a message is a gradient."""
-        return message >= self.chunks * self.micro_batches
+        return self.shared.is_backward(message)
 
     def message_ticks(self, message: int) -> int:
         """How long a message takes, once both sides are ready."""
@@ -135,20 +116,6 @@ class SlotSchedule:
         """How many of some slots' messages are activations, and how many gradients."""
         gradients = sum(map(self.is_backward, messages))
         return len(messages) - messages.count(NO_MESSAGE) - gradients, gradients
-
-    def _message(self, slot: Slot, number: int, further: int) -> int:
-        """The message that arrives for a slot of chunk `number`, or for the same pass one chunk
-        further along."""
-        if slot.work in SILENT:
-            return NO_MESSAGE
-        if slot.work == FORWARD:
-            there = number + further
-            known = 0 < there < self.chunks and not self.places.meets(there)
-            return there * self.micro_batches + slot.micro_batch if known else NO_MESSAGE
-        there = number - further
-        known = 0 <= there < self.chunks - 1 and not self.places.meets(there + 1)
-        place = (self.chunks + there) * self.micro_batches + slot.micro_batch
-        return place if known else NO_MESSAGE
 
 
 def simulate_schedule(schedule: SlotSchedule) -> list[SlotTimes]:

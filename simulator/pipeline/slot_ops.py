@@ -118,11 +118,15 @@ class StageKind:
     def parts_of(self, order: Sequence[Slot]) -> list[SlotOps]:
         """What stands for each slot of an order."""
         known = {(s.work, s.chunk, s.micro_batch): part for s, part in self._parts.items()}
-        return [known[slot.work, slot.chunk, self.like(slot)] for slot in order]
+        like = {m: self._like(m) for m in {slot.micro_batch for slot in order}}
+        return [known[slot.work, slot.chunk, like[slot.micro_batch]] for slot in order]
 
     def like(self, slot: Slot) -> int:
         """The sampled micro-batch that stands for a slot's."""
-        m, own, last = slot.micro_batch, slot.micro_batch % self.plan.micro_batches, self._last
+        return self._like(slot.micro_batch)
+
+    def _like(self, m: int) -> int:
+        own, last = m % (self._last + 1), self._last
         return m if own in (0, last) else m - own + min(1, last)
 
     @cached_property

@@ -94,13 +94,8 @@ def _over(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int]) -> Bytes:
 
 def _moved(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int], what: str) -> Counts:
     """Bytes of the messages for which there is such a step in each gap, and behind the last."""
-    numbers = schedule.arrivals[stage] if what == RECEIVE else schedule.departures[stage]
-    gaps = schedule.gaps[stage]
-    moved = np.zeros(len(gaps), dtype=np.int64)
-    for at, gap in enumerate(gaps):
-        places = [step.place for step in gap if step.what == what]
-        moved[at] = sum(nbytes[schedule.is_backward(numbers[place])] for place in places)
-    return moved
+    forward, backward = schedule.shared.moved(stage, what)
+    return np.asarray(nbytes[0] * forward + nbytes[1] * backward)
 
 
 def _named(

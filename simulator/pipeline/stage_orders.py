@@ -35,19 +35,37 @@ class StageOrders:
     @cached_property
     def kinds(self) -> list[StageKind]:
         """Each stage's kind."""
-        first = like_stages(self.gpt, self.small)
-        known = {
-            stage: kind_of(self.gpt, self.small, stage, self.orders[stage], self.forms, self.habits)
-            for stage in sorted(set(first))
-        }
-        return [known[stage] for stage in first]
+        return [self.kind(stage) for stage in range(self.small.pipe)]
+
+    def kind(self, stage: int) -> StageKind:
+        """One stage's kind, that of the first like it."""
+        first = self.firsts[stage]
+        if first not in self._kinds:
+            how = self.orders[first], self.forms, self.habits
+            self._kinds[first] = kind_of(self.gpt, self.small, first, *how)
+        return self._kinds[first]
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """For each stage the first that is like it."""
+        return like_stages(self.gpt, self.small)
+
+    @cached_property
+    def _kinds(self) -> dict[int, StageKind]:
+        return {}
 
     @cached_property
     def parts(self) -> list[list[SlotOps]]:
         """What stands for each slot of each stage; a pair's stands at its first slot."""
-        kinds = zip(self.kinds, self.orders, strict=True)
-        alone = [kind.parts_of(order) for kind, order in kinds]
+        alone = [self._alone(stage) for stage in range(self.small.pipe)]
         return parts_in_pairs(alone, self.orders, self.small) if self.small.in_pairs else alone
+
+    def parts_of(self, stage: int) -> list[SlotOps]:
+        """The same for one stage, without the others where they do not matter."""
+        return self.parts[stage] if self.small.in_pairs else self._alone(stage)
+
+    def _alone(self, stage: int) -> list[SlotOps]:
+        return self.kind(stage).parts_of(self.orders[stage])
 
     def network(self, fabric: Fabric, contended: Sequence[InFlight]) -> RankClasses:
         """The network as the stages use it."""

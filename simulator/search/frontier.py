@@ -291,7 +291,9 @@ class Frontier:
         """Whether a pipeline does not fit, which costs less to find than its time."""
         usual, asked = replace(plan, order=USUAL), self._space.problem
         if usual not in self._larger:
-            nbytes = pipeline_bytes(asked.gpt, usual, asked.habits) if plan.pipe > 1 else 0
+            nbytes = 0
+            if plan.pipe > 1:
+                nbytes = pipeline_bytes(asked.gpt, usual, asked.habits, self._capacity)
             self._larger[usual] = nbytes > self._capacity
             if self._larger[usual]:
                 self.tally.needs(nbytes)

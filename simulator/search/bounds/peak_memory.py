@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,18 +24,21 @@ from simulator.search.bounds.layouts import (
     layout_of,
 )
 from simulator.search.bounds.stream_bound import ALONE, FIRST, INSIDE, LAST
+from topologies.session import session_cached
 from workload.gpt import GPT
+from workload.models.moe import has_experts
 from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, layer_part
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import order_of_messages
 from workload.pipeline.schedule import V_SHAPED
+from workload.pipeline.stages import chunk_layers, places_of
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Counts
 
 ADDITIONS = ("accumulate", "lomo")
 PARTS = (LAYER, *KINDS, "embed", "head")
-NEVER = np.iinfo(np.int64).max
+NEVER = int(np.iinfo(np.int64).max)
 
 
 def plan_bytes(gpt: GPT, plan: Plan) -> int:
@@ -42,9 +46,10 @@ def plan_bytes(gpt: GPT, plan: Plan) -> int:
     return pipeline_bytes(gpt, plan) if plan.pipe > 1 else step_bytes(gpt, plan)
 
 
-def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
-    """The peak of a pipeline's worst stage: that follows from the order of slots alone."""
-    stage_orders = StageOrders(gpt, plan, folded_plan(plan), PLAIN, habits)
+def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS, room: int = NEVER) -> int:
+    """The peak of a pipeline's worst stage: that follows from the order of slots alone. Where some
+    stage needs more than there is `room` for, that of the first such stage."""
+    stage_orders = _stage_orders(gpt, _without_messages(plan), habits)
     pipe = SlotSchedule(
         orders=stage_orders.orders,
         ticks=[[0] * len(order) for order in stage_orders.orders],
@@ -54,11 +59,38 @@ def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
         in_v=plan.schedule in V_SHAPED,
         paired=plan.in_pairs,
     )
-    peaks = (
-        stage_peak(kind, stage_orders.parts[stage], pipe, stage, plan.micro_batches)
-        for stage, kind in enumerate(stage_orders.kinds)
-    )
-    return max(use.total_bytes for use in peaks)
+    most = 0
+    for stage in _fullest_first(stage_orders):
+        kind, parts = stage_orders.kind(stage), stage_orders.parts_of(stage)
+        most = max(most, stage_peak(kind, parts, pipe, stage, plan.micro_batches).total_bytes)
+        if most > room:
+            break
+    return most
+
+
+def _without_messages(plan: Plan) -> Plan:
+    """A plan whose stages run the same slots: whether messages overlap matters between these."""
+    switches = tuple(name for name in plan.overlap if name != "pp" or plan.in_pairs)
+    return replace(plan, overlap=switches)
+
+
+@session_cached(2)
+def _stage_orders(gpt: GPT, plan: Plan, habits: Habits) -> StageOrders:
+    return StageOrders(gpt, plan, folded_plan(plan), PLAIN, habits)
+
+
+def _fullest_first(stage_orders: StageOrders) -> list[int]:
+    """The stages: of each kind the first, which has most in flight, those with most layers (with
+    experts, where only some have) ahead of others; then the rest."""
+    gpt, plan, firsts = stage_orders.gpt, stage_orders.plan, stage_orders.firsts
+    layers, places = chunk_layers(gpt, plan), places_of(plan)
+
+    def fullness(stage: int) -> tuple[bool, int, int, int]:
+        own = [layer for number in places.numbers(stage) for layer in layers[number]]
+        with_experts = sum(has_experts(gpt, layer) for layer in own)
+        return firsts[stage] == stage, with_experts, len(own), -stage
+
+    return sorted(range(plan.pipe), key=fullness, reverse=True)
 
 
 def device_bytes(

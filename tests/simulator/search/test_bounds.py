@@ -205,6 +205,19 @@ def test_further_layers_count_only_where_all_streams_keep_step(beside: int, eigh
     assert few.ends(np.array([0]), np.array([10]))[0].tolist() == [eighteen]
 
 
+def test_fewer_overlaps_may_need_more_memory_so_each_plan_is_asked_for_its_own() -> None:
+    """With ZeRO-3 and recomputation one with all overlaps needs less than with few of them. Where
+    there is too little room one stage that shows it is enough."""
+    shape = {"pipe": 2, "data": 4, "zero": 3, "shard": 2, "batch": 32, "micro_batch": 1}
+    plan = parse_plan(shape | {"recompute": "full"})
+    every, few = (replace(plan, overlap=overlap) for overlap in (OVERLAPS, ("ors",)))
+    assert pipeline_bytes(GPT_12, every) < pipeline_bytes(GPT_12, few)
+    for each in (every, few):
+        exact = predict(GPT_12, each, MACHINES["frontier"]).memory.peak_bytes
+        assert pipeline_bytes(GPT_12, each, room=exact) == exact
+        assert exact - 1 < pipeline_bytes(GPT_12, each, room=exact - 1) <= exact
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [{"z": 2, "zero": 2}, {"zero": 3}, {"x": 2}, {"pipe": 1}])
 def test_overlaps_put_on_a_lowered_program_are_those_that_lowering_makes(
