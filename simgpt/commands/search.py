@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from simulator.predict import Prediction
     from simulator.search import Progress, SearchProblem
     from topologies.machine import Machine
-    from topologies.placement import Placement
     from workload.gpt import GPT
 
 MOST_WORKERS = 64
@@ -154,7 +153,6 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from simulator.search import SearchProblem
     from simulator.stacks import load_stack
     from topologies.placement import with_room
-    from topologies.placement_names import parse_placement
 
     gpt = model_of(model, how["model_fields"])
     (fixed, several), stack = searched_of(how["plan"]), load_stack(how["stack"])
@@ -165,8 +163,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     built = with_room(given, how["devices"])
     if how["rank_by"] == "axonn":
         _alone(how)
-        placed = parse_placement(how["placement"], built, how["devices"])
-        text, record = _ranked_by_axonn(problem, built, placed, how["top"])
+        text, record = _ranked_by_axonn(problem, built, how)
         options.answer(text, record | asked(model, machine, how), as_json=as_json, output=output)
         return
     if how["exhaustive"] and how["workers"] is not None:
@@ -219,11 +216,13 @@ def _alone(how: dict[str, Any]) -> None:
 
 
 def _ranked_by_axonn(
-    problem: SearchProblem, machine: Machine, placement: Placement, top: int
+    problem: SearchProblem, machine: Machine, how: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
     from simulator.search.baselines import by_axonn, kendall_tau
+    from topologies.placement_names import parse_placement
 
-    ranked = by_axonn(problem, machine, placement=placement, top=top)
+    placement = parse_placement(how["placement"], machine, how["devices"])
+    ranked = by_axonn(problem, machine, placement=placement, top=how["top"])
     tau = kendall_tau(ranked) if len(ranked) > 1 else None
     said = (
         "" if tau is None else f"Rank correlation of AxoNN's model with the simulator: {tau:.2f}."

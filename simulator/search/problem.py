@@ -87,7 +87,7 @@ class SearchProblem:
         check_order(self.fixed.get("order", USUAL))
         recompute = str(self.fixed.get("recompute", "none"))
         if why := choices.kept_recomputation(recompute):
-            raise PlanError(f"a search cannot keep recompute={recompute}, which {why}")
+            raise PlanError(f"a search cannot keep recompute={recompute}: {why}")
         choices.check(self.also, self.gpt, self.stack, self.fixed, splits=self.splits)
         self._check_dispatchers()
         _check_covered(self.gpt)

@@ -67,8 +67,9 @@ def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, Any], *, spl
 
 def kept_recomputation(recompute: str) -> str:
     """Why a search cannot keep what plans recompute; "" where it can."""
-    counted = ":" in recompute and "is no part of layers"
-    return text_refusal(recompute, 1) or counted or ""
+    if ":" not in recompute and not text_refusal(recompute, 1):
+        return ""
+    return f"use {', '.join(RECOMPUTES)} or parts of layers, of {', '.join(PARTS)}"
 
 
 def orders(asked: Asked) -> list[dict[str, Any]]:

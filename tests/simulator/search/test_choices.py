@@ -43,6 +43,10 @@ def experts(**fixed: Any) -> SearchProblem:
     return SearchProblem(TINY, 8, 16, FEW | fixed, several=THREE)
 
 
+def without(*keys: str) -> dict[str, Any]:
+    return {key: value for key, value in FEW.items() if key not in keys}
+
+
 def test_a_plan_that_splits_experts_has_each_dispatcher_and_no_other_plan_has() -> None:
     plans = list(every_plan(space_of(experts())))
     assert len(plans) == space_of(experts()).plans
