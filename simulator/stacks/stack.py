@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulator.costs.kernels import Kernels
-from simulator.stacks.exchange import sends_once, share_sent_once
+from simulator.stacks.exchange import OWN, sends_once, share_of_own_rows, share_sent_once
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
 from topologies.files.units import quantity
@@ -177,6 +177,8 @@ class Stack:
         payloads = dict(own.get("fp8_payloads" if self.fp8 else "payloads", {}))
         if sends_once(plan, own.get("exchange", "")):
             payloads["all_to_all"] = share_sent_once(gpt, plan, machine)
+        elif own.get("exchange") == OWN and (share := share_of_own_rows(plan)) < 1:
+            payloads["all_to_all"] = share
         kernels = Kernels(
             host_s=0.0 if host is None else quantity(host, "s"),
             graphs=tuple(own.get("graphs", ())),

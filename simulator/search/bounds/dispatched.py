@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from simulator.search.space import Space
-from simulator.stacks.exchange import sends_once, share_sent_once
+from simulator.stacks.exchange import OWN, sends_once, share_of_own_rows, share_sent_once
 from topologies.machine import Machine
 from workload.dispatchers.table import HIERARCHICAL, USUAL
 from workload.op import IN_STEPS, KEYS_EXCHANGE, Op
@@ -47,17 +47,24 @@ class Dispatched:
             for each in problem.dispatchers
         }
         for in_steps, once in sorted(found):
-            sent = self._sent_once(rows, nbytes) if once else nbytes
+            sent = self._sent(rows, nbytes, once=once) if once or exchange == OWN else nbytes
             yield IN_STEPS if in_steps else "all_to_all", sent
 
-    def _sent_once(self, rows: Indices, nbytes: Bytes) -> Bytes:
+    def _sent(self, rows: Indices, nbytes: Bytes, *, once: bool) -> Bytes:
         sizes = np.stack([self.space.columns[key][rows] for key in SPLITS])
         table, which = np.unique(sizes, axis=1, return_inverse=True)
         result = np.zeros_like(nbytes)
         for number, each in enumerate(table.T.tolist()):
             chosen = which.ravel() == number
-            result[chosen] = scaled(nbytes[chosen], self._share(tuple(each)))
+            share = self._share(tuple(each)) if once else self._share_of_own_rows(tuple(each))
+            result[chosen] = scaled(nbytes[chosen], share)
         return result
+
+    @staticmethod
+    def _share_of_own_rows(sizes: tuple[int, ...]) -> float:
+        """As with sequence parallelism, with which a plan sends least."""
+        plan = _plan(USUAL, dict(zip(SPLITS, sizes, strict=True)))
+        return share_of_own_rows(replace(plan, sequence_parallel=plan.x > 1))
 
     def _share(self, sizes: tuple[int, ...]) -> float:
         if sizes not in self._shares:

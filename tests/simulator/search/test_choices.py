@@ -89,6 +89,13 @@ def test_under_a_stack_that_sends_once_bounds_count_what_it_sends() -> None:
     same_answer(SearchProblem(TINY, 8, 16, fixed, stack=stack), "perlmutter", top=2)
 
 
+def test_under_a_stack_whose_ranks_send_their_own_rows_bounds_count_no_more() -> None:
+    stack = load_stack("megatron-core")
+    fixed = {key: FEW[key] for key in FEW if key != "overlap"}
+    fixed |= {"x": 2, "expert": 4, "expert_tensor": 0, "sequence_parallel": True}
+    same_answer(SearchProblem(TINY, 8, 16, fixed, stack=stack), "perlmutter", top=2)
+
+
 def test_of_several_precisions_the_fastest_is_found() -> None:
     machine = with_settings(MACHINES["perlmutter"], NARROW)
     fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"x": 1, "overlap": ()}
