@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from workload.dispatchers.table import ALL_GATHER
+from workload.expert_loads.histogram import most_rows
 from workload.lowering.builder import Builder
 from workload.lowering.layers.mixture.dispatch import Routed, local_experts, width
 from workload.models import moe
@@ -34,7 +35,8 @@ def own_places(b: Builder, chosen: str) -> tuple[str, str]:
     counts = b.tensor("dispatch.counts", (local_experts(b),), "int64")
     how = _how(b)
     b.op("dispatch.counts", "count_own", [every], [counts], **how)
-    expected = b.buffers[chosen].shape[0] * b.gpt.topk
+    sent = b.buffers[chosen].shape[0] * b.gpt.topk
+    expected = most_rows(b.gpt, b.block.part.layer, sent, b.plan.expert)
     order = b.tensor("dispatch.order", (expected,), "int64", rows_of=counts)
     b.op("dispatch.places", OWN_PLACES, [every], [order], places=0, **how)
     return order, counts
