@@ -114,6 +114,7 @@ def test_gathered_latents_train_as_the_plain_model_does() -> None:
 
 @pytest.mark.distributed
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_gathered_latents_meet_every_other_axis() -> None:
     for gpt in (LITE, LATENT, replace(LITE, dropout=0.1), replace(LITE, documents="7+9")):
         check(4, gpt, LATENTS)

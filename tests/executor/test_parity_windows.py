@@ -130,6 +130,7 @@ def test_documents_of_several_lengths_train_as_the_plain_model_does() -> None:
 
 @pytest.mark.distributed
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_documents_of_several_lengths_under_more_plans_train_as_the_plain_model_does() -> None:
     long = replace(LENGTHS, kv_heads=0)
     check(1, LENGTHS, ONE[:1])
