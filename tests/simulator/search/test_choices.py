@@ -15,6 +15,7 @@ from simulator.ranks.fabric import MachineFabric
 from simulator.search import search
 from simulator.search.baselines import every_plan
 from simulator.search.bounds.batched_programs import sized
+from simulator.search.bounds.dispatched import Dispatched
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.problem import SearchProblem
 from simulator.search.space import space_of, spaces_of
@@ -93,7 +94,11 @@ def test_under_a_stack_whose_ranks_send_their_own_rows_bounds_count_no_more() ->
     stack = load_stack("megatron-core")
     fixed = {key: FEW[key] for key in FEW if key != "overlap"}
     fixed |= {"x": 2, "expert": 4, "expert_tensor": 0, "sequence_parallel": True}
-    same_answer(SearchProblem(TINY, 8, 16, fixed, stack=stack), "perlmutter", top=2)
+    problem = SearchProblem(TINY, 8, 16, fixed, stack=stack)
+    same_answer(problem, "perlmutter", top=2)
+    ways = Dispatched(space_of(problem), MACHINES["perlmutter"]).ways
+    (_, sent), *_ = ways(np.array([0]), np.array([1000]))
+    assert sent.tolist() == [500]  # each of two ranks its half
 
 
 def test_of_several_precisions_the_fastest_is_found() -> None:
