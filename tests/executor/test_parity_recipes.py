@@ -156,12 +156,11 @@ ROUTED_WIDE = {
 def test_blocks_of_experts_have_rows_of_one_expert(recipe: str) -> None:
     """With the rows of each filled up with zeros, on splits that keep to blocks."""
     gpt = ROUTED_WIDE[recipe]
-    check(1, with_recipe(gpt, recipe, FEW, replace(FEW, recompute="full")))
-    plans = [plan for plan in expert_splits() if plan.pipe == 1]
-    plans.append(replace(FEW, z=2, data=2, expert=2))
-    plans.append(replace(FEW, y=2, data=2, expert=2))
-    over_x = replace(FEW, x=2, data=2, expert=2, expert_tensor=1, sequence_parallel=True)
-    check(4, with_recipe(gpt, recipe, *plans, over_x))
+    check(1, with_recipe(gpt, recipe, FEW))
+    check(2, with_recipe(gpt, recipe, replace(FEW, data=2, expert=2), replace(FEW, x=2)))
+    over_x = replace(FEW, x=2, expert=2, expert_tensor=1, sequence_parallel=True)
+    if recipe == "mxfp8":
+        check(2, with_recipe(gpt, recipe, over_x))
 
 
 def expert_splits() -> list[Plan]:
