@@ -119,7 +119,9 @@ class BufferTable:
     def _of_rows(self, slot: int, counts: torch.Tensor) -> torch.Tensor:
         """A tensor of as many rows as the data says, which the host waits to know."""
         (_, *width), dtype = self._forms[slot]
-        rows = torch.empty((int(counts.sum()), *width), dtype=dtype, device=self._device)
+        each, more = self._buffers[slot].rows_in
+        count = int(counts.sum()) // each + more
+        rows = torch.empty((count, *width), dtype=dtype, device=self._device)
         self._sizes[slot] = rows.nbytes
         return rows
 

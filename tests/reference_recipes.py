@@ -69,6 +69,14 @@ class Rule:
         self.seen = dict.fromkeys(self.scale, 0.0)
         self.history: list[dict[str, float]] = []
 
+    @property
+    def by_blocks(self) -> bool:
+        return self.recipe in ("fp8-blockwise", "mxfp8")
+
+    @property
+    def length(self) -> int:
+        return 32 if self.recipe == "mxfp8" else 128
+
     def cast(self, x: Tensor, kind: str, axis: int) -> Tensor:
         """(tensors, rows, columns), summed along one of the last two: 0 or 1."""
         hybrid = self.recipe in ("fp8-delayed", "fp8-tensorwise")
@@ -78,10 +86,9 @@ class Rule:
         if self.recipe == "fp8-delayed":
             self.seen[kind] = max(self.seen[kind], float(x.abs().max().float()))
             return scaled(x, torch.tensor(self.scale[kind], dtype=torch.float32).double(), fmt)
-        length = 32 if self.recipe == "mxfp8" else 128
-        height, width = (1, length) if axis else (length, 1)
+        height, width = (1, self.length) if axis else (self.length, 1)
         if kind == "weight" and self.recipe == "fp8-blockwise":
-            height, width = length, length
+            height, width = self.length, self.length
         return in_blocks(x, height, width, fmt, self.recipe == "mxfp8")
 
     def update(self, weight: Tensor) -> None:
@@ -129,31 +136,45 @@ class CastLinear(Linear):
 
 
 class GroupedProduct(torch.autograd.Function):
-    """Each expert's rows times its weight, cast as one tensor of rows and one of weights."""
+    """Each expert's rows times its weight, cast as one tensor of rows and one of weights; by
+    blocks, each expert's by themselves."""
 
     @staticmethod
     def forward(ctx, x: Tensor, w: Tensor, counts: list[int], rule: Rule) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(x, w)
         ctx.rule, ctx.counts = rule, counts
-        cast = torch.split(rule.cast(x[None], "input", 1)[0], counts)
-        return torch.cat([a @ b for a, b in zip(cast, all_cast(w, rule), strict=True)])
+        cast, weights = all_rows(x, counts, "input", 1, rule), all_cast(w, 0, rule)
+        return torch.cat([a @ b for a, b in zip(cast, weights, strict=True)])
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
-        (x, w), rule = ctx.saved_tensors, ctx.rule
-        grads = torch.split(rule.cast(grad[None], "gradient", 1)[0], ctx.counts)
-        rows = torch.split(rule.cast(x[None], "input", 1)[0], ctx.counts)
-        weights = all_cast(w, rule)
-        back = torch.cat([a @ b.t() for a, b in zip(grads, weights, strict=True)])
-        return back, torch.stack([a.t() @ b for a, b in zip(rows, grads, strict=True)]), None, None
+        (x, w), rule, counts = ctx.saved_tensors, ctx.rule, ctx.counts
+        across = all_rows(grad, counts, "gradient", 1, rule), all_cast(w, 1, rule)
+        back = torch.cat([a @ b.t() for a, b in zip(*across, strict=True)])
+        down = all_rows(x, counts, "input", 0, rule), all_rows(grad, counts, "gradient", 0, rule)
+        return back, torch.stack([a.t() @ b for a, b in zip(*down, strict=True)]), None, None
 
 
 grouped_product: Any = GroupedProduct.apply
 
 
-def all_cast(w: Tensor, rule: Rule) -> Tensor:
-    """The weights of all experts, of one scale."""
-    return rule.cast(w.flatten(0, 1)[None], "weight", 0)[0].view(w.shape)
+def all_cast(w: Tensor, axis: int, rule: Rule) -> Tensor:
+    """The weights of all experts, of one scale or by blocks of each."""
+    if rule.by_blocks:
+        return rule.cast(w, "weight", axis)
+    return rule.cast(w.flatten(0, 1)[None], "weight", axis)[0].view(w.shape)
+
+
+def all_rows(x: Tensor, counts: list[int], kind: str, axis: int, rule: Rule) -> list[Tensor]:
+    """The rows of all experts, of one scale or by blocks of each, with zeros in the last block."""
+    if not rule.by_blocks:
+        return list(torch.split(rule.cast(x[None], kind, axis)[0], counts))
+    found = []
+    for part in torch.split(x, counts):
+        filled = F.pad(part, (0, 0, 0, -len(part) % rule.length))
+        cast = rule.cast(filled[None], kind, axis)[0] if len(part) else filled
+        found.append(cast[: len(part)])
+    return found
 
 
 class CastExperts(reference_experts.Experts):

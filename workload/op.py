@@ -141,7 +141,8 @@ class Buffer:
     parameter (itself, its gradient, its states) has its name in `parameter`, and the `part` of the
     model that is updated with it; a micro-batch's inputs have their `micro_batch`. Where data
     decides how many rows there are, `rows_of` names the buffer whose sum that is, and the shape has
-    the number that is expected.
+    the number that is expected. With (n, more) in `rows_in` there is a first index for each n whole
+    rows, and so many more: room for the last blocks of experts, which rows do not fill.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Buffer:
     part: Part = MODEL
     micro_batch: int = NONE
     rows_of: str = ""
+    rows_in: tuple[int, int] = (1, 0)
 
     @property
     def elements(self) -> int:

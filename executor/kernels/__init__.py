@@ -24,6 +24,7 @@ from executor.kernels import (
 from executor.kernels.attentions import attention, head_norms, latent, latent_context, unfused
 from executor.kernels.context import exchange, pieces
 from executor.kernels.dispatchers import masks, own_rows, weighted_rows
+from executor.kernels.grouped import grouped
 from executor.kernels.hybrid import convolution, group_norm, scan, squared_relu
 from executor.kernels.updates import muon, sgd, zeroth_order
 from executor.rank_context import RankContext
@@ -108,7 +109,7 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "put_scores": experts.put_scores,
         "sort_rows": experts.sort_rows,
         "unsort_rows": experts.unsort_rows,
-        "grouped_matmul": experts.grouped_matmul,
+        "grouped_matmul": grouped.grouped_matmul,
         "sum_weighted_rows": weighted_rows.sum_weighted_rows,
         "take_weighted_rows": weighted_rows.take_weighted_rows,
         "score_rows": weighted_rows.score_rows,

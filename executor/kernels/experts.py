@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from executor.kernels import quantised
 from executor.kernels.slices import wide_rows
 from executor.rank_context import RankContext
 from workload.models.moe import SIGMOID, SOFTMAX
@@ -166,9 +165,6 @@ def _by_expert(counts: torch.Tensor, op: Op, rows: int) -> torch.Tensor:
 def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The matmul of each expert on its own rows: products "NN" and "NT", or "TN" for the gradients
     of the weights. Zeros may follow the weights' tile, and follow that of their gradients."""
-    if "formats" in op.attributes:
-        _grouped_in_8_bits(op, reads, writes[0], at)
-        return
     first, second, counts = reads
     out, (n, local) = writes[0], (op.attributes["n"], op.attributes["count"])
     if op.attributes["form"] == "TN":
@@ -183,22 +179,6 @@ def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
     for number, part in parts_of(op, counts, len(first)):
         weight = weights[number].t() if turned else weights[number]
         torch.mm(first[part], weight, out=out[part])
-
-
-def _grouped_in_8_bits(op: Op, reads: Tensors, out: torch.Tensor, at: RankContext) -> None:
-    """The same of operands in 8 bits, each of one scale."""
-    first, second, counts, *scales = reads
-    n, k, local = (op.attributes[key] for key in ("n", "k", "count"))
-    if op.attributes["form"] == "TN":
-        m = op.attributes["m"]
-        tiles = out.view(-1)[: local * m * n].view(local, m, n)
-        out.view(-1)[tiles.numel() :].zero_()
-        for number, part in parts_of(op, counts, len(first)):
-            quantised.product(op, (first[part], second[part], *scales), tiles[number], at)
-        return
-    weights = second.view(-1)[: local * k * n].view(local, k * n)
-    for number, part in parts_of(op, counts, len(first)):
-        quantised.product(op, (first[part], weights[number], *scales), out[part], at)
 
 
 def parts_of(op: Op, counts: torch.Tensor, rows: int) -> Iterator[tuple[int, slice]]:

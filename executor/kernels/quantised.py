@@ -11,11 +11,12 @@ that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from executor.kernels.grouped.places import places_of_experts
 from executor.kernels.slices import row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -57,9 +58,11 @@ def quantise(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     elif how["blocks"] == (WHOLE,):
         _write_whole(source, writes, fmt, reads[1].clamp_min(LEAST) / LARGEST[fmt], at)
     else:
+        counts = None if how.get("even", True) else reads[-1]
         for number, block in enumerate(how["blocks"]):
             into = writes[2 * number], writes[2 * number + 1]
-            _write_blocks(op, source, into, block, at)
+            for given, taken in _matrices(op, source, into, block, counts):
+                _write_blocks(op, given, taken, block, at)
 
 
 def _write_whole(
@@ -78,12 +81,32 @@ def _cast(wide: torch.Tensor, scale: torch.Tensor, fmt: str) -> torch.Tensor:
     return (wide / scale).clamp_(-most, most).float().to(FORMATS[fmt]).view(torch.uint8)
 
 
+def _matrices(
+    op: Op, source: torch.Tensor, into: Tensors, block: Block, counts: torch.Tensor | None
+) -> Iterator[tuple[torch.Tensor, Tensors]]:
+    """Each matrix that is cast by itself, with where its values and scales go: a whole tensor, or
+    that of each expert. Rows of experts are filled up with zeros, and begin at a block's start."""
+    columns, count = op.attributes["columns"], op.attributes.get("count", 1)
+    if counts is None:
+        size = op.attributes["rows"] * columns
+        each, scales = into[0].view(-1), into[1].view(count, -1, into[1].shape[-1])
+        flat = source.reshape(-1)
+        for number in range(count):
+            own = slice(number * size, (number + 1) * size)
+            yield flat[own].view(-1, columns), (each[own], scales[number])
+        return
+    values, scales = into[0].view(-1, columns), into[1].view(-1, into[1].shape[-1])
+    values.zero_()
+    for place in places_of_experts(op, counts, block[0]):
+        yield source[place.rows], (values[place.values], scales[place.scales])
+
+
 def _write_blocks(
     op: Op, source: torch.Tensor, into: Tensors, block: Block, at: RankContext
 ) -> None:
-    """The values and scales of a tensor in blocks; the last block of a row or column is shorter
+    """The values and scales of a matrix in blocks; the last block of a row or column is shorter
     where it does not come out even."""
-    rows, columns = op.attributes["rows"], op.attributes["columns"]
+    rows, columns = source.shape
     (fmt,), powers = op.attributes["formats"], op.attributes["scaling"] == POWERS
     height, width = block
     count, wide = rows * columns, wide_dtype(source)

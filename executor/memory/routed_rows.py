@@ -24,7 +24,8 @@ def rows_over_mean(program: Program, table: BufferTable) -> dict[str, float]:
     """For each routing of the last step, by the buffer that counts its rows, how many rows came to
     this rank's experts, over the mean of all ranks."""
     sizes = zip(program.buffers.values(), table.sizes, strict=True)
-    return {each.rows_of: size / each.nbytes for each, size in sizes if each.rows_of}
+    plain = ((each, size) for each, size in sizes if each.rows_of and each.rows_in == (1, 0))
+    return {each.rows_of: size / each.nbytes for each, size in plain}
 
 
 def most_over_mean(ranks: Iterable[Mapping[str, float]]) -> float | None:

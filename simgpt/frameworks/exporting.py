@@ -80,10 +80,10 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     if asked.gpt.experts and not table.get("experts", True):
         raise PlanCannotRunError(f"{table['title']} has no layers of experts, {asked.gpt.name} has")
     job.stack.check(job.plan)
-    if job.plan.recipe != NO_RECIPE:
+    if job.plan.recipe != NO_RECIPE and framework != MEGATRON:
         raise PlanCannotRunError(
             f"recipe={job.plan.recipe} is not told in settings of {framework}; precision=fp8 is "
-            "that of its stack"
+            "that of its stack; take --to megatron"
         )
     fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
     settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})

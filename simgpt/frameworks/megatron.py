@@ -13,11 +13,12 @@ from math import ceil
 from typing import Any
 
 from simgpt.frameworks import megatron_stages
-from simgpt.frameworks.layers import context, experts, latent, recomputed
+from simgpt.frameworks.layers import context, experts, latent, quantised, recomputed
 from simgpt.frameworks.reading import Reading
 from workload.errors import ModelError
 from workload.gpt import find_model
 from workload.models.rope_scaling import RopeScaling, scaling_of
+from workload.recipes.table import NO_RECIPE
 
 DROPOUT, NORM_EPS = 0.1, 1e-5
 # Which change no time.
@@ -150,7 +151,13 @@ def _read_precision(reading: Reading) -> None:
     half = reading.switch("bf16") or reading.switch("fp16")
     if reading.switch("fp16"):
         reading.differs("fp16", reading.table["changes"]["fp16"])
-    if any(reading.given(name) for name in ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3")):
+    recipe = quantised.read(reading)
+    of_stack = any(reading.given(each) for each in ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3"))
+    if recipe != NO_RECIPE:
+        fields["recipe"] = recipe
+        if not half:
+            reading.differs("bf16", "all but the layers' linears is in bf16, not fp32")
+    elif of_stack:
         fields["precision"] = "fp8"
         if not half:
             reading.differs("fp8-format", "all but the layers' linears is in bf16, not fp32")
@@ -219,6 +226,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["bf16"] = True
     if fields["precision"] == "fp8":
         settings["fp8-format"] = "hybrid"
+    settings |= quantised.written(fields)
     if fields["gradients"] == "bf16":
         settings["grad-reduce-in-bf16"] = True
     flags = fields["table"]["beyond"]

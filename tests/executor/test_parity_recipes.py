@@ -75,7 +75,8 @@ def differences(rank: int, cases: list[tuple[GPT, Plan]]) -> list[tuple[float, f
         if rank:
             weight_error(trainer, {})
             continue
-        expected = plain(gpt, plan.recipe, plan.micro_batch, plan.expert)
+        together = plan.expert // (plan.x if plan.experts_over_x else 1)
+        expected = plain(gpt, plan.recipe, plan.micro_batch, together)
         pairs = zip(run.steps, expected.losses, strict=True)
         loss_error = max(abs(step.loss - loss) / loss for step, loss in pairs)
         found.append((loss_error, weight_error(trainer, expected.weights)))
@@ -138,6 +139,28 @@ def test_scales_of_blocks_train_as_the_plain_model_does(recipe: str) -> None:
 @pytest.mark.parametrize("recipe", TENSORS)
 def test_experts_are_cast_as_one_tensor_of_all_ranks_that_exchange_rows(recipe: str) -> None:
     check(4, with_recipe(ROUTED, recipe, *expert_splits()))
+
+
+# Experts get some 16 rows each: of a block of 32 as of one of 128 they fill a part.
+ROUTED_WIDE = {
+    "mxfp8": replace(ROUTED, hidden=64, ffn=64, expert_ffn=64, head_width=16, layers=1),
+    "fp8-blockwise": replace(
+        ROUTED, layers=1, hidden=256, ffn=512, expert_ffn=256, head_width=64, sequence=32
+    ),
+}
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", BLOCKS)
+def test_blocks_of_experts_have_rows_of_one_expert(recipe: str) -> None:
+    """With the rows of each filled up with zeros, on splits that keep to blocks."""
+    gpt = ROUTED_WIDE[recipe]
+    check(1, with_recipe(gpt, recipe, FEW))
+    check(2, with_recipe(gpt, recipe, replace(FEW, data=2, expert=2), replace(FEW, x=2)))
+    over_x = replace(FEW, x=2, expert=2, expert_tensor=1, sequence_parallel=True)
+    if recipe == "mxfp8":
+        check(2, with_recipe(gpt, recipe, over_x))
 
 
 def expert_splits() -> list[Plan]:

@@ -101,3 +101,18 @@ def test_a_product_is_that_of_the_values_at_their_own_size(form: str) -> None:
     quantised.matmul(op, reads, [out], AT)
     assert torch.allclose(out[: m * n].view(m, n), a @ b + 1, atol=1e-5)
     assert out[m * n :].tolist() == [0] * 5
+
+
+def test_rows_of_experts_begin_with_blocks_of_their_own() -> None:
+    """Three rows and five, of two ranks, in blocks of four rows: one block, and two."""
+    how = {"count": 2, "even": False, "align": 4, "columns": 1, "formats": ("e4m3",)}
+    how |= {"scaling": POWERS, "blocks": ((4, 1),)}
+    op = Op("q", "quantise", (), (), attributes=how)
+    x = torch.tensor([[1.0], [2.0], [4.0], [8.0], [8.0], [8.0], [8.0], [16.0]])
+    counts = torch.tensor([1, 4, 2, 1])  # of each expert, by rank
+    stored = torch.full((4, 4, 1), 9, dtype=torch.uint8)
+    scale = torch.zeros((4, 1), dtype=torch.uint8)
+    quantised.quantise(op, [x, counts], [stored, scale], AT)
+    assert scale[:3].view(-1).tolist() == [127 + 2 - 8, 127 + 3 - 8, 127 + 4 - 8]
+    found = stored.view(torch.float8_e4m3fn).float().view(-1).tolist()
+    assert found[:4] == [64, 128, 256, 0] and found[4:12] == [256] * 4 + [256, 0, 0, 0]

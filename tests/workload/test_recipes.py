@@ -163,10 +163,23 @@ def test_what_a_recipe_does_not_go_with_is_refused(how: dict[str, str], why: str
         Plan(batch=1, micro_batch=1, recipe="mxfp8", **how)  # type: ignore[arg-type]
 
 
-def test_rows_of_experts_fill_no_blocks() -> None:
+def test_rows_of_experts_have_room_for_a_last_block_of_each() -> None:
+    """64 rows to a rank with 2 of 4 experts: up to 32 more of each, in values and in scales."""
     routed = replace(TINY, experts=4, topk=2, expert_ffn=64, biases=False)
-    with pytest.raises(PlanCannotRunError, match="take fp8-tensorwise or fp8-delayed"):
-        lower(routed, replace(PLAN, recipe="mxfp8"))
+    found = lower(routed, replace(PLAN, recipe="mxfp8", data=2, expert=2, micro_batch=1))
+    values = found.buffers["m0.l0.dispatch.sort.sort_rows.mxfp8.columns"]
+    scales = found.buffers[f"{values.name}.scale"]
+    assert (values.shape, scales.shape) == ((64 // 32 + 2, 32, 64), (64 // 32 + 2, 64))
+    weight = found.buffers["l0.experts.up.w.mxfp8.rows.scale"]
+    assert weight.nbytes == 2 * 64 * 64 // 32
+    with pytest.raises(PlanCannotRunError, match="or leave capacity out"):
+        lower(replace(routed, capacity=1.25), replace(PLAN, recipe="mxfp8"))
+    with pytest.raises(PlanCannotRunError, match="x=4 leaves 16 of expert_ffn=64"):
+        lower(routed, replace(PLAN, recipe="mxfp8", x=4))
+
+
+def test_experts_multiply_in_the_recipes_format() -> None:
+    routed = replace(TINY, experts=4, topk=2, expert_ffn=64, biases=False)
     found = lower(routed, replace(PLAN, recipe="fp8-tensorwise", data=2, expert=2))
     assert {op.dtype for op in found.ops if op.kind == "grouped_matmul"} == {"fp8"}
 

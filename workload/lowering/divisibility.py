@@ -67,11 +67,8 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
                 f"expert={plan.expert} splits experts, and {gpt.name} has none; leave it out"
             )
         return
-    if plan.recipe != NO_RECIPE and not recipe_of(plan.recipe).of_tensors:
-        raise PlanCannotRunError(
-            f"recipe={plan.recipe} has scales of blocks, which rows of experts do not fill evenly, "
-            f"and {gpt.name} has experts; take fp8-tensorwise or fp8-delayed"
-        )
+    if plan.recipe != NO_RECIPE:
+        _check_blocks_of_experts(gpt, plan)
     _divides("expert", plan.expert, {"experts": gpt.experts})
     if not plan.experts_over_x:
         widths = {"expert_ffn": gpt.expert_ffn, "shared_ffn": gpt.shared_ffn}
@@ -83,6 +80,27 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
             f"optimizer={plan.optimizer} does not know weights of experts ({gpt.name}'s "
             f"experts={gpt.experts}); take adamw or sgd"
         )
+
+
+def _check_blocks_of_experts(gpt: GPT, plan: Plan) -> None:
+    """Refuse a split of experts' widths that cuts what shares a scale, and empty places."""
+    recipe = recipe_of(plan.recipe)
+    if gpt.capacity and not recipe.of_tensors:
+        raise PlanCannotRunError(
+            f"recipe={plan.recipe} has scales of blocks, which no rows for empty places of experts "
+            f"({gpt.name}'s capacity={gpt.capacity}) share yet; take fp8-tensorwise or leave "
+            "capacity out"
+        )
+    over_x = 1 if plan.experts_over_x else plan.x
+    for axis, parts, name in (("x", over_x, "expert_ffn"), ("y", plan.y, "hidden")):
+        whole = getattr(gpt, name)
+        left = whole // parts
+        if not recipe.of_tensors and parts > 1 and left % recipe.length:
+            raise PlanCannotRunError(
+                f"recipe={plan.recipe} has a scale for each {recipe.length} values of experts' "
+                f"weights, and {axis}={parts} leaves {left} of {name}={whole}; take "
+                f"fp8-tensorwise or a {axis} that leaves whole blocks"
+            )
 
 
 def _check_latent(gpt: GPT, plan: Plan) -> None:

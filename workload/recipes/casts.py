@@ -27,7 +27,7 @@ from typing import Any
 from workload.lowering.builder import Builder
 from workload.naming import op_name
 from workload.op import BACKWARD, COMPUTE, INPUT_GRAD, WEIGHT_GRAD, Op
-from workload.passes.fp8 import is_linear
+from workload.passes.fp8 import GROUPED, is_linear
 from workload.recipes.copies import Copies, Copy, Tensor
 from workload.recipes.table import GRADIENT, INPUT, NO_RECIPE, WEIGHT, WHOLE, Block, recipe_of
 from workload.recipes.weights import behind_update
@@ -53,6 +53,8 @@ class _Use:
     rows: int
     columns: int
     axis: int
+    count: int = 1  # matrices, of experts
+    counts: str = ""  # the buffer that says how many rows each has
 
 
 class _Casts:
@@ -83,7 +85,8 @@ class _Casts:
                 known += [weight] if weight not in known else []
             for use in uses:
                 weight = weights.get(use.source) or weights[self._parts[use.source]]
-                tensor = Tensor(use.kind, weight, use.rows, use.columns)
+                each = use.rows, use.columns, use.count, use.counts
+                tensor = Tensor(use.kind, weight, *each)
                 own = self._copies.tensors.setdefault(use.source, tensor)
                 own.blocks[self._recipe.block(use.kind, use.axis)] = None
 
@@ -111,6 +114,7 @@ class _Casts:
         (left, left_scale), (right, right_scale) = copies
         reads = left, right, *op.reads[2:], left_scale, right_scale
         how = {**op.attributes, "formats": tuple(formats), "blocks": tuple(blocks)}
+        how["align"] = self._recipe.align
         nbytes = sum(map(self._b.nbytes, (*reads, *op.writes)))
         yield replace(op, reads=reads, dtype=self._recipe.dtype, attributes=how, nbytes=nbytes)
 
@@ -119,7 +123,8 @@ class _Casts:
         part, whole = op.reads[0], op.writes[0]
         of = self._copies.tensors[whole]
         rows, *columns = self._b.buffers[part].shape
-        held = Tensor(of.kind, of.weight, rows, columns[0] if columns else 1, {WHOLE: None})
+        shape = rows, columns[0] if columns else 1
+        held = Tensor(of.kind, of.weight, *shape, blocks={WHOLE: None})
         self._copies.tensors.setdefault(part, held)
         yield from self._cast(op, part)
         values, scale = self._copies.made[part, WHOLE]
@@ -144,7 +149,8 @@ class _Casts:
                 yield self._reduced(op, place, largest[0], axes)
         reads, writes = self._copies.scales_of(tensor, op.part)
         how = self._copies.how_of(tensor, op.part)
-        reads, writes = [source, *largest, *reads], [*values, *writes]
+        counts = [tensor.counts] if tensor.counts and not self._recipe.of_tensors else []
+        reads, writes = [source, *largest, *reads, *counts], [*values, *writes]
         yield self._before(op, "quantise", place, reads, writes, **how)
 
     def _before(
@@ -178,4 +184,9 @@ def _uses(op: Op) -> tuple[_Use, _Use]:
     form, (left, right) = op.attributes["form"], KINDS[op.purpose]
     first = (m, k, 1) if form[0] == "N" else (k, m, 0)
     second = (k, n, 0) if form[1] == "N" else (n, k, 1)
-    return _Use(op.reads[0], left, *first), _Use(op.reads[1], right, *second)
+    if op.kind != GROUPED:
+        return _Use(op.reads[0], left, *first), _Use(op.reads[1], right, *second)
+    count, counts = op.attributes["count"], "" if op.attributes["even"] else op.reads[2]
+    of_weight = "" if right == WEIGHT else counts
+    one = _Use(op.reads[0], left, *first, count, counts)
+    return one, _Use(op.reads[1], right, *second, count, of_weight)

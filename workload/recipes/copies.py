@@ -18,12 +18,15 @@ Copy = tuple[str, str]  # the buffers of values and of scales
 
 @dataclass(slots=True)
 class Tensor:
-    """What is cast: as an operand of which weight's linear, and for which blocks."""
+    """What is cast: as an operand of which weight's linear, and for which blocks. Of experts it has
+    `count` matrices of so many rows; of as many as the buffer `counts` says, if one is named."""
 
     kind: str
     weight: str
     rows: int
     columns: int
+    count: int = 1
+    counts: str = ""
     blocks: dict[Block, None] = field(default_factory=dict)
 
 
@@ -66,20 +69,41 @@ class Copies:
         how = {"persistent": persistent, "replicas": of.replicas, "part": of.part}
         for block in tensor.blocks:
             name = f"{source}.{self.recipe.dtype}{_direction(block)}"
+            self.made[source, block] = name, f"{name}.scale"
+            if tensor.counts and block != WHOLE:
+                self._add_routed(source, tensor, block, role)
+                declared += [name, f"{name}.scale"]
+                continue
             # Two values of 4 bits share a byte; otherwise it is shaped as what it is a copy of.
             halved = self.recipe.dtype == "nvfp4"
             shape, dtype = (((of.elements + 1) // 2,), "uint8") if halved else (of.shape, "fp8")
             self.add(name, shape, dtype, role, rows_of=of.rows_of, **how)
-            scales = _counts(tensor.rows, tensor.columns, block)
+            down, *across = _counts(tensor.rows, tensor.columns, block)
+            scales = (down, *across) if block == WHOLE else (tensor.count * down, *across)
             self.add(f"{name}.scale", scales, self.recipe.scale_dtype, role, **how)
-            self.made[source, block] = name, f"{name}.scale"
             declared += [name, f"{name}.scale"]
         return declared
+
+    def _add_routed(self, source: str, tensor: Tensor, block: Block, role: str) -> None:
+        """The buffers of a copy of experts' rows, which begin at multiples of the recipe's `align`:
+        room for the rows of each expert, which end anywhere, and for its last blocks."""
+        of, (name, scale) = self.b.buffers[source], self.made[source, block]
+        rows, align, (height, width) = of.shape[0], self.recipe.align, block
+        how: dict[str, Any] = {"replicas": of.replicas, "part": of.part, "rows_of": of.rows_of}
+        along, more = (align, tensor.count), {"rows_in": (align, tensor.count)}
+        values = rows // align + tensor.count, align, tensor.columns
+        self.add(name, values, "fp8", role, **how, **more)
+        scales: tuple[int, ...] = (*values[:2], (tensor.columns + width - 1) // width)
+        if height > 1:
+            along = height, tensor.count
+            scales = rows // height + tensor.count, tensor.columns
+        self.add(scale, scales, self.recipe.scale_dtype, role, **how, rows_in=along)
 
     def how_of(self, tensor: Tensor, part: Part) -> dict[str, Any]:
         """What a kernel must know to cast a tensor."""
         blocks, fmt = tuple(tensor.blocks), self.recipe.format_of(tensor.kind)
         how: dict[str, Any] = {"rows": tensor.rows, "columns": tensor.columns}
+        how |= {"count": tensor.count, "even": not tensor.counts, "align": self.recipe.align}
         how |= {"blocks": blocks, "formats": (fmt,), "scaling": self.recipe.scaling}
         if self.recipe.scaling == DELAYED:
             number = self.numbers[part].index(tensor.weight)

@@ -40,7 +40,8 @@ class Recipe:
     largest values of the last steps; `current`, from the tensor's own largest value; `blocks`, in
     fp32 from a block's largest value; `powers`, powers of two in 8 bits likewise; `two_levels`, in
     8 bits, with one of the tensor. A block is `length` values along the sum; of weights a square
-    if `square`. With a reason in `unrun` it is predicted and not run.
+    if `square`. Rows of an expert are filled up to a multiple of `align`. With a reason in `unrun`
+    it is predicted and not run.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Recipe:
     backward: str = E4M3
     length: int = 0
     square: bool = False
+    align: int = 16
     unrun: str = ""
 
     def format_of(self, kind: str) -> str:
@@ -119,6 +121,7 @@ RECIPES = (
         dtype="mxfp8",
         scaling=POWERS,
         length=32,
+        align=32,
     ),
     Recipe(
         name="nvfp4",
@@ -131,6 +134,7 @@ RECIPES = (
         backward=E2M1,
         length=16,
         square=True,
+        align=128,
         unrun="rounds gradients at random and turns them by Hadamard matrices, which no kernel of "
         "simgpt does",
     ),

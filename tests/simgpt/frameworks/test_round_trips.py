@@ -16,6 +16,7 @@ from simgpt.frameworks.question import Question, shape_of
 from simgpt.frameworks.rendering import rendered
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
+from tests.simgpt.face import simgpt
 from topologies.session import Session
 from workload.gpt import GPT, find_model
 from workload.models.from_table import model_from_table
@@ -181,3 +182,33 @@ def test_axonns_grid_comes_back(sizes: tuple[int, ...], tmp_path: Path) -> None:
     asked = Asked(find_model("gpt-5b"), plan, None, None)
     question = there_and_back(asked, "axonn", tmp_path, model="gpt-5b")
     assert {**dict.fromkeys(plan, 1), **question.plan} == plan
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("fp8-delayed", ("--fp8-format hybrid", "--fp8-recipe delayed", "history-len 16")),
+        ("fp8-tensorwise", ("--fp8-format hybrid", "--fp8-recipe tensorwise")),
+        ("fp8-blockwise", ("--fp8-format e4m3", "--fp8-recipe blockwise")),
+        ("mxfp8", ("--fp8-format e4m3", "--fp8-recipe mxfp8")),
+        ("nvfp4", ("--fp4-format e2m1", "--fp4-recipe nvfp4")),
+    ],
+)
+def test_recipes_have_megatrons_names_and_come_back(
+    recipe: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Another recipe read again would have been refused by name."""
+    plan = f"x=2,data=rest,micro_batch=1,sp=true,precision={recipe}"
+    asked = ("export", "llama-3.1-8b", "-n", "64", "--batch", "256", "--plan", plan)
+    said = simgpt(*asked, "--to", "megatron")
+    assert said.status == 0, said.err
+    assert [each for each in words if each not in said.out] == []
+    script = tmp_path / "run.sh"
+    script.write_text(said.out)
+    assert f"recipe={recipe}" in simgpt("import", str(script)).out
+
+
+def test_a_recipe_that_no_arguments_tell_is_refused() -> None:
+    asked = ("export", "llama-3.1-8b", "-n", "64", "--batch", "256", "--to", "torchtitan")
+    said = simgpt(*asked, "--plan", "data=rest,zero=3,micro_batch=1,precision=mxfp8")
+    assert said.status == 3 and "recipe=mxfp8 is not told in settings of torchtitan" in said.err

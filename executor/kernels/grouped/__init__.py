@@ -1,0 +1,1 @@
+"""Matmuls of many experts, and where their rows lie once they are cast."""

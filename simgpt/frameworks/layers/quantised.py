@@ -1,0 +1,56 @@
+"""Recipes of simgpt as Megatron-LM's arguments, and back.
+
+`--fp8-format` without `--fp8-recipe` is fp8 as the stack has it. Source: NVIDIA/Megatron-LM,
+megatron/core/enums.py and megatron/core/transformer/transformer_config.py. Its delayed scales look
+back on one step and take the latest unless told otherwise; simgpt's on 16, and the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from simgpt.frameworks.reading import Reading
+from workload.recipes.table import DELAYED, HISTORY, NO_RECIPE, recipe_of
+
+FORMAT, RECIPE, FOUR_BITS, OF_FOUR = "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe"
+OF_EIGHT: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "fp8-delayed": ("delayed", "hybrid"),
+        "fp8-tensorwise": ("tensorwise", "hybrid"),
+        "fp8-blockwise": ("blockwise", "e4m3"),
+        "mxfp8": ("mxfp8", "e4m3"),
+    }
+)
+
+
+def read(reading: Reading) -> str:
+    """The recipe that arguments name, or NO_RECIPE."""
+    if reading.given(FOUR_BITS):
+        if reading.text(OF_FOUR, "nvfp4") != "nvfp4":
+            reading.differs(OF_FOUR, "scales of nvfp4")
+        return "nvfp4"
+    asked = reading.text(RECIPE)
+    if not asked or not reading.given(FORMAT):
+        return NO_RECIPE
+    for name, (word, form) in OF_EIGHT.items():
+        if word == asked:
+            if reading.text(FORMAT, form) != form:
+                reading.differs(FORMAT, f"{form}, which the recipe has")
+            return name
+    reading.differs(RECIPE, "the stack's own fp8")
+    return NO_RECIPE
+
+
+def written(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a plan's recipe, if it has one."""
+    if fields["recipe"] == NO_RECIPE:
+        return {}
+    if fields["recipe"] not in OF_EIGHT:
+        return {FOUR_BITS: "e2m1", OF_FOUR: "nvfp4"}
+    word, form = OF_EIGHT[fields["recipe"]]
+    settings: dict[str, Any] = {FORMAT: form, RECIPE: word}
+    if recipe_of(fields["recipe"]).scaling == DELAYED:
+        settings |= {"fp8-amax-history-len": HISTORY, "fp8-amax-compute-algo": "max"}
+    return settings
