@@ -72,6 +72,8 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
             f"recipe={plan.recipe} has scales of blocks, which rows of experts do not fill evenly, "
             f"and {gpt.name} has experts; take fp8-tensorwise or fp8-delayed"
         )
+    if gpt.expert_latent:
+        _check_latent_columns(gpt, plan)
     _divides("expert", plan.expert, {"experts": gpt.experts})
     if not plan.experts_over_x:
         widths = {"expert_ffn": gpt.expert_ffn, "shared_ffn": gpt.shared_ffn}
@@ -83,6 +85,15 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
             f"optimizer={plan.optimizer} does not know weights of experts ({gpt.name}'s "
             f"experts={gpt.experts}); take adamw or sgd"
         )
+
+
+def _check_latent_columns(gpt: GPT, plan: Plan) -> None:
+    """The linears of latent columns read and write whole rows of the stream."""
+    has = f"{gpt.name}'s expert_latent={gpt.expert_latent}"
+    if plan.y > 1:
+        raise PlanCannotRunError(f"y={plan.y} goes without {has}; use y=1")
+    if plan.recipe != NO_RECIPE:
+        raise PlanCannotRunError(f"recipe={plan.recipe} does not know the linears of {has}")
 
 
 def _check_latent(gpt: GPT, plan: Plan) -> None:
