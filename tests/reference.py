@@ -308,7 +308,7 @@ def _inside(name: str) -> str:
         return f"{layer}.way.{rest}"
     if rest.startswith(OF_MAMBA):
         return f"{layer}.mixer.{rest}"
-    inside = rest.startswith(("router.", "experts.", "shared."))
+    inside = rest.startswith(("router.", "experts.", "shared.", "fc1_latent", "fc2_latent"))
     return f"{layer}.mixture.{rest}" if inside else name
 
 
@@ -337,6 +337,7 @@ def initial_weights(
     experts: int = 0,
     expert_ffn: int = 0,
     shared_ffn: int = 0,
+    expert_latent: int = 0,
     routed: Sequence[int] = (),
     q_rank: int = 0,
     kv_rank: int = 0,
@@ -370,7 +371,7 @@ def initial_weights(
             own = {name: linears[name] for name in linears if name not in ("up", "down")}
             sizes = hidden, experts, expert_ffn, shared_ffn, gated
             shapes |= reference_experts.shapes(
-                f"l{i}", *sizes, biases=biases, correction=router_bias
+                f"l{i}", *sizes, biases=biases, correction=router_bias, latent=expert_latent
             )
         if kv_rank:
             shapes |= reference_latent.shapes(

@@ -82,6 +82,10 @@ class Experts(nn.Module):
         self.capacity, self.run = capacity, run
         self.router = weight(weights, f"{name}.router")
         self.experts = Pair(weights, f"{name}.experts")
+        self.latent = f"{name}.fc1_latent_proj.w" in weights
+        if self.latent:
+            self.fc1_latent_proj = weight(weights, f"{name}.fc1_latent_proj")
+            self.fc2_latent_proj = weight(weights, f"{name}.fc2_latent_proj")
         self.shared = Pair(weights, f"{name}.shared") if f"{name}.shared.up.w" in weights else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -101,13 +105,14 @@ class Experts(nn.Module):
         chosen = self.chosen(logits)
         scores = self.scores(logits, chosen)
         most = math.ceil(self.capacity * len(rows) * self.topk / experts) if self.capacity else None
+        rows = self.fc1_latent_proj(rows) if self.latent else rows
         out = torch.zeros_like(rows)
         for expert in range(experts):
             token, number = (chosen == expert).nonzero(as_tuple=True)
             token, number = token[:most], number[:most]
             mine = self.mlp(self.experts, rows[token], expert)
             out = out.index_add(0, token, mine * scores[token, number, None])
-        return out
+        return self.fc2_latent_proj(out) if self.latent else out
 
     def chosen(self, logits: Tensor) -> Tensor:
         """Each token's experts: of the best groups, the best first."""
@@ -185,14 +190,18 @@ def shapes(
     *,
     biases: bool = False,
     correction: bool = False,
+    latent: int = 0,
 ) -> dict[str, tuple[int, ...]]:
     """The shapes of a layer's router, experts and shared MLP."""
     bands = 2 if gated else 1
     found: dict[str, tuple[int, ...]] = {
         f"{layer}.router.w": (hidden, experts),
-        f"{layer}.experts.up.w": (experts, hidden, bands * expert_ffn),
-        f"{layer}.experts.down.w": (experts, expert_ffn, hidden),
+        f"{layer}.experts.up.w": (experts, latent or hidden, bands * expert_ffn),
+        f"{layer}.experts.down.w": (experts, expert_ffn, latent or hidden),
     }
+    if latent:
+        found[f"{layer}.fc1_latent_proj.w"] = (hidden, latent)
+        found[f"{layer}.fc2_latent_proj.w"] = (latent, hidden)
     if shared_ffn:
         found[f"{layer}.shared.up.w"] = (hidden, bands * shared_ffn)
         found[f"{layer}.shared.down.w"] = (shared_ffn, hidden)

@@ -21,9 +21,9 @@ from workload.models.spelling import words_of
 class GPT:
     """A decoder-only transformer of pre-norm layers; what is not given is as GPT-2 has it.
 
-    Widths are in elements, `sequence` in tokens. With `tied` the classifier shares the token
-    embedding's table. `kv_heads` heads of keys and values serve all `heads` queries in equal groups
-    (0: each query head has its own); `head_width` is the width of one head (0: hidden / heads).
+    Widths are in elements, `sequence` in tokens. With `tied` the classifier shares the embedding's
+    table. `kv_heads` heads of keys and values serve all `heads` queries in equal groups (0: each
+    has its own); `head_width` is the width of one head (0: hidden / heads).
     `biases=False` leaves every bias out, a LayerNorm's too; an RMSNorm has none; `qkv_bias` then
     gives queries, keys and values theirs. `qk_norm` puts an RMSNorm behind each head of queries and
     of keys. `rope_scaling` is a text of `workload/models/rope_scaling.py`. With "swiglu" the MLP is
@@ -34,17 +34,16 @@ class GPT:
     (Goldfish loss; 0: none), chosen by a hash of the `goldfish_h` tokens before it.
     With `experts` the layers behind the first `dense_layers`, or every `expert_every`-th of them,
     have so many MLPs of width `expert_ffn` in place of one, `topk` of which each token passes, and
-    one of width `shared_ffn` for all tokens (0: none). `router` says how logits become scores:
-    "softmax" over all experts, "softmax-topk" over the chosen ones, or "sigmoid", which is divided
-    by the sum of the chosen; all are multiplied by `router_scale`. Of `router_groups` equal groups
-    a token chooses from `router_topk_groups` alone. `router_bias` are biases for the choice alone,
-    which move by `router_bias_rate` after each step; `balance_loss` weighs a loss of uneven use
-    over each sequence, or each micro-batch of a replica (`balance_over`). With `capacity` an expert
-    drops what is beyond so many times its even share of a rank's tokens (0: none is dropped).
-    With `kv_rank` keys and values are compressed to so many numbers, and queries to `q_rank` (0:
-    not at all): latent attention. The queries and keys of a head then have `rope_width` more
-    elements, which alone are turned by positions, and its values are `value_width` wide (0: as
-    `head_width`).
+    one of width `shared_ffn` for all tokens. Experts may work on `expert_latent` columns. `router`
+    says how logits become scores: "softmax" over all experts, "softmax-topk" over the chosen, or
+    "sigmoid", divided by the sum of the chosen; all are multiplied by `router_scale`. Of
+    `router_groups` equal groups a token chooses from `router_topk_groups` alone. `router_bias` are
+    biases for the choice alone, which move by `router_bias_rate` after each step; `balance_loss`
+    weighs a loss of uneven use over each sequence, or each micro-batch of a replica
+    (`balance_over`). With `capacity` an expert drops what is beyond so many times its even share.
+    With `kv_rank` keys and values are compressed to so many numbers, and queries to `q_rank`, if
+    any: latent attention. Queries and keys of a head then have `rope_width` more elements, which
+    alone are turned by positions, and its values are `value_width` wide (0: as `head_width`).
     With `window` a token attends to so many tokens, its own the last of them, but in every
     `global_every`-th layer to all before it (0: in none). `sinks` are a learned logit of each head
     in the sum under its probabilities. With `document` each sequence is packed of documents of so
@@ -82,6 +81,7 @@ class GPT:
     topk: int = 0
     expert_ffn: int = 0
     shared_ffn: int = 0
+    expert_latent: int = 0
     dense_layers: int = 0
     expert_every: int = 1
     router: str = "softmax"

@@ -91,11 +91,12 @@ def _experts(gpt: GPT) -> list[tuple[str, str]]:
     layers = moe.layers_with_experts(gpt)
     shared = f", {gpt.shared_ffn:,} for all tokens" if gpt.shared_ffn else ""
     limit = f", at most {gpt.capacity:g} of the even share" if gpt.capacity else ""
+    latent = f", on {gpt.expert_latent:,} latent columns" if gpt.expert_latent else ""
     place = "" if gpt.pattern else f", behind {gpt.dense_layers:,} without"
     return [
         ("parameters of one token", f"{tables.count(gpt.active_parameters)}"),
         ("layers with experts", f"{layers:,}{place}"),
-        ("experts", f"{gpt.experts:,} of {gpt.expert_ffn:,}{shared}"),
+        ("experts", f"{gpt.experts:,} of {gpt.expert_ffn:,}{shared}{latent}"),
         ("experts of a token", f"{gpt.topk:,} by {gpt.router}{_groups(gpt)}{limit}"),
         *([("experts balanced", _balanced(gpt))] if gpt.router_bias or gpt.balance_loss else []),
     ]

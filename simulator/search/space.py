@@ -200,7 +200,7 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
     heads = [gpt.heads, gpt.ffn, gpt.shared_ffn, *([gpt.kv_heads] if gpt.kv_heads else [])]
     sizes = divisors(n)
     xs = [x for x in problem.choices("x", sizes) if all(width % x == 0 for width in heads)]
-    whole = 1 if gpt.kv_rank else gpt.hidden  # latent attention reads the stream's whole width
+    whole = 1 if gpt.kv_rank or gpt.expert_latent else gpt.hidden  # latents are of whole rows
     ys = [y for y in problem.choices("y", sizes) if whole % y == 0]
     pipes = [p for p in problem.choices("pipe", sizes) if chunks_fit(problem, p)]
     zs = problem.choices("z", sizes)

@@ -49,7 +49,7 @@ def batches(gpt: GPT, sequences: int = BATCH) -> list[torch.Tensor]:
 
 def start(gpt: GPT) -> dict[str, torch.Tensor]:
     widths = ["layers", "hidden", "ffn", "heads", "sequence", "vocab", "kv_heads", "head_width"]
-    widths += ["mtp_layers", "experts", "expert_ffn", "shared_ffn"]
+    widths += ["mtp_layers", "experts", "expert_ffn", "shared_ffn", "expert_latent"]
     widths += ["q_rank", "kv_rank", "rope_width", "value_width"]
     return initial_weights(
         pattern=gpt.pattern,

@@ -11,7 +11,7 @@ import pytest
 from tests.executor.peaks import peaks
 from tests.executor.rehearsal import HYBRID
 from tests.executor.test_parity import check
-from tests.executor.test_parity_experts import MIXTRAL, plan_of
+from tests.executor.test_parity_experts import DEEPSEEK, MIXTRAL, plan_of
 from workload.gpt import GPT
 from workload.plan import Plan
 
@@ -71,6 +71,14 @@ EXPERTS = [
     plan_of(x=2, data=2, expert=4, expert_tensor=1, sequence_parallel=True),
     plan_of(pipe=2, data=2, expert=2, micro_batches=2),
 ]
+LATENT = [
+    plan_of(x=2, data=2, expert=2, sequence_parallel=True, recompute="full"),
+    plan_of(x=2, z=2, micro_batches=2),
+    *(replace(plan, overlap=()) for plan in EXPERTS[1:2]),
+    plan_of(data=4, expert=2, zero=3, recompute="moe"),
+    plan_of(data=4, expert=4, dispatcher="sparse", recompute="full"),
+    EXPERTS[2],
+]
 PARTS = ["layernorm+core_attn+mlp+moe", "layernorm+moe_act+shared_experts"]
 
 
@@ -107,6 +115,16 @@ def test_hybrids_under_more_plans_train_as_the_plain_model_does(gpt: GPT) -> Non
 def test_experts_of_hybrids_on_ranks_of_their_own_train_as_the_plain_model_does() -> None:
     check(4, NANO, EXPERTS)
     check(4, replace(NANO, qk_norm=True, router_bias=True, balance_loss=0.01), EXPERTS)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("gpt", [NANO, DEEPSEEK], ids=["hybrid", "transformer"])
+def test_experts_on_latent_columns_train_as_the_plain_model_does(gpt: GPT) -> None:
+    gpt = replace(gpt, expert_latent=24)
+    check(1, gpt, ONE)
+    check(4, gpt, LATENT)
+    check(2, replace(gpt, capacity=1.0), [plan_of(data=2, expert=2, dispatcher="dense")])
 
 
 @pytest.mark.distributed

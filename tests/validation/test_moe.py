@@ -95,7 +95,7 @@ def test_every_other_layer_has_experts_in_llama_4() -> None:
     [
         (
             {"attention": "hybrid Mamba-2 + gqa", "model": "Nemotron_3_Super"},
-            "experts of hybrids on a part of the columns",
+            "a module for a second token behind a hybrid",
         ),
         ({"precision": "nvfp4"}, "precision nvfp4"),
     ],

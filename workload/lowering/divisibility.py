@@ -69,6 +69,8 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
         return
     if plan.recipe != NO_RECIPE:
         _check_blocks_of_experts(gpt, plan)
+    if gpt.expert_latent:
+        _check_latent_columns(gpt, plan)
     _divides("expert", plan.expert, {"experts": gpt.experts})
     if not plan.experts_over_x:
         widths = {"expert_ffn": gpt.expert_ffn, "shared_ffn": gpt.shared_ffn}
@@ -101,6 +103,15 @@ def _check_blocks_of_experts(gpt: GPT, plan: Plan) -> None:
                 f"weights, and {axis}={parts} leaves {left} of {name}={whole}; take "
                 f"fp8-tensorwise or a {axis} that leaves whole blocks"
             )
+
+
+def _check_latent_columns(gpt: GPT, plan: Plan) -> None:
+    """The linears of latent columns read and write whole rows of the stream."""
+    has = f"{gpt.name}'s expert_latent={gpt.expert_latent}"
+    if plan.y > 1:
+        raise PlanCannotRunError(f"y={plan.y} goes without {has}; use y=1")
+    if plan.recipe != NO_RECIPE:
+        raise PlanCannotRunError(f"recipe={plan.recipe} does not know the linears of {has}")
 
 
 def _check_latent(gpt: GPT, plan: Plan) -> None:

@@ -29,6 +29,7 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "topk": 100_000,
     "expert_ffn": 1_000_000,
     "shared_ffn": 1_000_000,
+    "expert_latent": 200_000,
     "dense_layers": 10_000,
     "expert_every": 10_000,
     "q_rank": 100_000,
@@ -51,7 +52,8 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
 OF_ATTENTION = ("kv_heads", "head_width", "q_rank", "kv_rank", "rope_width", "value_width")
 WINDOWS = ("window", "global_every", "document")
 GROUPS = ("router_groups", "router_topk_groups")
-OF_EXPERTS = ("experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", *GROUPS)
+WIDTHS_OF_EXPERTS = ("expert_ffn", "shared_ffn", "expert_latent")
+OF_EXPERTS = ("experts", "topk", *WIDTHS_OF_EXPERTS, "dense_layers", *GROUPS)
 OF_STATES = ("ssm_heads", "ssm_width", "ssm_state")
 COUNTS = (*OF_ATTENTION, *WINDOWS, *OF_EXPERTS, *OF_STATES, "mtp_layers")
 WIDTHS = ("layers", "hidden", "heads", "ffn", "sequence", "vocab")

@@ -24,6 +24,7 @@ NEEDED = ("topk", "expert_ffn")
 ONLY_WITH_EXPERTS = (
     *NEEDED,
     "shared_ffn",
+    "expert_latent",
     "dense_layers",
     "expert_every",
     "router",
@@ -59,14 +60,24 @@ def layers_with_experts(gpt: GPT) -> int:
     return (gpt.layers - gpt.dense_layers) // gpt.expert_every if gpt.experts else 0
 
 
+def routed_width(gpt: GPT) -> int:
+    """Columns of the rows that experts work on.
+
+    Source: NVIDIA, Nemotron 3 Super (2604.12374), LatentMoE; Megatron-Core, transformer/moe,
+    moe_layer.py, `moe_latent_size`.
+    """
+    return gpt.expert_latent or gpt.hidden
+
+
 def expert_weights(gpt: GPT) -> int:
     """Elements of one expert's weight matrices."""
-    return gpt.hidden * gpt.expert_ffn * (gpt.mlp_bands + 1)
+    return routed_width(gpt) * gpt.expert_ffn * (gpt.mlp_bands + 1)
 
 
 def weights(gpt: GPT, experts: int) -> int:
-    """Elements of a layer's MLP with that many of its experts: with the router and shared ones."""
-    shared = gpt.hidden * gpt.shared_ffn * (gpt.mlp_bands + 1)
+    """Elements of a layer's MLP with that many of its experts: with the router and shared ones, and
+    the linears to latent columns and back."""
+    shared = 2 * gpt.hidden * gpt.expert_latent + gpt.hidden * gpt.shared_ffn * (gpt.mlp_bands + 1)
     return gpt.hidden * gpt.experts + shared + experts * expert_weights(gpt)
 
 
@@ -116,6 +127,8 @@ def refusals(gpt: GPT) -> list[str]:
     if not 0 <= gpt.capacity <= gpt.experts:
         found.append(f"capacity={gpt.capacity} must be 0 (no token is dropped) to {gpt.experts}")
     found += _wrong_routing(gpt)
+    if gpt.expert_latent and gpt.biases:
+        found.append(f"expert_latent={gpt.expert_latent} goes without biases; give biases=false")
     if gpt.router_scale <= 0:
         found.append(f"router_scale={gpt.router_scale} must be above 0")
     return found

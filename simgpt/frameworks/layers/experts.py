@@ -43,6 +43,7 @@ def read(reading: Reading) -> None:
     fields |= {"experts": experts, "topk": reading.number("moe-router-topk", TOPK)}
     fields["expert_ffn"] = reading.number("moe-ffn-hidden-size", fields.get("ffn", 0))
     fields["shared_ffn"] = reading.number("moe-shared-expert-intermediate-size")
+    fields["expert_latent"] = reading.number("moe-latent-size")
     _read_layers(reading)
     _read_router(reading)
     _read_capacity(reading)
@@ -189,6 +190,8 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
     if fields["shared_ffn"]:
         settings["moe-shared-expert-intermediate-size"] = fields["shared_ffn"]
+    if fields["expert_latent"]:
+        settings["moe-latent-size"] = fields["expert_latent"]
     if fields["dense_layers"] or fields["expert_every"] > 1:
         settings["moe-layer-freq"] = _pattern(fields)
     if fields["router"] == SIGMOID:

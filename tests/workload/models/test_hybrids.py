@@ -4,6 +4,7 @@ be."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,8 @@ FOUR = GPT(
     ssm_groups=2,
     ssm_chunk=8,
 )
+USUAL: dict[str, Any] = {"name": "usual", "layers": 1, "hidden": 32, "heads": 4, "ffn": 64}
+USUAL |= {"sequence": 16, "vocab": 64}
 PLAIN = "micro_batch=2,batch=2,overlap=none"
 
 
@@ -70,6 +73,42 @@ def test_published_counts_of_parameters_are_those_of_the_presets() -> None:
         gpt = find_model(f"nemotron-h-{name}")
         assert gpt.parameters == pytest.approx(parameters, rel=2e-3)
         assert [gpt.pattern.count(letter) for letter in "M*-"] == layers
+
+
+def test_nemotron_3_super_has_the_parameters_of_its_checkpoint() -> None:
+    """123,611,033,088 elements (Megatron-Bridge's verification card), of which the module for
+    further tokens has a layer of attention, one of experts, a linear of two streams and three
+    norms; 120.6 billion without it, 12.8 of which a token passes."""
+    gpt = find_model("nemotron-3-super")
+    attention = 4096 * (4096 + 2 * 256) + 4096 * 4096 + 4096
+    experts = 4096 * 512 + 512 + 2 * 4096 * 5376 + 2 * 4096 * 1024 + 512 * 2 * 1024 * 2688 + 4096
+    module = attention + experts + 2 * 4096**2 + 3 * 4096
+    assert gpt.parameters == 123_611_033_088 - module == 120_668_707_840
+    assert gpt.active_parameters == 12_770_237_440
+
+
+def test_rows_for_latent_experts_travel_with_their_columns_alone() -> None:
+    """32 rows go to two experts each with 8 columns in place of 32, the shared MLP keeps 32."""
+    gpt = replace(FOUR, expert_latent=8)
+    assert gpt.parameters == FOUR.parameters - 4 * 2 * 24 * 16 + 2 * 32 * 8
+    program = lower(gpt, parse_plan("micro_batch=2,batch=4,data=2,expert=2,overlap=none"))
+    sent = [op for op in program.ops if op.label in ("dispatch.exchange", "combine.exchange")]
+    assert [program.buffers[op.reads[0]].shape for op in sent] == [(64, 8), (64, 8)]
+    ops = {op.label: op.attributes for op in program.ops if "latent" in op.label}
+    shape = ops["fc1_latent_proj.matmul"]
+    assert [shape[letter] for letter in "mnk"] == [32, 8, 32]
+    again = lower(gpt, parse_plan(f"{PLAIN},recompute=moe"))
+    assert again.model_flops == gpt.model_flops(2)
+    recomputed = {op.label for op in again.ops if op.is_recomputed}
+    assert "fc1_latent_proj.matmul" in recomputed
+    assert not {"fc2_latent_proj.matmul", "shared.down.matmul"} & recomputed
+
+
+def test_plans_that_do_not_know_latent_columns_are_refused() -> None:
+    with pytest.raises(PlanCannotRunError, match="y=2 goes without four's expert_latent=8"):
+        lower(replace(FOUR, expert_latent=8), parse_plan(f"{PLAIN},y=2"))
+    with pytest.raises(ModelError, match="expert_latent=8 goes without biases"):
+        GPT(**USUAL, biases=True, experts=4, topk=2, expert_ffn=16, expert_latent=8)
 
 
 def test_a_scan_counts_products_within_chunks_of_8_and_with_states() -> None:

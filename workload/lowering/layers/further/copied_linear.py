@@ -4,7 +4,7 @@ parallelism its own, so that its weight's gradient is then a sum over them too.
 
 from __future__ import annotations
 
-from workload.layout import NORMAL, Layout
+from workload.layout import NORMAL, RESIDUAL, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
 from workload.lowering.layers import sequence_parallel as rows
@@ -15,7 +15,8 @@ from workload.op import INPUT_GRAD, WEIGHT_GRAD, Part
 def declare(b: Builder, own: Linear, owner: Part) -> None:
     """Declare the weight, which ranks of x hold in copies."""
     shape = (own.k, own.n)
-    layout = Layout(shape, shape, ((), ()), starts=NORMAL)
+    starts = RESIDUAL if own.transposed else NORMAL
+    layout = Layout(shape, shape, ((), ()), starts=starts)
     parts = b.shards_of("rows") if rows.parts(b) > 1 else ()
     b.parameter(f"{owner}.{own.name}.w", owner, layout, sharded=True, terms=parts)
 

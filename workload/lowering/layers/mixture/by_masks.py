@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
 from workload.lowering.layers.mixture.dispatch import Routed, slots
+from workload.lowering.layers.mixture.dispatch import width as columns
 from workload.op import BY_MASKS
 
 
@@ -89,7 +90,7 @@ def sent_grad(b: Builder, masks: Masks, grad: str) -> str:
 
 def _rows_of_tokens(b: Builder, label: str, masks: Masks) -> str:
     tokens = b.buffers[masks.mask].shape[0]
-    return b.tensor(label, (tokens, b.gpt.hidden // b.grid.parts_of("width")))
+    return b.tensor(label, (tokens, columns(b)))
 
 
 def _places(b: Builder, masks: Masks) -> int:

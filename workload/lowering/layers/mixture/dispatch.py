@@ -113,8 +113,8 @@ def is_ragged(b: Builder) -> bool:
 
 
 def width(b: Builder) -> int:
-    """The columns of the residual stream that a rank has."""
-    return b.gpt.hidden // b.grid.parts_of("width")
+    """The columns that a rank has of the rows that experts work on."""
+    return moe.routed_width(b.gpt) // b.grid.parts_of("width")
 
 
 def routed_tokens(b: Builder, normed: str) -> int:

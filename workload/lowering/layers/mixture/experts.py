@@ -23,7 +23,7 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers import linear, mlp
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.linear import Linear
-from workload.lowering.layers.mixture import biases, moves
+from workload.lowering.layers.mixture import biases, latent_columns, moves
 from workload.lowering.layers.mixture.dispatch import (
     Routed,
     by_expert,
@@ -37,6 +37,7 @@ from workload.lowering.layers.mixture.routing import (
     route_grad,
     scores_grad,
 )
+from workload.models import moe
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
 from workload.recomputation.parts import ACTIVATION, SHARED
 
@@ -47,8 +48,8 @@ GROUPED = "grouped_matmul"
 class Saved:
     """Names of what the experts' forward leaves behind for their backward.
 
-    `rows` are those that arrived, by expert, `scores` what weighs them; or what is `kept`
-    weighs them when they are back.
+    `rows` are those that arrived, by expert, `scores` what weighs them; or what is `kept` weighs
+    them when they are back. `combined` are the sums on latent columns, if there are any.
     """
 
     source: str
@@ -60,14 +61,15 @@ class Saved:
     shared: tuple[str, str]
     weights: dict[str, str]
     kept: moves.Kept = None
+    combined: str = ""
 
 
 def linears(b: Builder) -> dict[str, Linear]:
     """The linears of all experts, and of the MLP that all tokens pass."""
-    gpt = b.gpt
+    gpt, width = b.gpt, moe.routed_width(b.gpt)
     found = {
-        "up": Linear("experts.up", gpt.hidden, (gpt.expert_ffn,) * gpt.mlp_bands),
-        "down": Linear("experts.down", gpt.expert_ffn, (gpt.hidden,), transposed=True),
+        "up": Linear("experts.up", width, (gpt.expert_ffn,) * gpt.mlp_bands),
+        "down": Linear("experts.down", gpt.expert_ffn, (width,), transposed=True),
     }
     if gpt.shared_ffn:
         found |= {
@@ -80,6 +82,7 @@ def linears(b: Builder) -> dict[str, Linear]:
 def declare(b: Builder, owner: Part) -> None:
     """Declare the router and the weights of experts and of the shared MLP."""
     declare_router(b, owner)
+    latent_columns.declare(b, owner)
     for name, each in linears(b).items():
         if name.startswith("shared"):
             linear.declare(b, each, owner)
@@ -99,7 +102,8 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     Without `whole` it ends before the experts' last linear, and the output has no name.
     """
     every, weights = linears(b), dict[str, str]()
-    source, scores, routed = route(b, owner, normed)
+    taken = latent_columns.made(b, owner, normed, weights)
+    source, scores, routed = route(b, owner, normed, taken)
     sent, weighing, kept = moves.sent(b, source, scores, routed)
     arrived = to_ranks(b, "dispatch", sent, routed)
     arrived_scores = to_ranks(b, "dispatch.scores", weighing, routed)
@@ -111,7 +115,8 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     biases.add(b, every["up"], owner, up, routed, _axes(b, every["up"]))
     activation = mlp.forward(b, up, scores_in)
     saved = Saved(source, routed, rows_in, scores_in, up, activation, shared, weights)
-    if not whole and kept is None:
+    latent = b.gpt.expert_latent > 0
+    if not whole and kept is None and not latent:
         return "", saved
     out, weights["down"] = _forward(b, every["down"], owner, activation, routed)
     biases.add(b, every["down"], owner, out, routed, _axes(b, every["down"]), scores_in)
@@ -119,12 +124,17 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     if kept is not None:
         kept = replace(kept, returned=returned)
         saved = replace(saved, kept=kept)
-        if not whole:
+        if not whole and not latent:
             return "", saved
-    if b.gpt.shared_ffn:
+    if b.gpt.shared_ffn and whole:
         also, weights["shared.down"] = linear.forward(b, every["shared.down"], owner, shared[1])
     total = moves.combined(b, source, returned, routed, kept)
     total = rows.reduce(b, "experts.reduce", total, *_axes(b, every["down"])[0])
+    if latent:
+        saved = replace(saved, combined=total)
+        if not whole:
+            return "", saved
+        total = latent_columns.back(b, owner, total, weights)
     if also:
         b.op("shared.add", "add", [total, also], [total])
     return total, saved
@@ -145,8 +155,10 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
     `held` says that the recomputation's gathered weights are still there.
     """
     every, routed = linears(b), saved.routed
-    weight = {name: saved.weights.get(name, "") if held else "" for name in every}
-    d, placed = moves.combined_grad(b, grad, routed, saved.kept)
+    names = (*every, *latent_columns.NAMES)
+    weight = {name: saved.weights.get(name, "") if held else "" for name in names}
+    d = latent_columns.back_grad(b, owner, saved.combined, weight, grad)
+    d, placed = moves.combined_grad(b, d, routed, saved.kept)
     d = to_ranks(b, "combine.grad", d, routed, EXPERT_COMBINE)
     also = _shared_down_grad(b, owner, saved, grad, weight) if b.gpt.shared_ffn else ""
     d = by_expert(b, "combine.grad", d, routed)
@@ -166,6 +178,7 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
         also = linear.backward(b, own, owner, source=normed, weight=weight["shared.up"], grad=also)
     d = moves.sent_grad(b, saved.source, d, routed, saved.kept)
     d = rows.reduce(b, "experts.grad.reduce", d, *_axes(b, every["up"])[1])
+    d = latent_columns.made_grad(b, owner, normed, weight, d)
     placed = placed or scores_grad(b, normed, routed, d_scores)
     total = route_grad(b, owner, normed, routed, placed)
     b.op("router.add", "add", [total, d], [total])

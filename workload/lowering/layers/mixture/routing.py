@@ -27,8 +27,9 @@ def declare_router(b: Builder, owner: Part) -> None:
     balance.declare(b, owner)
 
 
-def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
-    """Emit the choice of experts; returns the rows that are routed, their scores and the rest."""
+def route(b: Builder, owner: Part, normed: str, taken: str) -> tuple[str, str, Routed]:
+    """Emit the choice of experts for the rows `normed`; returns the rows that are routed, which are
+    those `taken`, their scores and the rest."""
     gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
     logits = b.tensor("router.o", (tokens, gpt.experts))
     shape = tokens, gpt.experts, width
@@ -45,9 +46,9 @@ def route(b: Builder, owner: Part, normed: str) -> tuple[str, str, Routed]:
         how |= {"groups": gpt.router_groups, "topk_groups": gpt.router_topk_groups}
     b.op("route", "route", [logits, *biases], [scores, chosen], **how)
     sums = balance.forward(b, owner, logits, chosen)
-    source, all_scores, all_chosen = normed, scores, chosen
+    source, all_scores, all_chosen = taken, scores, chosen
     if not b.plan.experts_over_x:
-        source = rows.gather(b, "experts.rows", normed)
+        source = rows.gather(b, "experts.rows", taken)
         all_scores = rows.gather(b, "experts.scores", scores)
         all_chosen = rows.gather(b, "experts.chosen", chosen)
     return source, all_scores, _placed(b, source, all_chosen, Routed(logits, chosen, sums=sums))

@@ -1,0 +1,62 @@
+"""Experts on fewer columns than the residual stream has: a linear makes these of each token's row
+before it is sent, and another one the stream's columns of what was combined.
+
+The router and the MLP that all tokens pass work on the stream. Ranks of x have copies of both
+linears; with sequence parallelism each puts its own rows through them.
+Source: Megatron-Core, transformer/moe/moe_layer.py (`moe_latent_size`, `fc1_latent_proj`,
+`fc2_latent_proj`); NVIDIA, Nemotron 3 Super (2604.12374), LatentMoE.
+"""
+
+from __future__ import annotations
+
+from workload.lowering.builder import Builder
+from workload.lowering.layers.further import copied_linear
+from workload.lowering.layers.linear import Linear
+from workload.op import Part
+
+MADE, BACK = NAMES = "fc1_latent_proj", "fc2_latent_proj"
+
+
+def linears(b: Builder) -> dict[str, Linear]:
+    """The two linears, if the model has them."""
+    hidden, latent = b.gpt.hidden, b.gpt.expert_latent
+    if not latent:
+        return {}
+    return {
+        MADE: Linear(MADE, hidden, (latent,)),
+        BACK: Linear(BACK, latent, (hidden,), transposed=True),
+    }
+
+
+def declare(b: Builder, owner: Part) -> None:
+    """Declare the weights of both."""
+    for each in linears(b).values():
+        copied_linear.declare(b, each, owner)
+
+
+def made(b: Builder, owner: Part, normed: str, weights: dict[str, str]) -> str:
+    """Emit the columns that experts work on; returns the rows that have them."""
+    if not b.gpt.expert_latent:
+        return normed
+    out, weights[MADE] = copied_linear.forward(b, linears(b)[MADE], owner, normed)
+    return out
+
+
+def back(b: Builder, owner: Part, combined: str, weights: dict[str, str]) -> str:
+    """Emit the stream's columns of what experts left; returns the rows that have them."""
+    out, weights[BACK] = copied_linear.forward(b, linears(b)[BACK], owner, combined)
+    return out
+
+
+def made_grad(b: Builder, owner: Part, normed: str, weights: dict[str, str], grad: str) -> str:
+    """Emit the gradients of what makes the columns; returns that of the rows `normed`."""
+    if not b.gpt.expert_latent:
+        return grad
+    return copied_linear.backward(b, linears(b)[MADE], owner, normed, weights[MADE], grad)
+
+
+def back_grad(b: Builder, owner: Part, combined: str, weights: dict[str, str], grad: str) -> str:
+    """Emit the gradients of the way back to the stream; returns that of what was combined."""
+    if not b.gpt.expert_latent:
+        return grad
+    return copied_linear.backward(b, linears(b)[BACK], owner, combined, weights[BACK], grad)
