@@ -18,7 +18,8 @@ from simulator.noise.noise import Draw
 from simulator.noise.pipeline_steps import StageSteps, TailSteps
 from simulator.noise.played import Played
 from simulator.noise.stage_ranks import Clocks
-from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule
+from simulator.pipeline.schedule_messages import NO_MESSAGE
+from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.ranks.classes import RankClasses
 from workload.op import COMPUTE
 

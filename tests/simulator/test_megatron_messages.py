@@ -15,7 +15,8 @@ from simulator.engine.stream_graph import PIPE
 from simulator.noise.all_ranks import all_ranks
 from simulator.noise.noise import Draw
 from simulator.pipeline import simulate_pipeline
-from simulator.pipeline.schedule_sim import NO_MESSAGE, SlotSchedule, SlotTimes, simulate_schedule
+from simulator.pipeline.schedule_messages import NO_MESSAGE
+from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes, simulate_schedule
 from simulator.pipeline.slot_path import SlotPath, path_parts
 from tests.simulator.test_pipeline import assert_slots_equal_ops, plan_of
 from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
