@@ -29,7 +29,7 @@ from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
 from workload.op import WEIGHT_CAST
 from workload.program import Program
-from workload.recipes.table import check_runs
+from workload.recipes.four_bits import check_four_bits
 from workload.timeline import Timeline
 
 WARM_UP_STEPS = 2
@@ -114,7 +114,7 @@ class Trainer:
         attention: str = AUTO,
         graph: StepGraph | None = None,
     ) -> None:
-        check_runs(program.plan)
+        check_four_bits(program)
         self.program = program
         self._graphed = None if graph is None else GraphedSteps(graph)
         self._numbers = StepNumbers.on(device)

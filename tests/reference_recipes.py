@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests import reference_experts
+from tests import reference_experts, reference_four_bits
 from tests.reference import Batch, Family, ReferenceGPT, Trained, Weights
 from tests.reference_llama import swiglu
 from tests.reference_parts import Linear
@@ -63,8 +63,8 @@ def in_blocks(x: Tensor, height: int, width: int, fmt: Format, powers: bool) -> 
 class Rule:
     """How the operands of one linear are cast: by a recipe's name."""
 
-    def __init__(self, recipe: str) -> None:
-        self.recipe = recipe
+    def __init__(self, recipe: str, place: str = "") -> None:
+        self.recipe, self.place, self.step = recipe, place, 1
         self.scale = dict.fromkeys(("input", "weight", "gradient"), 1.0)
         self.seen = dict.fromkeys(self.scale, 0.0)
         self.history: list[dict[str, float]] = []
@@ -80,6 +80,8 @@ class Rule:
     def cast(self, x: Tensor, kind: str, axis: int) -> Tensor:
         """(tensors, rows, columns), summed along one of the last two: 0 or 1."""
         hybrid = self.recipe in ("fp8-delayed", "fp8-tensorwise")
+        if self.recipe == "nvfp4":
+            return reference_four_bits.cast(x, kind, axis, self.place, self.step)
         fmt = E5M2 if kind == "gradient" and hybrid else E4M3
         if self.recipe == "fp8-tensorwise":
             return tensorwise(x, fmt)
@@ -93,6 +95,7 @@ class Rule:
 
     def update(self, weight: Tensor) -> None:
         """After a step: scales from the last 16; the weights count for the next."""
+        self.step += 1
         self.history = [dict(self.seen), *self.history][:16]
         for kind in self.scale:
             most = max(seen[kind] for seen in self.history)
@@ -212,10 +215,14 @@ def cast_in(
     model: nn.Module, recipe: str, sequences: int, *, rows: int
 ) -> Iterator[tuple[Rule, Tensor]]:
     """Have a model's linears and experts cast; their rules and weights."""
-    for module in model.modules():
+    for name, module in model.named_modules():
         made: Any = module
         if type(module) is Linear:
-            made.__class__, made.rule, made.sequences = CastLinear, Rule(recipe), sequences
+            made.__class__, made.rule, made.sequences = (
+                CastLinear,
+                Rule(recipe, f"{name}.w"),
+                sequences,
+            )
             yield made.rule, made.w
         elif type(module) is reference_experts.Experts:
             made.__class__, made.rows = CastExperts, rows

@@ -1,4 +1,5 @@
-"""Casts into 8 bits and matmuls of what was cast, by quantising and dequantising.
+"""Casts into 8 bits and matmuls of what was cast, by quantising and dequantising; those of 4 bits
+are in `four_bits`.
 
 Values lie in real buffers of a byte each, their scales beside them, so bytes are those of a device
 that multiplies in 8 bits. A matmul makes wide values of its operands again, a part at a time, and
@@ -13,14 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
+from executor.kernels.four_bits import casts as four_bits
 from executor.kernels.grouped.places import places_of_experts
 from executor.kernels.slices import row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op
-from workload.recipes.table import DELAYED, LARGEST, POWERS, WHOLE, Block
+from workload.recipes.table import (
+    DELAYED,
+    E2M1,
+    LARGEST,
+    POWERS,
+    TWO_LEVELS,
+    WHOLE,
+    Block,
+)
 
 Tensors = Sequence[torch.Tensor]
 FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -31,7 +42,10 @@ LEAST = 1e-12  # no scale is made from less
 
 def amax(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The largest magnitude of a tensor, without a tensor of magnitudes."""
-    writes[0].copy_(_largest(reads[0]))
+    if op.attributes.get("scaling") == TWO_LEVELS:
+        four_bits.largest(op, reads[0], writes[0], at)
+    else:
+        writes[0].copy_(_largest(reads[0]))
 
 
 def _largest(tensor: torch.Tensor) -> torch.Tensor:
@@ -47,6 +61,9 @@ def quantise(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     A delayed scale was made before; it is noted then how large the tensor's values were.
     """
     how = op.attributes
+    if how["scaling"] == TWO_LEVELS:
+        four_bits.quantise(op, reads, writes, at)
+        return
     source, (fmt,) = reads[0], how["formats"]
     if how["scaling"] == DELAYED:
         scale = 1 / reads[1][how["slot"]]
@@ -158,13 +175,18 @@ def update_scales(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> N
 def matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """C = A B (+ bias) of two operands in 8 bits; zeros may follow a weight's tile, and follow that
     of its gradient."""
-    left, right, *bias, left_scale, right_scale = reads
     m, n = op.attributes["m"], op.attributes["n"]
     out = writes[0].view(-1)
     if len(out) > m * n:
         out[m * n :].zero_()
-    operands = left, right, left_scale, right_scale
-    product(op, operands, out[: m * n].view(m, n), at, *bias)
+    tile = out[: m * n].view(m, n)
+    if E2M1 in op.attributes["formats"]:
+        left, right, *bias, left_scale, right_scale, left_most, right_most = reads
+        pair = (left, left_scale, left_most), (right, right_scale, right_most)
+        _multiply(four_bits.operands(op, *pair), tile, at, *bias)
+        return
+    left, right, *bias, left_scale, right_scale = reads
+    product(op, (left, right, left_scale, right_scale), tile, at, *bias)
 
 
 def product(
@@ -177,7 +199,7 @@ def product(
     """A matmul of what is given, two operands and their scales, in the form that an op names; each
     has the rows or columns that `out` has."""
     (m, n), (left, right, left_scale, right_scale) = out.shape, operands
-    wide, form = wide_dtype(out), op.attributes["form"]
+    form = op.attributes["form"]
     k = left.numel() // m if form == "TN" and m else op.attributes["k"]
     first, second = (_Stored(*each) for each in zip(
         op.attributes["blocks"], op.attributes["formats"], strict=True
@@ -185,6 +207,18 @@ def product(
     plain, turned = form[0] == "N", form[1] == "N"
     a = first.operand(left, left_scale, (m, k), turned=not plain)
     b = second.operand(right, right_scale, (n, k), turned=turned)
+    _multiply((a, b), out, at, bias)
+
+
+def _multiply(
+    operands: tuple[Wide, Wide],
+    out: torch.Tensor,
+    at: RankContext,
+    bias: torch.Tensor | None = None,
+) -> None:
+    """The product of two operands of (rows, sum), a part of each at a time."""
+    (m, n), (a, b), wide = out.shape, operands, wide_dtype(out)
+    k = a.summed
     shift = None if bias is None else bias.to(wide)
     # A part of each operand, and of the product twice.
     for columns in row_slices(n, 4 * k * wide.itemsize, at):
@@ -192,6 +226,17 @@ def product(
         for rows in row_slices(m, (4 * k + 4 * len(some)) * wide.itemsize, at):
             part = a.wide(rows, wide) @ some.t()
             out[rows, columns] = part if shift is None else part.add_(shift[columns])
+
+
+class Wide(Protocol):
+    """An operand of which rows can be had at their own size."""
+
+    @property
+    def summed(self) -> int:
+        """How many values of a row are summed over."""
+
+    def wide(self, part: slice, dtype: torch.dtype) -> torch.Tensor:
+        """Some rows in their own size, (rows, sum)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +266,11 @@ class _Operand:
     values: torch.Tensor
     scales: torch.Tensor
     block: Block
+
+    @property
+    def summed(self) -> int:
+        """How many values of a row are summed over."""
+        return self.values.shape[1]
 
     def wide(self, part: slice, dtype: torch.dtype) -> torch.Tensor:
         """Some rows in their own size, (rows, sum)."""

@@ -74,6 +74,8 @@ def check_graphs(gpt: GPT, plan: Plan, device: str, *, traced: bool, steps: int)
         why = f"captures no messages between stages, and the plan has pipe={plan.pipe}"
     elif gpt.dropout:
         why = f"would drop the same in each step: {gpt.name} has dropout={gpt.dropout:g}"
+    elif plan.recipe == "nvfp4":
+        why = "would round gradients the same in each step, and the plan has recipe=nvfp4"
     elif gpt.experts:
         why = f"captures no rows whose number the data decides, and {gpt.name} has experts"
     elif plan.optimizer != "adamw":

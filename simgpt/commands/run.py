@@ -141,10 +141,12 @@ def _prepared(
     from executor.checkpoints.belonging import check_before
     from executor.data.sources import check_data, read_data
     from executor.launching.launch import require_torch
+    from workload.recipes.four_bits import check_four_bits_of
 
     require_torch()
     job = _job(model, text, info, how)
     check_runs(job.plan, saves=job.saving is not None)
+    check_four_bits_of(job.gpt, job.plan)
     check_device_use(job, traced=how["trace"] is not None)
     check_data(read_data(text, job.tokenizer), job.gpt)
     if job.held_out is not None:

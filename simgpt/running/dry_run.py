@@ -33,7 +33,7 @@ def dry_run(model: str, *, as_json: bool, output: Path | None, how: dict[str, An
     from executor.errors import DryRunError
     from executor.launching.launch import require_torch
     from workload.lowering import check, lower
-    from workload.recipes.table import check_runs
+    from workload.recipes.four_bits import check_four_bits_of
 
     refuse_others(UNDERSTOOD, "with --dry, which computes no values on no device")
     require_torch()
@@ -41,7 +41,7 @@ def dry_run(model: str, *, as_json: bool, output: Path | None, how: dict[str, An
     devices = how["ranks"] or (None if how["plan"] else 1)
     plan = options.plan_of(how["plan"] or "data=rest", devices=devices, batch=how["batch"])
     check(gpt, plan)
-    check_runs(plan)
+    check_four_bits_of(gpt, plan)
     rank = _rank(how["rank"], plan)
     from executor.dry.rank import play_rank
     from executor.dry.stages import play_stages

@@ -141,6 +141,43 @@ def test_experts_are_cast_as_one_tensor_of_all_ranks_that_exchange_rows(recipe: 
     check(4, with_recipe(ROUTED, recipe, *expert_splits()))
 
 
+# Parts of a rank are whole blocks of 16, of queries and keys too, and of context's chunks.
+NARROW = replace(TINY, layers=2, hidden=64, ffn=128, heads=2, head_width=32, sequence=64)
+NARROW_LLAMA = replace(
+    NARROW, norm="rmsnorm", activation="swiglu", positions="rope", biases=False, layers=1
+)
+OF_TWO = {
+    "data": replace(FEW, data=2, zero=1),
+    "z": replace(FEW, z=2),
+    "x": replace(FEW, x=2, sequence_parallel=True),
+    "y": replace(FEW, y=2, recompute="full"),
+    "context": replace(FEW, context=2),
+    "pipe": replace(FEW, pipe=2, micro_batch=8),
+}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("axis", ["x"])
+def test_four_bits_train_as_the_plain_model_does(axis: str) -> None:
+    check(2, with_recipe(NARROW_LLAMA, "nvfp4", OF_TWO[axis]))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("axis", OF_TWO)
+def test_four_bits_are_right_on_every_axis(axis: str) -> None:
+    """Two ranks draw for each element of a gradient what one draws."""
+    check(2, with_recipe(NARROW, "nvfp4", OF_TWO[axis]))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_four_bits_are_right_on_one_rank_and_on_four() -> None:
+    check(1, with_recipe(NARROW, "nvfp4", FEW))
+    four = replace(FEW, x=2, z=2, recompute="full"), replace(FEW, x=2, data=2, zero=3)
+    check(4, with_recipe(NARROW_LLAMA, "nvfp4", *four))
+
+
 # Experts get some 16 rows each: of a block of 32 as of one of 128 they fill a part.
 ROUTED_WIDE = {
     "mxfp8": replace(ROUTED, hidden=64, ffn=64, expert_ffn=64, head_width=16, layers=1),

@@ -16,6 +16,7 @@ from workload.op import BACKWARD, INPUT_GRAD, STEP, WEIGHT_CAST, WEIGHT_GATHER, 
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
+from workload.recipes.four_bits import check_four_bits_of
 from workload.recipes.table import RECIPES, check_runs
 
 TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
@@ -49,7 +50,9 @@ def test_a_cast_reads_16_bits_and_writes_8_with_its_scales() -> None:
     both = {op.name: op for op in program("mxfp8").ops}["m0.l0.up.matmul.quantise0"]
     assert both.nbytes == (2 + 1 + 1) * elements + 2 * elements // 32  # summed along rows, columns
     four = {op.name: op for op in program("nvfp4").ops}["m0.l0.up.matmul.quantise0"]
-    assert four.nbytes == (2 + 0.5 + 0.5) * elements + 2 * elements // 16 + 4
+    assert (
+        four.nbytes == (2 + 0.5 + 0.5) * elements + 2 * elements // 16 + 8
+    )  # of two largest values
 
 
 @pytest.mark.parametrize("recipe", NAMES)
@@ -184,9 +187,16 @@ def test_experts_multiply_in_the_recipes_format() -> None:
     assert {op.dtype for op in found.ops if op.kind == "grouped_matmul"} == {"fp8"}
 
 
-def test_what_is_predicted_alone_does_not_run() -> None:
-    with pytest.raises(PlanCannotRunError, match="recipe=nvfp4 rounds gradients at random"):
-        check_runs(replace(PLAN, recipe="nvfp4"))
+def test_four_bits_run_in_whole_blocks_and_without_experts() -> None:
+    four = replace(PLAN, recipe="nvfp4")
+    check_four_bits_of(TINY, four)
+    routed = replace(TINY, experts=4, topk=2, expert_ffn=64, biases=False)
+    with pytest.raises(PlanCannotRunError, match="is run without experts, whose rows"):
+        check_four_bits_of(routed, four)
+    with pytest.raises(PlanCannotRunError, match="leave multiples of 16"):
+        check_four_bits_of(replace(TINY, head_width=8), replace(four, x=4))
+    with pytest.raises(PlanCannotRunError, match="has 24 tokens of a micro-batch"):
+        check_four_bits_of(replace(TINY, sequence=24), four)
     with pytest.raises(PlanCannotRunError, match="checkpoints do not keep"):
         check_runs(replace(PLAN, recipe="fp8-delayed"), saves=True)
     check_runs(replace(PLAN, recipe="fp8-tensorwise"), saves=True)

@@ -20,7 +20,7 @@ recipe leaves in 16 bits; Hadamard transforms and random rounding of nvfp4 are i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,16 @@ from workload.naming import op_name
 from workload.op import BACKWARD, COMPUTE, INPUT_GRAD, WEIGHT_GRAD, Op
 from workload.passes.fp8 import GROUPED, is_linear
 from workload.recipes.copies import Copies, Copy, Tensor
-from workload.recipes.table import GRADIENT, INPUT, NO_RECIPE, WEIGHT, WHOLE, Block, recipe_of
+from workload.recipes.table import (
+    GRADIENT,
+    INPUT,
+    NO_RECIPE,
+    TWO_LEVELS,
+    WEIGHT,
+    WHOLE,
+    Block,
+    recipe_of,
+)
 from workload.recipes.weights import behind_update
 
 KINDS = {"": (INPUT, WEIGHT), INPUT_GRAD: (GRADIENT, WEIGHT), WEIGHT_GRAD: (INPUT, GRADIENT)}
@@ -104,15 +113,17 @@ class _Casts:
         return result
 
     def _multiplied(self, op: Op) -> Iterator[Op]:
+        copies_of = self._copies
         copies, formats, blocks = list[Copy](), list[str](), list[Block]()
         for use in _uses(op):
             block = self._recipe.block(use.kind, use.axis)
             yield from self._cast(op, use.source)
-            copies.append(self._copies.made[use.source, block])
+            copies.append(copies_of.made[use.source, block])
             formats.append(self._recipe.format_of(use.kind))
             blocks.append(block)
         (left, left_scale), (right, right_scale) = copies
-        reads = left, right, *op.reads[2:], left_scale, right_scale
+        largest = copies_of.largest_of(use.source for use in _uses(op))
+        reads = left, right, *op.reads[2:], left_scale, right_scale, *largest
         how = {**op.attributes, "formats": tuple(formats), "blocks": tuple(blocks)}
         how["align"] = self._recipe.align
         nbytes = sum(map(self._b.nbytes, (*reads, *op.writes)))
@@ -139,22 +150,32 @@ class _Casts:
             return
         if source in self._b.parameters:
             self._copies.declare(source, tensor, persistent=True)
+            self._copies.declare_largest(source, tensor, persistent=True)
             return
-        values = self._copies.declare(source, tensor, role=_role(op, tensor.kind))
+        role = _role(op, tensor.kind)
+        values = self._copies.declare(source, tensor, role=role)
         place, largest = op.reads.index(source), list[str]()
         if self._recipe.wants_largest:
-            largest = [self._copies.add(f"{source}.amax", (1,), "fp32", "workspace")]
-            yield self._before(op, "amax", place, [source], largest)
+            kept = role if self._recipe.scaling == TWO_LEVELS else "workspace"
+            largest = self._copies.declare_largest(source, tensor, role=kept)
+            how = self._copies.how_of_largest(tensor)
+            yield self._before(op, "amax", place, [source], largest, how)
             if axes := tuple(self._copies.axes_of(source, tensor)):
                 yield self._reduced(op, place, largest[0], axes)
         reads, writes = self._copies.scales_of(tensor, op.part)
         how = self._copies.how_of(tensor, op.part)
         counts = [tensor.counts] if tensor.counts and not self._recipe.of_tensors else []
         reads, writes = [source, *largest, *reads, *counts], [*values, *writes]
-        yield self._before(op, "quantise", place, reads, writes, **how)
+        yield self._before(op, "quantise", place, reads, writes, how)
 
     def _before(
-        self, op: Op, kind: str, place: int, reads: list[str], writes: list[str], **how: Any
+        self,
+        op: Op,
+        kind: str,
+        place: int,
+        reads: list[str],
+        writes: list[str],
+        how: Mapping[str, Any],
     ) -> Op:
         label = f"{op.label}.{kind}{place}"
         name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
@@ -165,10 +186,10 @@ class _Casts:
         return replace(op, **about, attributes=how, dtype=self._b.dtype)
 
     def _reduced(self, op: Op, place: int, largest: str, axes: tuple[str, ...]) -> Op:
-        made = self._before(op, "all_reduce", place, [largest], [largest], reduction="max")
-        label = f"{op.label}.amax{place}.reduce"
+        made = self._before(op, "all_reduce", place, [largest], [largest], {"reduction": "max"})
+        label, nbytes = f"{op.label}.amax{place}.reduce", self._b.nbytes(largest)
         name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
-        return replace(made, name=name, label=label, axes=axes, nbytes=4, dtype="fp32")
+        return replace(made, name=name, label=label, axes=axes, nbytes=nbytes, dtype="fp32")
 
 
 def _role(op: Op, kind: str) -> str:

@@ -3,13 +3,23 @@ which scales; shared by the casts within a step and those behind its update."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from workload.lowering.builder import Builder
 from workload.op import Buffer, Part
-from workload.recipes.table import DELAYED, GRADIENT, HISTORY, INPUT, WEIGHT, WHOLE, Block, Recipe
+from workload.recipes.table import (
+    DELAYED,
+    GRADIENT,
+    HISTORY,
+    INPUT,
+    TWO_LEVELS,
+    WEIGHT,
+    WHOLE,
+    Block,
+    Recipe,
+)
 
 EXPERTS_DIMENSIONS = 3  # of the weights of experts, the first of which counts them
 SLOTS = (INPUT, WEIGHT, GRADIENT)  # of delayed scales, for each linear
@@ -84,6 +94,39 @@ class Copies:
             declared += [name, f"{name}.scale"]
         return declared
 
+    def declare_largest(
+        self, source: str, tensor: Tensor, *, role: str = "workspace", persistent: bool = False
+    ) -> list[str]:
+        """The buffer of a tensor's largest value, if the recipe asks for it: with scales of two
+        levels also that of the tensor turned, if it has a copy that is."""
+        if not self.recipe.wants_largest:
+            return []
+        how: dict[str, Any] = {}
+        if persistent:
+            of = self.b.buffers[source]
+            how = {"persistent": True, "part": of.part, "replicas": of.replicas}
+        count = 2 if self.recipe.scaling == TWO_LEVELS and tensor.kind != WEIGHT else 1
+        return [self.add(f"{source}.amax", (count,), "fp32", role, **how)]
+
+    def largest_of(self, sources: Iterable[str]) -> list[str]:
+        """What a matmul reads besides: the largest values of which scales of two levels are."""
+        two = self.recipe.scaling == TWO_LEVELS
+        return [f"{source}.amax" for source in sources] if two else []
+
+    def how_of_largest(self, tensor: Tensor) -> dict[str, Any]:
+        """What a kernel must know to look for a tensor's largest value."""
+        if self.recipe.scaling != TWO_LEVELS:
+            return {}
+        return {"rows": tensor.rows, "columns": tensor.columns, "scaling": TWO_LEVELS}
+
+    def _rounding_of(self, tensor: Tensor) -> dict[str, Any]:
+        """What a kernel must know to round a gradient at random: where the elements of this rank
+        are in that of the step's batch, whose columns are those of the weight."""
+        layout = self.b.layouts[tensor.weight]
+        how: dict[str, Any] = {"place": tensor.weight, "sequence": self.b.gpt.sequence}
+        how["bands"], how["axes"] = layout.bands or layout.padded[-1:], layout.split[-1]
+        return how
+
     def _add_routed(self, source: str, tensor: Tensor, block: Block, role: str) -> None:
         """The buffers of a copy of experts' rows, which begin at multiples of the recipe's `align`:
         room for the rows of each expert, which end anywhere, and for its last blocks."""
@@ -108,6 +151,9 @@ class Copies:
         if self.recipe.scaling == DELAYED:
             number = self.numbers[part].index(tensor.weight)
             how["slot"] = len(SLOTS) * number + SLOTS.index(tensor.kind)
+        if self.recipe.scaling == TWO_LEVELS:
+            how["operand"] = tensor.kind
+            how |= self._rounding_of(tensor) if tensor.kind == GRADIENT else {}
         return how
 
     def scales_of(self, tensor: Tensor, part: Part) -> tuple[list[str], list[str]]:

@@ -40,8 +40,7 @@ class Recipe:
     largest values of the last steps; `current`, from the tensor's own largest value; `blocks`, in
     fp32 from a block's largest value; `powers`, powers of two in 8 bits likewise; `two_levels`, in
     8 bits, with one of the tensor. A block is `length` values along the sum; of weights a square
-    if `square`. Rows of an expert are filled up to a multiple of `align`. With a reason in `unrun`
-    it is predicted and not run.
+    if `square`. Rows of an expert are filled up to a multiple of `align`.
     """
 
     name: str
@@ -54,7 +53,6 @@ class Recipe:
     length: int = 0
     square: bool = False
     align: int = 16
-    unrun: str = ""
 
     def format_of(self, kind: str) -> str:
         """The format of an operand."""
@@ -135,8 +133,6 @@ RECIPES = (
         length=16,
         square=True,
         align=128,
-        unrun="rounds gradients at random and turns them by Hadamard matrices, which no kernel of "
-        "simgpt does",
     ),
 )
 _BY_NAME = {each.name: each for each in RECIPES}
@@ -188,12 +184,10 @@ def check_fp8(words: Mapping[str, Any]) -> None:
 
 
 def check_runs(plan: Plan, *, saves: bool = False) -> None:
-    """Refuse to train by a recipe that simgpt only predicts, or to save what it does not keep."""
+    """Refuse to save what checkpoints do not keep."""
     if plan.recipe == NO_RECIPE:
         return
     recipe = recipe_of(plan.recipe)
-    if recipe.unrun:
-        raise PlanCannotRunError(f"recipe={recipe.name} {recipe.unrun}; it is predicted alone")
     if saves and recipe.scaling == DELAYED:
         raise PlanCannotRunError(
             f"recipe={recipe.name} has scales of earlier steps, which checkpoints do not keep; "

@@ -30,11 +30,10 @@ def behind_update(copies: Copies) -> list[Op]:
 def _emit_largest(copies: Copies, held: list[tuple[str, Tensor]]) -> None:
     b, groups = copies.b, dict[tuple[str, ...], list[str]]()
     for name, tensor in held:
-        part, of = b.parameters[name].owner, b.buffers[name]
-        how = {"persistent": True, "part": part, "replicas": of.replicas}
-        largest = copies.add(f"{name}.amax", (1,), "fp32", "workspace", **how)
+        part, largest = b.parameters[name].owner, f"{name}.amax"
         label = f"{_own(name, part)}.amax"
-        b.op(label, "amax", [name], [largest], part=part, purpose=WEIGHT_CAST)
+        how = {**copies.how_of_largest(tensor), "part": part, "purpose": WEIGHT_CAST}
+        b.op(label, "amax", [name], [largest], **how)
         axes = *copies.axes_of(name, tensor), *b.layouts[name].flat
         apart = tuple(axis for axis in dict.fromkeys(axes) if b.grid.size(axis) > 1)
         groups.setdefault(apart, []).append(largest)
