@@ -184,6 +184,14 @@ def test_experts_multiply_in_the_recipes_format() -> None:
     assert {op.dtype for op in found.ops if op.kind == "grouped_matmul"} == {"fp8"}
 
 
+def test_what_is_made_again_for_a_weights_gradient_alone_has_that_weight() -> None:
+    """Delayed scales of a layer's linears, four in order, have three slots each, the input's
+    first: the gelu that runs again is the input of the last, as the one of the forward pass is."""
+    found = program("fp8-delayed", recompute="mlp")
+    slots = {op.reads[0]: op.attributes["slot"] for op in casts(found) if "gelu.o" in op.reads[0]}
+    assert slots["m0.l1.gelu.o"] == slots["m0.l1.re.gelu.o"] == 3 * 3
+
+
 def test_what_is_predicted_alone_does_not_run() -> None:
     with pytest.raises(PlanCannotRunError, match="recipe=nvfp4 rounds gradients at random"):
         check_runs(replace(PLAN, recipe="nvfp4"))
