@@ -186,12 +186,19 @@ ROUTED_WIDE = {
 
 @pytest.mark.distributed
 @pytest.mark.slow
+@pytest.mark.parametrize("half", [0, 1])
 @pytest.mark.parametrize("recipe", BLOCKS)
-def test_blocks_of_experts_have_rows_of_one_expert(recipe: str) -> None:
+def test_blocks_of_experts_have_rows_of_one_expert(recipe: str, half: int) -> None:
     """With the rows of each filled up with zeros, on splits that keep to blocks."""
+    check(2, with_recipe(ROUTED_WIDE[recipe], recipe, *block_splits()[half::2]))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", BLOCKS)
+def test_blocks_of_experts_on_one_rank_and_on_two_stages(recipe: str) -> None:
     gpt = ROUTED_WIDE[recipe]
     check(1, with_recipe(gpt, recipe, FEW, replace(FEW, recompute="layernorm+moe_act")))
-    check(2, with_recipe(gpt, recipe, *block_splits()))
     check(2, with_recipe(replace(gpt, layers=2), recipe, replace(FEW, pipe=2)))
 
 
