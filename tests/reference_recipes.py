@@ -1,8 +1,9 @@
 """The plain model with linears in 8 bits, by the rules of the formats' own papers.
 
-It shares nothing with simgpt, and rounds by arithmetic, not by torch's casts. A tensor is what a
-micro-batch of `sequences` sequences makes, in all of its width. Sources: OCP Microscaling Formats
-v1.0; 2209.05433 (E4M3 and E5M2); NVIDIA Transformer Engine's user guide; 2412.19437, section 3.3.
+It shares nothing with simgpt, and rounds by arithmetic, not by torch's casts. A tensor is what some
+tokens of the batch make, in all of its width: (tensors, tokens) says which, in which order.
+Sources: OCP Microscaling Formats v1.0; 2209.05433 (E4M3 and E5M2); NVIDIA Transformer Engine's user
+guide; 2412.19437, section 3.3.
 """
 
 from __future__ import annotations
@@ -126,15 +127,21 @@ class Product(torch.autograd.Function):
 product: Any = Product.apply
 
 
+def in_order(parts: Tensor, tokens: Tensor, shape: torch.Size) -> Tensor:
+    """What tensors of (tokens, width) hold, by the number of the token."""
+    rows = parts.flatten(0, 1)
+    return torch.zeros_like(rows).index_copy(0, tokens.flatten(), rows).view(*shape[:-1], -1)
+
+
 class CastLinear(Linear):
-    """A linear whose operands are cast, a tensor for each `sequences` sequences."""
+    """A linear whose operands are cast, as tensors of these `tokens`."""
 
     rule: Rule
-    sequences: int
+    tokens: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, self.sequences * x.shape[1], x.shape[2])
-        out: Tensor = product(rows, self.w, self.rule).reshape(*x.shape[:2], -1)
+        parts = product(x.flatten(0, -2)[self.tokens], self.w, self.rule)
+        out = in_order(parts, self.tokens, x.shape)
         return out if self.b is None else out + self.b
 
 
@@ -181,16 +188,15 @@ def all_rows(x: Tensor, counts: list[int], kind: str, axis: int, rule: Rule) -> 
 
 
 class CastExperts(reference_experts.Experts):
-    """Experts whose operands are cast, a tensor for each `rows` tokens; scores are multiplied in
-    before the second product. No shared MLP."""
+    """Experts whose operands are cast, as tensors of the rows of these `tokens`; scores are
+    multiplied in before the second product. No shared MLP."""
 
     rules: tuple[Rule, Rule]
-    rows: int
+    tokens: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.flatten(0, -2)
-        parts = torch.split(rows, self.rows)
-        return torch.cat([self.routed(part) for part in parts]).view(x.shape)
+        parts = [self.routed(part) for part in x.flatten(0, -2)[self.tokens]]
+        return in_order(torch.stack(parts), self.tokens, x.shape)
 
     def routed(self, rows: Tensor) -> Tensor:
         logits = rows @ self.router.w
@@ -212,20 +218,17 @@ class CastExperts(reference_experts.Experts):
 
 
 def cast_in(
-    model: nn.Module, recipe: str, sequences: int, *, rows: int
+    model: nn.Module, recipe: str, tokens: Tensor, of_experts: Tensor
 ) -> Iterator[tuple[Rule, Tensor]]:
     """Have a model's linears and experts cast; their rules and weights."""
     for name, module in model.named_modules():
         made: Any = module
         if type(module) is Linear:
-            made.__class__, made.rule, made.sequences = (
-                CastLinear,
-                Rule(recipe, f"{name}.w"),
-                sequences,
-            )
+            made.__class__, made.tokens = CastLinear, tokens
+            made.rule = Rule(recipe, f"{name}.w")
             yield made.rule, made.w
         elif type(module) is reference_experts.Experts:
-            made.__class__, made.rows = CastExperts, rows
+            made.__class__, made.tokens = CastExperts, of_experts
             made.rules = Rule(recipe), Rule(recipe)
             yield from zip(made.rules, (made.experts.up.w, made.experts.down.w), strict=True)
 
@@ -235,18 +238,17 @@ def train(
     batches: Sequence[Batch],
     *,
     recipe: str,
-    sequences: int,
+    tokens: Tensor,
+    of_experts: Tensor,
     heads: int,
     lr: float,
     clip: float,
     family: Family,
-    together: int = 1,
 ) -> Trained:
-    """One AdamW step per batch, as `tests.reference.train` has it. Experts get tokens of `together`
-    micro-batches at once."""
+    """One AdamW step per batch, as `tests.reference.train` has it. Each row of `tokens` are those
+    whose rows are cast as one tensor, and of `of_experts` those whose experts' rows are."""
     model = ReferenceGPT(weights, heads=heads, family=family)
-    tokens = sequences * batches[0][0].shape[1]
-    rules = list(cast_in(model, recipe, sequences, rows=together * tokens))
+    rules = list(cast_in(model, recipe, tokens, of_experts))
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},

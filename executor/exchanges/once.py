@@ -50,16 +50,16 @@ class Hop:
     group: Group
 
     def there(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows that come when all ranks send theirs."""
+        """What comes when all ranks send theirs, of the rows that go."""
         found = rows.new_empty((sum(self.came), rows.shape[1]))
-        exchange(found, rows[self.chosen], self.came, self.sent, self.group).wait()
+        exchange(found, rows, self.came, self.sent, self.group).wait()
         return found
 
     def back(self, rows: torch.Tensor) -> torch.Tensor:
-        """For each row that went the sum of what comes back for it; zeros for all others."""
+        """What comes back for the rows that went."""
         came = rows.new_empty((len(self.chosen), rows.shape[1]))
         exchange(came, rows, self.sent, self.came, self.group).wait()
-        return rows.new_zeros((self.rows, rows.shape[1])).index_add_(0, self.chosen, came)
+        return came
 
 
 def exchange_once(
@@ -79,21 +79,43 @@ def exchange_once(
     if op.attributes["even"]:
         sent = came = torch.full_like(sent, len(order) // group.size())
     hops, index, entries = _hops(order, op.attributes["topk"], sent, group, each)
-    first = came.cumsum(0) - came
-    places = first[entries[:, SENDER]] + entries[:, PLACE]
-    if not returns:
-        rows = source
-        for hop in hops:
-            rows = hop.there(rows)
-        target.zero_()
-        target[places] = rows[index]
-        return Done()
-    count = sum(hops[-1].came)
-    rows = source.new_zeros((count, source.shape[1])).index_add_(0, index, source[places])
-    for hop in reversed(hops):
-        rows = hop.back(rows)
-    target.copy_(rows)
+    first, held = came.cumsum(0) - came, sum(hops[-1].came)
+    which = torch.full((len(source if returns else target),), held, device=order.device)
+    which[first[entries[:, SENDER]] + entries[:, PLACE]] = index
+    del entries
+    if returns:
+        _sum_back(hops, which, source, target)
+    else:
+        _send(hops, which, source, target)
     return Done()
+
+
+# No more than two copies of rows at once beside both operands.
+def _send(hops: list[Hop], which: torch.Tensor, rows: torch.Tensor, target: torch.Tensor) -> None:
+    """Send rows by all hops, and copy each to its places; `which` has the row of each place, one
+    more than the last where none comes, and zeros are to be."""
+    for hop in hops:
+        rows = rows[hop.chosen]
+        rows = hop.there(rows)
+    if not len(rows):
+        target.zero_()
+        return
+    torch.index_select(rows, 0, which.clamp_max(len(rows) - 1), out=target)
+    target.index_fill_(0, (which == len(rows)).nonzero()[:, 0], 0)
+
+
+def _sum_back(
+    hops: list[Hop], which: torch.Tensor, source: torch.Tensor, target: torch.Tensor
+) -> None:
+    """Send back by all hops what came of rows, summed before each for the rows that came there;
+    zeros for all rows but the first of each token."""
+    last = hops[-1]
+    rows = source.new_zeros((sum(last.came) + 1, source.shape[1])).index_add_(0, which, source)
+    rows = last.back(rows[:-1])
+    for hop, after in zip(hops[-2::-1], hops[:0:-1], strict=True):
+        rows = rows.new_zeros((after.rows, rows.shape[1])).index_add_(0, after.chosen, rows)
+        rows = hop.back(rows)
+    target.zero_().index_add_(0, hops[0].chosen, rows)
 
 
 def _hops(

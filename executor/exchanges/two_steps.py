@@ -34,19 +34,29 @@ def exchange_in_steps(
     else:
         relayed = _relayed(sizes[0], group, each, source.device)
     sent, came = sizes
-    order = [n * each + place for place in range(each) for n in range(nodes)]
-    parts = torch.split(source, list(sent))
-    first = torch.cat([parts[to] for to in order])
     inside = [sum(sent[place::each]) for place in range(each)]
     held = source.new_empty((sum(map(sum, relayed)), *source.shape[1:]))
     there = _of_node(node, each, inside, group.size())
     back = _of_node(node, each, [sum(row) for row in relayed], group.size())
-    exchange(held, first, back, there, group).wait()
-    pieces = torch.split(held, [count for row in relayed for count in row])
-    second = torch.cat([piece for n in range(nodes) for piece in pieces[n::nodes]])
+    exchange(held, _by_place(source, sent, each), back, there, group).wait()
+    second = _by_node(held, relayed)
+    del held  # before the second step: no more than two copies at once
     across = _of_place(local, each, [sum(row[n] for row in relayed) for n in range(nodes)])
     arriving = [sum(came[n * each : (n + 1) * each]) for n in range(nodes)]
     return exchange(target, second, _of_place(local, each, arriving), across, group)
+
+
+def _by_place(source: torch.Tensor, sent: Sequence[int], each: int) -> torch.Tensor:
+    """A copy of rows that lie by rank, with those for one place of all nodes together."""
+    parts = torch.split(source, list(sent))
+    return torch.cat([part for place in range(each) for part in parts[place::each]])
+
+
+def _by_node(held: torch.Tensor, relayed: Sequence[Sequence[int]]) -> torch.Tensor:
+    """A copy of rows that lie by their sender and of each by node, with those for a node
+    together."""
+    pieces, nodes = torch.split(held, [count for row in relayed for count in row]), len(relayed[0])
+    return torch.cat([piece for n in range(nodes) for piece in pieces[n::nodes]])
 
 
 def _relayed(sent: Sequence[int], group: Group, each: int, device: torch.device) -> list[list[int]]:

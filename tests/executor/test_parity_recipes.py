@@ -43,19 +43,52 @@ ROUTED = replace(LLAMA, experts=4, topk=2, expert_ffn=32)
 FEW = Plan(batch=BATCH, micro_batch=4, precision="fp64")
 
 
+Tokens = tuple[tuple[int, ...], ...]
+
+
+def tokens_of(gpt: GPT, plan: Plan, *axes: str) -> Tokens:
+    """For each micro-batch the tokens of the batch that ranks along these axes have together, one
+    rank's behind the other's; where context splits a sequence, it gives a rank chunk i and the
+    i-th one from the end. Ranks of x and y have parts of the same rows."""
+    cells, parts = plan.z * plan.data, 2 * plan.context
+    found: list[tuple[int, ...]] = []
+    chunk = gpt.sequence // parts
+    for micro_batch in range(BATCH // (cells * plan.micro_batch)):
+        for group in plan.grid.groups(*axes).tolist():
+            mine: list[int] = []
+            for at in map(plan.grid.coordinates, group):
+                if at["x"] == at["y"] == at["pipe"] == 0:
+                    first = micro_batch * cells + at["z"] + plan.z * at["data"]
+                    for sequence in range(plan.micro_batch):
+                        start = (first * plan.micro_batch + sequence) * gpt.sequence
+                        for part in (at["context"], parts - 1 - at["context"]):
+                            mine += range(start + part * chunk, start + (part + 1) * chunk)
+            found += [tuple(mine)] if mine else []
+    return tuple(found)
+
+
+def plain_of(gpt: GPT, plan: Plan) -> Trained:
+    """A tensor of one scale has the rows of all ranks of context, and no block those of two ranks.
+    Experts have the rows of all ranks that exchange them."""
+    axes = ("context",) if plan.recipe in TENSORS else ()
+    others = [axis for axis in plan.expert_axes if not axes or axis != "inner_context"]
+    of_experts = dict.fromkeys((*axes, *others))
+    return plain(gpt, plan.recipe, tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts))
+
+
 @cache
-def plain(gpt: GPT, recipe: str, sequences: int, together: int) -> Trained:
+def plain(gpt: GPT, recipe: str, tokens: Tokens, of_experts: Tokens) -> Trained:
     pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt)]
     return reference_recipes.train(
         start(gpt),
         pairs,
         recipe=recipe,
-        sequences=sequences,
+        tokens=torch.tensor(tokens),
+        of_experts=torch.tensor(of_experts),
         heads=gpt.heads,
         lr=LR,
         clip=CLIP,
         family=family(gpt),
-        together=together,
     )
 
 
@@ -75,8 +108,7 @@ def differences(rank: int, cases: list[tuple[GPT, Plan]]) -> list[tuple[float, f
         if rank:
             weight_error(trainer, {})
             continue
-        together = plan.expert // (plan.x if plan.experts_over_x else 1)
-        expected = plain(gpt, plan.recipe, plan.micro_batch, together)
+        expected = plain_of(gpt, plan)
         pairs = zip(run.steps, expected.losses, strict=True)
         loss_error = max(abs(step.loss - loss) / loss for step, loss in pairs)
         found.append((loss_error, weight_error(trainer, expected.weights)))
@@ -115,6 +147,8 @@ def test_one_scale_for_a_tensor_trains_as_the_plain_model_does() -> None:
 @pytest.mark.parametrize("recipe", TENSORS)
 def test_one_scale_for_a_tensor_is_right_on_every_split(recipe: str) -> None:
     check(4, with_recipe(TINY, recipe, *splits()))
+    parts = [replace(FEW, recompute=each) for each in ("mlp", "layernorm", "core_attn")]
+    check(1, with_recipe(LLAMA, recipe, *parts))
 
 
 @pytest.mark.distributed
@@ -130,7 +164,7 @@ def test_one_scale_for_a_tensor_is_right_on_every_grid(recipe: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", BLOCKS)
 def test_scales_of_blocks_train_as_the_plain_model_does(recipe: str) -> None:
-    plans = [plan for plan in splits() if plan.pipe == plan.context == 1]
+    plans = [plan for plan in splits() if plan.pipe == 1]
     check(4, with_recipe(WIDE, recipe, *plans))
 
 
@@ -189,15 +223,57 @@ ROUTED_WIDE = {
 
 @pytest.mark.distributed
 @pytest.mark.slow
+@pytest.mark.parametrize("half", [0, 1])
 @pytest.mark.parametrize("recipe", BLOCKS)
-def test_blocks_of_experts_have_rows_of_one_expert(recipe: str) -> None:
+def test_blocks_of_experts_have_rows_of_one_expert(recipe: str, half: int) -> None:
     """With the rows of each filled up with zeros, on splits that keep to blocks."""
+    check(2, with_recipe(ROUTED_WIDE[recipe], recipe, *block_splits()[half::2]))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", BLOCKS)
+def test_blocks_of_experts_on_one_rank_and_on_two_stages(recipe: str) -> None:
     gpt = ROUTED_WIDE[recipe]
-    check(1, with_recipe(gpt, recipe, FEW))
-    check(2, with_recipe(gpt, recipe, replace(FEW, data=2, expert=2), replace(FEW, x=2)))
-    over_x = replace(FEW, x=2, expert=2, expert_tensor=1, sequence_parallel=True)
-    if recipe == "mxfp8":
-        check(2, with_recipe(gpt, recipe, over_x))
+    check(1, with_recipe(gpt, recipe, FEW, replace(FEW, recompute="layernorm+moe_act")))
+    check(2, with_recipe(replace(gpt, layers=2), recipe, replace(FEW, pipe=2)))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", [*BLOCKS, "fp8-tensorwise"])
+def test_experts_on_four_ranks_are_cast_as_in_the_plain_model(recipe: str) -> None:
+    gpt = ROUTED_WIDE.get(recipe, ROUTED_WIDE["mxfp8"])
+    check(4, with_recipe(gpt, recipe, *folded_splits()))
+    plan = replace(FEW, pipe=2, data=2, expert=2)
+    check(4, with_recipe(replace(gpt, layers=2), recipe, plan))
+
+
+def block_splits() -> list[Plan]:
+    """Plans on 2 ranks that keep to blocks of 128."""
+    return [
+        replace(FEW, data=2, expert=2, micro_batch=2, recompute="moe"),
+        replace(FEW, x=2),
+        replace(FEW, y=2),
+        replace(FEW, z=2),
+        replace(FEW, context=2),
+        replace(FEW, data=2, expert=2, zero=3),
+        replace(FEW, data=2, expert=2, recompute="full"),
+        replace(FEW, data=2, expert=2, dispatcher="all_gather"),
+        replace(FEW, x=2, expert=2, expert_tensor=1, sequence_parallel=True),
+    ]
+
+
+def folded_splits() -> list[Plan]:
+    return [
+        replace(FEW, z=2, data=2, expert=2),
+        replace(FEW, y=2, data=2, expert=2),
+        replace(FEW, data=4, expert=2, zero=3),
+        replace(FEW, x=2, data=2, expert=2, recompute="full"),
+        replace(FEW, x=2, data=2, expert=4, expert_tensor=1, sequence_parallel=True),
+        replace(FEW, data=2, context=2, expert=2),
+        replace(FEW, data=2, context=2, expert=4),
+    ]
 
 
 def expert_splits() -> list[Plan]:

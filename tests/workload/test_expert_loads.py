@@ -57,6 +57,32 @@ def test_the_busiest_of_two_ranks_has_six_of_eight_rows() -> None:
     assert uneven.buffers[back.writes[0]].shape == (64, 32)
 
 
+def test_the_busiest_rank_takes_its_rows_of_as_many_gathered_tokens_as_ever() -> None:
+    """Two ranks have 32 tokens each, so 64 are gathered; of their 128 rows the first takes 6/8, 96.
+    Sums for 64 tokens are scattered back."""
+    text = "data=2,expert=2,dispatcher=all_gather"
+    uneven, even = (program_of(each, text) for each in (with_counts(UNEVEN, UNEVEN), FOUR))
+    for program, rows in ((uneven, 96), (even, 64)):
+        shapes = {name.removeprefix("m0.l1."): b.shape for name, b in program.buffers.items()}
+        assert shapes["dispatch.tokens.o"] == (64, 32)
+        assert shapes["dispatch.take_rows"] == (rows, 32)
+        assert shapes["experts.down.o"] == shapes["combine.grad.take_rows"] == (rows, 32)
+        assert shapes["combine.sum_rows"] == (64, 32)
+        assert of_layer(program, "combine.scatter").nbytes == 64 * 32 * 2
+        assert of_layer(program, "experts.up.matmul").flops == 2 * rows * 32 * 2 * 48
+
+
+def test_copies_of_a_recipe_are_as_large_as_the_rows_of_each_rank() -> None:
+    """Ranks busy in turns have 96 and 32 rows; of mxfp8 a copy has 32 values of a row a scale, and
+    room for a last block of 32 rows of each of two experts."""
+    gpt = with_counts(UNEVEN, (1, 1, 2, 4))
+    program = program_of(gpt, "data=2,expert=2,recipe=mxfp8")
+    name = "m0.l1.dispatch.sort.sort_rows.mxfp8.columns"
+    place = list(program.buffers).index(name)
+    sizes = [own[place] for own in sizes_of_ranks(program)]
+    assert sorted(sizes) == [(32 // 32 + 2) * 32 * 32, (96 // 32 + 2) * 32 * 32]
+
+
 def test_what_goes_to_no_rank_of_its_own_is_as_large_as_ever() -> None:
     """Without `expert` every rank has all experts; with a capacity each has its places."""
     gpt = with_counts(UNEVEN, UNEVEN)

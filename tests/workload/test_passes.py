@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -105,3 +106,17 @@ def test_every_overlap_is_one_row_with_a_source() -> None:
 def test_no_overlap_matters_on_one_rank(each: Overlap) -> None:
     sizes = dict.fromkeys((*AXES, "shard", "expert"), 1) | {"zero": 0, "shared_ffn": 32}
     assert not each.matters(sizes)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_gradients_of_tied_weights_are_added_head_first_and_then_summed_over_data(
+    layers: int,
+) -> None:
+    """The first addition overwrites. Those to experts that no other rank has are summed over no
+    data, and come last of all."""
+    gpt = replace(TINY, layers=layers, tied=True, experts=4, topk=2, expert_ffn=32)
+    program = lower(gpt, Plan(z=2, data=2, expert=2, batch=8, micro_batch=2))
+    whole = [op for op in program.ops if "embed.w.grad" in op.writes][:3]
+    names = ["m0.head.grad.accumulate", "m0.embed.grad.accumulate", "embed.grads.reduce"]
+    assert [op.name for op in whole] == names
+    assert ["embed.w.grad" in op.reads for op in whole] == [False, True, True]

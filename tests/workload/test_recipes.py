@@ -197,6 +197,17 @@ def test_four_bits_run_in_whole_blocks_and_without_experts() -> None:
         check_four_bits_of(replace(TINY, head_width=8), replace(four, x=4))
     with pytest.raises(PlanCannotRunError, match="has 24 tokens of a micro-batch"):
         check_four_bits_of(replace(TINY, sequence=24), four)
+
+
+def test_what_is_made_again_for_a_weights_gradient_alone_has_that_weight() -> None:
+    """Delayed scales of a layer's linears, four in order, have three slots each, the input's
+    first: the gelu that runs again is the input of the last, as the one of the forward pass is."""
+    found = program("fp8-delayed", recompute="mlp")
+    slots = {op.reads[0]: op.attributes["slot"] for op in casts(found) if "gelu.o" in op.reads[0]}
+    assert slots["m0.l1.gelu.o"] == slots["m0.l1.re.gelu.o"] == 3 * 3
+
+
+def test_scales_with_a_history_are_not_saved() -> None:
     with pytest.raises(PlanCannotRunError, match="checkpoints do not keep"):
         check_runs(replace(PLAN, recipe="fp8-delayed"), saves=True)
     check_runs(replace(PLAN, recipe="fp8-tensorwise"), saves=True)

@@ -35,7 +35,9 @@ def sizes_of_ranks(program: Program) -> list[Sequence[int]]:
         sizes = list(usual)
         for at, (buffer, nbytes) in enumerate(zip(program.buffers.values(), usual, strict=True)):
             if buffer.rows_of:
-                sizes[at] = nbytes // buffer.shape[0] * rows[ragged[buffer.rows_of]]
+                each, more = buffer.rows_in
+                count = rows[ragged[buffer.rows_of]] // each + more
+                sizes[at] = nbytes // buffer.shape[0] * count
         found.append(sizes)
     return found
 

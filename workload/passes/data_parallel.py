@@ -8,6 +8,7 @@ from typing import Any
 
 from workload.naming import op_name
 from workload.op import (
+    ADD_SCATTERED,
     BUCKET_REDUCE,
     BUCKET_SCATTER,
     COMPUTE,
@@ -81,7 +82,9 @@ def bucket_gradient_reduces(
         target += [replace(bucket, block=place) for bucket in buckets if bucket is not None]
     gone = {op.name for op in whole} | ({op.name for op in final} if deferred else set())
     rest = [op for op in ops if op.name not in gone]
-    ends = {op.block: index for index, op in enumerate(rest)}
+    # Deferred additions to what is not summed stay behind the last op, whatever their block.
+    staying = ADD_SCATTERED if deferred else None
+    ends = {op.block: at for at, op in enumerate(rest) if op.purpose != staying}
     closing = {ends[block]: added for block, added in after.items()}
     return [new for index, op in enumerate(rest) for new in (op, *closing.get(index, ()))]
 

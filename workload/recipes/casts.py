@@ -87,17 +87,28 @@ class _Casts:
         for op in sorted(linears, key=lambda op: op.purpose == WEIGHT_GRAD):
             uses = _uses(op)
             if op.purpose != WEIGHT_GRAD:
-                weight = self._parts.get(uses[1].source, uses[1].source)
+                weight = self._part(uses[1].source)
                 weights |= {use.source: weight for use in uses}
-                weights |= {self._parts.get(use.source, ""): weight for use in uses}
-                known = self._copies.numbers.setdefault(op.part, [])
-                known += [weight] if weight not in known else []
-            for use in uses:
-                weight = weights.get(use.source) or weights[self._parts[use.source]]
+                weights |= {self._part(use.source): weight for use in uses}
+                numbered = self._copies.numbers.setdefault(op.part, [])
+                numbered += [weight] if weight not in numbered else []
+            known = [self._known(weights, use.source) for use in uses]
+            for use, found in zip(uses, known, strict=True):
+                # What is made again for its weight's gradient alone has the weight of that.
+                weight = found or next(filter(None, known))
                 each = use.rows, use.columns, use.count, use.counts
                 tensor = Tensor(use.kind, weight, *each)
                 own = self._copies.tensors.setdefault(use.source, tensor)
                 own.blocks[self._recipe.block(use.kind, use.axis)] = None
+
+    def _part(self, source: str) -> str:
+        """What a buffer is gathered from, or itself."""
+        return self._parts.get(source, source)
+
+    def _known(self, weights: Mapping[str, str], source: str) -> str:
+        """The weight whose linear a buffer is an operand of; "" where none reads it but that of a
+        weight's gradient."""
+        return weights.get(source) or weights.get(self._part(source), "")
 
     def rewritten(self) -> list[Op]:
         """The new ops."""
