@@ -66,7 +66,7 @@ EXPERTS = [
     plan_of(data=2, zero=3, recompute="full"),
 ]
 FOUR_OF_EXPERTS = [
-    plan_of(pipe=2, data=2, expert=2, micro_batches=4, zero=1),
+    plan_of(pipe=2, data=2, expert=2, micro_batches=4, zero=1, stage_layers=(2, 1)),
     plan_of(x=2, pipe=2, sequence_parallel=True, micro_batches=2, stage_layers=(2, 1)),
     plan_of(pipe=2, data=2, micro_batches=4, schedule="zb-h1", stage_layers=(1, 2)),
 ]
