@@ -233,7 +233,9 @@ class ReferenceGPT(nn.Module):
             layer, _, norm = name.partition(".")
             self.get_submodule(layer).add_module(norm, norm_of(weights, name, family))
         for name, shape in reference_further.shapes(self.layers, hidden, family.depths):
-            self.get_submodule(name.partition(".")[0]).eh_proj = Linear(*shape, bias=False)
+            self.get_submodule(name.partition(".")[0]).eh_proj = Linear(
+                shape[0], shape[1], bias=False
+            )
         self.norm = norm_of(weights, "norm", family)
         self.head = Table(vocab, hidden)
         if "head.w" not in weights:
